@@ -1,0 +1,256 @@
+"""Batch: groups > trajectories > responses > tokens, with one reward and named columns a response.
+
+Responses are sorted: those of a trajectory are adjacent and in turn order, trajectories of a group are adjacent. Everything is
+checked once, when the batch is built; after that transforms can rely on it.
+"""
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from turnwise.errors import BatchError, did_you_mean
+from turnwise.segments import Segments
+
+LABEL_COLUMNS = frozenset({"state_key", "role"})
+"""Columns whose values are names, also when they look like numbers: only their equality counts."""
+
+
+class Batch:
+    """The responses of some groups of trajectories. Immutable.
+
+    Attributes:
+        groups: Segments of trajectories, one a group (a prompt).
+        trajectories: Segments of responses, one a trajectory.
+        reward_R: `[responses]` float64, what the environment paid for each response.
+        columns: Name to `[responses]` array: float64 values, or int64 codes for labels (see `LABEL_COLUMNS`). Known to methods:
+            `entropy` (mean token entropy of the response under the policy that sampled it, nats), `state_key` (names the state
+            in which the response was given), `penalty` (reward of form rather than outcome, such as -0.1 for an invalid action:
+            kept apart so that it never enters a normalised outcome).
+        tokens: Segments of generated tokens, one a response, or None.
+
+    Raises:
+        BatchError: Lengths disagree, a segment is empty, or a value is not finite.
+    """
+
+    def __init__(
+        self,
+        groups: Segments,
+        trajectories: Segments,
+        reward: Sequence[float] | np.ndarray,
+        columns: Mapping[str, Any] | None = None,
+        tokens: Segments | None = None,
+    ):
+        self.groups, self.trajectories, self.tokens = groups, trajectories, tokens
+        if groups.num_elements != len(trajectories):
+            raise BatchError(f"groups cover {groups.num_elements} trajectories, but there are {len(trajectories)}")
+        if tokens is not None and len(tokens) != self.num_responses:
+            raise BatchError(f"tokens has {len(tokens)} segments for {self.num_responses} responses")
+        self.reward_R = self._values("reward", reward)
+        self.columns: Mapping[str, np.ndarray] = {
+            name: self._labels(name, column) if _is_label(name, column) else self._values(name, column)
+            for name, column in (columns or {}).items()
+        }
+
+    @classmethod
+    def from_arrays(
+        cls,
+        *,
+        group: Sequence[Hashable] | np.ndarray,
+        trajectory: Sequence[Hashable] | np.ndarray,
+        reward: Sequence[float] | np.ndarray,
+        columns: Mapping[str, Any] | None = None,
+        num_tokens: Sequence[int] | np.ndarray | None = None,
+    ) -> tuple["Batch", Int[np.ndarray, " R"]]:
+        """Build from one value per response, rows in any order as long as a trajectory's turns are in theirs.
+
+        Args:
+            group: `[rows]` prompt of each response; any hashable label, compared by equality ("1" and "01" differ).
+            trajectory: `[rows]` trajectory of each response; labels need to be unique within a group only.
+            reward: `[rows]` reward of each response.
+            columns: Name to `[rows]` values or labels.
+            num_tokens: `[rows]` number of generated tokens, if token segments are wanted.
+
+        Returns:
+            The batch, and `order`: `order[k]` is the caller's row of the batch's k-th response, so that
+            `out[order] = method(batch)` puts results back. Groups and trajectories appear in order of first appearance.
+        """
+        num_rows = len(reward)
+        for name, column in {"group": group, "trajectory": trajectory, **(columns or {})}.items():
+            if len(column) != num_rows:
+                raise BatchError(f"{name} has {len(column)} rows, reward has {num_rows}; they must agree")
+        if num_rows == 0:
+            raise BatchError("a batch needs at least one response, got none")
+        group_ids = _encode("group", group)
+        trajectory_ids = _encode("trajectory", trajectory)
+        order = np.lexsort((np.arange(num_rows), trajectory_ids, group_ids))
+        new_group = np.diff(group_ids[order]) != 0
+        new_trajectory = new_group | (np.diff(trajectory_ids[order]) != 0)
+        trajectories = Segments(np.concatenate([[0], np.flatnonzero(new_trajectory) + 1, [num_rows]]))
+        groups = Segments.from_sorted_ids(trajectories.first(group_ids[order]))
+        sort = lambda column: _take(column, order)  # noqa: E731
+        batch = cls(
+            groups,
+            trajectories,
+            sort(reward),
+            {name: sort(column) for name, column in (columns or {}).items()},
+            None if num_tokens is None else Segments.from_lengths(sort(num_tokens)),
+        )
+        return batch, order
+
+    @classmethod
+    def from_trajectories(cls, groups: Iterable[Iterable[Iterable[Mapping[str, Any]]]]) -> "Batch":
+        """Build from nested sequences: `groups[g][n][t]` maps names to the values of one response.
+
+        Every response has a `reward`; `num_tokens`, when given, must be given for all, and so must every other name, which
+        becomes a column.
+
+            >>> batch = Batch.from_trajectories([[[{"reward": 0.0}, {"reward": 1.0}], [{"reward": 0.0}]]])
+            >>> batch.num_groups, batch.num_trajectories, batch.num_responses
+            (1, 2, 3)
+        """
+        nested = [[list(trajectory) for trajectory in group] for group in groups]
+        if not nested:
+            raise BatchError("a batch needs at least one group, got none")
+        for g, group in enumerate(nested):
+            if not group or not all(group):
+                what = (
+                    f"trajectory {next(n for n, t in enumerate(group) if not t)} of group {g}"
+                    if group
+                    else f"group {g}"
+                )
+                raise BatchError(f"{what} is empty; leave it out")
+        trajectories = [trajectory for group in nested for trajectory in group]
+        responses = [response for trajectory in trajectories for response in trajectory]
+        names = list(responses[0])
+        for row, response in enumerate(responses):
+            if set(response) != set(names):
+                raise BatchError(
+                    f"response {row} has {sorted(response)}, response 0 has {sorted(names)}; they must agree"
+                )
+        if "reward" not in names:
+            raise BatchError(f"responses have {sorted(names)}, but no 'reward'")
+        columns = {name: [response[name] for response in responses] for name in names}
+        num_tokens = columns.pop("num_tokens", None)
+        return cls(
+            Segments.from_lengths([len(group) for group in nested]),
+            Segments.from_lengths([len(trajectory) for trajectory in trajectories]),
+            columns.pop("reward"),
+            columns,
+            None if num_tokens is None else Segments.from_lengths(num_tokens),
+        )
+
+    def __repr__(self) -> str:
+        return (f"Batch({self.num_groups} groups, {self.num_trajectories} trajectories, {self.num_responses} responses, "
+                f"columns {sorted(self.columns)})")  # fmt: skip
+
+    @property
+    def num_groups(self) -> int:
+        """Number of groups (prompts)."""
+        return len(self.groups)
+
+    @property
+    def num_trajectories(self) -> int:
+        """Number of trajectories."""
+        return len(self.trajectories)
+
+    @property
+    def num_responses(self) -> int:
+        """Number of responses."""
+        return self.trajectories.num_elements
+
+    @cached_property
+    def group_responses(self) -> Segments:
+        """Segments of responses, one a group."""
+        return self.groups.of(self.trajectories)
+
+    @property
+    def turn_R(self) -> Int[np.ndarray, " R"]:
+        """Turn of each response within its trajectory, from 0."""
+        return self.trajectories.positions
+
+    def column(self, name: str, *, needed_by: str) -> np.ndarray:
+        """Return a column, `turn` included.
+
+        Raises:
+            BatchError: The batch has no such column; names who needed it and what there is.
+        """
+        if name == "turn":
+            return self.turn_R
+        if name not in self.columns:
+            hint = did_you_mean(name, self.columns) if self.columns else ""
+            raise BatchError(f"{needed_by} needs column {name!r}, which this batch does not have; it has "
+                             f"{sorted(self.columns)}.{hint}")  # fmt: skip
+        return self.columns[name]
+
+    def place(self, row: int) -> str:
+        """Say where a response is, for error messages."""
+        trajectory = int(self.trajectories.ids[row])
+        group = int(self.groups.ids[trajectory])
+        return f"group {group}, trajectory {trajectory}, turn {int(self.turn_R[row])}"
+
+    def check_credit(self, credit_R: np.ndarray, source: str) -> Float[np.ndarray, " R"]:
+        """Return `credit_R` if it has one finite value a response; the error names `source`."""
+        if np.shape(credit_R) != (self.num_responses,):
+            raise BatchError(f"{source} returned shape {np.shape(credit_R)}, expected ({self.num_responses},)")
+        return self._finite(f"the credit that {source} returned", np.asarray(credit_R, dtype=np.float64))
+
+    def _values(self, name: str, column: Any) -> Float[np.ndarray, " R"]:
+        try:
+            values = np.array(column, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise BatchError(f"{name} must hold numbers: {error}") from None
+        self._check_rows(name, values)
+        values = self._finite(name, values)
+        values.flags.writeable = False
+        return values
+
+    def _labels(self, name: str, column: Any) -> Int[np.ndarray, " R"]:
+        codes = _encode(name, column)
+        self._check_rows(name, codes)
+        codes.flags.writeable = False
+        return codes
+
+    def _check_rows(self, name: str, column: np.ndarray) -> None:
+        if column.shape != (self.num_responses,):
+            raise BatchError(f"{name} has shape {column.shape}, expected ({self.num_responses},): one value a response")
+
+    def _finite(self, name: str, values: np.ndarray) -> np.ndarray:
+        if not np.isfinite(values).all():
+            row = int(np.flatnonzero(~np.isfinite(values))[0])
+            raise BatchError(f"{name}[{row}] is {values[row]} ({self.place(row)}); drop or repair the trajectory before "
+                             "credit assignment")  # fmt: skip
+        return values
+
+
+def _is_label(name: str, column: Any) -> bool:
+    if name in LABEL_COLUMNS:
+        return True
+    first = column[0] if len(column) else 0.0
+    return not isinstance(first, (bool, int, float, np.number, np.bool_)) and np.ndim(first) == 0
+
+
+def _take(column: Any, order: np.ndarray) -> Any:
+    """Reorder rows without letting NumPy turn a list of mixed labels into strings."""
+    return column[order] if isinstance(column, np.ndarray) else [column[row] for row in order.tolist()]
+
+
+def _encode(name: str, labels: Sequence[Hashable] | np.ndarray) -> Int[np.ndarray, " rows"]:
+    """Number labels 0, 1, ... by first appearance. Equality is Python's: 1 and "1" are different labels."""
+    if isinstance(labels, np.ndarray):
+        labels = labels.tolist()
+    codes: dict[Hashable, int] = {}
+    try:
+        result = np.fromiter(
+            (codes.setdefault(label, len(codes)) for label in labels), dtype=np.int64, count=len(labels)
+        )
+    except TypeError:
+        row = next(row for row, label in enumerate(labels) if not isinstance(label, Hashable))
+        raise BatchError(
+            f"{name}[{row}] is a {type(labels[row]).__name__}, which is not hashable; use a string or a tuple"
+        ) from None
+    if any(label != label for label in codes):
+        raise BatchError(f"{name} holds nan, which equals nothing, not even itself; use another label")
+    return result

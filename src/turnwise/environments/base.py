@@ -1,0 +1,68 @@
+"""The environment protocol: a world in which one trajectory is played, with `start` and `step`.
+
+    environment = factory(task)
+    observation = environment.start()
+    step = environment.step("open fridge 1")
+
+An environment is single use: one object, one trajectory. A plain string is an observation; a world that can say more
+(a state key for anchor-state credit, the actions that are admissible now) returns a `Step`, from `start` too. Both methods may be
+coroutines. See `turnwise.environments.check` for the conformance test, and `turnwise check-env module:factory`.
+"""
+
+import dataclasses
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What the world answers to one response.
+
+    Attributes:
+        observation: The text that the policy reads next.
+        reward: Reward of this response (outcome and shaping together, without the invalid-action penalty).
+        terminated: The task ended (won or lost): no further step is allowed.
+        truncated: A limit of the world was hit; no further step is allowed.
+        valid: False when the response was no action that the world understands or admits.
+        state_key: Names the state reached, for credit that compares equal states (GiGPO); None: the observation is the key.
+        admissible: The actions that the world would accept now, when it can tell.
+        info: Anything else; values should be JSON types, they are recorded. `success` (bool) is read by evaluation.
+    """
+
+    observation: str
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    valid: bool = True
+    state_key: Hashable | None = None
+    admissible: Sequence[str] | None = None
+    info: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def ended(self) -> bool:
+        """Whether this was the last step, for whichever reason."""
+        return self.terminated or self.truncated
+
+
+@runtime_checkable
+class Environment(Protocol):
+    """One trajectory's world. See the module docstring."""
+
+    def start(self) -> str | Step | Awaitable[str | Step]:
+        """Begin; returns the first observation."""
+        ...
+
+    def step(self, response: str) -> Step | Awaitable[Step]:
+        """Play one response (its whole text) and return what it led to."""
+        ...
+
+
+Task = Any
+"""A picklable description of one game; the same task always starts in the same state."""
+
+EnvironmentFactory = Callable[[Task], Environment]
+
+
+def as_step(answer: str | Step) -> Step:
+    """Turn what `start` returned into a `Step`."""
+    return Step(observation=answer) if isinstance(answer, str) else answer

@@ -1,0 +1,50 @@
+"""AEM: adaptive entropy modulation of any method's advantage."""
+
+from turnwise.methods.grpo import grpo
+from turnwise.transform import Gradient, Reference, Transform, chain, published
+from turnwise.transforms import modulate_by_entropy
+from turnwise.transforms.modulation import Scope
+
+
+def aem(
+    base: Transform | None = None,
+    *,
+    temperature: float = 1.0,
+    scope: Scope = "group",
+    min_range: float = 0.1,
+    shuffle: bool = False,
+    seed: int = 0,
+) -> Transform:
+    """Multiply a base advantage by a coefficient that falls with the response's entropy.
+
+        A_it = alpha_it * A_base_it
+        alpha_it = exp(-temperature * h_it) / mean(exp(-temperature * h))
+        h_it = (H_it - min(H)) / (max(H) - min(H))
+
+    `H_it` is the policy's mean token entropy on response (i, t), in nats (column `entropy`); min, max and mean run over all
+    responses of all trajectories of the prompt, and alpha is 1 where max(H) - min(H) < min_range. A confident response
+    counts more, whichever the sign: while failures dominate, punishing what the policy was sure of keeps entropy up; once
+    successes dominate, rewarding it lets the policy settle. The advantage is not centred again (EMPG does that).
+
+    Args:
+        base: Any method or chain; default `grpo()`.
+        temperature: lambda in the paper; negative is the reversed ablation.
+        scope: "group" (the paper), or the ablations "trajectory" and "batch".
+        min_range: Least spread of entropy, in nats.
+        shuffle: The shuffled ablation: coefficients dealt at random within the group.
+        seed: For `shuffle`.
+
+    Expected gradient: biased: alpha depends on the response's entropy and on the other responses.
+    Reference: Zhao et al., Adaptive Entropy Modulation, arXiv 2605.00425. No official code is public.
+    """
+    base = base if base is not None else grpo()
+    modulate = modulate_by_entropy(
+        temperature=temperature, scope=scope, min_range=min_range, shuffle=shuffle, seed=seed
+    )
+    name = f"aem({base.name}, temperature={temperature}, scope={scope!r}, min_range={min_range}, shuffle={shuffle})"
+    return published(
+        chain(base, modulate),
+        name,
+        gradient=Gradient("biased", reason="the coefficient weighs a state's responses by their entropy"),
+        reference=Reference("Adaptive Entropy Modulation (AEM)", "2605.00425"),
+    )

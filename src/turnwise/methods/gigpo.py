@@ -1,0 +1,46 @@
+"""GiGPO: whole trajectories compared within the prompt, single responses within the state in which they were given."""
+
+from typing import Literal
+
+from turnwise.transform import Gradient, Reference, Transform, chain, mix, published
+from turnwise.transforms import center_by_group, discounted_return, outcome_return, scale_by_group_std
+from turnwise.transforms.grouping import Over, choice
+
+Convention = Literal["turnwise", "verl-agent"]
+
+
+def gigpo(
+    *, discount: float = 0.95, weight: float = 1.0, scale: bool = True, convention: Convention = "turnwise"
+) -> Transform:
+    """Episode advantage plus anchor-state advantage.
+
+        A_it = A_episode_i + weight * A_step_it
+        A_episode_i = (R_i - mean(R)) / F                          R_i = sum_t r_it, over the group's trajectories
+        A_step_it = (G_it - mean_{same state}(G)) / F              G_it = sum_{k >= t} discount^(k - t) r_ik
+
+    "Same state" are the responses of the prompt's group, of any trajectory and turn, with equal `state_key`; a response in a
+    state that nobody else visited gets A_step = 0. `F` is the standard deviation (sample, + 1e-6) of the values compared, or 1.
+
+    Args:
+        discount: Factor a turn of the step returns.
+        weight: omega in the paper.
+        scale: Divide by the standard deviations (the paper's "w/ std"), or not.
+        convention: "turnwise" counts trajectories in the episode part. "verl-agent" counts responses (its default), and a lone
+            response keeps its raw return there.
+
+    Expected gradient: biased, with or without `scale`: which responses share a state depends on the actions.
+    Reference: Feng et al., arXiv 2505.10978.
+    """
+    choice("convention", convention, Convention)
+    over: Over = "responses" if convention == "verl-agent" else "trajectories"
+    episode = [outcome_return(), center_by_group(over=over, lone="keep" if convention == "verl-agent" else "zero")]
+    step = [discounted_return(discount=discount), center_by_group(over="responses", same="state_key")]
+    if scale:
+        episode.append(scale_by_group_std(over=over))
+        step.append(scale_by_group_std(over="responses", same="state_key"))
+    return published(
+        mix(chain(*episode, name="episode"), chain(*step, name="step"), weights=(1.0, weight), name="gigpo"),
+        f"gigpo(discount={discount}, weight={weight}, scale={scale}, convention={convention!r})",
+        gradient=Gradient("biased", reason="the members of an anchor-state group depend on the actions"),
+        reference=Reference("Group-in-Group Policy Optimization (GiGPO)", "2505.10978"),
+    )

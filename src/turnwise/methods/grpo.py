@@ -1,0 +1,58 @@
+"""GRPO and Dr. GRPO: compare whole trajectories of one prompt."""
+
+from typing import Literal
+
+from turnwise.transform import Gradient, Reference, Transform, chain, published
+from turnwise.transforms import center_by_group, outcome_return, scale_by_group_std
+from turnwise.transforms.grouping import Over, choice
+
+Convention = Literal["turnwise", "verl", "trl", "verl-agent", "torchtitan"]
+
+
+def grpo(*, convention: Convention = "turnwise") -> Transform:
+    """Standardise a trajectory's return within its group; every response of the trajectory gets the result.
+
+        A_i = (R_i - mean(R)) / (std(R) + eps)        R_i = sum_t r_it, statistics over the group's trajectories
+
+    Args:
+        convention: Whose details. "turnwise": sample standard deviation, eps 1e-6, a lone trajectory gets 0.
+            "verl": the same, but a lone trajectory keeps its raw return. "trl": eps 1e-4. "torchtitan": population
+            standard deviation. "verl-agent": statistics over all responses, so that long trajectories weigh more (its
+            default), a lone *response* keeps its raw return.
+
+    Expected gradient: biased; the division by the standard deviation makes prompts of medium difficulty count less than
+    rare successes or failures.
+    Reference: Shao et al., DeepSeekMath, arXiv 2402.03300.
+    """
+    choice("convention", convention, Convention)
+    over: Over = "responses" if convention == "verl-agent" else "trajectories"
+    return published(
+        chain(
+            outcome_return(),
+            center_by_group(over=over, lone="keep" if convention in ("verl", "verl-agent") else "zero"),
+            scale_by_group_std(
+                over=over, ddof=0 if convention == "torchtitan" else 1, eps=1e-4 if convention == "trl" else 1e-6
+            ),
+        ),
+        f"grpo(convention={convention!r})",
+        gradient=Gradient("biased", reason="divides by the group's standard deviation"),
+        reference=Reference("DeepSeekMath (GRPO)", "2402.03300"),
+    )
+
+
+def dr_grpo() -> Transform:
+    """GRPO without the division by the standard deviation.
+
+        A_i = R_i - mean(R)        over the group's trajectories
+
+    Its other half, a constant loss denominator, is the loss option `aggregate = "constant"`.
+
+    Expected gradient: scaled by (K - 1) / K for groups of K, since the mean includes the trajectory itself.
+    Reference: Liu et al., Understanding R1-Zero-like training, arXiv 2503.20783.
+    """
+    return published(
+        chain(outcome_return(), center_by_group()),
+        "dr_grpo()",
+        gradient=Gradient("scaled", factor=lambda size: (size - 1) / size, formula="(K - 1) / K"),
+        reference=Reference("Understanding R1-Zero-like training (Dr. GRPO)", "2503.20783"),
+    )

@@ -1,0 +1,25 @@
+"""REINFORCE with the reward to go."""
+
+from turnwise.transform import Gradient, Reference, Transform, chain, published
+from turnwise.transforms import discounted_return
+
+
+def reinforce(*, discount: float = 1.0) -> Transform:
+    """Credit a response with the rewards from it on, compared with nothing.
+
+        A_it = sum_{k >= t} discount^(k - t) r_ik
+
+    Args:
+        discount: Factor a turn; below 1 the gradient is that of no return.
+
+    Expected gradient: unbiased at `discount=1`; high variance.
+    Reference: Williams, Machine Learning 8 (1992).
+    """
+    unbiased = Gradient("unbiased")
+    biased = Gradient("biased", reason="later rewards are discounted once for each turn before them")
+    return published(
+        chain(discounted_return(discount=discount)),
+        f"reinforce(discount={discount})",
+        gradient=unbiased if discount == 1.0 else biased,
+        reference=Reference("Simple statistical gradient-following algorithms (REINFORCE)"),
+    )

@@ -1,0 +1,29 @@
+"""RLOO: the mean of the other trajectories as baseline."""
+
+from typing import Literal
+
+from turnwise.transform import Gradient, Reference, Transform, chain, published
+from turnwise.transforms import outcome_return, subtract_leave_one_out
+from turnwise.transforms.grouping import choice
+
+Convention = Literal["turnwise", "verl"]
+
+
+def rloo(*, convention: Convention = "turnwise") -> Transform:
+    """Compare a trajectory's return with the mean of its group's other trajectories.
+
+        A_i = R_i - mean_{j != i} R_j = K / (K - 1) * (R_i - mean(R))        R_i = sum_t r_it
+
+    Args:
+        convention: "turnwise": a lone trajectory gets 0. "verl": it keeps its raw return, as in verl's RLOO loop.
+
+    Expected gradient: unbiased for groups of two or more.
+    Reference: Ahmadian et al., arXiv 2402.14740; Kool et al. 2019.
+    """
+    choice("convention", convention, Convention)
+    return published(
+        chain(outcome_return(), subtract_leave_one_out(lone="keep" if convention == "verl" else "zero")),
+        f"rloo(convention={convention!r})",
+        gradient=Gradient("unbiased"),
+        reference=Reference("Back to Basics: REINFORCE-style optimization (RLOO)", "2402.14740"),
+    )

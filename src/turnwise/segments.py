@@ -1,0 +1,220 @@
+"""Partitions of a flat axis: which elements belong together, and their statistics.
+
+A batch is ragged (groups hold different numbers of trajectories, those of responses, those of tokens). Nothing is padded: values
+lie in one flat array, and a partition says which stretch (`Segments`) or which labelled subset (`Labels`) belongs together. Every
+statistic returns one value a part; `broadcast` carries it back to the elements.
+
+    >>> turns = Segments.from_lengths([2, 3])
+    >>> turns.sum(np.array([1.0, 2.0, 3.0, 4.0, 5.0]))
+    array([ 3., 12.])
+    >>> turns.broadcast(np.array([10.0, 20.0]))
+    array([10., 10., 20., 20., 20.])
+
+Sums never go through differences of a cumulative sum: that loses digits.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from turnwise.errors import BatchError
+
+Ids = Int[np.ndarray, " elements"]
+Values = Float[np.ndarray, " elements"]
+PartValues = Float[np.ndarray, " parts"]
+
+
+def _readonly(array: np.ndarray) -> np.ndarray:
+    array.flags.writeable = False
+    return array
+
+
+class Partition:
+    """Elements in non-empty parts. Subclasses say how; the statistics are written once, here.
+
+    Attributes:
+        ids: Part of each element, 0 .. num_parts - 1.
+    """
+
+    ids: Ids
+
+    def __init__(self, ids: Ids, num_parts: int):
+        self.ids = ids
+        self._num_parts = num_parts
+
+    def __len__(self) -> int:
+        return self._num_parts
+
+    @cached_property
+    def lengths(self) -> Int[np.ndarray, " parts"]:
+        """Number of elements of each part."""
+        return _readonly(np.bincount(self.ids, minlength=len(self)))
+
+    def broadcast(self, values: np.ndarray) -> np.ndarray:
+        """Give every element its part's value: `[parts] -> [elements]`."""
+        return values[self.ids]
+
+    def first(self, values: Values) -> PartValues:
+        """Value of the first element of each part."""
+        result = np.empty(len(self), dtype=values.dtype)
+        result[self.ids[::-1]] = values[::-1]  # the last write wins, so the first element stays
+        return result
+
+    def sum(self, values: Values) -> PartValues:
+        """Sum of each part."""
+        return np.bincount(self.ids, weights=values, minlength=len(self))
+
+    def mean(self, values: Values) -> PartValues:
+        """Mean of each part; exactly the common value where a part is constant.
+
+        The exactness matters: a group whose trajectories all earn 0.1 must centre to 0, not to 1e-17 that a later division by
+        `std + eps` would blow up.
+        """
+        origin = self.first(values)
+        return origin + self.sum(values - self.broadcast(origin)) / self.lengths
+
+    def std(self, values: Values, *, ddof: int) -> PartValues:
+        """Standard deviation of each part, divisor `length - ddof`; 0 where the divisor is not positive."""
+        square = self.sum((values - self.broadcast(self.mean(values))) ** 2)
+        return np.sqrt(square / np.maximum(self.lengths - ddof, 1))
+
+    def min(self, values: Values) -> PartValues:
+        """Minimum of each part."""
+        result = np.full(len(self), np.inf)
+        np.minimum.at(result, self.ids, values)
+        return result
+
+    def max(self, values: Values) -> PartValues:
+        """Maximum of each part."""
+        return -self.min(-values)
+
+
+class Labels(Partition):
+    """Elements that carry the same label, wherever they lie."""
+
+    @classmethod
+    def of(cls, *columns: np.ndarray) -> "Labels":
+        """Partition by equality in all of some integer columns.
+
+        Args:
+            columns: `[elements]` integer arrays, combined like the digits of a number.
+
+        Returns:
+            Labels with parts numbered in the order of the combined columns.
+        """
+        code = columns[0].astype(np.int64)
+        for column in columns[1:]:
+            _, code = np.unique(code, return_inverse=True)  # keeps the product below within 64 bits
+            low = int(column.min())
+            code = code * (int(column.max()) - low + 1) + (column - low)
+        uniques, ids = np.unique(code, return_inverse=True)
+        return cls(_readonly(ids.astype(np.int64)), len(uniques))
+
+    @classmethod
+    def single(cls, num_elements: int) -> "Labels":
+        """All elements in one part."""
+        return cls(_readonly(np.zeros(num_elements, dtype=np.int64)), 1)
+
+
+class Segments(Partition):
+    """Contiguous stretches of a sorted axis, held as offsets.
+
+    Attributes:
+        offsets: `[segments + 1]`, first element of each segment, then the number of elements.
+
+    Raises:
+        BatchError: An offset does not grow: segments may not be empty.
+    """
+
+    def __init__(self, offsets: Sequence[int] | np.ndarray):
+        self.offsets = _readonly(np.array(offsets, dtype=np.int64))
+        if self.offsets.ndim != 1 or len(self.offsets) < 2 or self.offsets[0] != 0:
+            raise BatchError(f"offsets must be a vector [0, ..., num_elements] of two or more, got {offsets!r}")
+        empty = np.flatnonzero(np.diff(self.offsets) <= 0)
+        if len(empty):
+            raise BatchError(f"segment {empty[0]} is empty (offsets {self.offsets[empty[0]]} to "
+                             f"{self.offsets[empty[0] + 1]}); leave it out")  # fmt: skip
+
+    @classmethod
+    def from_lengths(cls, lengths: Sequence[int] | np.ndarray) -> "Segments":
+        """Build from the number of elements of each segment."""
+        return cls(np.concatenate([[0], np.cumsum(np.asarray(lengths, dtype=np.int64))]))
+
+    @classmethod
+    def from_sorted_ids(cls, ids: np.ndarray) -> "Segments":
+        """Build from a label of each element, equal labels adjacent."""
+        starts = np.flatnonzero(np.diff(ids)) + 1
+        return cls(np.concatenate([[0], starts, [len(ids)]]))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __repr__(self) -> str:
+        return f"Segments(lengths={self.lengths.tolist()})"
+
+    @property
+    def num_elements(self) -> int:
+        """Length of the flat axis."""
+        return int(self.offsets[-1])
+
+    @cached_property
+    def lengths(self) -> Int[np.ndarray, " parts"]:
+        """Number of elements of each segment."""
+        return _readonly(np.diff(self.offsets))
+
+    @cached_property
+    def ids(self) -> Ids:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Segment of each element."""
+        return _readonly(np.repeat(np.arange(len(self)), self.lengths))
+
+    @cached_property
+    def positions(self) -> Ids:
+        """Index of each element within its segment, from 0."""
+        return _readonly(np.arange(self.num_elements) - self.broadcast(self.offsets[:-1]))
+
+    def of(self, inner: "Segments") -> "Segments":
+        """Segments of the inner elements: `groups.of(trajectories)` partitions the responses by group."""
+        return Segments(inner.offsets[self.offsets])
+
+    def broadcast(self, values: np.ndarray) -> np.ndarray:
+        """Give every element its segment's value."""
+        return np.repeat(values, self.lengths)
+
+    def first(self, values: Values) -> PartValues:
+        """Value of the first element of each segment."""
+        return values[self.offsets[:-1]]
+
+    def last(self, values: Values) -> PartValues:
+        """Value of the last element of each segment."""
+        return values[self.offsets[1:] - 1]
+
+    def sum(self, values: Values) -> PartValues:
+        """Sum of each segment."""
+        return np.add.reduceat(values, self.offsets[:-1])
+
+    def min(self, values: Values) -> PartValues:
+        """Minimum of each segment."""
+        return np.minimum.reduceat(values, self.offsets[:-1])
+
+    def max(self, values: Values) -> PartValues:
+        """Maximum of each segment."""
+        return np.maximum.reduceat(values, self.offsets[:-1])
+
+    def suffix_sum(self, values: Values, *, discount: float = 1.0) -> Values:
+        """Discounted sum from each element to the end of its segment.
+
+        `result[t] = values[t] + discount * result[t + 1]`. The loop runs over positions from the end, each step serving all
+        segments that are long enough, so the cost is linear in the elements.
+        """
+        result = np.array(values, dtype=np.float64)
+        ends = self.offsets[1:][np.argsort(-self.lengths, kind="stable")] - 1
+        lengths = -np.sort(-self.lengths)
+        num_longer = np.searchsorted(
+            -lengths, -np.arange(1, lengths[0]), side="left"
+        )  # segments longer than the distance
+        for distance, count in enumerate(num_longer, start=1):
+            here = ends[:count] - distance
+            result[here] += discount * result[here + 1]
+        return result

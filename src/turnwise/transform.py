@@ -1,0 +1,198 @@
+"""Transforms: small steps that turn rewards into advantages, and how to compose them.
+
+A `Transform` maps the credit of every response to a new one, given the batch. It starts as the reward and ends as the advantage:
+
+    method = chain(outcome_return(), center_by_group(), scale_by_group_std(), modulate_by_entropy())
+    advantage_R = method(batch)
+
+A transform with state (a running baseline, say) takes and returns it: `credit_R, state = method.update(credit_R, state, batch)`.
+State is a plain value, so that a checkpoint can hold it.
+"""
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, Concatenate, Literal, ParamSpec
+
+import numpy as np
+from jaxtyping import Float
+
+from turnwise.batch import Batch
+from turnwise.errors import ConfigError
+
+Credit = Float[np.ndarray, " R"]
+State = Any
+P = ParamSpec("P")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Gradient:
+    """What a method does to the expected policy gradient, declared by the method and checked exactly in `tests/oracle`.
+
+    Attributes:
+        kind: "unbiased": equal to the gradient of the expected return. "scaled": equal up to `factor`. "biased": not parallel.
+        factor: For "scaled": the factor as a function of the group size.
+        reason: For "biased": why.
+        formula: For "scaled": the factor in words.
+    """
+
+    kind: Literal["unbiased", "scaled", "biased"]
+    factor: Callable[[int], float] | None = None
+    formula: str = ""
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return {"unbiased": "unbiased", "scaled": f"scaled by {self.formula}", "biased": f"biased: {self.reason}"}[
+            self.kind
+        ]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reference:
+    """Where a method was published. `confidence` says how surely its formula is known (see docs/reference/methods.md)."""
+
+    title: str
+    arxiv: str = ""
+    confidence: Literal["exact", "reconstructed", "ours"] = "exact"
+
+
+@dataclasses.dataclass(frozen=True)
+class Transform:
+    """One step from reward to advantage: `update(credit_R, state, batch) -> (credit_R, state)`.
+
+    Attributes:
+        name: How it was made, such as "scale_by_group_std(eps=1e-06)"; errors name it.
+        update: The step itself. It returns new arrays and never changes its arguments.
+        init: Makes the first state; None for a stateless transform.
+        needs: Columns that the batch must have.
+        gradient: Effect on the expected gradient, for published methods.
+        reference: Paper, for published methods.
+    """
+
+    name: str
+    update: Callable[[Credit, State, Batch], tuple[Credit, State]]
+    init: Callable[[], State] | None = None
+    needs: tuple[str, ...] = ()
+    gradient: Gradient | None = None
+    reference: Reference | None = None
+
+    def __call__(self, batch: Batch) -> Credit:
+        """Advantage of every response, `[responses]`, from the batch's reward.
+
+        Raises:
+            BatchError: The batch lacks a column, or a step returned a wrong shape or a value that is not finite.
+            ConfigError: The transform has state, which a plain call would lose.
+        """
+        if self.init is not None:
+            raise ConfigError(f"{self.name} keeps state; call method.update(batch.reward_R, state, batch) with "
+                              "state = method.init(), and keep the state it returns")  # fmt: skip
+        credit_R, _ = self.update(batch.reward_R, None, batch)
+        return batch.check_credit(credit_R, self.name)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def block(
+    *, needs: Sequence[str] = (), needs_option: str | None = None
+) -> Callable[[Callable[Concatenate[Credit, Batch, P], Credit]], Callable[P, Transform]]:
+    """Turn `f(credit_R, batch, *, options) -> credit_R` into a constructor `f(*, options) -> Transform`.
+
+    Args:
+        needs: Columns that the block always needs.
+        needs_option: The option whose value names one more needed column, unless it is None or "turn".
+
+    Returns:
+        A decorator. The pure function stays reachable as `constructor.function`.
+    """
+
+    def decorate(function: Callable[Concatenate[Credit, Batch, P], Credit]) -> Callable[P, Transform]:
+        signature = inspect.signature(function)
+        options = signature.replace(parameters=list(signature.parameters.values())[2:], return_annotation=Transform)
+
+        @functools.wraps(function)
+        def constructor(*args: P.args, **kwargs: P.kwargs) -> Transform:
+            bound = options.bind(*args, **kwargs)  # a wrong option fails here, when the chain is built
+            bound.apply_defaults()
+            name = f"{function.__name__}({', '.join(f'{k}={v!r}' for k, v in bound.arguments.items())})"
+
+            def update(credit_R: Credit, state: State, batch: Batch) -> tuple[Credit, State]:
+                return function(credit_R, batch, *args, **kwargs), state
+
+            column = bound.arguments[needs_option] if needs_option else None
+            return Transform(name, update, needs=(*needs, *([column] if column not in (None, "turn") else [])))
+
+        constructor.__signature__ = options  # pyright: ignore[reportAttributeAccessIssue]
+        constructor.function = function  # pyright: ignore[reportAttributeAccessIssue]
+        del constructor.__wrapped__  # else the help would show credit_R and batch as arguments
+        return constructor
+
+    return decorate
+
+
+def chain(*transforms: Transform, name: str | None = None) -> Transform:
+    """Apply transforms in order. After each one, shape and finiteness are checked, and the error names it.
+
+    >>> from turnwise.transforms import center_by_group, outcome_return
+    >>> chain(outcome_return(), center_by_group()).name
+    "chain(outcome_return(), center_by_group(over='trajectories', same=None, lone='zero'))"
+    """
+    if not transforms:
+        raise ConfigError("chain() needs at least one transform")
+    name = name or f"chain({', '.join(part.name for part in transforms)})"
+
+    def update(credit_R: Credit, state: State, batch: Batch) -> tuple[Credit, State]:
+        states = state if state is not None else _initial(transforms)
+        after = []
+        for part, part_state in zip(transforms, states, strict=True):
+            credit_R, part_state = part.update(credit_R, part_state, batch)
+            batch.check_credit(credit_R, part.name if part.name == name else f"{part.name} in {name}")
+            after.append(part_state)
+        return credit_R, tuple(after)
+
+    return Transform(name, update, _joint_init(transforms), _joint_needs(transforms))
+
+
+def mix(*transforms: Transform, weights: Sequence[float] | None = None, name: str | None = None) -> Transform:
+    """Weighted sum of what several transforms make of the same incoming credit: `sum_i weights[i] * credit_i`.
+
+    Args:
+        transforms: Blocks or whole methods; each sees the credit that came in.
+        weights: One a transform; default all 1.
+        name: Name for errors.
+    """
+    weights = [1.0] * len(transforms) if weights is None else list(weights)
+    if not transforms or len(weights) != len(transforms):
+        raise ConfigError(
+            f"mix() got {len(transforms)} transforms and {len(weights)} weights; give one weight a transform"
+        )
+    name = name or f"mix({', '.join(part.name for part in transforms)}, weights={weights})"
+
+    def update(credit_R: Credit, state: State, batch: Batch) -> tuple[Credit, State]:
+        states = state if state is not None else _initial(transforms)
+        total_R, after = np.zeros_like(credit_R), []
+        for part, part_state, weight in zip(transforms, states, weights, strict=True):
+            part_R, part_state = part.update(credit_R, part_state, batch)
+            total_R = total_R + weight * batch.check_credit(part_R, f"{part.name} in {name}")
+            after.append(part_state)
+        return total_R, tuple(after)
+
+    return Transform(name, update, _joint_init(transforms), _joint_needs(transforms))
+
+
+def published(transform: Transform, name: str, *, gradient: Gradient, reference: Reference) -> Transform:
+    """Give a chain the name, the reference and the declared gradient of the method it implements."""
+    return dataclasses.replace(transform, name=name, gradient=gradient, reference=reference)
+
+
+def _initial(transforms: Sequence[Transform]) -> tuple[State, ...]:
+    return tuple(part.init() if part.init else None for part in transforms)
+
+
+def _joint_init(transforms: Sequence[Transform]) -> Callable[[], State] | None:
+    return (lambda: _initial(transforms)) if any(part.init for part in transforms) else None
+
+
+def _joint_needs(transforms: Sequence[Transform]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for part in transforms for name in part.needs))

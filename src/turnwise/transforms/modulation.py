@@ -1,0 +1,89 @@
+"""Modulation: weigh an advantage by what is known about its response."""
+
+import zlib
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float
+
+from turnwise.batch import Batch
+from turnwise.segments import Labels, Partition
+from turnwise.transform import Credit, block
+from turnwise.transforms.grouping import choice
+
+Scope = Literal["group", "trajectory", "batch"]
+"""Whose responses are compared: the prompt's (all turns of all its trajectories), the trajectory's, or the whole batch's."""
+
+
+def entropy_coefficient(
+    batch: Batch,
+    *,
+    temperature: float = 1.0,
+    scope: Scope = "group",
+    min_range: float = 0.1,
+    needed_by: str = "entropy_coefficient",
+) -> Float[np.ndarray, " R"]:
+    """AEM's coefficient of every response.
+
+        h     = (H - min(H)) / (max(H) - min(H))                 over the responses in scope
+        alpha = exp(-temperature * h) / mean(exp(-temperature * h))
+        alpha = 1 everywhere in a scope where max(H) - min(H) < min_range
+
+    `H` is the column `entropy`. The mean of alpha over a scope is 1, and max(alpha) / min(alpha) = exp(temperature).
+
+    Args:
+        batch: A batch with the column `entropy` (nats, mean over the response's tokens).
+        temperature: lambda in the paper. Negative reverses the rule; 0 switches it off.
+        scope: Whose responses are compared.
+        min_range: Least spread of entropy (nats) at which the comparison means something.
+        needed_by: Who asks, for the error message.
+
+    Returns:
+        `[responses]` positive coefficients.
+    """
+    choice("scope", scope, Scope)
+    entropy_R = batch.column("entropy", needed_by=needed_by)
+    partition: Partition
+    if scope == "batch":
+        partition = Labels.single(batch.num_responses)
+    else:
+        partition = batch.group_responses if scope == "group" else batch.trajectories
+    low, high = partition.min(entropy_R), partition.max(entropy_R)
+    spread = high - low
+    flat = (spread < min_range) | (spread == 0)
+    normalized_R = (entropy_R - partition.broadcast(low)) / partition.broadcast(np.where(flat, 1.0, spread))
+    weight_R = np.exp(-temperature * normalized_R)
+    alpha_R = weight_R / partition.broadcast(partition.mean(weight_R))
+    return np.where(partition.broadcast(flat), 1.0, alpha_R)
+
+
+@block(needs=("entropy",))
+def modulate_by_entropy(
+    credit_R: Credit,
+    batch: Batch,
+    *,
+    temperature: float = 1.0,
+    scope: Scope = "group",
+    min_range: float = 0.1,
+    shuffle: bool = False,
+    seed: int = 0,
+) -> Credit:
+    """Multiply by AEM's coefficient: confident responses count more, hesitant ones less. See `entropy_coefficient`.
+
+    Args:
+        credit_R: `[responses]` advantages of any method.
+        batch: Their batch, with the column `entropy`.
+        temperature: lambda in the paper; negative for the reversed ablation.
+        scope: Whose responses are compared.
+        min_range: Least spread of entropy, in nats.
+        shuffle: The shuffled ablation: the same coefficients, dealt at random within each group.
+        seed: For `shuffle`; the permutation depends on it and on the entropies, so that no state is needed.
+    """
+    alpha_R = entropy_coefficient(
+        batch, temperature=temperature, scope=scope, min_range=min_range, needed_by="modulate_by_entropy"
+    )
+    if shuffle:
+        generator = np.random.default_rng([seed, zlib.crc32(batch.columns["entropy"].tobytes())])
+        dealt = np.lexsort((generator.random(batch.num_responses), batch.group_responses.ids))
+        alpha_R = alpha_R[dealt]  # group_responses is contiguous, so each group keeps its own coefficients
+    return credit_R * alpha_R

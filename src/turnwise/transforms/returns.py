@@ -1,0 +1,34 @@
+"""From rewards to returns: what each response is credited with before any comparison."""
+
+import numpy as np
+
+from turnwise.batch import Batch
+from turnwise.transform import Credit, block
+
+
+@block()
+def outcome_return(credit_R: Credit, batch: Batch) -> Credit:
+    """Credit every response with the whole reward of its trajectory: `R_i = sum_t r_it`."""
+    return batch.trajectories.broadcast(batch.trajectories.sum(credit_R))
+
+
+@block()
+def discounted_return(credit_R: Credit, batch: Batch, *, discount: float = 1.0) -> Credit:
+    """Credit every response with what came from it on: `R_it = sum_{k >= t} discount^(k - t) r_ik`.
+
+    Args:
+        credit_R: `[responses]` rewards.
+        batch: Their batch.
+        discount: Factor a turn, in [0, 1]; 1 gives the reward to go.
+    """
+    return batch.trajectories.suffix_sum(credit_R, discount=discount)
+
+
+@block(needs=("penalty",))
+def add_penalty(credit_R: Credit, batch: Batch, *, weight: float = 1.0) -> Credit:
+    """Add the batch's `penalty` column to its own response: `A_it + weight * penalty_it`.
+
+    Put it last. Inside a std-normalised outcome, a penalty of -0.1 gets the strength of the whole outcome as soon as all
+    trajectories of a group fail.
+    """
+    return credit_R + weight * np.asarray(batch.column("penalty", needed_by="add_penalty"))
