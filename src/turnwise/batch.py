@@ -6,6 +6,7 @@ checked once, when the batch is built; after that transforms can rely on it.
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,9 @@ from turnwise.segments import Segments
 
 LABEL_COLUMNS = frozenset({"state_key", "role"})
 """Columns whose values are names, also when they look like numbers: only their equality counts."""
+
+VALUE_COLUMNS = frozenset({"entropy", "penalty"})
+"""Columns whose values are numbers, also when the first looks like a name or is missing."""
 
 
 class Batch:
@@ -42,7 +46,10 @@ class Batch:
         reward: Sequence[float] | np.ndarray,
         columns: Mapping[str, Any] | None = None,
         tokens: Segments | None = None,
+        *,
+        _order: np.ndarray | None = None,  # the caller's row of each response, for error messages
     ):
+        self._order = _order
         self.groups, self.trajectories, self.tokens = groups, trajectories, tokens
         if groups.num_elements != len(trajectories):
             raise BatchError(f"groups cover {groups.num_elements} trajectories, but there are {len(trajectories)}")
@@ -78,17 +85,17 @@ class Batch:
             `out[order] = method(batch)` puts results back. Groups and trajectories appear in order of first appearance.
         """
         num_rows = len(reward)
-        for name, column in {"group": group, "trajectory": trajectory, **(columns or {})}.items():
-            if len(column) != num_rows:
+        given = {"group": group, "trajectory": trajectory, **(columns or {}), "num_tokens": num_tokens}
+        for name, column in given.items():
+            if column is not None and len(column) != num_rows:
                 raise BatchError(f"{name} has {len(column)} rows, reward has {num_rows}; they must agree")
         if num_rows == 0:
             raise BatchError("a batch needs at least one response, got none")
-        group_ids = _encode("group", group)
-        trajectory_ids = _encode("trajectory", trajectory)
-        order = np.lexsort((np.arange(num_rows), trajectory_ids, group_ids))
-        new_group = np.diff(group_ids[order]) != 0
-        new_trajectory = new_group | (np.diff(trajectory_ids[order]) != 0)
-        trajectories = Segments(np.concatenate([[0], np.flatnonzero(new_trajectory) + 1, [num_rows]]))
+        group_ids, trajectory_ids = _encode("group", group), _encode("trajectory", trajectory)
+        _, first, inverse = np.unique(group_ids * num_rows + trajectory_ids, return_index=True, return_inverse=True)
+        first_row = first[inverse]  # in which the trajectory appears first: names and ranks it
+        order = np.lexsort((first_row, group_ids))  # stable, so turns stay in their order
+        trajectories = Segments.from_sorted_ids(first_row[order])
         groups = Segments.from_sorted_ids(trajectories.first(group_ids[order]))
         sort = lambda column: _take(column, order)  # noqa: E731
         batch = cls(
@@ -97,6 +104,7 @@ class Batch:
             sort(reward),
             {name: sort(column) for name, column in (columns or {}).items()},
             None if num_tokens is None else Segments.from_lengths(sort(num_tokens)),
+            _order=order,
         )
         return batch, order
 
@@ -208,7 +216,7 @@ class Batch:
         return values
 
     def _labels(self, name: str, column: Any) -> Int[np.ndarray, " R"]:
-        codes = _encode(name, column)
+        codes = _encode(name, column, self._order)
         self._check_rows(name, codes)
         codes.flags.writeable = False
         return codes
@@ -220,37 +228,55 @@ class Batch:
     def _finite(self, name: str, values: np.ndarray) -> np.ndarray:
         if not np.isfinite(values).all():
             row = int(np.flatnonzero(~np.isfinite(values))[0])
-            raise BatchError(f"{name}[{row}] is {values[row]} ({self.place(row)}); drop or repair the trajectory before "
+            raise BatchError(f"{name}[{_shown(row, self._order)}] is {values[row]} ({self.place(row)}); drop or repair the trajectory before "
                              "credit assignment")  # fmt: skip
         return values
 
 
+def _shown(row: int, order: np.ndarray | None) -> int:
+    """Row as the caller counts it."""
+    return row if order is None else int(order[row])
+
+
 def _is_label(name: str, column: Any) -> bool:
-    if name in LABEL_COLUMNS:
-        return True
-    first = column[0] if len(column) else 0.0
-    return not isinstance(first, (bool, int, float, np.number, np.bool_)) and np.ndim(first) == 0
+    if name in LABEL_COLUMNS or name in VALUE_COLUMNS:
+        return name in LABEL_COLUMNS
+    first = next(iter(column), 0.0)
+    return not isinstance(first, (Number, np.bool_, Sequence, np.ndarray)) or isinstance(first, (str, bytes))
 
 
 def _take(column: Any, order: np.ndarray) -> Any:
-    """Reorder rows without letting NumPy turn a list of mixed labels into strings."""
-    return column[order] if isinstance(column, np.ndarray) else [column[row] for row in order.tolist()]
+    """Reorder rows by position, without letting NumPy turn a list of mixed labels into strings."""
+    if hasattr(column, "tolist"):  # arrays of other libraries too: a table's column would index by its own labels
+        return np.asarray(column)[order]
+    return [column[row] for row in order.tolist()]
 
 
-def _encode(name: str, labels: Sequence[Hashable] | np.ndarray) -> Int[np.ndarray, " rows"]:
+def _encode(
+    name: str, labels: Sequence[Hashable] | np.ndarray, order: np.ndarray | None = None
+) -> Int[np.ndarray, " rows"]:
     """Number labels 0, 1, ... by first appearance. Equality is Python's: 1 and "1" are different labels."""
-    if isinstance(labels, np.ndarray):
-        labels = labels.tolist()
+    if hasattr(labels, "tolist"):  # elements of a tensor hash by identity, those of its list by value
+        labels = labels.tolist()  # pyright: ignore[reportAttributeAccessIssue]
     codes: dict[Hashable, int] = {}
     try:
         result = np.fromiter(
             (codes.setdefault(label, len(codes)) for label in labels), dtype=np.int64, count=len(labels)
         )
     except TypeError:
-        row = next(row for row, label in enumerate(labels) if not isinstance(label, Hashable))
+        row = next(row for row, label in enumerate(labels) if not _is_hashable(label))
         raise BatchError(
-            f"{name}[{row}] is a {type(labels[row]).__name__}, which is not hashable; use a string or a tuple"
+            f"{name}[{_shown(row, order)}] is a {type(labels[row]).__name__}, which is not hashable; use a string or "
+            "a tuple of strings"
         ) from None
     if any(label != label for label in codes):
         raise BatchError(f"{name} holds nan, which equals nothing, not even itself; use another label")
     return result
+
+
+def _is_hashable(label: object) -> bool:
+    try:
+        hash(label)
+    except TypeError:
+        return False
+    return True

@@ -17,13 +17,15 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 
 from turnwise.errors import BatchError
 
 Ids = Int[np.ndarray, " elements"]
 Values = Float[np.ndarray, " elements"]
 PartValues = Float[np.ndarray, " parts"]
+Elements = Shaped[np.ndarray, " elements"]
+PartElements = Shaped[np.ndarray, " parts"]
 
 
 def _readonly(array: np.ndarray) -> np.ndarray:
@@ -56,7 +58,7 @@ class Partition:
         """Give every element its part's value: `[parts] -> [elements]`."""
         return values[self.ids]
 
-    def first(self, values: Values) -> PartValues:
+    def first(self, values: Elements) -> PartElements:
         """Value of the first element of each part."""
         result = np.empty(len(self), dtype=values.dtype)
         result[self.ids[::-1]] = values[::-1]  # the last write wins, so the first element stays
@@ -78,7 +80,8 @@ class Partition:
     def std(self, values: Values, *, ddof: int) -> PartValues:
         """Standard deviation of each part, divisor `length - ddof`; 0 where the divisor is not positive."""
         square = self.sum((values - self.broadcast(self.mean(values))) ** 2)
-        return np.sqrt(square / np.maximum(self.lengths - ddof, 1))
+        divisor = self.lengths - ddof
+        return np.sqrt(np.where(divisor > 0, square, 0.0) / np.maximum(divisor, 1))
 
     def min(self, values: Values) -> PartValues:
         """Minimum of each part."""
@@ -96,21 +99,19 @@ class Labels(Partition):
 
     @classmethod
     def of(cls, *columns: np.ndarray) -> "Labels":
-        """Partition by equality in all of some integer columns.
+        """Partition by equality in all of some columns.
 
         Args:
-            columns: `[elements]` integer arrays, combined like the digits of a number.
+            columns: `[elements]` arrays, combined like the digits of a number.
 
         Returns:
             Labels with parts numbered in the order of the combined columns.
         """
-        code = columns[0].astype(np.int64)
-        for column in columns[1:]:
-            _, code = np.unique(code, return_inverse=True)  # keeps the product below within 64 bits
-            low = int(column.min())
-            code = code * (int(column.max()) - low + 1) + (column - low)
-        uniques, ids = np.unique(code, return_inverse=True)
-        return cls(_readonly(ids.astype(np.int64)), len(uniques))
+        code = np.zeros(len(columns[0]), dtype=np.int64)
+        for column in columns:
+            values, digit = np.unique(column, return_inverse=True)  # any numbers become 0, 1, ...
+            _, code = np.unique(code * len(values) + digit, return_inverse=True)  # stays within 64 bits
+        return cls(_readonly(code), int(code.max()) + 1)
 
     @classmethod
     def single(cls, num_elements: int) -> "Labels":
@@ -182,11 +183,11 @@ class Segments(Partition):
         """Give every element its segment's value."""
         return np.repeat(values, self.lengths)
 
-    def first(self, values: Values) -> PartValues:
+    def first(self, values: Elements) -> PartElements:
         """Value of the first element of each segment."""
         return values[self.offsets[:-1]]
 
-    def last(self, values: Values) -> PartValues:
+    def last(self, values: Elements) -> PartElements:
         """Value of the last element of each segment."""
         return values[self.offsets[1:] - 1]
 

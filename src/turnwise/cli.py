@@ -1,0 +1,190 @@
+"""The command line.
+
+    turnwise train recipes/household-tiny-aem.toml                  train a recipe
+    turnwise train recipes/household-tiny-aem.toml method=gigpo aem=false run.name=b
+    turnwise train --resume runs/b                                  go on after an interruption
+    turnwise eval runs/b --episodes 512                             evaluate the last checkpoint
+    turnwise methods                                                what credit can be assigned with
+    turnwise config recipes/household-tiny-aem.toml                 print the resolved configuration
+    turnwise check-env module:factory                               test an environment
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from turnwise.config import Config, load_config, override_config
+from turnwise.errors import ConfigError, TurnwiseError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code: 0, 2 for a user's mistake (one line on stderr), 130 when interrupted."""
+    options = _parser().parse_args(arguments)
+    try:
+        return options.run(options)
+    except TurnwiseError as error:
+        print(f"turnwise: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("turnwise: interrupted; go on with `turnwise train --resume RUN_FOLDER`", file=sys.stderr)
+        return 130
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "transformers", "tokenizers", "safetensors", "pyarrow", "rich", "matplotlib"):
+            raise
+        print(f"turnwise: {error.name} is not installed; pip install 'turnwise[train]'", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "turnwise", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    train = commands.add_parser("train", help="train a recipe, or go on with a run")
+    train.add_argument("recipe", nargs="?", help="TOML file, followed by overrides such as update.learning_rate=1e-4")
+    train.add_argument("overrides", nargs="*", help=argparse.SUPPRESS)
+    train.add_argument("--resume", type=Path, metavar="RUN", help="go on with the run in this folder")
+    train.set_defaults(run=_train)
+
+    evaluate = commands.add_parser("eval", help="evaluate a run's checkpoint")
+    evaluate.add_argument("run_folder", type=Path, metavar="RUN")
+    evaluate.add_argument("overrides", nargs="*", help="such as environment.name=alfworld evaluate.temperature=0")
+    evaluate.add_argument("--split", help="split of the environment; default: the run's held-out split")
+    evaluate.add_argument("--environment", help="another environment than the run's")
+    evaluate.add_argument("--episodes", type=int, help="panel size; default: evaluate.final_episodes")
+    evaluate.add_argument("--seeds", type=int, default=1, help="repeat with this many sampling seeds")
+    evaluate.add_argument("--step", type=int, help="step of the checkpoint; default: the last")
+    evaluate.set_defaults(run=_evaluate)
+
+    methods = commands.add_parser("methods", help="list the methods of credit assignment")
+    methods.set_defaults(run=_methods)
+
+    config = commands.add_parser("config", help="print the resolved configuration; touches nothing")
+    config.add_argument("recipe", nargs="?")
+    config.add_argument("overrides", nargs="*")
+    config.set_defaults(run=_config)
+
+    check = commands.add_parser("check-env", help="test an environment and say what to mend")
+    check.add_argument("name", help="module:factory, or a built-in environment")
+    check.add_argument("overrides", nargs="*", help="such as environment.options.size=tiny")
+    check.set_defaults(run=_check_environment)
+    return parser
+
+
+def _recipe(options: argparse.Namespace) -> Config:
+    """The configuration of `recipe overrides...`; the recipe may be left out."""
+    recipe, overrides = options.recipe, list(options.overrides)
+    if recipe is not None and "=" in recipe and not Path(recipe).exists():
+        recipe, overrides = None, [recipe, *overrides]
+    return load_config(Path(recipe) if recipe else None, overrides)
+
+
+def _train(options: argparse.Namespace) -> int:
+    if options.resume is None:
+        if options.recipe is None:
+            raise ConfigError("name a recipe, such as recipes/household-tiny-aem.toml, or a run with --resume")
+        config = _recipe(options)
+    else:
+        from turnwise.train.folder import RunFolder
+
+        given = [*([options.recipe] if options.recipe else []), *options.overrides]
+        frozen = [o for o in given if not o.startswith(("run.steps=", "run.threads=", "checkpoint.", "evaluate."))]
+        if frozen:
+            raise ConfigError(f"{frozen[0]!r} would change a run that has begun; with --resume only run.steps, run.threads, "
+                              "evaluate.* and checkpoint.* can be given")  # fmt: skip
+        config = override_config(RunFolder.open(options.resume)[1], given)
+    _quiet()
+    from turnwise.train.display import ConsoleDisplay
+    from turnwise.train.loop import train
+
+    with ConsoleDisplay() as display:
+        train(config, resume=options.resume, display=display)
+    return 0
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    from turnwise.train.folder import RunFolder
+
+    folder, config = RunFolder.open(options.run_folder)
+    overrides = list(options.overrides)
+    if options.environment:
+        overrides += [f"environment.name={options.environment}"]
+        if options.environment != config.environment.name:
+            overrides += ["environment.options={}"]
+    if options.split:
+        overrides += [f"environment.eval_split={options.split}"]
+    config = override_config(config, overrides)
+    _quiet()
+    from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
+    from turnwise.train.display import ConsoleDisplay, describe
+    from turnwise.train.evaluate import evaluate
+    from turnwise.train.loop import make_suite, use_device
+    from turnwise.rollout.local import LocalEngine
+
+    suite = make_suite(config.environment)
+    device = use_device(config)
+    step, policy, _ = load_checkpoint(checkpoint_at(folder, options.step))
+    policy.model.to(device)  # pyright: ignore[reportArgumentType]
+    results = []
+    with ConsoleDisplay() as display:
+        for seed in range(options.seeds):
+            metrics, _ = evaluate(
+                policy,
+                LocalEngine(policy.model),
+                suite,
+                split=config.environment.eval_split,
+                episodes=options.episodes or config.evaluate.final_episodes,
+                temperature=config.evaluate.temperature,
+                max_new_tokens=config.rollout.max_new_tokens,
+                seed=seed,
+                on_turn=display.turn,
+            )
+            display.console.print(f"step {step}, seed {seed}: {describe(metrics)}", highlight=False)
+            results.append({"step": step, "seed": seed, **metrics})
+    print(json.dumps(results, indent=2))
+    return 0
+
+
+def _methods(options: argparse.Namespace) -> int:
+    from turnwise.methods import METHODS
+
+    rows = [("name", "needs", "paper", "expected gradient")]
+    for name, constructor in METHODS.items():
+        method = constructor()
+        paper = method.reference
+        where = f"{paper.title}{f', arXiv {paper.arxiv}' if paper.arxiv else ''}" if paper else ""
+        rows.append((name, ", ".join(method.needs) or "-", where, str(method.gradient)))
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    for row in rows:
+        print("  ".join([cell.ljust(width) for cell, width in zip(row, [*widths, 0], strict=True)]).rstrip())
+    return 0
+
+
+def _config(options: argparse.Namespace) -> int:
+    print(json.dumps(_recipe(options).model_dump(mode="json"), indent=2))
+    return 0
+
+
+def _check_environment(options: argparse.Namespace) -> int:
+    from turnwise.environments.check import check_environment, report
+    from turnwise.environments.suites import make_suite
+
+    config = load_config(None, [f"environment.name={options.name}", *options.overrides])
+    problems = check_environment(make_suite(config.environment))
+    print(report(options.name, problems))
+    return 2 if any(problem.severe for problem in problems) else 0
+
+
+def _quiet() -> None:
+    """Keep transformers' own progress bars and hints out of ours."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,261 @@
+"""The configuration of a run: frozen, typed, and free of torch, so that it prints and checks at once.
+
+A recipe is TOML; `a.b=c` overrides follow. Unknown keys and wrong types are one-line errors.
+"""
+
+import json
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import pydantic
+
+from turnwise.errors import ConfigError, did_you_mean
+
+
+class _Config(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class RunConfig(_Config):
+    """Where the run lives and how long it is."""
+
+    name: str = "run"
+    """Folder of the run below `folder`."""
+    folder: Path = Path("runs")
+    """Parent of run folders."""
+    seed: int = 0
+    """Seed of everything that is drawn."""
+    steps: int = pydantic.Field(default=60, ge=0)
+    """Training steps."""
+    threads: int = pydantic.Field(default=0, ge=0)
+    """CPU threads of torch; 0 leaves its default."""
+    device: str = "auto"
+    """"cpu", "cuda", or "auto": cuda where there is one."""
+
+
+class EnvironmentConfig(_Config):
+    """The world."""
+
+    name: str = "household"
+    """"household" (generated games), "alfworld" (real games, found through ALFWORLD_DATA), or your own as "module:factory"."""
+    train_split: str = "train"
+    """Games to train on."""
+    eval_split: str = "valid"
+    """Held-out games."""
+    max_steps: int = pydantic.Field(default=50, ge=1)
+    """Turns after which an episode is cut off."""
+    success_reward: float = 10.0
+    """Reward of success; failure gets 0."""
+    invalid_penalty: float = pydantic.Field(default=0.1, ge=0)
+    """Taken off the advantage of an invalid response, as a term of its own."""
+    options: dict[str, Any] = {}
+    """Options of the environment itself, such as size or task_types."""
+
+
+class TinyModelConfig(_Config):
+    """A small Llama made from scratch, with one token a word."""
+
+    hidden_size: int = pydantic.Field(default=64, ge=8)
+    num_layers: int = pydantic.Field(default=2, ge=1)
+    num_heads: int = pydantic.Field(default=4, ge=1)
+    max_context: int = pydantic.Field(default=1024, ge=16)
+    tie_embeddings: bool = False
+
+    @pydantic.model_validator(mode="after")
+    def _heads_divide(self) -> "TinyModelConfig":
+        if self.hidden_size % (2 * self.num_heads):
+            raise ValueError(f"hidden_size={self.hidden_size} must be a multiple of 2 * num_heads={2 * self.num_heads}")
+        return self
+
+
+class WarmStartConfig(_Config):
+    """Supervised learning on expert demonstrations of the training games, before reinforcement. Cached."""
+
+    games: int = pydantic.Field(default=400, ge=0)
+    """Demonstrated games."""
+    steps: int = pydantic.Field(default=300, ge=0)
+    """Updates; 0 switches the warm start off."""
+    batch_size: int = pydantic.Field(default=16, ge=1)
+    """Demonstrations an update."""
+    learning_rate: float = pydantic.Field(default=3e-3, gt=0)
+    """Peak; warms up for 5 % of the steps and falls to 0 by a cosine."""
+    noise: float = pydantic.Field(default=0.1, ge=0, le=1)
+    """Share of random admissible actions in the demonstrations; they are played, not imitated."""
+    observation_weight: float = pydantic.Field(default=0.3, ge=0)
+    """Weight of the language-model loss on observation tokens."""
+
+
+class RolloutConfig(_Config):
+    """How experience is collected."""
+
+    groups: int = pydantic.Field(default=8, ge=1)
+    """Tasks a step."""
+    group_size: int = pydantic.Field(default=8, ge=1)
+    """Trajectories a task."""
+    temperature: float = pydantic.Field(default=1.0, gt=0)
+    top_p: float = pydantic.Field(default=1.0, gt=0, le=1)
+    max_new_tokens: int = pydantic.Field(default=16, ge=1)
+    """Longest response."""
+    context: Literal["append"] = "append"
+    """"append": the whole conversation, one growing sequence a trajectory."""
+
+
+class MethodConfig(pydantic.BaseModel):
+    """Credit assignment: a name in `turnwise methods` and its options, AEM's among them (see `turnwise.methods.build`)."""
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="allow")
+
+    name: str = "grpo"
+
+
+class UpdateConfig(_Config):
+    """The policy update."""
+
+    learning_rate: float = pydantic.Field(default=3e-4, gt=0)
+    weight_decay: float = pydantic.Field(default=0.0, ge=0)
+    max_grad_norm: float = pydantic.Field(default=1.0, gt=0)
+    clip_low: float = pydantic.Field(default=0.2, gt=0)
+    clip_high: float = pydantic.Field(default=0.2, gt=0)
+    epochs: int = pydantic.Field(default=1, ge=1)
+    """Passes over a step's trajectories."""
+    mini_batches: int = pydantic.Field(default=1, ge=1)
+    """Optimiser steps a pass."""
+    aggregate: Literal["token-mean", "response-mean", "trajectory-mean", "constant"] = "token-mean"
+    """What the loss averages over."""
+    kl: float = pydantic.Field(default=0.0, ge=0)
+    """Weight of the KL term to the policy after the warm start."""
+    entropy_bonus: float = 0.0
+    """Weight of the mean token entropy; off by default."""
+    max_tokens: int = pydantic.Field(default=16384, ge=1)
+    """Padded tokens of a micro-batch; memory only, the gradient does not depend on it."""
+
+
+class EvaluateConfig(_Config):
+    """Held-out evaluation on a fixed panel of tasks."""
+
+    every: int = pydantic.Field(default=20, ge=0)
+    """Steps between evaluations; 0: only before and after training."""
+    episodes: int = pydantic.Field(default=128, ge=1)
+    """Panel during training."""
+    final_episodes: int = pydantic.Field(default=256, ge=1)
+    """Panel before and after training."""
+    temperature: float = pydantic.Field(default=0.4, ge=0)
+    """Sampling temperature; 0 is greedy."""
+
+
+class CheckpointConfig(_Config):
+    """What is kept to resume from."""
+
+    every: int = pydantic.Field(default=20, ge=1)
+    """Steps between checkpoints; the last step always leaves one."""
+    keep: int = pydantic.Field(default=2, ge=1)
+    """Latest checkpoints kept."""
+
+
+class Config(_Config):
+    """Everything about a run."""
+
+    run: RunConfig = RunConfig()
+    environment: EnvironmentConfig = EnvironmentConfig()
+    model: TinyModelConfig = TinyModelConfig()
+    warmstart: WarmStartConfig = WarmStartConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    method: MethodConfig = MethodConfig()
+    aem: bool = True
+    """Modulate the method's advantage by entropy; `method.temperature` and the like are AEM's options."""
+    update: UpdateConfig = UpdateConfig()
+    evaluate: EvaluateConfig = EvaluateConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+
+    @pydantic.field_validator("method", mode="before")
+    @classmethod
+    def _method_by_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    @pydantic.model_validator(mode="after")
+    def _method_exists(self) -> "Config":
+        from turnwise.methods.build import build_method
+
+        build_method(self.method.name, self.method.model_extra or {}, with_aem=self.aem)
+        return self
+
+    @property
+    def run_folder(self) -> Path:
+        """Folder of this run."""
+        return self.run.folder / self.run.name
+
+
+def load_config(recipe: Path | None, overrides: Sequence[str] = ()) -> Config:
+    """Read a recipe and apply overrides such as `update.learning_rate=1e-4`.
+
+    Raises:
+        ConfigError: The file is missing or no TOML, a key is unknown, a value has the wrong type.
+    """
+    data: dict[str, Any] = {}
+    if recipe is not None:
+        try:
+            data = tomllib.loads(recipe.read_text(encoding="utf-8"))
+        except OSError as error:
+            near = did_you_mean(recipe.name, [path.name for path in recipe.parent.glob("*.toml")])
+            raise ConfigError(f"cannot read the recipe {recipe}: {error.strerror}.{near}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{recipe} is no valid TOML: {error}") from None
+        data.setdefault("run", {}).setdefault("name", recipe.stem)
+    for override in overrides:
+        _apply(data, override)
+    return parse_config(data)
+
+
+def override_config(config: Config, overrides: Sequence[str]) -> Config:
+    """Apply overrides to a configuration."""
+    data = config.model_dump(mode="json")
+    for override in overrides:
+        _apply(data, override)
+    return parse_config(data)
+
+
+def parse_config(data: dict[str, Any]) -> Config:
+    """Check plain data against the configuration's types."""
+    try:
+        return Config.model_validate(data)
+    except pydantic.ValidationError as error:
+        raise ConfigError(_explain(error.errors()[0])) from None
+
+
+def _apply(data: dict[str, Any], override: str) -> None:
+    path, equals, text = override.partition("=")
+    if not equals or not path.strip():
+        raise ConfigError(f"override {override!r} is not of the form section.key=value")
+    *sections, key = path.strip().split(".")
+    for section in sections:
+        inner = data.setdefault(section, {})
+        if isinstance(inner, str) and section == "method":
+            inner = data[section] = {"name": inner}
+        if not isinstance(inner, dict):
+            raise ConfigError(f"override {override!r}: {section} is a value, not a section")
+        data = inner
+    data[key] = _value(text.strip())
+
+
+def _value(text: str) -> Any:
+    """Read a TOML value; what is none (a bare word) is a string."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _explain(error: Any) -> str:
+    """Say in one line what pydantic found."""
+    location = [str(part) for part in error["loc"]]
+    where = ".".join(location) or "configuration"
+    if error["type"] == "extra_forbidden":
+        fields: Any = Config
+        for part in location[:-1]:
+            fields = fields.model_fields[part].annotation
+        return f"unknown key {where!r}.{did_you_mean(location[-1], fields.model_fields)}"
+    got = json.dumps(error["input"], default=str)
+    message = error["msg"].removeprefix("Value error, ")
+    return message if error["type"] == "value_error" else f"{where}: {message}, got {got}"

@@ -1,0 +1,1 @@
+"""From tasks to trajectories: engines generate responses, environments answer, `collect` records."""

@@ -1,0 +1,136 @@
+"""What a rollout leaves behind: trajectories of turns, and their place on disk."""
+
+import dataclasses
+import os
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+
+SCHEMA = pa.schema(
+    {
+        "group": pa.int32(),
+        "trajectory": pa.int32(),
+        "turn": pa.int32(),
+        "task": pa.string(),
+        "observation": pa.string(),
+        "response": pa.string(),
+        "reward": pa.float64(),
+        "valid": pa.bool_(),
+        "truncated": pa.bool_(),
+        "state_key": pa.string(),
+        "success": pa.bool_(),
+        "ended": pa.string(),
+        "failure": pa.string(),
+        "prompt_ids": pa.list_(pa.int32()),
+        "response_ids": pa.list_(pa.int32()),
+        "behavior_logprobs": pa.list_(pa.float32()),
+    }
+)
+"""Columns of a rollout file, one row a response; credit columns follow."""
+
+
+@dataclasses.dataclass(slots=True)
+class Turn:
+    """One response, what the policy had read before it, and what the world answered.
+
+    Attributes:
+        observation: Text that the policy read last.
+        state_key: Names the state in which the response was given.
+        prompt_ids: Tokens that this turn added to the conversation before the response.
+        response_ids: Generated tokens.
+        behavior_logprobs: Their log-probabilities when sampled (nats).
+        response: The response as text.
+        truncated: The response hit the length limit.
+        reward: What the world paid.
+        valid: Whether the world understood the response.
+    """
+
+    observation: str
+    state_key: Hashable
+    prompt_ids: list[int]
+    response_ids: list[int]
+    behavior_logprobs: list[float]
+    response: str
+    truncated: bool
+    reward: float = 0.0
+    valid: bool = True
+
+
+@dataclasses.dataclass(slots=True)
+class Trajectory:
+    """One episode.
+
+    Attributes:
+        group: Index of the task among those collected together.
+        task: Name of the task.
+        turns: Its responses in order.
+        success: Whether the world declared success.
+        ended: "terminated", "truncated" (by the world), "context" (the conversation got too long), or "failed".
+        failure: Cause, for "failed": such a trajectory is recorded and counted, and never trained on.
+        info: What the world said at the end.
+    """
+
+    group: int
+    task: str
+    turns: list[Turn] = dataclasses.field(default_factory=list)
+    success: bool = False
+    ended: str = ""
+    failure: str | None = None
+    info: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def usable(self) -> bool:
+        """Whether credit may be assigned to it."""
+        return self.failure is None and bool(self.turns)
+
+    @property
+    def reward(self) -> float:
+        """Total reward."""
+        return sum(turn.reward for turn in self.turns)
+
+
+def rows(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
+    """One record a response, in the order of the trajectories; a failed trajectory without turns leaves one record too."""
+    return [
+        {
+            "group": trajectory.group,
+            "trajectory": index,
+            "turn": turn_index,
+            "task": trajectory.task,
+            "observation": turn.observation,
+            "response": turn.response,
+            "reward": turn.reward,
+            "valid": turn.valid,
+            "truncated": turn.truncated,
+            "state_key": str(turn.state_key),
+            "success": trajectory.success,
+            "ended": trajectory.ended,
+            "failure": trajectory.failure,
+            "prompt_ids": turn.prompt_ids,
+            "response_ids": turn.response_ids,
+            "behavior_logprobs": turn.behavior_logprobs,
+        }
+        for index, trajectory in enumerate(trajectories)
+        for turn_index, turn in enumerate(trajectory.turns or [Turn("", None, [], [], [], "", False)])
+    ]
+
+
+def write_rollouts(path: Path, trajectories: Sequence[Trajectory], credit: dict[str, Sequence[float | None]]) -> None:
+    """Write one Parquet row a response.
+
+    Args:
+        path: File to write, atomically.
+        trajectories: All of a step, failed ones included.
+        credit: Further columns (entropy, coefficient, base advantage, advantage), one value a row, None where there is none.
+    """
+    table = pa.Table.from_pylist(rows(trajectories), schema=SCHEMA)
+    for name, values in credit.items():
+        table = table.append_column(name, pa.array(values, pa.float64()))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    pq.write_table(table, temporary, compression="zstd")
+    os.replace(temporary, path)

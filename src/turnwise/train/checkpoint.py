@@ -1,0 +1,103 @@
+"""Checkpoints: everything that a run needs to go on as if it had never stopped.
+
+All draws of a step come from generators seeded by the run's seed and the step, so the step number stands for every random state and
+for the task cursor.
+"""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from turnwise.errors import DataError, RunError
+from turnwise.policy import Policy, load_policy
+from turnwise.train.folder import RunFolder, write_json
+
+
+def save_checkpoint(
+    folder: RunFolder, step: int, policy: Policy, optimizer: torch.optim.Optimizer, method_state: Any, *, keep: int
+) -> Path:
+    """Write `checkpoints/step-NNNNNN` in one move, and remove all but the `keep` latest and the first."""
+    target = folder.checkpoints / f"step-{step:06d}"
+    temporary = folder.checkpoints / f".step-{step:06d}.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    policy.save(temporary)
+    torch.save({"optimizer": optimizer.state_dict(), "method": _to_torch(method_state)}, temporary / "state.pt")
+    write_json(temporary / "step.json", {"step": step})
+    shutil.rmtree(target, ignore_errors=True)
+    os.replace(temporary, target)
+    for old in checkpoints(folder)[1:-keep]:
+        shutil.rmtree(old)
+    return target
+
+
+def checkpoints(folder: RunFolder) -> list[Path]:
+    """Checkpoint folders, oldest first."""
+    return sorted(folder.checkpoints.glob("step-*"))
+
+
+def latest_checkpoint(folder: RunFolder) -> Path:
+    """The newest checkpoint.
+
+    Raises:
+        RunError: There is none.
+    """
+    found = checkpoints(folder)
+    if not found:
+        raise RunError(f"{folder.path} has no checkpoint to go on from; start it anew under another run.name")
+    return found[-1]
+
+
+def checkpoint_at(folder: RunFolder, step: int | None) -> Path:
+    """The checkpoint of a step, or the newest.
+
+    Raises:
+        RunError: There is none; says which there are.
+    """
+    if step is None:
+        return latest_checkpoint(folder)
+    path = folder.checkpoints / f"step-{step:06d}"
+    if not path.is_dir():
+        known = ", ".join(str(int(found.name.removeprefix("step-"))) for found in checkpoints(folder))
+        raise RunError(f"{folder.path} has no checkpoint of step {step}; it has those of step {known or 'none'}")
+    return path
+
+
+def load_checkpoint(path: Path) -> tuple[int, Policy, dict[str, Any]]:
+    """Read a checkpoint: step, policy, and a dict with the states `optimizer` and `method`.
+
+    Raises:
+        RunError: It is damaged; says which one to remove.
+    """
+    try:
+        step = json.loads((path / "step.json").read_text(encoding="utf-8"))["step"]
+        policy = load_policy(path)
+        state = torch.load(path / "state.pt", weights_only=True, map_location="cpu")
+        return step, policy, {"optimizer": state["optimizer"], "method": _from_torch(state["method"])}
+    except (OSError, DataError, KeyError, ValueError, RuntimeError, EOFError) as error:
+        raise RunError(f"the checkpoint {path} is damaged ({type(error).__name__}: {str(error).splitlines()[0]}); remove it to go on "
+                       "from the one before") from None  # fmt: skip
+    except Exception as error:  # safetensors and pickle raise types of their own
+        raise RunError(f"the checkpoint {path} is damaged ({error}); remove it to go on from the one before") from None
+
+
+def _to_torch(state: Any) -> Any:
+    """Replace arrays by tensors, which torch loads without trusting the file."""
+    if isinstance(state, np.ndarray):
+        return torch.from_numpy(state)
+    if isinstance(state, (tuple, list)):
+        return type(state)(_to_torch(item) for item in state)
+    return {key: _to_torch(item) for key, item in state.items()} if isinstance(state, dict) else state
+
+
+def _from_torch(state: Any) -> Any:
+    if isinstance(state, torch.Tensor):
+        return state.numpy()
+    if isinstance(state, (tuple, list)):
+        return type(state)(_from_torch(item) for item in state)
+    return {key: _from_torch(item) for key, item in state.items()} if isinstance(state, dict) else state

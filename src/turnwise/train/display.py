@@ -1,0 +1,146 @@
+"""What a person sees while a run goes on: a live progress line and a table of evaluations, or plain lines when not at a terminal."""
+
+import sys
+import time
+from collections.abc import Mapping
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from turnwise.config import Config
+from turnwise.train.folder import RunFolder
+
+PLAIN_EVERY_S = 10.0
+"""Seconds between progress lines in a log file."""
+
+
+class Display:
+    """Shows nothing; the base of the one that does, and what library callers get."""
+
+    def warm_start(self, step: int, steps: int, loss: float) -> None:
+        """A step of the warm start is done."""
+
+    def turn(self, live: int, total: int) -> None:
+        """A turn of all live episodes is done."""
+
+    def step(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
+        """A training step is done."""
+
+    def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+        """An evaluation is done."""
+
+    def finish(self, folder: RunFolder, config: Config) -> None:
+        """The run is done."""
+
+
+class ConsoleDisplay(Display):
+    """Progress bars at a terminal, a line every ten seconds elsewhere; a table and a figure at the end."""
+
+    def __init__(self, console: Console | None = None):
+        self.console = console or Console(file=sys.stderr)
+        self._last_line = 0.0
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
+        self._bars: dict[str, int] = {}
+
+    def __enter__(self) -> "ConsoleDisplay":
+        self._progress.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._progress.stop()
+
+    def warm_start(self, step: int, steps: int, loss: float) -> None:
+        """Show the loss."""
+        self._advance("warm start", step, steps, f"loss {loss:.3f}")
+
+    def turn(self, live: int, total: int) -> None:
+        """Show how many episodes are still going; a terminal only, it changes many times a second."""
+        if self.console.is_terminal:
+            self._advance("episodes", total - live, total, "")
+
+    def step(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
+        """Show what matters at a glance."""
+        note = f"success {metrics['rollout/success']:.2f}  turns {metrics['rollout/turns']:.1f}"
+        note += f"  invalid {metrics['rollout/invalid_frac']:.2f}"
+        if "credit/entropy" in metrics:
+            note += f"  entropy {metrics['credit/entropy']:.3f}"
+        if metrics["rollout/failed_frac"]:
+            note += f"  FAILED {metrics['rollout/failed_frac']:.0%} of the trajectories"
+        self._advance("training", step, steps, note)
+
+    def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Print one line, which stays."""
+        self.console.print(f"held-out after step {step}: {describe(metrics)}", highlight=False)
+
+    def finish(self, folder: RunFolder, config: Config) -> None:
+        """Print the table of evaluations and save the figure."""
+        self._progress.stop()
+        table = Table(title=f"{folder.path}: {config.method.name}{' + aem' if config.aem else ''}")
+        for column in ("step", "success", "95 % interval", "turns", "invalid", "episodes"):
+            table.add_column(column, justify="right")
+        for record in (record for record in folder.metrics() if "eval/success" in record):
+            low, high = record["eval/success_low"], record["eval/success_high"]
+            table.add_row(
+                str(record["step"]),
+                f"{record['eval/success']:.3f}",
+                f"{low:.3f} to {high:.3f}",
+                f"{record['eval/turns']:.1f}",
+                f"{record['eval/invalid_frac']:.3f}",
+                f"{record['eval/episodes']:.0f}",
+            )
+        self.console.print(table)
+        plot_run(folder, config)
+        self.console.print(f"figure: {folder.figure}", highlight=False, soft_wrap=True)
+
+    def _advance(self, name: str, done: int, total: int, note: str) -> None:
+        if self.console.is_terminal:
+            if name not in self._bars:
+                self._bars[name] = self._progress.add_task(name, total=total, note=note)
+            self._progress.update(self._bars[name], completed=done, total=total, note=note)  # pyright: ignore
+        elif done == total or time.monotonic() - self._last_line > PLAIN_EVERY_S:
+            self._last_line = time.monotonic()
+            self.console.print(f"{name} {done}/{total}  {note}", highlight=False, soft_wrap=True)
+
+
+def describe(metrics: Mapping[str, float]) -> str:
+    """One line about an evaluation."""
+    text = f"success {metrics['success']:.3f} [{metrics['success_low']:.3f}, {metrics['success_high']:.3f}]"
+    text += f", {metrics['turns']:.1f} turns, {metrics['invalid_frac']:.1%} invalid, {metrics['episodes']:.0f} episodes"
+    return text + (f", {metrics['failed']:.0f} FAILED" if metrics["failed"] else "")
+
+
+def plot_run(folder: RunFolder, config: Config) -> None:
+    """Save the learning curve: held-out success with its interval, training success, entropy."""
+    records = folder.metrics()
+    evaluations = [record for record in records if "eval/success" in record]
+    steps = [record for record in records if "rollout/success" in record]
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+    left.plot([r["step"] for r in steps], [r["rollout/success"] for r in steps], color="#9bb8d3", label="training games")
+    at, success = [r["step"] for r in evaluations], [r["eval/success"] for r in evaluations]
+    below = [r["eval/success"] - r["eval/success_low"] for r in evaluations]
+    above = [r["eval/success_high"] - r["eval/success"] for r in evaluations]
+    left.errorbar(at, success, yerr=[below, above], color="#1f4e79", marker="o", capsize=3, label="held-out games, 95 %")
+    left.set(xlabel="step", ylabel="success", ylim=(0, 1), title=f"{config.method.name}{' + aem' if config.aem else ''}")
+    left.legend(loc="lower right")
+    scored = [r for r in steps if "credit/entropy" in r]
+    right.plot([r["step"] for r in scored], [r["credit/entropy"] for r in scored], color="#b3541e")
+    right.set(xlabel="step", ylabel="mean token entropy (nats)", title="entropy of the policy")
+    right.set_ylim(bottom=0)
+    temporary = folder.figure.with_name("figure.tmp.png")
+    figure.savefig(temporary, dpi=130)
+    plt.close(figure)
+    temporary.replace(folder.figure)

@@ -1,0 +1,93 @@
+"""Held-out evaluation on a fixed panel of tasks."""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from turnwise.environments.base import Task
+from turnwise.environments.suites import Suite
+from turnwise.policy import Policy
+from turnwise.rollout.collect import collect
+from turnwise.rollout.engine import Engine, Sampling
+from turnwise.rollout.record import Trajectory
+
+
+def panel(tasks: Sequence[Task], episodes: int) -> list[Task]:
+    """Choose `episodes` tasks, evenly spaced over all; when there are fewer tasks, they are repeated."""
+    if episodes >= len(tasks):
+        return [tasks[index % len(tasks)] for index in range(episodes)]
+    return [tasks[index * len(tasks) // episodes] for index in range(episodes)]
+
+
+def evaluate(
+    policy: Policy,
+    engine: Engine,
+    suite: Suite,
+    *,
+    split: str,
+    episodes: int,
+    temperature: float,
+    max_new_tokens: int,
+    seed: int = 0,
+    on_turn: Callable[[int, int], None] | None = None,
+) -> tuple[dict[str, float], list[Trajectory]]:
+    """Play a panel once and report.
+
+    Returns:
+        Metrics and the trajectories. Metrics: `success` with `success_low` and `success_high` (95 % Wilson interval), `turns`,
+        `invalid_frac` (of responses), `failed` (trajectories lost to faults, left out of the rest), `episodes`, and `success/TYPE`
+        for every task type that the world names.
+    """
+    trajectories = collect(
+        engine,
+        panel(suite.tasks(split), episodes),
+        suite.environment,
+        policy.format,
+        group_size=1,
+        sampling=Sampling(
+            max_new_tokens=max_new_tokens, stop_ids=(policy.format.stop_id,), temperature=temperature, seed=seed
+        ),
+        max_context=policy.max_context,
+        task_name=suite.task_name,
+        on_turn=on_turn,
+    )
+    usable = [trajectory for trajectory in trajectories if trajectory.usable]
+    wins = [trajectory.success for trajectory in usable]
+    low, high = wilson_interval(sum(wins), len(wins))
+    metrics = {
+        "success": float(np.mean(wins)) if wins else 0.0,
+        "success_low": low,
+        "success_high": high,
+        "turns": float(np.mean([len(trajectory.turns) for trajectory in usable])) if usable else 0.0,
+        "invalid_frac": invalid_frac(usable),
+        "failed": float(len(trajectories) - len(usable)),
+        "episodes": float(len(usable)),
+    }
+    by_type: dict[str, list[bool]] = defaultdict(list)
+    for trajectory in usable:
+        if "task_type" in trajectory.info:
+            by_type[str(trajectory.info["task_type"])].append(trajectory.success)
+    for name, successes in sorted(by_type.items()):
+        metrics[f"success/{name}"] = float(np.mean(successes))
+    return metrics, trajectories
+
+
+def invalid_frac(trajectories: Sequence[Trajectory]) -> float:
+    """Share of responses that their world did not accept."""
+    valid = [turn.valid for trajectory in trajectories for turn in trajectory.turns]
+    return 1.0 - float(np.mean(valid)) if valid else 0.0
+
+
+def wilson_interval(successes: int, trials: int, *, z: float = 1.959964) -> tuple[float, float]:
+    """Wilson's score interval of a share: `(p + z^2/2n +- z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n)`.
+
+    Unlike the usual p +- 2 standard errors it stays within [0, 1] and does not vanish at 0 or all successes.
+    """
+    if trials == 0:
+        return 0.0, 1.0
+    share, square = successes / trials, z * z / trials
+    center = share + square / 2
+    half = math.sqrt(square * (share * (1 - share) + square / 4))
+    return max(0.0, (center - half) / (1 + square)), min(1.0, (center + half) / (1 + square))

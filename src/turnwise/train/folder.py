@@ -1,0 +1,126 @@
+"""The run folder: what is in it, and that nothing in it is ever lost.
+
+    runs/NAME/config.json          resolved configuration, versions, commit
+              metrics.jsonl        one record a step or evaluation: the truth about the run
+              rollouts/            one Parquet file a step, one row a response
+              checkpoints/         step-000020/: model, tokenizer, optimiser, method state
+              figure.png           learning curve
+"""
+
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from turnwise.config import Config, parse_config
+from turnwise.errors import ConfigError, RunError
+
+
+class RunFolder:
+    """A folder on disk. `create` makes a new one, `open` takes an existing one."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.metrics_path = path / "metrics.jsonl"
+        self.checkpoints = path / "checkpoints"
+        self.rollouts = path / "rollouts"
+        self.figure = path / "figure.png"
+
+    @classmethod
+    def create(cls, config: Config) -> "RunFolder":
+        """Make the folder of a new run.
+
+        Raises:
+            RunError: It exists: a run is never overwritten.
+        """
+        path = config.run_folder
+        cls.refuse_existing(path)
+        try:
+            path.mkdir(parents=True)
+        except OSError as error:
+            raise RunError(f"cannot create {path}: {error.strerror}") from None
+        write_json(path / "config.json", {"config": config.model_dump(mode="json"), **provenance()})
+        return cls(path)
+
+    @staticmethod
+    def refuse_existing(path: Path) -> None:
+        """Raise when there is something at `path`: a run is never overwritten."""
+        if path.exists():
+            raise RunError(f"{path} exists and is never overwritten; continue it with `turnwise train --resume {path}`, or "
+                           f"choose another name with run.name={path.name}-2")  # fmt: skip
+
+    @classmethod
+    def open(cls, path: Path) -> tuple["RunFolder", Config]:
+        """Take an existing run and its configuration.
+
+        Raises:
+            RunError: There is no run, or its configuration cannot be read.
+        """
+        try:
+            data = json.loads((path / "config.json").read_text(encoding="utf-8"))
+            return cls(path), parse_config(data["config"])
+        except OSError as error:
+            raise RunError(f"{path} is no run folder: cannot read config.json ({error.strerror})") from None
+        except (json.JSONDecodeError, KeyError, TypeError, ConfigError) as error:
+            raise RunError(f"{path / 'config.json'} is damaged: {error}") from None
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """Append a record to metrics.jsonl, on disk before this returns."""
+        with self.metrics_path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Read metrics.jsonl; a last line that was cut off by a kill is left out."""
+        if not self.metrics_path.exists():
+            return []
+        records = []
+        for line in self.metrics_path.read_text(encoding="utf-8").splitlines():
+            try:
+                records.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+        return records
+
+    def rewind(self, step: int) -> None:
+        """Drop what was recorded after a checkpoint, so that resuming records it again."""
+        kept = [json.dumps(record) + "\n" for record in self.metrics() if record["step"] <= step]
+        write_text(self.metrics_path, "".join(kept))
+        for path in self.rollouts.glob("step-*.parquet"):
+            if int(path.stem.split("-")[1]) > step:
+                path.unlink()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file's content in one move."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    """Replace a JSON file in one move."""
+    write_text(path, json.dumps(data, indent=2) + "\n")
+
+
+def provenance() -> dict[str, Any]:
+    """Versions, commit and machine."""
+    try:
+        commit = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True, cwd=Path(__file__).parent
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        commit = None
+    return {
+        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "versions": {name: importlib.metadata.version(name) for name in ("turnwise", "torch", "transformers", "numpy")},
+        "commit": commit,
+        "python": platform.python_version(),
+        "cpus": os.cpu_count(),
+    }

@@ -1,0 +1,217 @@
+"""The main path: collect, score, credit, update, again. Everything else in turnwise serves these lines."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from turnwise.config import Config
+from turnwise.environments.base import Task
+from turnwise.environments.suites import Suite, make_suite
+from turnwise.errors import RunError
+from turnwise.policy import Policy
+from turnwise.rollout.collect import collect
+from turnwise.rollout.engine import Engine, Sampling
+from turnwise.rollout.local import LocalEngine
+from turnwise.rollout.record import Trajectory, write_rollouts
+from turnwise.train.checkpoint import checkpoints, latest_checkpoint, load_checkpoint, save_checkpoint
+from turnwise.train.display import Display
+from turnwise.train.evaluate import evaluate
+from turnwise.train.folder import RunFolder
+from turnwise.train.step import (
+    Scored,
+    assign_credit,
+    coefficients,
+    credit_metrics,
+    make_credit,
+    rollout_metrics,
+    score_trajectories,
+    update_policy,
+)
+from turnwise.train.warmstart import warm_policy
+
+MAX_EMPTY_STEPS = 10
+"""Steps in a row without one usable trajectory after which a run stops."""
+
+
+def train(config: Config, *, resume: Path | None = None, display: Display | None = None) -> RunFolder:
+    """Train a policy; returns the run's folder.
+
+    Args:
+        config: What to do; with `resume`, the configuration of that run.
+        resume: The folder of a run to go on with, from its last checkpoint.
+        display: Where to show progress.
+
+    Raises:
+        TurnwiseError: The run cannot be done as asked; nothing that exists was changed.
+    """
+    display = display or Display()
+    if resume is None:
+        RunFolder.refuse_existing(config.run_folder)  # before minutes of warm start, not after
+    device = use_device(config)
+    suite = make_suite(config.environment)
+    tasks = suite.tasks(config.environment.train_split)
+    suite.tasks(config.environment.eval_split)  # missing data should fail before the training, not after it
+    credit = make_credit(config)
+
+    if resume is None:
+        policy, start = warm_policy(config, suite, on_step=display.warm_start)[0], 0
+        folder, state = RunFolder.create(config), {}
+    else:
+        folder = RunFolder(resume)
+        start, policy, state = load_checkpoint(latest_checkpoint(folder))
+        folder.rewind(start)
+    policy.model.to(device)  # pyright: ignore[reportArgumentType]
+    optimizer = torch.optim.AdamW(
+        policy.model.parameters(), lr=config.update.learning_rate, weight_decay=config.update.weight_decay
+    )
+    if state:
+        optimizer.load_state_dict(state["optimizer"])
+    method_state = state.get("method", credit.init() if credit.init else None)
+    engine = LocalEngine(policy.model)
+    if resume is None:
+        save_checkpoint(folder, 0, policy, optimizer, method_state, keep=config.checkpoint.keep)
+        _evaluate(folder, policy, engine, suite, config, 0, display)
+    reference = _reference(folder, config, device)
+
+    empty_steps = 0
+    for step in range(start + 1, config.run.steps + 1):
+        clock = Clock()
+        with clock("rollout"):
+            trajectories = _collect(engine, policy, suite, tasks, config, step, display)
+        usable = [trajectory for trajectory in trajectories if trajectory.usable]
+        metrics = {f"rollout/{name}": value for name, value in rollout_metrics(trajectories).items()}
+        scored: Scored | None = None
+        if usable:
+            with clock("score"):
+                scored = score_trajectories(policy.model, usable, config)
+            with clock("credit"):
+                advantage_R, method_state = assign_credit(credit, method_state, scored.batch)
+                alpha_R = coefficients(scored.batch, config)
+            with clock("update"):
+                updated = update_policy(
+                    policy.model, optimizer, scored, advantage_R, config, step=step, reference=reference
+                )
+            metrics |= {f"credit/{name}": value for name, value in credit_metrics(scored, advantage_R, alpha_R).items()}
+            metrics |= {f"update/{name}": value for name, value in updated.items()}
+            credit_columns = {"entropy": scored.batch.columns["entropy"], "alpha": alpha_R, "advantage": advantage_R}
+        else:
+            credit_columns = {}
+        empty_steps = 0 if usable else empty_steps + 1
+        write_rollouts(
+            folder.rollouts / f"step-{step:06d}.parquet", trajectories, _recorded(trajectories, credit_columns)
+        )
+        folder.log({"step": step, **metrics, **{f"time/{name}_s": value for name, value in clock.seconds.items()}})
+        display.step(step, config.run.steps, metrics)
+        if empty_steps == MAX_EMPTY_STEPS:
+            cause = next(trajectory.failure for trajectory in trajectories if trajectory.failure)
+            raise RunError(f"no usable trajectory in {empty_steps} steps in a row; the last one failed with: {cause}")
+        last = step == config.run.steps
+        if last or (config.evaluate.every and step % config.evaluate.every == 0):
+            _evaluate(folder, policy, engine, suite, config, step, display)
+        if last or step % config.checkpoint.every == 0:
+            save_checkpoint(folder, step, policy, optimizer, method_state, keep=config.checkpoint.keep)
+    display.finish(folder, config)
+    return folder
+
+
+def step_tasks(tasks: Sequence[Task], step: int, *, groups: int, seed: int) -> list[Task]:
+    """Tasks of a step: a walk through all tasks in an order drawn anew each epoch. A function of the step, so it resumes by itself."""
+    chosen = []
+    for index in range((step - 1) * groups, step * groups):
+        epoch, place = divmod(index, len(tasks))
+        chosen.append(tasks[int(np.random.default_rng([seed, 4, epoch]).permutation(len(tasks))[place])])
+    return chosen
+
+
+class Clock:
+    """Seconds spent in each stage of a step."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, stage: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds[stage] = time.perf_counter() - start
+
+
+def use_device(config: Config) -> torch.device:
+    """Set torch up as the configuration asks and return the device to use."""
+    if config.run.threads:
+        torch.set_num_threads(config.run.threads)
+    name = config.run.device
+    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+
+
+def _collect(
+    engine: Engine, policy: Policy, suite: Suite, tasks: Sequence[Task], config: Config, step: int, display: Display
+) -> list[Trajectory]:
+    rollout = config.rollout
+    return collect(
+        engine,
+        step_tasks(tasks, step, groups=rollout.groups, seed=config.run.seed),
+        suite.environment,
+        policy.format,
+        group_size=rollout.group_size,
+        sampling=Sampling(
+            max_new_tokens=rollout.max_new_tokens,
+            stop_ids=(policy.format.stop_id,),
+            temperature=rollout.temperature,
+            top_p=rollout.top_p,
+            seed=config.run.seed * 100_003 + step,
+        ),
+        max_context=policy.max_context,
+        task_name=suite.task_name,
+        on_turn=display.turn,
+    )
+
+
+def _evaluate(
+    folder: RunFolder, policy: Policy, engine: Engine, suite: Suite, config: Config, step: int, display: Display
+) -> None:
+    settings = config.evaluate
+    start = time.perf_counter()
+    metrics, _ = evaluate(
+        policy,
+        engine,
+        suite,
+        split=config.environment.eval_split,
+        episodes=settings.final_episodes if step in (0, config.run.steps) else settings.episodes,
+        temperature=settings.temperature,
+        max_new_tokens=config.rollout.max_new_tokens,
+        on_turn=display.turn,
+    )
+    folder.log(
+        {
+            "step": step,
+            **{f"eval/{name}": value for name, value in metrics.items()},
+            "time/eval_s": time.perf_counter() - start,
+        }
+    )
+    display.evaluation(step, metrics)
+
+
+def _reference(folder: RunFolder, config: Config, device: torch.device) -> Any:
+    """The policy after the warm start, for the KL term."""
+    if not config.update.kl:
+        return None
+    model = load_checkpoint(checkpoints(folder)[0])[1].model
+    return model.to(device).requires_grad_(False)  # pyright: ignore[reportArgumentType]
+
+
+def _recorded(trajectories: Sequence[Trajectory], columns: dict[str, np.ndarray]) -> dict[str, list[float | None]]:
+    """Credit columns with a gap for the responses of trajectories that were left out."""
+    used = np.concatenate([[trajectory.usable] * max(1, len(trajectory.turns)) for trajectory in trajectories])
+    result = {}
+    for name, values in columns.items():
+        filled: list[float | None] = [None] * len(used)
+        for row, value in zip(np.flatnonzero(used), values, strict=True):
+            filled[row] = float(value)
+        result[name] = filled
+    return result

@@ -1,0 +1,191 @@
+"""One training step after the rollout: trajectories to a batch, a batch to advantages, advantages to new weights."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from turnwise.batch import Batch
+from turnwise.config import Config
+from turnwise.losses import kl_loss, policy_loss, token_weights
+from turnwise.methods.build import build_method
+from turnwise.rollout.record import Trajectory
+from turnwise.segments import Segments
+from turnwise.tokens import Sequences, generated_logprobs, score, spread_on_tokens
+from turnwise.transform import State, Transform, chain
+from turnwise.transforms import add_penalty, entropy_coefficient
+
+Model = Any  # a transformers PreTrainedModel
+
+
+@dataclasses.dataclass(frozen=True)
+class Scored:
+    """Trajectories with what the policy at the start of the step thinks of their tokens.
+
+    Attributes:
+        batch: Their responses, with the columns entropy, state_key and penalty.
+        sequences: Their tokens.
+        old_logprob_T: Log-probabilities at the start of the step (nats).
+        entropy_T: Token entropies (nats).
+        behavior_logprob_T: Log-probabilities that the engine reported when it sampled.
+    """
+
+    batch: Batch
+    sequences: Sequences
+    old_logprob_T: np.ndarray
+    entropy_T: np.ndarray
+    behavior_logprob_T: np.ndarray
+
+
+def score_trajectories(model: Model, trajectories: Sequence[Trajectory], config: Config) -> Scored:
+    """Score usable trajectories (groups adjacent) and build their batch."""
+    sequences = Sequences.from_trajectories(trajectories)
+    old_logprob_T, entropy_T = score(
+        model, sequences, temperature=config.rollout.temperature, max_tokens=config.update.max_tokens
+    )
+    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+    tokens = Segments.from_lengths([len(turn.response_ids) for turn in turns])
+    batch = Batch(
+        Segments.from_sorted_ids(np.array([trajectory.group for trajectory in trajectories])),
+        Segments.from_lengths([len(trajectory.turns) for trajectory in trajectories]),
+        [turn.reward for turn in turns],
+        {
+            "entropy": tokens.mean(entropy_T),
+            "state_key": [turn.state_key for turn in turns],
+            "penalty": [0.0 if turn.valid else -config.environment.invalid_penalty for turn in turns],
+        },
+        tokens,
+    )
+    behavior_logprob_T = np.concatenate([turn.behavior_logprobs for turn in turns])
+    return Scored(batch, sequences, old_logprob_T, entropy_T, behavior_logprob_T)
+
+
+def make_credit(config: Config) -> Transform:
+    """The configured method, then the penalty for invalid responses as a term of its own."""
+    method = build_method(config.method.name, config.method.model_extra or {}, with_aem=config.aem)
+    return chain(method, add_penalty())
+
+
+def coefficients(batch: Batch, config: Config) -> np.ndarray:
+    """AEM's coefficient of every response, for records and metrics; 1 where AEM is off."""
+    if not config.aem and config.method.name != "aem":
+        return np.ones(batch.num_responses)
+    options = {k: v for k, v in (config.method.model_extra or {}).items() if k in ("temperature", "scope", "min_range")}
+    return entropy_coefficient(batch, **options)
+
+
+def assign_credit(credit: Transform, state: State, batch: Batch) -> tuple[np.ndarray, State]:
+    """Advantage of every response, and the method's next state."""
+    advantage_R, state = credit.update(batch.reward_R, state, batch)
+    return advantage_R, state
+
+
+def update_policy(
+    model: Model,
+    optimizer: torch.optim.Optimizer,
+    scored: Scored,
+    advantage_R: np.ndarray,
+    config: Config,
+    *,
+    step: int,
+    reference: Model | None = None,
+) -> dict[str, float]:
+    """Take the step's optimiser steps and report what they did.
+
+    Trajectories whose advantage is 0 throughout add nothing to the gradient: unless a KL or entropy term needs them, they are
+    left out of the passes (never out of the denominators).
+    """
+    settings, sequences, batch = config.update, scored.sequences, scored.batch
+    assert batch.tokens is not None
+    advantage_T = torch.from_numpy(spread_on_tokens(advantage_R, batch.tokens)).float()
+    old_logprob_T = torch.from_numpy(scored.old_logprob_T).float()
+    weight_T = torch.from_numpy(
+        token_weights(
+            batch.tokens, batch.trajectories, aggregate=settings.aggregate, constant=config.rollout.max_new_tokens
+        )
+    ).float()
+    matters = batch.trajectories.max(np.abs(advantage_R)) > 0
+    if settings.kl or settings.entropy_bonus:
+        matters[:] = True
+    reference_T = None
+    if reference is not None and settings.kl:
+        reference_T = torch.from_numpy(
+            score(reference, sequences, temperature=config.rollout.temperature, max_tokens=settings.max_tokens)[0]
+        ).float()
+
+    totals = {"grad_norm": 0.0, "clipped_frac": 0.0, "kl_old": 0.0, "kl_reference": 0.0, "loss": 0.0}
+    generator = np.random.default_rng([config.run.seed, 3, step])
+    num_steps = settings.epochs * settings.mini_batches
+    model.train()
+    for _ in range(settings.epochs):
+        order = generator.permutation(np.flatnonzero(matters))
+        for part in np.array_split(order, settings.mini_batches):
+            optimizer.zero_grad()
+            for indices in sequences.micro_batches(settings.max_tokens, only=part):
+                where = torch.from_numpy(sequences.token_index(indices))
+                weight = (weight_T[where] * settings.mini_batches).to(model.device)  # a part stands for the whole step
+                logprob, entropy = generated_logprobs(
+                    model, sequences, indices, temperature=config.rollout.temperature
+                )
+                result = policy_loss(
+                    logprob,
+                    old_logprob_T[where].to(model.device),
+                    advantage_T[where].to(model.device),
+                    weight,
+                    clip_low=settings.clip_low,
+                    clip_high=settings.clip_high,
+                )
+                loss = result.loss
+                if reference_T is not None:
+                    kl = kl_loss(logprob, reference_T[where].to(model.device), weight)
+                    loss = loss + settings.kl * kl
+                    totals["kl_reference"] += kl.item() / num_steps
+                if settings.entropy_bonus:
+                    loss = loss - settings.entropy_bonus * (weight * entropy).sum()
+                loss.backward()
+                totals["loss"] += loss.item() / num_steps
+                totals["clipped_frac"] += result.clipped / num_steps
+                totals["kl_old"] += result.kl / num_steps
+            if len(part):
+                norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
+                totals["grad_norm"] += float(norm) / num_steps
+                optimizer.step()
+    model.eval()
+    return totals
+
+
+def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """What the rollout shows: success, reward, turns, and how episodes went wrong."""
+    usable = [trajectory for trajectory in trajectories if trajectory.usable]
+    turns = [turn for trajectory in usable for turn in trajectory.turns]
+    mean = lambda values: float(np.mean(values)) if len(values) else 0.0  # noqa: E731
+    return {
+        "success": mean([trajectory.success for trajectory in usable]),
+        "reward": mean([trajectory.reward for trajectory in usable]),
+        "turns": mean([len(trajectory.turns) for trajectory in usable]),
+        "invalid_frac": mean([not turn.valid for turn in turns]),
+        "cut_frac": mean([turn.truncated for turn in turns]),
+        "context_frac": mean([trajectory.ended == "context" for trajectory in usable]),
+        "failed_frac": 1 - len(usable) / len(trajectories),
+        "tokens": float(sum(len(turn.response_ids) for turn in turns)),
+    }
+
+
+def credit_metrics(scored: Scored, advantage_R: np.ndarray, alpha_R: np.ndarray) -> dict[str, float]:
+    """What the credit shows: entropy, coefficients, and how many groups carry a signal."""
+    batch = scored.batch
+    return_N = batch.trajectories.sum(batch.reward_R)
+    signal_G = batch.groups.max(return_N) > batch.groups.min(return_N)
+    drift_T = scored.behavior_logprob_T - scored.old_logprob_T
+    return {
+        "entropy": float(scored.entropy_T.mean()),
+        "alpha_min": float(alpha_R.min()),
+        "alpha_max": float(alpha_R.max()),
+        "signal_frac": float(signal_G.mean()),
+        "positive_frac": float((advantage_R > 0).mean()),
+        "advantage_abs": float(np.abs(advantage_R).mean()),
+        "mismatch_mean": float(np.abs(drift_T).mean()),
+        "mismatch_max": float(np.abs(drift_T).max()),
+    }

@@ -1,0 +1,154 @@
+"""Warm start: supervised learning on expert demonstrations of the training games, so that reinforcement has something to reinforce."""
+
+import hashlib
+import json
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import torch
+
+from turnwise.config import Config
+from turnwise.environments.base import Step, as_step
+from turnwise.environments.suites import Suite, TeachingSuite
+from turnwise.errors import ConfigError
+from turnwise.policy import Policy, load_policy, tiny_policy
+
+FORMAT_VERSION = 1
+"""Part of the cache key; raise it when the same configuration gives other weights."""
+
+Progress = Callable[[int, int, float], None]
+
+
+def warm_policy(config: Config, suite: Suite, *, on_step: Progress | None = None) -> tuple[Policy, bool]:
+    """Make the policy that reinforcement starts from; the second value says whether it came from the cache.
+
+    Raises:
+        ConfigError: The environment cannot teach: it has no words or no expert.
+    """
+    if not hasattr(suite, "words"):
+        raise ConfigError(f"environment {config.environment.name!r} has no words(), which a tiny policy is built from")
+    teaching = cast(TeachingSuite, suite)
+    cached = cache_folder() / "warmstart" / _key(config)
+    if (cached / "config.json").exists():
+        return load_policy(cached), True
+    policy = tiny_policy(teaching.words(), config.model, seed=config.run.seed)
+    if config.warmstart.steps:
+        imitate(policy, demonstrations(config, policy, teaching), config, on_step=on_step)
+        _store(policy, cached)
+    return policy, False
+
+
+def cache_folder() -> Path:
+    """TURNWISE_CACHE, or turnwise in the user's cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(os.environ.get("TURNWISE_CACHE") or Path(base) / "turnwise")
+
+
+def _key(config: Config) -> str:
+    parts = config.model_dump(mode="json", include={"environment", "model", "warmstart"})
+    for name in ("eval_split", "success_reward", "invalid_penalty"):  # they leave demonstrations as they are
+        del parts["environment"][name]
+    parts |= {"seed": config.run.seed, "version": FORMAT_VERSION}
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _store(policy: Policy, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=target.parent))
+    policy.save(temporary)
+    try:
+        os.replace(temporary, target)
+    except OSError:  # another process was first; its weights are the same
+        shutil.rmtree(temporary)
+
+
+def demonstrations(config: Config, policy: Policy, suite: TeachingSuite) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Token sequences with the weight of each token in the loss: 1 on imitated responses, less on observations."""
+    fmt, weight = policy.format, config.warmstart.observation_weight
+    tasks = suite.tasks(config.environment.train_split)
+    chosen = np.random.default_rng([config.run.seed, 1]).permutation(len(tasks))[: config.warmstart.games]
+    result = []
+    for number, index in enumerate(chosen.tolist()):
+        task = tasks[index]
+        turns = suite.demonstrate(task, noise=config.warmstart.noise, seed=config.run.seed * 1_000_003 + number)
+        if not turns:
+            continue
+        world = suite.environment(task)
+        step: Step = as_step(cast("str | Step", world.start()))
+        ids: list[int] = []
+        weights: list[float] = []
+        for turn_index, turn in enumerate(turns):
+            prompt = fmt.prompt_ids(step.observation, first=turn_index == 0)
+            response = [*fmt.tokenizer.encode(turn.response, add_special_tokens=False), fmt.stop_id]
+            ids += prompt + response
+            weights += [weight] * len(prompt) + [float(turn.imitate)] * len(response)
+            step = cast(Step, world.step(turn.response))
+        if len(ids) <= policy.max_context:
+            result.append((np.array(ids), np.array(weights, dtype=np.float32)))
+    if not result:
+        raise ConfigError(f"no demonstration of {len(chosen)} games fits into model.max_context={policy.max_context} tokens")
+    return result
+
+
+def imitate(
+    policy: Policy,
+    demos: Sequence[tuple[np.ndarray, np.ndarray]],
+    config: Config,
+    *,
+    on_step: Progress | None = None,
+) -> None:
+    """Train on demonstrations by weighted next-token cross-entropy."""
+    settings, model = config.warmstart, policy.model
+    generator = np.random.default_rng([config.run.seed, 2])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=0.01)
+    order = _by_length_batches(demos, settings.batch_size, settings.steps, generator)
+    model.train()
+    for step, batch in enumerate(order):
+        for group in optimizer.param_groups:
+            group["lr"] = settings.learning_rate * _schedule(step / settings.steps)
+        width = max(len(demos[i][0]) for i in batch)
+        ids = torch.zeros((len(batch), width), dtype=torch.long)
+        weights = torch.zeros((len(batch), width))
+        mask = torch.zeros_like(ids)
+        for row, i in enumerate(batch):
+            length = len(demos[i][0])
+            ids[row, :length] = torch.from_numpy(demos[i][0])
+            weights[row, :length] = torch.from_numpy(demos[i][1])
+            mask[row, :length] = 1
+        ids, weights, mask = (tensor.to(model.device) for tensor in (ids, weights, mask))
+        hidden = model.get_decoder()(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state[:, :-1]
+        counted = weights[:, 1:] > 0
+        logits = model.get_output_embeddings()(hidden[counted]).float()
+        losses = torch.nn.functional.cross_entropy(logits, ids[:, 1:][counted], reduction="none")
+        loss = (losses * weights[:, 1:][counted]).sum() / weights[:, 1:].sum()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if on_step:
+            on_step(step + 1, settings.steps, loss.item())
+    model.eval()
+
+
+def _by_length_batches(
+    demos: Sequence[tuple[np.ndarray, np.ndarray]], batch_size: int, steps: int, generator: np.random.Generator
+) -> list[list[int]]:
+    """Batches of demonstrations of similar length, reshuffled every epoch: little padding, no fixed neighbours."""
+    batches: list[list[int]] = []
+    lengths = np.array([len(ids) for ids, _ in demos])
+    while len(batches) < steps:
+        order = np.argsort(lengths + generator.uniform(0, 0.2 * lengths.mean(), len(demos)), kind="stable")
+        epoch = [order[start : start + batch_size].tolist() for start in range(0, len(demos), batch_size)]
+        generator.shuffle(epoch)
+        batches += epoch
+    return batches[:steps]
+
+
+def _schedule(progress: float) -> float:
+    return progress / 0.05 if progress < 0.05 else 0.5 * (1 + math.cos(math.pi * (progress - 0.05) / 0.95))
