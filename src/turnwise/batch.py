@@ -15,6 +15,8 @@ from jaxtyping import Float, Int
 from turnwise.errors import BatchError, did_you_mean
 from turnwise.segments import Segments
 
+Numbers = Sequence[float] | Sequence[int] | np.ndarray
+
 LABEL_COLUMNS = frozenset({"state_key", "role"})
 """Columns whose values are names, also when they look like numbers: only their equality counts."""
 
@@ -43,7 +45,7 @@ class Batch:
         self,
         groups: Segments,
         trajectories: Segments,
-        reward: Sequence[float] | np.ndarray,
+        reward: Numbers,
         columns: Mapping[str, Any] | None = None,
         tokens: Segments | None = None,
         *,
@@ -67,7 +69,7 @@ class Batch:
         *,
         group: Sequence[Hashable] | np.ndarray,
         trajectory: Sequence[Hashable] | np.ndarray,
-        reward: Sequence[float] | np.ndarray,
+        reward: Numbers,
         columns: Mapping[str, Any] | None = None,
         num_tokens: Sequence[int] | np.ndarray | None = None,
     ) -> tuple["Batch", Int[np.ndarray, " R"]]:

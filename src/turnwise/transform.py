@@ -154,7 +154,9 @@ def chain(*transforms: Transform, name: str | None = None) -> Transform:
     return Transform(name, update, _joint_init(transforms), _joint_needs(transforms))
 
 
-def mix(*transforms: Transform, weights: Sequence[float] | None = None, name: str | None = None) -> Transform:
+def mix(
+    *transforms: Transform, weights: Sequence[float] | Sequence[int] | None = None, name: str | None = None
+) -> Transform:
     """Weighted sum of what several transforms make of the same incoming credit: `sum_i weights[i] * credit_i`.
 
     Args:

@@ -10,8 +10,11 @@ coroutines. See `turnwise.environments.check` for the conformance test, and `tur
 """
 
 import dataclasses
+import math
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
+
+from turnwise.errors import EnvironmentFault
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +66,18 @@ Task = Any
 EnvironmentFactory = Callable[[Task], Environment]
 
 
-def as_step(answer: str | Step) -> Step:
-    """Turn what `start` returned into a `Step`."""
-    return Step(observation=answer) if isinstance(answer, str) else answer
+def as_step(answer: Any) -> Step:
+    """Turn what a world answered into a `Step`.
+
+    Raises:
+        EnvironmentFault: It is none, or holds what no run can use.
+    """
+    step = Step(observation=answer) if isinstance(answer, str) else answer
+    if not isinstance(step, Step) or not isinstance(step.observation, str):
+        what = f"observation {step.observation!r}" if isinstance(step, Step) else type(step).__name__
+        raise EnvironmentFault(f"the world answered with {what}, expected a Step with an observation of type str")
+    if not math.isfinite(step.reward):
+        raise EnvironmentFault(f"the world paid a reward of {step.reward}, expected a finite number")
+    if not isinstance(step.state_key, Hashable):
+        raise EnvironmentFault(f"state_key is a {type(step.state_key).__name__}; use a string or a tuple")
+    return step

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, Protocol
 
 from turnwise.config import EnvironmentConfig
 from turnwise.environments.alfworld.environment import AlfworldEnvironment
-from turnwise.environments.alfworld.expert import solve
+from turnwise.environments.alfworld.engine import Engine
+from turnwise.environments.alfworld.expert import Expert
 from turnwise.environments.alfworld.files import find_games, load_game
 from turnwise.environments.alfworld.game import Game
 from turnwise.environments.alfworld.generate import generate_games
@@ -86,15 +87,28 @@ class _Alfworld:
         game = task if isinstance(task, Game) else load_game(task)
         if self._demonstrator == "walkthrough":
             return [Demonstrated(command, True) for command in game.walkthrough]
+        rng = random.Random(seed)
+        engine, expert = Engine(game), Expert(game, rng)
         turns: list[Demonstrated] = []
-        solve(
-            game,
-            random.Random(seed),
-            noise=noise,
-            max_turns=self._config.max_steps,
-            watch=lambda _, advice, played: turns.append(Demonstrated(played, played == advice)),
-        )
-        return turns if len(turns) < self._config.max_steps else None
+        while not engine.won and len(turns) < self._config.max_steps:
+            advice = expert.act(engine.observation, engine.admissible, turns[-1].response if turns else None)
+            played = advice
+            if rng.random() < noise:
+                played = rng.choice(engine.admissible) if rng.random() < 0.5 else _misspeak(advice, game, rng)
+            turns.append(Demonstrated(played, played == advice))
+            engine.step(played)
+        return turns if engine.won else None
+
+
+def _misspeak(command: str, game: Game, rng: random.Random) -> str:
+    """Name a wrong thing or number, as a learner does; demonstrations show how play goes on after "Nothing happens."."""
+    words = command.split()
+    place = rng.randrange(1, len(words)) if len(words) > 1 else 0
+    if words[place].isdigit():
+        words[place] = str(rng.randint(1, 3))
+    else:
+        words[place] = rng.choice([*game.receptacles, *game.things]).type.lower()
+    return " ".join(words)
 
 
 class Household(_Alfworld):

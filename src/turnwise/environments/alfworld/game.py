@@ -1,0 +1,84 @@
+"""What an ALFWorld game is: the initial facts and the goal, as plain data. Games are read from files or generated.
+
+Identifiers are ALFRED's (`AlarmClock_bar__plus_02_dot_04...`), because the display names that players see
+("alarmclock 2") are numbered from their order.
+"""
+
+import dataclasses
+
+TASK_TYPES = (
+    "pick_and_place_simple",
+    "look_at_obj_in_light",
+    "pick_clean_then_place_in_recep",
+    "pick_heat_then_place_in_recep",
+    "pick_cool_then_place_in_recep",
+    "pick_two_obj_and_place",
+)
+
+PROPERTIES = (
+    "pickupable",
+    "cleanable",
+    "heatable",
+    "coolable",
+    "toggleable",
+    "sliceable",
+    "isReceptacleObject",
+    "isClean",
+    "isHot",
+    "isCool",
+    "isOn",
+    "isToggled",
+    "isSliced",
+)
+"""The facts that can be true of a thing, spelled as in the domain."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Receptacle:
+    """A place that holds objects: a fridge, a shelf. It never moves."""
+
+    id: str
+    type: str  # "Fridge", without the suffix "Type"
+    location: str
+    openable: bool = False
+    opened: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Thing:
+    """An object of the game ("object" in ALFWorld's domain). `properties` holds names from `PROPERTIES`."""
+
+    id: str
+    type: str  # "AlarmClock", without the suffix "Type"
+    receptacles: tuple[str, ...] = ()  # ids; usually one, sometimes two
+    locations: tuple[str, ...] = ()  # objectAtLocation facts
+    inside: tuple[str, ...] = ()  # ids of the objects that contain it
+    properties: frozenset[str] = frozenset()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Goal:
+    """One of ALFWorld's six kinds of goal."""
+
+    task_type: str
+    object_type: str
+    receptacle_type: str | None = None  # where the object must end up
+    toggle_type: str | None = None  # the lamp of look_at_obj_in_light
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Game:
+    """One game. `task` is the sentence without "Your task is to: " and the final full stop."""
+
+    name: str
+    task: str
+    goal: Goal
+    agent_location: str
+    receptacles: tuple[Receptacle, ...]
+    things: tuple[Thing, ...]
+    can_contain: frozenset[tuple[str, str]]  # (receptacle type, object type)
+    walkthrough: tuple[str, ...] = ()
+
+    def __hash__(self) -> int:
+        # Games are keys of caches, and hashing every fact of one would cost more than the lookup saves.
+        return hash((self.name, self.task, self.goal, self.agent_location))

@@ -1,0 +1,31 @@
+"""The documentation runs: every Python block of a page, in order, and what a comment behind a print promises is printed."""
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if BLOCK.search(p.read_text())], ids=lambda page: page.name)
+def test_the_code_of_a_page_runs_and_prints_what_it_says(page: Path) -> None:
+    namespace: dict[str, object] = {}
+    for block in BLOCK.findall(page.read_text()):
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            exec(compile(block, str(page), "exec"), namespace)
+        promised = [line.split("  # ", 1)[1] for line in block.splitlines() if line.startswith("print") and "  # " in line]
+        printed = output.getvalue()
+        for text in promised:
+            assert text in printed, f"{page.name} promises {text!r}, got:\n{printed}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}, which does not exist"
