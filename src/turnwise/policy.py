@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
@@ -92,6 +93,6 @@ def load_policy(folder: Path) -> Policy:
     try:
         model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="sdpa", dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(folder)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise DataError(f"cannot load the model in {folder}: {error}") from error
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise DataError(f"cannot load the model in {folder}: {' '.join(str(error).split())}") from error
     return Policy(model.eval(), tiny_format(tokenizer), model.config.max_position_embeddings)

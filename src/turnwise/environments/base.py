@@ -67,17 +67,21 @@ EnvironmentFactory = Callable[[Task], Environment]
 
 
 def as_step(answer: Any) -> Step:
-    """Turn what a world answered into a `Step`.
+    """Turn what `start` returned into a `Step`; see `checked_step`."""
+    return checked_step(Step(observation=answer) if isinstance(answer, str) else answer)
+
+
+def checked_step(step: Any) -> Step:
+    """Return the step.
 
     Raises:
         EnvironmentFault: It is none, or holds what no run can use.
     """
-    step = Step(observation=answer) if isinstance(answer, str) else answer
-    if not isinstance(step, Step) or not isinstance(step.observation, str):
-        what = f"observation {step.observation!r}" if isinstance(step, Step) else type(step).__name__
-        raise EnvironmentFault(f"the world answered with {what}, expected a Step with an observation of type str")
+    if not isinstance(step, Step):
+        raise EnvironmentFault(f"the world answered with {type(step).__name__}, expected a Step")
+    if not isinstance(step.observation, str):
+        raise EnvironmentFault(f"the world answered with observation {step.observation!r}, expected a text")
     if not math.isfinite(step.reward):
         raise EnvironmentFault(f"the world paid a reward of {step.reward}, expected a finite number")
-    if not isinstance(step.state_key, Hashable):
-        raise EnvironmentFault(f"state_key is a {type(step.state_key).__name__}; use a string or a tuple")
+    hash(step.state_key)  # Python's own error says what is not hashable
     return step

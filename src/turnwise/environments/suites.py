@@ -7,7 +7,9 @@ demonstrations for its warm start) is optional.
 import functools
 import importlib
 import inspect
+import itertools
 import random
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -17,8 +19,8 @@ from turnwise.environments.alfworld.engine import Engine
 from turnwise.environments.alfworld.expert import Expert
 from turnwise.environments.alfworld.files import find_games, load_game
 from turnwise.environments.alfworld.game import Game
-from turnwise.environments.alfworld.generate import generate_games
-from turnwise.environments.alfworld.vocabulary import words
+from turnwise.environments.alfworld.generate import generate_game, generate_games
+from turnwise.environments.alfworld.vocabulary import split_words, words
 from turnwise.environments.base import Environment, Task
 from turnwise.errors import ConfigError, TurnwiseError, did_you_mean
 
@@ -126,6 +128,9 @@ class Household(_Alfworld):
     ):
         super().__init__(config, state_key, demonstrator)
         self._counts = {"train": num_train, "valid": num_valid, "test": num_valid}
+        for name, count in (("num_train", num_train), ("num_valid", num_valid)):
+            if not isinstance(count, int) or count < 1:
+                raise ConfigError(f"environment.options.{name}={count!r}: expected a whole number of games, 1 or more")
         self._options = options
 
     @functools.cache  # noqa: B019 (one suite a process)
@@ -161,12 +166,16 @@ class RealAlfworld(_Alfworld):
 
 
 class Seeded:
-    """A user's environment: `factory(seed)` builds the world of task number `seed`."""
+    """A user's environment: `factory(seed)` builds the world of task number `seed`.
+
+    To warm a tiny policy up, the factory has two functions more (static methods, where it is a class): `words()` and
+    `demonstrate(seed, noise=..., seed=...)`. All are called with the environment's options, too.
+    """
 
     FIRST = {"train": 0, "valid": 1_000_000, "test": 2_000_000}  # noqa: RUF012
 
     def __init__(self, factory: Callable[..., Environment], options: dict[str, Any]):
-        self._factory = functools.partial(factory, **options)
+        self._factory, self._options = factory, options
 
     def tasks(self, split: str) -> Sequence[Task]:
         if split not in self.FIRST:
@@ -174,13 +183,35 @@ class Seeded:
         return range(self.FIRST[split], self.FIRST[split] + 100_000)
 
     def environment(self, task: Task) -> Environment:
-        return self._factory(task)
+        return self._factory(task, **self._options)
 
     def task_name(self, task: Task) -> str:
         return str(task)
 
+    def words(self) -> list[str]:
+        texts = self._own("words", "words() -> list[str], which returns every word of its observations and responses: "
+                          "a tiny policy knows no others")(**self._options)  # fmt: skip
+        return sorted({word for text in texts for word in split_words(text)})
 
-SUITES: dict[str, Callable[..., Suite]] = {"household": Household, "alfworld": RealAlfworld}
+    def demonstrate(self, task: Task, *, noise: float, seed: int) -> list[Demonstrated] | None:
+        play = self._own("demonstrate", "demonstrate(task, *, noise, seed) -> list[str], which returns an expert's "
+                         "responses, or leave the warm start out with warmstart.steps=0")  # fmt: skip
+        turns = play(task, noise=noise, seed=seed, **self._options)
+        return [Demonstrated(turn, True) if isinstance(turn, str) else Demonstrated(*turn) for turn in turns or ()]
+
+    def _own(self, name: str, what: str) -> Callable[..., Any]:
+        """A function that the user gave the factory."""
+        if not hasattr(self._factory, name):
+            where = f"{self._factory.__module__}:{getattr(self._factory, '__qualname__', self._factory)}"
+            raise ConfigError(f"{where} has no {name}(): give it {what}")
+        return getattr(self._factory, name)
+
+
+SUITES: dict[str, tuple[Callable[..., Suite], Callable[..., Any]]] = {
+    "household": (Household, generate_game),
+    "alfworld": (RealAlfworld, find_games),
+}
+"""Name to suite, and to the function that takes its further options."""
 
 
 def make_suite(config: EnvironmentConfig) -> Suite:
@@ -194,23 +225,42 @@ def make_suite(config: EnvironmentConfig) -> Suite:
     """
     if ":" in config.name:
         factory = import_factory(config.name)
-        if hasattr(factory, "tasks"):
-            return factory(config, **config.options)
-        return Seeded(factory, config.options)
+        _check_options(config, factory)
+        return factory(config, **config.options) if hasattr(factory, "tasks") else Seeded(factory, config.options)
     if config.name not in SUITES:
         raise ConfigError(
             f"unknown environment {config.name!r}.{did_you_mean(config.name, SUITES)} Your own is 'module:factory'"
         )
+    suite, further = SUITES[config.name]
+    _check_options(config, suite, further)
+    return suite(config, **config.options)
+
+
+def _check_options(config: EnvironmentConfig, *functions: Callable[..., Any]) -> None:
+    """Raise when no function has an option, or when it is no number or text where its default is one.
+
+    Each function but the last hands the options that it does not know on to the next.
+    """
     try:
-        inspect.signature(SUITES[config.name]).bind(config, **config.options)
-        return SUITES[config.name](config, **config.options)
-    except TypeError as error:
-        raise ConfigError(f"environment.options of {config.name!r}: {error}") from None
+        parameters = [list(inspect.signature(function).parameters.values())[1:] for function in functions]
+    except (TypeError, ValueError):
+        raise ConfigError(f"{config.name!r} is no factory of environments: it cannot be called with a seed") from None
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters[-1]):
+        return
+    known = {p.name: p.default for p in itertools.chain(*parameters) if p.kind is not p.VAR_KEYWORD}
+    for name, value in config.options.items():
+        if name not in known:
+            raise ConfigError(f"environment {config.name!r} has no option {name!r}.{did_you_mean(name, known)}")
+        kind = str if isinstance(known[name], str) else (int, float) if isinstance(known[name], (int, float)) else object
+        if not isinstance(value, kind):
+            raise ConfigError(f"environment.options.{name}={value!r}: expected something like {known[name]!r}")
 
 
 def import_factory(name: str) -> Any:
-    """Import what `module:attribute` names."""
+    """Import what `module:attribute` names, from the working directory too."""
     module_name, _, attribute = name.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
     try:
         module = importlib.import_module(module_name)
     except TurnwiseError:

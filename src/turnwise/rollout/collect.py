@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from turnwise.environments.base import Environment, Step, Task, as_step
+from turnwise.environments.base import Environment, Step, Task, as_step, checked_step
 from turnwise.errors import EngineFault
 from turnwise.rollout.engine import Engine, Sampling
 from turnwise.rollout.format import Format
@@ -112,7 +112,7 @@ def _play(
             runner,
             [lambda e=episode: e.environment.step(e.trajectory.turns[-1].response) for episode in episodes],
             [episode.trajectory for episode in episodes],
-            as_step,
+            checked_step,
         )
         for (number, episode), answer in zip(list(live.items()), answers, strict=True):
             if episode.trajectory.failure is None:

@@ -108,9 +108,9 @@ class LocalEngine:
         """Continue conversations; see `Engine.generate`."""
         if not prompts:
             return {}
+        chunks = [self._chunk(c, list(prompt)) for c, prompt in prompts.items()]  # a fault here changes nothing
         self._arrange(list(prompts))
         cached = [self._tokens[c] for c in prompts]
-        chunks = [self._chunk(c, list(prompt)) for c, prompt in prompts.items()]
         device = self.model.device
         lengths = torch.tensor([len(ids) for ids in cached], device=device)
         width = max(map(len, chunks))
@@ -147,7 +147,7 @@ class LocalEngine:
 
     def _chunk(self, conversation: int, prompt: list[int]) -> list[int]:
         """The part of the prompt that is not in the cache yet."""
-        ids = self._tokens[conversation]
+        ids = self._tokens.get(conversation, [])
         if prompt[: len(ids)] != ids or len(prompt) == len(ids):
             raise EngineFault(f"conversation {conversation} must extend the {len(ids)} tokens that it had; it has "
                               f"{len(prompt)} and differs or adds none. Use a new conversation number, or close() it first")  # fmt: skip

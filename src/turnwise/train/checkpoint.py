@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from turnwise.errors import DataError, RunError
+from turnwise.errors import RunError
 from turnwise.policy import Policy, load_policy
 from turnwise.train.folder import RunFolder, write_json
 
@@ -79,17 +79,17 @@ def load_checkpoint(path: Path) -> tuple[int, Policy, dict[str, Any]]:
         policy = load_policy(path)
         state = torch.load(path / "state.pt", weights_only=True, map_location="cpu")
         return step, policy, {"optimizer": state["optimizer"], "method": _from_torch(state["method"])}
-    except (OSError, DataError, KeyError, ValueError, RuntimeError, EOFError) as error:
-        raise RunError(f"the checkpoint {path} is damaged ({type(error).__name__}: {str(error).splitlines()[0]}); remove it to go on "
-                       "from the one before") from None  # fmt: skip
-    except Exception as error:  # safetensors and pickle raise types of their own
-        raise RunError(f"the checkpoint {path} is damaged ({error}); remove it to go on from the one before") from None
+    except Exception as error:  # json, safetensors, pickle and torch each raise types of their own
+        cause = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise RunError(f"the checkpoint {path} is damaged ({cause}); remove it to go on from the one before") from None
 
 
 def _to_torch(state: Any) -> Any:
     """Replace arrays by tensors, which torch loads without trusting the file."""
     if isinstance(state, np.ndarray):
-        return torch.from_numpy(state)
+        return torch.tensor(state)
+    if isinstance(state, np.generic):
+        return state.item()
     if isinstance(state, (tuple, list)):
         return type(state)(_to_torch(item) for item in state)
     return {key: _to_torch(item) for key, item in state.items()} if isinstance(state, dict) else state

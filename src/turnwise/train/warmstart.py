@@ -16,11 +16,11 @@ import torch
 from turnwise.config import Config
 from turnwise.environments.base import Step, as_step
 from turnwise.environments.suites import Suite, TeachingSuite
-from turnwise.errors import ConfigError
+from turnwise.errors import ConfigError, DataError
 from turnwise.policy import Policy, load_policy, tiny_policy
 
 FORMAT_VERSION = 1
-"""Part of the cache key; raise it when the same configuration gives other weights."""
+"""Part of the cache key; raise it when the same demonstrations give other weights."""
 
 Progress = Callable[[int, int, float], None]
 
@@ -31,16 +31,23 @@ def warm_policy(config: Config, suite: Suite, *, on_step: Progress | None = None
     Raises:
         ConfigError: The environment cannot teach: it has no words or no expert.
     """
-    if not hasattr(suite, "words"):
-        raise ConfigError(f"environment {config.environment.name!r} has no words(), which a tiny policy is built from")
+    for needed in ("words", "demonstrate") if config.warmstart.steps else ("words",):
+        if not hasattr(suite, needed):
+            raise ConfigError(f"environment {config.environment.name!r} has no {needed}(); see TeachingSuite in "
+                              "turnwise.environments.suites")  # fmt: skip
     teaching = cast(TeachingSuite, suite)
-    cached = cache_folder() / "warmstart" / _key(config)
-    if (cached / "config.json").exists():
-        return load_policy(cached), True
     policy = tiny_policy(teaching.words(), config.model, seed=config.run.seed)
-    if config.warmstart.steps:
-        imitate(policy, demonstrations(config, policy, teaching), config, on_step=on_step)
-        _store(policy, cached)
+    if not config.warmstart.steps:
+        return policy, False
+    demos = demonstrations(config, policy, teaching)
+    cached = cache_folder() / "warmstart" / _key(config, policy, demos)
+    if (cached / "config.json").exists():
+        try:
+            return load_policy(cached), True
+        except DataError as error:
+            raise DataError(f"{error}. Remove this folder: it is a cache, and is made again") from error
+    imitate(policy, demos, config, on_step=on_step)
+    _store(policy, cached)
     return policy, False
 
 
@@ -50,12 +57,14 @@ def cache_folder() -> Path:
     return Path(os.environ.get("TURNWISE_CACHE") or Path(base) / "turnwise")
 
 
-def _key(config: Config) -> str:
-    parts = config.model_dump(mode="json", include={"environment", "model", "warmstart"})
-    for name in ("eval_split", "success_reward", "invalid_penalty"):  # they leave demonstrations as they are
-        del parts["environment"][name]
-    parts |= {"seed": config.run.seed, "version": FORMAT_VERSION}
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+def _key(config: Config, policy: Policy, demos: Sequence[tuple[np.ndarray, np.ndarray]]) -> str:
+    """Hash of all that the weights depend on: the words, the demonstrations themselves, and how they are learned."""
+    parts = config.model_dump(mode="json", include={"model", "warmstart"})
+    parts |= {"seed": config.run.seed, "words": policy.tokenizer.get_vocab(), "version": FORMAT_VERSION}
+    key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode())
+    for ids, weights in demos:
+        key.update(ids.tobytes() + weights.tobytes())
+    return key.hexdigest()[:16]
 
 
 def _store(policy: Policy, target: Path) -> None:

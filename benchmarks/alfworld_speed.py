@@ -1,0 +1,119 @@
+"""Measures the native ALFWorld engine beside TextWorld on the same games: load, reset, steps with the command list.
+
+    ALFWORLD_DATA=... python benchmarks/alfworld_speed.py --games 20
+
+TextWorld is measured where the official package can be imported (`pip install alfworld==0.4.2 jaxtyping`), and the
+report says so where not. Both play the same random commands, game by game in one process. Processor time is counted,
+so that other work on the machine matters less.
+"""
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[1] / "src")
+)  # the official package's environment may lack turnwise
+
+from turnwise.environments.alfworld.engine import compile_world
+from turnwise.environments.alfworld.environment import AlfworldEnvironment
+from turnwise.environments.alfworld.files import find_games, load_game
+
+
+class Native:
+    """The native engine behind the environment protocol."""
+
+    name = "turnwise"
+    steps = 2000
+
+    def load(self, path: Path) -> None:
+        """Read and compile a game."""
+        self.game = load_game(path)
+        compile_world(self.game)
+
+    def reset(self) -> Sequence[str]:
+        """Start over; returns the admissible commands."""
+        self.environment = AlfworldEnvironment(self.game, max_steps=sys.maxsize)
+        return self.environment.start().admissible or ()
+
+    def step(self, command: str) -> Sequence[str]:
+        """Play a command; returns the admissible commands."""
+        step = self.environment.step(command)
+        return self.reset() if step.ended else step.admissible or ()
+
+
+class Official:
+    """TextWorld as the official package sets it up."""
+
+    name = "TextWorld"
+    steps = 20
+
+    def __init__(self) -> None:
+        import textworld
+        from alfworld.agents.environment.alfred_tw_env import AlfredDemangler, AlfredInfos
+
+        infos = textworld.EnvInfos(won=True, admissible_commands=True, extras=["gamefile"])
+        self.open: Callable[[str], Any] = lambda path: textworld.start(path, infos, [AlfredDemangler(), AlfredInfos])
+
+    def load(self, path: Path) -> None:
+        """Open a game."""
+        self.environment = self.open(str(path))
+
+    def reset(self) -> Sequence[str]:
+        """Start over; returns the admissible commands."""
+        return self.environment.reset()["admissible_commands"]
+
+    def step(self, command: str) -> Sequence[str]:
+        """Play a command; returns the admissible commands."""
+        return self.environment.step(command)[0]["admissible_commands"]
+
+
+def timed(action: Callable[[], Any]) -> tuple[float, Any]:
+    begun = time.process_time()
+    answer = action()
+    return time.process_time() - begun, answer
+
+
+def measure(player: Native | Official, path: Path, seed: int) -> tuple[float, float, float]:
+    """Return the seconds of a load, a reset and a step."""
+    generator = random.Random(seed)
+    loading, _ = timed(lambda: player.load(path))
+    resetting, admissible = timed(player.reset)
+
+    def play() -> None:
+        commands = admissible
+        for _ in range(player.steps):
+            commands = player.step(generator.choice(commands))
+
+    playing, _ = timed(play)
+    return loading, resetting, playing / player.steps
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--split", default="valid_seen")
+    parser.add_argument("--games", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+
+    games = find_games(options.split)
+    games = random.Random(options.seed).sample(games, min(options.games, len(games)))
+    players: list[Native | Official] = [Native()]
+    try:
+        players.append(Official())
+    except ImportError as error:
+        print(f"TextWorld is not measured: {error}")
+
+    print(f"{len(games)} games of {options.split}\n{'':<12}{'load ms':>10}{'reset ms':>10}{'steps/s':>10}")
+    seconds = [[measure(player, path, options.seed) for player in players] for path in games]
+    for player, measured in zip(players, zip(*seconds, strict=True), strict=True):
+        load, reset, step = (sum(column) / len(games) for column in zip(*measured, strict=True))
+        print(f"{player.name:<12}{load * 1000:>10.2f}{reset * 1000:>10.3f}{1 / step:>10.0f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+import os
+import random
+
+import pytest
+
+from turnwise.environments.alfworld.engine import Engine
+from turnwise.environments.alfworld.expert import Expert, Memory, solve
+from turnwise.environments.alfworld.files import find_games, load_game
+from turnwise.environments.alfworld.game import TASK_TYPES, Goal
+from turnwise.environments.alfworld.generate import SIZES, generate_game
+
+SEEDS = {"tiny": range(60), "small": range(100), "medium": range(40), "large": range(30)}
+
+
+@pytest.fixture(scope="module")
+def games():
+    return {size: [generate_game(seed, size=size) for seed in seeds] for size, seeds in SEEDS.items()}
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_wins_every_generated_game(games, size):
+    assert all(len(solve(game, max_turns=50)) < 50 for game in games[size])
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_wins_while_exploring_and_disturbed(games, size):
+    for seed, game in enumerate(games[size]):
+        assert len(solve(game, random.Random(seed), exploration=0.3, noise=0.3, max_turns=150)) < 150
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_recovers_from_any_state(games, size):
+    """After thirty random commands the expert, who read along, still wins."""
+    for seed, game in enumerate(games[size]):
+        engine, expert, rng = Engine(game), Expert(game), random.Random(seed)
+        played = None
+        for _ in range(30):
+            expert.act(engine.observation, engine.admissible, played)
+            played = rng.choice(engine.admissible)
+            engine.step(played)
+        for _ in range(60):
+            if engine.won:
+                break
+            played = expert.act(engine.observation, engine.admissible, played)
+            engine.step(played)
+        assert engine.won, game.name
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_finds_out_by_trying_where_no_admissible_commands_are_told(games, size):
+    for game in games[size]:
+        engine, expert = Engine(game), Expert(game)
+        turns = 0
+        while not engine.won and turns < 60:
+            engine.step(expert.act(engine.observation))
+            turns += 1
+        assert engine.won, game.name
+
+
+def test_plays_only_admissible_commands(games):
+    def watch(engine, advice, command):
+        assert advice in engine.admissible
+
+    for game in games["large"]:
+        solve(game, noise=0.2, max_turns=100, watch=watch)
+
+
+def test_searches_what_an_omniscient_expert_knows(games):
+    for game in games["medium"]:
+        assert len(solve(game)) >= len(solve(game, omniscient=True)) - 1
+    searched, known = (sum(len(solve(game, omniscient=o)) for game in games["large"]) for o in (False, True))
+    assert searched > 1.2 * known
+
+
+def test_does_not_look_at_the_facts(games):
+    """Two games that look alike so far are played alike, wherever the target really is."""
+    game = games["small"][0]
+    observation = Engine(game).observation
+    blind = Expert(game)
+
+    assert blind.memory.where == {}
+    assert blind.act(observation) == Expert(generate_game(0)).act(observation)
+    assert Memory.of(game).where
+
+
+def test_the_same_generator_plays_the_same():
+    game = generate_game(1, size="large")
+    plays = [solve(game, random.Random(3), exploration=0.5, noise=0.3) for _ in range(2)]
+
+    assert plays[0] == plays[1]
+
+
+GOALS = [
+    (Goal("pick_and_place_simple", "Apple", "CounterTop"), 6),
+    (Goal("pick_clean_then_place_in_recep", "Mug", "Shelf"), 5),
+    (Goal("pick_heat_then_place_in_recep", "Apple", "Drawer"), 9),
+    (Goal("pick_cool_then_place_in_recep", "Mug", "Drawer"), 7),
+    (Goal("pick_two_obj_and_place", "Mug", "Drawer"), 10),
+    (Goal("look_at_obj_in_light", "Mug", None, "DeskLamp"), 6),
+]
+
+
+@pytest.mark.parametrize(("goal", "most"), GOALS, ids=[goal.task_type for goal, _ in GOALS])
+@pytest.mark.parametrize("told", [True, False])
+def test_wins_in_the_kitchen_of_quirks(kitchen, goal, most, told):
+    game = kitchen(goal=goal)
+    engine, expert = Engine(game), Expert(game)
+    commands = []
+    while not engine.won and len(commands) < 30:
+        commands.append(expert.act(engine.observation, engine.admissible if told else None))
+        engine.step(commands[-1])
+
+    assert engine.won, commands
+    assert len(commands) <= most + 6, commands
+
+
+def test_a_play_by_hand(kitchen):
+    assert solve(kitchen()) == [
+        "go to countertop 1",
+        "take mug 1 from countertop 1",
+        "examine sinkbasin 1",  # It is at the same place: one cannot go there.
+        "clean mug 1 with sinkbasin 1",
+        "go to shelf 1",
+        "move mug 1 to shelf 1",
+    ]
+
+
+def test_memory_reads_the_world():
+    memory = Memory()
+    memory.read("You are in the middle of a room. Looking quickly around you, you see a desk 1, and a drawer 1.")
+    memory.read("You arrive at drawer 1. The drawer 1 is closed.")
+    assert (memory.receptacles, memory.at, memory.closed) == (["desk 1", "drawer 1"], "drawer 1", {"drawer 1"})
+    memory.read("You open the drawer 1. The drawer 1 is open. In it, you see a mug 2, and a pen 1.")
+    assert (memory.where, memory.closed) == ({"mug 2": "drawer 1", "pen 1": "drawer 1"}, set())
+    memory.read("You pick up the mug 2 from the drawer 1.")
+    assert (memory.held, memory.where) == ("mug 2", {"pen 1": "drawer 1"})
+    memory.read("You heat the mug 2 using the microwave 1.")
+    memory.read("You clean the mug 2 using the sinkbasin 1.")
+    memory.read("You cool the mug 2 using the fridge 1.")
+    assert memory.states == {("clean", "mug 2"), ("cool", "mug 2")}
+    memory.read("You arrive at desk 1. On the desk 1, you see nothing.")
+    memory.read("You move the mug 2 to the desk 1.")
+    assert (memory.held, memory.where["mug 2"], memory.seen) == (None, "desk 1", {"desk 1", "drawer 1"})
+    memory.read("Nothing happens.", "open desk 1")
+    assert memory.refused == {("desk 1", "open desk 1")}
+    memory.read("You close the drawer 1.")
+    assert memory.closed == {"drawer 1"}
+
+
+@pytest.mark.data
+@pytest.mark.skipif("ALFWORLD_DATA" not in os.environ, reason="ALFWORLD_DATA names no folder with real games")
+def test_wins_real_games():
+    for task_type in TASK_TYPES:
+        for path in find_games("train", task_types=[task_type])[::40]:
+            game = load_game(path)
+            assert len(solve(game, max_turns=51)) < 51, path
+            assert len(solve(game, omniscient=True)) <= len(game.walkthrough) + 2, path
