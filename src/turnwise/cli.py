@@ -1,19 +1,21 @@
 """The command line.
 
-    turnwise train recipes/household-tiny-aem.toml                  train a recipe
-    turnwise train recipes/household-tiny-aem.toml method=gigpo aem=false run.name=b
-    turnwise train --resume runs/b                                  go on after an interruption
-    turnwise eval runs/b --episodes 512                             evaluate the last checkpoint
-    turnwise methods                                                what credit can be assigned with
-    turnwise config recipes/household-tiny-aem.toml                 print the resolved configuration
-    turnwise check-env module:factory                               test an environment
+turnwise train recipes/household-tiny-aem.toml                  train a recipe
+turnwise train recipes/household-tiny-aem.toml method=gigpo aem=false run.name=b
+turnwise train --resume runs/b                                  go on after an interruption
+turnwise eval runs/b --episodes 512                             evaluate the last checkpoint
+turnwise methods                                                what credit can be assigned with
+turnwise config recipes/household-tiny-aem.toml                 print the resolved configuration
+turnwise check-env module:factory                               test an environment
 """
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from turnwise.config import Config, load_config, override_config
 from turnwise.errors import ConfigError, TurnwiseError
@@ -21,7 +23,18 @@ from turnwise.errors import ConfigError, TurnwiseError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0, 2 for a user's mistake (one line on stderr), 130 when interrupted."""
-    options = _parser().parse_args(arguments)
+    try:
+        try:
+            return _main(arguments)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # the reader has seen enough, as in `turnwise methods | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python's own flush complains
+        return 141
+
+
+def _main(arguments: Sequence[str] | None) -> int:
+    options = _parse(arguments)
     try:
         return options.run(options)
     except TurnwiseError as error:
@@ -37,10 +50,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as everything else does."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"turnwise: {message}; see `{self.prog} --help`\n")
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parse; overrides may stand before, between and after the options."""
+    parser = _parser()
+    options, further = parser.parse_known_args(arguments)
+    if further and (not hasattr(options, "overrides") or any(text.startswith("-") for text in further)):
+        parser.error(f"unrecognized arguments: {' '.join(further)}")
+    if further:
+        options.overrides += further
+    return options
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number, 1 or more, got {text!r}")
+    return int(text)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "turnwise", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = _Parser("turnwise", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     train = commands.add_parser("train", help="train a recipe, or go on with a run")
@@ -54,8 +89,8 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("overrides", nargs="*", help="such as environment.name=alfworld evaluate.temperature=0")
     evaluate.add_argument("--split", help="split of the environment; default: the run's held-out split")
     evaluate.add_argument("--environment", help="another environment than the run's")
-    evaluate.add_argument("--episodes", type=int, help="panel size; default: evaluate.final_episodes")
-    evaluate.add_argument("--seeds", type=int, default=1, help="repeat with this many sampling seeds")
+    evaluate.add_argument("--episodes", type=_count, help="panel size; default: evaluate.final_episodes")
+    evaluate.add_argument("--seeds", type=_count, default=1, help="repeat with this many sampling seeds")
     evaluate.add_argument("--step", type=int, help="step of the checkpoint; default: the last")
     evaluate.set_defaults(run=_evaluate)
 
@@ -109,20 +144,20 @@ def _evaluate(options: argparse.Namespace) -> int:
     from turnwise.train.folder import RunFolder
 
     folder, config = RunFolder.open(options.run_folder)
-    overrides = list(options.overrides)
+    overrides = []
     if options.environment:
         overrides += [f"environment.name={options.environment}"]
         if options.environment != config.environment.name:
             overrides += ["environment.options={}"]
     if options.split:
         overrides += [f"environment.eval_split={options.split}"]
-    config = override_config(config, overrides)
+    config = override_config(config, [*overrides, *options.overrides])
     _quiet()
+    from turnwise.rollout.local import LocalEngine
     from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
     from turnwise.train.display import ConsoleDisplay, describe
     from turnwise.train.evaluate import evaluate
     from turnwise.train.loop import make_suite, use_device
-    from turnwise.rollout.local import LocalEngine
 
     suite = make_suite(config.environment)
     device = use_device(config)

@@ -15,7 +15,7 @@ from turnwise.errors import ConfigError, did_you_mean
 
 
 class _Config(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class RunConfig(_Config):
@@ -25,7 +25,7 @@ class RunConfig(_Config):
     """Folder of the run below `folder`."""
     folder: Path = Path("runs")
     """Parent of run folders."""
-    seed: int = 0
+    seed: int = pydantic.Field(default=0, ge=0)
     """Seed of everything that is drawn."""
     steps: int = pydantic.Field(default=60, ge=0)
     """Training steps."""
@@ -114,6 +114,8 @@ class UpdateConfig(_Config):
     """The policy update."""
 
     learning_rate: float = pydantic.Field(default=3e-4, gt=0)
+    warmup_steps: int = pydantic.Field(default=5, ge=0)
+    """Steps over which the learning rate rises: Adam's first steps move every weight, however noisy its gradient."""
     weight_decay: float = pydantic.Field(default=0.0, ge=0)
     max_grad_norm: float = pydantic.Field(default=1.0, gt=0)
     clip_low: float = pydantic.Field(default=0.2, gt=0)
@@ -202,7 +204,8 @@ def load_config(recipe: Path | None, overrides: Sequence[str] = ()) -> Config:
             raise ConfigError(f"cannot read the recipe {recipe}: {error.strerror}.{near}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{recipe} is no valid TOML: {error}") from None
-        data.setdefault("run", {}).setdefault("name", recipe.stem)
+        if isinstance(run := data.setdefault("run", {}), dict):
+            run.setdefault("name", recipe.stem)
     for override in overrides:
         _apply(data, override)
     return parse_config(data)

@@ -1,5 +1,8 @@
-"""Policy objectives. Denominators are global: a token's weight is fixed for the whole step before it is cut into micro-batches, so that
-micro-batch size, accumulation and packing cannot change the gradient."""
+"""Policy objectives.
+
+Denominators are global: a token's weight is fixed for the whole step before it is cut into micro-batches, so that micro-batch size,
+accumulation and packing cannot change the gradient.
+"""
 
 import dataclasses
 from typing import Literal, get_args

@@ -78,7 +78,7 @@ def tiny_policy(words: Sequence[str], config: TinyModelConfig, *, seed: int) -> 
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=None,
         eos_token_id=tokenizer.convert_tokens_to_ids(END),
-        attn_implementation="sdpa",
+        attn_implementation="sdpa",  # pyright: ignore[reportCallIssue]
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -63,7 +63,8 @@ class Sequences:
 
     def token_index(self, sequences: np.ndarray) -> np.ndarray:
         """Indices on `T` of the generated tokens of these sequences, in their order."""
-        return np.concatenate([np.arange(self.tokens.offsets[i], self.tokens.offsets[i + 1]) for i in sequences])
+        offsets = self.tokens.offsets.tolist()
+        return np.concatenate([np.arange(offsets[i], offsets[i + 1]) for i in sequences.tolist()])
 
 
 def generated_logprobs(
@@ -98,9 +99,9 @@ def generated_logprobs(
     columns = torch.from_numpy(np.concatenate([sequences.generated[i] for i in indices]))
     ids, mask, rows, columns = ids.to(device), mask.to(device), rows.to(device), columns.to(device)
     hidden = model.get_decoder()(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
-    return chunked_logprobs(
-        hidden[rows, columns - 1], model.get_output_embeddings(), ids[rows, columns], temperature, chunk_tokens
-    )
+    output_layer = model.get_output_embeddings()
+    assert output_layer is not None
+    return chunked_logprobs(hidden[rows, columns - 1], output_layer, ids[rows, columns], temperature, chunk_tokens)
 
 
 def chunked_logprobs(

@@ -1,13 +1,14 @@
 """Conformance test for environments: what a world must keep to before anything can be learned in it."""
 
 import asyncio
+import contextlib
 import dataclasses
 import inspect
 import math
 import pickle
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from turnwise.environments.base import Environment, Step, Task, as_step
@@ -50,7 +51,9 @@ def check_environment(
             if suite.task_name(pickle.loads(pickle.dumps(task))) != suite.task_name(task):
                 problems.append(Problem("a task changes when it is pickled", "make tasks plain data"))
         except Exception as error:  # whatever pickling raises, the task cannot be sent to a worker
-            problems.append(Problem(f"a task cannot be pickled ({error})", "make tasks plain data: numbers, strings, dataclasses"))
+            problems.append(
+                Problem(f"a task cannot be pickled ({error})", "make tasks plain data: numbers, strings, dataclasses")
+            )
         problems += _check_task(lambda task=task: suite.environment(task), task, max_turns, slow_s)
     unique: dict[str, Problem] = {}
     for problem in problems:
@@ -63,19 +66,23 @@ def report(name: str, problems: Sequence[Problem]) -> str:
     if not problems:
         return f"{name}: sound (determinism, types, finite rewards, ends, picklable tasks, time a step)"
     lines = [f"{name}: {len(problems)} to mend"]
-    lines += [f"  {'ERROR' if problem.severe else 'warning'}: {problem.what}\n    {problem.mend}" for problem in problems]
+    lines += [
+        f"  {'ERROR' if problem.severe else 'warning'}: {problem.what}\n    {problem.mend}" for problem in problems
+    ]
     return "\n".join(lines)
 
 
 def _check_task(build: Callable[[], Environment], task: Task, max_turns: int, slow_s: float) -> list[Problem]:
     try:
-        first, responses, seconds = _play(build(), None, max_turns)
-        second, _, _ = _play(build(), responses, max_turns)
+        first, responses, seconds = _play(build, None, max_turns)
+        second, _, _ = _play(build, responses, max_turns)
     except _Broken as broken:
         return [broken.problem]
     problems = _check_steps(first)
-    if first != second:
-        turn = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second)))
+    pairs = enumerate(zip(first, second, strict=False))
+    differ = [turn for turn, (a, b) in pairs if a != b and repr(a) != repr(b)]  # nan does not equal itself
+    if differ or len(first) != len(second):
+        turn = min([*differ, len(first), len(second)])
         problems.append(Problem(f"the same responses gave another answer at turn {turn} of a second play",
                                 "derive all randomness from the task; keep no state outside the object"))  # fmt: skip
     if not first[-1].ended:
@@ -88,10 +95,24 @@ def _check_task(build: Callable[[], Environment], task: Task, max_turns: int, sl
     return problems
 
 
-def _play(world: Environment, script: list[str] | None, max_turns: int) -> tuple[list[Step], list[str], list[float]]:
+def _play(
+    build: Callable[[], Environment], script: list[str] | None, max_turns: int
+) -> tuple[list[Step], list[str], list[float]]:
     """Play a script, or admissible actions and nonsense in turn; returns steps, responses and seconds."""
+    with contextlib.closing(asyncio.Runner()) as runner:
+        return _play_with(runner, build, script, max_turns)
+
+
+def _play_with(
+    runner: asyncio.Runner, build: Callable[[], Environment], script: list[str] | None, max_turns: int
+) -> tuple[list[Step], list[str], list[float]]:
     rng = random.Random(0)
-    steps = [_answer("start()", world.start, ())]
+    try:
+        world = build()
+    except Exception as error:  # the world's own exception, of any kind
+        raise _Broken(Problem(f"the constructor raised {type(error).__name__}: {error}",
+                              "every task of tasks() must have a world")) from error  # fmt: skip
+    steps = [_answer(runner, "start()", world.start, ())]
     responses: list[str] = []
     seconds: list[float] = []
     while not steps[-1].ended and len(responses) < (len(script) if script is not None else max_turns):
@@ -103,7 +124,7 @@ def _play(world: Environment, script: list[str] | None, max_turns: int) -> tuple
             admissible = steps[-1].admissible
             response = rng.choice(list(admissible)) if admissible else rng.choice(NONSENSE)
         start = time.perf_counter()
-        steps.append(_answer(f"step({response[:40]!r})", world.step, (response,)))
+        steps.append(_answer(runner, f"step({response[:40]!r})", world.step, (response,)))
         seconds.append(time.perf_counter() - start)
         responses.append(response)
     return steps, responses, seconds or [0.0]
@@ -115,15 +136,11 @@ class _Broken(Exception):
         self.problem = problem
 
 
-def _answer(call: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Step:
+def _answer(runner: asyncio.Runner, call: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Step:
     try:
         answer = function(*arguments)
         if inspect.isawaitable(answer):
-
-            async def wait() -> Any:
-                return await answer
-
-            answer = asyncio.run(wait())
+            answer = runner.run(_wait(answer))
     except Exception as error:  # the world's own exception, of any kind
         raise _Broken(Problem(f"{call} raised {type(error).__name__}: {error}",
                               "answer every response, also nonsense, with Step(..., valid=False)")) from error  # fmt: skip
@@ -133,6 +150,10 @@ def _answer(call: str, function: Callable[..., Any], arguments: tuple[Any, ...])
         raise _Broken(Problem(f"{call} returned {type(answer).__name__}, expected turnwise.environments.base.Step",
                               "return Step(observation=..., reward=..., terminated=...)"))  # fmt: skip
     return answer
+
+
+async def _wait(answer: Awaitable[Any]) -> Any:
+    return await answer
 
 
 def _check_steps(steps: Sequence[Step]) -> list[Problem]:

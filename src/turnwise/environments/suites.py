@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from turnwise.config import EnvironmentConfig
-from turnwise.environments.alfworld.environment import AlfworldEnvironment
 from turnwise.environments.alfworld.engine import Engine
+from turnwise.environments.alfworld.environment import AlfworldEnvironment
 from turnwise.environments.alfworld.expert import Expert
 from turnwise.environments.alfworld.files import find_games, load_game
 from turnwise.environments.alfworld.game import Game
@@ -96,7 +96,8 @@ class _Alfworld:
             advice = expert.act(engine.observation, engine.admissible, turns[-1].response if turns else None)
             played = advice
             if rng.random() < noise:
-                played = rng.choice(engine.admissible) if rng.random() < 0.5 else _misspeak(advice, game, rng)
+                useful = [command for command in engine.admissible if command != "help"]  # its text is long and never needed
+                played = rng.choice(useful) if rng.random() < 0.5 else _misspeak(advice, game, rng)
             turns.append(Demonstrated(played, played == advice))
             engine.step(played)
         return turns if engine.won else None
@@ -135,11 +136,13 @@ class Household(_Alfworld):
 
     @functools.cache  # noqa: B019 (one suite a process)
     def tasks(self, split: str) -> Sequence[Task]:
+        """The tasks of a split."""
         if split not in self._counts:
             raise ConfigError(f"household has no split {split!r}.{did_you_mean(split, self._counts)}")
         return generate_games(split, self._counts[split], **self._options)
 
     def task_name(self, task: Task) -> str:
+        """Name a task in records."""
         return task.name
 
 
@@ -159,9 +162,11 @@ class RealAlfworld(_Alfworld):
         self._find = functools.cache(functools.partial(find_games, data=data, **options))
 
     def tasks(self, split: str) -> Sequence[Task]:
+        """The tasks of a split."""
         return self._find(split)
 
     def task_name(self, task: Task) -> str:
+        """Name a task in records."""
         return "/".join(task.parts[-3:-1])
 
 
@@ -178,22 +183,27 @@ class Seeded:
         self._factory, self._options = factory, options
 
     def tasks(self, split: str) -> Sequence[Task]:
+        """The tasks of a split."""
         if split not in self.FIRST:
             raise ConfigError(f"a seeded environment has no split {split!r}.{did_you_mean(split, self.FIRST)}")
         return range(self.FIRST[split], self.FIRST[split] + 100_000)
 
     def environment(self, task: Task) -> Environment:
+        """Build a fresh world."""
         return self._factory(task, **self._options)
 
     def task_name(self, task: Task) -> str:
+        """Name a task in records."""
         return str(task)
 
     def words(self) -> list[str]:
+        """Every word that the world and its player may say."""
         texts = self._own("words", "words() -> list[str], which returns every word of its observations and responses: "
                           "a tiny policy knows no others")(**self._options)  # fmt: skip
         return sorted({word for text in texts for word in split_words(text)})
 
     def demonstrate(self, task: Task, *, noise: float, seed: int) -> list[Demonstrated] | None:
+        """Let an expert play a task."""
         play = self._own("demonstrate", "demonstrate(task, *, noise, seed) -> list[str], which returns an expert's "
                          "responses, or leave the warm start out with warmstart.steps=0")  # fmt: skip
         turns = play(task, noise=noise, seed=seed, **self._options)
@@ -251,9 +261,9 @@ def _check_options(config: EnvironmentConfig, *functions: Callable[..., Any]) ->
     for name, value in config.options.items():
         if name not in known:
             raise ConfigError(f"environment {config.name!r} has no option {name!r}.{did_you_mean(name, known)}")
-        kind = str if isinstance(known[name], str) else (int, float) if isinstance(known[name], (int, float)) else object
-        if not isinstance(value, kind):
-            raise ConfigError(f"environment.options.{name}={value!r}: expected something like {known[name]!r}")
+        for kind in (str, (int, float)):
+            if isinstance(known[name], kind) and not isinstance(value, kind):
+                raise ConfigError(f"environment.options.{name}={value!r}: expected something like {known[name]!r}")
 
 
 def import_factory(name: str) -> Any:

@@ -34,17 +34,22 @@ def aem(
         shuffle: The shuffled ablation: coefficients dealt at random within the group.
         seed: For `shuffle`.
 
-    Expected gradient: biased: alpha depends on the response's entropy and on the other responses.
+    Expected gradient: biased: alpha depends on the response's entropy and on the other responses. At `temperature=0`, the base's.
     Reference: Zhao et al., Adaptive Entropy Modulation, arXiv 2605.00425. No official code is public.
     """
     base = base if base is not None else grpo()
     modulate = modulate_by_entropy(
         temperature=temperature, scope=scope, min_range=min_range, shuffle=shuffle, seed=seed
     )
+    reason = (
+        "a seed deals the same coefficients to the same entropies; averaged over seeds, the base's gradient"
+        if shuffle
+        else "the coefficient weighs a state's responses by their entropy"
+    )
     name = f"aem({base.name}, temperature={temperature}, scope={scope!r}, min_range={min_range}, shuffle={shuffle})"
     return published(
         chain(base, modulate),
         name,
-        gradient=Gradient("biased", reason="the coefficient weighs a state's responses by their entropy"),
+        gradient=base.gradient if temperature == 0.0 else Gradient("biased", reason=reason),
         reference=Reference("Adaptive Entropy Modulation (AEM)", "2605.00425"),
     )

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from turnwise.methods.grpo import dr_grpo
 from turnwise.transform import Gradient, Reference, Transform, chain, mix, published
 from turnwise.transforms import center_by_group, discounted_return, outcome_return, scale_by_group_std
 from turnwise.transforms.grouping import Over, choice
@@ -28,7 +29,8 @@ def gigpo(
         convention: "turnwise" counts trajectories in the episode part. "verl-agent" counts responses (its default), and a lone
             response keeps its raw return there.
 
-    Expected gradient: biased, with or without `scale`: which responses share a state depends on the actions.
+    Expected gradient: biased, with or without `scale`: which responses share a state depends on the actions. (At `weight=0`
+    without `scale` it is Dr. GRPO, and says so.)
     Reference: Feng et al., arXiv 2505.10978.
     """
     choice("convention", convention, Convention)
@@ -38,9 +40,10 @@ def gigpo(
     if scale:
         episode.append(scale_by_group_std(over=over))
         step.append(scale_by_group_std(over="responses", same="state_key"))
+    biased = Gradient("biased", reason="the members of an anchor-state group depend on the actions")
     return published(
         mix(chain(*episode, name="episode"), chain(*step, name="step"), weights=(1.0, weight), name="gigpo"),
         f"gigpo(discount={discount}, weight={weight}, scale={scale}, convention={convention!r})",
-        gradient=Gradient("biased", reason="the members of an anchor-state group depend on the actions"),
+        gradient=dr_grpo().gradient if weight == 0.0 and not scale and over == "trajectories" else biased,
         reference=Reference("Group-in-Group Policy Optimization (GiGPO)", "2505.10978"),
     )

@@ -40,9 +40,9 @@ class Format:
 
     def text(self, response_ids: list[int]) -> str:
         """The response as the world reads it, without special tokens."""
-        return self.tokenizer.decode(response_ids, skip_special_tokens=True).strip()
+        return str(self.tokenizer.decode(response_ids, skip_special_tokens=True)).strip()
 
     @functools.cached_property
-    def _encode(self):  # noqa: ANN202 (a cache is worth more than its type here)
+    def _encode(self):
         encode = lambda text: tuple(self.tokenizer.encode(text, add_special_tokens=False))  # noqa: E731
         return functools.lru_cache(maxsize=65536)(encode)

@@ -34,7 +34,8 @@ class _Rows(CacheLayerMixin):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         plan = self.plan
-        assert self.keys is not None and self.values is not None
+        assert self.keys is not None
+        assert self.values is not None
         self.keys, self.values = plan.grown(self.keys), plan.grown(self.values)
         self.keys[plan.rows, :, plan.positions] = key_states.transpose(1, 2)
         self.values[plan.rows, :, plan.positions] = value_states.transpose(1, 2)
@@ -43,7 +44,8 @@ class _Rows(CacheLayerMixin):
 
     def select(self, rows: torch.Tensor) -> None:
         if self.is_initialized:
-            assert self.keys is not None and self.values is not None
+            assert self.keys is not None
+            assert self.values is not None
             self.keys, self.values = self.keys[rows], self.values[rows]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -179,7 +181,9 @@ class LocalEngine:
             input_ids=tokens, attention_mask=mask, position_ids=positions, past_key_values=self._cache, use_cache=True
         ).last_hidden_state
         hidden = hidden[torch.arange(len(tokens), device=tokens.device), last]
-        return self.model.get_output_embeddings()(hidden).float()
+        output_layer = self.model.get_output_embeddings()
+        assert output_layer is not None
+        return output_layer(hidden).float()
 
 
 def sample(logits: torch.Tensor, sampling: Sampling, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:

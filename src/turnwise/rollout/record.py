@@ -2,13 +2,12 @@
 
 import dataclasses
 import os
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-
 
 SCHEMA = pa.schema(
     {
@@ -119,7 +118,9 @@ def rows(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
     ]
 
 
-def write_rollouts(path: Path, trajectories: Sequence[Trajectory], credit: dict[str, Sequence[float | None]]) -> None:
+def write_rollouts(
+    path: Path, trajectories: Sequence[Trajectory], credit: Mapping[str, Sequence[float | None]]
+) -> None:
     """Write one Parquet row a response.
 
     Args:

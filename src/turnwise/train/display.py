@@ -129,12 +129,18 @@ def plot_run(folder: RunFolder, config: Config) -> None:
     evaluations = [record for record in records if "eval/success" in record]
     steps = [record for record in records if "rollout/success" in record]
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
-    left.plot([r["step"] for r in steps], [r["rollout/success"] for r in steps], color="#9bb8d3", label="training games")
+    left.plot(
+        [r["step"] for r in steps], [r["rollout/success"] for r in steps], color="#9bb8d3", label="training games"
+    )
     at, success = [r["step"] for r in evaluations], [r["eval/success"] for r in evaluations]
     below = [r["eval/success"] - r["eval/success_low"] for r in evaluations]
     above = [r["eval/success_high"] - r["eval/success"] for r in evaluations]
-    left.errorbar(at, success, yerr=[below, above], color="#1f4e79", marker="o", capsize=3, label="held-out games, 95 %")
-    left.set(xlabel="step", ylabel="success", ylim=(0, 1), title=f"{config.method.name}{' + aem' if config.aem else ''}")
+    left.errorbar(
+        at, success, yerr=[below, above], color="#1f4e79", marker="o", capsize=3, label="held-out games, 95 %"
+    )
+    left.set(
+        xlabel="step", ylabel="success", ylim=(0, 1), title=f"{config.method.name}{' + aem' if config.aem else ''}"
+    )
     left.legend(loc="lower right")
     scored = [r for r in steps if "credit/entropy" in r]
     right.plot([r["step"] for r in scored], [r["credit/entropy"] for r in scored], color="#b3541e")

@@ -1,10 +1,10 @@
 """The run folder: what is in it, and that nothing in it is ever lost.
 
-    runs/NAME/config.json          resolved configuration, versions, commit
-              metrics.jsonl        one record a step or evaluation: the truth about the run
-              rollouts/            one Parquet file a step, one row a response
-              checkpoints/         step-000020/: model, tokenizer, optimiser, method state
-              figure.png           learning curve
+runs/NAME/config.json          resolved configuration, versions, commit
+          metrics.jsonl        one record a step or evaluation: the truth about the run
+          rollouts/            one Parquet file a step, one row a response
+          checkpoints/         step-000020/: model, tokenizer, optimiser, method state
+          figure.png           learning curve
 """
 
 import importlib.metadata

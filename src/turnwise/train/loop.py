@@ -12,13 +12,13 @@ import torch
 from turnwise.config import Config
 from turnwise.environments.base import Task
 from turnwise.environments.suites import Suite, make_suite
-from turnwise.errors import RunError
+from turnwise.errors import ConfigError, RunError
 from turnwise.policy import Policy
 from turnwise.rollout.collect import collect
 from turnwise.rollout.engine import Engine, Sampling
 from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.record import Trajectory, write_rollouts
-from turnwise.train.checkpoint import checkpoints, latest_checkpoint, load_checkpoint, save_checkpoint
+from turnwise.train.checkpoint import checkpoint_at, latest_checkpoint, load_checkpoint, save_checkpoint
 from turnwise.train.display import Display
 from turnwise.train.evaluate import evaluate
 from turnwise.train.folder import RunFolder
@@ -54,8 +54,8 @@ def train(config: Config, *, resume: Path | None = None, display: Display | None
         RunFolder.refuse_existing(config.run_folder)  # before minutes of warm start, not after
     device = use_device(config)
     suite = make_suite(config.environment)
-    tasks = suite.tasks(config.environment.train_split)
-    suite.tasks(config.environment.eval_split)  # missing data should fail before the training, not after it
+    tasks = _tasks(suite, config, config.environment.train_split)
+    _tasks(suite, config, config.environment.eval_split)  # missing data should fail before the training, not after it
     credit = make_credit(config)
 
     if resume is None:
@@ -75,6 +75,7 @@ def train(config: Config, *, resume: Path | None = None, display: Display | None
     engine = LocalEngine(policy.model)
     if resume is None:
         save_checkpoint(folder, 0, policy, optimizer, method_state, keep=config.checkpoint.keep)
+    if not folder.metrics():  # a new run, or one that was killed during its first evaluation
         _evaluate(folder, policy, engine, suite, config, 0, display)
     reference = _reference(folder, config, device)
 
@@ -108,7 +109,10 @@ def train(config: Config, *, resume: Path | None = None, display: Display | None
         folder.log({"step": step, **metrics, **{f"time/{name}_s": value for name, value in clock.seconds.items()}})
         display.step(step, config.run.steps, metrics)
         if empty_steps == MAX_EMPTY_STEPS:
-            cause = next(trajectory.failure for trajectory in trajectories if trajectory.failure)
+            cause = trajectories[-1].failure or (
+                f"model.max_context={policy.max_context} has no room for the first observation and a response of "
+                f"rollout.max_new_tokens={config.rollout.max_new_tokens}"
+            )
             raise RunError(f"no usable trajectory in {empty_steps} steps in a row; the last one failed with: {cause}")
         last = step == config.run.steps
         if last or (config.evaluate.every and step % config.evaluate.every == 0):
@@ -136,6 +140,7 @@ class Clock:
 
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:
+        """Time what happens inside."""
         start = time.perf_counter()
         yield
         self.seconds[stage] = time.perf_counter() - start
@@ -146,7 +151,19 @@ def use_device(config: Config) -> torch.device:
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
     name = config.run.device
-    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        return torch.zeros(0, device=name).device
+    except (RuntimeError, AssertionError) as error:  # torch built without CUDA asserts
+        raise ConfigError(f"run.device={name!r} cannot be used: {str(error).splitlines()[0]}") from None
+
+
+def _tasks(suite: Suite, config: Config, split: str) -> Sequence[Task]:
+    tasks = suite.tasks(split)
+    if not len(tasks):
+        raise ConfigError(f"split {split!r} of environment {config.environment.name!r} has no tasks")
+    return tasks
 
 
 def _collect(
@@ -201,7 +218,7 @@ def _reference(folder: RunFolder, config: Config, device: torch.device) -> Any:
     """The policy after the warm start, for the KL term."""
     if not config.update.kl:
         return None
-    model = load_checkpoint(checkpoints(folder)[0])[1].model
+    model = load_checkpoint(checkpoint_at(folder, 0))[1].model
     return model.to(device).requires_grad_(False)  # pyright: ignore[reportArgumentType]
 
 

@@ -1,6 +1,7 @@
 """One training step after the rollout: trajectories to a batch, a batch to advantages, advantages to new weights."""
 
 import dataclasses
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from turnwise.rollout.record import Trajectory
 from turnwise.segments import Segments
 from turnwise.tokens import Sequences, generated_logprobs, score, spread_on_tokens
 from turnwise.transform import State, Transform, chain
-from turnwise.transforms import add_penalty, entropy_coefficient
+from turnwise.transforms import add_penalty, modulate_by_entropy
 
 Model = Any  # a transformers PreTrainedModel
 
@@ -72,8 +73,9 @@ def coefficients(batch: Batch, config: Config) -> np.ndarray:
     """AEM's coefficient of every response, for records and metrics; 1 where AEM is off."""
     if not config.aem and config.method.name != "aem":
         return np.ones(batch.num_responses)
-    options = {k: v for k, v in (config.method.model_extra or {}).items() if k in ("temperature", "scope", "min_range")}
-    return entropy_coefficient(batch, **options)
+    known = inspect.signature(modulate_by_entropy).parameters
+    modulate = modulate_by_entropy(**{k: v for k, v in (config.method.model_extra or {}).items() if k in known})
+    return modulate.update(np.ones(batch.num_responses), None, batch)[0]
 
 
 def assign_credit(credit: Transform, state: State, batch: Batch) -> tuple[np.ndarray, State]:
@@ -118,6 +120,8 @@ def update_policy(
     totals = {"grad_norm": 0.0, "clipped_frac": 0.0, "kl_old": 0.0, "kl_reference": 0.0, "loss": 0.0}
     generator = np.random.default_rng([config.run.seed, 3, step])
     num_steps = settings.epochs * settings.mini_batches
+    for group in optimizer.param_groups:  # a function of the step, so it resumes by itself
+        group["lr"] = settings.learning_rate * min(1.0, step / max(1, settings.warmup_steps))
     model.train()
     for _ in range(settings.epochs):
         order = generator.permutation(np.flatnonzero(matters))
@@ -126,9 +130,7 @@ def update_policy(
             for indices in sequences.micro_batches(settings.max_tokens, only=part):
                 where = torch.from_numpy(sequences.token_index(indices))
                 weight = (weight_T[where] * settings.mini_batches).to(model.device)  # a part stands for the whole step
-                logprob, entropy = generated_logprobs(
-                    model, sequences, indices, temperature=config.rollout.temperature
-                )
+                logprob, entropy = generated_logprobs(model, sequences, indices, temperature=config.rollout.temperature)
                 result = policy_loss(
                     logprob,
                     old_logprob_T[where].to(model.device),

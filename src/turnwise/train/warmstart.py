@@ -101,7 +101,9 @@ def demonstrations(config: Config, policy: Policy, suite: TeachingSuite) -> list
         if len(ids) <= policy.max_context:
             result.append((np.array(ids), np.array(weights, dtype=np.float32)))
     if not result:
-        raise ConfigError(f"no demonstration of {len(chosen)} games fits into model.max_context={policy.max_context} tokens")
+        raise ConfigError(
+            f"no demonstration of {len(chosen)} games fits into model.max_context={policy.max_context} tokens"
+        )
     return result
 
 
@@ -117,6 +119,8 @@ def imitate(
     generator = np.random.default_rng([config.run.seed, 2])
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=0.01)
     order = _by_length_batches(demos, settings.batch_size, settings.steps, generator)
+    output_layer = model.get_output_embeddings()
+    assert output_layer is not None
     model.train()
     for step, batch in enumerate(order):
         for group in optimizer.param_groups:
@@ -133,7 +137,7 @@ def imitate(
         ids, weights, mask = (tensor.to(model.device) for tensor in (ids, weights, mask))
         hidden = model.get_decoder()(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state[:, :-1]
         counted = weights[:, 1:] > 0
-        logits = model.get_output_embeddings()(hidden[counted]).float()
+        logits = output_layer(hidden[counted]).float()
         losses = torch.nn.functional.cross_entropy(logits, ids[:, 1:][counted], reduction="none")
         loss = (losses * weights[:, 1:][counted]).sum() / weights[:, 1:].sum()
         optimizer.zero_grad()

@@ -30,6 +30,7 @@ from turnwise.environments.alfworld.rooms import (
 from turnwise.errors import ConfigError
 
 Range = tuple[int, int]
+ROOMS = tuple(RECEPTACLES)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,6 +64,7 @@ def generate_game(
     *,
     task_types: Sequence[str] = TASK_TYPES,
     size: str = "small",
+    rooms: Sequence[str] = ROOMS,
     num_receptacles: Range | None = None,
     num_objects: Range | None = None,
 ) -> Game:
@@ -72,11 +74,12 @@ def generate_game(
         seed: Any integer.
         task_types: The kinds of task to choose from.
         size: A key of `SIZES`: tiny, small, medium or large (as ALFWorld's rooms).
+        rooms: The kinds of room to choose from.
         num_receptacles: Overrides the size's inclusive range. A room has always what its task needs, and never
             more than rooms of its kind have.
         num_objects: Overrides the size's inclusive range, likewise.
     """
-    return _solved(_furnish(seed, task_types, size, num_receptacles, num_objects))
+    return _solved(_furnish(seed, task_types, size, rooms, num_receptacles, num_objects))
 
 
 def generate_games(split: str, count: int, **options) -> list[Game]:
@@ -161,6 +164,7 @@ def _furnish(
     seed: int,
     task_types: Sequence[str] = TASK_TYPES,
     size: str = "small",
+    rooms: Sequence[str] = ROOMS,
     num_receptacles: Range | None = None,
     num_objects: Range | None = None,
 ) -> Game:
@@ -169,11 +173,16 @@ def _furnish(
         raise ConfigError(f"size is {size!r}; expected one of {', '.join(SIZES)}.")
     if not task_types or not set(task_types) <= set(TASK_TYPES):
         raise ConfigError(f"task_types are {list(task_types)}; expected some of {', '.join(TASK_TYPES)}.")
+    if not rooms or not set(rooms) <= set(ROOMS):
+        raise ConfigError(f"rooms are {list(rooms)}; expected some of {', '.join(ROOMS)}.")
+    possible = [task_type for task_type in task_types if set(rooms) & set(_goals(task_type))]
+    if not possible:
+        raise ConfigError(f"no task of the types {', '.join(task_types)} is possible in rooms {', '.join(rooms)}.")
     rng = random.Random(seed)
     extent = SIZES[size]
-    task_type = rng.choice(list(task_types))
+    task_type = rng.choice(possible)
     goals = _goals(task_type)
-    room = rng.choice(list(goals))
+    room = rng.choice([room for room in goals if room in rooms])
     objects = goals[room]
     target = rng.choices(list(objects), [KINDS[name].rooms[room] for name in objects])[0]
     end = rng.choice(objects[target])

@@ -1,0 +1,1 @@
+"""Tests of turnwise. A package, so that tests can share helpers by name."""

@@ -1,0 +1,25 @@
+"""Hypothesis profiles, one thread for torch, and a warm-start cache of the tests' own.
+
+The default profile is deterministic: the same examples on every machine, and none kept between runs.
+`HYPOTHESIS_PROFILE=thorough pytest tests/properties` searches at random and long.
+"""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: tiny models are slower on more threads
+
+settings.register_profile("default", max_examples=40, derandomize=True, deadline=None, database=None)
+settings.register_profile("thorough", max_examples=2000, deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test, and no process that a test starts, touches the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TURNWISE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield

@@ -1,0 +1,186 @@
+"""Suites: environments by name, and a person's own by `module:factory`."""
+
+import sys
+from typing import Any
+
+import pytest
+from tests.toys import COLORS, Colors
+
+from turnwise.config import EnvironmentConfig
+from turnwise.environments.suites import SUITES, Demonstrated, Household, Seeded, import_factory, make_suite
+from turnwise.errors import ConfigError, DataError
+
+TINY = {"size": "tiny", "num_train": 6, "num_valid": 4}
+
+
+def suite(name: str = "household", max_steps: int = 20, **options) -> Any:
+    return make_suite(EnvironmentConfig(name=name, max_steps=max_steps, options=options))
+
+
+def test_household_has_the_games_that_were_asked_for():
+    made = suite(**TINY)
+    assert isinstance(made, Household)
+    assert {split: len(made.tasks(split)) for split in ("train", "valid", "test")} == {
+        "train": 6,
+        "valid": 4,
+        "test": 4,
+    }
+    names = [made.task_name(task) for split in ("train", "valid", "test") for task in made.tasks(split)]
+    assert len(set(names)) == len(names)
+    assert [made.task_name(task) for task in suite(**TINY).tasks("train")] == names[:6]
+
+
+def test_household_demonstrations_win():
+    made = suite(**TINY)
+    won = 0
+    for noise in (0.0, 0.3):
+        for number, task in enumerate(made.tasks("train")):
+            turns = made.demonstrate(task, noise=noise, seed=number)
+            if turns is None:
+                continue
+            world = made.environment(task)
+            world.start()
+            steps = [world.step(turn.response) for turn in turns]
+            assert steps[-1].info["success"]
+            assert not any(step.ended for step in steps[:-1])
+            won += 1
+            assert noise or all(turn.imitate for turn in turns)
+    assert won >= 8
+
+
+def test_a_demonstration_depends_on_its_seed_only():
+    made = suite(**TINY)
+    task = made.tasks("train")[0]
+    assert made.demonstrate(task, noise=0.5, seed=1) == made.demonstrate(task, noise=0.5, seed=1)
+    assert made.demonstrate(task, noise=0.5, seed=1) != made.demonstrate(task, noise=0.5, seed=2)
+
+
+def test_the_settings_reach_the_world():
+    made = make_suite(EnvironmentConfig(max_steps=2, success_reward=3.0, options={**TINY, "state_key": "state"}))
+    world: Any = made.environment(made.tasks("train")[0])
+    first = world.start()
+    assert first.state_key is not None
+    assert not world.step("look").ended
+    assert world.step("look").truncated
+    task = made.tasks("train")[0]
+    played: Any = make_suite(EnvironmentConfig(max_steps=20, success_reward=3.0, options=TINY)).environment(task)
+    played.start()
+    assert [played.step(command).reward for command in task.walkthrough][-1] == 3.0
+
+
+def test_alfworld_without_its_data_says_what_to_set(monkeypatch):
+    monkeypatch.delenv("ALFWORLD_DATA", raising=False)
+    with pytest.raises(DataError, match="set ALFWORLD_DATA"):
+        suite("alfworld").tasks("valid_seen")
+    with pytest.raises(DataError, match=r"holds no folder json_2\.1\.1"):
+        suite("alfworld", data="nowhere").tasks("valid_seen")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("hausehold", {}, r"unknown environment 'hausehold'. Did you mean 'household'\? Your own is 'module:factory'"),
+        ("household", {"sizes": "tiny"}, r"environment 'household' has no option 'sizes'. Did you mean 'size'\?"),
+        ("household", {"seed": 3}, r"has no option 'seed'"),
+        ("household", {"size": 3}, r"environment.options.size=3: expected something like 'small'"),
+        ("household", {"num_train": "6"}, r"environment.options.num_train='6': expected something like 1000"),
+        ("household", {"num_train": 0}, r"environment.options.num_train=0: expected a whole number of games"),
+        ("household", {"num_valid": 2.5}, r"environment.options.num_valid=2.5: expected a whole number of games"),
+        ("household", {"demonstrator": "me"}, r"demonstrator='me': expected 'expert' or 'walkthrough'"),
+        ("alfworld", {"size": "tiny"}, r"environment 'alfworld' has no option 'size'"),
+        (
+            "tests.toys:Colors",
+            {"turn": 2},
+            r"environment 'tests.toys:Colors' has no option 'turn'. Did you mean 'turns'\?",
+        ),
+        ("tests.toys:Colours", {}, r"'tests.toys' has no 'Colours'. Did you mean 'Colors'\?"),
+        ("tests.toys:", {}, r"'tests.toys' has no ''"),
+        ("tests.nowhere:World", {}, r"cannot import 'tests.nowhere': ModuleNotFoundError"),
+        (":World", {}, r"cannot import ''"),
+        ("tests.toys:COLORS", {}, r"'tests.toys:COLORS' is no factory of environments"),
+    ],
+)
+def test_what_is_wrong_is_said_with_what_may_have_been_meant(name, options, message):
+    with pytest.raises(ConfigError, match=message):
+        suite(name, **options)
+
+
+@pytest.mark.parametrize("name", ["household", "tests.toys:Colors"])
+def test_an_unknown_split_names_a_known_one(name):
+    with pytest.raises(ConfigError, match=r"split 'vald'. Did you mean 'valid'\?"):
+        suite(name).tasks("vald")
+
+
+def test_a_seeded_world_gets_its_seed_and_options():
+    made = suite("tests.toys:Colors", turns=3)
+    assert isinstance(made, Seeded)
+    task = made.tasks("valid")[5]
+    world = made.environment(task)
+    assert isinstance(world, Colors)
+    assert (world.seed, world.turns, made.task_name(task)) == (1_000_005, 3, "1000005")
+    splits = [set(made.tasks(split)) for split in ("train", "valid", "test")]
+    assert not splits[0] & splits[1]
+    assert not (splits[0] | splits[1]) & splits[2]
+
+
+def test_a_seeded_world_may_teach():
+    made = suite("tests.toys:Colors", turns=2)
+    assert made.words() == sorted(["say", *COLORS])
+    assert made.demonstrate(1, noise=0.0, seed=0) == [Demonstrated(COLORS[1], True), Demonstrated(COLORS[2], True)]
+
+
+def test_words_may_be_given_as_texts():
+    class World(Colors):
+        @staticmethod
+        def words():  # pyright: ignore[reportIncompatibleMethodOverride]
+            return ["go to door 12.", "go home"]
+
+    assert Seeded(World, {}).words() == [".", "12", "door", "go", "home", "to"]
+
+
+def test_a_world_that_cannot_teach_says_what_to_add():
+    made = suite("tests.toys:Mute")
+    with pytest.raises(ConfigError, match=r"tests.toys:Mute has no words\(\): give it words\(\) -> list\[str\]"):
+        made.words()
+    with pytest.raises(ConfigError, match=r"has no demonstrate\(\): give it demonstrate\(.*warmstart.steps=0"):
+        made.demonstrate(0, noise=0.0, seed=0)
+
+
+class OwnSuite:
+    """A whole suite of a person's own."""
+
+    def __init__(self, config: EnvironmentConfig, count: int = 2):
+        self.config, self.count = config, count
+
+    def tasks(self, split: str):
+        return [f"{split} {number}" for number in range(self.count)]
+
+
+def test_a_whole_suite_may_be_given():
+    made = make_suite(EnvironmentConfig(name=f"{__name__}:OwnSuite", max_steps=7, options={"count": 3}))
+    assert isinstance(made, OwnSuite)
+    assert made.config.max_steps == 7
+    assert made.tasks("train") == ["train 0", "train 1", "train 2"]
+    with pytest.raises(ConfigError, match="has no option 'counts'"):
+        make_suite(EnvironmentConfig(name=f"{__name__}:OwnSuite", options={"counts": 3}))
+
+
+def anything(seed: int, **options):
+    return options
+
+
+def test_a_factory_that_takes_anything_gets_anything():
+    made = make_suite(EnvironmentConfig(name=f"{__name__}:anything", options={"what": 3}))
+    assert made.environment(0) == {"what": 3}
+
+
+def test_a_module_in_the_working_directory_is_found(tmp_path, monkeypatch):
+    (tmp_path / "a_world_of_mine.py").write_text("class World:\n    pass\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    assert import_factory("a_world_of_mine:World").__name__ == "World"
+    del sys.modules["a_world_of_mine"]
+
+
+def test_every_suite_has_a_name():
+    assert set(SUITES) == {"household", "alfworld"}

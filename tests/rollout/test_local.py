@@ -1,0 +1,262 @@
+"""The KV-cache engine must say what a plain forward pass over the whole conversation says."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from turnwise.errors import EngineFault
+from turnwise.rollout.engine import Sampling
+from turnwise.rollout.local import LocalEngine, sample
+
+VOCABULARY = 23
+STOPS = (5, 6, 7, 8, 9)
+TOLERANCE = 1e-5  # float32: sums of 16 products in another order; the log-probabilities are of size 1 to 10
+
+
+def _sizes(**more) -> dict:
+    return {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,  # grouped queries
+        "max_position_embeddings": 256,
+        "initializer_range": 0.4,  # large, so that tokens differ clearly and no maximum is a tie
+        "attn_implementation": "sdpa",
+        "bos_token_id": None,
+        "eos_token_id": None,
+        **more,
+    }
+
+
+MODELS: dict[str, Callable] = {
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**_sizes(num_key_value_heads=4))),
+    "llama-gqa": lambda: LlamaForCausalLM(LlamaConfig(**_sizes(num_key_value_heads=1))),
+    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**_sizes())),
+    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**_sizes(head_dim=8, tie_word_embeddings=True))),
+}
+
+
+def make_model(name: str = "llama", seed: int = 0):
+    torch.manual_seed(seed)
+    return MODELS[name]().eval()
+
+
+@torch.no_grad()
+def plain_logits(model, ids: list[int]) -> torch.Tensor:
+    """Logits after the last token, from one pass over everything, without a cache."""
+    return model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1]
+
+
+def plain_greedy(
+    model, ids: list[int], max_new: int, stops: tuple[int, ...] = STOPS
+) -> tuple[list[int], list[float], bool]:
+    """The reference: one conversation, one pass a token."""
+    ids, new, logprobs = list(ids), [], []
+    while len(new) < max_new:
+        best = torch.log_softmax(plain_logits(model, ids), -1).max(-1)
+        new.append(int(best.indices))
+        logprobs.append(float(best.values))
+        ids.append(new[-1])
+        if new[-1] in stops:
+            return new, logprobs, False
+    return new, logprobs, True
+
+
+class Conversations:
+    """Conversations that grow by random prompts, checked after every turn against the reference."""
+
+    def __init__(self, model, seed: int = 0):
+        self.model, self.engine = model, LocalEngine(model)
+        self.ids: dict[int, list[int]] = {}
+        self.generator = torch.Generator().manual_seed(seed)
+        self.stopped = self.cut = 0
+
+    def prompt(self, number: int, length: int) -> None:
+        new = torch.randint(0, VOCABULARY, (length,), generator=self.generator).tolist()
+        self.ids[number] = [*self.ids.get(number, []), *new]
+
+    def turn(self, numbers: list[int], max_new: int = 6) -> None:
+        expected = {number: plain_greedy(self.model, self.ids[number], max_new) for number in numbers}
+        sampling = Sampling(max_new_tokens=max_new, stop_ids=STOPS, temperature=0.0)
+        got = self.engine.generate({number: self.ids[number] for number in numbers}, sampling)
+        assert list(got) == numbers
+        for number, (tokens, logprobs, truncated) in expected.items():
+            assert got[number].token_ids == tokens
+            assert got[number].logprobs == pytest.approx(logprobs, abs=TOLERANCE)
+            assert got[number].truncated == truncated
+            self.ids[number] += tokens
+            self.cut += truncated
+            self.stopped += not truncated
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_greedy_turns_equal_a_plain_forward_pass(name):
+    conversations = Conversations(make_model(name))
+    for max_new, lengths in ((6, (3, 11, 7, 1)), (2, (5, 1, 2, 14)), (6, (1, 8, 3, 2)), (1, (70, 1, 1, 1))):
+        for number, length in enumerate(lengths):
+            conversations.prompt(number, length)
+        conversations.turn(list(range(len(lengths))), max_new)
+    assert conversations.stopped  # else the law was checked for one kind of ending only
+    assert conversations.cut
+
+
+def test_rows_may_be_dropped_added_left_out_and_reordered():
+    conversations = Conversations(make_model("qwen3", seed=3), seed=1)
+
+    def turn(*numbers: int) -> None:
+        for number in numbers:
+            conversations.prompt(number, 1 + (7 * number) % 5)
+        conversations.turn(list(numbers))
+
+    turn(0, 1, 2, 3)
+    turn(3, 1, 0, 2)  # another order
+    conversations.engine.close([1])
+    turn(0, 2, 3)
+    turn(2)  # a subset; the others stay cached
+    turn(7, 3, 8)  # new ones among old ones
+    turn(8, 0, 2, 3, 7)  # all back, in one more order
+    conversations.engine.close([0, 3, 9])  # 9 never was
+    turn(2, 7, 8)
+    conversations.engine.close([2, 7, 8])
+    conversations.ids.clear()
+    turn(2, 4)  # the same number, another conversation
+    turn(4, 5, 2)
+
+
+def test_only_the_new_tokens_are_computed():
+    model, fed = make_model(), []
+    hook = model.get_decoder().register_forward_pre_hook(
+        lambda _, args, kwargs: fed.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    )
+    engine, sampling = LocalEngine(model), Sampling(max_new_tokens=1, temperature=0.0)
+    first = engine.generate({0: [1] * 9, 1: [2] * 7}, sampling)
+    engine.generate({n: [*p, *first[n].token_ids, 3, 4] for n, p in ((0, [1] * 9), (1, [2] * 7))}, sampling)
+    hook.remove()
+    assert fed == [(2, 9), (2, 3)]  # the last token of a response is fed with the next prompt
+
+
+def test_stop_token_ends_a_response_and_belongs_to_it():
+    model = make_model()
+    greedy = plain_greedy(model, [1, 2, 3], 8, stops=())[0]
+    stop = greedy[2]
+    length = greedy.index(stop) + 1
+    got = LocalEngine(model).generate(
+        {0: [1, 2, 3]}, Sampling(max_new_tokens=8, stop_ids=(stop, 999), temperature=0.0)
+    )[0]
+    assert got.token_ids == greedy[:length]
+    assert not got.truncated
+    exact = Sampling(max_new_tokens=length, stop_ids=(stop,), temperature=0.0)
+    assert not LocalEngine(model).generate({0: [1, 2, 3]}, exact)[0].truncated  # the stop came with the last token
+    shorter = Sampling(max_new_tokens=max(1, length - 1), stop_ids=(stop,), temperature=0.0)
+    assert LocalEngine(model).generate({0: [1, 2, 3]}, shorter)[0].truncated
+
+
+def test_without_stop_tokens_responses_have_full_length():
+    got = LocalEngine(make_model()).generate({0: [1], 1: [2, 3]}, Sampling(max_new_tokens=4, temperature=1.0))
+    assert [len(g.token_ids) for g in got.values()] == [4, 4]
+    assert all(g.truncated for g in got.values())
+
+
+def test_seeds_reproduce_and_differ():
+    model = make_model()
+    prompts = {number: [1 + number, 2, 3] for number in range(6)}
+
+    def play(seed: int):
+        return LocalEngine(model).generate(prompts, Sampling(max_new_tokens=8, stop_ids=STOPS, seed=seed))
+
+    assert play(1) == play(1)
+    assert play(1) != play(2)
+
+
+@pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.5, 1.0), (2.0, 1.0), (1.0, 0.6), (0.7, 0.8)])
+def test_reported_logprobs_are_those_of_the_distribution_sampled_from(temperature, top_p):
+    model, prompt = make_model(seed=2), [4, 9, 1]
+    sampling = Sampling(max_new_tokens=6, stop_ids=STOPS, temperature=temperature, top_p=top_p, seed=11)
+    for generation in LocalEngine(model).generate(dict.fromkeys(range(8), prompt), sampling).values():
+        ids = list(prompt)
+        for token, logprob in zip(generation.token_ids, generation.logprobs, strict=True):
+            probability = nucleus(torch.softmax(plain_logits(model, ids).double() / temperature, -1), top_p)
+            assert logprob == pytest.approx(float(probability[token].log()), abs=TOLERANCE)
+            ids.append(token)
+
+
+def nucleus(probability: torch.Tensor, top_p: float) -> torch.Tensor:
+    """The smallest set of tokens with at least `top_p`, renormalised; written out, one token at a time."""
+    kept, mass = torch.zeros_like(probability), 0.0
+    for token in sorted(range(len(probability)), key=lambda token: -float(probability[token])):
+        if mass >= top_p:
+            break
+        kept[token] = probability[token]
+        mass += float(probability[token])
+    return kept / kept.sum()
+
+
+def test_sample_keeps_exactly_the_nucleus():
+    probability = torch.tensor([[0.05, 0.4, 0.3, 0.25]])
+    generator = torch.Generator().manual_seed(0)
+    sampling = Sampling(max_new_tokens=1, top_p=0.65)
+    drawn = [sample(probability.log(), sampling, generator) for _ in range(200)]
+    assert {int(token) for token, _ in drawn} == {1, 2}
+    for token, logprob in drawn:
+        assert float(logprob.exp()) == pytest.approx({1: 4 / 7, 2: 3 / 7}[int(token)], abs=1e-6)
+
+
+def test_sample_draws_with_the_right_frequencies():
+    logits = torch.tensor([0.0, 1.0, -1.0]).expand(4000, 3)
+    token, _ = sample(logits, Sampling(max_new_tokens=1, temperature=0.5), torch.Generator().manual_seed(3))
+    share = torch.bincount(token, minlength=3) / 4000
+    expected = torch.softmax(torch.tensor([0.0, 2.0, -2.0]), -1)
+    assert torch.allclose(share, expected, atol=0.03)  # four standard errors: 4 * sqrt(0.12 * 0.88 / 4000) = 0.02
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [[1, 2, 3], [1, 2, 3, 4], [1, 2, 9, 4, 5, 6, 7, 8], [2, 2, 3, 4, 5, 6, 7, 8]],
+    ids=["shorter", "nothing new", "differs at its end", "differs at its start"],
+)
+def test_a_conversation_that_does_not_extend_is_a_fault(prompt):
+    engine = LocalEngine(make_model())
+    sampling = Sampling(max_new_tokens=1, temperature=0.0)
+    engine.generate({0: [1, 2, 3, 4], 1: [1]}, sampling)
+    with pytest.raises(EngineFault, match=r"conversation 0 must extend the 4 tokens"):
+        engine.generate({1: [1, 2, 3], 0: prompt}, sampling)
+
+
+def test_an_engine_works_on_after_a_fault():
+    model = make_model()
+    engine, sampling = LocalEngine(model), Sampling(max_new_tokens=3, temperature=0.0)
+    engine.generate({0: [1, 2], 1: [3]}, sampling)
+    with pytest.raises(EngineFault):
+        engine.generate({0: [1, 2], 2: [3, 4]}, sampling)
+    engine.close([0, 1, 2])
+    with pytest.raises(EngineFault):
+        engine.generate({0: []}, sampling)
+    got = engine.generate({5: [4, 4], 0: [1, 2]}, sampling)
+    assert got[0].token_ids == plain_greedy(model, [1, 2], 3)[0]
+    assert got[5].token_ids == plain_greedy(model, [4, 4], 3)[0]
+
+
+def test_no_prompts_no_generations():
+    assert LocalEngine(make_model()).generate({}, Sampling(max_new_tokens=1)) == {}
+
+
+def test_after_close_a_change_of_weights_takes_effect():
+    model, other = make_model(seed=0), make_model(seed=1)
+    engine, sampling = LocalEngine(model), Sampling(max_new_tokens=5, temperature=0.0)
+    engine.generate({0: [1, 2, 3, 4]}, sampling)
+    model.load_state_dict(other.state_dict())
+    engine.close()
+    again = engine.generate({0: [1, 2, 3, 4]}, sampling)
+    assert again == LocalEngine(other).generate({0: [1, 2, 3, 4]}, sampling)
+    assert again[0].token_ids == plain_greedy(other, [1, 2, 3, 4], 5)[0]
+
+
+def test_generation_leaves_the_model_trainable():
+    model = make_model()
+    LocalEngine(model).generate({0: [1, 2]}, Sampling(max_new_tokens=2))
+    model(input_ids=torch.tensor([[1, 2]])).logits.sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())

@@ -1,0 +1,73 @@
+"""Rollouts on disk."""
+
+import pyarrow.parquet as pq
+import pytest
+from tests.toys import trajectory
+
+from turnwise.rollout.record import SCHEMA, Trajectory, Turn, rows, write_rollouts
+from turnwise.train.loop import _recorded
+
+
+def some_trajectories() -> list[Trajectory]:
+    return [
+        Trajectory(
+            0,
+            "a",
+            [
+                Turn("first", ("key", 1), [1, 2], [3, 4], [-0.5, -0.25], "go north", False, 0.0, True),
+                Turn("zweite ✓", "k", [5], [6], [-1.0], "", True, 1.5, False),
+            ],
+            success=True,
+            ended="terminated",
+        ),
+        Trajectory(0, "a", ended="failed", failure="environment: OSError: gone at step:3"),
+        Trajectory(1, "b", [Turn("third", "k", [7], [8], [-2.0], "look", False)], ended="context"),
+    ]
+
+
+def test_a_round_trip_keeps_every_value(tmp_path):
+    trajectories, path = some_trajectories(), tmp_path / "new" / "step-000001.parquet"
+    write_rollouts(path, trajectories, {})
+    assert pq.read_table(path).to_pylist() == rows(trajectories)
+    assert pq.read_schema(path).equals(SCHEMA)
+
+
+def test_a_failed_trajectory_without_turns_leaves_a_row_with_its_cause():
+    row = rows(some_trajectories())[2]
+    assert (row["trajectory"], row["turn"], row["response_ids"]) == (1, 0, [])
+    assert (row["ended"], row["failure"]) == ("failed", "environment: OSError: gone at step:3")
+
+
+def test_credit_columns_have_gaps_where_there_is_no_credit(tmp_path):
+    trajectories, path = some_trajectories(), tmp_path / "r.parquet"
+    write_rollouts(path, trajectories, {"advantage": [1.0, -1.0, None, 0.5]})
+    assert pq.read_table(path).column("advantage").to_pylist() == [1.0, -1.0, None, 0.5]
+
+
+def test_credit_of_usable_trajectories_finds_its_rows():
+    import numpy as np
+
+    trajectories = [
+        trajectory(0, ([1], [2]), ([3], [4])),
+        trajectory(0, ([1], [2]), failure="environment: gone"),
+        Trajectory(0, "0", ended="failed", failure="environment: gone"),
+        Trajectory(1, "1", ended="context"),
+        trajectory(1, ([1], [2])),
+    ]
+    recorded = _recorded(trajectories, {"advantage": np.array([1.0, 2.0, 3.0])})
+    assert recorded == {"advantage": [1.0, 2.0, None, None, None, 3.0]}
+    assert len(rows(trajectories)) == 6
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path):
+    path = tmp_path / "r.parquet"
+    write_rollouts(path, some_trajectories(), {})
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match="length"):
+        write_rollouts(path, some_trajectories(), {"advantage": [1.0]})
+    assert path.read_bytes() == before
+
+
+def test_nothing_but_the_file_is_left(tmp_path):
+    write_rollouts(tmp_path / "r.parquet", some_trajectories(), {})
+    assert [path.name for path in tmp_path.iterdir()] == ["r.parquet"]

@@ -1,0 +1,166 @@
+"""The configuration: what is wrong is said in one line, with what may have been meant."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from turnwise.config import Config, load_config, override_config, parse_config
+from turnwise.errors import ConfigError
+from turnwise.train.step import make_credit
+
+RECIPES = sorted(Path(__file__).parents[1].glob("recipes/*.toml"))
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_is_valid(recipe):
+    config = load_config(recipe)
+    assert config.run.name == recipe.stem
+    assert parse_config(json.loads(config.model_dump_json())) == config
+
+
+@pytest.fixture
+def recipe(tmp_path) -> Path:
+    path = tmp_path / "mine.toml"
+    path.write_text('method = "grpo"\n[run]\nsteps = 7\n[environment]\noptions = { size = "tiny" }\n')
+    return path
+
+
+def test_a_run_is_named_after_its_recipe_unless_it_has_a_name(recipe):
+    assert load_config(recipe).run_folder == Path("runs/mine")
+    assert load_config(recipe, ["run.name=other", "run.folder=/data"]).run_folder == Path("/data/other")
+
+
+def test_overrides_win_in_their_order(recipe):
+    config = load_config(recipe, ["run.steps=8", "run.steps=9", "environment.options.num_train=5", "update.kl=1e-3"])
+    assert (config.run.steps, config.update.kl) == (9, 0.001)
+    assert config.environment.options == {"size": "tiny", "num_train": 5}
+
+
+@pytest.mark.parametrize(
+    ("override", "value"),
+    [
+        ("environment.name=household", "household"),
+        ("environment.name='household'", "household"),
+        ("environment.name = household", "household"),
+        ("environment.name=module:factory", "module:factory"),
+        ("environment.name=a=b", "a=b"),
+        ("environment.name=", ""),
+    ],
+)
+def test_bare_words_are_texts(override, value):
+    assert load_config(None, [override]).environment.name == value
+
+
+@pytest.mark.parametrize(
+    ("override", "where"),
+    [
+        ("rune.steps=3", r"unknown key 'rune'. Did you mean 'run'\?"),
+        ("run.stepz=3", r"unknown key 'run.stepz'. Did you mean 'steps'\?"),
+        ("zzz=red", r"unknown key 'zzz'. Known: aem, checkpoint, "),
+        ("run.steps=many", r'run.steps: .*integer.*, got "many"'),
+        ("run.steps=2.5", r"run.steps: .*integer.*, got 2.5"),
+        ("run.steps=-1", r"run.steps: .*greater than or equal to 0, got -1"),
+        ("run.seed=-1", r"run.seed: .*greater than or equal to 0, got -1"),
+        ("rollout.top_p=1.5", r"rollout.top_p: .*less than or equal to 1, got 1.5"),
+        ("update.learning_rate=0", r"update.learning_rate: .*greater than 0, got 0"),
+        ("update.learning_rate=nan", r"update.learning_rate: .*finite number"),
+        ("update.entropy_bonus=inf", r"update.entropy_bonus: .*finite number"),
+        ("update.aggregate=mean", r"update.aggregate: .*'token-mean'.*, got \"mean\""),
+        ("aem=perhaps", r'aem: .*boolean.*, got "perhaps"'),
+        ("run=3", r"run: .*, got 3"),
+        ("environment.options=3", r"environment.options: .*, got 3"),
+        ("run.steps.more=3", "steps is a value, not a section"),
+        ("environment.options.size.x=3", "size is a value, not a section"),
+        ("model.hidden_size=20", r"hidden_size=20 must be a multiple of 2 \* num_heads=8"),
+        ("method=gippo", r"unknown method 'gippo'. Did you mean 'gigpo'\?"),
+        ("method=3", r"method: .*, got 3"),
+        ("method.discount=0.5", r"method 'grpo' has no option 'discount'"),
+        ("method.temperature=hot", r"method option aem.temperature='hot': expected float"),
+        ("method.temperature=true", r"method option aem.temperature=True: expected float"),
+        ("run.steps", "override 'run.steps' is not of the form section.key=value"),
+        ("=3", "is not of the form section.key=value"),
+        (".=3", "unknown key"),
+    ],
+)
+def test_what_is_wrong_is_one_clear_line(recipe, override, where):
+    with pytest.raises(ConfigError, match=where) as caught:
+        load_config(recipe, [override])
+    assert "\n" not in str(caught.value)
+    assert "pydantic" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("run = ", "mine.toml is no valid TOML: "),
+        ("run = 3", "run: .*, got 3"),
+        ("steps = 3", r"unknown key 'steps'"),
+        ("[run]\nstep = 3", r"unknown key 'run.step'. Did you mean 'steps'\?"),
+        ("\xff", "no valid TOML"),
+    ],
+)
+def test_a_wrong_recipe_is_one_clear_line(recipe, text, where):
+    recipe.write_bytes(text.encode("latin-1"))
+    with pytest.raises(ConfigError, match=where) as caught:
+        load_config(recipe)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_recipe_names_one_that_is_there(recipe):
+    with pytest.raises(
+        ConfigError, match=r"cannot read the recipe .*/mime.toml: No such file .* Did you mean 'mine.toml'\?"
+    ):
+        load_config(recipe.with_name("mime.toml"))
+    with pytest.raises(ConfigError, match="cannot read the recipe"):
+        load_config(recipe.parent / "nowhere" / "mine.toml")
+    with pytest.raises(ConfigError, match=r"cannot read the recipe .*: Is a directory"):
+        load_config(recipe.parent)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "name"),
+    [
+        ([], "aem(grpo(convention='turnwise'), temperature=1.0, scope='group', min_range=0.1, shuffle=False)"),
+        (["aem=false"], "grpo(convention='turnwise')"),
+        (["aem=false", "method=gigpo"], "gigpo(discount=0.95, weight=1.0, scale=True, convention='turnwise')"),
+        (["aem=false", "method=gigpo", "method.discount=0.5"], "gigpo(discount=0.5, weight=1.0, scale=True, convention='turnwise')"),
+        (["aem=false", "method.name=rloo"], "rloo(convention='turnwise')"),
+        (["method.temperature=0.5"], "aem(grpo(convention='turnwise'), temperature=0.5, scope='group', min_range=0.1, shuffle=False)"),
+        (["method=rloo", "method.scope=batch"], "aem(rloo(convention='turnwise'), temperature=1.0, scope='batch', min_range=0.1, shuffle=False)"),
+        (["method=aem", "aem=false"], "aem(grpo(convention='turnwise'), temperature=1.0, scope='group', min_range=0.1, shuffle=False)"),
+        (["method=reinforce", "method.temperature=2.0"], "aem(reinforce(discount=1.0), temperature=2.0, scope='group', min_range=0.1, shuffle=False)"),
+    ],
+)  # fmt: skip
+def test_overrides_of_the_method_do_what_they_say(recipe, overrides, name):
+    assert make_credit(load_config(recipe, overrides)).name == f"chain({name}, add_penalty(weight=1.0))"
+
+
+def test_an_option_of_aem_without_aem_is_said_so(recipe):
+    with pytest.raises(
+        ConfigError, match=r"method 'grpo' has no option 'temperature'; it belongs to aem, which is off"
+    ):
+        load_config(recipe, ["aem=false", "method.temperature=0.5"])
+
+
+def test_a_configuration_is_frozen_and_survives_its_own_dump():
+    config = load_config(None, ["method=gigpo", "method.discount=0.5", "run.folder=/data"])
+    assert parse_config(config.model_dump(mode="json")) == config
+    with pytest.raises(ValueError, match="frozen"):
+        config.run.steps = 3  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_overriding_a_configuration_leaves_it_alone():
+    config = Config()
+    assert override_config(config, ["run.steps=3"]).run.steps == 3
+    assert config.run.steps == 60
+    assert override_config(config, []) == config
+
+
+def test_every_key_is_documented():
+    for name, section in Config.model_fields.items():
+        fields = getattr(section.annotation, "model_fields", {})
+        for key, field in fields.items():
+            plain = key in ("hidden_size", "num_layers", "num_heads", "max_context", "tie_embeddings", "temperature",
+                            "top_p", "learning_rate", "weight_decay", "max_grad_norm", "clip_low", "clip_high")  # fmt: skip
+            assert field.description or plain or name == "method", f"{name}.{key}"

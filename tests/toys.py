@@ -1,0 +1,129 @@
+"""Toy worlds, tiny policies, a scripted engine and small configurations for the tests of the trainer."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from turnwise.config import Config, TinyModelConfig, parse_config
+from turnwise.environments.base import Step
+from turnwise.policy import Policy, tiny_policy
+from turnwise.rollout.engine import Generation, Sampling
+from turnwise.rollout.record import Trajectory, Turn
+
+COLORS = ("red", "green", "blue", "pink")
+
+
+class Colors:
+    """A world of `turns` turns: each names a color, and pays 1 for a response that starts with it."""
+
+    def __init__(self, seed: int, *, turns: int = 1):
+        self.seed, self.turns, self.played, self.won = seed, turns, 0, 0
+
+    @staticmethod
+    def words(**options: Any) -> list[str]:
+        return ["say", *COLORS]
+
+    @staticmethod
+    def demonstrate(task: int, *, noise: float, seed: int, turns: int = 1) -> list[str]:
+        return [Colors.color(task, turn) for turn in range(turns)]
+
+    @staticmethod
+    def color(seed: int, turn: int) -> str:
+        return COLORS[(seed + turn) % len(COLORS)]
+
+    def start(self) -> str:
+        return f"say {self.color(self.seed, 0)}"
+
+    def step(self, response: str) -> Step:
+        right = response.split()[:1] == [self.color(self.seed, self.played)]
+        self.played += 1
+        self.won += right
+        return Step(
+            observation=f"say {self.color(self.seed, self.played)}",
+            reward=float(right),
+            terminated=self.played == self.turns,
+            valid=response.split()[:1] != ["say"],
+            info={"success": self.won == self.turns},
+        )
+
+
+class Broken(Colors):
+    """Raises in every first step."""
+
+    def step(self, response: str) -> Step:
+        raise OSError("the game server is gone")
+
+
+class Mute:
+    """No words, no demonstrations: what a person writes first."""
+
+    def __init__(self, seed: int):
+        self.seed = seed
+
+    def start(self) -> str:
+        return "say red"
+
+    def step(self, response: str) -> Step:
+        return Step(observation="", terminated=True, info={"success": response == "red"})
+
+
+def color_policy(*, layers: int = 1, hidden: int = 16, seed: int = 0, spread: float = 8.0, context: int = 64) -> Policy:
+    """A random policy over the words of `Colors`; `spread` scales its output layer, so that it prefers some words."""
+    model = TinyModelConfig(hidden_size=hidden, num_layers=layers, num_heads=2, max_context=context)
+    policy = tiny_policy(Colors.words(), model, seed=seed)
+    with torch.no_grad():
+        output_layer(policy).weight.mul_(spread)
+    return policy
+
+
+def output_layer(policy: Policy) -> torch.nn.Linear:
+    layer = policy.model.get_output_embeddings()
+    assert isinstance(layer, torch.nn.Linear)
+    return layer
+
+
+def small_config(folder: Path, **sections: Any) -> Config:
+    """A run of `Colors` that takes about a second; sections are merged over it."""
+    data: dict[str, Any] = {
+        "run": {"folder": str(folder), "name": "run", "steps": 2, "threads": 1, "device": "cpu"},
+        "environment": {"name": "tests.toys:Colors", "success_reward": 1.0},
+        "model": {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "max_context": 64},
+        "warmstart": {"steps": 0},
+        "rollout": {"groups": 3, "group_size": 4, "max_new_tokens": 3},
+        "evaluate": {"episodes": 8, "final_episodes": 8},
+        "update": {"learning_rate": 0.01, "warmup_steps": 0},
+    }
+    for name, section in sections.items():
+        data[name] = {**data[name], **section} if isinstance(section, dict) and name in data else section
+    return parse_config(data)
+
+
+class ScriptedEngine:
+    """Answers with a function of conversation and turn; remembers what it was shown."""
+
+    def __init__(self, respond: Callable[[int, int], list[int]]):
+        self.respond = respond
+        self.calls: list[dict[int, list[int]]] = []
+        self.samplings: list[Sampling] = []
+        self.closed: list[list[int] | None] = []
+
+    def generate(self, prompts: Mapping[int, Sequence[int]], sampling: Sampling) -> dict[int, Generation]:
+        self.calls.append({number: list(ids) for number, ids in prompts.items()})
+        self.samplings.append(sampling)
+        turn = len(self.calls) - 1
+        answers = {number: self.respond(number, turn) for number in prompts}
+        return {
+            number: Generation(ids, [-0.5] * len(ids), ids[-1] not in sampling.stop_ids)
+            for number, ids in answers.items()
+        }
+
+    def close(self, conversations: Sequence[int] | None = None) -> None:
+        self.closed.append(None if conversations is None else list(conversations))
+
+
+def trajectory(group: int, *turns: tuple[list[int], list[int]], vocabulary: int = 9, **fields: Any) -> Trajectory:
+    """A trajectory of (prompt ids, response ids) turns."""
+    made = [Turn("o", "o", prompt, response, [-1.0] * len(response), "r", False) for prompt, response in turns]
+    return Trajectory(group, str(group), made, ended="terminated", **fields)

@@ -1,0 +1,86 @@
+"""The run folder: nothing in it is lost, a run is never overwritten."""
+
+import json
+
+import pytest
+from tests.toys import small_config
+
+from turnwise.errors import RunError
+from turnwise.train.folder import RunFolder, write_text
+
+
+def test_a_new_run_records_its_configuration_and_where_it_came_from(tmp_path):
+    config = small_config(tmp_path)
+    folder = RunFolder.create(config)
+    opened, same = RunFolder.open(folder.path)
+    assert same == config
+    assert opened.path == tmp_path / "run"
+    data = json.loads((folder.path / "config.json").read_text())
+    assert {"config", "created", "versions", "commit", "python", "cpus"} <= set(data)
+
+
+def test_an_existing_run_is_refused_and_left_alone(tmp_path):
+    folder = RunFolder.create(small_config(tmp_path))
+    before = {path: path.read_bytes() for path in folder.path.rglob("*")}
+    with pytest.raises(
+        RunError, match=r"never overwritten; continue it with `turnwise train --resume .*/run`, or .* run.name=run-2"
+    ):
+        RunFolder.create(small_config(tmp_path, run={"seed": 1}))
+    assert {path: path.read_bytes() for path in folder.path.rglob("*")} == before
+
+
+def test_a_file_in_the_way_is_refused(tmp_path):
+    (tmp_path / "run").write_text("mine")
+    with pytest.raises(RunError, match="never overwritten"):
+        RunFolder.create(small_config(tmp_path))
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(RunError, match="cannot create"):
+        RunFolder.create(small_config(tmp_path / "file"))
+
+
+@pytest.mark.parametrize("content", [None, "", "{", "[]", '{"config": {"run": {"stepz": 1}}}', '{"other": 1}'])
+def test_what_is_no_run_is_said_so(tmp_path, content):
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    with pytest.raises(RunError, match="no run folder" if content is None else "config.json is damaged"):
+        RunFolder.open(tmp_path)
+
+
+def test_metrics_are_read_back_without_a_cut_off_last_line(tmp_path):
+    folder = RunFolder.create(small_config(tmp_path))
+    assert folder.metrics() == []
+    records = [{"step": 0, "eval/success": 0.1}, {"step": 1, "x": 1e-9}, {"step": 2, "x": 3}]
+    for record in records:
+        folder.log(record)
+    assert folder.metrics() == records
+    whole = folder.metrics_path.read_bytes()
+    last = len(whole) - len(whole.splitlines()[-1]) - 1
+    for cut in range(last + 1, len(whole) - 1):  # a kill may cut anywhere in the last line
+        folder.metrics_path.write_bytes(whole[:cut])
+        assert folder.metrics() == records[:2]
+
+
+def test_rewind_drops_what_came_after_the_checkpoint(tmp_path):
+    folder = RunFolder.create(small_config(tmp_path))
+    for step in range(6):
+        folder.log({"step": step, "kind": "training"})
+        if step % 2 == 0:
+            folder.log({"step": step, "kind": "evaluation"})
+    folder.rollouts.mkdir()
+    for step in range(1, 6):
+        (folder.rollouts / f"step-{step:06d}.parquet").touch()
+    with folder.metrics_path.open("a") as file:
+        file.write('{"step": 6, "ki')
+    folder.rewind(2)
+    assert [(r["step"], r["kind"][0]) for r in folder.metrics()] == [(0, "t"), (0, "e"), (1, "t"), (2, "t"), (2, "e")]
+    assert sorted(path.name for path in folder.rollouts.iterdir()) == ["step-000001.parquet", "step-000002.parquet"]
+    folder.log({"step": 3})
+    assert folder.metrics()[-1] == {"step": 3}
+
+
+def test_replacing_a_file_leaves_nothing_else(tmp_path):
+    path = tmp_path / "a.json"
+    write_text(path, "old")
+    write_text(path, "new")
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]

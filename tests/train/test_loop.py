@@ -1,0 +1,333 @@
+"""The main path, end to end: it learns, it resumes as if never stopped, and it stops when it must."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from tests.toys import Colors, small_config
+
+from turnwise.environments.base import Step
+from turnwise.errors import ConfigError, RunError
+from turnwise.methods import METHODS
+from turnwise.train.checkpoint import checkpoints, latest_checkpoint, load_checkpoint
+from turnwise.train.display import Display
+from turnwise.train.folder import RunFolder
+from turnwise.train.loop import step_tasks, train
+from turnwise.transform import Transform, chain
+from turnwise.transforms import outcome_return
+
+ROOT = Path(__file__).parents[2]
+
+
+def metrics(folder: RunFolder) -> list[dict[str, Any]]:
+    """All but the times."""
+    return [{k: v for k, v in record.items() if not k.startswith("time/")} for record in folder.metrics()]
+
+
+def steps(folder: RunFolder) -> list[dict[str, Any]]:
+    return [record for record in metrics(folder) if "rollout/success" in record]
+
+
+def weights(folder: RunFolder) -> torch.Tensor:
+    policy = load_checkpoint(latest_checkpoint(folder))[1]
+    return torch.cat([p.detach().flatten() for p in policy.model.parameters()])
+
+
+def assert_same_run(one: RunFolder, other: RunFolder) -> None:
+    """Metrics, weights bit for bit, optimizer and rollouts."""
+    assert metrics(one) == metrics(other)
+    assert torch.equal(weights(one), weights(other))
+    states = [torch.load(latest_checkpoint(folder) / "state.pt", weights_only=True) for folder in (one, other)]
+    torch.testing.assert_close(states[0], states[1], rtol=0, atol=0)
+    names = [sorted(path.name for path in folder.rollouts.iterdir()) for folder in (one, other)]
+    assert names[0] == names[1]
+    for name in names[0]:
+        assert pq.read_table(one.rollouts / name).equals(pq.read_table(other.rollouts / name))
+
+
+def test_a_run_leaves_what_the_documentation_says(tmp_path):
+    shown = []
+
+    class Watching(Display):
+        def step(self, step, steps, metrics):
+            shown.append((step, steps))
+
+        def evaluation(self, step, metrics):
+            shown.append(("held-out", step))
+
+    config = small_config(tmp_path, run={"steps": 4}, evaluate={"every": 2}, checkpoint={"every": 3, "keep": 1})
+    folder = train(config, display=Watching())
+    assert shown == [("held-out", 0), (1, 4), (2, 4), ("held-out", 2), (3, 4), (4, 4), ("held-out", 4)]
+    assert [path.name for path in checkpoints(folder)] == ["step-000000", "step-000004"]
+    assert sorted(path.name for path in folder.rollouts.iterdir()) == [f"step-{n:06d}.parquet" for n in (1, 2, 3, 4)]
+    assert [record["step"] for record in folder.metrics()] == [0, 1, 2, 2, 3, 4, 4]
+    rows = pq.read_table(folder.rollouts / "step-000001.parquet").to_pylist()
+    assert len(rows) == 12
+    assert {"entropy", "alpha", "advantage"} <= set(rows[0])
+    assert not [path for path in folder.path.rglob("*") if ".tmp" in path.name]
+
+
+def test_a_policy_learns(tmp_path):
+    config = small_config(
+        tmp_path, run={"steps": 20}, model={"hidden_size": 32}, rollout={"groups": 16, "group_size": 8}
+    )
+    folder = train(config)
+    success = [record["rollout/success"] for record in steps(folder)]
+    assert sum(success[:3]) / 3 < 0.3  # four colors, and a word at random before that
+    assert sum(success[-3:]) / 3 > 0.8
+    held_out = [record["eval/success"] for record in metrics(folder) if "eval/success" in record]
+    assert held_out[0] < 0.5 < 0.9 < held_out[-1]
+
+
+def test_household_games_run(tmp_path):
+    config = small_config(
+        tmp_path,
+        environment={"name": "household", "max_steps": 8, "options": {"size": "tiny", "num_train": 20, "num_valid": 4}},
+        warmstart={"steps": 3, "games": 8, "batch_size": 4},
+        model={"max_context": 512},
+        rollout={"groups": 2, "group_size": 3, "max_new_tokens": 8},
+        method="gigpo",
+    )
+    folder = train(config)
+    assert len(steps(folder)) == 2
+    for record in steps(folder):
+        assert record["rollout/failed_frac"] == 0
+        assert record["rollout/turns"] > 1
+        assert record["credit/mismatch_max"] < 1e-4
+    assert any(name.startswith("eval/success/") for record in folder.metrics() for name in record)
+
+
+def running_mean() -> Transform:
+    """A method with state: the reward less its mean over all steps so far."""
+
+    def update(credit_R, state, batch):
+        total, count = state["total"] + credit_R.sum(), state["count"] + len(credit_R)
+        return credit_R - total / count, {"total": total, "count": count}
+
+    baseline = Transform("running mean", update, init=lambda: {"total": 0.0, "count": 0})
+    return chain(outcome_return(), baseline)
+
+
+@pytest.mark.parametrize("method", ["grpo", "running_mean"])
+def test_a_run_that_was_interrupted_goes_on_as_if_it_never_was(tmp_path, monkeypatch, method):
+    monkeypatch.setitem(METHODS, "running_mean", running_mean)
+    settings: dict[str, Any] = {
+        "method": method,
+        "aem": method == "grpo",
+        "environment": {"options": {"turns": 2}},
+        "evaluate": {"every": 3},
+        "checkpoint": {"every": 3},
+        "update": {"epochs": 2, "mini_batches": 2, "kl": 0.1, "learning_rate": 0.01, "warmup_steps": 4},
+    }
+    whole = train(small_config(tmp_path / "whole", run={"steps": 6}, **settings))
+    half = small_config(tmp_path / "half", run={"steps": 3}, **settings)
+    train(half)
+    longer = small_config(tmp_path / "half", run={"steps": 6}, **settings)
+    assert_same_run(train(longer, resume=half.run_folder), whole)
+    assert len(steps(whole)) == 6
+    assert steps(whole)[-1]["update/kl_reference"] > 0
+
+
+KILLED = """
+import os, signal
+from pathlib import Path
+from tests.toys import small_config
+from turnwise.train.display import Display
+from turnwise.train.loop import train
+
+class Deadly(Display):
+    def step(self, step, steps, metrics):
+        if step == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+train(small_config(Path({folder!r}), run={{"steps": 6}}, checkpoint={{"every": 2}}), display=Deadly())
+"""
+
+
+def test_a_run_that_was_killed_goes_on_as_if_it_never_was(tmp_path):
+    whole = train(small_config(tmp_path / "whole", run={"steps": 6}, checkpoint={"every": 2}))
+    script = KILLED.format(folder=str(tmp_path / "killed"))
+    killed = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    folder, config = RunFolder.open(tmp_path / "killed" / "run")
+    assert [record["step"] for record in folder.metrics()] == [0, 1, 2, 3, 4, 5]
+    assert latest_checkpoint(folder).name == "step-000004"
+    with folder.metrics_path.open("a") as file:
+        file.write('{"step": 6, "rollo')  # as if in the middle of a line
+    (folder.checkpoints / ".step-000006.tmp").mkdir()
+    assert_same_run(train(config, resume=folder.path), whole)
+
+
+def test_a_run_that_was_killed_at_its_first_evaluation_makes_up_for_it(tmp_path):
+    class Deadly(Display):
+        def evaluation(self, step, metrics):
+            raise KeyboardInterrupt
+
+    config = small_config(tmp_path / "killed")
+    with pytest.raises(KeyboardInterrupt):
+        train(config, display=Deadly())
+    RunFolder(config.run_folder).metrics_path.unlink()
+    assert_same_run(train(config, resume=config.run_folder), train(small_config(tmp_path / "whole")))
+
+
+def test_a_finished_run_has_nothing_to_go_on_with(tmp_path):
+    config = small_config(tmp_path)
+    before = metrics(train(config))
+    assert metrics(train(config, resume=config.run_folder)) == before
+
+
+def test_a_damaged_checkpoint_can_be_removed(tmp_path):
+    config = small_config(tmp_path, run={"steps": 4}, checkpoint={"every": 2})
+    folder = train(config)
+    done, final = metrics(folder), weights(folder)
+    (latest_checkpoint(folder) / "model.safetensors").write_bytes(b"")
+    with pytest.raises(RunError, match=r"step-000004 is damaged .* remove it"):
+        train(config, resume=folder.path)
+    assert metrics(folder) == done  # and nothing was rewound
+    for path in latest_checkpoint(folder).iterdir():
+        path.unlink()
+    latest_checkpoint(folder).rmdir()
+    train(config, resume=folder.path)
+    assert metrics(folder) == done
+    assert torch.equal(weights(folder), final)
+
+
+def test_an_existing_run_is_refused_before_anything_is_done(tmp_path):
+    config = small_config(tmp_path, environment={"name": "tests.toys:Broken"})
+    config.run_folder.mkdir(parents=True)
+    with pytest.raises(RunError, match="never overwritten"):
+        train(config)
+    assert not list(config.run_folder.iterdir())
+
+
+def test_a_world_that_always_fails_stops_the_run_with_its_cause(tmp_path):
+    config = small_config(tmp_path, run={"steps": 50}, environment={"name": "tests.toys:Broken"})
+    with pytest.raises(RunError, match=r"10 steps in a row.*OSError: the game server is gone at step:\d+"):
+        train(config)
+    folder = RunFolder(config.run_folder)
+    assert len(steps(folder)) == 10
+    assert all(record["rollout/failed_frac"] == 1 for record in steps(folder))
+    rows = pq.read_table(folder.rollouts / "step-000010.parquet").to_pylist()
+    assert all("OSError" in row["failure"] for row in rows)
+
+
+def test_a_context_without_room_stops_the_run_with_its_cause(tmp_path):
+    config = small_config(tmp_path, run={"steps": 50}, rollout={"max_new_tokens": 62})
+    with pytest.raises(RunError, match=r"10 steps in a row.*max_context=64.*max_new_tokens=62"):
+        train(config)
+
+
+class Fragile(Colors):
+    """Every third game breaks."""
+
+    def step(self, response: str) -> Step:
+        if self.seed % 3 == 0:
+            raise ConnectionError("lost")
+        return super().step(response)
+
+
+def test_some_failures_are_counted_and_not_the_end(tmp_path):
+    config = small_config(tmp_path, environment={"name": "tests.train.test_loop:Fragile"}, rollout={"groups": 12})
+    folder = train(config)
+    assert len(steps(folder)) == 2
+    assert all(0 < record["rollout/failed_frac"] < 1 for record in steps(folder))
+    row = next(r for r in pq.read_table(folder.rollouts / "step-000001.parquet").to_pylist() if r["failure"])
+    assert (row["ended"], row["advantage"]) == ("failed", None)
+    assert "ConnectionError: lost" in row["failure"]
+
+
+def test_a_suite_without_tasks_is_said_so(tmp_path):
+    config = small_config(tmp_path, environment={"name": "tests.train.test_loop:NoTasks"})
+    with pytest.raises(ConfigError, match=r"split 'train' of environment .*NoTasks.* has no tasks"):
+        train(config)
+    assert not config.run_folder.exists()
+
+
+class NoTasks:
+    def __init__(self, config):
+        pass
+
+    def tasks(self, split: str) -> list:
+        return []
+
+
+def test_an_unknown_device_is_said_so_before_a_run_begins(tmp_path):
+    config = small_config(tmp_path, run={"device": "gpu"})
+    with pytest.raises(ConfigError, match=r"run.device='gpu'"):
+        train(config)
+    assert not config.run_folder.exists()
+
+
+@pytest.mark.parametrize("aem", [True, False])
+@pytest.mark.parametrize("method", ["grpo", "dr_grpo", "rloo", "reinforce", "gigpo"])
+def test_every_method_runs(tmp_path, method, aem):
+    config = small_config(
+        tmp_path, run={"steps": 1}, aem=aem, environment={"options": {"turns": 2}},
+        method={"name": method, **({"min_range": 0.0} if aem else {})},  # a random policy's entropies differ little
+        update={"aggregate": "constant" if method == "dr_grpo" else "token-mean"},
+    )  # fmt: skip
+    [record] = steps(train(config))
+    assert record["credit/mismatch_max"] < 1e-4  # behaviour and scoring are the same weights
+    assert record["update/grad_norm"] > 0
+    assert (record["credit/alpha_min"] < 1 < record["credit/alpha_max"]) == aem
+
+
+@pytest.mark.parametrize("options", [{"temperature": 2.0}, {"shuffle": True, "seed": 3}, {"scope": "batch"}], ids=str)
+def test_the_recorded_coefficient_is_the_one_applied(tmp_path, options):
+    tables = []
+    for aem, method in ((False, {"name": "grpo"}), (True, {"name": "grpo", "min_range": 0.0, **options})):
+        config = small_config(
+            tmp_path / str(aem), run={"steps": 1}, aem=aem, method=method, rollout={"groups": 8},
+            environment={"invalid_penalty": 0.0},
+        )  # fmt: skip
+        table = pq.read_table(train(config).rollouts / "step-000001.parquet")
+        tables.append({name: table.column(name).to_numpy() for name in ("alpha", "advantage")})
+    plain, modulated = tables
+    np.testing.assert_array_equal(plain["alpha"], 1)
+    np.testing.assert_allclose(modulated["advantage"], modulated["alpha"] * plain["advantage"], atol=1e-9)
+    assert np.abs(modulated["advantage"] - plain["advantage"]).max() > 0.05
+
+
+@pytest.mark.parametrize(
+    "update",
+    [{"kl": 0.1}, {"entropy_bonus": 0.01}, {"epochs": 2, "mini_batches": 2}, {"max_tokens": 20}],
+    ids=str,
+)
+def test_every_kind_of_update_runs(tmp_path, update):
+    config = small_config(tmp_path, update={"learning_rate": 0.01, **update})
+    folder = train(config)
+    records = steps(folder)
+    assert len(records) == 2
+    for name in ("kl", "kl_old"):
+        assert all(abs(record.get(f"update/{name}", 0)) < 10 for record in records)
+    assert (records[1]["update/kl_reference"] > 0) == ("kl" in update)
+    assert records[1]["credit/mismatch_max"] < 1e-4
+
+
+def test_the_reference_is_the_policy_before_training(tmp_path):
+    config = small_config(tmp_path, run={"steps": 3}, update={"kl": 0.1}, checkpoint={"every": 1, "keep": 1})
+    folder = train(config)
+    first = checkpoints(folder)[0]
+    assert first.name == "step-000000"
+    for path in first.iterdir():
+        path.unlink()
+    first.rmdir()
+    with pytest.raises(RunError, match="no checkpoint of step 0"):
+        train(small_config(tmp_path, run={"steps": 4}, update={"kl": 0.1}), resume=folder.path)
+
+
+def test_tasks_walk_through_all_before_one_comes_again():
+    tasks = list(range(10))
+    walk = [step_tasks(tasks, step, groups=4, seed=1) for step in range(1, 6)]
+    flat = [task for chosen in walk for task in chosen]
+    assert sorted(flat[:10]) == tasks
+    assert sorted(flat[10:20]) == tasks
+    assert flat[:10] != flat[10:20]
+    assert step_tasks(tasks, 3, groups=4, seed=1) == walk[2]
+    assert step_tasks(tasks, 3, groups=4, seed=2) != walk[2]
