@@ -19,7 +19,9 @@ def test_the_code_of_a_page_runs_and_prints_what_it_says(page: Path) -> None:
         output = io.StringIO()
         with contextlib.redirect_stdout(output):
             exec(compile(block, str(page), "exec"), namespace)
-        promised = [line.split("  # ", 1)[1] for line in block.splitlines() if line.startswith("print") and "  # " in line]
+        promised = [
+            line.split("  # ", 1)[1] for line in block.splitlines() if line.startswith("print") and "  # " in line
+        ]
         printed = output.getvalue()
         for text in promised:
             assert text in printed, f"{page.name} promises {text!r}, got:\n{printed}"

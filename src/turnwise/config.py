@@ -82,7 +82,9 @@ class WarmStartConfig(_Config):
     learning_rate: float = pydantic.Field(default=3e-3, gt=0)
     """Peak; warms up for 5 % of the steps and falls to 0 by a cosine."""
     noise: float = pydantic.Field(default=0.1, ge=0, le=1)
-    """Share of random admissible actions in the demonstrations; they are played, not imitated."""
+    """Share of stumbles in the demonstrations: other admissible actions, and misspoken ones."""
+    imitate_noise: bool = False
+    """Imitate the stumbles too, as one must with a fallible demonstrator; otherwise they are played only."""
     observation_weight: float = pydantic.Field(default=0.3, ge=0)
     """Weight of the language-model loss on observation tokens."""
 

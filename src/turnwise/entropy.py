@@ -10,10 +10,11 @@ Three facts of arXiv 2605.00425, each a function here and a test in `tests/theor
     opposite. This assumes a small step and a fixed distribution of states.
 3.  exp(-temperature * h), normalised, is the solution of an entropy-regularised choice among responses.
 
-Caution. The sum of token entropies is often used in place of the surprisal as the less noisy estimator of H_resp. It has the
-same mean, but its variance is not smaller in general. Counter-example: a first token with probabilities (0.1, 0.9), the rare
-one ends the response, the common one is followed by one of 9 equally likely ends. Every response has probability 0.1, so S is
-constant (variance 0), while the sum of token entropies has variance 0.1 * 0.9 * log(9)^2 = 0.4345.
+Caution. The sum of token entropies is often used in place of the surprisal as the less noisy estimator of H_resp. It
+has the same mean, but its variance is not smaller in general. Counter-example: a first token with probabilities (0.1,
+0.9), the rare one ends the response, the common one is followed by one of 9 equally likely ends. Every response has
+probability 0.1, so S is constant (variance 0), while the sum of token entropies has variance 0.1 * 0.9 * log(9)^2 =
+0.4345.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,8 +34,8 @@ Probabilities = Float[np.ndarray, " Y"]
 class TreePolicy:
     """A policy over token sequences of variable length, written out in full.
 
-    A response is complete after `END`, or at a prefix without a distribution (the length limit). Responses of probability 0
-    are left out.
+    A response is complete after `END`, or at a prefix without a distribution (the length limit). Responses of
+    probability 0 are left out.
 
         >>> policy = TreePolicy({(): [0.5, 0.5], (1,): [0.25, 0.75]})
         >>> policy.responses
@@ -55,7 +56,7 @@ class TreePolicy:
             raise ValueError("a policy needs a distribution for its first token, at prefix ()")
         for prefix, probability_V in self.tokens.items():
             if probability_V.min() < 0.0 or abs(probability_V.sum() - 1.0) > 1e-12:
-                raise ValueError(f"the probabilities after {prefix} are negative or sum to {probability_V.sum()}, not 1")
+                raise ValueError(f"probabilities after {prefix} are negative or sum to {probability_V.sum()}, not 1")
             before = self.tokens.get(prefix[:-1], ())
             if prefix and (END in prefix or prefix[-1] >= len(before)):
                 raise ValueError(f"prefix {prefix} cannot be reached: it passes an end or an unknown token")
@@ -131,20 +132,19 @@ def fisher_rao_drift(probability_Y: Probabilities, sampled: int, advantage: floa
 def logit_drift(probability_Y: Probabilities, sampled: int, advantage: float) -> float:
     """Rate of entropy under the plain gradient of `A log pi(sampled)` in the logits of whole responses.
 
-    `D = -A (pi_a (log pi_a + H) - sum_y pi_y^2 (log pi_y + H))`: another number than Fisher-Rao's, and for a response that is a
-    little likelier than the typical one another sign. PPO with Adam follows neither exactly.
+    `D = -A (pi_a (log pi_a + H) - sum_y pi_y^2 (log pi_y + H))`: another number than Fisher-Rao's, and for a response
+    that is a little likelier than the typical one another sign. PPO with Adam follows neither exactly.
     """
     relative_Y = np.log(probability_Y) + _entropy(probability_Y)
-    return float(
-        -advantage * (probability_Y[sampled] * relative_Y[sampled] - (probability_Y**2 * relative_Y).sum())
-    )
+    return float(-advantage * (probability_Y[sampled] * relative_Y[sampled] - (probability_Y**2 * relative_Y).sum()))
 
 
 def entropy_regularized_weights(cost_Y: Probabilities, *, temperature: float) -> Probabilities:
     """The weights `w` on the simplex that minimise `sum_y w_y cost_y + (1 / temperature) sum_y w_y log w_y`.
 
-    Stationarity of the Lagrangian gives the exponential map, `w_y = exp(-temperature * cost_y) / sum(exp(-temperature * cost))`.
-    Times the number of responses it is AEM's coefficient.
+    Stationarity of the Lagrangian gives the exponential map,
+    `w_y = exp(-temperature * cost_y) / sum(exp(-temperature * cost))`. Times the number of responses it is AEM's
+    coefficient.
 
     Args:
         cost_Y: Cost of each response, AEM's min-max normalised entropy.

@@ -30,7 +30,7 @@ class Demonstrated(NamedTuple):
 
     Attributes:
         response: What was played.
-        imitate: Whether it is the expert's choice (noise is played, not imitated).
+        imitate: Whether it is the expert's choice, rather than noise.
     """
 
     response: str
@@ -94,23 +94,27 @@ class _Alfworld:
         turns: list[Demonstrated] = []
         while not engine.won and len(turns) < self._config.max_steps:
             advice = expert.act(engine.observation, engine.admissible, turns[-1].response if turns else None)
-            played = advice
-            if rng.random() < noise:
-                useful = [command for command in engine.admissible if command != "help"]  # its text is long and never needed
-                played = rng.choice(useful) if rng.random() < 0.5 else _misspeak(advice, game, rng)
+            played = _stumble(advice, engine, rng) if rng.random() < noise else advice
             turns.append(Demonstrated(played, played == advice))
             engine.step(played)
         return turns if engine.won else None
 
 
-def _misspeak(command: str, game: Game, rng: random.Random) -> str:
-    """Name a wrong thing or number, as a learner does; demonstrations show how play goes on after "Nothing happens."."""
-    words = command.split()
+def _stumble(advice: str, engine: Engine, rng: random.Random) -> str:
+    """What a learner might say instead: another admissible command, or the right one with a wrong word.
+
+    The second kind shows how play goes on after "Nothing happens.", which an expert never hears.
+    """
+    if rng.random() < 0.5:
+        return rng.choice(
+            [command for command in engine.admissible if command != "help"]
+        )  # its text is long, and no help
+    words = advice.split()
     place = rng.randrange(1, len(words)) if len(words) > 1 else 0
     if words[place].isdigit():
         words[place] = str(rng.randint(1, 3))
     else:
-        words[place] = rng.choice([*game.receptacles, *game.things]).type.lower()
+        words[place] = rng.choice([*engine.world.game.receptacles, *engine.world.game.things]).type.lower()
     return " ".join(words)
 
 

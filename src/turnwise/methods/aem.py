@@ -50,6 +50,6 @@ def aem(
     return published(
         chain(base, modulate),
         name,
-        gradient=base.gradient if temperature == 0.0 else Gradient("biased", reason=reason),
+        gradient=(base.gradient if temperature == 0.0 else None) or Gradient("biased", reason=reason),
         reference=Reference("Adaptive Entropy Modulation (AEM)", "2605.00425"),
     )

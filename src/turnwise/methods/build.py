@@ -38,10 +38,12 @@ def _options(without: str, constructor: Any) -> dict[str, inspect.Parameter]:
 
 def _construct(name: str, constructor: Any, options: Mapping[str, Any]) -> Transform:
     """Call the constructor, checking that numbers are numbers, which a recipe may get wrong."""
+    checked: dict[str, Any] = {}
     for option, value in options.items():
         default = inspect.signature(constructor).parameters[option].default
-        kinds = (int, float) if isinstance(default, float) else type(default)
-        wrong_bool = isinstance(value, bool) and not isinstance(default, bool)
-        if default is not None and (wrong_bool or not isinstance(value, kinds)):
+        if isinstance(default, float) and type(value) is int:
+            value = float(value)
+        if default is not None and type(value) is not type(default):
             raise ConfigError(f"method option {name}.{option}={value!r}: expected {type(default).__name__}")
-    return constructor(**options)
+        checked[option] = value
+    return constructor(**checked)

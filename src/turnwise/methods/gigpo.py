@@ -40,10 +40,11 @@ def gigpo(
     if scale:
         episode.append(scale_by_group_std(over=over))
         step.append(scale_by_group_std(over="responses", same="state_key"))
+    episode_only = weight == 0.0 and not scale and over == "trajectories"
     biased = Gradient("biased", reason="the members of an anchor-state group depend on the actions")
     return published(
         mix(chain(*episode, name="episode"), chain(*step, name="step"), weights=(1.0, weight), name="gigpo"),
         f"gigpo(discount={discount}, weight={weight}, scale={scale}, convention={convention!r})",
-        gradient=dr_grpo().gradient if weight == 0.0 and not scale and over == "trajectories" else biased,
+        gradient=(dr_grpo().gradient if episode_only else None) or biased,
         reference=Reference("Group-in-Group Policy Optimization (GiGPO)", "2505.10978"),
     )

@@ -22,6 +22,9 @@ PLAIN_EVERY_S = 10.0
 class Display:
     """Shows nothing; the base of the one that does, and what library callers get."""
 
+    def demonstration(self, done: int, total: int) -> None:
+        """A demonstration for the warm start has been played."""
+
     def warm_start(self, step: int, steps: int, loss: float) -> None:
         """A step of the warm start is done."""
 
@@ -62,6 +65,10 @@ class ConsoleDisplay(Display):
 
     def __exit__(self, *exception: object) -> None:
         self._progress.stop()
+
+    def demonstration(self, done: int, total: int) -> None:
+        """Show the count."""
+        self._advance("demonstrations", done, total, "")
 
     def warm_start(self, step: int, steps: int, loss: float) -> None:
         """Show the loss."""

@@ -59,7 +59,8 @@ def train(config: Config, *, resume: Path | None = None, display: Display | None
     credit = make_credit(config)
 
     if resume is None:
-        policy, start = warm_policy(config, suite, on_step=display.warm_start)[0], 0
+        policy, _ = warm_policy(config, suite, on_demonstration=display.demonstration, on_step=display.warm_start)
+        start = 0
         folder, state = RunFolder.create(config), {}
     else:
         folder = RunFolder(resume)

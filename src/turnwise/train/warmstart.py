@@ -25,8 +25,16 @@ FORMAT_VERSION = 1
 Progress = Callable[[int, int, float], None]
 
 
-def warm_policy(config: Config, suite: Suite, *, on_step: Progress | None = None) -> tuple[Policy, bool]:
+def warm_policy(
+    config: Config,
+    suite: Suite,
+    *,
+    on_demonstration: Callable[[int, int], None] | None = None,
+    on_step: Progress | None = None,
+) -> tuple[Policy, bool]:
     """Make the policy that reinforcement starts from; the second value says whether it came from the cache.
+
+    `on_demonstration(done, total)` and `on_step(done, total, loss)` are called for progress displays.
 
     Raises:
         ConfigError: The environment cannot teach: it has no words or no expert.
@@ -39,7 +47,7 @@ def warm_policy(config: Config, suite: Suite, *, on_step: Progress | None = None
     policy = tiny_policy(teaching.words(), config.model, seed=config.run.seed)
     if not config.warmstart.steps:
         return policy, False
-    demos = demonstrations(config, policy, teaching)
+    demos = demonstrations(config, policy, teaching, on_demonstration=on_demonstration)
     cached = cache_folder() / "warmstart" / _key(config, policy, demos)
     if (cached / "config.json").exists():
         try:
@@ -77,7 +85,13 @@ def _store(policy: Policy, target: Path) -> None:
         shutil.rmtree(temporary)
 
 
-def demonstrations(config: Config, policy: Policy, suite: TeachingSuite) -> list[tuple[np.ndarray, np.ndarray]]:
+def demonstrations(
+    config: Config,
+    policy: Policy,
+    suite: TeachingSuite,
+    *,
+    on_demonstration: Callable[[int, int], None] | None = None,
+) -> list[tuple[np.ndarray, np.ndarray]]:
     """Token sequences with the weight of each token in the loss: 1 on imitated responses, less on observations."""
     fmt, weight = policy.format, config.warmstart.observation_weight
     tasks = suite.tasks(config.environment.train_split)
@@ -86,6 +100,8 @@ def demonstrations(config: Config, policy: Policy, suite: TeachingSuite) -> list
     for number, index in enumerate(chosen.tolist()):
         task = tasks[index]
         turns = suite.demonstrate(task, noise=config.warmstart.noise, seed=config.run.seed * 1_000_003 + number)
+        if on_demonstration:
+            on_demonstration(number + 1, len(chosen))
         if not turns:
             continue
         world = suite.environment(task)
@@ -96,7 +112,7 @@ def demonstrations(config: Config, policy: Policy, suite: TeachingSuite) -> list
             prompt = fmt.prompt_ids(step.observation, first=turn_index == 0)
             response = [*fmt.tokenizer.encode(turn.response, add_special_tokens=False), fmt.stop_id]
             ids += prompt + response
-            weights += [weight] * len(prompt) + [float(turn.imitate)] * len(response)
+            weights += [weight] * len(prompt) + [float(turn.imitate or config.warmstart.imitate_noise)] * len(response)
             step = cast(Step, world.step(turn.response))
         if len(ids) <= policy.max_context:
             result.append((np.array(ids), np.array(weights, dtype=np.float32)))
