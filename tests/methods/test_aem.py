@@ -1,0 +1,99 @@
+"""AEM, by hand."""
+
+import numpy as np
+import pytest
+
+import turnwise as tw
+
+E = np.e
+
+
+def two_prompts(entropy, reward=(0, 1, 0, 0, 0, 3)) -> tw.Batch:
+    """Prompt 0: trajectories of 2 and 1 turns; prompt 1: of 2 and 1."""
+    return tw.Batch(tw.Segments([0, 2, 4]), tw.Segments([0, 2, 3, 5, 6]), reward, {"entropy": entropy})
+
+
+BATCH = two_prompts([0.0, 1.0, 0.5, 2.0, 3.0, 2.0])
+
+
+def test_the_coefficient_worked_by_hand():
+    q = np.exp(-0.5)
+    first, second = (1 + 1 / E + q) / 3, (1 + 1 / E + 1) / 3
+    expected = [1 / first, 1 / E / first, q / first, 1 / second, 1 / E / second, 1 / second]
+    np.testing.assert_allclose(tw.entropy_coefficient(BATCH), expected, rtol=1e-14)
+
+
+def test_scopes_compare_a_trajectory_a_prompt_or_the_batch():
+    pair = np.array([2 * E / (E + 1), 2 / (E + 1)])
+    by_trajectory = tw.entropy_coefficient(BATCH, scope="trajectory")
+    np.testing.assert_allclose(by_trajectory, [*pair, 1, *pair, 1], rtol=1e-14)
+    weight = np.exp(-np.array([0.0, 1.0, 0.5, 2.0, 3.0, 2.0]) / 3)
+    np.testing.assert_allclose(tw.entropy_coefficient(BATCH, scope="batch"), weight / weight.mean(), rtol=1e-14)
+
+
+def test_a_scope_of_small_range_is_left_alone_and_the_limit_itself_is_not():
+    batch = two_prompts([0.0, 0.125, 0.0, 1.0, 1.25, 1.0])
+    alpha_R = tw.entropy_coefficient(batch, min_range=0.25)
+    np.testing.assert_array_equal(alpha_R[:3], 1)  # 0.125 is less than 0.25
+    assert (alpha_R[3:] != 1).all()  # 0.25 is not
+    np.testing.assert_array_equal(tw.entropy_coefficient(batch, min_range=1.0), 1)
+    np.testing.assert_array_equal(tw.entropy_coefficient(two_prompts([0.7] * 6), min_range=0.0), 1)
+
+
+def test_aem_multiplies_the_base_and_nothing_else():
+    for base in (tw.grpo(), tw.rloo(), tw.reinforce()):
+        np.testing.assert_array_equal(tw.aem(base)(BATCH), base(BATCH) * tw.entropy_coefficient(BATCH))
+    np.testing.assert_array_equal(tw.aem()(BATCH), tw.aem(tw.grpo())(BATCH))
+    np.testing.assert_array_equal(tw.chain(tw.grpo(), tw.modulate_by_entropy())(BATCH), tw.aem()(BATCH))
+
+
+def test_aem_passes_its_options_on():
+    ones = np.ones(6)
+    for options in ({"temperature": 2.0}, {"scope": "batch"}, {"min_range": 2.0}, {"shuffle": True, "seed": 3}):
+        expected, _ = tw.modulate_by_entropy(**options).update(ones, None, BATCH)
+        np.testing.assert_array_equal(tw.aem(tw.rloo(), **options)(BATCH), tw.rloo()(BATCH) * expected)
+
+
+def test_the_name_says_all_that_was_chosen():
+    assert tw.aem(tw.rloo(), temperature=0.5, scope="batch").name == (
+        "aem(rloo(convention='turnwise'), temperature=0.5, scope='batch', min_range=0.1, shuffle=False)"
+    )
+
+
+def test_a_negative_temperature_makes_the_hesitant_count_more():
+    alpha_R = tw.entropy_coefficient(BATCH, temperature=-1.0)
+    assert alpha_R[1] > alpha_R[2] > alpha_R[0]
+    np.testing.assert_allclose(alpha_R[1] / alpha_R[0], E, rtol=1e-14)
+
+
+def test_shuffled_credit_is_the_bases_on_average_over_seeds():
+    base = tw.rloo()(BATCH)
+    seeds = 3000
+    dealt = tw.modulate_by_entropy.function  # pyright: ignore[reportFunctionMemberAccess]
+    mean = sum(dealt(base, BATCH, shuffle=True, seed=seed) for seed in range(seeds)) / seeds
+    # a coefficient has a standard deviation of 0.4; four standard errors of the mean of 3000, times credit up to 3
+    np.testing.assert_allclose(mean, base, rtol=0, atol=3 * 4 * 0.4 / np.sqrt(seeds))
+    assert np.abs(tw.aem(tw.rloo())(BATCH) - base).max() > 0.3, "which cannot be said of the coefficients in place"
+
+
+def test_shuffles_of_different_seeds_and_different_entropies_differ():
+    entropy = np.linspace(0, 3, 40)
+    batch = tw.Batch(tw.Segments([0, 2]), tw.Segments([0, 20, 40]), np.ones(40), {"entropy": entropy})
+    other = tw.Batch(tw.Segments([0, 2]), tw.Segments([0, 20, 40]), np.ones(40), {"entropy": entropy * 2})
+    deal = {
+        key: tw.modulate_by_entropy(shuffle=True, seed=seed)(each)
+        for key, seed, each in [("a", 0, batch), ("b", 1, batch), ("c", 0, other)]
+    }
+    assert (deal["a"] != deal["b"]).any()
+    assert (np.abs(deal["a"] - deal["c"]) > 1e-9).any(), "the same permutation every step would be no shuffle"
+
+
+@pytest.mark.parametrize(("temperature", "kind"), [(1.0, "biased"), (-1.0, "biased"), (0.0, "unbiased")])
+def test_the_declared_gradient_follows_the_temperature(temperature, kind):
+    gradient = tw.aem(tw.rloo(), temperature=temperature).gradient
+    assert gradient is not None
+    assert gradient.kind == kind
+
+
+def test_the_shuffled_ablation_says_why_it_is_biased():
+    assert "averaged over seeds, the base's gradient" in str(tw.aem(shuffle=True).gradient)

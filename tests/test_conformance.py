@@ -1,0 +1,133 @@
+"""What every method and every block owes its user. New entries of METHODS and of `transforms` join by themselves."""
+
+import inspect
+import json
+import pickle
+
+import numpy as np
+import pytest
+
+import turnwise as tw
+from tests.catalogue import ALL
+from tests.properties.strategies import advantage
+from turnwise import transforms
+from turnwise.errors import BatchError
+
+BLOCKS = {
+    name: getattr(transforms, name)() for name in transforms.__all__ if hasattr(getattr(transforms, name), "function")
+}
+OVER_RESPONSES = {
+    f"{name}(over=responses, same={same})": getattr(transforms, name)(over="responses", same=same)
+    for name in BLOCKS
+    if "over" in inspect.signature(getattr(transforms, name)).parameters
+    for same in (None, "turn", "state_key", "role")
+}
+EVERYTHING = ALL | BLOCKS | OVER_RESPONSES
+each = pytest.mark.parametrize("name", sorted(EVERYTHING))
+
+
+def make_batch(lengths, *, seed=0, leave_out=()) -> tw.Batch:
+    """`lengths[g][n]` turns; the same reward at every turn of a trajectory, so that all blocks accept it."""
+    generator = np.random.default_rng(seed)
+    trajectories = tw.Segments.from_lengths([turns for group in lengths for turns in group])
+    num = trajectories.num_elements
+    columns = {
+        "entropy": generator.uniform(0, 2, num),
+        "penalty": -generator.uniform(0, 1, num),
+        "state_key": generator.integers(0, 3, num),
+        "role": generator.integers(0, 2, num),
+    }
+    return tw.Batch(
+        tw.Segments.from_lengths([len(group) for group in lengths]),
+        trajectories,
+        trajectories.broadcast(generator.normal(size=len(trajectories))),
+        {name: column for name, column in columns.items() if name not in leave_out},
+    )
+
+
+SHAPES = {
+    "many groups": [[1, 3, 2], [4, 1], [2, 2, 2, 2]],
+    "one group": [[2, 3, 1]],
+    "one trajectory": [[5]],
+    "one response": [[1]],
+    "lone trajectories": [[2], [1], [3]],
+    "one long among short": [[1, 1, 50]],
+}
+
+
+@each
+@pytest.mark.parametrize("shape", SHAPES)
+def test_credit_is_one_finite_float64_a_response(name, shape):
+    batch = make_batch(SHAPES[shape])
+    credit_R = advantage(EVERYTHING[name], batch)
+    assert credit_R.shape == (batch.num_responses,)
+    assert credit_R.dtype == np.float64
+    assert np.isfinite(credit_R).all()
+
+
+@each
+def test_the_same_batch_gives_the_same_credit(name):
+    batch = make_batch(SHAPES["many groups"])
+    np.testing.assert_array_equal(advantage(EVERYTHING[name], batch), advantage(EVERYTHING[name], batch))
+
+
+@each
+@pytest.mark.parametrize(
+    "roundtrip", [lambda s: pickle.loads(pickle.dumps(s)), lambda s: json.loads(json.dumps(s))], ids=["pickle", "json"]
+)
+def test_state_survives_a_checkpoint(name, roundtrip):
+    method = EVERYTHING[name]
+    batches = [make_batch(SHAPES["many groups"], seed=seed) for seed in range(3)]
+    kept = restored = method.init() if method.init else None
+    for batch in batches:
+        kept_R, kept = method.update(batch.reward_R, kept, batch)
+        restored_R, restored = method.update(batch.reward_R, roundtrip(restored), batch)
+        np.testing.assert_array_equal(kept_R, restored_R)
+
+
+@each
+def test_the_declared_needs_suffice(name):
+    needs = EVERYTHING[name].needs
+    batch = make_batch(SHAPES["many groups"], leave_out={"entropy", "penalty", "state_key", "role"} - set(needs))
+    advantage(EVERYTHING[name], batch)
+
+
+NEEDED = [(name, column) for name, transform in sorted(EVERYTHING.items()) for column in transform.needs]
+
+
+@pytest.mark.parametrize(("name", "column"), NEEDED)
+def test_every_declared_need_is_truly_needed(name, column):
+    batch = make_batch(SHAPES["many groups"], leave_out={column})
+    with pytest.raises(BatchError, match=f"needs column '{column}', which this batch does not have"):
+        advantage(EVERYTHING[name], batch)
+
+
+@pytest.mark.parametrize("name", sorted(tw.METHODS))
+def test_a_published_method_says_what_it_is(name):
+    method, constructor = tw.METHODS[name](), tw.METHODS[name]
+    assert constructor.__name__ == name
+    assert method.gradient is not None
+    assert method.reference is not None
+    assert method.reference.title
+    assert method.reference.arxiv or name == "reinforce", "REINFORCE is older than arXiv"
+    assert method.name.startswith(f"{name}(")
+    doc = inspect.getdoc(constructor) or ""
+    assert "Expected gradient:" in doc, "the help should say what it does to the expected gradient"
+    assert "Reference:" in doc
+    assert method.gradient.kind in doc.split("Expected gradient:")[1]
+    assert all(p.kind is p.KEYWORD_ONLY or p.name == "base" for p in inspect.signature(constructor).parameters.values())
+
+
+@pytest.mark.parametrize("name", sorted(BLOCKS))
+def test_a_block_takes_its_options_by_keyword_and_documents_itself(name):
+    constructor = getattr(transforms, name)
+    assert constructor.__doc__
+    parameters = inspect.signature(constructor).parameters.values()
+    assert all(parameter.kind is parameter.KEYWORD_ONLY for parameter in parameters)
+    assert BLOCKS[name].name.startswith(f"{name}(")
+
+
+@pytest.mark.parametrize("name", sorted(tw.METHODS) + sorted(transforms.__all__))
+def test_methods_and_blocks_are_public(name):
+    assert name in tw.__all__
+    assert getattr(tw, name) is tw.METHODS.get(name, getattr(transforms, name, None))
