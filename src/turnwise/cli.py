@@ -177,7 +177,7 @@ def _evaluate(options: argparse.Namespace) -> int:
                 seed=seed,
                 on_turn=display.turn,
             )
-            display.console.print(f"step {step}, seed {seed}: {describe(metrics)}", highlight=False)
+            display.console.print(f"step {step}, seed {seed}: {describe(metrics)}", highlight=False, soft_wrap=True)
             results.append({"step": step, "seed": seed, **metrics})
     print(json.dumps(results, indent=2))
     return 0

@@ -29,7 +29,7 @@ class Step:
         valid: False when the response was no action that the world understands or admits.
         state_key: Names the state reached, for credit that compares equal states (GiGPO); None: the observation is the key.
         admissible: The actions that the world would accept now, when it can tell.
-        info: Anything else; values should be JSON types, they are recorded. `success` (bool) is read by evaluation.
+        info: Anything else. The last step's is recorded as JSON; its `success` (bool) is what evaluation counts.
     """
 
     observation: str

@@ -1,6 +1,7 @@
 """What a rollout leaves behind: trajectories of turns, and their place on disk."""
 
 import dataclasses
+import json
 import os
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ SCHEMA = pa.schema(
         "success": pa.bool_(),
         "ended": pa.string(),
         "failure": pa.string(),
+        "info": pa.string(),
         "prompt_ids": pa.list_(pa.int32()),
         "response_ids": pa.list_(pa.int32()),
         "behavior_logprobs": pa.list_(pa.float32()),
@@ -109,6 +111,7 @@ def rows(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
             "success": trajectory.success,
             "ended": trajectory.ended,
             "failure": trajectory.failure,
+            "info": json.dumps(trajectory.info, default=str) if turn_index + 1 >= len(trajectory.turns) else None,
             "prompt_ids": turn.prompt_ids,
             "response_ids": turn.response_ids,
             "behavior_logprobs": turn.behavior_logprobs,

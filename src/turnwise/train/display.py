@@ -9,7 +9,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from turnwise.config import Config
@@ -49,10 +49,9 @@ class ConsoleDisplay(Display):
         self._last_line = 0.0
         self._progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=12),
             MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
+            TimeRemainingColumn(compact=True),
             TextColumn("{task.fields[note]}"),
             console=self.console,
             disable=not self.console.is_terminal,
@@ -82,8 +81,10 @@ class ConsoleDisplay(Display):
     def step(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
         """Show what matters at a glance."""
         note = f"success {metrics['rollout/success']:.2f}  turns {metrics['rollout/turns']:.1f}"
-        note += f"  invalid {metrics['rollout/invalid_frac']:.2f}"
-        if "credit/entropy" in metrics:
+        wide = not self.console.is_terminal or self.console.width >= 100
+        if wide:
+            note += f"  invalid {metrics['rollout/invalid_frac']:.2f}"
+        if wide and "credit/entropy" in metrics:
             note += f"  entropy {metrics['credit/entropy']:.3f}"
         if metrics["rollout/failed_frac"]:
             note += f"  FAILED {metrics['rollout/failed_frac']:.0%} of the trajectories"
@@ -91,7 +92,7 @@ class ConsoleDisplay(Display):
 
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         """Print one line, which stays."""
-        self.console.print(f"held-out after step {step}: {describe(metrics)}", highlight=False)
+        self.console.print(f"held-out after step {step}: {describe(metrics)}", highlight=False, soft_wrap=True)
 
     def finish(self, folder: RunFolder, config: Config) -> None:
         """Print the table of evaluations and save the figure."""
