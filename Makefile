@@ -18,7 +18,7 @@ test: $(INSTALLED)
 check: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 fix: $(INSTALLED)
 	$(BIN)/ruff check --fix .
