@@ -118,6 +118,8 @@ class UpdateConfig(_Config):
     learning_rate: float = pydantic.Field(default=3e-4, gt=0)
     warmup_steps: int = pydantic.Field(default=5, ge=0)
     """Steps over which the learning rate rises: Adam's first steps move every weight, however noisy its gradient."""
+    decay: bool = False
+    """Let the learning rate fall linearly to 0 at run.steps."""
     weight_decay: float = pydantic.Field(default=0.0, ge=0)
     max_grad_norm: float = pydantic.Field(default=1.0, gt=0)
     clip_low: float = pydantic.Field(default=0.2, gt=0)

@@ -120,8 +120,8 @@ def update_policy(
     totals = {"grad_norm": 0.0, "clipped_frac": 0.0, "kl_old": 0.0, "kl_reference": 0.0, "loss": 0.0}
     generator = np.random.default_rng([config.run.seed, 3, step])
     num_steps = settings.epochs * settings.mini_batches
-    for group in optimizer.param_groups:  # a function of the step, so it resumes by itself
-        group["lr"] = settings.learning_rate * min(1.0, step / max(1, settings.warmup_steps))
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate(config, step)
     model.train()
     for _ in range(settings.epochs):
         order = generator.permutation(np.flatnonzero(matters))
@@ -156,6 +156,14 @@ def update_policy(
                 optimizer.step()
     model.eval()
     return totals
+
+
+def learning_rate(config: Config, step: int) -> float:
+    """Learning rate of a step (from 1). A function of the step, so it resumes by itself."""
+    settings = config.update
+    rise = min(1.0, step / max(1, settings.warmup_steps))
+    fall = 1.0 - (step - 1) / config.run.steps if settings.decay else 1.0
+    return settings.learning_rate * rise * fall
 
 
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
