@@ -136,8 +136,3 @@ def score(
         raise BatchError(f"the policy gives {np.sum(~np.isfinite(logprob_T))} of {len(logprob_T)} sampled tokens no finite "
                          "log-probability; its weights have diverged, lower update.learning_rate")  # fmt: skip
     return logprob_T, entropy_T
-
-
-def spread_on_tokens(values_R: np.ndarray, responses: Segments) -> np.ndarray:
-    """Give every generated token the value of its response: `[responses] -> [tokens]`."""
-    return responses.broadcast(values_R)

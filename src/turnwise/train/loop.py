@@ -24,7 +24,6 @@ from turnwise.train.evaluate import evaluate
 from turnwise.train.folder import RunFolder
 from turnwise.train.step import (
     Scored,
-    assign_credit,
     coefficients,
     credit_metrics,
     make_credit,
@@ -92,7 +91,7 @@ def train(config: Config, *, resume: Path | None = None, display: Display | None
             with clock("score"):
                 scored = score_trajectories(policy.model, usable, config)
             with clock("credit"):
-                advantage_R, method_state = assign_credit(credit, method_state, scored.batch)
+                advantage_R, method_state = credit.update(scored.batch.reward_R, method_state, scored.batch)
                 alpha_R = coefficients(scored.batch, config)
             with clock("update"):
                 updated = update_policy(
@@ -126,11 +125,11 @@ def train(config: Config, *, resume: Path | None = None, display: Display | None
 
 def step_tasks(tasks: Sequence[Task], step: int, *, groups: int, seed: int) -> list[Task]:
     """Tasks of a step: a walk through all tasks in an order drawn anew each epoch. A function of the step, so it resumes by itself."""
-    chosen = []
-    for index in range((step - 1) * groups, step * groups):
-        epoch, place = divmod(index, len(tasks))
-        chosen.append(tasks[int(np.random.default_rng([seed, 4, epoch]).permutation(len(tasks))[place])])
-    return chosen
+    places = [divmod(index, len(tasks)) for index in range((step - 1) * groups, step * groups)]
+    orders = {
+        epoch: np.random.default_rng([seed, 4, epoch]).permutation(len(tasks)) for epoch in {e for e, _ in places}
+    }
+    return [tasks[int(orders[epoch][place])] for epoch, place in places]
 
 
 class Clock:

@@ -14,8 +14,8 @@ from turnwise.losses import kl_loss, policy_loss, token_weights
 from turnwise.methods.build import build_method
 from turnwise.rollout.record import Trajectory
 from turnwise.segments import Segments
-from turnwise.tokens import Sequences, generated_logprobs, score, spread_on_tokens
-from turnwise.transform import State, Transform, chain
+from turnwise.tokens import Sequences, generated_logprobs, score
+from turnwise.transform import Transform, chain
 from turnwise.transforms import add_penalty, modulate_by_entropy
 
 Model = Any  # a transformers PreTrainedModel
@@ -78,12 +78,6 @@ def coefficients(batch: Batch, config: Config) -> np.ndarray:
     return modulate.update(np.ones(batch.num_responses), None, batch)[0]
 
 
-def assign_credit(credit: Transform, state: State, batch: Batch) -> tuple[np.ndarray, State]:
-    """Advantage of every response, and the method's next state."""
-    advantage_R, state = credit.update(batch.reward_R, state, batch)
-    return advantage_R, state
-
-
 def update_policy(
     model: Model,
     optimizer: torch.optim.Optimizer,
@@ -101,7 +95,7 @@ def update_policy(
     """
     settings, sequences, batch = config.update, scored.sequences, scored.batch
     assert batch.tokens is not None
-    advantage_T = torch.from_numpy(spread_on_tokens(advantage_R, batch.tokens)).float()
+    advantage_T = torch.from_numpy(batch.tokens.broadcast(advantage_R)).float()
     old_logprob_T = torch.from_numpy(scored.old_logprob_T).float()
     weight_T = torch.from_numpy(
         token_weights(
