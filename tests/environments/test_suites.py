@@ -183,4 +183,5 @@ def test_a_module_in_the_working_directory_is_found(tmp_path, monkeypatch):
 
 
 def test_every_suite_has_a_name():
-    assert set(SUITES) == {"household", "alfworld", "webshop", "search_qa", "gymnasium", "frozen_lake", "sokoban"}
+    worlds = {"household", "alfworld", "webshop", "search_qa", "frozen_lake", "sokoban"}
+    assert set(SUITES) == worlds | {"scienceworld", "gymnasium", "openenv", "textworld", "verifiers"}

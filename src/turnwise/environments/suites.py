@@ -15,6 +15,9 @@ from typing import Any, Protocol
 
 from turnwise.config import EnvironmentConfig
 from turnwise.environments.adapters.gymnasium import Gymnasium
+from turnwise.environments.adapters.openenv import OpenEnv
+from turnwise.environments.adapters.textworld import Textworld
+from turnwise.environments.adapters.verifiers import Verifiers
 from turnwise.environments.alfworld.engine import Engine
 from turnwise.environments.alfworld.environment import AlfworldEnvironment
 from turnwise.environments.alfworld.expert import Expert
@@ -26,6 +29,7 @@ from turnwise.environments.base import Demonstrated, Environment, Task
 from turnwise.environments.grids.frozen_lake import FrozenLake
 from turnwise.environments.grids.rooms import random_room
 from turnwise.environments.grids.sokoban import Sokoban
+from turnwise.environments.scienceworld.suite import Scienceworld
 from turnwise.environments.search_qa.suite import SearchQa
 from turnwise.environments.webshop.buyer import Buyer, stumble
 from turnwise.environments.webshop.environment import WebshopEnvironment, check_choices
@@ -280,8 +284,12 @@ SUITES: dict[str, tuple[Callable[..., Suite], Callable[..., Any]]] = {
     "webshop": (Webshop, load_shop),
     "search_qa": (SearchQa, SearchQa),
     "gymnasium": (Gymnasium, Gymnasium),
+    "openenv": (OpenEnv, OpenEnv),
+    "verifiers": (Verifiers, Verifiers),
     "frozen_lake": (FrozenLake, FrozenLake),
     "sokoban": (Sokoban, random_room),
+    "scienceworld": (Scienceworld, Scienceworld),
+    "textworld": (Textworld, Textworld),
 }
 """Name to suite, and to the function that takes its further options."""
 

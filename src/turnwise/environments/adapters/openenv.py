@@ -1,0 +1,309 @@
+"""Environments that a server plays over OpenEnv's protocol: `environment.name = "openenv"`.
+
+options = { url = "http://localhost:8000", action = "message", observation = "echoed_message", sessions = 64 }
+
+Only the protocol is used (JSON over one WebSocket an episode), not the package's own client: that one opens a new session without a
+word when a connection is lost, and the episode would go on in another game.
+"""
+
+import asyncio
+import contextlib
+import functools
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from turnwise.config import EnvironmentConfig
+from turnwise.environments.adapters.background import Background
+from turnwise.environments.adapters.openenv_texts import Act, Show, choose_action, choose_observation
+from turnwise.environments.base import Environment, Step, Task
+from turnwise.environments.needs import needed
+from turnwise.errors import ConfigError, EnvironmentFault, did_you_mean
+
+EXTRA = "turnwise[openenv]"
+"""What pip calls what the client needs."""
+
+FIRST_SEED = {"train": 0, "valid": 1_000_000, "test": 2_000_000}
+"""Where the seeds of a split begin."""
+
+MAX_MESSAGE_BYTES = 2**27
+
+_BACKGROUND = Background()
+
+
+class OpenEnvEnvironment:
+    """One episode on a server, in a session of its own, which ends with it.
+
+    A response that is no action for this server leaves its world as it is, counts as a step and is marked invalid. Where an observation
+    has the fields `valid`, `truncated`, `state_key`, `admissible` and `info`, as those of `turnwise serve-env` have, the step gets them.
+
+    Args:
+        url: Of the server.
+        reset: What `reset` is asked for, such as {"seed": 3}.
+        act: Makes a response the fields of an action, or None.
+        show: Makes an observation a text.
+        slots: Held while an episode is played.
+        max_steps: The trajectory is truncated after this many steps.
+        threshold: The last reward of a success is above it, where the environment itself says nothing of success.
+        timeout_s: Longest time to connect, and for one answer.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        reset: Mapping[str, Any],
+        *,
+        act: Act,
+        show: Show,
+        slots: asyncio.Semaphore,
+        max_steps: int = 50,
+        threshold: float = 0.0,
+        timeout_s: float = 60.0,
+    ):
+        self.url, self.reset, self.act, self.show = url, reset, act, show
+        self.max_steps, self.threshold, self.timeout_s = max_steps, threshold, timeout_s
+        self._slots, self._steps = slots, 0
+        self._last: Step | None = None  # None: not playing
+        self._session = _Session(url, timeout_s)
+
+    async def start(self) -> Step:
+        """Open a session and begin.
+
+        Raises:
+            EnvironmentFault: The server cannot be reached, is full, or refuses.
+        """
+        self._last = await _BACKGROUND.run(self._begin())
+        return self._last
+
+    async def step(self, response: str) -> Step:
+        """Play a response.
+
+        Raises:
+            EnvironmentFault: The play has not begun, or is over; the session is lost, or the server's environment raised.
+        """
+        if self._last is None:
+            raise EnvironmentFault(f"{self.url}: step() {'after the end' if self._steps else 'before start()'}.")
+        last, self._last = self._last, None
+        step = await _BACKGROUND.run(self._play(response, last))
+        self._last = None if step.ended else step
+        return step
+
+    async def _begin(self) -> Step:
+        await self._session.open(self._slots)
+        return self._read(await self._session.ask("reset", dict(self.reset)) or {})
+
+    async def _play(self, response: str, last: Step) -> Step:
+        self._steps += 1
+        action = self.act(response)
+        answer = None if action is None else await self._session.ask("step", action)
+        if answer is None:
+            truncated = self._steps >= self.max_steps
+            step = Step(
+                observation=last.observation,
+                truncated=truncated,
+                valid=False,
+                state_key=last.state_key,
+                admissible=last.admissible,
+                info=last.info,
+            )
+        else:
+            step = self._read(answer)
+        if step.ended:
+            await self._session.close()
+        return step
+
+    def _read(self, answer: Mapping[str, Any]) -> Step:
+        said = answer.get("observation") or {}
+        reward = float(answer.get("reward") or 0.0)
+        done, truncated = bool(answer.get("done")), said.get("truncated") is True
+        info = dict(said["info"]) if isinstance(said.get("info"), dict) else {}
+        for more in (said, said.get("metadata"), answer.get("metadata")):
+            if isinstance(more, dict) and isinstance(more.get("success"), bool):
+                info.setdefault("success", more["success"])
+        if done:
+            info.setdefault("success", not truncated and reward > self.threshold)
+        admissible = said.get("admissible")
+        return Step(
+            observation=self.show(said),
+            reward=reward,
+            terminated=done and not truncated,
+            truncated=truncated or (not done and self._steps >= self.max_steps),
+            valid=said.get("valid") is not False,
+            state_key=_hashable(said.get("state_key")),
+            admissible=tuple(admissible) if isinstance(admissible, list) else None,
+            info=info,
+        )
+
+    def __del__(self):
+        if self._session.is_open:  # abandoned: its context was full, or its engine broke
+            _BACKGROUND.soon(self._session.close())
+
+
+class _Session:
+    """A connection, which is a session on the server; lives in the background."""
+
+    def __init__(self, url: str, timeout_s: float):
+        self.url, self.timeout_s = url, timeout_s
+        self._socket: Any = None
+        self._slots: asyncio.Semaphore | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._slots is not None
+
+    async def open(self, slots: asyncio.Semaphore) -> None:
+        client = needed("websockets.asyncio.client", EXTRA, by="the environment 'openenv'")
+        await slots.acquire()
+        self._slots = slots
+        limits = {"open_timeout": self.timeout_s, "max_size": MAX_MESSAGE_BYTES, "ping_interval": None}
+        local = {"proxy": None} if urlsplit(self.url).hostname in ("localhost", "127.0.0.1", "::1") else {}
+        try:
+            self._socket = await client.connect(f"ws{self.url.removeprefix('http')}/ws", **limits, **local)
+        except BaseException as error:  # cancelled, too
+            await self._lost(error, "cannot connect")
+            raise
+
+    async def ask(self, kind: str, data: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Send a message and return what is answered, None when it is that the action is none of the environment's."""
+        closed = needed("websockets.exceptions", EXTRA, by="the environment 'openenv'").ConnectionClosed
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                with contextlib.suppress(
+                    closed
+                ):  # a full server says so first and closes: the reason can still be read
+                    await self._socket.send(json.dumps({"type": kind, "data": data}))
+                message = json.loads(await self._socket.recv())
+        except BaseException as error:  # cancelled, too: a late answer would be taken for that of the next message
+            await self._lost(error, f"no answer to {kind}")
+            raise
+        found = message.get("data", {})
+        if message.get("type") == "observation":
+            return found
+        if kind == "step" and found.get("code") == "VALIDATION_ERROR":
+            return None
+        await self.close()
+        raise EnvironmentFault(f"{self.url}: {kind} failed: {found.get('message')} ({found.get('code')})")
+
+    async def close(self) -> None:
+        """End the session."""
+        slots, self._slots = self._slots, None
+        socket, self._socket = self._socket, None
+        try:
+            if socket is not None:
+                await socket.close()
+        finally:
+            if slots is not None:
+                slots.release()
+
+    async def _lost(self, error: BaseException, what: str) -> None:
+        """Close and raise what a record can use; nothing for what is no fault of the server."""
+        await asyncio.shield(self.close())
+        if isinstance(error, TimeoutError):
+            raise EnvironmentFault(f"{self.url}: {what} within {self.timeout_s:g} s") from error
+        if isinstance(error, Exception):
+            cause = " ".join(str(error).split())
+            raise EnvironmentFault(f"{self.url}: {what}: {type(error).__name__}: {cause}") from error
+
+
+class OpenEnv:
+    """Any environment that a server plays over OpenEnv's protocol.
+
+    Options:
+        url: Of the server, such as "http://localhost:8000".
+        action: The field that a response fills; "json": a response is an object of all fields; "tool_call": it calls a tool; or
+            "module:function", which makes a response a dict, or None for one that is no action. Without, the environment's only field.
+        fields: Further fields of every action.
+        observation: The field that is read; "json": all of them; or "module:function", of their dict. Without, the only field
+            that is a text, else all.
+        tasks: "seed": tasks are seeds of reset; "index": those that the server counts, by split and index.
+        num_train, num_valid: How many seeds; "index" uses all that there are.
+        reset: Further arguments of every reset.
+        sessions: Episodes at a time: no more than the server's `max_concurrent_envs`. The others wait.
+        threshold: See `OpenEnvEnvironment`.
+    """
+
+    def __init__(
+        self,
+        config: EnvironmentConfig,
+        *,
+        url: str = "",
+        action: str = "",
+        fields: Mapping[str, Any] | None = None,
+        observation: str = "",
+        tasks: str = "seed",
+        num_train: int = 1000,
+        num_valid: int = 256,
+        reset: Mapping[str, Any] | None = None,
+        sessions: int = 64,
+        threshold: float = 0.0,
+    ):
+        if urlsplit(url).scheme not in ("http", "https"):
+            raise ConfigError(
+                f"environment.options.url={url!r}: expected a server's address, such as 'http://localhost:8000'"
+            )
+        if tasks not in ("seed", "index"):
+            raise ConfigError(f"environment.options.tasks={tasks!r}: expected 'seed' or 'index'")
+        for name, count in (("num_train", num_train), ("num_valid", num_valid), ("sessions", sessions)):
+            if not isinstance(count, int) or count < 1:
+                raise ConfigError(f"environment.options.{name}={count!r}: expected a whole number, 1 or more")
+        if config.workers:
+            raise ConfigError(
+                f"environment.workers={config.workers}: an OpenEnv environment lives on its server, apart from the trainer; set it to 0"
+            )
+        needed("websockets.asyncio.client", EXTRA, by="the environment 'openenv'")
+        self._url, self._by, self._reset = url.rstrip("/"), tasks, dict(reset or {})
+        self._counts = {"train": num_train, "valid": num_valid, "test": num_valid}
+        schema = ask_http(f"{self._url}/schema")  # what is wrong should fail before a run, not in it
+        self._world: dict[str, Any] = {
+            "act": choose_action(action, dict(fields or {}), schema.get("action", {})),
+            "show": choose_observation(observation, schema.get("observation", {})),
+            "slots": asyncio.Semaphore(sessions),
+            "max_steps": config.max_steps,
+            "threshold": threshold,
+            "timeout_s": config.step_timeout_s,
+        }
+
+    @functools.cache  # noqa: B019 (one suite a process)
+    def tasks(self, split: str) -> Sequence[Task]:
+        """What reset is asked for, for each task of a split."""
+        if self._by == "index":
+            name = ask_http(f"{self._url}/list_environments")[0]
+            count = ask_http(f"{self._url}/{name}/num_tasks", {"split": split})["num_tasks"]
+            return [{"split": split, "index": index} for index in range(count)]
+        if split not in FIRST_SEED:
+            raise ConfigError(f"an OpenEnv environment has no split {split!r}.{did_you_mean(split, FIRST_SEED)}")
+        return [{"seed": FIRST_SEED[split] + number} for number in range(self._counts[split])]
+
+    def environment(self, task: Task) -> Environment:
+        """Build a fresh world."""
+        return OpenEnvEnvironment(self._url, {**self._reset, **task}, **self._world)
+
+    def task_name(self, task: Task) -> str:
+        """Name a task in records."""
+        return "-".join(str(value) for value in task.values())
+
+
+def ask_http(url: str, data: Mapping[str, Any] | None = None, *, timeout_s: float = 10.0) -> Any:
+    """Ask a server outside of any session.
+
+    Raises:
+        ConfigError: It does not answer, or with no JSON.
+    """
+    body = None if data is None else json.dumps(data).encode()
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            said = " ".join(error.read(300).decode(errors="replace").split())
+        raise ConfigError(f"{url} answers {error.code}: {said}; is an OpenEnv environment served there?") from error
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{url} does not answer ({error}); is an OpenEnv environment served there?") from error
+
+
+def _hashable(key: Any) -> Any:
+    return tuple(map(_hashable, key)) if isinstance(key, list) else key if not isinstance(key, dict) else repr(key)

@@ -1,0 +1,108 @@
+"""The Java process in which ScienceWorld runs: one a Python process, started when it is first needed, and shared by all worlds there.
+
+A world is an object in that process. The order in which Java lists the things of a room depends on where they happen to lie in memory;
+`-XX:hashCode=2` takes that away, so that the same responses lead to the same observations, whatever else is played beside them.
+"""
+
+import atexit
+import contextlib
+import os
+import threading
+from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
+from typing import IO, Any
+
+from turnwise.environments.needs import needed, needed_program
+from turnwise.errors import ConfigError, EnvironmentFault
+
+EXTRA = "turnwise[scienceworld]"
+"""What pip calls it."""
+
+FIXED_ORDER = ("-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2")
+
+_gateways: dict[int, Any] = {}
+"""By process, since a fork must not talk to its parent's."""
+
+
+def simulator(heap_mb: int) -> Any:
+    """Make a world's object in the Java process, which is started where it is not running.
+
+    Args:
+        heap_mb: Memory that a newly started Java process may use for its worlds (MiB).
+
+    Raises:
+        ConfigError: The package or Java is missing, or Java does not start.
+    """
+    gateway = _gateways.get(os.getpid())
+    if gateway is None or gateway.java_process.poll() is not None:
+        stop()
+        gateway = _gateways[os.getpid()] = _start(heap_mb)
+    return gateway.jvm.scienceworld.runtime.pythonapi.PythonInterface()
+
+
+def running() -> Any:
+    """The Java process as a `Popen`; None where none was started."""
+    gateway = _gateways.get(os.getpid())
+    return gateway and gateway.java_process
+
+
+def stop() -> None:
+    """End the Java process; its worlds are lost, and the next one starts another."""
+    gateway = _gateways.pop(os.getpid(), None)
+    if gateway is None:
+        return
+    with contextlib.suppress(Exception):  # it may be dead, and its connections with it
+        gateway.shutdown()
+    with contextlib.suppress(Exception):
+        gateway.close()  # else objects that are collected later knock at a closed door
+    process = gateway.java_process
+    process.kill()
+    process.wait()
+    process.stdin.close()
+
+
+def fault(error: Exception, where: str) -> EnvironmentFault:
+    """Say what a failed call into Java means."""
+    process = running()
+    if process is not None:
+        with contextlib.suppress(Exception):
+            process.wait(1.0)  # a process that was killed is not gone at once
+    code = None if process is None else process.poll()
+    if code is not None:
+        stop()  # of its connections nothing must stay open
+    what = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}" if code is None else f"exit code {code}"
+    return EnvironmentFault(f"{where}: the Java process {'failed' if code is None else 'ended'} ({what})")
+
+
+def _start(heap_mb: int) -> Any:
+    constants = needed("scienceworld.constants", EXTRA, by="scienceworld")
+    py4j = needed("py4j.java_gateway", EXTRA, by="scienceworld")
+    java = needed_program("java", "JAVA_HOME", "bin/java", by="scienceworld", hint="install Java 8 or newer")
+    # py4j could launch it, too, but would leave files open, and could not say why Java refused
+    command = [java, f"-Xmx{heap_mb}m", "-XX:+UseSerialGC", *FIXED_ORDER]
+    command += ["-classpath", os.pathsep.join((py4j.find_jar_path(), constants.JAR_PATH))]
+    # the pipe to its input breaks when this process ends, however it ends
+    command += ["py4j.GatewayServer", "--die-on-broken-pipe", "0"]
+    process = Popen(command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, cwd=constants.BASEPATH, text=True)
+    assert process.stdin
+    assert process.stdout
+    port = process.stdout.readline().strip()
+    if not port.isdecimal():
+        with contextlib.suppress(TimeoutExpired):
+            process.wait(5.0)  # it may have more to say
+        process.kill()
+        cause = " ".join([port, *process.stdout.read().split()])[:300]  # communicate() would miss what is buffered
+        process.communicate()
+        raise ConfigError(f"scienceworld: {java} does not start with environment.options.heap_mb={heap_mb} ({cause})")
+    threading.Thread(target=_drain, args=(process.stdout,), daemon=True).start()
+    parameters = py4j.GatewayParameters(auto_field=True, port=int(port))
+    return py4j.JavaGateway(gateway_parameters=parameters, java_process=process)
+
+
+def _drain(stream: IO[str]) -> None:
+    """Read what Java prints, lest it wait for a reader."""
+    with stream:
+        for _ in stream:
+            pass
+
+
+atexit.register(stop)

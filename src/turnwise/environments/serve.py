@@ -1,0 +1,162 @@
+"""Our environments over OpenEnv's protocol, so that other trainers can use them: `turnwise serve-env household`."""
+
+import asyncio
+import inspect
+import json
+import secrets
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from turnwise.config import EnvironmentConfig
+from turnwise.environments.base import Environment, as_step, checked_step
+from turnwise.environments.needs import needed
+from turnwise.environments.suites import make_suite
+from turnwise.errors import EnvironmentFault
+
+EXTRA = "turnwise[serve-env]"
+"""What pip calls what the server needs."""
+
+PING_TIMEOUT_S = 600.0
+"""A trainer may leave its connections alone while it computes; after this long without a sign of life its session ends."""
+
+LISTED = 1000
+"""Tasks that a list shows at most; all can be asked for by index."""
+
+
+def make_app(config: EnvironmentConfig, *, sessions: int = 256) -> Any:
+    """Build the server of an environment, an ASGI application.
+
+    `reset(split=..., index=...)` chooses a task by its place in a split, `reset(seed=...)` the task of that number, counted round;
+    without either it is drawn. The observation's `info` says which one it is. Each connection has a world of its own.
+
+    Args:
+        config: Which environment, with its options.
+        sessions: Worlds at one time.
+
+    Raises:
+        ConfigError: The environment cannot be made, or the package is missing.
+    """
+    server = needed("openenv.core.env_server.http_server", EXTRA, by="serve-env")
+    types = needed("openenv.core.env_server.types", EXTRA, by="serve-env")
+    interfaces = needed("openenv.core.env_server.interfaces", EXTRA, by="serve-env")
+    suite = make_suite(config)
+    suite.tasks(config.train_split)  # what is wrong or slow to load should show now
+
+    class TextAction(types.Action):
+        """What the policy says."""
+
+        text: str
+
+    class TextObservation(types.Observation):
+        """What the world answers; see `turnwise.environments.base.Step`."""
+
+        text: str
+        valid: bool = True
+        truncated: bool = False
+        state_key: Any = None
+        admissible: list[str] | None = None
+        info: dict[str, Any] = {}  # noqa: RUF012 (pydantic copies it)
+
+    class Served(interfaces.Environment):
+        """One connection's world."""
+
+        SUPPORTS_CONCURRENT_SESSIONS = True
+
+        def __init__(self):
+            super().__init__()
+            self._world: Environment | None = None
+            self._task: dict[str, Any] = {}
+            self._state = types.State()
+
+        async def reset_async(
+            self,
+            seed: int | None = None,
+            episode_id: str | None = None,
+            split: str = config.train_split,
+            index: int | None = None,
+            **further: Any,
+        ) -> Any:
+            if further:
+                raise EnvironmentFault(f"reset() got {', '.join(further)}; expected seed, split, index or episode_id")
+            tasks = await asyncio.to_thread(suite.tasks, split)
+            index = _place(len(tasks), seed, index, split)
+            self._task = {"split": split, "index": index, "task": suite.task_name(tasks[index])}
+            self._state = types.State(episode_id=episode_id or secrets.token_hex(8), **self._task)
+            self._world = await asyncio.to_thread(suite.environment, tasks[index])
+            return self._observation(as_step(await _answer(self._world.start)))
+
+        async def step_async(self, action: Any, timeout_s: float | None = None, **further: Any) -> Any:
+            if self._world is None:
+                raise EnvironmentFault("step() before reset()")
+            self._state.step_count += 1
+            return self._observation(checked_step(await _answer(self._world.step, action.text)))
+
+        def reset(self, **options: Any) -> Any:  # what OpenEnv asks of an environment; its server uses the coroutines
+            return asyncio.run(self.reset_async(**options))
+
+        def step(self, action: Any, **options: Any) -> Any:
+            return asyncio.run(self.step_async(action, **options))
+
+        @property
+        def state(self) -> Any:
+            return self._state
+
+        def _observation(self, step: Any) -> Any:
+            return TextObservation(
+                text=step.observation,
+                done=step.ended,
+                reward=float(step.reward),
+                valid=step.valid,
+                truncated=step.truncated,
+                state_key=_plain(step.state_key),
+                admissible=None if step.admissible is None else list(step.admissible),
+                info=_plain(dict(step.info)),
+                metadata=self._task,
+            )
+
+        def list_splits(self) -> list[str]:
+            return list(dict.fromkeys((config.train_split, config.eval_split)))
+
+        def num_tasks(self, split: str) -> int:
+            return len(suite.tasks(split))
+
+        def get_task(self, split: str, index: int) -> dict[str, Any]:
+            return {"split": split, "index": index, "task": suite.task_name(suite.tasks(split)[index])}
+
+        def get_task_range(self, split: str, start: int | None = None, stop: int | None = None) -> list[dict[str, Any]]:
+            places = range(self.num_tasks(split))[start:stop]
+            return [self.get_task(split, index) for index in places[:LISTED]]
+
+        def list_tasks(self, split: str) -> list[dict[str, Any]]:
+            return self.get_task_range(split)
+
+    name = config.name.replace(":", ".")
+    return server.create_fastapi_app(Served, TextAction, TextObservation, max_concurrent_envs=sessions, env_name=name)
+
+
+def serve(config: EnvironmentConfig, *, host: str, port: int, sessions: int) -> None:
+    """Serve an environment until interrupted."""
+    app = make_app(config, sessions=sessions)
+    uvicorn = needed("uvicorn", EXTRA, by="serve-env")
+    print(f"{config.name} at http://{host}:{port}; Ctrl-C ends it", file=sys.stderr, flush=True)
+    uvicorn.run(app, host=host, port=port, log_level="warning", ws_ping_timeout=PING_TIMEOUT_S)
+
+
+def _place(count: int, seed: int | None, index: int | None, split: str) -> int:
+    if index is not None:
+        if not 0 <= index < count:
+            raise EnvironmentFault(f"reset(index={index}): split {split!r} has {count} tasks, counted from 0")
+        return index
+    return secrets.randbelow(count) if seed is None else seed % count
+
+
+async def _answer(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Ask a world in a thread, so that the others go on; one whose methods are coroutines in the server's event loop."""
+    answer = await asyncio.to_thread(function, *arguments)
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it; what it has not, as text."""
+    return json.loads(json.dumps(value, default=str))
