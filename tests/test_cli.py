@@ -151,7 +151,7 @@ def test_a_run_that_has_begun_keeps_its_settings(override, finished, capsys):
     before = tree(finished)
     line = refused(capsys, "train", "--resume", str(finished), override)
     assert repr(override) in line
-    assert "only run.steps, run.threads, evaluate.* and checkpoint.* can be given" in line
+    assert "only run.steps, run.threads, evaluate.*, checkpoint.* and engine.* can be given" in line
     assert tree(finished) == before
 
 
@@ -209,7 +209,7 @@ def test_a_wrong_argument_is_one_line(capsys, arguments, expected):
     assert expected in one_line(capsys.readouterr())
 
 
-def test_eval_prints_its_results_and_changes_nothing(finished, capsys):
+def test_eval_prints_its_results_and_changes_nothing_else(finished, capsys):
     before = tree(finished)
     assert (
         main(["eval", str(finished), "--episodes", "4", "--seeds", "2", "--step", "1", "evaluate.temperature=0"]) == 0
@@ -217,7 +217,9 @@ def test_eval_prints_its_results_and_changes_nothing(finished, capsys):
     results = json.loads(capsys.readouterr().out)
     assert [(result["step"], result["seed"], result["episodes"]) for result in results] == [(1, 0, 4), (1, 1, 4)]
     assert results[0]["success"] == results[1]["success"]  # greedy, so that the seed cannot matter
-    assert tree(finished) == before
+    after = tree(finished)
+    assert {path: after[path] for path in before} == before
+    assert {path.split("/")[0] for path in after.keys() - before.keys()} <= {"evaluations"}
 
 
 def test_eval_takes_options_in_any_place(finished, capsys):

@@ -93,6 +93,7 @@ def test_micro_batches_keep_to_the_budget_and_cover_every_sequence_once(lengths,
         [np.zeros(1 + length, dtype=int) for length in lengths],
         [np.array([length]) for length in lengths],
         Segments.from_lengths([1] * len(lengths)),
+        np.arange(len(lengths)),
     )
     only = np.array(data.draw(st.lists(st.sampled_from(range(len(lengths))), unique=True)), dtype=int)
     for chosen, batches in (

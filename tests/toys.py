@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
-from turnwise.config import Config, TinyModelConfig, parse_config
+from turnwise.config import Config, ModelConfig, parse_config
 from turnwise.environments.base import Step
-from turnwise.policy import Policy, tiny_policy
+from turnwise.policy import Policy
 from turnwise.rollout.engine import Generation, Sampling
 from turnwise.rollout.record import Trajectory, Turn
+from turnwise.tiny import tiny_policy
 
 COLORS = ("red", "green", "blue", "pink")
 
@@ -73,7 +74,7 @@ class Mute:
 
 def color_policy(*, layers: int = 1, hidden: int = 16, seed: int = 0, spread: float = 8.0, context: int = 64) -> Policy:
     """A random policy over the words of `Colors`; `spread` scales its output layer, so that it prefers some words."""
-    model = TinyModelConfig(hidden_size=hidden, num_layers=layers, num_heads=2, max_context=context)
+    model = ModelConfig(hidden_size=hidden, num_layers=layers, num_heads=2, max_context=context)
     policy = tiny_policy(Colors.words(), model, seed=seed)
     with torch.no_grad():
         output_layer(policy).weight.mul_(spread)

@@ -4,10 +4,12 @@ turnwise train recipes/household-tiny-aem.toml                  train a recipe
 turnwise train recipes/household-tiny-aem.toml method=gigpo aem=false run.name=b
 turnwise train --resume runs/b                                  go on after an interruption
 turnwise eval runs/b --episodes 512                             evaluate the last checkpoint
+turnwise eval runs/b --panel household-tiny-valid-256           on tasks that are the same for every run
 turnwise methods                                                what credit can be assigned with
 turnwise methods --bias                                         what each method does to the gradient, exactly
 turnwise config recipes/household-tiny-aem.toml                 print the resolved configuration
 turnwise check-env module:factory                               test an environment
+turnwise serve-env household                                    serve an environment over OpenEnv's protocol
 """
 
 import argparse
@@ -17,7 +19,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from turnwise.config import Config, load_config, override_config
 from turnwise.errors import ConfigError, TurnwiseError, did_you_mean
@@ -46,7 +48,16 @@ def _main(arguments: Sequence[str] | None) -> int:
         print("turnwise: interrupted; go on with `turnwise train --resume RUN_FOLDER`", file=sys.stderr)
         return 130
     except ModuleNotFoundError as error:
-        if error.name not in ("torch", "transformers", "tokenizers", "safetensors", "pyarrow", "rich", "matplotlib"):
+        if error.name not in (
+            "torch",
+            "transformers",
+            "tokenizers",
+            "safetensors",
+            "pyarrow",
+            "rich",
+            "matplotlib",
+            "httpx2",
+        ):
             raise
         print(f"turnwise: {error.name} is not installed; pip install 'turnwise[train]'", file=sys.stderr)
         return 2
@@ -76,6 +87,19 @@ def _count(text: str) -> int:
     return int(text)
 
 
+class _ListPanels(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from turnwise.analysis.tables import as_text
+        from turnwise.environments.panels import PANELS
+
+        table = [("panel", "tasks", "turns", "seeds", "needs")]
+        for name, panel in PANELS.items():
+            numbers = (str(panel.episodes or "all"), str(panel.max_steps), str(len(panel.seeds)))
+            table.append((name, *numbers, panel.needs or "-"))
+        print(as_text(table))
+        parser.exit()
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser("turnwise", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -92,7 +116,9 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--split", help="split of the environment; default: the run's held-out split")
     evaluate.add_argument("--environment", help="another environment than the run's")
     evaluate.add_argument("--episodes", type=_count, help="panel size; default: evaluate.final_episodes")
-    evaluate.add_argument("--seeds", type=_count, default=1, help="repeat with this many sampling seeds")
+    evaluate.add_argument("--seeds", type=_count, help="repeat with this many sampling seeds; default: 1")
+    evaluate.add_argument("--panel", metavar="NAME", help="fixed tasks, limits and seeds, to compare runs on")
+    evaluate.add_argument("--panels", action=_ListPanels, nargs=0, help="list the panels and exit")
     evaluate.add_argument("--step", type=int, help="step of the checkpoint; default: the last")
     evaluate.set_defaults(run=_evaluate)
 
@@ -113,6 +139,14 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("name", help="module:factory, or a built-in environment")
     check.add_argument("overrides", nargs="*", help="such as environment.options.size=tiny")
     check.set_defaults(run=_check_environment)
+
+    serve = commands.add_parser("serve-env", help="serve an environment over OpenEnv's protocol")
+    serve.add_argument("name", help="module:factory, or a built-in environment")
+    serve.add_argument("overrides", nargs="*", help="such as environment.options.size=tiny")
+    serve.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0: all of this machine's")
+    serve.add_argument("--port", type=_count, default=8000)
+    serve.add_argument("--sessions", type=_count, default=256, help="worlds at one time; default: 256")
+    serve.set_defaults(run=_serve_environment)
     return parser
 
 
@@ -133,10 +167,11 @@ def _train(options: argparse.Namespace) -> int:
         from turnwise.train.folder import RunFolder
 
         given = [*([options.recipe] if options.recipe else []), *options.overrides]
-        frozen = [o for o in given if not o.startswith(("run.steps=", "run.threads=", "checkpoint.", "evaluate."))]
+        free = ("run.steps=", "run.threads=", "checkpoint.", "evaluate.", "engine.")
+        frozen = [o for o in given if not o.startswith(free)]
         if frozen:
             raise ConfigError(f"{frozen[0]!r} would change a run that has begun; with --resume only run.steps, run.threads, "
-                              "evaluate.* and checkpoint.* can be given")  # fmt: skip
+                              "evaluate.*, checkpoint.* and engine.* can be given")  # fmt: skip
         config = override_config(RunFolder.open(options.resume)[1], given)
     _quiet()
     from turnwise.train.display import ConsoleDisplay
@@ -148,10 +183,16 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _evaluate(options: argparse.Namespace) -> int:
+    from turnwise.environments.panels import check_tasks, find_panel, on_panel, task_digest
     from turnwise.train.folder import RunFolder
 
     folder, config = RunFolder.open(options.run_folder)
     overrides = []
+    if options.panel:
+        given = [name for name in ("split", "environment", "episodes", "seeds") if getattr(options, name)]
+        if given:
+            raise ConfigError(f"--panel {options.panel} fixes what --{given[0]} would change: leave one of them out")
+        config = on_panel(config, options.panel, options.overrides)
     if options.environment:
         overrides += [f"environment.name={options.environment}"]
         if options.environment != config.environment.name:
@@ -160,35 +201,56 @@ def _evaluate(options: argparse.Namespace) -> int:
         overrides += [f"environment.eval_split={options.split}"]
     config = override_config(config, [*overrides, *options.overrides])
     _quiet()
-    from turnwise.rollout.local import LocalEngine
+    from turnwise.rollout.collect import blocking
+    from turnwise.rollout.engines import check_engine, make_engine
     from turnwise.rollout.workers import make_worlds
     from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
     from turnwise.train.display import ConsoleDisplay, describe
-    from turnwise.train.evaluate import evaluate
+    from turnwise.train.evaluate import evaluate, panel
     from turnwise.train.loop import make_suite, use_device
+    from turnwise.train.scores import as_table, evaluation_record, rows_by_type, write_evaluation
 
+    check_engine(config)
     suite = make_suite(config.environment)
+    split, found = config.environment.eval_split, suite.tasks(config.environment.eval_split)
+    episodes, seeds = options.episodes or config.evaluate.final_episodes, range(options.seeds or 1)
+    if options.panel:
+        episodes, seeds = find_panel(options.panel).episodes or len(found), find_panel(options.panel).seeds
+    tasks = [suite.task_name(task) for task in panel(found, episodes)]
+    if options.panel:
+        check_tasks(options.panel, tasks)
+    name = options.panel or f"own-{config.environment.name}-{split}-{episodes}"
     worlds = make_worlds(suite, config.environment)
     device = use_device(config)
     step, policy, _ = load_checkpoint(checkpoint_at(folder, options.step))
     policy.model.to(device)  # pyright: ignore[reportArgumentType]
-    results = []
+    engine = make_engine(config, policy)
+    blocking(engine.update_weights())
+    results, played = [], []
     with ConsoleDisplay() as display:
-        for seed in range(options.seeds):
-            metrics, _ = evaluate(
+        for seed in seeds:
+            metrics, trajectories = evaluate(
                 policy,
-                LocalEngine(policy.model),
+                engine,
                 suite,
-                split=config.environment.eval_split,
-                episodes=options.episodes or config.evaluate.final_episodes,
+                split=split,
+                episodes=episodes,
                 temperature=config.evaluate.temperature,
                 max_new_tokens=config.rollout.max_new_tokens,
+                stop=config.rollout.stop,
+                window=config.rollout.remembered,
                 seed=seed,
                 worlds=worlds,
                 on_turn=display.turn,
             )
             display.console.print(f"step {step}, seed {seed}: {describe(metrics)}", highlight=False, soft_wrap=True)
-            results.append({"step": step, "seed": seed, **metrics})
+            results.append({"step": step, "seed": seed, "panel": name, "tasks": task_digest(tasks), **metrics})
+            played += trajectories
+        rows = rows_by_type(played)
+        display.console.print(as_table(f"{folder.path} on {name}, step {step}", rows))
+        record = evaluation_record(name, config, results, played, on_panel=bool(options.panel))
+        written = write_evaluation(folder.path / "evaluations", record, rows)
+        display.console.print(f"table: {written}", highlight=False, soft_wrap=True)
     print(json.dumps(results, indent=2))
     return 0
 
@@ -263,6 +325,14 @@ def _check_environment(options: argparse.Namespace) -> int:
     problems = check_environment(make_suite(config.environment))
     print(report(options.name, problems))
     return 2 if any(problem.severe for problem in problems) else 0
+
+
+def _serve_environment(options: argparse.Namespace) -> int:
+    from turnwise.environments.serve import serve
+
+    config = load_config(None, [f"environment.name={options.name}", *options.overrides])
+    serve(config.environment, host=options.host, port=options.port, sessions=options.sessions)
+    return 0
 
 
 def _quiet() -> None:

@@ -8,6 +8,7 @@
     |-- EnvironmentFault(RuntimeError)       a world broke: recorded in its trajectory, never the end of a run
     |-- WorldFault(RuntimeError)             the answer of a world is lost, with the cause: recorded in its trajectory
     |-- EngineFault(RuntimeError)            generation broke: recorded in its trajectory
+    |-- EngineLost(RuntimeError)             the engine stays away: ends the run, which can go on from its last checkpoint
     `-- IntegrationError(RuntimeError)       another trainer has a version or a batch that the adapter cannot serve
 
 Each text says what, where, got and expected, and what to do. The command line prints the text alone and exits with 2.
@@ -47,6 +48,10 @@ class WorldFault(TurnwiseError, RuntimeError):
 
 class EngineFault(TurnwiseError, RuntimeError):
     """Generation broke."""
+
+
+class EngineLost(TurnwiseError, RuntimeError):
+    """The engine stays away: nothing can be generated until somebody brings it back."""
 
 
 class IntegrationError(TurnwiseError, RuntimeError):

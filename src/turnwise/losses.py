@@ -18,8 +18,8 @@
     HAPO         tokens hapo,             clip ppo .2/.28, dual_clip 10
 
 Denominators are global: a token's weight is fixed for the whole step before it is cut into micro-batches, so that micro-batch size,
-accumulation and packing cannot change the gradient. A weight of another kind, such as a truncated importance weight against the
-engine's rounding, is a factor on the same weight.
+accumulation and packing cannot change the gradient. A weight of another kind, such as the truncated importance weight against the
+engine's rounding (`mismatch_weights`), is a factor on the same weight.
 """
 
 import dataclasses
@@ -79,6 +79,38 @@ def token_weights(
         case "constant":
             shares_T = len(trajectories) * constant
     return np.divide(kept_T, shares_T, out=np.zeros_like(kept_T), where=kept_T > 0)
+
+
+def mismatch_weights(
+    old_logprob: Float[np.ndarray, " T"],
+    behavior_logprob: Float[np.ndarray, " T"],
+    *,
+    cap: float,
+    spans: Segments | None = None,
+) -> tuple[Float[np.ndarray, " T"], Bool[np.ndarray, " T"]]:
+    """Truncated importance weights, for tokens that an engine sampled with slightly other probabilities than the trainer's.
+
+        weight = min(exp(old_logprob - behavior_logprob), cap)
+
+    Without a cap the weighted gradient is in expectation the one of tokens sampled by the trainer, each token given what came before it,
+    or whole spans. The cap bounds its variance; what the engine draws far too seldom then counts too little.
+
+    Args:
+        old_logprob: Under the trainer's weights at the start of the step (nats).
+        behavior_logprob: As the engine reported it (nats).
+        cap: Largest weight; above 0.
+        spans: Tokens whose probabilities multiply, such as those of a trajectory; all get the weight of the span. Default: each its own.
+
+    Returns:
+        The weights, and where the cap binds.
+
+    Reference: Yao et al., "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training" (2025).
+    """
+    log_ratio = np.asarray(old_logprob, dtype=np.float64) - behavior_logprob
+    if spans is not None:
+        log_ratio = spans.broadcast(spans.sum(log_ratio))
+    limit = np.log(cap)
+    return np.exp(np.minimum(log_ratio, limit)), log_ratio > limit
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,29 +1,21 @@
-"""Policies: a causal LM with its tokenizer and conversation format. Tiny ones are made here, others are loaded."""
+"""Policies: a causal LM with its tokenizer and conversation format, in memory and in a folder."""
 
+import copy
 import dataclasses
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-)
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from turnwise.config import TinyModelConfig
+from turnwise.config import ModelConfig
 from turnwise.errors import DataError
 from turnwise.rollout.format import Format
 
-PAD, UNKNOWN, OBSERVATION, ACT, END = "<pad>", "<unk>", "<obs>", "<act>", "<end>"
-WORDS = r"[A-Za-z]+|[0-9]+|[^\sA-Za-z0-9]"
-"""A word is a run of letters, a run of digits, or one punctuation mark."""
+SETTINGS = "policy.json"
+"""File beside the model: the format and the longest conversation."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,59 +32,68 @@ class Policy:
         return self.format.tokenizer
 
     def save(self, folder: Path) -> None:
-        """Write model and tokenizer as transformers does (config.json, model.safetensors, tokenizer.json)."""
+        """Write model and tokenizer as transformers does (config.json, model.safetensors, tokenizer.json), and the format.
+
+        A model with adapters leaves those alone (adapter_model.safetensors); its base stays where it is.
+        """
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
-
-
-def word_tokenizer(words: Sequence[str]) -> PreTrainedTokenizerFast:
-    """A word-level tokenizer for exactly these words."""
-    special = [PAD, UNKNOWN, OBSERVATION, ACT, END]
-    vocabulary = {word: index for index, word in enumerate([*special, *sorted(set(words))])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(WORDS), behavior="removed", invert=True)  # pyright: ignore
-    tokenizer.add_special_tokens(special)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token=PAD, unk_token=UNKNOWN, additional_special_tokens=[OBSERVATION, ACT, END]
-    )
-
-
-def tiny_format(tokenizer: PreTrainedTokenizerBase) -> Format:
-    """The conversation format of tiny policies: `<obs> observation <act> response <end>`."""
-    template = OBSERVATION + "{observation}" + ACT
-    return Format(tokenizer, first=template, following=template, stop=END)
-
-
-def tiny_policy(words: Sequence[str], config: TinyModelConfig, *, seed: int) -> Policy:
-    """A small Llama from scratch that knows only these words."""
-    tokenizer = word_tokenizer(words)
-    llama = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=config.hidden_size,
-        intermediate_size=config.hidden_size * 4,
-        num_hidden_layers=config.num_layers,
-        num_attention_heads=config.num_heads,
-        num_key_value_heads=config.num_heads,
-        max_position_embeddings=config.max_context,
-        tie_word_embeddings=config.tie_embeddings,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=None,
-        eos_token_id=tokenizer.convert_tokens_to_ids(END),
-        attn_implementation="sdpa",  # pyright: ignore[reportCallIssue]
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = LlamaForCausalLM(llama)
-    return Policy(model.eval(), tiny_format(tokenizer), config.max_context)
+        fmt = {f.name: getattr(self.format, f.name) for f in dataclasses.fields(Format) if f.name != "tokenizer"}
+        settings = {"format": fmt, "max_context": self.max_context}
+        (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
 def load_policy(folder: Path) -> Policy:
     """Load a policy that `Policy.save` wrote."""
-    if not (folder / "config.json").is_file():
-        raise DataError(f"{folder} holds no model (config.json is missing)")
+    if not (folder / SETTINGS).is_file():
+        raise DataError(f"{folder} holds no policy ({SETTINGS} is missing)")
     try:
-        model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="sdpa", dtype=torch.float32)
+        model = load_model(str(folder))
         tokenizer = AutoTokenizer.from_pretrained(folder)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+        return Policy(model, Format(tokenizer, **settings["format"]), settings["max_context"])
+    except (OSError, ValueError, RuntimeError, TypeError, KeyError, SafetensorError) as error:
         raise DataError(f"cannot load the model in {folder}: {' '.join(str(error).split())}") from error
-    return Policy(model.eval(), tiny_format(tokenizer), model.config.max_position_embeddings)
+
+
+def load_model(name: str) -> PreTrainedModel:
+    """A causal LM in float32 with SDPA attention, ready to be played with; with its adapters, where the folder holds some."""
+    return AutoModelForCausalLM.from_pretrained(name, attn_implementation="sdpa", dtype=torch.float32).eval()
+
+
+def choose_trainable(model: PreTrainedModel, config: ModelConfig) -> None:
+    """Let those weights learn that the configuration asks for, and set the model up for it."""
+    if config.train == "lora":
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_("lora_" in name)
+    elif config.train == "top":
+        layers = list(model.get_decoder().layers)  # pyright: ignore
+        model.requires_grad_(False)
+        for part in (*layers[max(0, len(layers) - config.top_layers) :], model.get_decoder().norm):
+            part.requires_grad_(True)
+    if config.gradient_checkpointing:
+        # transformers has renamed it, and warns of the old name
+        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+        enable({"use_reentrant": False})
+
+
+def trainable(model: PreTrainedModel) -> list[torch.nn.Parameter]:
+    """The weights that learn."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def autocast(model: PreTrainedModel, config: ModelConfig) -> torch.autocast:
+    """Where the model computes: in bfloat16 where the configuration asks for it."""
+    return torch.autocast(model.device.type, torch.bfloat16, enabled=config.precision == "bf16")
+
+
+def rounded_copy(model: PreTrainedModel) -> PreTrainedModel:
+    """The model with weights in bfloat16 and its adapters, if any, merged into them: for generating only."""
+    twin = copy.deepcopy(model)
+    for layer in _adapted(twin):
+        layer.merge()  # pyright: ignore[reportCallIssue]
+    return twin.to(torch.bfloat16).eval().requires_grad_(False)  # pyright: ignore
+
+
+def _adapted(model: PreTrainedModel) -> Iterator[torch.nn.Module]:
+    return (module for module in model.modules() if hasattr(module, "lora_A") and hasattr(module, "merge"))

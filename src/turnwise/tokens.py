@@ -16,6 +16,9 @@ from turnwise.errors import BatchError
 from turnwise.rollout.record import Trajectory
 from turnwise.segments import Segments
 
+LOGITS_AT_ONCE = (2**23, 2**27)
+"""Logits that exist at one time, on a CPU and on an accelerator: 32 and 512 MiB in float32."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Sequences:
@@ -25,41 +28,68 @@ class Sequences:
         token_ids: One int64 array a sequence.
         generated: Positions of the generated tokens in each sequence, ascending and above 0.
         tokens: Segments of `T`, one a sequence.
+        trajectory: `[sequences]` index of the trajectory of each, ascending.
     """
 
     token_ids: list[np.ndarray]
     generated: list[np.ndarray]
     tokens: Segments
+    trajectory: np.ndarray
 
     @classmethod
     def from_trajectories(cls, trajectories: Sequence[Trajectory]) -> "Sequences":
-        """One sequence a trajectory: prompts and responses in the order in which they grew."""
-        token_ids, generated = [], []
-        for trajectory in trajectories:
-            ids: list[int] = []
-            positions: list[int] = []
-            for turn in trajectory.turns:
+        """Prompts and responses in the order in which they grew: a sequence a trajectory, or one each time that a prompt began anew."""
+        token_ids: list[list[int]] = []
+        generated: list[list[int]] = []
+        owner = []
+        for number, trajectory in enumerate(trajectories):
+            for index, turn in enumerate(trajectory.turns):
+                if turn.fresh or not index:
+                    token_ids.append([])
+                    generated.append([])
+                    owner.append(number)
+                ids = token_ids[-1]
                 ids += turn.prompt_ids
-                positions += range(len(ids), len(ids) + len(turn.response_ids))
+                generated[-1] += range(len(ids), len(ids) + len(turn.response_ids))
                 ids += turn.response_ids
-            token_ids.append(np.array(ids))
-            generated.append(np.array(positions))
-        return cls(token_ids, generated, Segments.from_lengths([len(positions) for positions in generated]))
+        return cls(
+            [np.array(ids) for ids in token_ids],
+            [np.array(positions) for positions in generated],
+            Segments.from_lengths([len(positions) for positions in generated]),
+            np.array(owner),
+        )
 
     def __len__(self) -> int:
         return len(self.token_ids)
 
-    def micro_batches(self, max_tokens: int, only: np.ndarray | None = None) -> Iterator[np.ndarray]:
-        """Yield indices of sequences of similar length whose padded size stays within `max_tokens` (one sequence may exceed it)."""
+    @property
+    def shortest(self) -> int:
+        """Tokens of the shortest sequence."""
+        return min(map(len, self.token_ids))
+
+    def micro_batches(
+        self, max_tokens: int, only: np.ndarray | None = None, *, whole: bool = False
+    ) -> Iterator[np.ndarray]:
+        """Yield indices of sequences of similar length whose padded size stays within `max_tokens` (one unit may exceed it).
+
+        Args:
+            max_tokens: Tokens of a micro-batch, padding included.
+            only: Trajectories to use; default all.
+            whole: Keep the sequences of a trajectory together: a trajectory is the unit, else a sequence.
+        """
         lengths = np.array([len(ids) for ids in self.token_ids])
-        order = np.argsort(-lengths, kind="stable")
-        if only is not None:
-            order = order[np.isin(order, only)]
+        unit = self.trajectory if whole else np.arange(len(lengths))
+        count, longest = np.bincount(unit), np.zeros(unit[-1] + 1, dtype=np.int64)
+        np.maximum.at(longest, unit, lengths)
+        used = np.ones(len(unit), dtype=bool) if only is None else np.isin(self.trajectory, only)
+        order = np.argsort(-longest, kind="stable")
+        order = order[np.isin(order, unit[used])]
         start = 0
         while start < len(order):
-            count = max(1, max_tokens // int(lengths[order[start]]))
-            yield order[start : start + count]
-            start += count
+            size = count[order[start:]].cumsum() * longest[order[start]]
+            stop = start + max(1, int(np.searchsorted(size, max_tokens, side="right")))
+            yield np.flatnonzero(np.isin(unit, order[start:stop])) if whole else order[start:stop]
+            start = stop
 
     def token_index(self, sequences: np.ndarray) -> np.ndarray:
         """Indices on `T` of the generated tokens of these sequences, in their order."""
@@ -73,7 +103,7 @@ def generated_logprobs(
     indices: np.ndarray,
     *,
     temperature: float = 1.0,
-    chunk_tokens: int = 1024,
+    chunk_tokens: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probability and entropy of the generated tokens of some sequences, in one forward pass.
 
@@ -82,7 +112,7 @@ def generated_logprobs(
         sequences: All sequences.
         indices: Which to use.
         temperature: Divides the logits, as in sampling.
-        chunk_tokens: Tokens whose logits exist at one time.
+        chunk_tokens: Tokens whose logits exist at one time; default as many as have `LOGITS_AT_ONCE`.
 
     Returns:
         `logprob` and `entropy` (nats, full vocabulary), `[tokens]` float32 each, both in the order of `token_index(indices)`.
@@ -105,18 +135,25 @@ def generated_logprobs(
 
 
 def chunked_logprobs(
-    hidden: torch.Tensor, output_layer: torch.nn.Module, targets: torch.Tensor, temperature: float, chunk_tokens: int
+    hidden: torch.Tensor,
+    output_layer: torch.nn.Module,
+    targets: torch.Tensor,
+    temperature: float = 1.0,
+    chunk_tokens: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probability of `targets [T]` and entropy under `output_layer(hidden [T, d]) / temperature`, `chunk_tokens` at a time."""
+    if chunk_tokens is None:
+        chunk_tokens = max(1, LOGITS_AT_ONCE[hidden.device.type != "cpu"] // output_layer.weight.shape[0])  # pyright: ignore
 
     def one_chunk(hidden: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         logprobs = torch.log_softmax(output_layer(hidden).float() / temperature, -1)
         return logprobs.gather(-1, targets[:, None])[:, 0], -(logprobs.exp() * logprobs).sum(-1)
 
-    parts = [
-        checkpoint(one_chunk, h, t, use_reentrant=False) if torch.is_grad_enabled() else one_chunk(h, t)
-        for h, t in zip(hidden.split(chunk_tokens), targets.split(chunk_tokens), strict=True)
-    ]
+    chunks = list(zip(hidden.split(chunk_tokens), targets.split(chunk_tokens), strict=True))
+    again = (
+        torch.is_grad_enabled() and len(chunks) > 1
+    )  # the logits of a single chunk can be kept for the backward pass
+    parts = [checkpoint(one_chunk, *chunk, use_reentrant=False) if again else one_chunk(*chunk) for chunk in chunks]
     logprob, entropy = (torch.cat(column) for column in zip(*parts, strict=True))
     return logprob, entropy
 

@@ -405,10 +405,12 @@ def test_every_world_is_let_go_of_however_it_ended():
 
 
 def test_cancelling_a_collection_cleans_up_everything():
-    worlds, engine, ended = Kept(lambda seed: Hanging(seed, turns=3)), LocalEngine(POLICY.model), []
+    worlds, engine = Kept(lambda seed: Hanging(seed, turns=3)), LocalEngine(POLICY.model)
+    began, ended = [], []
 
     class Hanging(Colors):
         async def step(self, response: str) -> Step:  # pyright: ignore[reportIncompatibleMethodOverride]
+            began.append(self.seed)
             try:
                 await asyncio.sleep(3600 if self.seed == 1 and self.played == 1 else 0)
             finally:
@@ -421,7 +423,8 @@ def test_cancelling_a_collection_cleans_up_everything():
                 engine, [0, 1], worlds, FORMAT, group_size=2, sampling=Sampling(max_new_tokens=3), max_context=64
             )
         )  # fmt: skip
-        await asyncio.sleep(0.05)
+        while began.count(1) < 4:  # both have taken a first step, and hang in the second
+            await asyncio.sleep(0.01)
         assert not collection.done()
         collection.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -73,7 +73,7 @@ PROBABILITY = torch.tensor([0.0, 0.05, 0.4, 0.0, 0.3, 0.25, 0.0])
 
 def draw(numbers: torch.Tensor, **options) -> tuple[torch.Tensor, torch.Tensor]:
     logits = PROBABILITY.log().expand(len(numbers), -1)
-    return sample(logits, Sampling(max_new_tokens=1, **options), numbers)
+    return sample(logits, Sampling(max_new_tokens=1, **options), numbers)[:2]
 
 
 @pytest.mark.parametrize(
@@ -116,6 +116,14 @@ def test_what_is_not_finite_draws_a_token_and_says_so():
         logits = torch.zeros(3, 4)
         logits[1, 2] = bad
         for temperature in (0.0, 1.0):
-            token, logprob = sample(logits, Sampling(max_new_tokens=1, temperature=temperature), torch.full((3,), 0.99))
+            token, logprob, _ = sample(logits, Sampling(max_new_tokens=1, temperature=temperature), torch.full((3,), 0.99))
             assert token.max() < 4
             assert torch.isfinite(logprob).tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.7}, {"temperature": 0.0}, {"top_p": 0.5}])
+def test_entropies_are_those_of_all_tokens_at_the_temperature(options):
+    logits = torch.randn(6, 11, generator=torch.Generator().manual_seed(0)) * 3
+    entropy = sample(logits, Sampling(max_new_tokens=1, **options), torch.full((6,), 0.4))[2]
+    expected = torch.distributions.Categorical(logits=logits / (options.get("temperature") or 1.0)).entropy()
+    torch.testing.assert_close(entropy, expected, rtol=1e-5, atol=1e-6)

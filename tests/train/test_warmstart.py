@@ -7,7 +7,7 @@ from tests.toys import COLORS, Colors, small_config
 
 from turnwise.environments.suites import Demonstrated, Seeded, make_suite
 from turnwise.errors import ConfigError, TurnwiseError
-from turnwise.policy import tiny_policy
+from turnwise.tiny import tiny_policy
 from turnwise.train import warmstart
 from turnwise.train.warmstart import cache_folder, demonstrations, warm_policy
 

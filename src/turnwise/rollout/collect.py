@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from turnwise.environments.base import Task
 from turnwise.errors import EngineFault, WorldFault
-from turnwise.rollout.context import Append
+from turnwise.rollout.context import make_context
 from turnwise.rollout.engine import Engine, Sampling
 from turnwise.rollout.format import Format
 from turnwise.rollout.record import Trajectory, Turn
@@ -25,6 +25,7 @@ async def collect(
     group_size: int,
     sampling: Sampling,
     max_context: int,
+    window: int | None = None,
     task_name: Callable[[Task], str] = str,
     on_turn: Callable[[int, int], None] | None = None,
 ) -> list[Trajectory]:
@@ -38,6 +39,7 @@ async def collect(
         group_size: Trajectories a task.
         sampling: How to sample.
         max_context: An episode ends ("context") when its conversation could outgrow this many tokens.
+        window: Observations and responses that a prompt repeats; None: the whole conversation.
         task_name: Names a task in the record.
         on_turn: Called after every turn and at every end of a trajectory with the number of live ones and of all, for progress displays.
 
@@ -50,23 +52,27 @@ async def collect(
 
     async def play(number: int, trajectory: Trajectory) -> None:
         nonlocal live
-        context = Append(fmt, number)
+        context = make_context(fmt, number, window=window, stride=len(trajectories))
         try:
             step = await worlds.start(number, tasks[trajectory.group])
             while True:
-                prompt_ids = context.observe(step.observation)
+                before, prompt_ids = context.conversation, context.observe(step)
+                if context.conversation != before:
+                    engine.close([before])
                 if len(context.ids) + sampling.max_new_tokens > max_context:
-                    trajectory.ended = "context"
+                    trajectory.ended, trajectory.info = "context", dict(step.info)
                     break
                 key = step.observation if step.state_key is None else step.state_key
-                turn = Turn(step.observation, key, prompt_ids, [], [], "", False)
+                turn = Turn(step.observation, key, prompt_ids, [], [], "", False, fresh=context.fresh)
                 trajectory.turns.append(turn)
                 generation = await engine.generate(context.conversation, context.ids, sampling)
                 context.respond(generation.token_ids)
                 turn.response_ids, turn.behavior_logprobs = generation.token_ids, generation.logprobs
+                turn.behavior_entropies = generation.entropies
                 turn.response, turn.truncated = fmt.text(generation.token_ids), generation.truncated
-                step = await worlds.step(number, turn.response)
-                turn.reward, turn.valid = float(step.reward), bool(step.valid)
+                action, formed = fmt.action(turn.response)
+                step = await worlds.step(number, action)
+                turn.reward, turn.valid = float(step.reward), bool(step.valid) and formed
                 if step.ended:
                     trajectory.ended = "terminated" if step.terminated else "truncated"
                     trajectory.success = bool(step.info.get("success", False))

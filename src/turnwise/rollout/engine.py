@@ -6,7 +6,7 @@ Requests are awaited one by one, so that nobody waits for the longest response o
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 
@@ -17,6 +17,7 @@ class Sampling:
     Attributes:
         max_new_tokens: Longest response, the stop token included.
         stop_ids: Token ids that end a response; the one sampled belongs to it.
+        stop: Texts that end a response too; the token that completes one belongs to it.
         temperature: Divides the logits; 0 takes the most likely token.
         top_p: Sample from the smallest set of tokens with this much probability.
         seed: Same seed, conversation number, prompt and weights give the same response, whatever else is generated beside it.
@@ -24,6 +25,7 @@ class Sampling:
 
     max_new_tokens: int
     stop_ids: tuple[int, ...] = ()
+    stop: tuple[str, ...] = ()
     temperature: float = 1.0
     top_p: float = 1.0
     seed: int = 0
@@ -36,12 +38,26 @@ class Generation:
     Attributes:
         token_ids: The generated tokens, the stop token included.
         logprobs: Log-probability of each under the distribution it was sampled from (nats).
-        truncated: No stop token came within `max_new_tokens`.
+        truncated: Neither a stop token nor a stop text came within `max_new_tokens`.
+        entropies: Entropy of each token's distribution over the full vocabulary, at the temperature (nats); None where the engine does
+            not measure it.
     """
 
     token_ids: list[int]
     logprobs: list[float]
     truncated: bool
+    entropies: list[float] | None = None
+
+
+Decode = Callable[[Sequence[int]], str]
+"""Token ids to text, as a tokenizer does it."""
+
+
+def says(stop: Sequence[str], ids: Sequence[int], decode: Decode) -> bool:
+    """Whether a response that has just got its last token says a stop text now."""
+    # a token adds a character at least, but the text of one may begin many tokens before where they hold parts of characters
+    tail = decode(ids[-4 * max(map(len, stop), default=0) :])
+    return any(text in tail for text in stop)
 
 
 class Engine(Protocol):
@@ -57,6 +73,18 @@ class Engine(Protocol):
 
         Raises:
             EngineFault: This response is lost. Others may go on.
+            EngineLost: So are all that follow.
+        """
+        ...
+
+    async def update_weights(self) -> None:
+        """Take over the weights that the trainer's model has now. Nothing may be being generated.
+
+        Must be called before the first response, and after each change of the weights. What is generated from then on comes from these
+        weights alone: nothing that was computed with others is used again. It leaves nothing behind in the event loop.
+
+        Raises:
+            EngineLost: The engine is not there to take them.
         """
         ...
 

@@ -14,7 +14,8 @@ import torch
 from transformers import PreTrainedModel
 
 from turnwise.errors import ConfigError, EngineFault
-from turnwise.rollout.engine import Generation, Sampling
+from turnwise.policy import rounded_copy
+from turnwise.rollout.engine import Decode, Generation, Sampling, says
 from turnwise.rollout.rows import Rows
 from turnwise.rollout.sampling import sample, uniform
 
@@ -39,10 +40,12 @@ class _Request:
 
 
 class LocalEngine:
-    """Generate with a model in this process. The model is shared with the trainer: call `close` after an update.
+    """Generate with a model in this process: the trainer's own, or a copy of it in bfloat16.
 
     Args:
-        model: A causal LM with SDPA attention, on any device.
+        trained: A causal LM with SDPA attention, on any device. Call `update_weights` when its weights have changed.
+        rounded: Generate with a copy in bfloat16, adapters merged: half the memory to read for each token.
+        decode: Token ids to text; needed for stop texts only.
         max_rows: Conversations held at one time; further ones wait until one is closed. None: no bound.
         share_prefixes: Compute what conversations begin with in common once, and copy its keys and values.
         patience: Prompts wait until there are this many for each response that grows, since a pass over few rows costs nearly as much
@@ -51,15 +54,19 @@ class LocalEngine:
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        trained: PreTrainedModel,
         *,
+        rounded: bool = False,
+        decode: Decode | None = None,
         max_rows: int | None = None,
         share_prefixes: bool = True,
         patience: float = 0.5,
     ):
         if max_rows is not None and max_rows < 1:
             raise ConfigError(f"max_rows={max_rows} leaves no room for a conversation; expected 1 or more, or None")
-        self.model, self.max_rows, self.share_prefixes, self.patience = model, max_rows, share_prefixes, patience
+        self.trained, self.rounded, self.decode = trained, rounded, decode
+        self.model = rounded_copy(trained) if rounded else trained
+        self.max_rows, self.share_prefixes, self.patience = max_rows, share_prefixes, patience
         self._waiting: dict[int, _Request] = {}  # conversation -> request, first come first served
         self._growing: dict[int, _Request] = {}  # row -> request
         self._driver: asyncio.Task[None] | None = None
@@ -72,6 +79,7 @@ class LocalEngine:
         self._num_rows = 0
         self._ids = np.zeros((0, 0), dtype=np.int64)  # [rows, places] tokens; the cache holds `length` of each row
         self._logprobs = np.zeros((0, 0), dtype=np.float32)  # of those that were drawn
+        self._entropies = np.zeros((0, 0), dtype=np.float32)  # of what they were drawn from
         self._length = np.zeros(0, dtype=np.int64)
         self._start = np.zeros(0, dtype=np.int64)  # place where the row's latest response begins
         self._conversation = np.zeros(0, dtype=np.int64)
@@ -113,6 +121,12 @@ class LocalEngine:
             self._clear()
         else:
             self._wake()
+
+    async def update_weights(self) -> None:
+        """Generate with the weights that the trainer's model has now."""
+        self.close()
+        if self.rounded:
+            self.model = rounded_copy(self.trained)
 
     async def aclose(self) -> None:
         """Forget all conversations."""
@@ -231,7 +245,7 @@ class LocalEngine:
         if num_rows > rows or num_places > places:
             rows = rows if num_rows <= rows else max(num_rows, min(rows * 3 // 2, self.max_rows or sys.maxsize))
             places = places if num_places <= places else max(num_places, places * 3 // 2, 64)
-            for name in ("_ids", "_logprobs", "_length", "_start", "_conversation", "_sampling"):
+            for name in ("_ids", "_logprobs", "_entropies", "_length", "_start", "_conversation", "_sampling"):
                 old = getattr(self, name)
                 larger = np.zeros((rows, places)[: old.ndim], dtype=old.dtype)
                 larger[tuple(map(slice, old.shape))] = old
@@ -272,17 +286,29 @@ class LocalEngine:
         places = self._length[rows]
         where = torch.from_numpy(np.stack([self._conversation[rows], places])).to(logits.device)
         drawn = sample(logits, sampling, uniform(sampling.seed, where[0], where[1]))
-        tokens, logprobs = (column.cpu().numpy() for column in drawn)
+        tokens, logprobs, self._entropies[rows, places] = (column.cpu().numpy() for column in drawn)
         if not np.isfinite(logprobs).all():
             raise EngineFault("the logits are not finite: the weights have diverged, lower update.learning_rate")
         self._ids[rows, places], self._logprobs[rows, places] = tokens, logprobs
         stopped = np.isin(tokens, sampling.stop_ids)
+        if sampling.stop:
+            stopped |= self._says(sampling.stop, rows, places)
         ended = stopped | (places + 1 - self._start[rows] >= sampling.max_new_tokens)
         for row, truncated in zip(rows[ended].tolist(), (~stopped[ended]).tolist(), strict=True):
             request, response = self._growing.pop(row), slice(self._start[row], self._length[row] + 1)
             if not request.future.done():
-                ids, logprobs_T = self._ids[row, response].tolist(), self._logprobs[row, response].tolist()
-                request.future.set_result(Generation(ids, logprobs_T, truncated))
+                columns = (self._ids, self._logprobs, self._entropies)
+                ids, logprobs_T, entropies_T = (column[row, response].tolist() for column in columns)
+                request.future.set_result(Generation(ids, logprobs_T, truncated, entropies_T))
+
+    def _says(self, stop: Sequence[str], rows: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """Which rows' responses say a stop text with their newest token."""
+        if self.decode is None:
+            raise EngineFault("stop texts need LocalEngine(decode=...), the tokenizer's")
+        responses = (
+            self._ids[row, self._start[row] : place + 1].tolist() for row, place in zip(rows, places, strict=True)
+        )
+        return np.array([says(stop, response, self.decode) for response in responses])
 
 
 def _passes(num_new: np.ndarray) -> Iterator[np.ndarray]:

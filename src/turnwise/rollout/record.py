@@ -26,6 +26,7 @@ SCHEMA = pa.schema(
         "ended": pa.string(),
         "failure": pa.string(),
         "info": pa.string(),
+        "fresh": pa.bool_(),
         "prompt_ids": pa.list_(pa.int32()),
         "response_ids": pa.list_(pa.int32()),
         "behavior_logprobs": pa.list_(pa.float32()),
@@ -41,13 +42,15 @@ class Turn:
     Attributes:
         observation: Text that the policy read last.
         state_key: Names the state in which the response was given.
-        prompt_ids: Tokens that this turn added to the conversation before the response.
+        prompt_ids: Tokens that this turn added to the conversation before the response; all that it read, if `fresh`.
         response_ids: Generated tokens.
         behavior_logprobs: Their log-probabilities when sampled (nats).
         response: The response as text.
         truncated: The response hit the length limit.
         reward: What the world paid.
         valid: Whether the world understood the response.
+        behavior_entropies: Entropies of the tokens' distributions when sampled (nats), if the engine measured them.
+        fresh: The prompt does not continue the turn before; that of a first turn never does.
     """
 
     observation: str
@@ -59,6 +62,8 @@ class Turn:
     truncated: bool
     reward: float = 0.0
     valid: bool = True
+    fresh: bool = False
+    behavior_entropies: list[float] | None = None
 
 
 @dataclasses.dataclass(slots=True)
@@ -112,6 +117,7 @@ def rows(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
             "ended": trajectory.ended,
             "failure": trajectory.failure,
             "info": json.dumps(trajectory.info, default=str) if turn_index + 1 >= len(trajectory.turns) else None,
+            "fresh": turn.fresh or not turn_index,
             "prompt_ids": turn.prompt_ids,
             "response_ids": turn.response_ids,
             "behavior_logprobs": turn.behavior_logprobs,

@@ -24,7 +24,9 @@ def uniform(seed: int, conversation: torch.Tensor, position: torch.Tensor) -> to
     return _shift(bits, 40).float() * 2.0**-24
 
 
-def sample(logits: torch.Tensor, sampling: Sampling, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def sample(
+    logits: torch.Tensor, sampling: Sampling, uniform: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Draw one token a row: the first whose cumulative probability exceeds `uniform`.
 
     Args:
@@ -33,13 +35,16 @@ def sample(logits: torch.Tensor, sampling: Sampling, uniform: torch.Tensor) -> t
         uniform: `[rows]` in `[0, 1)`.
 
     Returns:
-        Tokens, and their log-probabilities (nats) under the distribution that they were drawn from, `[rows]` each. Log-probabilities
-        of logits that are not finite are not finite.
+        Tokens, their log-probabilities (nats) under the distribution that they were drawn from, and the entropies (nats) of all tokens'
+        distribution at this temperature, whatever top_p leaves out: `[rows]` each. Log-probabilities of logits that are not finite
+        are not finite.
     """
     if sampling.temperature == 0:
-        best = torch.log_softmax(logits, -1).max(-1)
-        return best.indices, best.values
+        logprobs = torch.log_softmax(logits, -1)
+        best = logprobs.max(-1)
+        return best.indices, best.values, _entropy(logprobs)
     logprobs = torch.log_softmax(logits / sampling.temperature, -1)
+    entropy = _entropy(logprobs)
     if sampling.top_p < 1:
         ranked, indices = logprobs.sort(-1, descending=True)
         before = ranked.exp().cumsum(-1) - ranked.exp()
@@ -50,7 +55,11 @@ def sample(logits: torch.Tensor, sampling: Sampling, uniform: torch.Tensor) -> t
     last = torch.searchsorted(cumulative, total)  # the last token that has any probability
     token = torch.searchsorted(cumulative, uniform[:, None] * total, right=True).minimum(last)
     token = token.clamp(max=logits.shape[-1] - 1)  # what is not finite has no last token either
-    return token[:, 0], logprobs.gather(-1, token)[:, 0]
+    return token[:, 0], logprobs.gather(-1, token)[:, 0], entropy
+
+
+def _entropy(logprobs: torch.Tensor) -> torch.Tensor:
+    return -(logprobs.exp() * logprobs).sum(-1)
 
 
 def _signed(bits: int) -> int:

@@ -31,6 +31,8 @@ def evaluate(
     episodes: int,
     temperature: float,
     max_new_tokens: int,
+    stop: tuple[str, ...] = (),
+    window: int | None = None,
     seed: int = 0,
     worlds: Worlds | None = None,
     on_turn: Callable[[int, int], None] | None = None,
@@ -49,9 +51,14 @@ def evaluate(
         policy.format,
         group_size=1,
         sampling=Sampling(
-            max_new_tokens=max_new_tokens, stop_ids=(policy.format.stop_id,), temperature=temperature, seed=seed
+            max_new_tokens=max_new_tokens,
+            stop_ids=(policy.format.stop_id,),
+            stop=stop,
+            temperature=temperature,
+            seed=seed,
         ),
         max_context=policy.max_context,
+        window=window,
         task_name=suite.task_name,
         on_turn=on_turn,
     )

@@ -124,11 +124,13 @@ def _play(
         sampling=Sampling(
             max_new_tokens=settings.max_new_tokens,
             stop_ids=(policy.format.stop_id,),
+            stop=settings.stop,
             temperature=settings.temperature,
             top_p=settings.top_p,
             seed=seed,
         ),
         max_context=policy.max_context,
+        window=settings.remembered,
         task_name=suite.task_name,
         on_turn=on_turn,
     )

@@ -6,24 +6,26 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from turnwise.config import Config
 from turnwise.environments.base import Task
 from turnwise.environments.suites import Suite, make_suite
 from turnwise.errors import ConfigError, RunError
-from turnwise.policy import Policy
+from turnwise.policy import Policy, choose_trainable, trainable
 from turnwise.rollout.collect import blocking
 from turnwise.rollout.engine import Engine
-from turnwise.rollout.local import LocalEngine
+from turnwise.rollout.engines import check_engine, make_engine
 from turnwise.rollout.record import write_rollouts
 from turnwise.rollout.workers import make_worlds
 from turnwise.rollout.worlds import Worlds
 from turnwise.train.checkpoint import checkpoint_at, latest_checkpoint, load_checkpoint, save_checkpoint
 from turnwise.train.display import Display
 from turnwise.train.evaluate import evaluate
-from turnwise.train.experience import gather
+from turnwise.train.experience import Experience, gather
 from turnwise.train.folder import RunFolder
+from turnwise.train.gradient import Budget, Diverged
 from turnwise.train.selection import build_selector
 from turnwise.train.step import (
     coefficients,
@@ -50,6 +52,7 @@ def train(config: Config, *, resume: Path | None = None, display: Display | None
         TurnwiseError: The run cannot be done as asked; nothing that exists was changed.
     """
     display = display or Display()
+    check_engine(config)
     if resume is None:
         RunFolder.refuse_existing(config.run_folder)  # before minutes of warm start, not after
     device = use_device(config)
@@ -61,23 +64,30 @@ def train(config: Config, *, resume: Path | None = None, display: Display | None
     selector = build_selector(select.name, select.model_extra or {}, num_tasks=len(tasks), seed=config.run.seed)
 
     if resume is None:
-        policy, _ = warm_policy(config, suite, on_demonstration=display.demonstration, on_step=display.warm_start)
+        policy, _ = warm_policy(
+            config, suite, device=device, on_demonstration=display.demonstration, on_step=display.warm_start
+        )
         start = 0
         folder, state = RunFolder.create(config), {}
     else:
         folder = RunFolder(resume)
         start, policy, state = load_checkpoint(latest_checkpoint(folder))
         folder.rewind(start)
+        choose_trainable(policy.model, config.model)
     policy.model.to(device)  # pyright: ignore[reportArgumentType]
     optimizer = torch.optim.AdamW(
-        policy.model.parameters(), lr=config.update.learning_rate, weight_decay=config.update.weight_decay
+        trainable(policy.model),
+        lr=config.update.learning_rate,
+        weight_decay=config.update.weight_decay,
+        fused=device.type == "cuda",
     )
     if state:
         optimizer.load_state_dict(state["optimizer"])
         selector.state = state["selector"]
     method_state = state.get("method", credit.init() if credit.init else None)
     objective_state = state.get("objective")
-    engine, worlds = LocalEngine(policy.model), make_worlds(suite, config.environment)
+    engine, worlds = make_engine(config, policy), make_worlds(suite, config.environment)
+    blocking(engine.update_weights())
     if resume is None:
         states = {"method": method_state, "selector": selector.state, "objective": objective_state}
         save_checkpoint(folder, 0, policy, optimizer, states, keep=config.checkpoint.keep)
@@ -85,6 +95,7 @@ def train(config: Config, *, resume: Path | None = None, display: Display | None
         _evaluate(folder, policy, engine, suite, worlds, config, 0, display)
     reference = _reference(folder, device) if config.update.kl or "ref_logprob" in credit.needs else None
 
+    budget = Budget(config.update.max_tokens)
     empty_steps = 0
     for step in range(start + 1, config.run.steps + 1):
         clock = Clock()
@@ -95,16 +106,26 @@ def train(config: Config, *, resume: Path | None = None, display: Display | None
         metrics = {f"rollout/{name}": value for name, value in experience.metrics.items()}
         if experience.used:
             with clock("score"):
-                scored = score_trajectories(policy.model, experience.used, config, reference=reference)
+                scored = score_trajectories(policy.model, experience.used, config, reference=reference, budget=budget)
             with clock("credit"):
                 advantage_R, method_state = credit.update(scored.batch.reward_R, method_state, scored.batch)
                 alpha_R = coefficients(scored.batch, config)
-            with clock("update"):
+            with clock("update"), _kept_for_inspection(folder, step, experience):
                 updated, objective_state = update_policy(
-                    policy.model, optimizer, scored, advantage_R, config, step=step, state=objective_state
+                    policy.model,
+                    optimizer,
+                    scored,
+                    advantage_R,
+                    config,
+                    step=step,
+                    state=objective_state,
+                    budget=budget,
                 )
+            with clock("weights"):
+                blocking(engine.update_weights())
             metrics |= {f"credit/{name}": value for name, value in credit_metrics(scored, advantage_R, alpha_R).items()}
             metrics |= {f"update/{name}": value for name, value in updated.items()}
+            metrics["update/memory_halvings"] = float(budget.halvings)
             credit_columns = {"entropy": scored.batch.columns["entropy"], "alpha": alpha_R, "advantage": advantage_R}
         else:
             credit_columns = {}
@@ -129,6 +150,23 @@ def train(config: Config, *, resume: Path | None = None, display: Display | None
     blocking(worlds.aclose())  # what an error leaves open closes with the last reference to it
     display.finish(folder, config)
     return folder
+
+
+@contextmanager
+def _kept_for_inspection(folder: RunFolder, step: int, experience: Experience) -> Iterator[None]:
+    """Keep the rollouts that give no finite gradient, and say which they are."""
+    try:
+        yield
+    except Diverged as error:
+        path = folder.rollouts / f"diverged-{step:06d}.parquet"
+        write_rollouts(path, experience.trajectories, {})
+        numbers = np.flatnonzero(experience.used_N)[error.trajectories].tolist()
+        tasks = sorted({experience.trajectories[number].task for number in numbers})
+        some = lambda items: ", ".join(map(str, items[:5])) + ", ..." * (len(items) > 5)  # noqa: E731
+        raise RunError(
+            f"step {step}: the {'gradient' if error.finite else 'loss'} of trajectories {some(numbers)} (tasks {some(tasks)}) is not finite. They are kept "
+            f"in {path}; the update was not made, and {latest_checkpoint(folder)} is good. Start anew with a lower update.learning_rate"
+        ) from error  # fmt: skip
 
 
 class Clock:
@@ -185,6 +223,8 @@ def _evaluate(
         episodes=settings.final_episodes if step in (0, config.run.steps) else settings.episodes,
         temperature=settings.temperature,
         max_new_tokens=config.rollout.max_new_tokens,
+        stop=config.rollout.stop,
+        window=config.rollout.remembered,
         worlds=worlds,
         on_turn=display.turn,
     )

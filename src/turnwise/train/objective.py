@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 
 from turnwise.batch import Batch
 from turnwise.config import Config, UpdateConfig
-from turnwise.losses import entropy_loss, kl_loss, policy_loss, token_weights
+from turnwise.losses import entropy_loss, kl_loss, mismatch_weights, policy_loss, token_weights
 from turnwise.token_rules import EntropyTerm, StepTokens, TokenCredit
 from turnwise.token_rules.build import build_entropy_rule, build_token_rule
 
@@ -34,6 +34,7 @@ class Objective:
         reference_T: Log-probabilities under the reference policy, for the KL term.
         entropy_terms: Each with the weights of the tokens.
         matters_N: Trajectories that the loss depends on; the others can be left out of the passes (never out of the denominators).
+        metrics: What was worked out once, for the record.
     """
 
     settings: UpdateConfig
@@ -42,6 +43,7 @@ class Objective:
     reference_T: torch.Tensor | None
     entropy_terms: list[tuple[EntropyTerm, torch.Tensor]]
     matters_N: Bool[np.ndarray, " N"]
+    metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def loss(
         self, logprob: Float[torch.Tensor, " t"], entropy: Float[torch.Tensor, " t"], where: torch.Tensor
@@ -61,7 +63,9 @@ class Objective:
         options: dict[str, Any] = {"clip_low": settings.clip_low, "clip_high": settings.clip_high}
         options |= {name: here(column_T) for name, column_T in self.policy_T.items()}
         result = policy_loss(logprob, clip=settings.clip, dual_clip=settings.dual_clip, **options)
+        moved = (logprob.detach() - options["old_logprob"]).abs()
         loss, metrics = result.loss, {"clipped_frac": result.clipped, "kl_old": result.kl}
+        metrics["log_ratio_abs"] = (moved * here(self.weight_T)).sum().item()
         if self.reference_T is not None:
             kl = kl_loss(logprob, here(self.reference_T), here(self.weight_T))
             loss = loss + settings.kl * kl
@@ -80,6 +84,7 @@ def make_objective(
     config: Config,
     *,
     step: int,
+    behavior_logprob_T: np.ndarray | None = None,
     reference_T: np.ndarray | None = None,
     state: State = None,
 ) -> tuple[Objective, State]:
@@ -92,6 +97,7 @@ def make_objective(
         entropy_T: Entropies at the start of the step (nats).
         config: Of the run.
         step: Number of the step, from 1.
+        behavior_logprob_T: Log-probabilities that the engine reported (nats), for `update.mismatch_cap`.
         reference_T: Log-probabilities under the reference policy (nats); None without a KL term.
         state: What the step before returned, None in the first.
 
@@ -111,6 +117,13 @@ def make_objective(
     advantage_T = responses.broadcast(advantage_R) if credit.advantage_T is None else credit.advantage_T
     weight_T = weights(settings.aggregate, credit.kept_T)
     weight_T = weight_T if credit.factor_T is None else weight_T * credit.factor_T
+    metrics = {}
+    if settings.mismatch_cap is not None:
+        assert behavior_logprob_T is not None
+        spans = trajectories if settings.mismatch_level == "trajectory" else None
+        factor_T, capped_T = mismatch_weights(old_logprob_T, behavior_logprob_T, cap=settings.mismatch_cap, spans=spans)
+        weight_T = weight_T * factor_T
+        metrics = {"mismatch_weight": float(factor_T.mean()), "mismatch_capped_frac": float(capped_T.mean())}
     columns = {
         "old_logprob": old_logprob_T,
         "advantage": advantage_T,
@@ -134,6 +147,7 @@ def make_objective(
         None if reference_T is None else _tensor(reference_T),
         [(each, _tensor(weights(each.aggregate))) for each in terms],
         matters_N | bool(settings.kl or terms),
+        metrics,
     )
     return objective, {"tokens": credit.state, "entropy": term.state if term else None}
 

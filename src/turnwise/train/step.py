@@ -1,7 +1,9 @@
 """One training step after the rollout: trajectories to a batch, a batch to advantages, advantages to new weights."""
 
 import dataclasses
+import functools
 import inspect
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,11 +12,14 @@ import torch
 
 from turnwise.batch import Batch
 from turnwise.config import Config
+from turnwise.errors import ConfigError
 from turnwise.methods.build import build_method
-from turnwise.rollout.record import Trajectory
+from turnwise.policy import autocast, trainable
+from turnwise.rollout.record import Trajectory, Turn
 from turnwise.segments import Segments
 from turnwise.tokens import Sequences, generated_logprobs, score
 from turnwise.train.columns import check_columns, response_columns
+from turnwise.train.gradient import Budget, culprits
 from turnwise.train.objective import State, make_objective
 from turnwise.transform import Transform, chain
 from turnwise.transforms import add_penalty, modulate_by_entropy
@@ -44,16 +49,23 @@ class Scored:
 
 
 def score_trajectories(
-    model: Model, trajectories: Sequence[Trajectory], config: Config, *, reference: Model | None = None
+    model: Model,
+    trajectories: Sequence[Trajectory],
+    config: Config,
+    *,
+    reference: Model | None = None,
+    budget: Budget | None = None,
 ) -> Scored:
     """Score usable trajectories (groups adjacent), under the reference too if there is one, and build their batch."""
+    budget = budget or Budget(config.update.max_tokens)
     sequences = Sequences.from_trajectories(trajectories)
-    old_logprob_T, entropy_T = score(
-        model, sequences, temperature=config.rollout.temperature, max_tokens=config.update.max_tokens
-    )
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     tokens = Segments.from_lengths([len(turn.response_ids) for turn in turns])
     behavior_logprob_T = np.concatenate([turn.behavior_logprobs for turn in turns])
+    if config.update.scoring == "engine":
+        old_logprob_T, entropy_T = behavior_logprob_T, _sampled_entropies(turns)
+    else:
+        old_logprob_T, entropy_T = _score(model, sequences, config, budget)
     columns = response_columns(
         trajectories,
         tokens,
@@ -64,9 +76,7 @@ def score_trajectories(
     )
     reference_T = None
     if reference is not None:
-        reference_T, _ = score(
-            reference, sequences, temperature=config.rollout.temperature, max_tokens=config.update.max_tokens
-        )
+        reference_T, _ = _score(reference, sequences, config, budget)
         columns["ref_logprob"] = tokens.mean(reference_T)
     batch = Batch(
         Segments.from_sorted_ids(np.array([trajectory.group for trajectory in trajectories])),
@@ -76,6 +86,22 @@ def score_trajectories(
         tokens,
     )
     return Scored(batch, sequences, old_logprob_T, entropy_T, behavior_logprob_T, reference_T)
+
+
+def _score(model: Model, sequences: Sequences, config: Config, budget: Budget) -> tuple[np.ndarray, np.ndarray]:
+    def run(max_tokens: int) -> tuple[np.ndarray, np.ndarray]:
+        with autocast(model, config.model):
+            return score(model, sequences, temperature=config.rollout.temperature, max_tokens=max_tokens)
+
+    return budget.spend(run, shortest=sequences.shortest)
+
+
+def _sampled_entropies(turns: Sequence[Turn]) -> np.ndarray:
+    """`entropy_T` as the engine measured it."""
+    known = [turn.behavior_entropies for turn in turns if turn.behavior_entropies is not None]
+    if len(known) < len(turns):
+        raise ConfigError("update.scoring='engine' needs an engine that measures entropies; engine.name='local' does")
+    return np.concatenate(known)
 
 
 def make_credit(config: Config) -> Transform:
@@ -103,40 +129,62 @@ def update_policy(
     *,
     step: int,
     state: State = None,
+    budget: Budget | None = None,
 ) -> tuple[dict[str, float], State]:
     """Take the step's optimiser steps; report what they did, and the objective's state for the next step.
 
     Trajectories that the objective does not depend on, such as those whose advantage is 0 throughout, are left out of the passes.
+
+    Raises:
+        Diverged: The loss or its gradient is not finite.
     """
+    budget = budget or Budget(config.update.max_tokens)
     settings, sequences, temperature = config.update, scored.sequences, config.rollout.temperature
     reference_T = scored.reference_T if settings.kl else None
     objective, state = make_objective(
         scored.batch, advantage_R, scored.old_logprob_T, scored.entropy_T, config,
-        step=step, reference_T=reference_T, state=state,
+        step=step, behavior_logprob_T=scored.behavior_logprob_T, reference_T=reference_T, state=state,
     )  # fmt: skip
-    totals = {"grad_norm": 0.0, "clipped_frac": 0.0, "kl_old": 0.0, "kl_reference": 0.0, "loss": 0.0}
+    names = ("grad_norm", "clipped_frac", "kl_old", "log_ratio_abs", "kl_reference", "loss")
+    totals: dict[str, float] = dict.fromkeys(names, 0.0)
     generator = np.random.default_rng([config.run.seed, 3, step])
     num_steps = settings.epochs * settings.mini_batches
+    whole = settings.importance == "trajectory"  # a ratio over a trajectory needs all of it in one pass
     for group in optimizer.param_groups:
         group["lr"] = learning_rate(config, step)
+
+    def loss_of(sequence_indices: np.ndarray) -> tuple[torch.Tensor, dict[str, float]]:
+        where = torch.from_numpy(sequences.token_index(sequence_indices))
+        with autocast(model, config.model):
+            logprob, entropy = generated_logprobs(model, sequences, sequence_indices, temperature=temperature)
+        return objective.loss(logprob, entropy, where)
+
+    def accumulate(part: np.ndarray, max_tokens: int) -> dict[str, float]:
+        """The gradient of a mini-batch, from nothing."""
+        optimizer.zero_grad()
+        sums = dict.fromkeys(totals, 0.0)
+        for indices in sequences.micro_batches(max_tokens, only=part, whole=whole):
+            loss, metrics = loss_of(indices)
+            loss.backward()
+            for name, value in metrics.items():
+                sums[name] += value
+        return sums
+
     model.train()
     for _ in range(settings.epochs):
         order = generator.permutation(np.flatnonzero(objective.matters_N))
         for part in np.array_split(order, settings.mini_batches):
-            optimizer.zero_grad()
-            for indices in sequences.micro_batches(settings.max_tokens, only=part):
-                where = torch.from_numpy(sequences.token_index(indices))
-                logprob, entropy = generated_logprobs(model, sequences, indices, temperature=temperature)
-                loss, metrics = objective.loss(logprob, entropy, where)
-                loss.backward()
-                for name, value in metrics.items():
-                    totals[name] += value / num_steps
-            if len(part):
-                norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
-                totals["grad_norm"] += float(norm) / num_steps
-                optimizer.step()
+            if not len(part):
+                continue
+            sums = budget.spend(functools.partial(accumulate, part), shortest=sequences.shortest)
+            norm = torch.nn.utils.clip_grad_norm_(trainable(model), settings.max_grad_norm)
+            if not (math.isfinite(sums["loss"]) and math.isfinite(norm)):
+                raise culprits(lambda n: loss_of(np.flatnonzero(sequences.trajectory == n))[0], part.tolist(), model)
+            optimizer.step()
+            for name, value in (sums | {"grad_norm": float(norm)}).items():
+                totals[name] += value / num_steps
     model.eval()
-    return totals, state
+    return totals | dict(objective.metrics), state
 
 
 def learning_rate(config: Config, step: int) -> float:
@@ -169,7 +217,7 @@ def credit_metrics(scored: Scored, advantage_R: np.ndarray, alpha_R: np.ndarray)
     batch = scored.batch
     return_N = batch.trajectories.sum(batch.reward_R)
     signal_G = batch.groups.max(return_N) > batch.groups.min(return_N)
-    drift_T = scored.behavior_logprob_T - scored.old_logprob_T
+    mismatch_T = np.abs(scored.behavior_logprob_T - scored.old_logprob_T)
     return {
         "entropy": float(scored.entropy_T.mean()),
         "alpha_min": float(alpha_R.min()),
@@ -177,6 +225,6 @@ def credit_metrics(scored: Scored, advantage_R: np.ndarray, alpha_R: np.ndarray)
         "signal_frac": float(signal_G.mean()),
         "positive_frac": float((advantage_R > 0).mean()),
         "advantage_abs": float(np.abs(advantage_R).mean()),
-        "mismatch_mean": float(np.abs(drift_T).mean()),
-        "mismatch_max": float(np.abs(drift_T).max()),
+        "mismatch_mean": float(mismatch_T.mean()),
+        "mismatch_max": float(mismatch_T.max()),
     }

@@ -6,30 +6,39 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel
 
 from turnwise.cache import cache_folder
 from turnwise.config import Config
-from turnwise.environments.base import Step, as_step
+from turnwise.environments.base import Demonstrated, Environment, Step, as_step
 from turnwise.environments.suites import Suite, TeachingSuite
 from turnwise.errors import ConfigError, DataError
-from turnwise.policy import Policy, load_policy, tiny_policy
+from turnwise.policy import Policy, autocast, choose_trainable, load_policy, trainable
+from turnwise.pretrained import pretrained_policy
+from turnwise.rollout.context import make_context
+from turnwise.tiny import tiny_policy
+from turnwise.tokens import chunked_logprobs
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Part of the cache key; raise it when the same demonstrations give other weights."""
 
 Progress = Callable[[int, int, float], None]
+Demonstration = tuple[np.ndarray, np.ndarray]
+"""Token ids and their weights in the loss, `[tokens]` each."""
 
 
 def warm_policy(
     config: Config,
     suite: Suite,
     *,
+    device: torch.device | None = None,
     on_demonstration: Callable[[int, int], None] | None = None,
     on_step: Progress | None = None,
 ) -> tuple[Policy, bool]:
@@ -40,19 +49,28 @@ def warm_policy(
     Raises:
         ConfigError: The environment cannot teach: it has no words or no expert.
     """
-    for needed in ("words", "demonstrate") if config.warmstart.steps else ("words",):
+    teaching = cast(TeachingSuite, suite)
+    tiny = config.model.name == "tiny"
+    for needed in ["words"] * tiny + ["demonstrate"] * bool(config.warmstart.steps):
         if not hasattr(suite, needed):
             raise ConfigError(f"environment {config.environment.name!r} has no {needed}(); see TeachingSuite in "
                               "turnwise.environments.suites")  # fmt: skip
-    teaching = cast(TeachingSuite, suite)
-    policy = tiny_policy(teaching.words(), config.model, seed=config.run.seed)
+    if tiny:
+        policy = tiny_policy(teaching.words(), config.model, seed=config.run.seed)
+    else:
+        policy = pretrained_policy(config.model, config.prompt, seed=config.run.seed)
+    choose_trainable(policy.model, config.model)
+    policy.model.to(device)  # pyright: ignore[reportArgumentType]
     if not config.warmstart.steps:
         return policy, False
     demos = demonstrations(config, policy, teaching, on_demonstration=on_demonstration)
     cached = cache_folder() / "warmstart" / _key(config, policy, demos)
     if (cached / "config.json").exists():
         try:
-            return load_policy(cached), True
+            policy = load_policy(cached)
+            choose_trainable(policy.model, config.model)
+            policy.model.to(device)  # pyright: ignore[reportArgumentType]
+            return policy, True
         except DataError as error:
             raise DataError(f"{error}. Remove this folder: it is a cache, and is made again") from error
     imitate(policy, demos, config, on_step=on_step)
@@ -60,9 +78,10 @@ def warm_policy(
     return policy, False
 
 
-def _key(config: Config, policy: Policy, demos: Sequence[tuple[np.ndarray, np.ndarray]]) -> str:
+def _key(config: Config, policy: Policy, demos: Sequence[Demonstration]) -> str:
     """Hash of all that the weights depend on: the words, the demonstrations themselves, and how they are learned."""
     parts = config.model_dump(mode="json", include={"model", "warmstart"})
+    parts["weights"] = [float(weight.detach().double().sum()) for weight in policy.model.parameters()]
     parts |= {"seed": config.run.seed, "words": policy.tokenizer.get_vocab(), "version": FORMAT_VERSION}
     key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode())
     for ids, weights in demos:
@@ -86,31 +105,23 @@ def demonstrations(
     suite: TeachingSuite,
     *,
     on_demonstration: Callable[[int, int], None] | None = None,
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Token sequences with the weight of each token in the loss: 1 on imitated responses, less on observations."""
-    fmt, weight = policy.format, config.warmstart.observation_weight
+) -> list[Demonstration]:
+    """Token sequences with the weight of each token in the loss: 1 on imitated responses, less on observations.
+
+    They are read as in a rollout: a sequence a game, or with `rollout.context = "window"` one a response.
+    """
+    settings = config.warmstart
     tasks = suite.tasks(config.environment.train_split)
-    chosen = np.random.default_rng([config.run.seed, 1]).permutation(len(tasks))[: config.warmstart.games]
-    result = []
+    chosen = np.random.default_rng([config.run.seed, 1]).permutation(len(tasks))[: settings.games]
+    result: list[Demonstration] = []
     for number, index in enumerate(chosen.tolist()):
         task = tasks[index]
-        turns = suite.demonstrate(task, noise=config.warmstart.noise, seed=config.run.seed * 1_000_003 + number)
+        turns = suite.demonstrate(task, noise=settings.noise, seed=config.run.seed * 1_000_003 + number)
         if on_demonstration:
             on_demonstration(number + 1, len(chosen))
-        if not turns:
-            continue
-        world = suite.environment(task)
-        step: Step = as_step(cast("str | Step", world.start()))
-        ids: list[int] = []
-        weights: list[float] = []
-        for turn_index, turn in enumerate(turns):
-            prompt = fmt.prompt_ids(step.observation, first=turn_index == 0)
-            response = [*fmt.tokenizer.encode(turn.response, add_special_tokens=False), fmt.stop_id]
-            ids += prompt + response
-            weights += [weight] * len(prompt) + [float(turn.imitate or config.warmstart.imitate_noise)] * len(response)
-            step = cast(Step, world.step(turn.response))
-        if len(ids) <= policy.max_context:
-            result.append((np.array(ids), np.array(weights, dtype=np.float32)))
+        if turns:
+            played = _played(config, policy, suite.environment(task), turns)
+            result += played if all(len(ids) <= policy.max_context for ids, _ in played) else []
     if not result:
         raise ConfigError(
             f"no demonstration of {len(chosen)} games fits into model.max_context={policy.max_context} tokens"
@@ -118,9 +129,28 @@ def demonstrations(
     return result
 
 
+def _played(config: Config, policy: Policy, world: Environment, turns: Sequence[Demonstrated]) -> list[Demonstration]:
+    """What a policy would have read and written in the demonstrated game."""
+    fmt, settings = policy.format, config.warmstart
+    context = make_context(fmt, 0, window=config.rollout.remembered, stride=1)
+    sequences: list[tuple[list[int], list[float]]] = []
+    step: Step = as_step(cast("str | Step", world.start()))
+    for turn in turns:
+        prompt, response = context.observe(step), fmt.response_ids(turn.response)
+        context.respond(response)
+        if context.fresh:
+            sequences.append(([], []))
+        ids, weights = sequences[-1]
+        ids += prompt + response
+        weights += [settings.observation_weight] * len(prompt)
+        weights += [float(turn.imitate or settings.imitate_noise)] * len(response)
+        step = cast(Step, world.step(turn.response))
+    return [(np.array(ids), np.array(weights, dtype=np.float32)) for ids, weights in sequences]
+
+
 def imitate(
     policy: Policy,
-    demos: Sequence[tuple[np.ndarray, np.ndarray]],
+    demos: Sequence[Demonstration],
     config: Config,
     *,
     on_step: Progress | None = None,
@@ -128,40 +158,51 @@ def imitate(
     """Train on demonstrations by weighted next-token cross-entropy."""
     settings, model = config.warmstart, policy.model
     generator = np.random.default_rng([config.run.seed, 2])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=0.01)
-    order = _by_length_batches(demos, settings.batch_size, settings.steps, generator)
-    output_layer = model.get_output_embeddings()
-    assert output_layer is not None
+    optimizer = torch.optim.AdamW(trainable(model), lr=settings.learning_rate, weight_decay=0.01)
     model.train()
-    for step, batch in enumerate(order):
+    for step, batch in enumerate(_by_length_batches(demos, settings.batch_size, settings.steps, generator)):
         for group in optimizer.param_groups:
             group["lr"] = settings.learning_rate * _schedule(step / settings.steps)
-        width = max(len(demos[i][0]) for i in batch)
-        ids = torch.zeros((len(batch), width), dtype=torch.long)
-        weights = torch.zeros((len(batch), width))
-        mask = torch.zeros_like(ids)
-        for row, i in enumerate(batch):
-            length = len(demos[i][0])
-            ids[row, :length] = torch.from_numpy(demos[i][0])
-            weights[row, :length] = torch.from_numpy(demos[i][1])
-            mask[row, :length] = 1
-        ids, weights, mask = (tensor.to(model.device) for tensor in (ids, weights, mask))
-        hidden = model.get_decoder()(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state[:, :-1]
-        counted = weights[:, 1:] > 0
-        logits = output_layer(hidden[counted]).float()
-        losses = torch.nn.functional.cross_entropy(logits, ids[:, 1:][counted], reduction="none")
-        loss = (losses * weights[:, 1:][counted]).sum() / weights[:, 1:].sum()
         optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        total_weight = sum(float(demos[i][1][1:].sum()) for i in batch)
+        total_loss = 0.0
+        for part in _micro_batches([demos[i] for i in batch], config.update.max_tokens):
+            with autocast(model, config.model):
+                loss = _cross_entropy(model, part) / total_weight
+            loss.backward()
+            total_loss += loss.item()
+        torch.nn.utils.clip_grad_norm_(trainable(model), 1.0)
         optimizer.step()
         if on_step:
-            on_step(step + 1, settings.steps, loss.item())
+            on_step(step + 1, settings.steps, total_loss)
     model.eval()
 
 
+def _micro_batches(demos: Sequence[Demonstration], max_tokens: int) -> Iterator[list[Demonstration]]:
+    """Cut a batch so that no part has more padded tokens (one demonstration may exceed it)."""
+    waiting = sorted(demos, key=lambda demo: -len(demo[0]))
+    while waiting:
+        count = max(1, max_tokens // len(waiting[0][0]))
+        yield waiting[:count]
+        waiting = waiting[count:]
+
+
+def _cross_entropy(model: PreTrainedModel, demos: Sequence[Demonstration]) -> torch.Tensor:
+    """Weighted sum of `-log p(token | those before it)`."""
+    ids = pad_sequence([torch.from_numpy(ids) for ids, _ in demos], batch_first=True).to(model.device)
+    weights = pad_sequence([torch.from_numpy(weights) for _, weights in demos], batch_first=True).to(model.device)
+    lengths = torch.tensor([len(ids) for ids, _ in demos], device=model.device)
+    mask = (torch.arange(ids.shape[1], device=model.device) < lengths[:, None]).long()
+    hidden = model.get_decoder()(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state[:, :-1]
+    counted = weights[:, 1:] > 0
+    output_layer = model.get_output_embeddings()
+    assert output_layer is not None
+    logprob, _ = chunked_logprobs(hidden[counted], output_layer, ids[:, 1:][counted])
+    return -(logprob * weights[:, 1:][counted]).sum()
+
+
 def _by_length_batches(
-    demos: Sequence[tuple[np.ndarray, np.ndarray]], batch_size: int, steps: int, generator: np.random.Generator
+    demos: Sequence[Demonstration], batch_size: int, steps: int, generator: np.random.Generator
 ) -> list[list[int]]:
     """Batches of demonstrations of similar length, reshuffled every epoch: little padding, no fixed neighbours."""
     batches: list[list[int]] = []

@@ -14,7 +14,7 @@ from turnwise.environments.suites import Webshop, make_suite
 from turnwise.environments.webshop.buyer import Buyer, stumble
 from turnwise.environments.webshop.shop import Visit, load_shop
 from turnwise.errors import ConfigError, DataError
-from turnwise.policy import word_tokenizer
+from turnwise.tiny import word_tokenizer
 
 HUMAN = {
     "instruction": "i want a kettle.",

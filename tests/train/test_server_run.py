@@ -1,0 +1,100 @@
+"""Whole runs with the server engine: log-probs agree, and a server that dies costs nothing but time."""
+
+from typing import Any
+
+import pytest
+from tests.rollout.fake_vllm import FakeVllm
+from tests.toys import Colors, small_config
+from tests.train.test_loop import assert_same_run, steps
+
+from turnwise.cli import main
+from turnwise.config import Config
+from turnwise.errors import ConfigError, EngineLost
+from turnwise.tiny import tiny_policy
+from turnwise.train.checkpoint import latest_checkpoint, load_checkpoint
+from turnwise.train.folder import RunFolder
+from turnwise.train.loop import train
+
+AGREEMENT = 1e-4
+"""Nats; both sides compute in float32."""
+
+
+def run_config(folder, fake: FakeVllm, **sections: Any) -> Config:
+    engine = {"name": "server", "url": fake.url, "patience_s": 0.3, "timeout_s": 5.0}
+    settings = {
+        "run": {"steps": 4},
+        "environment": {"options": {"turns": 2}},
+        "rollout": {"groups": 2, "group_size": 3},
+        "evaluate": {"final_episodes": 2},
+        "checkpoint": {"every": 1},
+    }
+    return small_config(folder, engine=engine, **settings | sections)
+
+
+@pytest.fixture
+def fake(tmp_path):
+    config = small_config(tmp_path)
+    with FakeVllm(tiny_policy(Colors.words(), config.model, seed=9).model, max_model_len=64) as server:
+        yield server
+
+
+def test_a_run_samples_from_the_weights_that_it_trains(tmp_path, fake):
+    folder = train(run_config(tmp_path, fake))
+    records = steps(folder)
+    assert len(records) == 4
+    for record in records:
+        assert record["rollout/failed_frac"] == 0
+        assert record["credit/mismatch_max"] < AGREEMENT
+        assert record["update/grad_norm"] > 0
+    versions = [body["new_version"] for path, body in fake.asked if path == "/update_weight_version"]
+    assert len(versions) == 5  # at the start, and after each step
+
+
+def test_a_run_whose_weights_stay_behind_is_seen_in_its_metrics(tmp_path, fake):
+    """The check above can fail: here the server says that it has loaded weights, and has not."""
+    reload, first = fake.reload, []
+
+    def once(body):
+        first.extend([body] if body["method"] == "reload_weights" else [])
+        return reload(body) if len(first) < 2 else (200, {"results": [None]})
+
+    fake.reload = once
+    records = steps(train(run_config(tmp_path, fake)))
+    assert records[0]["credit/mismatch_max"] < AGREEMENT
+    assert all(record["credit/mismatch_max"] > 10 * AGREEMENT for record in records[1:])
+
+
+def test_a_run_whose_server_dies_goes_on_as_if_it_had_not(tmp_path, fake):
+    whole = train(run_config(tmp_path / "whole", fake))
+    asked = sum("generate" in path for path, _ in fake.asked)
+    config = run_config(tmp_path / "half", fake)
+    fake.faults.extend([None] * (asked // 2) + ["die"])
+    with pytest.raises(EngineLost, match="in vain"):
+        train(config)
+    half = RunFolder(config.run_folder)
+    done = steps(half)
+    assert 0 < len(done) < 4
+    assert done == steps(whole)[: len(done)]
+    assert load_checkpoint(latest_checkpoint(half))[0] == len(done)
+    fake.start()
+    assert_same_run(train(config, resume=config.run_folder), whole)
+
+
+def test_a_server_that_is_not_there_is_said_before_anything_is_done(tmp_path, fake, capsys):
+    fake.stop()
+    config = run_config(tmp_path, fake)
+    with pytest.raises(ConfigError, match="no server is ready"):
+        train(config)
+    assert not config.run_folder.exists()
+
+
+def test_a_checkpoint_is_evaluated_by_the_server(tmp_path, fake, capsys):
+    folder = train(run_config(tmp_path, fake))
+    final = [record["eval/success"] for record in folder.metrics() if "eval/success" in record][-1]
+    fake.asked.clear()
+    assert main(["eval", str(folder.path), "--episodes", "2"]) == 0
+    assert f'"success": {final}' in capsys.readouterr().out
+    assert sum("generate" in path for path, _ in fake.asked) > 2
+    fake.stop()
+    assert main(["eval", str(folder.path), "--episodes", "2"]) == 2
+    assert "no server is ready" in capsys.readouterr().err
