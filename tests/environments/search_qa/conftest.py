@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -47,3 +48,16 @@ def suite(max_steps: int = 6, **options) -> Any:
 def world(number: int = 0, **options) -> SearchQaEnvironment:
     made = suite(**options)
     return made.environment(made.tasks("all")[number])
+
+
+@pytest.fixture(scope="session")
+def hotpot() -> dict[str, str]:
+    """Return the options that name HotpotQA's files; skips where there are none."""
+    folder = os.environ.get("SEARCH_QA_DATA")
+    if not folder:
+        pytest.skip("needs HotpotQA as corpus and questions: set SEARCH_QA_DATA")
+    for prefix in ("hotpotqa_", ""):
+        files = {name: Path(folder) / f"{prefix}{name}.jsonl.gz" for name in ("corpus", "questions")}
+        if all(file.is_file() for file in files.values()):
+            return {name: str(file) for name, file in files.items()}
+    pytest.skip("needs hotpotqa_corpus.jsonl.gz and hotpotqa_questions.jsonl.gz in SEARCH_QA_DATA")

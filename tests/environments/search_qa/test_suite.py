@@ -1,6 +1,5 @@
 """The suite: settings, demonstrations, words; those marked `data` on HotpotQA's files."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -124,19 +123,6 @@ def _answered(number: int, answer: str):
     played = world(number)
     played.start()
     return played.step(f"answer[{answer}]")
-
-
-@pytest.fixture(scope="module")
-def hotpot() -> dict[str, str]:
-    """Return the options that name HotpotQA's files; skips where there are none."""
-    folder = os.environ.get("SEARCH_QA_DATA")
-    if not folder:
-        pytest.skip("needs HotpotQA as corpus and questions: set SEARCH_QA_DATA")
-    for prefix in ("hotpotqa_", ""):
-        files = {name: Path(folder) / f"{prefix}{name}.jsonl.gz" for name in ("corpus", "questions")}
-        if all(file.is_file() for file in files.values()):
-            return {name: str(file) for name, file in files.items()}
-    pytest.skip("needs hotpotqa_corpus.jsonl.gz and hotpotqa_questions.jsonl.gz in SEARCH_QA_DATA")
 
 
 @pytest.mark.data

@@ -10,7 +10,11 @@ from turnwise.environments.search_qa.retrieval import Retriever
 from turnwise.environments.search_qa.score import exact_match, f1
 from turnwise.errors import ConfigError, EnvironmentFault, did_you_mean
 
-CHOICES = {"reward": ("exact_match", "f1"), "state_key": ("observation", "passages")}
+CHOICES = {
+    "reward": ("exact_match", "f1"),
+    "state_key": ("observation", "passages"),
+    "retrieval": ("bm25", "dense"),
+}
 CUT = "[cut]"
 """Stands where the rest of a long passage is left out."""
 ACTIONS = "write search[query] or answer[text]"

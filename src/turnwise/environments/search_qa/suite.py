@@ -8,6 +8,7 @@ from typing import Any
 from turnwise.config import EnvironmentConfig
 from turnwise.environments.alfworld.vocabulary import split_words
 from turnwise.environments.base import Demonstrated, Environment, Task
+from turnwise.environments.search_qa.dense import Dense
 from turnwise.environments.search_qa.environment import FORMS, SearchQaEnvironment, check_choices
 from turnwise.environments.search_qa.files import (
     Passage,
@@ -30,7 +31,7 @@ class SearchQa:
 
     For a retriever of your own, override `retriever` and name the class as `module:Class`.
 
-    Options: corpus, questions (files), and those of `SearchQaEnvironment`.
+    Options: corpus, questions (files), retrieval ("bm25" or "dense"), encoder (a folder, for "dense"), and those of `SearchQaEnvironment`.
     """
 
     def __init__(
@@ -44,15 +45,18 @@ class SearchQa:
         num_passages: int = 3,
         passage_words: int = 150,
         state_key: str = "observation",
+        retrieval: str = "bm25",
+        encoder: str | None = None,
     ):
-        check_choices(reward=reward, state_key=state_key)
+        check_choices(reward=reward, state_key=state_key, retrieval=retrieval)
         self._config, self._files = config, (corpus, questions)
+        self._retrieval, self._encoder = retrieval, encoder
         self._world: dict[str, Any] = {"reward": reward, "state_key": state_key, "max_searches": max_searches}
         self._world |= {"num_passages": num_passages, "passage_words": passage_words}
 
     def retriever(self, passages: Sequence[Passage]) -> Retriever:
         """Build what finds passages; called once."""
-        return Bm25(passages)
+        return Bm25(passages) if self._retrieval == "bm25" else Dense(passages, self._encoder)
 
     def tasks(self, split: str) -> Sequence[Task]:
         """The questions of a split: "train" (eight tenths), "valid", "test", or "all"."""

