@@ -1,29 +1,31 @@
 """Measures the local engine: whole episodes beside plain `model.generate`, tokens a second by batch, shared prompts, and who waits for whom.
 
-    OMP_NUM_THREADS=1 python benchmarks/rollout_speed.py
+    OMP_NUM_THREADS=1 python -m benchmarks.rollout_speed             # a random Llama of 4 layers
+    OMP_NUM_THREADS=1 python -m benchmarks.rollout_speed --smollm2   # SmolLM2-135M's shape, float32 and bfloat16
 
-The model is a random Llama on the CPU. Stop tokens are a share of its vocabulary, so that responses differ in length as a policy's do.
+Both sides of a comparison run in turn in one process. Where responses may end early, stop tokens are a share of the vocabulary, so that
+responses differ in length as a policy's do; elsewhere all are equally long, so that both sides generate the same number of tokens.
 """
 
 import argparse
 import asyncio
-import os
-import platform
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import numpy as np
 import torch
-import transformers
-from transformers import LlamaConfig, LlamaForCausalLM
+from benchmarks.common import counted, describe, interleaved, make_smollm2, one_thread
+from benchmarks.tables import table
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
+from turnwise.policy import rounded_copy
 from turnwise.rollout.engine import Sampling
 from turnwise.rollout.local import LocalEngine
 
 VOCABULARY = 512
 STOPS = tuple(range(40))  # a response of random tokens is 13 tokens long on average where there is no limit
 NO_STOP: tuple[int, ...] = ()
+Play = Callable[..., Coroutine[Any, Any, int]]
 
 
 def make_model(hidden: int, layers: int) -> LlamaForCausalLM:
@@ -39,20 +41,6 @@ def make_model(hidden: int, layers: int) -> LlamaForCausalLM:
 def prompts(count: int, turns: int, length: int) -> np.ndarray:
     """`[conversations, turns, tokens]` ids that are no stop tokens."""
     return np.random.default_rng(0).integers(len(STOPS), VOCABULARY, (count, turns, length))
-
-
-@contextmanager
-def counted(model: LlamaForCausalLM) -> Iterator[list[int]]:
-    """Tokens, padding included, of the passes that feed prompts."""
-    fed = [0]
-
-    def count(_, args: tuple, kwargs: dict) -> None:
-        rows, width = kwargs["input_ids"].shape
-        fed[0] += rows * width * (width > 1)
-
-    hook = model.get_decoder().register_forward_pre_hook(count, with_kwargs=True)
-    yield fed
-    hook.remove()
 
 
 async def converse(engine: LocalEngine, number: int, added: np.ndarray, sampling: Sampling, latency_s: float) -> int:
@@ -92,7 +80,7 @@ async def turn_by_turn(engine: LocalEngine, added: np.ndarray, sampling: Samplin
 
 
 @torch.inference_mode()
-def plain(model: LlamaForCausalLM, added: np.ndarray, sampling: Sampling) -> int:
+def plain(model: PreTrainedModel, added: np.ndarray, sampling: Sampling) -> int:
     """`model.generate` on whole conversations, padded from the left, turn by turn."""
     torch.manual_seed(0)
     ids: list[list[int]] = [[] for _ in added]
@@ -101,8 +89,8 @@ def plain(model: LlamaForCausalLM, added: np.ndarray, sampling: Sampling) -> int
         for own, prompt in zip(ids, added[:, turn].tolist(), strict=True):
             own += prompt
         width = max(map(len, ids))
-        tokens = torch.tensor([[0] * (width - len(own)) + own for own in ids])
-        mask = torch.tensor([[0] * (width - len(own)) + [1] * len(own) for own in ids])
+        tokens = torch.tensor([[0] * (width - len(own)) + own for own in ids], device=model.device)
+        mask = torch.tensor([[0] * (width - len(own)) + [1] * len(own) for own in ids], device=model.device)
         new = model.generate(
             tokens, attention_mask=mask, do_sample=True, max_new_tokens=sampling.max_new_tokens, top_k=0,
             eos_token_id=list(sampling.stop_ids) or None, pad_token_id=0,
@@ -114,77 +102,137 @@ def plain(model: LlamaForCausalLM, added: np.ndarray, sampling: Sampling) -> int
     return generated
 
 
-def measure(call: Callable[[], int], repeats: int) -> tuple[float, int]:
-    """Best wall time (seconds) and the generated tokens."""
-    best = float("inf")
-    for _ in range(repeats):
-        start = time.perf_counter()
-        tokens = call()
-        best = min(best, time.perf_counter() - start)
-    return best, tokens
+def play(engine: LocalEngine, how: Play, *arguments: object) -> Callable[[], tuple[int, int]]:
+    """A run of the engine that begins with an empty cache; returns generated tokens and prompt tokens computed."""
+
+    def run() -> tuple[int, int]:
+        engine.close()
+        with counted(engine.model) as fed:
+            return asyncio.run(how(engine, *arguments)), fed[0]
+
+    return run
 
 
-def table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print as Markdown."""
-    print(f"\n{title}\n\n| {' | '.join(header)} |\n|-|{'-:|' * (len(header) - 1)}")
-    for row in rows:
-        print(f"| {' | '.join(str(cell) for cell in row)} |", flush=True)
+def contiguous(_: torch.nn.Module, args: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+    """Spare `model.generate` a copy of the output layer a turn, which torch 2.13 makes in bfloat16 for the last of several tokens."""
+    return (args[0].contiguous(),)
+
+
+def episodes_table(title: str, engine: LocalEngine, added: np.ndarray, sampling: Sampling, repeats: int) -> None:
+    """Whole episodes, beside `model.generate` with the same weights."""
+    device = engine.model.device.type
+    opponent = rounded_copy(engine.trained) if engine.rounded else engine.trained
+    hook = opponent.get_output_embeddings().register_forward_pre_hook(contiguous)  # pyright: ignore
+
+    def generate() -> tuple[int, int]:
+        with counted(opponent) as fed:
+            return plain(opponent, added, sampling), fed[0]
+
+    calls = {"model.generate": generate, "turnwise": play(engine, together, added, sampling)}
+    best = interleaved(calls, repeats, device)
+    hook.remove()
+    rows = [
+        (name, f"{fed:,}", f"{tokens:,}", f"{wall:.2f}", f"{own:.2f}", f"{tokens / own:,.0f}")
+        for name, (wall, own, (tokens, fed)) in best.items()
+    ]
+    theirs, ours = best.values()
+    names = ("model.generate / turnwise", *(f"{theirs[2][i] / ours[2][i]:.2f}" for i in (1, 0)))
+    rows.append((*names, f"{theirs[0] / ours[0]:.2f}", f"{theirs[1] / ours[1]:.2f}", ""))
+    table(title, ("", "prompt tokens computed", "generated", "wall s", "CPU s", "generated a CPU second"), rows)
+
+
+def batches_table(title: str, engine: LocalEngine, counts: tuple[int, ...], new_tokens: int, repeats: int) -> None:
+    """Tokens a second as the batch grows."""
+    sampling = Sampling(max_new_tokens=new_tokens, stop_ids=NO_STOP)
+    calls = {f"{count}": play(engine, together, prompts(count, 1, 32), sampling) for count in counts}
+    rows = [
+        (name, f"{wall:.2f}", f"{own:.2f}", f"{tokens / own:,.0f}")
+        for name, (wall, own, (tokens, _)) in interleaved(calls, repeats, engine.model.device.type).items()
+    ]
+    table(title, ("conversations", "wall s", "CPU s", "generated a CPU second"), rows)
+
+
+def sharing_table(model: PreTrainedModel, repeats: int) -> None:
+    """Rollouts of one prompt, its cache computed once or by each."""
+    groups, sampling = prompts(4, 1, 400).repeat(8, axis=0), Sampling(max_new_tokens=16)
+    calls = {
+        name: play(LocalEngine(model, share_prefixes=share), together, groups, sampling)
+        for name, share in (("not shared", False), ("shared", True))
+    }
+    rows = [
+        (name, f"{fed:,}", f"{wall:.2f}", f"{own:.2f}")
+        for name, (wall, own, (_, fed)) in interleaved(calls, repeats, model.device.type).items()
+    ]
+    title = "4 prompts of 400 tokens, 8 rollouts each, 16 tokens generated"
+    table(title, ("", "prompt tokens computed", "wall s", "CPU s"), rows)
+
+
+def pace_table(model: PreTrainedModel, repeats: int) -> None:
+    """Conversations that wait for each other after every turn, or do not."""
+    episodes, sampling = prompts(32, 6, 20), Sampling(max_new_tokens=48, stop_ids=STOPS)
+    worlds = {"worlds that answer at once": 0.0, "worlds that take 0.1 s on average": 0.1}
+    ways = {"turn by turn": turn_by_turn, "each at its own pace": together}
+    calls = {
+        f"{what}, {name}": play(LocalEngine(model), how, episodes, sampling, latency_s)
+        for what, latency_s in worlds.items()
+        for name, how in ways.items()
+    }
+    rows = [
+        (name, f"{wall:.2f}", f"{own:.2f}", f"{tokens / wall:,.0f}")
+        for name, (wall, own, (tokens, _)) in interleaved(calls, repeats, model.device.type).items()
+    ]
+    title = "32 episodes of 6 turns, responses of up to 48 tokens"
+    table(title, ("", "wall s", "CPU s", "generated a second"), rows)
+
+
+def small(options: argparse.Namespace) -> None:
+    """Everything, on a small model."""
+    model = make_model(options.hidden, options.layers or 4)
+    print(describe(model))
+    engine, added = LocalEngine(model), prompts(8, 20, 40)
+    what = "8 episodes of 20 turns, 40 tokens an observation, "
+    sampling = Sampling(max_new_tokens=16, stop_ids=NO_STOP)
+    episodes_table(what + "responses of 16", engine, added, sampling, options.repeats)
+    sampling = Sampling(max_new_tokens=24, stop_ids=STOPS)
+    episodes_table(what + "responses of up to 24", engine, added, sampling, options.repeats)
+    title = "One response of 64 tokens to a prompt of 32"
+    batches_table(title, engine, (1, 4, 16, 64), 64, options.repeats)
+    sharing_table(model, options.repeats)
+    pace_table(model, options.repeats)
+
+
+def smollm2(options: argparse.Namespace) -> None:
+    """Episodes and batches, on the shape of a real model, in both precisions."""
+    model = make_smollm2(options.layers or 30, options.device)
+    print(describe(model))
+    for rounded in (True, False):
+        engine, name = LocalEngine(model, rounded=rounded), "bfloat16" if rounded else "float32"
+        size = f"{options.observation} tokens an observation, responses of {options.response}"
+        title = f"{name}: {options.episodes} episodes of 20 turns, {size}"
+        sampling = Sampling(max_new_tokens=options.response, stop_ids=NO_STOP)
+        added = prompts(options.episodes, 20, options.observation)
+        episodes_table(title, engine, added, sampling, options.repeats)
+        title = f"{name}: one response of 16 tokens to a prompt of 32"
+        batches_table(title, engine, (1, 4, 16, 64)[: options.batches], 16, options.repeats)
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--smollm2", action="store_true", help="the shape of SmolLM2-135M")
+    parser.add_argument("--hidden", type=int, default=256, help="of the small model")
+    parser.add_argument("--layers", type=int, help="default 4, SmolLM2 30")
+    parser.add_argument("--repeats", type=int, help="default 3, SmolLM2 1")
+    real = parser.add_argument_group("for --smollm2")
+    real.add_argument("--episodes", type=int, default=4)
+    real.add_argument("--observation", type=int, default=32, help="tokens")
+    real.add_argument("--response", type=int, default=12, help="tokens")
+    real.add_argument("--batches", type=int, default=4, help="how many of 1, 4, 16, 64")
+    real.add_argument("--device", default="cpu")
     options = parser.parse_args()
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    model = make_model(options.hidden, options.layers)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    print(f"{parameters / 1e6:.1f} M parameters, float32, {torch.get_num_threads()} thread, Python {platform.python_version()}, "
-          f"torch {torch.__version__}, transformers {transformers.__version__}")  # fmt: skip
-    run = lambda play, *arguments, **engine: lambda: asyncio.run(play(LocalEngine(model, **engine), *arguments))  # noqa: E731
-
-    episodes, sampling = prompts(8, 20, 40), Sampling(max_new_tokens=24, stop_ids=STOPS)
-    rows = []
-    for name, call in (
-        ("model.generate", lambda: plain(model, episodes, sampling)),
-        ("turnwise", run(together, episodes, sampling)),
-    ):
-        seconds, tokens = measure(call, options.repeats)
-        with counted(model) as fed:
-            call()
-        rows.append((name, f"{fed[0]:,}", f"{tokens:,}", f"{seconds:.2f}", f"{tokens / seconds:,.0f}"))
-    table("8 episodes of 20 turns, 40 tokens an observation, responses of up to 24",
-          ("", "prompt tokens computed", "generated", "seconds", "generated a second"), rows)  # fmt: skip
-
-    rows = []
-    for count in (1, 4, 16, 64):
-        seconds, tokens = measure(
-            run(together, prompts(count, 1, 32), Sampling(max_new_tokens=64, stop_ids=NO_STOP)), options.repeats
-        )
-        rows.append((count, f"{seconds:.2f}", f"{tokens / seconds:,.0f}"))
-    table("One response of 64 tokens to a prompt of 32", ("conversations", "seconds", "generated a second"), rows)
-
-    rows = []
-    groups = prompts(4, 1, 400).repeat(8, axis=0)
-    for share in (False, True):
-        call = run(together, groups, Sampling(max_new_tokens=16), share_prefixes=share)
-        seconds, _ = measure(call, options.repeats)
-        with counted(model) as fed:
-            call()
-        rows.append(("shared" if share else "not shared", f"{fed[0]:,}", f"{seconds:.2f}"))
-    table(
-        "4 prompts of 400 tokens, 8 rollouts each, 16 tokens generated", ("", "prompt tokens computed", "seconds"), rows
-    )
-
-    rows = []
-    for what, latency_s in (("worlds that answer at once", 0.0), ("worlds that take 0.1 s on average", 0.1)):
-        episodes, sampling = prompts(32, 6, 20), Sampling(max_new_tokens=48, stop_ids=STOPS)
-        for name, play in (("turn by turn", turn_by_turn), ("each at its own pace", together)):
-            seconds, tokens = measure(run(play, episodes, sampling, latency_s), options.repeats)
-            rows.append((f"{what}, {name}", f"{seconds:.2f}", f"{tokens / seconds:,.0f}"))
-    table("32 episodes of 6 turns, responses of up to 48 tokens", ("", "seconds", "generated a second"), rows)
+    options.repeats = options.repeats or (1 if options.smollm2 else 3)
+    one_thread()
+    (smollm2 if options.smollm2 else small)(options)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,22 @@ class Echo:
         return Step(observation=self.text, reward=1.0, valid=True, info={"success": False})
 
 
+class Busy:
+    """Computes for as many milliseconds a step as its task says."""
+
+    def __init__(self, task: int):
+        self.seconds = task / 1000
+
+    def start(self) -> str:  # noqa: D102
+        return ""
+
+    def step(self, response: str) -> Step:  # noqa: D102
+        end = time.thread_time() + self.seconds
+        while time.thread_time() < end:
+            pass
+        return Step(observation="")
+
+
 async def play(worlds: Worlds, key: int, task: int, steps: int) -> None:
     await worlds.start(key, task)
     for _ in range(steps):
@@ -69,7 +85,7 @@ async def time_of_loss(worlds: Worlds, losses: int) -> float:
 
 
 async def main() -> None:
-    from benchmarks.worker_overhead import Echo  # workers cannot import what only the running script has
+    from benchmarks.worker_overhead import Busy, Echo  # workers cannot import what only the running script has
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=10_000)
@@ -85,6 +101,15 @@ async def main() -> None:
             (base, _), (elapsed, own) = await measure(here, **size), await measure(there, **size)
             await there.aclose()
             print(f"| {side_by_side} | {chars:,} | {base:.0f} | {elapsed:.0f} | {own:.0f} |")
+    print("\nsteps a second of worlds that compute 2 ms a step, 16 side by side")
+    print("| in process | 1 worker | 2 workers | 4 workers |\n|-:|-:|-:|-:|")
+    size = {"side_by_side": 16, "chars": 2, "steps": options.steps // 10}
+    elapsed = [(await measure(InProcessWorlds(Busy), **size))[0]]
+    for workers in (1, 2, 4):
+        there = WorkerWorlds(Busy, workers=workers)
+        elapsed.append((await measure(there, **size))[0])
+        await there.aclose()
+    print("| " + " | ".join(f"{1e6 / microseconds:.0f}" for microseconds in elapsed) + " |")
     begun = time.perf_counter()
     worlds = WorkerWorlds(Echo, workers=1)
     await worlds.start(0, 100)

@@ -16,8 +16,8 @@ from turnwise.errors import BatchError
 from turnwise.rollout.record import Trajectory
 from turnwise.segments import Segments
 
-LOGITS_AT_ONCE = (2**23, 2**27)
-"""Logits that exist at one time, on a CPU and on an accelerator: 32 and 512 MiB in float32."""
+LOGITS_AT_ONCE = (2**22, 2**27)
+"""Logits of a chunk, on a CPU and on an accelerator: 16 and 512 MiB in float32. About three arrays of that size exist at one time."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,10 +7,11 @@ from turnwise.environments.base import Step
 from turnwise.environments.webshop.goals import Goal
 from turnwise.environments.webshop.pages import plain_text, rich_text
 from turnwise.environments.webshop.shop import Shop, Visit
+from turnwise.environments.webshop.short import respaced, short_text
 from turnwise.errors import ConfigError, EnvironmentFault, did_you_mean
 
 CHOICES = {
-    "observation": ("text", "text_rich"),
+    "observation": ("text", "text_rich", "text_short"),
     "reward": ("success", "score"),
     "state_key": ("observation", "state"),
 }
@@ -38,7 +39,8 @@ class WebshopEnvironment:
         reward: "success": a purchase with score 1 earns `success_reward`, all others nothing, as in verl-agent and the
             papers that use it; "score": every purchase earns its score times `success_reward`.
         observation: "text": the page's texts with [SEP] between them; "text_rich": a line a text, with marks at
-            buttons.
+            buttons; "text_short": what is new on a page, for a small policy of words; with it the white space in an
+            action does not count. See `turnwise.environments.webshop.short`.
         attributes_page: Offer the page that lists a product's attributes, which give most goals away. The original
             hides it too.
         state_key: What names a state for credit that compares equal states: "observation", its text; "state", the page
@@ -84,7 +86,8 @@ class WebshopEnvironment:
             raise EnvironmentFault(
                 f"step() {'after the end' if self._ended else 'before start()'} of goal {self.goal.number}."
             )
-        valid = visit.act(response.strip())
+        action = response.strip()
+        valid = visit.act(respaced(action, visit.targets) if self.observation == "text_short" else action)
         self._steps += 1
         bought = visit.score is not None
         truncated = not bought and self._steps >= self.max_steps
@@ -96,8 +99,6 @@ class WebshopEnvironment:
         )
 
     def _answer(self, visit: Visit, **outcome: Any) -> Step:
-        page = visit.nodes
-        rich = self.observation == "text_rich"
         info: dict[str, Any] = {"success": False, "score": 0.0, "task_type": self.goal.category}
         if visit.score:
             score = visit.score
@@ -113,12 +114,17 @@ class WebshopEnvironment:
                 "bought": visit.product and visit.product.asin,
             }
         return Step(
-            observation=rich_text(page, visit.keywords, visit.chosen, visit.visited) if rich else plain_text(page),
+            observation=self._read(visit),
             state_key=visit.state if self.state_key == "state" else None,
             admissible=admissible(visit),
             info=info,
             **outcome,
         )
+
+    def _read(self, visit: Visit) -> str:
+        if self.observation == "text_rich":
+            return rich_text(visit.nodes, visit.keywords, visit.chosen, visit.visited)
+        return short_text(visit) if self.observation == "text_short" else plain_text(visit.nodes)
 
 
 def admissible(visit: Visit) -> list[str]:

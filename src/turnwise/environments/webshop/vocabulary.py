@@ -23,7 +23,7 @@ def words(products: Iterable[Product], goals: Iterable[Goal]) -> list[str]:
     The score on the last page, after which nothing is said, may have digits that no page has.
     """
     found = {
-        *split_words("search[] click[] [SEP] [button_] [clicked button_] You have clicked."),
+        *split_words("search[] click[] [SEP] [button_] [clicked button_] You have clicked. : , ;"),
         *map(str, range(MAX_HITS + 1)),
     }
     for page in _pages(products, goals):

@@ -1,0 +1,75 @@
+"""What the benchmarks of models share: the shape of a real one, a clock, a count of what is computed."""
+
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import transformers
+from benchmarks.credit_speed import cpu
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+
+def make_smollm2(layers: int = 30, device: str = "cpu") -> LlamaForCausalLM:
+    """The shape of SmolLM2-135M with random weights, float32."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=layers, num_attention_heads=9,
+        num_key_value_heads=3, max_position_embeddings=8192, tie_word_embeddings=True, initializer_range=1 / 24,
+        bos_token_id=None, eos_token_id=None, attn_implementation="sdpa",  # pyright: ignore
+    )  # fmt: skip
+    return LlamaForCausalLM(config).eval().to(device)  # pyright: ignore
+
+
+def one_thread() -> None:
+    """Compute on one thread, or as many as OMP_NUM_THREADS says."""
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+
+
+def describe(model: PreTrainedModel) -> str:
+    """What was timed, on what."""
+    device = torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else cpu()
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return (f"{parameters / 1e6:.1f} M parameters, {device}, {os.cpu_count()} cores, {torch.get_num_threads()} thread, Python "
+            f"{platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}")  # fmt: skip
+
+
+@contextmanager
+def counted(model: PreTrainedModel) -> Iterator[list[int]]:
+    """Tokens that the model is fed more than one at a time, padding included."""
+    fed = [0]
+
+    def count(_, args: tuple, kwargs: dict) -> None:
+        rows, width = kwargs["input_ids"].shape
+        fed[0] += rows * width * (width > 1)
+
+    hook = model.get_decoder().register_forward_pre_hook(count, with_kwargs=True)
+    try:
+        yield fed
+    finally:
+        hook.remove()
+
+
+def timed(call: Callable[[], Any], device: str = "cpu") -> tuple[float, float, Any]:
+    """Wall seconds, seconds of this process's processor time, and the answer."""
+    if device != "cpu":
+        torch.cuda.synchronize()
+    wall, own = time.perf_counter(), time.process_time()
+    answer = call()
+    if device != "cpu":
+        torch.cuda.synchronize()
+    return time.perf_counter() - wall, time.process_time() - own, answer
+
+
+def interleaved(
+    calls: Mapping[str, Callable[[], Any]], repeats: int, device: str = "cpu"
+) -> dict[str, tuple[float, float, Any]]:
+    """Best seconds of each call, wall and processor, and its last answer; called in turn, so that a busy machine is busy for all."""
+    runs: dict[str, list[tuple[float, float, Any]]] = {name: [] for name in calls}
+    for _ in range(repeats):
+        for name, call in calls.items():
+            runs[name].append(timed(call, device))
+    return {name: (min(w for w, _, _ in own), min(c for _, c, _ in own), own[-1][2]) for name, own in runs.items()}

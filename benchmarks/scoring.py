@@ -1,0 +1,227 @@
+"""Measures scoring, log-probabilities and entropies over 49,152 tokens, beside the logits of all positions at once.
+
+    OMP_NUM_THREADS=1 python -m benchmarks.scoring
+    python -m benchmarks.scoring --device cuda --repeats 5
+
+The model has SmolLM2-135M's shape and random weights. Every figure comes from a process of its own, and the variants take turns.
+
+* The whole pass: the naive logits `[trajectories, tokens, vocabulary]` in float32, and `turnwise.tokens.score`, over the same sequences.
+* The output layer alone, from hidden states on: what differs between the two, and with its backward pass, through the weights and
+  the hidden states. Their depth does not matter here, so two layers make them.
+
+Memory is the most that was held, above what was held before: the resident set on Linux, torch's counter on CUDA.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from benchmarks.common import describe, make_smollm2, one_thread, timed
+from benchmarks.tables import table
+
+from turnwise.segments import Segments
+from turnwise.tokens import Sequences, chunked_logprobs, score
+
+VARIANTS = {"naive": 1.0, "turnwise, 20 % generated": 0.2, "turnwise, all generated": 1.0}
+RESPONSE = 16
+"""Tokens of a response; prompts fill the rest."""
+Values = tuple[np.ndarray, np.ndarray]
+
+
+def make_sequences(count: int, length: int, share: float) -> Sequences:
+    """Trajectories of equal length of which this share was generated, all but the first token at most."""
+    ids = np.random.default_rng(0).integers(0, 49152, (count, length))
+    turn = round(RESPONSE / share)
+    positions = np.arange(1, length)
+    generated = positions[positions % turn >= turn - RESPONSE]
+    tokens = Segments.from_lengths([len(generated)] * count)
+    return Sequences(list(ids), [generated] * count, tokens, np.arange(count))
+
+
+def naive_logprobs(logits: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """`[trajectories, tokens - 1]` log-probability and entropy, from logits as they are."""
+    logprobs = torch.log_softmax(logits[:, :-1].float(), -1)
+    return logprobs.gather(-1, ids[:, 1:, None])[..., 0], -(logprobs.exp() * logprobs).sum(-1)
+
+
+def held(device: str) -> int:
+    """Bytes held now."""
+    if device != "cpu":
+        return torch.cuda.memory_allocated()
+    return _status("VmRSS")
+
+
+def forget_peak(device: str) -> None:
+    """Let the peak begin at what is held now."""
+    if device != "cpu":
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak(device: str) -> int:
+    """Most bytes that were held at one time."""
+    if device != "cpu":
+        return torch.cuda.max_memory_allocated()
+    return _status("VmHWM")
+
+
+def _status(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+
+
+def whole_pass(options: argparse.Namespace, sequences: Sequences) -> Callable[[], Values]:
+    """The scoring pass from tokens on."""
+    model = make_smollm2(options.layers, options.device)
+    score(model, make_sequences(1, 64, 1.0))  # what libraries set up once is no one's memory
+    if options.variant != "naive":
+        return lambda: score(model, sequences)
+
+    @torch.no_grad()
+    def naive() -> Values:
+        ids = torch.from_numpy(np.stack(sequences.token_ids)).to(options.device)
+        logits = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits
+        logprob, entropy = naive_logprobs(logits, ids)
+        return logprob.flatten().cpu().numpy(), entropy.flatten().cpu().numpy()
+
+    return naive
+
+
+def output_layer(options: argparse.Namespace, sequences: Sequences) -> Callable[[], Values]:
+    """From hidden states on, with the backward pass of the summed log-probabilities and entropies if asked for."""
+    model = make_smollm2(2, options.device)
+    layer = model.get_output_embeddings()
+    ids = torch.from_numpy(np.stack(sequences.token_ids)).to(options.device)
+    with torch.no_grad():
+        hidden = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
+    hidden.requires_grad_(options.backward)
+    if options.backward:  # gradients have their place before
+        hidden.grad, layer.weight.grad = torch.zeros_like(hidden), torch.zeros_like(layer.weight)
+
+    def run() -> Values:
+        if options.variant == "naive":
+            logprob, entropy = naive_logprobs(layer(hidden), ids)
+        else:
+            places = torch.from_numpy(sequences.generated[0]).to(options.device)
+            chosen = hidden[:, places - 1].flatten(0, 1)
+            logprob, entropy = chunked_logprobs(chosen, layer, ids[:, places].flatten(), chunk_tokens=options.chunk)
+        if options.backward:
+            (logprob.sum() + entropy.sum()).backward()
+        return logprob.detach().flatten().cpu().numpy(), entropy.detach().flatten().cpu().numpy()
+
+    def without_gradient() -> Values:
+        with torch.no_grad():
+            return run()
+
+    return run if options.backward else without_gradient
+
+
+def worker(options: argparse.Namespace) -> None:
+    """Measure one variant once; print its figures and leave its values in a file."""
+    sequences = make_sequences(options.trajectories, options.tokens, VARIANTS[options.variant])
+    call = (whole_pass if options.part == "whole" else output_layer)(options, sequences)
+    before = held(options.device)
+    forget_peak(options.device)
+    wall, own, (logprob, entropy) = timed(call, options.device)
+    most = peak(options.device) - before
+    everywhere = options.variant == "naive"
+    where = [np.arange(1, options.tokens)] * options.trajectories if everywhere else sequences.generated
+    np.savez(options.values, logprob=logprob, entropy=entropy, where=np.stack(where))
+    print(json.dumps({"wall": wall, "own": own, "memory": most}))
+
+
+def run_worker(options: argparse.Namespace, variant: str, part: str, *, backward: bool, values: Path) -> dict:
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.scoring",
+        "--variant",
+        variant,
+        "--part",
+        part,
+        "--values",
+        str(values),
+    ]
+    for name in ("trajectories", "tokens", "layers", "device", "chunk"):
+        if getattr(options, name) is not None:
+            command += [f"--{name}", str(getattr(options, name))]
+    command += ["--backward"] * backward
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def difference(ours: Path, naive: Path) -> tuple[float, float]:
+    """Greatest difference of log-probabilities and of entropies."""
+    with np.load(ours) as own, np.load(naive) as full:
+        rows, index = np.arange(len(own["where"]))[:, None], own["where"] - 1
+        return tuple(
+            float(np.abs(own[name].reshape(index.shape) - full[name].reshape(len(rows), -1)[rows, index]).max())
+            for name in ("logprob", "entropy")
+        )  # pyright: ignore
+
+
+def measure(options: argparse.Namespace, folder: Path, title: str, part: str, *, backward: bool = False) -> None:
+    best: dict[str, dict] = {}
+    for _ in range(options.repeats):
+        for number, variant in enumerate(VARIANTS):
+            new = run_worker(options, variant, part, backward=backward, values=folder / f"{number}.npz")
+            old = best.get(variant, new)
+            best[variant] = {name: min(new[name], old[name]) for name in ("wall", "own")}
+            best[variant]["memory"] = max(new["memory"], old["memory"])
+    logits = 4 * 49152 * options.trajectories * options.tokens
+    seconds = "own" if options.device == "cpu" else "wall"
+    rows = []
+    for number, (variant, got) in enumerate(best.items()):
+        apart = ("", "") if not number else difference(folder / f"{number}.npz", folder / "0.npz")
+        rows.append((
+            variant, f"{got['memory'] / 2**20:,.0f}", f"{got['memory'] / logits:.3f}", f"{got['wall']:.2f}", f"{got['own']:.2f}",
+            f"{got[seconds] / best['naive'][seconds]:.2f}", *(f"{value:.1e}" if number else "" for value in apart),
+        ))  # fmt: skip
+    header = (
+        "",
+        "memory MiB",
+        "over the logits'",
+        "wall s",
+        "CPU s",
+        "time over naive",
+        "log-prob. apart",
+        "entropy apart",
+    )
+    table(title, header, rows)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trajectories", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=512, help="of a trajectory")
+    parser.add_argument("--layers", type=int, default=30)
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--chunk", type=int, help="tokens whose logits exist at one time, for the output layer alone")
+    parser.add_argument("--device", default="cpu")
+    for internal in ("--variant", "--part", "--values"):
+        parser.add_argument(internal, help=argparse.SUPPRESS)
+    parser.add_argument("--backward", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    one_thread()
+    if options.variant:
+        worker(options)
+        return
+    print(describe(make_smollm2(options.layers, options.device)))
+    size = f"{options.trajectories} trajectories of {options.tokens} tokens"
+    print(f"{size}; their logits take {4 * 49152 * options.trajectories * options.tokens / 2**20:,.0f} MiB")
+    with tempfile.TemporaryDirectory() as name:
+        measure(options, Path(name), "The output layer, forward", "output")
+        measure(options, Path(name), f"The whole pass, {options.layers} layers", "whole")
+        measure(options, Path(name), "The output layer, forward and backward", "output", backward=True)
+
+
+if __name__ == "__main__":
+    main()
