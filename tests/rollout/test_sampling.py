@@ -116,7 +116,9 @@ def test_what_is_not_finite_draws_a_token_and_says_so():
         logits = torch.zeros(3, 4)
         logits[1, 2] = bad
         for temperature in (0.0, 1.0):
-            token, logprob, _ = sample(logits, Sampling(max_new_tokens=1, temperature=temperature), torch.full((3,), 0.99))
+            token, logprob, _ = sample(
+                logits, Sampling(max_new_tokens=1, temperature=temperature), torch.full((3,), 0.99)
+            )
             assert token.max() < 4
             assert torch.isfinite(logprob).tolist() == [True, False, True]
 
