@@ -85,7 +85,7 @@ class Batch:
                 raise BatchError(f"{name} has {len(column)} rows, reward has {num_rows}; they must agree")
         if num_rows == 0:
             raise BatchError("a batch needs at least one response, got none")
-        group_ids, trajectory_ids = _encode("group", group), _encode("trajectory", trajectory)
+        group_ids, trajectory_ids = encode_labels("group", group), encode_labels("trajectory", trajectory)
         _, first, inverse = np.unique(group_ids * num_rows + trajectory_ids, return_index=True, return_inverse=True)
         first_row = first[inverse]  # in which the trajectory appears first: names and ranks it
         order = np.lexsort((first_row, group_ids))  # stable, so turns stay in their order
@@ -202,7 +202,7 @@ class Batch:
         return self._finite(f"the credit that {source} returned", np.asarray(credit_R, dtype=np.float64))
 
     def _column(self, name: str, column: Any) -> np.ndarray:
-        kind = COLUMNS[name].kind if name in COLUMNS else "label" if _looks_like_label(column) else "value"
+        kind = COLUMNS[name].kind if name in COLUMNS else "label" if looks_like_label(column) else "value"
         return {"value": self._values, "label": self._labels, "text": self._texts}[kind](name, column)
 
     def _texts(self, name: str, column: Any) -> np.ndarray:
@@ -222,7 +222,7 @@ class Batch:
         return values
 
     def _labels(self, name: str, column: Any) -> Int[np.ndarray, " R"]:
-        codes = _encode(name, column, self._order)
+        codes = encode_labels(name, column, self._order)
         self._check_rows(name, codes)
         codes.flags.writeable = False
         return codes
@@ -244,7 +244,7 @@ def _shown(row: int, order: np.ndarray | None) -> int:
     return row if order is None else int(order[row])
 
 
-def _looks_like_label(column: Any) -> bool:
+def looks_like_label(column: Any) -> bool:
     first = next(iter(column), 0.0)
     return not isinstance(first, (Number, np.bool_, Sequence, np.ndarray)) or isinstance(first, (str, bytes))
 
@@ -256,7 +256,7 @@ def _take(column: Any, order: np.ndarray) -> Any:
     return [column[row] for row in order.tolist()]
 
 
-def _encode(
+def encode_labels(
     name: str, labels: Sequence[Hashable] | np.ndarray, order: np.ndarray | None = None
 ) -> Int[np.ndarray, " rows"]:
     """Number labels 0, 1, ... by first appearance. Equality is Python's: 1 and "1" are different labels."""
