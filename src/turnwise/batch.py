@@ -245,6 +245,7 @@ def _shown(row: int, order: np.ndarray | None) -> int:
 
 
 def looks_like_label(column: Any) -> bool:
+    """Whether a column of unknown name holds labels rather than numbers, by its first element."""
     first = next(iter(column), 0.0)
     return not isinstance(first, (Number, np.bool_, Sequence, np.ndarray)) or isinstance(first, (str, bytes))
 

@@ -1,0 +1,177 @@
+"""Turnwise methods in TRL's `GRPOTrainer`.
+
+    trainer = TurnwiseGRPOTrainer(model, reward_funcs=..., args=GRPOConfig(...), train_dataset=..., method=tw.aem(tw.grpo()))
+
+Everything but the advantages stays TRL's: generation, environments, losses, logs, processes.
+"""
+
+import importlib.metadata
+from typing import Any
+
+import torch
+
+from turnwise.errors import IntegrationError
+from turnwise.integrations.trl_turns import credit
+from turnwise.transform import Transform
+
+SUPPORTED = (1, 16), (1, 17)
+"""The first version of TRL that this works with, and the first that it was not tried with."""
+COLUMNS = ("entropy", "logprob", "length", "turn")
+"""What every run has; worlds of ours (`turnwise.integrations.trl_worlds`) add `state_key`."""
+FORWARD = (
+    "pixel_values", "image_grid_thw", "num_images", "pixel_attention_mask", "spatial_shapes", "num_tiles", "image_sizes",
+    "token_type_ids", "mm_token_type_ids", "image_position_ids",
+)  # fmt: skip
+"""What a model that sees images gets beside tokens."""
+
+
+def check_version(installed: str) -> None:
+    """Raise unless this version of TRL is one that this file was written for.
+
+    Raises:
+        IntegrationError: It is not. The methods overridden here are private to TRL and change without notice.
+    """
+    numbers = tuple(int(part) for part in installed.split(".")[:2] if part.isdigit())
+    if not SUPPORTED[0] <= numbers < SUPPORTED[1]:
+        first, beyond = (".".join(map(str, version)) for version in SUPPORTED)
+        raise IntegrationError(
+            f"turnwise.integrations.trl: TRL {installed} is installed, supported is {first} up to, not including, {beyond}; "
+            f"pip install 'trl>={first},<{beyond}'"
+        )
+
+
+try:
+    check_version(importlib.metadata.version("trl"))
+except importlib.metadata.PackageNotFoundError:
+    raise IntegrationError(
+        "turnwise.integrations.trl: TRL is not installed; pip install 'turnwise[trl]', torch first"
+    ) from None
+
+from accelerate.utils import gather_object  # noqa: E402  # pyright: ignore[reportMissingImports]
+from trl import GRPOTrainer  # noqa: E402  # pyright: ignore[reportMissingImports]
+from trl.models.utils import disable_gradient_checkpointing  # noqa: E402  # pyright: ignore[reportMissingImports]
+
+
+class TurnwiseGRPOTrainer(GRPOTrainer):
+    """TRL's trainer with a turnwise method in place of its advantages.
+
+    `scale_rewards` has no say: a method does its own scaling. Trajectories that `mask_truncated_completions` masks are left out of
+    their group, where TRL would still count their reward.
+
+    Args:
+        args, kwargs: As for `trl.GRPOTrainer`.
+        method: Any method without state whose columns are known here: `entropy`, `logprob`, `length`, and with worlds of ours `state_key`.
+
+    Raises:
+        IntegrationError: The method cannot be served.
+    """
+
+    def __init__(self, *args: Any, method: Transform, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        if method.init is not None:
+            raise IntegrationError(f"{method} keeps state, which TRL's checkpoints would lose; use one without")
+        if self.multi_objective_aggregation != "sum_then_normalize":
+            raise IntegrationError(
+                f"multi_objective_aggregation={self.multi_objective_aggregation!r}: a method gets one reward a trajectory; "
+                "use 'sum_then_normalize'"
+            )
+        known = {*COLUMNS, *self._world_columns()}
+        if missing := [name for name in method.needs if name not in known]:
+            raise IntegrationError(
+                f"{method} needs column {missing[0]!r}, which this trainer does not have; it has {', '.join(sorted(known))}"
+                + ("; worlds of turnwise.integrations.trl_worlds have it" if missing[0] == "state_key" else "")
+            )
+        self.method = method
+        self._rewards: torch.Tensor | None = None  # [all rows, functions], of the batch at hand
+        self._played: list[Any] | None = None  # [all rows]
+        self._first_pass: list[tuple[torch.Tensor, torch.Tensor]] | None = None  # None: not scoring
+
+    def _world_columns(self) -> set[str]:
+        pools = getattr(self, "_environment_pool", {}).values()
+        own = [set(getattr(pool[0], "_columns", ())) for pool in pools]
+        return set.intersection(*own) if own else set()
+
+    def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Any:
+        rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        self._rewards, self._played = rewards, None
+        if self.environments:
+            pairs = zip(self.environments, completions, strict=True)
+            self._played = gather_object(
+                [world._record(said) if hasattr(world, "_record") else None for world, said in pairs]
+            )
+            broken = gather_object([getattr(world, "_fault", False) for world in self.environments])
+            rewards[torch.tensor(broken, device=rewards.device)] = torch.nan  # whatever other functions say
+        return rewards
+
+    def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> Any:
+        # a reference model has no entropies to give
+        if self._first_pass is None or self._first_pass or model is not self.model:
+            return super()._get_per_token_logps_and_entropies(model, *args, **kwargs)
+        result = super()._get_per_token_logps_and_entropies(model, *args, **{**kwargs, "compute_entropy": True})
+        self._first_pass.append(result[:2])
+        return result
+
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        self._first_pass = []
+        try:
+            output = super()._generate_and_score_completions(inputs)
+            first = self._first_pass
+        finally:
+            self._first_pass = None
+        # TRL's first pass is the sampling policy's if it kept the log-probabilities, else none or one without an adapter
+        logprob, entropy = first[0] if "old_per_token_logps" in output else self._score(output)
+        self._replace_advantages(output, logprob, entropy)
+        return output
+
+    def _score(self, output: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probabilities and entropies of the policy that sampled, `[rows, length]` each, nats."""
+        training = self.model.training
+        size = self.args.per_device_train_batch_size if training else self.args.per_device_eval_batch_size
+        images = {name: output[name] for name in FORWARD if name in output}
+        with torch.no_grad(), disable_gradient_checkpointing(self.model, self.args.gradient_checkpointing_kwargs):
+            return self._get_per_token_logps_and_entropies(
+                self.model,
+                torch.cat([output["prompt_ids"], output["completion_ids"]], dim=1),
+                torch.cat([output["prompt_mask"], output["completion_mask"]], dim=1),
+                output["completion_ids"].size(1),
+                batch_size=size,
+                compute_entropy=True,
+                **images,
+            )[:2]
+
+    def _replace_advantages(self, output: dict[str, Any], logprob: torch.Tensor, entropy: torch.Tensor) -> None:
+        mode = "train" if self.model.training else "eval"
+        assert self._rewards is not None
+        mask = output["completion_mask"] * output.get("tool_mask", 1)
+        num_rows, length = mask.shape
+        everywhere = [
+            self.accelerator.gather(self.accelerator.pad_across_processes(part.contiguous(), dim=1))
+            .float()
+            .cpu()
+            .numpy()
+            for part in (mask, entropy, logprob)
+        ]  # a group's rows may lie in several processes, each with a width of its own
+        weighted = self._rewards * self.reward_weights.to(self._rewards.device)
+        reward = weighted.nansum(dim=1).masked_fill(self._rewards.isnan().all(dim=1), torch.nan)
+        credited = credit(
+            self.method,
+            mask=everywhere[0] > 0,
+            entropy=everywhere[1],
+            logprob=everywhere[2],
+            reward=reward.double().cpu().numpy(),
+            group_size=self.num_generations if mode == "train" else self.num_generations_eval,
+            played=self._played,
+        )
+        first = self.accelerator.process_index * num_rows
+        own = torch.from_numpy(credited.advantage[first : first + num_rows, :length])
+        output["advantages"] = own.to(output["advantages"])
+
+        for name, value in credited.metrics.items():
+            self._metrics[mode][name].append(value)
+        for name, rows in credited.turns.items():
+            self._logs["extra"][name].extend(rows)
+        logged = self._logs["advantages"]  # TRL has put its own there, one a row
+        ours = credited.advantage.sum(axis=1) / everywhere[0].sum(axis=1).clip(min=1)
+        for _ in range(min(len(logged), len(ours))):
+            logged.pop()
+        logged.extend(ours.tolist())

@@ -1,0 +1,130 @@
+"""Credit on TRL's rows: which tokens make a response, what each response gets, and what the logs say of it.
+
+A row of TRL is a whole trajectory; its responses are the maximal runs of generated tokens in its mask. NumPy alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from turnwise.batch import Batch
+from turnwise.errors import IntegrationError
+from turnwise.segments import Segments
+from turnwise.transform import Transform
+
+LOGGED_TURNS = 10
+"""Turns whose mean advantage has a metric of its own; the table of completions has all."""
+
+
+class Credited(NamedTuple):
+    """What a method made of a batch.
+
+    Attributes:
+        advantage: `[rows, length]`, at each generated token that of its response; 0 elsewhere.
+        metrics: Name to value, for the log.
+        turns: Name to one list a row, of a value a response, for the table of completions.
+    """
+
+    advantage: np.ndarray
+    metrics: dict[str, float]
+    turns: dict[str, list[list[float]]]
+
+
+def split_responses(mask: np.ndarray) -> tuple[Segments, np.ndarray]:
+    """Split generated tokens into responses: the maximal runs of ones in a row.
+
+    Args:
+        mask: `[rows, length]` bool, true at generated tokens.
+
+    Returns:
+        Segments of the generated tokens, one a response, and `[responses]` the row of each.
+    """
+    starts = mask & ~np.pad(mask, ((0, 0), (1, 0)))[:, :-1]
+    offsets = np.flatnonzero(starts[mask])
+    return Segments([*offsets.tolist(), int(mask.sum())]), np.nonzero(starts)[0]
+
+
+def credit(
+    method: Transform,
+    *,
+    mask: np.ndarray,
+    entropy: np.ndarray,
+    logprob: np.ndarray,
+    reward: np.ndarray,
+    group_size: int,
+    played: Sequence[Mapping[str, Sequence[Any]] | None] | None = None,
+) -> Credited:
+    """Apply a method to rows of trajectories.
+
+    Rows without a generated token, or without a reward, are left out: they change no statistic and get 0.
+
+    Args:
+        method: Any method without state.
+        mask: `[rows, length]` bool, true at generated tokens.
+        entropy: `[rows, length]` of the policy at each generated token, nats.
+        logprob: `[rows, length]` of each generated token, nats.
+        reward: `[rows]` reward of the whole trajectory; nan where there is none.
+        group_size: Rows of a prompt, which follow each other.
+        played: One a row: `reward` and columns of each response, as a world of ours recorded them. What `reward` holds beside them is
+            paid for the last response, as all of it is without.
+
+    Raises:
+        IntegrationError: What a world recorded does not fit the responses in the mask.
+    """
+    mask = mask & ~np.isnan(reward)[:, None]
+    names = ["turn_entropy", "turn_advantage", *(["turn_alpha"] if "entropy" in method.needs else [])]
+    if not mask.any():
+        return Credited(np.zeros(mask.shape), {}, {name: [[] for _ in mask] for name in names})
+    tokens, row_R = split_responses(mask)
+    columns: dict[str, Any] = {"entropy": tokens.mean(entropy[mask]), "logprob": tokens.mean(logprob[mask])}
+    last_R = np.diff(row_R, append=-1) != 0
+    reward_R = np.where(last_R, reward[row_R], 0.0)
+    if played is not None and all(row is not None for row in played):
+        steps = [played[row] for row in np.unique(row_R)]
+        _check_responses(steps, np.unique(row_R), np.bincount(row_R))
+        paid_R = np.concatenate([np.asarray(row["reward"], dtype=np.float64) for row in steps])
+        rest_B = reward - np.bincount(row_R, weights=paid_R, minlength=len(mask))
+        reward_R = paid_R + np.where(last_R, rest_B[row_R], 0.0)
+        for name in (name for name in steps[0] if name != "reward"):
+            columns[name] = [value for row in steps for value in row[name]]
+
+    given = {"group": row_R // group_size, "trajectory": row_R, "reward": reward_R, "num_tokens": tokens.lengths}
+    batch, order = Batch.from_arrays(**given, columns=columns)
+    advantage_R = np.empty(len(row_R))
+    advantage_R[order] = method(batch)
+    advantage = np.zeros(mask.shape)
+    advantage[mask] = tokens.broadcast(advantage_R)
+    values = {"turn_entropy": columns["entropy"], "turn_advantage": advantage_R}
+    if "entropy" in method.needs:
+        # what entropy did: beside the same method on responses that are all equally certain
+        even, _ = Batch.from_arrays(**given, columns={**columns, "entropy": np.zeros(len(row_R))})
+        base_R = np.empty(len(row_R))
+        base_R[order] = method(even)
+        values["turn_alpha"] = np.divide(advantage_R, base_R, out=np.full(len(row_R), np.nan), where=base_R != 0)
+    turns = {name: [values[name][row_R == row].tolist() for row in range(len(mask))] for name in names}
+    return Credited(advantage, _metrics(batch, order, values), turns)
+
+
+def _metrics(batch: Batch, order: np.ndarray, values: Mapping[str, np.ndarray]) -> dict[str, float]:
+    advantage_R, entropy_R = values["turn_advantage"][order], values["turn_entropy"]
+    metrics = {
+        "credit/turns_mean": batch.num_responses / batch.num_trajectories,
+        "credit/entropy_mean": float(entropy_R.mean()),
+        "credit/entropy_min": float(entropy_R.min()),
+        "credit/entropy_max": float(entropy_R.max()),
+        "credit/advantage_abs_mean": float(np.abs(advantage_R).mean()),
+    }
+    alpha_R = values.get("turn_alpha", np.full(1, np.nan))
+    if (known_R := alpha_R[~np.isnan(alpha_R)]).size:  # no advantage, no coefficient to be seen
+        metrics |= {f"credit/alpha_{name}": float(getattr(known_R, name)()) for name in ("mean", "min", "max")}
+    for turn in range(min(LOGGED_TURNS, int(batch.turn_R.max()) + 1)):
+        metrics[f"credit/advantage_turn_{turn}"] = float(advantage_R[batch.turn_R == turn].mean())
+    return metrics
+
+
+def _check_responses(steps: Sequence[Any], rows: np.ndarray, counts: np.ndarray) -> None:
+    for row, record in zip(rows.tolist(), steps, strict=True):
+        if len(record["reward"]) != counts[row]:
+            raise IntegrationError(f"row {row} has {counts[row]} runs of generated tokens, but its conversation has "
+                                   f"{len(record['reward'])} responses; is its tool mask right?")  # fmt: skip
