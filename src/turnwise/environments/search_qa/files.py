@@ -5,20 +5,16 @@ questions.jsonl    {"question_id": "q1", "question": "Who ...?", "answers": ["Ad
 """
 
 import dataclasses
-import gzip
-import hashlib
-import json
 import os
-import zlib
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from turnwise.errors import ConfigError, DataError, did_you_mean
+from turnwise.environments.jsonl import read_objects
+from turnwise.environments.splits import named_split
+from turnwise.errors import DataError
 
 DATA_VARIABLE = "SEARCH_QA_DATA"
-SPLITS = {"train": range(8), "valid": range(8, 9), "test": range(9, 10), "all": range(10)}
-"""The tenths of the questions that a split has."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -112,40 +108,22 @@ def split_questions(questions: Sequence[Question], split: str) -> list[Question]
         ConfigError: There is no such split.
         DataError: It is empty.
     """
-    if split not in SPLITS:
-        raise ConfigError(f"search_qa has no split {split!r}.{did_you_mean(split, SPLITS)}")
-    chosen = [question for question in questions if _tenth(question.id) in SPLITS[split]]
+    mine = named_split(split, of="search_qa")
+    chosen = [question for question in questions if mine(question.id)]
     if not chosen:
         raise DataError(f"split {split!r} is empty: there are {len(questions)} questions only; split 'all' has them.")
     return chosen
 
 
-def _tenth(id: str) -> int:
-    return int.from_bytes(hashlib.sha256(id.encode()).digest()[:8]) % 10
-
-
 def _lines(path: Path, ids: str, text: str, *, also: str = "", optional: str = "") -> Iterator[dict[str, Any]]:
     """Read objects; their texts come on one line, lest a line of a passage look like one of the environment's."""
-    keys = [key for key in (ids, text, also) if key]
-    try:
-        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
-            for number, written in enumerate(file, start=1):
-                if not written.strip():
-                    continue
-                line = json.loads(written)
-                if not isinstance(line, dict) or not set(keys) <= set(line):
-                    expected = f"an object with {', '.join(keys)}"
-                    raise DataError(f"{path}, line {number}: expected {expected}, got {written.strip()[:80]!r}.")
-                line[ids] = str(line[ids])
-                for key in filter(None, (text, optional)):
-                    if not isinstance(line.setdefault(key, ""), str):
-                        raise DataError(f"{path}, line {number}: {key} is {line[key]!r}, expected a text.")
-                    line[key] = " ".join(line[key].split())
-                yield line
-    except DataError:
-        raise
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise DataError(f"{path}: cannot be read as JSON Lines ({error}).") from error
+    for number, line in read_objects(path, [key for key in (ids, text, also) if key]):
+        line[ids] = str(line[ids])
+        for key in filter(None, (text, optional)):
+            if not isinstance(line.setdefault(key, ""), str):
+                raise DataError(f"{path}, line {number}: {key} is {line[key]!r}, expected a text.")
+            line[key] = " ".join(line[key].split())
+        yield line
 
 
 def _check_ids(path: Path, what: str, ids: list[str]) -> None:

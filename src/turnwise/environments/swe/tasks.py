@@ -1,18 +1,15 @@
 """Tasks of software repair, read from JSON Lines in the fields of SWE-bench or of R2E-Gym."""
 
 import dataclasses
-import gzip
-import hashlib
 import json
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from turnwise.errors import ConfigError, DataError, did_you_mean
+from turnwise.environments.jsonl import read_objects
+from turnwise.environments.splits import named_split
+from turnwise.errors import DataError
 
-SPLITS = {"train": range(8), "valid": range(8, 9), "test": range(9, 10), "all": range(10)}
-"""The tenths of the tasks that a split has."""
 TIERS = (1, 2, 3)
 
 
@@ -64,7 +61,7 @@ def load_tasks(path: Path) -> list[SweTask]:
     Raises:
         DataError: The file is broken, empty, or has a name twice.
     """
-    tasks = [_task(path, number, line) for number, line in _lines(path)]
+    tasks = [_task(path, number, line) for number, line in read_objects(path)]
     if not tasks:
         raise DataError(f"{path} holds no tasks.")
     names = [task.instance_id for task in tasks]
@@ -97,32 +94,12 @@ def split_tasks(tasks: Sequence[SweTask], split: str, tiers: Sequence[int] = ())
         ConfigError: There is no such split.
         DataError: It is empty.
     """
-    if split not in SPLITS:
-        raise ConfigError(f"swe has no split {split!r}.{did_you_mean(split, SPLITS)}")
-    chosen = [task for task in tasks if _tenth(task.instance_id) in SPLITS[split] and (not tiers or task.tier in tiers)]
+    mine = named_split(split, of="swe")
+    chosen = [task for task in tasks if mine(task.instance_id) and (not tiers or task.tier in tiers)]
     if not chosen:
         of = f" of tiers {list(tiers)}" if tiers else ""
         raise DataError(f"split {split!r}{of} is empty: there are {len(tasks)} tasks in all; split 'all' has them.")
     return chosen
-
-
-def _tenth(name: str) -> int:
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) % 10
-
-
-def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    try:
-        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
-            for number, written in enumerate(file, start=1):
-                if written.strip():
-                    line = json.loads(written)
-                    if not isinstance(line, dict):
-                        raise DataError(f"{path}, line {number}: expected an object, got {written.strip()[:80]!r}.")
-                    yield number, line
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{path}: cannot be read as JSON Lines ({error}).") from error
 
 
 def _task(path: Path, number: int, line: dict[str, Any]) -> SweTask:
