@@ -7,7 +7,7 @@ import pytest
 
 from turnwise.config import Config, load_config, override_config, parse_config
 from turnwise.errors import ConfigError
-from turnwise.train.step import make_credit
+from turnwise.train.credit import make_credit
 
 RECIPES = sorted(Path(__file__).parents[1].glob("recipes/*.toml"))
 

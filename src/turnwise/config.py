@@ -69,6 +69,11 @@ class Config(Section):
         return self
 
     @property
+    def label(self) -> str:
+        """What assigns the credit, for people: "grpo + aem"."""
+        return self.method.name + (" + aem" if self.aem and self.method.name != "aem" else "")
+
+    @property
     def run_folder(self) -> Path:
         """Folder of this run."""
         return self.run.folder / self.run.name

@@ -8,10 +8,12 @@ from tests.toys import small_config
 
 import turnwise as tw
 from turnwise.cli import main
-from turnwise.diagnostics.recredit import Recorded, make_method, read_step, replay, signal_and_noise, statistics
+from turnwise.config import parse_config
+from turnwise.diagnostics.recredit import Recorded, read_step, replay, signal_and_noise, statistics
 from turnwise.errors import ConfigError, DataError, RunError
 from turnwise.rollout.record import read_rollouts, read_table, write_table
 from turnwise.segments import Segments
+from turnwise.train.credit import make_credit
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train
 
@@ -38,8 +40,7 @@ def runs(tmp_path_factory) -> dict[str, RunFolder]:
 @pytest.mark.parametrize("name", OWN)
 def test_the_runs_own_method_gives_exactly_the_recorded_advantages(name, runs):
     folder, config = RunFolder.open(runs[name].path)
-    method = make_method(config.method.name, config.method.model_extra or {}, with_aem=config.aem)
-    replayed = list(replay(folder, config, method))
+    replayed = list(replay(folder, config, make_credit(config)))
     assert replayed
     for recorded, advantage_R in replayed:
         np.testing.assert_array_equal(advantage_R, recorded.advantage_R)
@@ -51,7 +52,7 @@ def test_the_runs_own_method_gives_exactly_the_recorded_advantages(name, runs):
 
 def test_a_method_with_state_replays_the_steps_before(runs):
     folder, config = RunFolder.open(runs["aem"].path)
-    method = make_method("v05", {}, with_aem=False)
+    method = make_credit(parse_config({"method": "v05", "aem": False}))
     whole = list(replay(folder, config, method))
     ((last, advantage_R),) = replay(folder, config, method, only=3)
     assert last.step == 3
@@ -87,7 +88,7 @@ def test_a_record_of_another_version_is_refused(runs, tmp_path):
 
 def test_a_method_that_a_rollout_cannot_feed_is_refused():
     with pytest.raises(ConfigError, match="needs the column 'value'"):
-        make_method("gae", {}, with_aem=False)
+        make_credit(parse_config({"method": "gae", "aem": False}))
 
 
 def by_hand(advantage: list[float], words: list[str]) -> Recorded:

@@ -127,6 +127,17 @@ def test_tokens_are_shaded_by_surprisal_until_a_run_records_entropies(step):
     assert token_shades(type(step)(2, kept, step.trajectories)).to_pylist() == kept[TOKEN_ENTROPY].to_pylist()
 
 
+def test_where_the_engine_measured_no_entropies_the_shades_are_surprisals(step):
+    surprisals = token_shades(step).to_pylist()
+    for some in ([None] * len(surprisals), [None, [7.0] * len(surprisals[1]), *[None] * (len(surprisals) - 2)]):
+        kept = type(step)(
+            2, step.table.append_column(TOKEN_ENTROPY, pa.array(some, pa.list_(pa.float32()))), step.trajectories
+        )
+        assert kept.has_token_entropies == any(some)
+        expected = [known or surprisal for known, surprisal in zip(some, surprisals, strict=True)]
+        assert token_shades(kept).to_pylist() == expected
+
+
 def test_causes_count_trajectories_and_ignore_numbers(step):
     assert failure_causes(step) == {"OSError: world N is gone": (1, 11)}
 

@@ -125,7 +125,8 @@ def _study(options: argparse.Namespace) -> int:
 def _recredit(options: argparse.Namespace) -> int:
     from turnwise.analysis.tables import as_markdown, as_text
     from turnwise.config import override_config
-    from turnwise.diagnostics.recredit import make_method, replay, statistics, write_credit
+    from turnwise.diagnostics.recredit import replay, statistics, write_credit
+    from turnwise.train.credit import make_credit
     from turnwise.train.folder import RunFolder
 
     folder, config = RunFolder.open(options.run_folder)
@@ -149,13 +150,11 @@ def _recredit(options: argparse.Namespace) -> int:
     for name in options.method or [None]:
         overrides = options.overrides if name is None else [f"method={name}", *options.overrides]
         asked = override_config(config, overrides)
-        method = make_method(asked.method.name, asked.method.model_extra or {}, with_aem=asked.aem)
-        replayed = list(replay(folder, config, method, only=options.step))
+        replayed = list(replay(folder, config, make_credit(asked), only=options.step))
         if not replayed:
             raise RunError(f"{folder.path} learned from nothing in the steps asked for")
         s = statistics(replayed)
         thirds = " ".join(f"{share:.2f}" for share in s.share_K)
-        label = f"{asked.method.name}{' + aem' if asked.aem and asked.method.name != 'aem' else ''}"
         numbers = (
             f"{s.agreement:.3f}",
             f"{s.correlation:.3f}",
@@ -163,7 +162,7 @@ def _recredit(options: argparse.Namespace) -> int:
             f"{s.variance:.3f}",
             f"{s.zero_frac:.3f}",
         )
-        table.append((label, *numbers, thirds, f"{s.signal_to_noise:.3g}"))
+        table.append((asked.label, *numbers, thirds, f"{s.signal_to_noise:.3g}"))
         if options.out:
             write_credit(options.out, replayed)
     print((as_markdown if options.markdown else as_text)(table))

@@ -1,7 +1,7 @@
 """Credit assigned anew to recorded rollouts, and how two ways of giving it differ on the same responses."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,11 @@ from jaxtyping import Float
 from turnwise.batch import Batch
 from turnwise.config import Config
 from turnwise.errors import BatchError, DataError, RunError
-from turnwise.methods.build import build_method
 from turnwise.rollout.record import read_rollouts, write_table
 from turnwise.segments import Segments
-from turnwise.train.columns import SCORED, check_columns, played_columns
+from turnwise.train.columns import SCORED, played_columns
 from turnwise.train.folder import RunFolder
-from turnwise.transform import Transform, chain
-from turnwise.transforms import add_penalty
+from turnwise.transform import Transform
 
 Values = Float[np.ndarray, " R"]
 
@@ -82,17 +80,6 @@ def read_step(folder: RunFolder, config: Config, step: int) -> Recorded | None:
     return Recorded(step, batch, np.array([turn.response for turn in turns]), credit["advantage"][row_R], row_R)
 
 
-def make_method(name: str, options: Mapping[str, Any], *, with_aem: bool) -> Transform:
-    """A method as `turnwise train` uses it: with the penalty for invalid responses as a term of its own.
-
-    Raises:
-        ConfigError: The method or an option is unknown, or needs what a rollout does not know.
-    """
-    method = build_method(name, options, with_aem=with_aem)
-    check_columns(method, provided=("ref_logprob",))
-    return chain(method, add_penalty())
-
-
 def replay(
     folder: RunFolder, config: Config, method: Transform, *, only: int | None = None
 ) -> Iterator[tuple[Recorded, Values]]:
@@ -103,7 +90,7 @@ def replay(
     Args:
         folder: Of the run.
         config: Of the run.
-        method: Of `make_method`.
+        method: Of `turnwise.train.credit.make_credit`.
         only: Yield this step alone; default: every step.
 
     Yields:

@@ -30,9 +30,8 @@ class Run:
     @property
     def label(self) -> str:
         """Its method, with the options that are not the method's own."""
-        method, options = self.config.method, self.config.method.model_extra or {}
-        told = "".join(f" {name}={value}" for name, value in options.items())
-        return f"{method.name}{' + aem' if self.config.aem and method.name != 'aem' else ''}{told}"
+        options = self.config.method.model_extra or {}
+        return self.config.label + "".join(f" {name}={value}" for name, value in options.items())
 
     @property
     def world(self) -> str:

@@ -21,6 +21,7 @@ from turnwise.rollout.engines import make_engine
 from turnwise.rollout.record import Trajectory, read_rollouts
 from turnwise.segments import Segments
 from turnwise.train.checkpoint import checkpoint_at, checkpoints, load_checkpoint
+from turnwise.train.experience import sampling
 from turnwise.train.folder import RunFolder
 from turnwise.transforms import entropy_coefficient
 
@@ -122,16 +123,8 @@ def measure_fidelity(
     _, policy, _ = load_checkpoint(checkpoint_at(folder, step - 1))
     engine = make_engine(config, policy)
     blocking(engine.update_weights())
-    settings = config.rollout
-    sampling = Sampling(
-        max_new_tokens=settings.max_new_tokens,
-        stop_ids=(policy.format.stop_id,),
-        stop=settings.stop,
-        temperature=settings.temperature,
-        top_p=settings.top_p,
-        seed=seed,
-    )
-    fresh = blocking(_continue(engine, [prompt for prompt, _ in prompts for _ in range(responses)], sampling))
+    asked = [prompt for prompt, _ in prompts for _ in range(responses)]
+    fresh = blocking(_continue(engine, asked, sampling(config, policy, seed=seed)))
     surprisal = -np.array([sum(generation.logprobs) for generation in fresh]).reshape(len(chosen), responses)
     length = np.array([len(generation.token_ids) for generation in fresh]).reshape(len(chosen), responses)
     own, own_length = -np.array([sum(told) for _, told in prompts]), np.array([len(told) for _, told in prompts])

@@ -12,7 +12,7 @@ from turnwise.errors import RunError, did_you_mean
 from turnwise.report.chunks import turns_table, write_table, write_value
 from turnwise.report.credit import OtherMethods, base_advantage
 from turnwise.report.pieces import Pieces
-from turnwise.report.steps import OUTCOMES, TOKEN_ENTROPY, Step, index_columns, read_step
+from turnwise.report.steps import OUTCOMES, Step, index_columns, read_step
 from turnwise.report.summary import describe_run, failure_causes, metrics_columns, step_statistics
 from turnwise.train.folder import RunFolder
 
@@ -95,7 +95,7 @@ class _Run:
         for cause, (count, example) in failure_causes(step).items():
             self._causes[cause] += count
             self._examples.setdefault(cause, (step.number, example))
-        self._token_entropy |= TOKEN_ENTROPY in step.table.column_names
+        self._token_entropy |= step.has_token_entropies
         self.pieces.add(_distinct_tokens(step))
         table = turns_table(step, base_advantage(step, self.config), self.others(step))
         write_table(self.folder / f"step-{step.number:06d}.js", f"{self.folder.name}/step-{step.number:06d}", table)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from turnwise.report.steps import TOKEN_ENTROPY, Step, outcomes
@@ -55,10 +56,11 @@ def turns_table(step: Step, base_R: np.ndarray, others: Mapping[str, np.ndarray]
 
 
 def token_shades(step: Step) -> pa.ChunkedArray:
-    """A number of every token, in nats: its entropy where the run recorded it, else its surprisal, -log p."""
-    if TOKEN_ENTROPY in step.table.column_names:
-        return step.table[TOKEN_ENTROPY]
+    """A number of every token, in nats: its entropy where the run's engine measured it, else its surprisal, -log p."""
     logprobs = step.table["behavior_logprobs"].combine_chunks()
     offsets = np.concatenate([[0], np.cumsum(logprobs.value_lengths().to_numpy())])
     surprisal = -logprobs.flatten().to_numpy()
-    return pa.chunked_array([pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(surprisal))])
+    shades = pa.chunked_array([pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(surprisal))])
+    if not step.has_token_entropies:
+        return shades
+    return pc.call_function("coalesce", [step.table[TOKEN_ENTROPY], shades])

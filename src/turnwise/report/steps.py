@@ -49,6 +49,11 @@ class Step:
         """`[rows]` bool: responses that the step learned from."""
         return ~np.isnan(self.values("advantage"))
 
+    @property
+    def has_token_entropies(self) -> bool:
+        """Whether the run's engine measured the entropies of the tokens; one that does not leaves the column empty."""
+        return TOKEN_ENTROPY in self.table.column_names and self.table[TOKEN_ENTROPY].null_count < self.table.num_rows
+
 
 def read_step(path: Path) -> Step:
     """Read a rollout file.

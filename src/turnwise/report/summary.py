@@ -71,10 +71,9 @@ def failure_causes(step: Step) -> dict[str, tuple[int, int]]:
 def describe_run(run: RunFolder, config: Config, label: str) -> dict[str, Any]:
     """Name, method, settings (flat, by path) and where and with what the run was made."""
     record = json.loads((run.path / "config.json").read_text(encoding="utf-8"))
-    method = config.method.name + (" + aem" if config.aem else "")
     return {
         "label": label,
-        "method": method,
+        "method": config.label,
         "environment": config.environment.name,
         "model": config.model.name,
         "steps_planned": config.run.steps,

@@ -103,7 +103,7 @@ class ConsoleDisplay(Display):
     def finish(self, folder: RunFolder, config: Config) -> None:
         """Print the table of evaluations and save the figure."""
         self._progress.stop()
-        table = Table(title=f"{folder.path}: {config.method.name}{' + aem' if config.aem else ''}")
+        table = Table(title=f"{folder.path}: {config.label}")
         for column in ("step", "success", "95 % interval", "turns", "invalid", "episodes"):
             table.add_column(column, justify="right")
         for record in (record for record in folder.metrics() if "eval/success" in record):
@@ -152,9 +152,7 @@ def plot_run(folder: RunFolder, config: Config) -> None:
     left.errorbar(
         at, success, yerr=[below, above], color="#1f4e79", marker="o", capsize=3, label="held-out games, 95 %"
     )
-    left.set(
-        xlabel="step", ylabel="success", ylim=(0, 1), title=f"{config.method.name}{' + aem' if config.aem else ''}"
-    )
+    left.set(xlabel="step", ylabel="success", ylim=(0, 1), title=config.label)
     left.legend(loc="lower right")
     scored = [r for r in steps if "credit/entropy" in r]
     right.plot([r["step"] for r in scored], [r["credit/entropy"] for r in scored], color="#b3541e")

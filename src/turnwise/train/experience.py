@@ -104,6 +104,19 @@ def gather(
     return Experience(trajectories, used_N, metrics)
 
 
+def sampling(config: Config, policy: Policy, *, seed: int) -> Sampling:
+    """How a run draws its responses."""
+    settings = config.rollout
+    return Sampling(
+        max_new_tokens=settings.max_new_tokens,
+        stop_ids=(policy.format.stop_id,),
+        stop=settings.stop,
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+        seed=seed,
+    )
+
+
 def _play(
     engine: Engine,
     policy: Policy,
@@ -121,14 +134,7 @@ def _play(
         worlds,
         policy.format,
         group_size=settings.group_size,
-        sampling=Sampling(
-            max_new_tokens=settings.max_new_tokens,
-            stop_ids=(policy.format.stop_id,),
-            stop=settings.stop,
-            temperature=settings.temperature,
-            top_p=settings.top_p,
-            seed=seed,
-        ),
+        sampling=sampling(config, policy, seed=seed),
         max_context=policy.max_context,
         window=settings.remembered,
         task_name=suite.task_name,

@@ -23,6 +23,7 @@ from turnwise.rollout.worlds import Worlds
 from turnwise.train.checkpoint import checkpoint_at, latest_checkpoint, load_checkpoint, save_checkpoint
 from turnwise.train.clock import Clock
 from turnwise.train.columns import SCORED
+from turnwise.train.credit import coefficients, make_credit
 from turnwise.train.display import Display
 from turnwise.train.evaluate import evaluate
 from turnwise.train.experience import Experience, gather
@@ -30,13 +31,7 @@ from turnwise.train.folder import RunFolder
 from turnwise.train.gradient import Budget, Diverged, some
 from turnwise.train.outcomes import write_outcomes
 from turnwise.train.selection import build_selector
-from turnwise.train.step import (
-    coefficients,
-    credit_metrics,
-    make_credit,
-    score_trajectories,
-    update_policy,
-)
+from turnwise.train.step import credit_metrics, score_trajectories, update_policy
 from turnwise.train.trackers import check_trackers, open_trackers
 from turnwise.train.warmstart import warm_policy
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import inspect
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -13,16 +12,13 @@ import torch
 from turnwise.batch import Batch
 from turnwise.config import Config
 from turnwise.errors import ConfigError
-from turnwise.methods.build import build_method
 from turnwise.policy import autocast, trainable
 from turnwise.rollout.record import Trajectory, Turn
 from turnwise.segments import Segments
 from turnwise.tokens import Sequences, generated_logprobs, score
-from turnwise.train.columns import check_columns, response_columns
+from turnwise.train.columns import response_columns
 from turnwise.train.gradient import Budget, culprits
 from turnwise.train.objective import State, make_objective
-from turnwise.transform import Transform, chain
-from turnwise.transforms import add_penalty, modulate_by_entropy
 
 Model = Any  # a transformers PreTrainedModel
 
@@ -102,22 +98,6 @@ def _sampled_entropies(turns: Sequence[Turn]) -> np.ndarray:
     if len(known) < len(turns):
         raise ConfigError("update.scoring='engine' needs an engine that measures entropies; engine.name='local' does")
     return np.concatenate(known)
-
-
-def make_credit(config: Config) -> Transform:
-    """The configured method, then the penalty for invalid responses as a term of its own."""
-    method = build_method(config.method.name, config.method.model_extra or {}, with_aem=config.aem)
-    check_columns(method, provided=("ref_logprob",))
-    return chain(method, add_penalty())
-
-
-def coefficients(batch: Batch, config: Config) -> np.ndarray:
-    """AEM's coefficient of every response, for records and metrics; 1 where AEM is off."""
-    if not config.aem and config.method.name != "aem":
-        return np.ones(batch.num_responses)
-    known = inspect.signature(modulate_by_entropy).parameters
-    modulate = modulate_by_entropy(**{k: v for k, v in (config.method.model_extra or {}).items() if k in known})
-    return modulate.update(np.ones(batch.num_responses), None, batch)[0]
 
 
 def update_policy(
