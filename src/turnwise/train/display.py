@@ -2,13 +2,15 @@
 
 import sys
 import time
+from collections import deque
 from collections.abc import Mapping
 
 import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -17,6 +19,13 @@ from turnwise.train.folder import RunFolder
 
 PLAIN_EVERY_S = 10.0
 """Seconds between progress lines in a log file."""
+LIVE_ROWS = 8
+"""Steps that the table at a terminal shows."""
+COLUMNS = ("success", "invalid", "turns", "entropy", "tokens/s", "seconds")
+"""What it shows of each: the rollout's, the credit's, tokens generated a second, the step's time without evaluation."""
+LOGGED = ("success", "turns", "invalid", "entropy")
+"""What a line of a log shows."""
+STAGES = tuple(f"time/{stage}_s" for stage in ("rollout", "score", "credit", "update", "weights"))
 
 
 class Display:
@@ -42,7 +51,7 @@ class Display:
 
 
 class ConsoleDisplay(Display):
-    """Progress bars at a terminal, a line every ten seconds elsewhere; a table and a figure at the end."""
+    """The last steps as a table over progress bars at a terminal, a line every ten seconds elsewhere; a summary and a figure at the end."""
 
     def __init__(self, console: Console | None = None):
         self.console = console or Console(file=sys.stderr)
@@ -54,16 +63,18 @@ class ConsoleDisplay(Display):
             TimeRemainingColumn(compact=True),
             TextColumn("{task.fields[note]}"),
             console=self.console,
-            disable=not self.console.is_terminal,
         )
         self._bars: dict[str, int] = {}
+        self._rows: deque[tuple[int, dict[str, str], str]] = deque(maxlen=LIVE_ROWS)
+        self._live = Live(get_renderable=self._picture, console=self.console, refresh_per_second=4)
 
     def __enter__(self) -> "ConsoleDisplay":
-        self._progress.start()
+        if self.console.is_terminal:
+            self._live.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._progress.stop()
+        self._live.stop()
 
     def demonstration(self, done: int, total: int) -> None:
         """Show the count."""
@@ -79,22 +90,14 @@ class ConsoleDisplay(Display):
             self._advance("episodes", total - live, total, "")
 
     def step(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
-        """Show what matters at a glance."""
-        note = f"success {metrics['rollout/success']:.2f}  turns {metrics['rollout/turns']:.1f}"
-        wide = not self.console.is_terminal or self.console.width >= 100
-        if wide:
-            note += f"  invalid {metrics['rollout/invalid_frac']:.2f}"
-        if wide and "credit/entropy" in metrics:
-            note += f"  entropy {metrics['credit/entropy']:.3f}"
-        if wide and metrics["rollout/batches"] > 1:
-            note += f"  kept {metrics['rollout/kept_frac']:.2f} of {metrics['rollout/batches']:.0f} batches"
-        if metrics["rollout/failed_frac"]:
-            note += f"  FAILED {metrics['rollout/failed_frac']:.0%} of the trajectories"
-        if not metrics["rollout/filled_frac"]:
-            note += "  SKIPPED: no group to learn from"
-        elif metrics["rollout/filled_frac"] < 1:
-            note += f"  ONLY {metrics['rollout/filled_frac']:.0%} of rollout.groups to learn from"
-        self._advance("training", step, steps, note)
+        """Show what matters at a glance: a row of the table, or a line of the log."""
+        numbers, note = glance(metrics), warnings(metrics)
+        if self.console.is_terminal:
+            self._rows.append((step, numbers, note))
+            self._advance("training", step, steps, "")
+        else:
+            told = [f"{name} {numbers[name]}" for name in LOGGED if name in numbers]
+            self._advance("training", step, steps, "  ".join([*told, note] if note else told))
 
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         """Print one line, which stays."""
@@ -102,7 +105,7 @@ class ConsoleDisplay(Display):
 
     def finish(self, folder: RunFolder, config: Config) -> None:
         """Print the table of evaluations and save the figure."""
-        self._progress.stop()
+        self._live.stop()
         table = Table(title=f"{folder.path}: {config.label}")
         for column in ("step", "success", "95 % interval", "turns", "invalid", "episodes"):
             table.add_column(column, justify="right")
@@ -120,6 +123,15 @@ class ConsoleDisplay(Display):
         plot_run(folder, config)
         self.console.print(f"figure: {folder.figure}", highlight=False, soft_wrap=True)
 
+    def _picture(self) -> RenderableType:
+        fitting = COLUMNS[: (self.console.width - 6) // 9]
+        table = Table("step", *fitting, "", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for column in table.columns[:-1]:
+            column.justify = "right"
+        for number, numbers, note in self._rows:
+            table.add_row(str(number), *(numbers.get(name, "") for name in fitting), note)
+        return Group(table, self._progress) if self._rows else self._progress
+
     def _advance(self, name: str, done: int, total: int, note: str) -> None:
         if self.console.is_terminal:
             if name not in self._bars:
@@ -128,6 +140,35 @@ class ConsoleDisplay(Display):
         elif done == total or time.monotonic() - self._last_line > PLAIN_EVERY_S:
             self._last_line = time.monotonic()
             self.console.print(f"{name} {done}/{total}  {note}", highlight=False, soft_wrap=True)
+
+
+def glance(metrics: Mapping[str, float]) -> dict[str, str]:
+    """The numbers of a step that people watch, by the names in `COLUMNS`; what was not measured is left out."""
+    numbers = {
+        "success": f"{metrics['rollout/success']:.2f}",
+        "turns": f"{metrics['rollout/turns']:.1f}",
+        "invalid": f"{metrics['rollout/invalid_frac']:.2f}",
+    }
+    if "credit/entropy" in metrics:
+        numbers["entropy"] = f"{metrics['credit/entropy']:.3f}"
+    if metrics.get("time/rollout_s"):
+        numbers["tokens/s"] = f"{metrics['rollout/tokens'] / metrics['time/rollout_s']:,.0f}"
+        numbers["seconds"] = f"{sum(value for name, value in metrics.items() if name in STAGES):.1f}"
+    return numbers
+
+
+def warnings(metrics: Mapping[str, float]) -> str:
+    """What went otherwise than asked for, or nothing."""
+    told = []
+    if metrics["rollout/batches"] > 1:
+        told.append(f"kept {metrics['rollout/kept_frac']:.2f} of {metrics['rollout/batches']:.0f} batches")
+    if metrics["rollout/failed_frac"]:
+        told.append(f"FAILED {metrics['rollout/failed_frac']:.0%} of the trajectories")
+    if not metrics["rollout/filled_frac"]:
+        told.append("SKIPPED: no group to learn from")
+    elif metrics["rollout/filled_frac"] < 1:
+        told.append(f"ONLY {metrics['rollout/filled_frac']:.0%} of rollout.groups to learn from")
+    return "  ".join(told)
 
 
 def describe(metrics: Mapping[str, float]) -> str:

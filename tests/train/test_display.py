@@ -1,0 +1,91 @@
+"""What a person sees while a run goes on."""
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from turnwise.train.display import LIVE_ROWS, ConsoleDisplay, glance, warnings
+
+STEP = {
+    "rollout/success": 0.625, "rollout/turns": 7.25, "rollout/invalid_frac": 0.125, "rollout/tokens": 3000.0,
+    "rollout/batches": 1.0, "rollout/kept_frac": 1.0, "rollout/filled_frac": 1.0, "rollout/failed_frac": 0.0,
+    "credit/entropy": 0.3125, "time/rollout_s": 2.0, "time/update_s": 1.5, "time/eval_s": 100.0,
+}  # fmt: skip
+HELD_OUT = {
+    "success": 0.5,
+    "success_low": 0.4,
+    "success_high": 0.6,
+    "turns": 6.0,
+    "invalid_frac": 0.1,
+    "episodes": 64.0,
+    "failed": 0.0,
+}
+
+
+def shown(*, terminal: bool, steps: int, width: int = 100, **other: float) -> str:
+    """What a display has written when it is left; at a terminal that is the last picture."""
+    file = io.StringIO()
+    console = Console(
+        file=file, force_terminal=terminal, force_interactive=terminal, width=width, height=40, no_color=True
+    )
+    with ConsoleDisplay(console) as display:
+        display.warm_start(3, 3, 0.5)
+        for step in range(1, steps + 1):
+            display.step(step, 20, STEP | other)
+        display.evaluation(steps, HELD_OUT)
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue()) if terminal else file.getvalue()
+
+
+def test_a_terminal_shows_the_last_steps_as_a_table_over_the_bars():
+    last = shown(terminal=True, steps=12).rsplit("step", 1)[1]
+    rows = [line.split() for line in last.splitlines()]
+    assert rows[0] == ["success", "invalid", "turns", "entropy", "tokens/s", "seconds"]
+    numbers = [row for row in rows if row and row[0].isdigit()]
+    assert [row[0] for row in numbers] == [str(step) for step in range(12 - LIVE_ROWS + 1, 13)]
+    assert numbers[-1] == ["12", "0.62", "0.12", "7.2", "0.312", "1,500", "3.5"], (
+        "the evaluation's time is not the step's"
+    )
+    assert any(row[0] == "training" and "12/20" in row for row in rows if row)
+
+
+def test_a_log_has_a_line_now_and_then_and_no_table():
+    lines = shown(terminal=False, steps=12).splitlines()
+    assert lines[0] == "warm start 3/3  loss 0.500"
+    assert lines[-1].startswith("held-out after step 12: success 0.500 [0.400, 0.600]")
+    assert len(lines) == 2, "the steps came within ten seconds"
+    assert "training 20/20  success 0.62  turns 7.2  invalid 0.12  entropy 0.312" in shown(terminal=False, steps=20)
+    assert "\x1b" not in shown(terminal=False, steps=20)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_a_narrow_terminal_gets_no_line_that_is_too_long(width):
+    lines = [
+        line for line in shown(terminal=True, steps=3, width=width).splitlines() if not line.startswith("held-out")
+    ]
+    assert max(map(len, lines)) <= width
+    assert any(line.split()[:2] == ["step", "success"] for line in lines), "numbers whose name is cut say nothing"
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        ({}, ""),
+        ({"rollout/batches": 3.0, "rollout/kept_frac": 0.25}, "kept 0.25 of 3 batches"),
+        ({"rollout/failed_frac": 0.25}, "FAILED 25% of the trajectories"),
+        ({"rollout/filled_frac": 0.5}, "ONLY 50% of rollout.groups to learn from"),
+        ({"rollout/filled_frac": 0.0}, "SKIPPED: no group to learn from"),
+    ],
+)
+def test_what_went_otherwise_is_said_in_both(other, told):
+    assert warnings(STEP | other) == told
+    assert told in shown(terminal=True, steps=1, width=140, **other)
+    assert told in shown(terminal=False, steps=20, **other)
+
+
+def test_a_step_that_learned_nothing_has_no_entropy():
+    skipped = {name: value for name, value in STEP.items() if name != "credit/entropy"}
+    assert "entropy" not in glance(skipped)
+    with ConsoleDisplay(Console(file=io.StringIO(), force_terminal=True)) as display:
+        display.step(1, 2, skipped)
