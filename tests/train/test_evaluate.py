@@ -1,9 +1,12 @@
 """Held-out evaluation: the same tasks each time, and an honest interval."""
 
+import dataclasses
+
 import pytest
 from tests.toys import Broken, Colors, ScriptedEngine, color_policy
 
 from turnwise.environments.suites import Seeded
+from turnwise.train.display import describe
 from turnwise.train.evaluate import evaluate, invalid_frac, panel, wilson_interval
 
 POLICY = color_policy()
@@ -104,6 +107,25 @@ def test_success_by_task_type():
     assert metrics["success/even"] == 0.5  # tasks 0 and 4 of 0, 2, 4, 6
     assert metrics["success/odd"] == 0.0
     assert metrics["success"] == 0.25
+
+
+def test_rewards_between_all_and_nothing_are_reported_with_their_interval():
+    class Graded(Colors):
+        def step(self, response):
+            return dataclasses.replace(super().step(response), reward=float(self.seed % 4))
+
+    stop = POLICY.format.stop_id
+    suite = Seeded(Graded, {})
+    suite.tasks = lambda split: range(8)
+    metrics, *_ = report(suite, lambda number, turn: [stop])
+    half = 1.959964 * (10 / 7 / 8) ** 0.5  # 0 1 2 3 twice: squares 2 * (2.25 + 0.25 + 0.25 + 2.25) = 10, of 7
+    assert [metrics[name] for name in ("reward", "reward_low", "reward_high")] == pytest.approx(
+        [1.5, 1.5 - half, 1.5 + half]
+    )
+    assert "reward 1.50 [0.67, 2.33]" in describe(metrics)
+    suite.tasks = lambda split: [0, 1] * 4
+    metrics, *_ = report(suite, lambda number, turn: [stop])
+    assert "reward" not in metrics, "of two values the success says it all"
 
 
 def test_failed_episodes_are_counted_and_left_out():

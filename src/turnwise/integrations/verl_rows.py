@@ -5,6 +5,8 @@ response. verl copies the score of a session's last row to all of them.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import repeat
+from operator import contains
 from typing import Any
 
 import numpy as np
@@ -96,12 +98,12 @@ def verl_batch(
 
 def _sessions(keys: Sequence[str] | None, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
     """Number of each row's session, and the row's place in it."""
-    if keys is None:
-        return np.arange(num_rows), np.zeros(num_rows, dtype=np.int64)
-    if len(keys) != num_rows:
+    if keys is not None and len(keys) != num_rows:
         raise IntegrationError(f"there are {len(keys)} keys for {num_rows} rows of response_mask")
-    names, _, places = zip(*(key.rpartition("_") for key in keys), strict=True)
-    if not all(map(str.isdecimal, places)) or not all("_" in name for name in names):
+    if keys is None or (len(set(keys)) == num_rows and all(map(str.endswith, keys, repeat("_0")))):
+        return np.arange(num_rows), np.zeros(num_rows, dtype=np.int64)  # the first rows of as many sessions
+    names, _, places = zip(*map(str.rpartition, keys, repeat("_")), strict=True)
+    if not all(map(str.isdecimal, places)) or not all(map(contains, names, repeat("_"))):
         wrong = next(
             key for key, name, n in zip(keys, names, places, strict=True) if "_" not in name or not n.isdecimal()
         )

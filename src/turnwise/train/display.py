@@ -174,6 +174,8 @@ def warnings(metrics: Mapping[str, float]) -> str:
 def describe(metrics: Mapping[str, float]) -> str:
     """One line about an evaluation."""
     text = f"success {metrics['success']:.3f} [{metrics['success_low']:.3f}, {metrics['success_high']:.3f}]"
+    if "reward" in metrics:
+        text += f", reward {metrics['reward']:.2f} [{metrics['reward_low']:.2f}, {metrics['reward_high']:.2f}]"
     text += f", {metrics['turns']:.1f} turns, {metrics['invalid_frac']:.1%} invalid, {metrics['episodes']:.0f} episodes"
     return text + (f", {metrics['failed']:.0f} FAILED" if metrics["failed"] else "")
 

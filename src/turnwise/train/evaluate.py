@@ -41,8 +41,9 @@ def evaluate(
 
     Returns:
         Metrics and the trajectories. Metrics: `success` with `success_low` and `success_high` (95 % Wilson interval), `turns`,
-        `invalid_frac` (of responses), `failed` (trajectories lost to faults, left out of the rest), `episodes`, and `success/TYPE`
-        for every task type that the world names.
+        `invalid_frac` (of responses), `failed` (trajectories lost to faults, left out of the rest), `episodes`, `success/TYPE`
+        for every task type that the world names, and where rewards take more than two values their mean, `reward`, with
+        `reward_low` and `reward_high` (95 % normal interval).
     """
     played = collect(
         engine,
@@ -75,6 +76,10 @@ def evaluate(
         "failed": float(len(trajectories) - len(usable)),
         "episodes": float(len(usable)),
     }
+    rewards = [trajectory.reward for trajectory in usable]
+    if len(set(rewards)) > 2:  # else the success says it all
+        mean, half = float(np.mean(rewards)), 1.959964 * float(np.std(rewards, ddof=1)) / math.sqrt(len(rewards))
+        metrics |= {"reward": mean, "reward_low": mean - half, "reward_high": mean + half}
     by_type: dict[str, list[bool]] = defaultdict(list)
     for trajectory in usable:
         if "task_type" in trajectory.info:

@@ -7,6 +7,7 @@ import ast
 import dataclasses
 import random
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 
@@ -20,7 +21,6 @@ class Mutation:
         line: From 1.
         old: The line as it was, without the line break.
         new: The line with the bug.
-        source: The whole file with the bug.
     """
 
     kind: str
@@ -28,9 +28,19 @@ class Mutation:
     line: int
     old: str
     new: str
-    source: str
+
+    def put_into(self, source: str) -> str:
+        """The file with the bug.
+
+        Args:
+            source: The file; its line may have been changed elsewhere, but not moved.
+        """
+        lines = _lines(source)
+        lines[self.line - 1] = lines[self.line - 1].replace(self.old, self.new)
+        return "".join(lines)
 
 
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
 Edit = tuple[int, int, int, str]
 """Line (from 1), first and last byte in it, and what stands there instead."""
 
@@ -41,45 +51,56 @@ _NAMES = {"min": "max", "max": "min", "any": "all", "all": "any", "lower": "uppe
           "partition": "rpartition", "rpartition": "partition", "sorted": "list", "ceil": "floor", "floor": "ceil"}  # fmt: skip
 
 
-def mutations(source: str, seed: int) -> list[Mutation]:
+def mutations(source: str, seed: int) -> Iterator[Mutation]:
     """All bugs that the mutators know for a file, in an order that mixes functions and kinds.
 
     Args:
         source: A module.
         seed: Of the order.
     """
-    tree = ast.parse(source)
-    lines = source.encode().splitlines(keepends=True)
-    found: list[Mutation] = []
-    for function, node in _functions(tree):
-        for part in _parts(node):
-            for kind, mutator in MUTATORS.items():
-                for edit in mutator(part, lines):
-                    if mutation := _mutation(kind, function, lines, edit):
-                        found.append(mutation)
+    lines = [line.encode() for line in _lines(source)]
+    found = [
+        (kind, function, node, edit)
+        for function, node in _functions(ast.parse(source))
+        for part in _parts(node)
+        for kind, mutator in MUTATORS.items()
+        for edit in mutator(part, lines)
+    ]
     random.Random(seed).shuffle(found)
-    seen: dict[str, int] = {}
-    rank: dict[int, int] = {}
-    for number, mutation in enumerate(found):  # each function's first ones before any one's second
-        rank[number] = seen[mutation.function] = seen.get(mutation.function, -1) + 1
-    return [found[number] for number in sorted(rank, key=lambda number: (rank[number], number))]
+    seen: Counter[str] = Counter()
+    ranks = [seen.update([function]) or seen[function] for _, function, *_ in found]
+    for number in sorted(range(len(found)), key=ranks.__getitem__):  # each function's first ones before any one's second
+        kind, function, node, edit = found[number]
+        if mutation := _mutation(kind, function, node, lines, edit):
+            yield mutation
 
 
-def _mutation(kind: str, function: str, lines: list[bytes], edit: Edit) -> Mutation | None:
+def _mutation(kind: str, function: str, node: _Function, lines: list[bytes], edit: Edit) -> Mutation | None:
     number, begin, end, text = edit
     line = lines[number - 1]
     new = line[:begin] + text.encode() + line[end:]
-    changed = b"".join([*lines[: number - 1], new, *lines[number:]]).decode()
+    first, last = node.lineno - 1, node.end_lineno or node.lineno
+    before, after = lines[first : number - 1], lines[number:last]
     try:
-        if ast.dump(ast.parse(changed)) == ast.dump(ast.parse(b"".join(lines))):
+        if _parsed([*before, new, *after]) == _parsed([*before, line, *after]):
             return None
     except (SyntaxError, ValueError):
         return None
     ends = "\r\n"
-    return Mutation(kind, function, number, line.decode().rstrip(ends), new.decode().rstrip(ends), changed)
+    return Mutation(kind, function, number, line.decode().rstrip(ends), new.decode().rstrip(ends))
 
 
-def _functions(tree: ast.AST, within: str = "") -> Iterator[tuple[str, ast.AST]]:
+def _parsed(function: list[bytes]) -> str:
+    """What a function alone means: to parse a whole file for each bug would take minutes."""
+    return ast.dump(ast.parse(b"if 1:\n" + b"".join(function) if function[0][:1].isspace() else b"".join(function)))
+
+
+def _lines(source: str) -> list[str]:
+    """Lines as Python counts them: a form feed does not end one."""
+    return re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", source)
+
+
+def _functions(tree: ast.AST, within: str = "") -> Iterator[tuple[str, _Function]]:
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             yield f"{within}{node.name}", node
@@ -89,10 +110,9 @@ def _functions(tree: ast.AST, within: str = "") -> Iterator[tuple[str, ast.AST]]
             yield from _functions(node, within)
 
 
-def _parts(function: ast.AST) -> Iterator[ast.AST]:
+def _parts(function: _Function) -> Iterator[ast.AST]:
     """Nodes of a function's body; not its decorators, annotations and defaults, nor what only makes a message."""
-    body = getattr(function, "body", [])
-    waiting: list[ast.AST] = [node for node in body if not _is_text(node)]
+    waiting: list[ast.AST] = [node for node in function.body if not _is_text(node)]
     while waiting:
         node = waiting.pop()
         if isinstance(node, (ast.Raise, ast.Assert, ast.JoinedStr)):
