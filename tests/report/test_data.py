@@ -16,10 +16,11 @@ from turnwise.errors import ConfigError, DataError, RunError
 from turnwise.report.build import ReportData
 from turnwise.report.chunks import token_shades
 from turnwise.report.credit import OtherMethods, base_advantage, named_method
-from turnwise.report.steps import OUTCOMES, TOKEN_ENTROPY, index_columns, outcomes, read_step
+from turnwise.report.steps import OUTCOMES, index_columns, outcomes
 from turnwise.report.summary import failure_causes, flattened, metrics_columns, step_statistics
 from turnwise.report.write import write_report
 from turnwise.train.folder import RunFolder
+from turnwise.train.recorded import TOKEN_ENTROPY, read_step
 
 
 @pytest.fixture(scope="module")

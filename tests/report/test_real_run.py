@@ -5,9 +5,9 @@ from tests.toys import small_config
 
 from turnwise.report.build import ReportData
 from turnwise.report.credit import METHODS, OtherMethods
-from turnwise.report.steps import read_step
 from turnwise.train import loop
 from turnwise.train.folder import RunFolder
+from turnwise.train.recorded import read_step
 
 
 def test_what_the_trainer_recorded_is_recomputed_and_shown(tmp_path):

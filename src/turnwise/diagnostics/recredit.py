@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,10 +11,11 @@ from jaxtyping import Float
 from turnwise.batch import Batch
 from turnwise.config import Config
 from turnwise.errors import BatchError, DataError, RunError
-from turnwise.rollout.record import read_rollouts, write_table
+from turnwise.rollout.record import write_table
 from turnwise.segments import Segments
-from turnwise.train.columns import SCORED, played_columns
 from turnwise.train.folder import RunFolder
+from turnwise.train.recorded import read_step as recorded_step
+from turnwise.train.recorded import recorded_batch
 from turnwise.transform import Transform
 
 Values = Float[np.ndarray, " R"]
@@ -58,26 +58,12 @@ def read_step(folder: RunFolder, config: Config, step: int) -> Recorded | None:
     Raises:
         DataError: The file is missing, damaged or of another version.
     """
-    path = folder.rollouts / f"step-{step:06d}.parquet"
-    trajectories, credit = read_rollouts(path)
-    if "advantage" not in credit:
+    recorded = recorded_step(folder.rollouts / f"step-{step:06d}.parquet")
+    kept = recorded.learned_R
+    if not kept.any():
         return None
-    rows = Segments.from_lengths([max(1, len(trajectory.turns)) for trajectory in trajectories])
-    if rows.num_elements != len(credit["advantage"]):
-        raise DataError(f"{path} is damaged: its rows do not add up to trajectories")
-    used_N = np.isfinite(rows.first(credit["advantage"]))
-    used = [trajectory for trajectory, is_used in zip(trajectories, used_N, strict=True) if is_used]
-    row_R = np.flatnonzero(rows.broadcast(used_N))
-    turns = [turn for trajectory in used for turn in trajectory.turns]
-    columns: dict[str, Any] = {name: credit[name][row_R] for name in SCORED if name in credit}
-    batch = Batch(
-        Segments.from_sorted_ids(np.array([trajectory.group for trajectory in used])),
-        Segments.from_lengths([len(trajectory.turns) for trajectory in used]),
-        [turn.reward for turn in turns],
-        columns | played_columns(used, invalid_penalty=config.environment.invalid_penalty),
-        Segments.from_lengths([len(turn.response_ids) for turn in turns]),
-    )
-    return Recorded(step, batch, np.array([turn.response for turn in turns]), credit["advantage"][row_R], row_R)
+    batch, response_R = recorded_batch(recorded, config), recorded.table["response"].to_numpy()[kept]
+    return Recorded(step, batch, response_R, recorded.values("advantage")[kept], np.flatnonzero(kept))
 
 
 def replay(

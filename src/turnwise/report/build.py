@@ -12,9 +12,10 @@ from turnwise.errors import RunError, did_you_mean
 from turnwise.report.chunks import turns_table, write_table, write_value
 from turnwise.report.credit import OtherMethods, base_advantage
 from turnwise.report.pieces import Pieces
-from turnwise.report.steps import OUTCOMES, Step, index_columns, read_step
+from turnwise.report.steps import OUTCOMES, index_columns
 from turnwise.report.summary import describe_run, failure_causes, metrics_columns, step_statistics
 from turnwise.train.folder import RunFolder
+from turnwise.train.recorded import Step, read_step
 
 Progress = Callable[[int, int], None]
 

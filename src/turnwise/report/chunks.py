@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from turnwise.report.steps import TOKEN_ENTROPY, Step, outcomes
+from turnwise.report.steps import outcomes
 from turnwise.train.folder import write_text
+from turnwise.train.recorded import TOKEN_ENTROPY, Step
 
 SHOWN = ("group", "trajectory", "turn", "task", "observation", "response", "reward", "valid", "truncated", "state_key", "ended",
          "failure", "info")  # fmt: skip

@@ -3,16 +3,13 @@
 from collections.abc import Sequence
 
 import numpy as np
-import pyarrow as pa
 
-from turnwise.batch import Batch
 from turnwise.columns import COLUMNS
 from turnwise.config import Config
 from turnwise.errors import ConfigError
 from turnwise.methods.build import build_method
-from turnwise.report.steps import Step
-from turnwise.segments import Segments
-from turnwise.train.columns import RARE_SHARE, SCORED, lowest_mean
+from turnwise.train.columns import SCORED
+from turnwise.train.recorded import Step, penalties, recorded_batch
 from turnwise.transform import Transform, chain
 from turnwise.transforms import add_penalty
 
@@ -25,7 +22,7 @@ def base_advantage(step: Step, config: Config) -> np.ndarray:
 
     The trainer recorded `alpha * base + penalty`.
     """
-    return (step.values("advantage") - _penalty(step, config)) / step.values("alpha")
+    return (step.values("advantage") - penalties(step, config)) / step.values("alpha")
 
 
 def named_method(name: str) -> Transform:
@@ -71,34 +68,3 @@ class OtherMethods:
             result[name] = np.full(len(learned_R), np.nan)
             result[name][learned_R] = credit_R
         return result
-
-
-def recorded_batch(step: Step, config: Config) -> Batch:
-    """The batch of the responses that a step learned from, as far as its record tells.
-
-    Where a run did not keep what its scoring pass measured, `logprob` and `rare_logprob` are those of sampling.
-    """
-    kept = step.learned_R
-    table = step.table.filter(pa.array(kept))
-    trajectories = Segments.from_sorted_ids(table["trajectory"].to_numpy())
-    logprobs = table["behavior_logprobs"].combine_chunks()
-    tokens = Segments.from_lengths(logprobs.value_lengths().to_numpy())
-    logprob_T = logprobs.flatten().to_numpy().astype(np.float64)
-    columns = {
-        "logprob": tokens.mean(logprob_T),
-        "rare_logprob": lowest_mean(logprob_T, tokens, share=RARE_SHARE),
-        "penalty": _penalty(step, config)[kept],
-        "state_key": table["state_key"].to_pylist(),
-        "state_text": table["observation"].to_pylist(),
-        "task": table["task"].to_pylist(),
-        "truncated": step.values("truncated")[kept],
-        "success": step.values("success")[kept],
-        "finished": (table["ended"].to_numpy() == "terminated").astype(np.float64),
-        **{name: step.values(name)[kept] for name in SCORED if name in table.column_names},
-    }
-    groups = Segments.from_sorted_ids(trajectories.first(table["group"].to_numpy()))
-    return Batch(groups, trajectories, step.values("reward")[kept], columns, tokens)
-
-
-def _penalty(step: Step, config: Config) -> np.ndarray:
-    return np.where(step.values("valid") > 0, 0.0, -config.environment.invalid_penalty)

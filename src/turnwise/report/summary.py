@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from turnwise.config import Config
-from turnwise.report.steps import OUTCOMES, Step, outcomes
+from turnwise.report.steps import OUTCOMES, outcomes
 from turnwise.train.folder import RunFolder
+from turnwise.train.recorded import Step
 
 QUANTILES = (0.05, 0.5, 0.95)
 """Of alpha over the responses of a step."""
