@@ -31,7 +31,7 @@ from verl.experimental.agent_loop.agent_loop import (  # pyright: ignore[reportM
 
 from turnwise.config import EnvironmentConfig, PromptConfig
 from turnwise.environments.suites import Suite, make_suite
-from turnwise.errors import ConfigError, EngineFault
+from turnwise.errors import ConfigError, EngineFault, did_you_mean
 from turnwise.integrations.verl_rows import RECORD
 from turnwise.rollout.chat import chat_format
 from turnwise.rollout.collect import collect
@@ -211,15 +211,17 @@ def _row(turns: Sequence[Turn]) -> tuple[list[int], list[int], list[float]]:
     return ids, mask, sampled
 
 
-def task_rows(environment: EnvironmentConfig, *, split: str, limit: int | None = None) -> list[dict[str, Any]]:
-    """Rows of a data set for verl, one a task; the worlds say what the policy reads."""
+def task_rows(
+    environment: EnvironmentConfig, *, split: str, limit: int | None = None, loop: str = NAME
+) -> list[dict[str, Any]]:
+    """Rows of a data set for verl, one a task, to be played by the loop of this name; the worlds say what the policy reads."""
     suite = make_suite(environment)
     tasks = list(suite.tasks(split))[:limit]
     return [
         {
             "prompt": [{"role": "user", "content": suite.task_name(task)}],
             "data_source": f"{NAME}/{environment.name}/{split}",
-            "agent_name": NAME,
+            "agent_name": loop,
             "reward_model": {"style": "rule", "ground_truth": ""},
             "extra_info": {"index": number, "split": split, "task": number},
         }
@@ -235,14 +237,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Write the tasks of turnwise's worlds as a data set for verl.")
     parser.add_argument("loop", type=Path, help="the agent loop's YAML file")
     parser.add_argument("out", type=Path, help="Parquet file to write")
+    parser.add_argument("--name", default=NAME, help="which of the file's loops plays them")
     parser.add_argument("--split", default="train")
     parser.add_argument("--limit", type=int, help="tasks at most")
     options = parser.parse_args(arguments)
-    entry = next((dict(entry) for entry in OmegaConf.load(options.loop) if entry["name"] == NAME), None)
-    if entry is None:
-        raise SystemExit(f"turnwise: {options.loop} has no loop named {NAME!r}")
+    entries = {entry["name"]: dict(entry) for entry in OmegaConf.load(options.loop)}
+    if options.name not in entries:
+        raise SystemExit(
+            f"turnwise: {options.loop} has no loop named {options.name!r}.{did_you_mean(options.name, entries)}"
+        )
+    entry = entries[options.name]
     settings = parse_settings({k: v for k, v in entry.items() if k not in ("name", "_target_")})
-    rows = task_rows(settings.environment, split=options.split, limit=options.limit)
+    rows = task_rows(settings.environment, split=options.split, limit=options.limit, loop=options.name)
     pq.write_table(pa.Table.from_pylist(rows), options.out)
     print(f"{len(rows)} tasks of {settings.environment.name} {options.split} in {options.out}")
 
