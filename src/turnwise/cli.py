@@ -20,6 +20,7 @@ turnwise verl-check                                             is the plug-in o
 """
 
 import argparse
+import errno
 import json
 import os
 import sys
@@ -52,6 +53,13 @@ def _main(arguments: Sequence[str] | None) -> int:
         return options.run(options)
     except TurnwiseError as error:
         print(f"turnwise: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS):
+            raise
+        where = f" ({error.filename})" if error.filename else ""
+        print(f"turnwise: cannot write: {error.strerror or error}{where}. Make room; what is on disk is good, and `turnwise train --resume "
+              "RUN_FOLDER` goes on from the last checkpoint", file=sys.stderr)  # fmt: skip
         return 2
     except KeyboardInterrupt:
         print("turnwise: interrupted; go on with `turnwise train --resume RUN_FOLDER`", file=sys.stderr)

@@ -13,6 +13,8 @@ import pyarrow.parquet as pq
 
 from turnwise.errors import DataError
 
+FORMAT = 1
+"""Of run folders and of the files in them; raised when an older turnwise would read them wrongly."""
 SCHEMA = pa.schema(
     {
         "group": pa.int32(),
@@ -34,7 +36,8 @@ SCHEMA = pa.schema(
         "response_ids": pa.list_(pa.int32()),
         "behavior_logprobs": pa.list_(pa.float32()),
         "behavior_entropies": pa.list_(pa.float32()),
-    }
+    },
+    metadata={"turnwise_format": str(FORMAT)},
 )
 """Columns of a rollout file, one row a response; credit columns follow."""
 
@@ -156,20 +159,34 @@ def write_table(path: Path, table: pa.Table) -> None:
     os.replace(temporary, path)
 
 
-def read_table(path: Path, columns: Sequence[str]) -> pa.Table:
-    """Read a Parquet file that must have these columns.
+def check_format(path: Path, written: int) -> None:
+    """Refuse what a newer turnwise has written in a form that this one does not know.
+
+    Raises:
+        DataError: The format is above `FORMAT`.
+    """
+    if written > FORMAT:
+        raise DataError(f"{path} was written by a newer turnwise, in format {written}, and this one knows formats up to {FORMAT}; "
+                        "pip install --upgrade turnwise")  # fmt: skip
+
+
+def read_table(path: Path, columns: Sequence[str], *, only: Sequence[str] | None = None) -> pa.Table:
+    """Read a Parquet file that must have these columns; of all its columns, or `only` of these, where they are there.
 
     Raises:
         DataError: It is missing, damaged, or was written by another version.
     """
     try:
-        table = pq.read_table(path)
+        schema = pq.read_schema(path)
+        check_format(path, int((schema.metadata or {}).get(b"turnwise_format", 1)))
+        missing = [name for name in columns if name not in schema.names]
+        if missing:
+            raise DataError(
+                f"{path} has no column {missing[0]!r}: another version of turnwise wrote it, which may read it"
+            )
+        return pq.read_table(path, columns=only and [name for name in only if name in schema.names])
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"cannot read {path}: {' '.join(str(error).split())[:200]}") from None
-    missing = [name for name in columns if name not in table.column_names]
-    if missing:
-        raise DataError(f"{path} has no column {missing[0]!r}: another version of turnwise wrote it, which may read it")
-    return table
 
 
 def read_rollouts(path: Path) -> tuple[list[Trajectory], dict[str, np.ndarray]]:

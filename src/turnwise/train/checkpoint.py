@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 
 from turnwise.errors import RunError
 from turnwise.policy import Policy, load_policy
@@ -36,14 +37,25 @@ def save_checkpoint(
         optimizer: Its state is kept too.
         states: Further states by name, each plain values and arrays: the method's, the task selector's.
         keep: Latest checkpoints kept.
+
+    Raises:
+        RunError: It cannot be written, as when the disk is full; those that were there are as before.
     """
     target = folder.checkpoints / f"step-{step:06d}"
     temporary = folder.checkpoints / f".step-{step:06d}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
-    policy.save(temporary)
-    torch.save({"optimizer": optimizer.state_dict(), **_to_torch(dict(states))}, temporary / "state.pt")
-    write_json(temporary / "step.json", {"step": step})
+    try:
+        policy.save(temporary)
+        torch.save({"optimizer": optimizer.state_dict(), **_to_torch(dict(states))}, temporary / "state.pt")
+        write_json(temporary / "step.json", {"step": step})
+    except (
+        OSError,
+        RuntimeError,
+        SafetensorError,
+    ) as error:  # torch and safetensors have types of their own for a full disk
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise RunError(f"cannot write the checkpoint {target}: {' '.join(str(error).split())[:200]}") from error
     shutil.rmtree(target, ignore_errors=True)
     os.replace(temporary, target)
     for old in checkpoints(folder)[1:-keep]:

@@ -12,14 +12,19 @@ import importlib.metadata
 import json
 import os
 import platform
+import shutil
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from turnwise.config import Config, parse_config
 from turnwise.errors import ConfigError, RunError
+from turnwise.rollout.record import FORMAT, check_format
 from turnwise.train.trackers import Tracker
 
 
@@ -44,12 +49,31 @@ class RunFolder:
         """
         path = config.run_folder
         cls.refuse_existing(path)
+        record = {"format": FORMAT, "config": config.model_dump(mode="json"), **provenance()}
+        temporary = path.with_name(
+            f".{path.name}.{os.getpid()}.tmp"
+        )  # a kill leaves the whole folder, or nothing by this name
         try:
-            path.mkdir(parents=True)
+            temporary.mkdir(parents=True, exist_ok=True)
+            write_json(temporary / "config.json", record)
+            temporary.rename(path)
         except OSError as error:
+            shutil.rmtree(temporary, ignore_errors=True)
             raise RunError(f"cannot create {path}: {error.strerror}") from None
-        write_json(path / "config.json", {"config": config.model_dump(mode="json"), **provenance()})
         return cls(path)
+
+    @contextmanager
+    def locked(self) -> Iterator["RunFolder"]:
+        """Keep others from writing to this run until the end of the block, or of this process, however it ends.
+
+        Raises:
+            RunError: Another process is writing to it.
+        """
+        try:
+            with FileLock(self.path / ".lock", timeout=0):
+                yield self
+        except Timeout:
+            raise RunError(f"another process is training in {self.path}; wait for it, or stop it first") from None
 
     @staticmethod
     def refuse_existing(path: Path) -> None:
@@ -67,6 +91,7 @@ class RunFolder:
         """
         try:
             data = json.loads((path / "config.json").read_text(encoding="utf-8"))
+            check_format(path, data.get("format", 1))
             return cls(path), parse_config(data["config"])
         except OSError as error:
             raise RunError(f"{path} is no run folder: cannot read config.json ({error.strerror})") from None

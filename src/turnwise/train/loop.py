@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from turnwise.rollout.engines import check_engine, make_engine
 from turnwise.rollout.record import write_rollouts
 from turnwise.rollout.workers import make_worlds
 from turnwise.rollout.worlds import Worlds
-from turnwise.train.checkpoint import checkpoint_at, latest_checkpoint, load_checkpoint, save_checkpoint
+from turnwise.train.checkpoint import checkpoint_at, checkpoints, latest_checkpoint, load_checkpoint, save_checkpoint
 from turnwise.train.clock import Clock
 from turnwise.train.columns import SCORED
 from turnwise.train.credit import coefficients, make_credit
@@ -50,7 +50,11 @@ def train(config: Config, *, resume: Path | None = None, display: Display | None
     Raises:
         TurnwiseError: The run cannot be done as asked; nothing that exists was changed.
     """
-    display = display or Display()
+    with ExitStack() as held:
+        return _train(config, resume, display or Display(), held)
+
+
+def _train(config: Config, resume: Path | None, display: Display, held: ExitStack) -> RunFolder:
     check_engine(config)
     check_trackers(config)
     if resume is None:
@@ -63,17 +67,19 @@ def train(config: Config, *, resume: Path | None = None, display: Display | None
     select = config.rollout.select
     selector = build_selector(select.name, select.model_extra or {}, num_tasks=len(tasks), seed=config.run.seed)
 
-    if resume is None:
-        policy, _ = warm_policy(
-            config, suite, device=device, on_demonstration=display.demonstration, on_step=display.warm_start
-        )
-        start = 0
-        folder, state = RunFolder.create(config), {}
-    else:
-        folder = RunFolder(resume)
+    folder = None
+    if resume is not None:
+        folder = held.enter_context(RunFolder(resume).locked())
+    if folder is not None and checkpoints(folder):
         start, policy, state = load_checkpoint(latest_checkpoint(folder))
         folder.rewind(start)
         choose_trainable(policy.model, config.model)
+    else:  # a new run, or one that was killed before its first checkpoint
+        policy, _ = warm_policy(
+            config, suite, device=device, on_demonstration=display.demonstration, on_step=display.warm_start
+        )
+        folder = folder or held.enter_context(RunFolder.create(config).locked())
+        start, state = 0, {}
     folder.trackers = open_trackers(config, folder.path, start=start)
     policy.model.to(device)  # pyright: ignore[reportArgumentType]
     optimizer = torch.optim.AdamW(
@@ -89,7 +95,7 @@ def train(config: Config, *, resume: Path | None = None, display: Display | None
     objective_state = state.get("objective")
     engine, worlds = make_engine(config, policy), make_worlds(suite, config.environment)
     blocking(engine.update_weights())
-    if resume is None:
+    if not checkpoints(folder):
         states = {"method": method_state, "selector": selector.state, "objective": objective_state}
         save_checkpoint(folder, 0, policy, optimizer, states, keep=config.checkpoint.keep)
     if not folder.metrics():  # a new run, or one that was killed during its first evaluation
@@ -134,7 +140,8 @@ def train(config: Config, *, resume: Path | None = None, display: Display | None
         write_rollouts(
             folder.rollouts / f"step-{step:06d}.parquet", experience.trajectories, experience.recorded(credit_columns)
         )
-        folder.log({"step": step, **metrics, **clock.metrics})
+        metrics |= clock.metrics
+        folder.log({"step": step, **metrics})
         display.step(step, config.run.steps, metrics)
         empty_steps = 0 if experience.usable else empty_steps + 1
         last, stuck = step == config.run.steps, empty_steps == MAX_EMPTY_STEPS

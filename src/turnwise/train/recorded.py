@@ -5,11 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from turnwise.batch import Batch
 from turnwise.config import Config
-from turnwise.errors import DataError
+from turnwise.rollout.record import read_table
 from turnwise.segments import Segments
 from turnwise.train.columns import SCORED
 
@@ -61,14 +60,7 @@ def read_step(path: Path) -> Step:
     Raises:
         DataError: It cannot be read, or lacks a column.
     """
-    try:
-        known = set(pq.read_schema(path).names)
-        missing = [name for name in READ if name not in known]
-        if missing:
-            raise DataError(f"{path} has no column {missing[0]!r}; it was written by another version of turnwise")
-        table = pq.read_table(path, columns=[name for name in (*READ, *CREDIT, TOKEN_ENTROPY) if name in known])
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"cannot read {path}: {' '.join(str(error).split())}") from None
+    table = read_table(path, READ, only=(*READ, *CREDIT, TOKEN_ENTROPY))
     return Step(step_number(path), table, Segments.from_sorted_ids(table["trajectory"].to_numpy()))
 
 

@@ -1,0 +1,93 @@
+"""Kills a training at random moments and lets it go on, again and again: `python -m tests.train.kills FOLDER KILLS SEED`.
+
+Lives are forks of one process that has imported everything, so that a kill falls into the training and not into the imports. A run that ends
+is compared with one that nobody disturbed, and the next one begins.
+"""
+
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+from tests.toys import small_config
+
+from turnwise.rollout.record import read_table
+from turnwise.train.checkpoint import latest_checkpoint, load_checkpoint
+from turnwise.train.folder import RunFolder
+from turnwise.train.loop import train
+
+SETTINGS = {
+    "run": {"steps": 6},
+    "method": "v05",  # it keeps a state
+    "evaluate": {"every": 3},
+    "checkpoint": {"every": 2, "keep": 1},
+}
+
+
+def live(folder: Path) -> int:
+    """Start a life in a process of its own: the run begins, or goes on where it was."""
+    process = os.fork()
+    if process:
+        return process
+    status = 1
+    try:
+        torch.set_num_threads(1)
+        run = folder / "run"
+        if run.exists():
+            train(RunFolder.open(run)[1], resume=run)
+        else:
+            train(small_config(folder, **SETTINGS))
+        status = 0
+    except BaseException as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    finally:
+        os._exit(status)
+
+
+def whole(folder: Path) -> dict:
+    """What a finished run has left, but for times and memory; reading it fails where a file is damaged."""
+    run = RunFolder(folder / "run")
+    lines = run.metrics_path.read_text().splitlines()
+    records = [{k: v for k, v in json.loads(line).items() if not k.startswith(("time/", "memory/"))} for line in lines]
+    tables = [read_table(path, ()) for path in sorted([*run.rollouts.iterdir(), *run.evaluations.iterdir()])]
+    _, policy, states = load_checkpoint(latest_checkpoint(run))
+    return {
+        "metrics": records,
+        "tables": [table.to_pylist() for table in tables],
+        "weights": {name: weight.tolist() for name, weight in policy.model.state_dict().items()},
+        "method": repr(states["method"]),
+        "names": sorted(str(path.relative_to(run.path)) for path in run.path.rglob("*") if path.name != ".lock"),
+    }
+
+
+def main(folder: Path, kills: int, seed: int) -> None:
+    """Kill so many times; prints how many runs came to their end, and what differed."""
+    moments, killed, ended, differing = random.Random(seed), 0, 0, []
+    start = time.monotonic()
+    assert os.waitpid(live(folder / "whole"), 0)[1] == 0
+    lasts, expected = time.monotonic() - start, whole(folder / "whole")
+    while True:
+        process = live(folder / "killed")
+        if killed < kills:
+            time.sleep(moments.uniform(0, lasts))
+            os.kill(process, signal.SIGKILL)
+        status = os.waitpid(process, 0)[1]
+        killed += os.WIFSIGNALED(status)
+        if os.WIFEXITED(status):
+            assert status == 0, "a run could not go on"
+            found = whole(folder / "killed")
+            differing += [name for name in expected if found[name] != expected[name]]
+            shutil.rmtree(folder / "killed")
+            ended += 1
+            if killed >= kills:
+                break
+    print(json.dumps({"killed": killed, "ended": ended, "differing": differing}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

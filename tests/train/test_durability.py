@@ -1,0 +1,139 @@
+"""Nothing is lost: kills at random moments, a full disk, two processes on one run, files of a newer version."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from tests.toys import small_config
+from tests.train.kills import whole
+
+from turnwise.cli import main
+from turnwise.errors import DataError, RunError
+from turnwise.rollout.record import FORMAT, read_table, write_table
+from turnwise.train.folder import RunFolder
+from turnwise.train.loop import train
+
+ROOT = Path(__file__).parents[2]
+KILLS = 50
+
+
+def test_fifty_kills_at_random_moments_change_nothing(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.train.kills", str(tmp_path), str(KILLS), "0"],
+        cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["killed"] == KILLS
+    assert told["ended"] > 3, "kills came so fast that no run ended between them"
+    assert told["differing"] == []
+
+
+SCRIPT = """
+import json, sys
+from pathlib import Path
+from turnwise.cli import main
+if sys.argv[1] == "go on":
+    sys.exit(main(["train", "--resume", sys.argv[2] + "/run"]))
+from tests.toys import small_config
+import turnwise.cli
+turnwise.cli.load_config = lambda recipe, overrides: small_config(Path(sys.argv[2]), **json.loads(sys.argv[3]))
+sys.exit(main(["train", "any.toml"]))
+"""
+SETTINGS = {"run": {"steps": 40}, "checkpoint": {"every": 10, "keep": 1}, "evaluate": {"every": 20}}
+
+
+def command(*words: str, largest: int | None = None) -> subprocess.CompletedProcess:
+    """`turnwise train` in a process of its own, whose files cannot grow beyond so many bytes."""
+    limit = largest and (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest)))
+    return subprocess.run(
+        [sys.executable, "-c", SCRIPT, *words], cwd=ROOT, preexec_fn=limit, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    train(small_config(folder, **SETTINGS))
+    return folder
+
+
+@pytest.mark.parametrize("during", ["checkpoint", "metrics"])
+def test_a_full_disk_is_said_in_a_line_and_the_run_goes_on_when_there_is_room(undisturbed, tmp_path, during):
+    largest = max(path.stat().st_size for path in (undisturbed / "run" / "checkpoints").rglob("*") if path.is_file())
+    lines = (undisturbed / "run" / "metrics.jsonl").stat().st_size
+    assert largest < lines, "otherwise no limit lets checkpoints pass and metrics not"
+    limit = largest // 2 if during == "checkpoint" else (largest + lines) // 2
+    full = command("begin", str(tmp_path), json.dumps(SETTINGS), largest=limit)
+    assert full.returncode == 2
+    assert full.stderr.splitlines()[-1].startswith("turnwise: cannot write")
+    assert "Traceback" not in full.stderr
+    again = command("go on", str(tmp_path))
+    assert again.returncode == 0, again.stderr
+    expected, found = whole(undisturbed), whole(tmp_path)
+    del expected["names"], found["names"]  # of the figure, which only the command makes
+    assert found == expected
+
+
+def test_a_second_process_on_a_run_is_refused(tmp_path):
+    run = train(small_config(tmp_path)).path
+    with RunFolder(run).locked():
+        second = command("go on", str(tmp_path))
+    assert second.returncode == 2
+    assert second.stderr.splitlines()[-1] == (
+        f"turnwise: another process is training in {run}; wait for it, or stop it first"
+    )
+    assert command("go on", str(tmp_path)).returncode == 0
+
+
+def test_a_run_that_failed_leaves_no_lock(tmp_path):
+    from turnwise.train.display import Display
+
+    class Deadly(Display):
+        def step(self, step, steps, metrics):
+            raise RunError("enough")
+
+    config = small_config(tmp_path)
+    with pytest.raises(RunError, match="enough"):
+        train(config, display=Deadly())
+    assert len(train(config, resume=tmp_path / "run").metrics()) == 4
+
+
+def test_a_folder_without_a_checkpoint_is_begun_anew(tmp_path):
+    config = small_config(tmp_path)
+    RunFolder.create(config)
+    assert [record["step"] for record in train(config, resume=config.run_folder).metrics()] == [0, 1, 2, 2]
+
+
+@pytest.fixture
+def newer(tmp_path) -> RunFolder:
+    run = train(small_config(tmp_path))
+    path = run.rollouts / "step-000001.parquet"
+    table = pq.read_table(path)
+    write_table(path, table.replace_schema_metadata({"turnwise_format": str(FORMAT + 1)}))
+    return run
+
+
+def test_a_record_of_a_newer_version_is_refused_in_a_line(newer, capsys):
+    with pytest.raises(DataError, match=f"written by a newer turnwise, in format {FORMAT + 1}"):
+        read_table(newer.rollouts / "step-000001.parquet", ())
+    for asked in (["recredit", str(newer.path)], ["report", str(newer.path), "--out", tempfile.mkdtemp()]):
+        assert main(asked) == 2
+        told = capsys.readouterr().err.splitlines()
+        assert "step-000001.parquet was written by a newer turnwise" in told[-1]
+        assert "pip install --upgrade turnwise" in told[-1]
+
+
+def test_a_run_of_a_newer_version_is_refused_in_a_line(newer, capsys):
+    path = newer.path / "config.json"
+    record = json.loads(path.read_text())
+    assert record["format"] == FORMAT
+    path.write_text(json.dumps(record | {"format": FORMAT + 1}))
+    assert main(["train", "--resume", str(newer.path)]) == 2
+    assert "was written by a newer turnwise" in capsys.readouterr().err.splitlines()[-1]
