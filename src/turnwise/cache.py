@@ -7,11 +7,34 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from turnwise.errors import RunError
+
 
 def cache_folder() -> Path:
     """TURNWISE_CACHE, or turnwise in the user's cache folder."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(os.environ.get("TURNWISE_CACHE") or Path(base) / "turnwise")
+
+
+@contextmanager
+def held(folder: Path, otherwise: str) -> Iterator[None]:
+    """Have a folder to oneself until the end of the block, or of this process, however it ends.
+
+    Raises:
+        RunError: Another process has it; says `otherwise`.
+    """
+    from filelock import FileLock, Timeout
+
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise RunError(f"{otherwise}; wait for it, or stop it") from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 @contextmanager

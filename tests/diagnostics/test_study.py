@@ -2,6 +2,8 @@
 
 import json
 import os
+import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,9 +14,10 @@ import pytest
 from rich.console import Console
 from tests.toys import small_config
 
+from turnwise.cache import held
 from turnwise.cli import main
 from turnwise.config import load_config
-from turnwise.diagnostics.runner import Runner, locked, log_of
+from turnwise.diagnostics.runner import Runner, log_of
 from turnwise.diagnostics.study import load_study, results, state
 from turnwise.errors import ConfigError, RunError
 from turnwise.train.folder import RunFolder
@@ -99,6 +102,46 @@ def test_a_killed_study_takes_its_runs_with_it_and_goes_on(here, capsys):
         assert [r["step"] for r in records if "rollout/success" in r] == list(range(1, 41))
 
 
+@pytest.mark.skipif("TURNWISE_KILLS" not in os.environ, reason="minutes: set TURNWISE_KILLS=50")
+def test_a_study_killed_at_random_moments_ends_with_the_metrics_of_an_undisturbed_one(here):
+    from tests.train.kills import whole
+
+    kills, moments = int(os.environ["TURNWISE_KILLS"]), random.Random(0)
+    own, overrides = here / "runs" / "small", ("run.steps=30", "checkpoint.every=5", "evaluate.every=10")
+    command = [
+        sys.executable,
+        "-m",
+        "turnwise.cli",
+        "study",
+        "small.toml",
+        "--jobs",
+        "2",
+        "--keep-rollouts",
+        *overrides,
+    ]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": {**os.environ, "OMP_NUM_THREADS": "1"}}
+    begun = time.monotonic()
+    assert subprocess.run(command, check=False, **quiet).returncode == 0
+    lasts, undisturbed = time.monotonic() - begun, own.rename(here / "undisturbed")
+    killed = ended = 0
+    while killed < kills or not ended:
+        process = subprocess.Popen(command, **quiet)
+        if killed < kills:
+            time.sleep(moments.uniform(0.2, 0.6) * lasts)
+            process.kill()
+        code = process.wait()
+        killed += code == -signal.SIGKILL
+        if code >= 0:
+            assert code == 0
+            ended += 1
+            for job in load_study(Path("small.toml"), overrides).jobs:
+                there = undisturbed / job.path.relative_to(own)
+                expected, found = whole(there.parent, there.name), whole(job.path.parent, job.path.name)
+                assert found == expected
+            shutil.rmtree(own)
+    print(f"{killed} kills, {ended} studies came to their end")
+
+
 def test_a_run_that_fails_is_named_and_tried_again(here, capsys):
     study = load_study(Path("small.toml"), ("run.steps=1",))
     study.jobs[0].path.parent.mkdir(parents=True)
@@ -113,7 +156,7 @@ def test_a_run_that_fails_is_named_and_tried_again(here, capsys):
 
 def test_two_studies_do_not_share_a_folder(here):
     study = load_study(Path("small.toml"))
-    with locked(study.folder), pytest.raises(RunError, match="another `turnwise study` is at work"):
+    with held(study.folder, ""), pytest.raises(RunError, match="another `turnwise study` is at work"):
         run(study)
 
 

@@ -49,9 +49,9 @@ def live(folder: Path) -> int:
         os._exit(status)
 
 
-def whole(folder: Path) -> dict:
+def whole(folder: Path, name: str = "run") -> dict:
     """What a finished run has left, but for times and memory; reading it fails where a file is damaged."""
-    run = RunFolder(folder / "run")
+    run = RunFolder(folder / name)
     lines = run.metrics_path.read_text().splitlines()
     records = [{k: v for k, v in json.loads(line).items() if not k.startswith(("time/", "memory/"))} for line in lines]
     tables = [read_table(path, ()) for path in sorted([*run.rollouts.iterdir(), *run.evaluations.iterdir()])]

@@ -87,7 +87,7 @@ def test_a_second_process_on_a_run_is_refused(tmp_path):
         second = command("go on", str(tmp_path))
     assert second.returncode == 2
     assert second.stderr.splitlines()[-1] == (
-        f"turnwise: another process is training in {run}; wait for it, or stop it first"
+        f"turnwise: another process is training in {run}; wait for it, or stop it"
     )
     assert command("go on", str(tmp_path)).returncode == 0
 

@@ -1,28 +1,25 @@
 """Runs the jobs of a study, a process each, as many at one time as there are cores."""
 
 import contextlib
-import fcntl
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from turnwise.cache import held
 from turnwise.diagnostics.runs import Run
 from turnwise.diagnostics.study import Job, Study, state
 from turnwise.errors import RunError
 from turnwise.train.folder import RunFolder
 
 POLL_S = 0.5
-BEGINNING = {"config.json", "config.json.tmp", "metrics.jsonl", "checkpoints", "evaluations", "tensorboard", "wandb"}
-"""What a run may have before its first checkpoint."""
 
 
 class Runner:
@@ -45,7 +42,8 @@ class Runner:
             if self.console.is_terminal
             else None
         )
-        with locked(self.study.folder), live or contextlib.nullcontext():
+        folder = self.study.folder
+        with held(folder, f"another `turnwise study` is at work in {folder}"), live or contextlib.nullcontext():
             try:
                 while self.pending or self.running:
                     self._start()
@@ -123,8 +121,6 @@ def start(job: Job) -> subprocess.Popen:
     arguments = ["train", str(job.recipe), *job.overrides]
     if state(job) == "begun":
         arguments = ["train", "--resume", str(job.path)]
-    elif job.path.is_dir() and {path.name for path in job.path.iterdir()} <= BEGINNING:
-        shutil.rmtree(job.path)  # killed before its first checkpoint: there is nothing in it to go on from
     log = log_of(job)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
@@ -141,22 +137,6 @@ def start(job: Job) -> subprocess.Popen:
 def log_of(job: Job) -> Path:
     """Where what a job prints is kept."""
     return job.path.with_name(job.path.name + ".log")
-
-
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold a study's folder.
-
-    Raises:
-        RunError: Another process holds it.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RunError(f"another `turnwise study` is at work in {folder}; wait for it, or stop it") from None
-        yield
 
 
 def cores() -> int:

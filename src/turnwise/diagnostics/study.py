@@ -147,7 +147,7 @@ def slug(arm: str) -> str:
 
 
 def state(job: Job) -> str:
-    """How far a job is: "new", "begun" (it can be resumed), or "done".
+    """How far a job is: "new", "begun", or "done".
 
     Raises:
         RunError: Its folder holds a run with other settings.
@@ -162,7 +162,7 @@ def state(job: Job) -> str:
                        "another name")  # fmt: skip
     if Run(folder, config).finished and (folder.checkpoints / f"step-{config.run.steps:06d}").exists():
         return "done"
-    return "begun" if any(folder.checkpoints.glob("step-*")) else "new"
+    return "begun"
 
 
 def _plain(config: Config) -> dict[str, Any]:

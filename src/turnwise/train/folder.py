@@ -20,8 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
+from turnwise.cache import held
 from turnwise.config import Config, parse_config
 from turnwise.errors import ConfigError, RunError
 from turnwise.rollout.record import FORMAT, check_format
@@ -64,16 +63,13 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator["RunFolder"]:
-        """Keep others from writing to this run until the end of the block, or of this process, however it ends.
+        """Keep other trainings out of this run.
 
         Raises:
-            RunError: Another process is writing to it.
+            RunError: One is there.
         """
-        try:
-            with FileLock(self.path / ".lock", timeout=0):
-                yield self
-        except Timeout:
-            raise RunError(f"another process is training in {self.path}; wait for it, or stop it first") from None
+        with held(self.path, f"another process is training in {self.path}"):
+            yield self
 
     @staticmethod
     def refuse_existing(path: Path) -> None:
