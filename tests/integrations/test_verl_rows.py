@@ -37,6 +37,11 @@ def test_a_score_behind_the_last_response_is_its():
     assert credit(keys=SINGLE)[0, 3] == 2.0
 
 
+def test_a_score_of_a_row_without_tokens_is_dropped():
+    mask = MASK * torch.tensor([[1], [0], [1]])
+    np.testing.assert_array_equal(credit(response_mask=mask, keys=SINGLE), [[1, 1, 0, 2, 0], [0] * 5, [4, 4, 4, 0, 8]])
+
+
 def test_rewards_on_tokens_stay_where_they_are():
     rewards = torch.zeros(3, 5)
     rewards[0, 1] = 6.0
@@ -130,6 +135,7 @@ def test_entropies_are_averaged_over_each_response():
 REFUSALS = {
     "several runs beside several rows": ({"keys": ["p_0_0", "p_0_1", "q_0_0"]}, "row 'p_0_0' has several runs of generated tokens"),
     "names of another kind": ({"keys": ["p", "p", "q"]}, "row 'p' is not named uid_session_index"),
+    "a row twice": ({"keys": ["p_0_0", "p_0_0", "q_0_0"], "response_mask": torch.ones(3, 5)}, "rows 0 and 1 name the same response but differ in rewards"),
     "too few names": ({"keys": ["p_0_0"]}, "1 keys for 3 rows"),
     "too few records of a row": ({"records": [{"reward": [1.0]}, *RECORDS[1:]]}, "row 0 has 2 responses in its mask, but its agent loop recorded 1"),
     "a record missing": ({"records": [None, *RECORDS[1:]]}, "row 0 has no record"),

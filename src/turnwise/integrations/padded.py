@@ -131,6 +131,8 @@ def padded_batch(
     entropies: Array | None = None,
     columns: Mapping[str, Any] | None = None,
     response_columns: Mapping[str, Sequence[Any]] | None = None,
+    responses: Stretches | None = None,
+    strays_to_last: bool = False,
 ) -> PaddedBatch:
     """Find the responses of a padded batch, each once, and the way back to its rows.
 
@@ -149,6 +151,9 @@ def padded_batch(
         entropies: `[rows, length]` entropy of each generated token, nats; or `[rows]`, their mean, with `row="turn"`.
         columns: Further columns by name: `[rows]` values or labels, or `[rows, length]` values, of which each response gets its mean.
         response_columns: Further columns by name: one value or label a response, as they follow each other in a row, row after row.
+            `reward` is added to what `rewards` pays.
+        responses: Where the caller has found them already.
+        strays_to_last: Rewards at cells without a response are paid for the last one of their row, and dropped where it has none.
 
     Raises:
         IntegrationError: The batch contradicts itself; names the first such row.
@@ -165,57 +170,61 @@ def padded_batch(
     if turn_ids is not None:
         ids = np.zeros(mask.shape, dtype=np.int64)
         ids[mask == 1] = as_whole("turn_ids", turn_ids, mask.shape, mask == 1)
-    responses = find_responses(mask, by_run=row == "trajectory", ids=ids)
-    if not len(responses.row_R):
-        raise IntegrationError(f"response_mask is 0 in all {len(mask)} rows; it must be 1 at generated tokens")
+    responses = responses or find_responses(mask, by_run=row == "trajectory", ids=ids)
     row_R = responses.row_R
+    if not len(row_R):
+        raise IntegrationError(f"response_mask is 0 in all {len(mask)} rows; it must be 1 at generated tokens")
     first_R = np.flatnonzero(np.diff(row_R, prepend=-1))
-    real = row_R[first_R]  # rows with a response
+    real, counts = row_R[first_R], np.diff(first_R, append=len(row_R))  # rows with a response, and how many each has
+    place_R = np.repeat(np.arange(len(real)), counts)  # of the row of each response, in `real`
     reward = as_numbers("rewards", rewards, mask.shape, real)
     given = {**(columns or {}), **({} if entropies is None else {"entropy": entropies})}
     tables = {name: as_column(name, column, mask.shape, real) for name, column in given.items()}
     if row == "trajectory" and entropies is not None and tables["entropy"].ndim == 1:
         raise IntegrationError('entropies has shape [rows], but with row="trajectory" it must be [rows, length]')
-    of_responses = {
+    own = {
         name: np.fromiter(column, dtype=object, count=len(column)) for name, column in (response_columns or {}).items()
     }
-    for name, column in of_responses.items():
+    for name, column in own.items():
         if len(column) != len(row_R):
             raise IntegrationError(f"response_columns[{name!r}] has {len(column)} values for {len(row_R)} responses")
-    reward_R = _rewards(reward, mask, responses, real)
+    reward_R = _rewards(reward, mask, responses, strays_to_last) + own.pop("reward", np.zeros(1)).astype(np.float64)
+    columns_R = {**own, **{name: _of_responses(name, table, responses) for name, table in tables.items()}}
 
     trajectory_codes = real if trajectory is None else as_codes("trajectory", trajectory, len(mask), real)
     group_codes = as_codes("group", group, len(mask), real)
-    original = np.arange(len(real))  # of which row each real row is a copy, both as places in `real`
+    source_R, kept = np.arange(len(row_R)), np.arange(len(real))
+    unit = trajectory_codes  # what a row is: equal in copies, growing with the turns of a trajectory
     if trajectory is not None:
         _check_one_group(trajectory_codes, group_codes, real)
-        unit = trajectory_codes  # what a row is: equal in copies, growing with the turns of a trajectory
         if row == "turn":
             number = np.arange(len(real)) if turn is None else as_whole("turn", turn, mask.shape[:1], real)
             rank = np.unique(number, return_inverse=True)[1].reshape(-1)
             unit = trajectory_codes * (int(rank.max()) + 1) + rank
         _, first, copy_of = np.unique(unit, return_index=True, return_inverse=True)
-        original = first[copy_of.reshape(-1)]
-        alike = {"response_mask": mask, "rewards": reward, **({} if ids is None else {"turn_ids": ids}), **tables}
-        _check_copies(real, real[original], mask, alike)
+        original = first[copy_of.reshape(-1)]  # of which row each real row is a copy, both as places in `real`
+        copies = np.flatnonzero(original != np.arange(len(real)))
+        for name, table in {"response_mask": mask, **({} if ids is None else {"turn_ids": ids})}.items():
+            _check_copies(
+                name, real[copies], real[original[copies]], table[real[copies]], table[real[original[copies]]]
+            )
+        source_R = first_R[original][place_R] + source_R - first_R[place_R]
+        for name, column in {"rewards": reward_R, **columns_R}.items():
+            _check_copies(name, row_R, row_R[source_R], column, column[source_R])
         kept = np.flatnonzero(original == np.arange(len(real)))
-        kept = kept[np.argsort(unit[kept], kind="stable")]
-    else:
-        kept = original
 
-    counts = np.diff(first_R, append=len(row_R))
-    place_R = np.repeat(np.arange(len(real)), counts)  # of the row of each response, in `real`
-    source_R = first_R[original][place_R] + np.arange(len(row_R)) - first_R[place_R]
-    chosen = np.repeat(first_R[kept], counts[kept]) + Segments.from_lengths(counts[kept]).positions
-    batch, order = Batch.from_arrays(
-        group=group_codes[place_R[chosen]],
-        trajectory=trajectory_codes[place_R[chosen]],
-        reward=reward_R[chosen],
-        columns={name: column[chosen] for name, column in of_responses.items()}
-        | {name: _of_responses(name, table, responses)[chosen] for name, table in tables.items()},
-        num_tokens=responses.lengths_R[chosen],
+    kept = kept[np.lexsort((unit[kept], group_codes[kept]))]
+    order = np.repeat(first_R[kept], counts[kept]) + Segments.from_lengths(counts[kept]).positions
+    trajectories = Segments.from_sorted_ids(trajectory_codes[place_R[order]])
+    batch = Batch(
+        Segments.from_sorted_ids(trajectories.first(group_codes[place_R[order]])),
+        trajectories,
+        reward_R[order],
+        {name: column[order] for name, column in columns_R.items()},
+        Segments.from_lengths(responses.lengths_R[order]),
+        _order=order,
     )
-    return PaddedBatch(batch, chosen[order], responses, source_R, (response_mask, rewards))
+    return PaddedBatch(batch, order, responses, source_R, (response_mask, rewards))
 
 
 def split_responses(mask: np.ndarray) -> tuple[Segments, np.ndarray]:
@@ -231,22 +240,27 @@ def split_responses(mask: np.ndarray) -> tuple[Segments, np.ndarray]:
     return Segments.from_lengths(responses.lengths_R), responses.row_R
 
 
-def _rewards(reward: np.ndarray, mask: np.ndarray, responses: Stretches, real: np.ndarray) -> np.ndarray:
-    """Reward of each response; none may lie where there is no response."""
+def _rewards(reward: np.ndarray, mask: np.ndarray, responses: Stretches, strays_to_last: bool) -> np.ndarray:
+    """Reward of each response; none may lie where there is no response, or its row's last one gets it."""
     row_R = responses.row_R
     if reward.ndim == 1:
-        if (lost := np.setdiff1d(np.flatnonzero(reward), real)).size:
+        if (lost := np.setdiff1d(np.flatnonzero(reward), row_R)).size:
             raise _lost(reward, (int(lost[0]),))
         return np.where(np.diff(row_R, append=-1) != 0, reward[row_R], 0.0)  # paid for the last response of the row
-    cells = nonzero(reward)
-    flat = reward.ravel()
-    if (lost := cells[mask.ravel()[cells] == 0]).size:
+    flat, cells = reward.ravel(), nonzero(reward)
+    inside = mask.ravel()[cells] != 0
+    lost, cells = cells[~inside], cells[inside]
+    if lost.size and not strays_to_last:
         raise _lost(reward, tuple(int(part) for part in divmod(int(lost[0]), mask.shape[1])))
     if len(cells) > 4 * len(row_R):
-        return _sums("rewards", reward, responses)
-    if (wrong := cells[~np.isfinite(flat[cells])]).size:
+        reward_R = _sums("rewards", reward, responses)
+    elif (wrong := cells[~np.isfinite(flat[cells])]).size:
         raise not_finite("rewards", tuple(int(part) for part in divmod(int(wrong[0]), mask.shape[1])), reward)
-    return np.bincount(responses.of_cells(cells), weights=flat[cells], minlength=len(row_R))
+    else:
+        reward_R = np.bincount(responses.of_cells(cells), weights=flat[cells], minlength=len(row_R))
+    last = np.searchsorted(row_R, lost // mask.shape[1], side="right") - 1
+    held = row_R[last] == lost // mask.shape[1]
+    return reward_R + np.bincount(last[held], weights=flat[lost[held]], minlength=len(row_R))
 
 
 def _sums(name: str, table: np.ndarray, responses: Stretches) -> np.ndarray:
@@ -276,15 +290,8 @@ def _check_one_group(trajectory: np.ndarray, group: np.ndarray, real: np.ndarray
                                "differ between groups")  # fmt: skip
 
 
-def _check_copies(real: np.ndarray, original: np.ndarray, mask: np.ndarray, tables: Mapping[str, np.ndarray]) -> None:
-    copies = np.flatnonzero(real != original)
-    if not len(copies):
-        return
-    for name, table in tables.items():
-        a, b = table[real[copies]], table[original[copies]]
-        if table.ndim == 2:
-            a, b = (np.where(mask[rows] == 1, part, 0) for rows, part in ((real[copies], a), (original[copies], b)))
-        same = np.isclose(a, b, rtol=RELATIVE, atol=ABSOLUTE) if table.dtype.kind == "f" else np.asarray(a == b)
-        if (wrong := np.flatnonzero(~(same.all(1) if same.ndim == 2 else same))).size:
-            raise IntegrationError(f"rows {original[copies[wrong[0]]]} and {real[copies[wrong[0]]]} name the same response but differ in "
-                                   f"{name}; say with turn= and trajectory= which rows are different ones")  # fmt: skip
+def _check_copies(name: str, row: np.ndarray, original: np.ndarray, copied: np.ndarray, column: np.ndarray) -> None:
+    same = np.isclose(copied, column, rtol=RELATIVE, atol=ABSOLUTE) if column.dtype.kind == "f" else copied == column
+    if (wrong := np.flatnonzero(~(same.all(1) if same.ndim == 2 else same))).size:
+        raise IntegrationError(f"rows {original[wrong[0]]} and {row[wrong[0]]} name the same response but differ in {name}; say with turn= "
+                               "and trajectory= which rows are different ones")  # fmt: skip

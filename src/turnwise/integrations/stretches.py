@@ -43,8 +43,9 @@ class Stretches:
             first, last = np.searchsorted(self.starts, (rows.start * self.shape[1], rows.stop * self.shape[1]))
             if first == last:
                 continue
-            flat = np.append(table[rows].ravel().astype(np.float64), 0.0)  # a stretch may end at the very end
-            sums[first:last] = np.add.reduceat(flat, cuts[first:last].ravel() - rows.start * self.shape[1])[::2]
+            flat, at = table[rows].ravel(), cuts[first:last].ravel() - rows.start * self.shape[1]
+            at = at[: len(at) - (at[-1] == len(flat))]  # a stretch may end at the very end
+            sums[first:last] = np.add.reduceat(flat, at, dtype=np.float64)[::2]
         return np.bincount(self.response, weights=sums)
 
     def spread(self, values_R: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -68,18 +69,19 @@ def find_responses(mask: np.ndarray, *, by_run: bool, ids: np.ndarray | None = N
         IntegrationError: The mask holds another value, or the numbers fall.
     """
     length = mask.shape[1]
-    parts = [np.zeros(0, dtype=np.int64)]
+    parts, num_marked = [np.zeros(0, dtype=np.int64)], 0
     for rows in blocks(mask.shape):
         ones = np.zeros((rows.stop - rows.start, length + 1), dtype=bool)  # a column of zeros parts the rows
         np.equal(mask[rows], 1, out=ones[:, :length])
-        others = mask[rows] != 0
-        if np.count_nonzero(others) != np.count_nonzero(ones):
-            raise IntegrationError(f"response_mask must hold 0 and 1, got {mask[rows][others & ~ones[:, :length]][0]}")
+        num_marked += np.count_nonzero(mask[rows] != 0)
         flat = ones.ravel()
         edges = np.flatnonzero(flat[1:] != flat[:-1]) + 1
         parts.append((edges if not flat.size or not flat[0] else np.append(0, edges)) + rows.start * (length + 1))
     edges = np.concatenate(parts)
-    starts, stops = (part - part // (length + 1) for part in (edges[::2], edges[1::2]))
+    edges -= edges // (length + 1)
+    starts, stops = edges[::2], edges[1::2]
+    if num_marked != (stops - starts).sum():
+        raise IntegrationError(f"response_mask must hold 0 and 1, got {mask[(mask != 0) & (mask != 1)][0]}")
     if ids is not None:
         return _by_number(starts, stops, ids)
     row = starts // max(length, 1)

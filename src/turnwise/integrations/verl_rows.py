@@ -15,7 +15,7 @@ from turnwise.batch import encode_labels
 from turnwise.errors import IntegrationError
 from turnwise.integrations.arrays import Array, as_table
 from turnwise.integrations.padded import PaddedBatch, padded_batch
-from turnwise.integrations.stretches import Stretches, find_responses, nonzero
+from turnwise.integrations.stretches import find_responses
 
 RECORD = "turnwise"
 """Key of an agent loop's extra fields: what it knows of the responses of a row, name to one value a response; `reward` among them."""
@@ -55,52 +55,39 @@ def verl_batch(
     given: dict[str, Any] = {"response_mask": response_mask, "group": uid, "entropies": entropies}
     session, index = _sessions(keys, len(mask))
     alone = int(session.max(initial=-1)) + 1 == len(session)
-    if alone and records is None:
-        return padded_batch(row="trajectory", rewards=_on_responses(paid, mask), **given)
-
-    real = np.asarray(mask.any(1))
-    records = [record if is_real else None for record, is_real in zip(records or [None] * len(mask), real, strict=True)]
-    recorded = any(record is not None for record in records)
-    if alone and not recorded:
-        return padded_batch(row="trajectory", rewards=_on_responses(paid, mask), **given)
-
-    score = paid if scores is None or scores is rewards else as_table("scores", scores)
-    last = _last_rows(session, index)
-    rest = np.zeros(len(mask))  # of each session's score, on its last row that has a response
-    heirs = _last_rows(session, np.where(real, index, -1))
-    rest[heirs] = score.sum(1, dtype=np.float64)[last]
-    rest[~real] = 0.0
-    of_penalty = None if score is paid else paid.astype(np.float64) - score
-    if not alone:
-        reward = np.zeros(len(mask)) if of_penalty is None else (of_penalty * mask).sum(1)
-        columns: dict[str, list[Any]] = {}
-        if recorded:
-            own = _recorded(records, np.flatnonzero(real), np.ones(int(real.sum()), dtype=np.int64))
-            earned = np.zeros(len(mask))
-            earned[real] = own.pop("reward")
-            rest[heirs] -= np.bincount(session, weights=earned)
-            reward += earned
-            columns = {name: _on_rows(values, real) for name, values in own.items()}
-        found = padded_batch(row="turn", rewards=reward + np.where(real, rest, 0.0), trajectory=session.tolist(), turn=index,
-                             columns=columns, **given)  # fmt: skip
-        _check_one_response_a_row(found.responses, keys)
-        return found
-
     responses = find_responses(mask, by_run=True)
-    row_R, ends = responses.row_R, responses.stops - 1
-    own = _recorded(records, np.unique(row_R), np.bincount(row_R)[np.unique(row_R)])
-    table = np.zeros(mask.shape) if of_penalty is None else of_penalty * mask
-    earned_R = np.asarray(own.pop("reward"), dtype=np.float64)
-    left = rest - np.bincount(row_R, weights=earned_R, minlength=len(mask))
-    table.ravel()[ends] += earned_R + np.where(np.diff(row_R, append=-1) != 0, left[row_R], 0.0)
-    return padded_batch(row="trajectory", rewards=table, response_columns=own, **given)
+    row_R, count = responses.row_R, np.bincount(responses.row_R, minlength=len(mask))
+    if keys is not None and not alone and (count > 1).any():
+        raise IntegrationError(
+            f"row {keys[int(np.argmax(count > 1))]!r} has several runs of generated tokens, and its batch has sessions of several rows: which "
+            "responses are turns of which trajectory is unknown; let the agent loop put out one row a session, or one row a response"
+        )
+    real = np.flatnonzero(count)
+    recorded = records is not None and any(records[row] is not None for row in real.tolist())
+    if alone and not recorded:
+        return padded_batch(row="trajectory", rewards=paid, responses=responses, strays_to_last=True, **given)
+
+    own: dict[str, Any] = _recorded(records or (), real, count[real]) if recorded else {}
+    earned_R = np.asarray(own.pop("reward", np.zeros(len(row_R))), dtype=np.float64)
+    score = paid if scores is None or scores is rewards else as_table("scores", scores)
+    last, heirs = _last_rows(session, index), _last_rows(session, np.where(count > 0, index, -1))
+    earned = np.bincount(session[row_R], weights=earned_R, minlength=len(last))
+    rest = np.zeros(len(mask))  # what is left of each session's score, on its last row that has a response
+    rest[heirs] = score.sum(1, dtype=np.float64)[last] - earned
+    own["reward"] = earned_R + np.where(np.diff(row_R, append=-1) != 0, rest[row_R], 0.0)
+    penalty = np.zeros(len(mask), paid.dtype) if score is paid else np.subtract(paid, score, dtype=np.float64) * mask
+    if not alone:
+        given |= {"trajectory": session, "turn": index}
+    return padded_batch(
+        row="trajectory" if alone else "turn", rewards=penalty, response_columns=own, responses=responses, **given
+    )
 
 
 def _sessions(keys: Sequence[str] | None, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
     """Number of each row's session, and the row's place in it."""
     if keys is not None and len(keys) != num_rows:
         raise IntegrationError(f"there are {len(keys)} keys for {num_rows} rows of response_mask")
-    if keys is None or (len(set(keys)) == num_rows and all(map(str.endswith, keys, repeat("_0")))):
+    if keys is None or len(set(keys)) == num_rows == "\n".join([*keys, ""]).count("_0\n"):
         return np.arange(num_rows), np.zeros(num_rows, dtype=np.int64)  # the first rows of as many sessions
     names, _, places = zip(*map(str.rpartition, keys, repeat("_")), strict=True)
     if not all(map(str.isdecimal, places)) or not all(map(contains, names, repeat("_"))):
@@ -117,22 +104,6 @@ def _last_rows(session: np.ndarray, index: np.ndarray) -> np.ndarray:
     """Row with the highest index of each session."""
     order = np.lexsort((index, session))
     return order[np.flatnonzero(np.diff(session[order], append=-1))]
-
-
-def _on_responses(paid: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Rewards, those that stand behind a row's responses on its last generated token: verl scores the last token, whoever wrote it."""
-    cells = nonzero(paid)
-    lost = cells[mask.ravel()[cells] == 0]
-    if not len(lost):
-        return paid
-    paid = paid.copy()
-    row, at = np.divmod(lost, mask.shape[1])
-    width = mask.shape[1]
-    ends = width - 1 - np.argmax(mask[row, ::-1] != 0, axis=1)
-    held = mask[row].any(1)
-    np.add.at(paid, (row[held], ends[held]), paid[row[held], at[held]])
-    paid[row, at] = 0.0
-    return paid
 
 
 def _recorded(records: Sequence[Record | None], rows: np.ndarray, counts: np.ndarray) -> dict[str, list[Any]]:
@@ -153,22 +124,3 @@ def _recorded(records: Sequence[Record | None], rows: np.ndarray, counts: np.nda
                                        f"{name!r}; one value a response")  # fmt: skip
             columns.setdefault(name, []).extend(record[name])
     return columns
-
-
-def _on_rows(values: list[Any], real: np.ndarray) -> list[Any]:
-    """Values of the rows that have a response, with the first in the place of the others'."""
-    column = [values[0]] * len(real)
-    for row, value in zip(np.flatnonzero(real).tolist(), values, strict=True):
-        column[row] = value
-    return column
-
-
-def _check_one_response_a_row(responses: Stretches, keys: Sequence[str] | None) -> None:
-    if len(responses.starts) == len(responses.row_R):
-        return
-    row = int(responses.row_R[np.flatnonzero(np.bincount(responses.response) > 1)[0]])
-    name = row if keys is None else repr(keys[row])
-    raise IntegrationError(
-        f"row {name} has several runs of generated tokens, and its batch has sessions of several rows: which responses are turns of which "
-        "trajectory is unknown; let the agent loop put out one row a session, or one row a response"
-    )
