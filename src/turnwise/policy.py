@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from turnwise.config import ModelConfig
-from turnwise.errors import DataError
+from turnwise.errors import ConfigError, DataError
 from turnwise.rollout.format import Format
 
 SETTINGS = "policy.json"
@@ -75,6 +75,22 @@ def choose_trainable(model: PreTrainedModel, config: ModelConfig) -> None:
         # transformers has renamed it, and warns of the old name
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
         enable({"use_reentrant": False})
+
+
+def freeze_but_norms(model: PreTrainedModel) -> None:
+    """Of the weights that learn, let only those of normalisation layers go on.
+
+    Raises:
+        ConfigError: There are none, as among adapters.
+    """
+    layers = (module for module in model.modules() if type(module).__name__.endswith("Norm"))
+    gains = {parameter for layer in layers for parameter in layer.parameters(recurse=False)}
+    if gains.isdisjoint(trainable(model)):
+        raise ConfigError(
+            "update.only_norms=true, but no normalisation layer is among the weights that model.train names"
+        )
+    for parameter in trainable(model):
+        parameter.requires_grad_(parameter in gains)
 
 
 def trainable(model: PreTrainedModel) -> list[torch.nn.Parameter]:

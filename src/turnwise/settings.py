@@ -223,6 +223,9 @@ class UpdateConfig(Section):
     """Steps over which the learning rate rises: Adam's first steps move every weight, however noisy its gradient."""
     decay: bool = False
     """Let the learning rate fall linearly to 0 at run.steps."""
+    only_norms: bool = False
+    """Of the weights that model.train names, move the gains of normalisation layers alone, as in arXiv 2312.11420: some thousand numbers, whose
+    gradient has less noise; they take a far higher learning rate. The warm start is not concerned."""
     weight_decay: float = pydantic.Field(default=0.0, ge=0)
     max_grad_norm: float = pydantic.Field(default=1.0, gt=0)
     importance: Literal["token", "response", "trajectory"] = "token"

@@ -13,7 +13,7 @@ from tests.toys import Colors, small_config
 from turnwise.config import ModelConfig, PromptConfig, parse_config
 from turnwise.environments.base import Step
 from turnwise.errors import ConfigError
-from turnwise.policy import choose_trainable, load_policy, rounded_copy, trainable
+from turnwise.policy import choose_trainable, freeze_but_norms, load_policy, rounded_copy, trainable
 from turnwise.pretrained import pretrained_policy, smollm2
 from turnwise.rollout.record import Trajectory, Turn
 from turnwise.tokens import Sequences, score
@@ -90,6 +90,21 @@ def test_what_learns_is_what_was_asked_for():
     }
 
 
+def test_reinforcement_may_move_norms_alone():
+    top = policy_of(train="top", top_layers=1).model
+    before = {name for name, weight in top.named_parameters() if weight.requires_grad}
+    freeze_but_norms(top)
+    after = {name for name, weight in top.named_parameters() if weight.requires_grad}
+    assert after == {name for name in before if "norm" in name}
+    assert {"model.layers.2.input_layernorm.weight", "model.norm.weight"} <= after
+
+
+@peft
+def test_among_adapters_there_are_no_norms():
+    with pytest.raises(ConfigError, match=r"update\.only_norms=true, but no normalisation layer"):
+        freeze_but_norms(policy_of(train="lora").model)
+
+
 @peft
 def test_new_adapters_change_nothing_and_differ_by_seed():
     np.testing.assert_allclose(logprobs(policy_of(train="lora")), logprobs(policy_of()), atol=1e-6)
@@ -120,8 +135,9 @@ def test_the_copy_for_generating_has_the_same_weights_rounded(way):
         ("qwen3", {"prompt": {"think": True, "system": "Play."}, "model": {"gradient_checkpointing": True}, "update": {"kl": 0.1}}),
         pytest.param("qwen3", {"model": {"train": "lora", "lora_rank": 2, "precision": "bf16"}}, marks=peft),
         ("smollm2", {"update": {"scoring": "engine"}, "model": {"precision": "bf16"}}),
+        ("qwen3", {"update": {"only_norms": True, "learning_rate": 0.1}}),
     ],
-    ids=["window", "top", "reasoning", "lora", "engine-scores"],
+    ids=["window", "top", "reasoning", "lora", "engine-scores", "norms"],
 )  # fmt: skip
 def test_a_run_trains_and_resumes_exactly(family, sections, tmp_path):
     warm = {"games": 4, "steps": 2, "batch_size": 2, "learning_rate": 1e-3}
@@ -143,6 +159,10 @@ def test_a_run_trains_and_resumes_exactly(family, sections, tmp_path):
     assert all(record["update/log_ratio_abs"] < tolerance for record in steps(whole))
     moved = load_policy(whole.checkpoints / "step-000003"), load_policy(whole.checkpoints / "step-000000")
     assert np.abs(logprobs(moved[0]) - logprobs(moved[1])).max() > 1e-5
+    last, first = (policy.model.state_dict() for policy in moved)
+    changed = [name for name in last if not torch.equal(last[name], first[name])]
+    if sections.get("update", {}).get("only_norms"):
+        assert all("norm" in name for name in changed)
 
 
 def test_the_warm_start_teaches_a_chat_model_what_the_demonstrations_say(tmp_path):

@@ -13,7 +13,7 @@ from turnwise.config import Config
 from turnwise.environments.base import Task
 from turnwise.environments.suites import Suite, make_suite
 from turnwise.errors import ConfigError, RunError
-from turnwise.policy import Policy, choose_trainable, trainable
+from turnwise.policy import Policy, choose_trainable, freeze_but_norms, trainable
 from turnwise.rollout.collect import blocking
 from turnwise.rollout.engine import Engine
 from turnwise.rollout.engines import check_engine, make_engine
@@ -80,6 +80,8 @@ def _train(config: Config, resume: Path | None, display: Display, held: ExitStac
         )
         folder = folder or held.enter_context(RunFolder.create(config).locked())
         start, state = 0, {}
+    if config.update.only_norms:
+        freeze_but_norms(policy.model)
     folder.trackers = open_trackers(config, folder.path, start=start)
     policy.model.to(device)  # pyright: ignore[reportArgumentType]
     optimizer = torch.optim.AdamW(
