@@ -1,6 +1,6 @@
 # make train   train the default recipe        make test    run the tests
 # make check   lint and types                  make bench   the benchmarks that need nothing but this checkout
-# make crosscheck-verl, -trl, -padded, -openenv, -verifiers    beside other packages
+# make crosscheck-verl, -trl, -trl-vllm, -padded, -openenv, -verifiers    beside other packages
 # Each sets up what it needs first, in .venv, or .venv-verl and so on.
 
 PYTHON ?= python3
@@ -43,6 +43,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 # Installed without what they ask for: an accelerator's packages.
 ALONE_verl := verl==0.9.1
 ALONE_padded := skyrl==0.3.0 skyrl-gym==0.4.0
+# Builds for another torch, which break the import of vLLM.
+UNWANTED_trl-vllm := torchvision torchaudio torchcodec
 
 crosscheck-%: .venv-%/installed
 	.venv-$*/bin/python -m pytest tests/crosscheck/$* -m crosscheck -p no:cacheprovider $(ARGS)
@@ -50,9 +52,10 @@ crosscheck-%: .venv-%/installed
 .PRECIOUS: .venv-%/installed
 .venv-%/installed: benchmarks/requirements-%.txt
 	$(PYTHON) -m venv .venv-$*
-	$(if $(filter verl trl padded,$*),.venv-$*/bin/python -m pip install --quiet --constraint constraints.txt torch)
+	$(if $(filter verl trl trl-vllm padded,$*),.venv-$*/bin/python -m pip install --quiet --constraint constraints.txt torch)
 	$(if $(ALONE_$*),.venv-$*/bin/python -m pip install --quiet --no-deps $(ALONE_$*))
 	.venv-$*/bin/python -m pip install --quiet --requirement benchmarks/requirements-$*.txt
+	$(if $(UNWANTED_$*),.venv-$*/bin/python -m pip uninstall --quiet --yes $(UNWANTED_$*))
 	.venv-$*/bin/python -m pip install --quiet --no-deps --editable .
 	touch $@
 

@@ -63,22 +63,30 @@ def play_turns(prompts, trainer):
     return result
 
 
+def distribution(trainer, batch, state):
+    """What a policy of these weights samples from at each token of a batch's completions, computed apart from TRL."""
+    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
+    attention = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
+    length = batch["completion_ids"].shape[1]
+    position = (attention.cumsum(1) - 1).clamp(min=0)
+    with torch.no_grad():
+        # a patched model hands out entropies in place of logits; the class itself computes them
+        model = AutoModelForCausalLM.from_pretrained(trainer.model.name_or_path)
+        model.load_state_dict(state)
+        logits = model(input_ids=ids, attention_mask=attention, position_ids=position).logits
+    return torch.distributions.Categorical(logits=logits[:, -length - 1 : -1] / trainer.temperature)
+
+
 class Recording:
-    """Keeps what a trainer made of each batch, and the entropies of the policy then, computed apart from TRL."""
+    """Keeps what a trainer made of each batch, and the entropies and weights of the policy then."""
 
     def _generate_and_score_completions(self, inputs):
         output = super()._generate_and_score_completions(inputs)
-        ids = torch.cat([output["prompt_ids"], output["completion_ids"]], 1)
-        attention = torch.cat([output["prompt_mask"], output["completion_mask"]], 1)
-        length = output["completion_ids"].shape[1]
-        # a patched model hands out entropies in place of logits; the class itself computes them
-        position = (attention.cumsum(1) - 1).clamp(min=0)
-        with torch.no_grad():
-            model = AutoModelForCausalLM.from_pretrained(chat_model("qwen2_5"))
-            model.load_state_dict(self.accelerator.unwrap_model(self.model).state_dict())
-            logits = model(input_ids=ids, attention_mask=attention, position_ids=position).logits
-            distribution = torch.distributions.Categorical(logits=logits[:, -length - 1 : -1] / self.temperature)
-        self.batches = [*getattr(self, "batches", []), {**output, "entropies": distribution.entropy()}]
+        policy = self.accelerator.unwrap_model(self.model)
+        state = {name: weight.clone() for name, weight in policy.state_dict().items()}
+        entropies = distribution(self, output, state).entropy()
+        self.batches = [*getattr(self, "batches", []), {**output, "entropies": entropies}]
+        self.states = [*getattr(self, "states", []), state]
         return output
 
 
@@ -116,9 +124,10 @@ def make(
     worlds=None,
     tools=None,
     eval_dataset=None,
+    model=None,
     **options,
 ):
-    model = chat_model("qwen2_5")
+    model = model or chat_model("qwen2_5")
     arguments = trl.GRPOConfig(
         **{
             "output_dir": str(folder), "use_cpu": True, "bf16": False, "report_to": [], "num_generations": SIZE, "seed": 0,
