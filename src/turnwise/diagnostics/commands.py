@@ -54,6 +54,13 @@ def add_commands(commands: Any, count: Count) -> None:
     surprisal.add_argument("--step", type=int, help="default: the last that follows a kept checkpoint")
     surprisal.add_argument("--seed", type=int, default=0)
     surprisal.set_defaults(run=_surprisal)
+    noise = kinds.add_parser("noise", help="how many groups a step needs before its gradient is more signal than noise")
+    noise.add_argument("run_folder", type=Path, metavar="RUN")
+    noise.add_argument("--method", action="append", metavar="NAME", help="may be repeated; default: grpo and grpo+aem")
+    noise.add_argument("--groups", type=count, default=32)
+    noise.add_argument("--step", type=int, help="default: the last checkpoint")
+    noise.add_argument("--seed", type=int, default=0)
+    noise.set_defaults(run=_noise)
     masked = kinds.add_parser("masked", help="B: entropy of runs with method.keep=positive and =negative")
     dynamics = kinds.add_parser("dynamics", help="C: entropy, success and balance of samples, by method")
     for parser, run in ((masked, _masked), (dynamics, _dynamics)):
@@ -183,6 +190,26 @@ def _surprisal(options: argparse.Namespace) -> int:
     )
     head = f"Step {made.step} of {folder.path}: {len(made.alpha_R)} states, {made.responses} fresh responses each."
     return _written(options.out, "surprisal", head, fidelity_table(made), fidelity_figure(made))
+
+
+def _noise(options: argparse.Namespace) -> int:
+    from turnwise.analysis.tables import as_text
+    from turnwise.cli import quiet
+    from turnwise.diagnostics.noise import measure_noise, noise_table
+    from turnwise.train.display import ConsoleDisplay
+    from turnwise.train.folder import RunFolder
+    from turnwise.train.loop import use_device
+
+    folder, config = RunFolder.open(options.run_folder)
+    quiet()
+    use_device(config)
+    with ConsoleDisplay() as display:
+        found = measure_noise(
+            folder, config, options.method or ["grpo", "grpo+aem"], step=options.step, groups=options.groups,
+            seed=options.seed, on_trajectory=lambda done, total: display.count("gradients", done, total),
+        )  # fmt: skip
+    print(as_text(noise_table(found, config.rollout.groups)))
+    return 0
 
 
 def _masked(options: argparse.Namespace) -> int:

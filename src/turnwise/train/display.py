@@ -76,9 +76,13 @@ class ConsoleDisplay(Display):
     def __exit__(self, *exception: object) -> None:
         self._live.stop()
 
+    def count(self, what: str, done: int, total: int) -> None:
+        """Show how many of something are done."""
+        self._advance(what, done, total, "")
+
     def demonstration(self, done: int, total: int) -> None:
         """Show the count."""
-        self._advance("demonstrations", done, total, "")
+        self.count("demonstrations", done, total)
 
     def warm_start(self, step: int, steps: int, loss: float) -> None:
         """Show the loss."""

@@ -82,7 +82,7 @@ def gather(
     while True:
         numbers = list(itertools.islice(order, settings.groups))
         seed = (config.run.seed * 100_003 + step) * max_batches + num_batches  # no two batches of a run share one
-        played = _play(engine, policy, suite, [tasks[number] for number in numbers], worlds, config, seed, on_turn)
+        played = play(engine, policy, suite, [tasks[number] for number in numbers], worlds, config, seed, on_turn)
         for trajectory in played:
             trajectory.group += len(chosen)
         num_batches += 1
@@ -117,7 +117,7 @@ def sampling(config: Config, policy: Policy, *, seed: int) -> Sampling:
     )
 
 
-def _play(
+def play(
     engine: Engine,
     policy: Policy,
     suite: Suite,
@@ -125,8 +125,9 @@ def _play(
     worlds: Worlds,
     config: Config,
     seed: int,
-    on_turn: Callable[[int, int], None] | None,
+    on_turn: Callable[[int, int], None] | None = None,
 ) -> list[Trajectory]:
+    """Play a group of `rollout.group_size` trajectories for each task; those of a group are adjacent, groups numbered from 0."""
     settings = config.rollout
     played = collect(
         engine,
