@@ -12,10 +12,11 @@ import torch
 
 from turnwise.errors import IntegrationError
 from turnwise.integrations.trl_turns import credit
+from turnwise.integrations.versions import check_version
 from turnwise.transform import Transform
 
 SUPPORTED = (1, 16), (1, 17)
-"""The first version of TRL that this works with, and the first that it was not tried with."""
+"""Versions of TRL: the first that this works with, and the first that it was not tried with."""
 COLUMNS = ("entropy", "logprob", "length", "turn")
 """What every run has; worlds of ours (`turnwise.integrations.trl_worlds`) add `state_key`."""
 FORWARD = (
@@ -25,23 +26,8 @@ FORWARD = (
 """What a model that sees images gets beside tokens."""
 
 
-def check_version(installed: str) -> None:
-    """Raise unless this version of TRL is one that this file was written for.
-
-    Raises:
-        IntegrationError: It is not. The methods overridden here are private to TRL and change without notice.
-    """
-    numbers = tuple(int(part) for part in installed.split(".")[:2] if part.isdigit())
-    if not SUPPORTED[0] <= numbers < SUPPORTED[1]:
-        first, beyond = (".".join(map(str, version)) for version in SUPPORTED)
-        raise IntegrationError(
-            f"turnwise.integrations.trl: TRL {installed} is installed, supported is {first} up to, not including, {beyond}; "
-            f"pip install 'trl>={first},<{beyond}'"
-        )
-
-
 try:
-    check_version(importlib.metadata.version("trl"))
+    check_version("TRL", importlib.metadata.version("trl"), SUPPORTED)
 except importlib.metadata.PackageNotFoundError:
     raise IntegrationError(
         "turnwise.integrations.trl: TRL is not installed; pip install 'turnwise[trl]', torch first"

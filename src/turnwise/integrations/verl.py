@@ -20,6 +20,7 @@ from typing import Any
 from turnwise.errors import ConfigError, IntegrationError, did_you_mean
 from turnwise.integrations.measures import credit_metrics, what_entropy_did
 from turnwise.integrations.verl_rows import Record, verl_batch
+from turnwise.integrations.versions import check_version
 from turnwise.methods import METHODS
 from turnwise.methods.build import build_method
 from turnwise.transform import Transform, chain
@@ -67,21 +68,6 @@ def seeing(**what: Any) -> Iterator[None]:
         yield
     finally:
         _seen.reset(token)
-
-
-def check_version(installed: str) -> None:
-    """Raise unless this version of verl is one that these files were written for.
-
-    Raises:
-        IntegrationError: It is not.
-    """
-    numbers = tuple(int(part) for part in installed.split(".")[:2] if part.isdigit())
-    if not SUPPORTED[0] <= numbers < SUPPORTED[1]:
-        first, beyond = (".".join(map(str, version)) for version in SUPPORTED)
-        raise IntegrationError(
-            f"turnwise.integrations.verl: verl {installed} is installed, supported is {first} up to, not including, {beyond}; "
-            f"pip install 'verl>={first},<{beyond}'"
-        )
 
 
 def servable() -> list[str]:
@@ -188,7 +174,7 @@ def register() -> None:
     Raises:
         IntegrationError: This version of verl is not supported, or lacks what its trainers import.
     """
-    check_version(importlib.metadata.version("verl"))
+    check_version("verl", importlib.metadata.version("verl"), SUPPORTED)
     from verl.trainer.ppo.core_algos import (  # pyright: ignore[reportMissingImports]
         ADV_ESTIMATOR_REGISTRY,
         register_adv_est,

@@ -27,7 +27,7 @@ with warnings.catch_warnings():
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from turnwise.integrations.trl import TurnwiseGRPOTrainer, check_version
+    from turnwise.integrations.trl import TurnwiseGRPOTrainer
 
 from tests.rollout.chat_models import chat_model  # noqa: E402
 
@@ -414,16 +414,3 @@ def test_what_cannot_be_served_is_refused(tmp_path):
         make(Ours, tmp_path, method=tw.gigpo())
     with pytest.raises(IntegrationError, match="normalize_then_sum"):
         make(Ours, tmp_path, method=tw.grpo(), multi_objective_aggregation="normalize_then_sum")
-
-
-@pytest.mark.parametrize("version", ["1.16.0", "1.16.3", "1.16.0.dev0"])
-def test_versions_in_range(version):
-    check_version(version)
-
-
-@pytest.mark.parametrize("version", ["0.29.1", "1.15.2", "1.17.0", "2.0", "main"])
-def test_versions_out_of_range(version):
-    with pytest.raises(
-        IntegrationError, match=rf"TRL {version} is installed, supported is 1.16 up to, not including, 1.17"
-    ):
-        check_version(version)
