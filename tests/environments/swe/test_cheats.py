@@ -139,6 +139,14 @@ def test_canaries_see_what_a_look_at_names_does_not(judge):
         assert "a test that must fail has passed" in graded.reason
 
 
+@pytest.mark.parametrize("text", ["def square(:\n", "import nowhere\n", "def squared(side):\n    return side * side\n"])
+def test_a_module_that_breaks_is_no_tampering(judge, text):
+    graded = judge(bytes_of({MODULE: text}))
+    assert not graded.success
+    assert "5 of 5 tests fail" in graded.reason
+    assert ("tests/test_shapes.py cannot be collected" in graded.reason) == ("squared" not in text)
+
+
 def test_the_agents_tests_are_not_those_that_grade():
     changes = bytes_of(
         {"tests/test_shapes.py": TESTS, "tests/new/helper.py": "", "a_test.py": "", MODULE: RIGHT, "notes.txt": "x"}
@@ -180,7 +188,8 @@ def test_a_hostile_session_gets_nothing_and_others_go_on(made, data, tmp_path, c
     assert Path("/etc/passwd").read_text().startswith("root:")
 
 
-def test_the_empty_and_the_half_repair_get_nothing(made):
+def test_the_empty_and_the_half_repair_get_nothing(data):
+    made = suite(data, test_s=180.0, memory_mb=512, disk_mb=64, processes=32)  # what is right has time on a busy machine
     apply = "git apply - <<'END'\n{}END"
     half = half_patch(FIX)
     assert half is not None

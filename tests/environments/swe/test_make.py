@@ -1,21 +1,26 @@
 """Bugs that the mutators make, and the tasks made of them; the whole of it on a small repository, without the package index."""
 
 import ast
+import itertools
 import json
+import time
 from pathlib import Path
 
 import pytest
 from tests.environments.swe.conftest import RIGHT, TESTS, suite, write
+from tests.environments.swe.prove import prove
 
 from turnwise.cli import main
 from turnwise.environments.swe.make import build
+from turnwise.environments.swe.make import subject as subject_module
 from turnwise.environments.swe.make.build import Maker
+from turnwise.environments.swe.make.kept import Kept
 from turnwise.environments.swe.make.mutate import MUTATORS, mutations
 from turnwise.environments.swe.make.packages import Package, clean_copy, find_packages, source_files
 from turnwise.environments.swe.make.packages import test_files as files_of_tests
 from turnwise.environments.swe.make.statements import said, statement
 from turnwise.environments.swe.make.statements import test_source as source_of_test
-from turnwise.environments.swe.patches import half_patch
+from turnwise.environments.swe.make.subject import Subject
 from turnwise.environments.swe.tasks import write_tasks
 from turnwise.errors import ConfigError, DataError
 
@@ -83,19 +88,34 @@ def test_always(number):
 
 
 def test_each_mutator_makes_bugs_of_one_line_that_parse():
-    found = mutations(ALL_KINDS, seed=0)
+    found = list(mutations(ALL_KINDS, seed=0))
     assert {mutation.kind for mutation in found} == set(MUTATORS)
     lines = ALL_KINDS.splitlines()
     for mutation in found:
-        changed = mutation.source.splitlines()
+        source = mutation.put_into(ALL_KINDS)
+        changed = source.splitlines()
         assert [n for n, (a, b) in enumerate(zip(lines, changed, strict=True), 1) if a != b] == [mutation.line]
         assert (lines[mutation.line - 1], changed[mutation.line - 1]) == (mutation.old, mutation.new)
-        assert ast.dump(ast.parse(mutation.source)) != ast.dump(ast.parse(ALL_KINDS))
+        assert ast.dump(ast.parse(source)) != ast.dump(ast.parse(ALL_KINDS))
     assert {mutation.function for mutation in found} == {"f", "C.m"}
     assert not [
         mutation for mutation in found if "raise" in mutation.old or "def " in mutation.old or "Text" in mutation.old
     ]
-    assert mutations(ALL_KINDS, 0) == found != mutations(ALL_KINDS, 1)
+    assert list(mutations(ALL_KINDS, 0)) == found != list(mutations(ALL_KINDS, 1))
+
+
+def test_a_line_is_counted_as_python_counts():
+    source = "x = 1\n\x0c\ndef f(a):\n    return a < 1"
+    changed = {mutation.put_into(source) for mutation in mutations(source, seed=0) if mutation.kind == "compare"}
+    assert changed == {source.replace("<", "<=")}
+
+
+def test_a_long_file_has_bugs_at_once():
+    """Each bug was once parsed with its whole file: minutes for packages of some thousand lines."""
+    source = "".join(f"def f{number}(a, b):\n    return a[1:] + b - {number % 90}\n\n\n" for number in range(2000))
+    begun = time.process_time()
+    assert len(list(itertools.islice(mutations(source, seed=0), 100))) == 100
+    assert time.process_time() - begun < 5
 
 
 @pytest.mark.parametrize(
@@ -121,67 +141,93 @@ def repository(tmp_path_factory) -> Path:
     return write(folder, {"shapes/__init__.py": RIGHT + MORE, "tests/test_shapes.py": TESTS + MORE_TESTS})
 
 
+def subject_of(snapshot: Path, site: Path, aside: Path, name: str = "shapes") -> Subject:
+    return Subject(Package(name, "1.0"), snapshot, site, aside)
+
+
 @pytest.fixture(scope="module")
 def made(sandboxed, repository, site, tmp_path_factory):
-    """A data folder with six made tasks, and the maker."""
+    """A data folder with six made tasks, the package, and the tasks."""
     data = tmp_path_factory.mktemp("made")
     clean = data / "snapshots" / "shapes" / "1.0"
     clean.mkdir(parents=True)
     clean_copy(repository, clean)
     (data / "environments").mkdir()
     (data / "environments" / "default").symlink_to(site)
-    maker = Maker(Package("shapes", "1.0"), clean, site, seed=0, jobs=2)
-    tasks = maker.tasks(6)
+    subject = subject_of(clean, site, data / "tried")
+    tasks = Maker(subject, seed=0, jobs=2).tasks(6)
     write_tasks(data / "tasks.jsonl", tasks)
-    return data, maker, tasks
+    return data, subject, tasks
 
 
 def test_tasks_are_of_all_tiers_and_say_what_their_tier_says(made):
-    _, maker, tasks = made
-    assert len(maker.passing) == 21
+    _, subject, tasks = made
+    assert len(subject.passing) == 21
     assert [task.tier for task in tasks] == [1, 2, 1, 2, 3, 1]
     for task in tasks:
         told = task.problem_statement
         assert ("line" in told.partition("This test fails")[0]) == (task.tier == 1)
         assert ("The bug is in shapes/__init__.py" in told) == (task.tier < 3)
         assert "It says: " in told
-        assert set(task.fail_to_pass) <= maker.passing
+        assert set(task.fail_to_pass) <= subject.passing
         assert task.bug_patch.count("\n+") - task.bug_patch.count("\n+++") == (2 if task.tier == 3 else 1)
     assert len({task.instance_id for task in tasks}) == 6
 
 
 def test_gold_earns_all_and_nothing_or_half_of_it_nothing(made):
     data, _, tasks = made
-    made_suite = suite(data)
-    for task in tasks:
-        half = half_patch(task.patch)
-        assert half
-        for patch, wanted in ((task.patch, True), ("", False), (half, False)):
-            session = made_suite.session(task)
-            session.start()
-            if patch:
-                session._workspace.run("git apply -", stdin=patch.encode())
-            grade = made_suite.judge(task, session.changes())
-            assert grade.success == wanted, (task.instance_id, patch, grade)
-            session._close()
+    assert prove(suite(data), tasks[2:5], repeats=5, workers=8) == []  # one of each tier
 
 
-def test_the_same_seed_makes_the_same_tasks(made):
-    _, maker, tasks = made
-    again = Maker(maker.package, maker.snapshot, Path(maker._system.mounts["/opt/site"]), seed=0, jobs=1)
-    assert [task.instance_id for task in again.tasks(2)] == [task.instance_id for task in tasks[:2]]
+def test_the_same_seed_makes_the_same_tasks_and_runs_no_test_again(made, site, tmp_path, monkeypatch):
+    data, subject, tasks = made
+    fresh = Maker(subject_of(subject.snapshot, site, tmp_path / "tried"), seed=0, jobs=1)
+    assert fresh.tasks(2) == tasks[:2]
+    monkeypatch.setattr(subject_module, "Bubblewrap", None)
+    again = subject_of(subject.snapshot, site, data / "tried")
+    assert Maker(again, seed=0, jobs=2).tasks(6) == tasks
+
+
+def test_the_tests_that_enter_a_function_are_known(made):
+    _, subject, _ = made
+    lines = subject.sources["shapes/__init__.py"].splitlines()
+    assert subject.reaching("shapes/__init__.py", lines.index("    best = values[0]") + 1) == ["tests/test_shapes.py"]
+    assert subject.reaching("shapes/__init__.py", 1) == []
+
+
+def test_files_that_patches_would_not_fit_are_left_alone(tmp_path):
+    files = {"a.py": b"x = 1\n", "b.py": b"x = 1\r\n", "c.py": "x = 'é'\n".encode("latin-1"), "d.py": b"x =\n"}
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    assert dict(subject_module._read_sources(tmp_path)) == {"a.py": "x = 1\n"}
+
+
+def test_what_is_kept_outlives_a_torn_line(tmp_path):
+    kept = Kept(tmp_path / "a" / "b.jsonl")
+    kept["first"], kept["second"] = {"x": [1]}, None
+    with (tmp_path / "a" / "b.jsonl").open("ab") as file:
+        file.write(b'["third", {"x')
+    again = Kept(tmp_path / "a" / "b.jsonl")
+    assert ("first" in again, again["first"], again["second"], "third" in again) == (True, {"x": [1]}, None, False)
+    again["third"] = 3
+    assert Kept(tmp_path / "a" / "b.jsonl")["third"] == 3
+
+
+def test_a_bug_that_hangs_is_no_bug(made):
+    _, subject, _ = made
+    assert subject.effect({"shapes/__init__.py": b"while True:\n    pass\n"}, ["tests/test_shapes.py"]) is None
 
 
 def test_a_package_that_the_tests_need_is_no_subject(sandboxed, site, tmp_path):
     write(tmp_path, {"pluggy/__init__.py": "x = 1\n", "test_x.py": "def test_x():\n    pass\n"})
     with pytest.raises(DataError, match="pluggy has 'pluggy', which the tests' own packages have, too"):
-        Maker(Package("pluggy", "1"), tmp_path, site, seed=0, jobs=1)
+        subject_of(tmp_path, site, tmp_path / "tried", "pluggy")
 
 
 def test_tests_that_do_not_pass_are_said(sandboxed, site, tmp_path):
     write(tmp_path, {"x.py": "y = 1\n", "test_x.py": "def test_x():\n    assert 0\n"})
-    with pytest.raises(DataError, match="0 tests of x 1 pass, expected 10 or more"):
-        Maker(Package("x", "1"), tmp_path, site, seed=0, jobs=1)
+    with pytest.raises(DataError, match=r"0 tests of x 1.0 pass, expected 10 or more"):
+        subject_of(tmp_path, site, tmp_path / "tried", "x")
 
 
 def test_a_copy_leaves_out_where_the_answer_would_stand_again(tmp_path):

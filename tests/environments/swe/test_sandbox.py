@@ -151,22 +151,23 @@ def test_a_closed_workspace_says_so_and_leaves_no_process(sandboxed, data, syste
     assert not Path(f"/proc/{keeper}").exists()
 
 
-def test_workspaces_in_parallel_do_not_meet(sandboxed, data, system):
-    together = threading.Barrier(6)
+@pytest.mark.parametrize("number", [2, 8])
+def test_workspaces_in_parallel_do_not_meet(sandboxed, data, system, number):
+    together = threading.Barrier(number)
 
-    def work(number: int) -> tuple[bytes, dict]:
+    def work(mine: int) -> tuple[bytes, dict]:
         workspace = Bubblewrap(data / "snapshots/shapes/1.0", system, Limits())
         together.wait(60)
-        workspace.run(f"echo {number} > README.md; echo {number} > /tmp/mine")
+        workspace.run(f"echo {mine} > README.md; echo {mine} > /tmp/mine")
         together.wait(60)
         seen, changed = workspace.run("cat README.md /tmp/mine").output, workspace.changes()
         workspace.close()
         return seen, changed
 
-    with ThreadPoolExecutor(6) as pool:
-        for number, (seen, changed) in enumerate(pool.map(work, range(6))):
-            assert seen == f"{number}\n{number}\n".encode()
-            assert changed == {"README.md": f"{number}\n".encode()}
+    with ThreadPoolExecutor(number) as pool:
+        for mine, (seen, changed) in enumerate(pool.map(work, range(number))):
+            assert seen == f"{mine}\n{mine}\n".encode()
+            assert changed == {"README.md": f"{mine}\n".encode()}
 
 
 def test_what_is_missing_is_said(monkeypatch, tmp_path, system):

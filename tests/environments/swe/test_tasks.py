@@ -110,12 +110,16 @@ def test_half_a_patch_is_less_than_it():
     half = half_patch(make_patch("a.py", "a\nb\nc\n", "a\nx\nc\n"))
     assert half is not None
     assert half.endswith("@@ -1,3 +1,2 @@\n a\n-b\n c\n")
+    two = half_patch(make_patch("a.py", "a\nb", "a\nx\ny"))
+    assert two is not None
+    assert two.endswith("@@ -1,2 +1,2 @@\n a\n-b\n\\ No newline at end of file\n+x\n")
     far = make_patch("a.py", "\n".join(map(str, range(40))), "\n".join(["x", *map(str, range(1, 39)), "y"]))
     first = half_patch(far)
     assert first is not None
     assert "+x" in first
     assert "+y" not in first
-    assert half_patch("") is None
+    for old, new in (("", ""), ("a\n", "a\nb\n"), ("a\nb\n", "a\n")):
+        assert half_patch(make_patch("a.py", old, new)) is None
 
 
 def test_the_repairer_reads_patches():

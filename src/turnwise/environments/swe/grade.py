@@ -27,12 +27,14 @@ class Report:
     Attributes:
         passed: Names of tests that passed.
         failed: Those that did not, and what they said.
+        broken: Files of tests that could not be collected, and why.
         trusted: Every test that must fail did fail.
         problem: Why there is no report; empty where there is one.
     """
 
     passed: frozenset[str] = frozenset()
     failed: dict[str, str] = dataclasses.field(default_factory=dict)
+    broken: dict[str, str] = dataclasses.field(default_factory=dict)
     trusted: bool = False
     problem: str = ""
 
@@ -78,7 +80,7 @@ def grade(
     workspace = make_workspace()
     try:
         begin(workspace, task, hide=False)
-        old = {name: _read(workspace, name) for name in kept}
+        old = {name: read(workspace, name) for name in kept}
         if reached := reaches_for_the_tests(task, old, kept):
             return Grade(False, f"the change reaches for what runs the tests: {reached}", 0, len(named))
         put(workspace, kept)
@@ -96,6 +98,9 @@ def grade(
     if not report.trusted:
         return Grade(False, "a test that must fail has passed: the change tampers with the tests", 0, len(named))
     reason = f"{len(missing)} of {len(named)} tests fail, {missing[0]} for one" if missing else ""
+    if missing and report.broken:
+        file, said = next(iter(report.broken.items()))
+        reason += f"; {file} cannot be collected: {_said(said.encode())}"
     return Grade(not missing, reason, len(named) - len(missing), len(named))
 
 
@@ -115,9 +120,24 @@ def test_paths(task: SweTask) -> list[str]:
 
 
 def run_tests(
-    workspace: Workspace, tests: Sequence[str], *, python: str, path: Sequence[str] = (), seconds: float
+    workspace: Workspace,
+    tests: Sequence[str],
+    *,
+    python: str,
+    path: Sequence[str] = (),
+    seconds: float,
+    processor_s: int | None = None,
 ) -> Report:
-    """Run test files of a workspace under the runner."""
+    """Run test files of a workspace under the runner.
+
+    Args:
+        workspace: Where they are.
+        tests: Their paths.
+        python: The interpreter in the workspace.
+        path: Folders that pytest is imported from.
+        seconds: They may take (wall clock).
+        processor_s: They may take of the processor, which other work on the machine does not stretch; None: no limit.
+    """
     secret = secrets.token_hex(20)
     program = f"{workspace.scratch}/runner.py"
     sent = workspace.run(f"cat > {program}", stdin=_RUNNER)
@@ -128,17 +148,19 @@ def run_tests(
     request |= {"tests": list(tests), "secret": secret}
     # what is installed in a virtual environment is found in isolated mode, too
     command, stdin = f"exec {shlex.quote(python)} -I {program}", json.dumps(request).encode()
+    if processor_s is not None:
+        command = f"ulimit -t {processor_s}; {command}"
     outcome = workspace.run(command, stdin=stdin, seconds=seconds, output_chars=_REPORT_CHARS)
     if outcome.stopped_by:
         return Report(problem=f"the tests were stopped: they took too much {outcome.stopped_by}")
     *_, written, after = [b"", b"", *outcome.output.rsplit(secret.encode(), 2)]
     try:
         found = json.loads(written)
-        passed, failed = frozenset(found["passed"]), dict(found["failed"])
+        passed, failed, broken = frozenset(found["passed"]), dict(found["failed"]), dict(found["broken"])
         trusted = found["canaries"] == runner.NUM_CANARIES and found["fooled"] == 0 and not after.strip()
     except (ValueError, KeyError, TypeError):
         return Report(problem=f"the tests ended without a report, exit status {outcome.code}: {_said(outcome.output)}")
-    return Report(passed, failed, trusted)
+    return Report(passed, failed, broken, trusted)
 
 
 def put(workspace: Workspace, files: Files) -> None:
@@ -147,16 +169,18 @@ def put(workspace: Workspace, files: Files) -> None:
     Raises:
         EnvironmentFault: That is not possible.
     """
-    archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode="w") as tar:
-        for name, content in files.items():
-            if content is not None:
-                entry = tarfile.TarInfo(name)
-                entry.size, entry.mode = len(content), 0o644
-                tar.addfile(entry, io.BytesIO(content))
     gone = "\0".join(name for name, content in files.items() if content is None).encode()
     if gone:
         _must(workspace, "xargs -0 rm -f --", gone)
+    written = {name: content for name, content in files.items() if content is not None}
+    if not written:
+        return
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for name, content in written.items():
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(content), 0o644
+            tar.addfile(entry, io.BytesIO(content))
     _must(workspace, "tar -x --no-same-owner --unlink-first -f -", archive.getvalue())
 
 
@@ -175,7 +199,8 @@ def _must(workspace: Workspace, command: str, stdin: bytes) -> None:
         raise EnvironmentFault(f"swe: `{command}` failed with {outcome.code}: {_said(outcome.output)}")
 
 
-def _read(workspace: Workspace, path: str) -> bytes | None:
+def read(workspace: Workspace, path: str) -> bytes | None:
+    """A file of the repository; None where there is none."""
     outcome = workspace.run(f"cat -- {shlex.quote(path)}")
     return outcome.output if outcome.code == 0 else None
 

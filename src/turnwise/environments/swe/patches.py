@@ -46,7 +46,8 @@ def touched(patch: str) -> list[str]:
 def half_patch(patch: str) -> str | None:
     """A patch with half of the changes; None where nothing is left of that.
 
-    Of several hunks it has the first half; of a single one it takes out what was wrong and puts nothing in its place.
+    Of several hunks it has the first half. Of a single one it takes out what was wrong, and puts in the first half of the new lines; of one new
+    line, that is nothing.
     """
     hunks = list(_hunks(patch))
     if len(hunks) > 1:
@@ -55,16 +56,19 @@ def half_patch(patch: str) -> str | None:
     if not hunks:
         return None
     head, body = hunks[0]
-    lines = _lines(body)
-    if not any(line.startswith("-") for line in lines):
-        return None
-    left = [line for line in lines[1:] if not line.startswith("+")]
-    old = sum(line.startswith((" ", "-")) for line in left)
-    new = sum(line.startswith(" ") for line in left)
+    lines = re.split(
+        r"\n(?!\\)", body.removesuffix("\n")
+    )  # a line without a line break at its end keeps the mark of that
+    added = [number for number, line in enumerate(lines) if line.startswith("+")]
+    removed = sum(line.startswith("-") for line in lines)
     begin = re.match(r"@@ -(\d+)(?:,\d+)? \+(\d+)", lines[0])
-    if begin is None:
+    if begin is None or not added or len(added) + removed < 2:
         return None
-    return f"{head}@@ -{begin[1]},{old} +{begin[2]},{new} @@\n" + "".join(left)
+    dropped = set(added[len(added) // 2 :])
+    left = [line for number, line in enumerate(lines) if number and number not in dropped]
+    old = sum(line.startswith((" ", "-")) for line in left)
+    new = sum(line.startswith((" ", "+")) for line in left)
+    return "".join([head, f"@@ -{begin[1]},{old} +{begin[2]},{new} @@\n", *(f"{line}\n" for line in left)])
 
 
 def _hunks(patch: str) -> Iterator[tuple[str, str]]:

@@ -16,7 +16,7 @@ def add_command(commands: Any, count: Callable[[str], int]) -> None:
         "--output", type=Path, metavar="FOLDER", help="default: SWE_DATA, or the cache, where the environment looks"
     )
     parser.add_argument("--packages", metavar="A,B", help="default: all that it knows")
-    parser.add_argument("--per-package", type=count, default=50, help="tasks of each; default: 50")
+    parser.add_argument("--per-package", type=count, default=40, help="tasks of each; default: 40")
     parser.add_argument("--seed", type=int, default=0, help="of the choice of bugs; default: 0")
     parser.add_argument("--jobs", type=count, help="runs of tests side by side; default: as many as cores")
     parser.set_defaults(run=_make)
@@ -26,6 +26,7 @@ def _make(options: argparse.Namespace) -> int:
     from turnwise.environments.swe.bubblewrap import check_bubblewrap
     from turnwise.environments.swe.make.build import Maker
     from turnwise.environments.swe.make.packages import fetch, fetch_tools, find_packages
+    from turnwise.environments.swe.make.subject import Subject
     from turnwise.environments.swe.repositories import DATA_VARIABLE, made_folder
     from turnwise.environments.swe.tasks import load_tasks, write_tasks
 
@@ -39,8 +40,9 @@ def _make(options: argparse.Namespace) -> int:
         part = folder / "parts" / f"{package.name}-{package.version}-{options.per_package}-{options.seed}.jsonl"
         begun = time.monotonic()
         if not part.exists():
-            maker = Maker(package, fetch(package, folder), tools, seed=options.seed, jobs=jobs)
-            made = maker.tasks(options.per_package)
+            aside = folder / "tried" / f"{package.name}-{package.version}"
+            subject = Subject(package, fetch(package, folder), tools, aside)
+            made = Maker(subject, seed=options.seed, jobs=jobs).tasks(options.per_package)
             aside = part.with_suffix(".part")
             write_tasks(aside, made)
             aside.replace(part)

@@ -5,6 +5,7 @@ swesmith's mutators, which would do the same, import the parsers of eight langua
 
 import ast
 import dataclasses
+import io
 import random
 import re
 from collections import Counter
@@ -35,7 +36,7 @@ class Mutation:
         Args:
             source: The file; its line may have been changed elsewhere, but not moved.
         """
-        lines = _lines(source)
+        lines = list(io.StringIO(source))  # unlike splitlines, as Python counts: a form feed ends no line
         lines[self.line - 1] = lines[self.line - 1].replace(self.old, self.new)
         return "".join(lines)
 
@@ -58,7 +59,7 @@ def mutations(source: str, seed: int) -> Iterator[Mutation]:
         source: A module.
         seed: Of the order.
     """
-    lines = [line.encode() for line in _lines(source)]
+    lines = [line.encode() for line in io.StringIO(source)]
     found = [
         (kind, function, node, edit)
         for function, node in _functions(ast.parse(source))
@@ -69,7 +70,9 @@ def mutations(source: str, seed: int) -> Iterator[Mutation]:
     random.Random(seed).shuffle(found)
     seen: Counter[str] = Counter()
     ranks = [seen.update([function]) or seen[function] for _, function, *_ in found]
-    for number in sorted(range(len(found)), key=ranks.__getitem__):  # each function's first ones before any one's second
+    for number in sorted(
+        range(len(found)), key=ranks.__getitem__
+    ):  # each function's first ones before any one's second
         kind, function, node, edit = found[number]
         if mutation := _mutation(kind, function, node, lines, edit):
             yield mutation
@@ -93,11 +96,6 @@ def _mutation(kind: str, function: str, node: _Function, lines: list[bytes], edi
 def _parsed(function: list[bytes]) -> str:
     """What a function alone means: to parse a whole file for each bug would take minutes."""
     return ast.dump(ast.parse(b"if 1:\n" + b"".join(function) if function[0][:1].isspace() else b"".join(function)))
-
-
-def _lines(source: str) -> list[str]:
-    """Lines as Python counts them: a form feed does not end one."""
-    return re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", source)
 
 
 def _functions(tree: ast.AST, within: str = "") -> Iterator[tuple[str, _Function]]:

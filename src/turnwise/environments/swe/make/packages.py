@@ -1,6 +1,8 @@
 """Released packages that tasks are made of: pure Python, with tests that need pytest alone and take seconds."""
 
+import compileall
 import dataclasses
+import py_compile
 import re
 import shutil
 import subprocess
@@ -37,10 +39,12 @@ PACKAGES = {
         Package("boltons", "26.2.0"),
         Package("cachetools", "8.0.1"),
         Package("inflection", "0.5.1"),
+        Package("isodate", "0.7.2"),
         Package("parse", "1.22.4"),
         Package("semver", "3.1.1"),
-        Package("tabulate", "0.10.0"),
         Package("toolz", "1.2.0"),
+        Package("voluptuous", "0.16.0"),
+        Package("webcolors", "25.10.0"),
     )
 }
 """The packages by name."""
@@ -101,7 +105,9 @@ def fetch_tools(folder: Path) -> Path:
     target = folder / "environments" / "default"
     if not target.is_dir():
         with made_aside(target) as filled:
-            _pip("install", "--quiet", "--target", str(filled), PYTEST)
+            _pip("install", "--quiet", "--no-compile", "--target", str(filled), PYTEST)
+            # bytecode that stays valid in a copy of the folder: to compile pytest again takes longer than most tests
+            compileall.compile_dir(filled, quiet=2, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
     return target
 
 
