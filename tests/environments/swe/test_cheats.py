@@ -189,7 +189,9 @@ def test_a_hostile_session_gets_nothing_and_others_go_on(made, data, tmp_path, c
 
 
 def test_the_empty_and_the_half_repair_get_nothing(data):
-    made = suite(data, test_s=180.0, memory_mb=512, disk_mb=64, processes=32)  # what is right has time on a busy machine
+    made = suite(
+        data, test_s=180.0, memory_mb=512, disk_mb=64, processes=32
+    )  # what is right has time on a busy machine
     apply = "git apply - <<'END'\n{}END"
     half = half_patch(FIX)
     assert half is not None
