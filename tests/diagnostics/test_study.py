@@ -107,7 +107,7 @@ def test_a_study_killed_at_random_moments_ends_with_the_metrics_of_an_undisturbe
     from tests.train.kills import whole
 
     kills, moments = int(os.environ["TURNWISE_KILLS"]), random.Random(0)
-    own, overrides = here / "runs" / "small", ("run.steps=30", "checkpoint.every=5", "evaluate.every=10")
+    own, overrides = Path("runs/small"), ("run.steps=30", "checkpoint.every=5", "evaluate.every=10")
     command = [
         sys.executable,
         "-m",
@@ -116,7 +116,6 @@ def test_a_study_killed_at_random_moments_ends_with_the_metrics_of_an_undisturbe
         "small.toml",
         "--jobs",
         "2",
-        "--keep-rollouts",
         *overrides,
     ]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": {**os.environ, "OMP_NUM_THREADS": "1"}}
