@@ -57,9 +57,8 @@ def _main(arguments: Sequence[str] | None) -> int:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS):
             raise
-        where = f" ({error.filename})" if error.filename else ""
-        print(f"turnwise: cannot write: {error.strerror or error}{where}. Make room; what is on disk is good, and `turnwise train --resume "
-              "RUN_FOLDER` goes on from the last checkpoint", file=sys.stderr)  # fmt: skip
+        print(f"turnwise: cannot write: {error}. Make room; what is on disk is good, and `turnwise train --resume RUN_FOLDER` goes on from the "
+              "last checkpoint", file=sys.stderr)  # fmt: skip
         return 2
     except KeyboardInterrupt:
         print("turnwise: interrupted; go on with `turnwise train --resume RUN_FOLDER`", file=sys.stderr)

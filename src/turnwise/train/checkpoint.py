@@ -58,9 +58,16 @@ def save_checkpoint(
         raise RunError(f"cannot write the checkpoint {target}: {' '.join(str(error).split())[:200]}") from error
     shutil.rmtree(target, ignore_errors=True)
     os.replace(temporary, target)
-    for old in checkpoints(folder)[1:-keep]:
-        shutil.rmtree(old)
+    remove_old(folder, keep=keep)
     return target
+
+
+def remove_old(folder: RunFolder, *, keep: int) -> None:
+    """Remove all checkpoints but the `keep` latest and the first, each in one move, and what kills have left of others."""
+    for old in checkpoints(folder)[1:-keep]:
+        os.replace(old, old.with_name(f".{old.name}.old"))
+    for left in folder.checkpoints.glob(".step-*"):
+        shutil.rmtree(left)
 
 
 def checkpoints(folder: RunFolder) -> list[Path]:

@@ -91,7 +91,7 @@ class RunFolder:
             return cls(path), parse_config(data["config"])
         except OSError as error:
             raise RunError(f"{path} is no run folder: cannot read config.json ({error.strerror})") from None
-        except (json.JSONDecodeError, KeyError, TypeError, ConfigError) as error:
+        except (json.JSONDecodeError, KeyError, TypeError, AttributeError, ConfigError) as error:
             raise RunError(f"{path / 'config.json'} is damaged: {error}") from None
 
     def log(self, record: Mapping[str, Any]) -> None:

@@ -20,7 +20,14 @@ from turnwise.rollout.engines import check_engine, make_engine
 from turnwise.rollout.record import write_rollouts
 from turnwise.rollout.workers import make_worlds
 from turnwise.rollout.worlds import Worlds
-from turnwise.train.checkpoint import checkpoint_at, checkpoints, latest_checkpoint, load_checkpoint, save_checkpoint
+from turnwise.train.checkpoint import (
+    checkpoint_at,
+    checkpoints,
+    latest_checkpoint,
+    load_checkpoint,
+    remove_old,
+    save_checkpoint,
+)
 from turnwise.train.clock import Clock
 from turnwise.train.columns import SCORED
 from turnwise.train.credit import coefficients, make_credit
@@ -73,6 +80,7 @@ def _train(config: Config, resume: Path | None, display: Display, held: ExitStac
     if folder is not None and checkpoints(folder):
         start, policy, state = load_checkpoint(latest_checkpoint(folder))
         folder.rewind(start)
+        remove_old(folder, keep=config.checkpoint.keep)
         choose_trainable(policy.model, config.model)
     else:  # a new run, or one that was killed before its first checkpoint
         policy, _ = warm_policy(

@@ -18,21 +18,11 @@ import warnings
 
 import numpy as np
 import pytest
-from tests.crosscheck.trl.test_trainer import (
-    HOUSE,
-    OBSERVED,
-    Ours,
-    Scripted,
-    by_hand,
-    distribution,
-    lottery,
-    make,
-    rewards_of,
-)
 
 import turnwise as tw
 from turnwise.integrations.trl_worlds import rows, world_factory
 
+pytest.importorskip("trl", reason="TRL is not installed; see benchmarks/requirements-trl-vllm.txt")
 pytestmark = [pytest.mark.crosscheck, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 import torch  # noqa: E402
@@ -45,6 +35,18 @@ with warnings.catch_warnings():
     from transformers import Qwen2Config, Qwen2ForCausalLM
     from trl.generation import vllm_client, vllm_generation
     from vllm import _custom_ops as vllm_ops
+
+from tests.crosscheck.trl.test_trainer import (  # noqa: E402  # after the checks that TRL is there: a module that skips comes half loaded the second time
+    HOUSE,
+    OBSERVED,
+    Ours,
+    Scripted,
+    by_hand,
+    distribution,
+    lottery,
+    make,
+    rewards_of,
+)
 
 CONTEXT, ROWS = 1024, 8
 AGREEMENT = 1e-4
