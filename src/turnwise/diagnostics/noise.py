@@ -18,7 +18,8 @@ import torch
 
 from turnwise.config import Config, parse_config
 from turnwise.environments.suites import make_suite
-from turnwise.errors import ConfigError, RunError
+from turnwise.errors import RunError
+from turnwise.methods.build import split_name
 from turnwise.policy import Policy, autocast, choose_trainable, freeze_but_norms, trainable
 from turnwise.rollout.collect import blocking
 from turnwise.rollout.engines import make_engine
@@ -125,11 +126,8 @@ def measure_noise(
 
 def named(config: Config, method: str) -> Config:
     """The run with another method, such as "gigpo" or "gigpo+aem", under that method's own options."""
-    base, _, modulation = method.partition("+")
-    if modulation not in ("", "aem"):
-        raise ConfigError(f"method {method!r}: expected a method's name, or NAME+aem")
-    data = config.model_dump(mode="json")
-    return parse_config(data | {"method": {"name": base}, "aem": bool(modulation)})
+    base, with_aem = split_name(method)
+    return parse_config(config.model_dump(mode="json") | {"method": {"name": base}, "aem": with_aem})
 
 
 def sketch(gradient: Sequence[torch.Tensor], signs: Sequence[torch.Tensor]) -> torch.Tensor:

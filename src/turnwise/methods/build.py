@@ -16,6 +16,18 @@ from turnwise.transform import Transform, mix
 from turnwise.transforms.grouping import choice
 
 
+def split_name(name: str) -> tuple[str, bool]:
+    """A name such as "gigpo+aem" as the method's name and whether AEM modulates it.
+
+    Raises:
+        ConfigError: Something else follows the plus sign.
+    """
+    base, _, modulation = name.partition("+")
+    if modulation not in ("", "aem"):
+        raise ConfigError(f"method {name!r}: expected a method's name, or NAME+aem")
+    return base, bool(modulation)
+
+
 def build_method(name: str, options: Mapping[str, Any], *, with_aem: bool) -> Transform:
     """Build `METHODS[name]`, inside `aem` if asked. Each option goes to whichever of the two has it.
 

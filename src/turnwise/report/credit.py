@@ -7,7 +7,7 @@ import numpy as np
 from turnwise.columns import COLUMNS
 from turnwise.config import Config
 from turnwise.errors import ConfigError
-from turnwise.methods.build import build_method
+from turnwise.methods.build import build_method, split_name
 from turnwise.train.columns import SCORED
 from turnwise.train.recorded import Step, penalties, recorded_batch
 from turnwise.transform import Transform, chain
@@ -31,10 +31,8 @@ def named_method(name: str) -> Transform:
     Raises:
         ConfigError: There is no such method, it needs options, or a column that no record has.
     """
-    base, _, modulation = name.partition("+")
-    if modulation not in ("", "aem"):
-        raise ConfigError(f"method {name!r}: expected a method's name, or NAME+aem")
-    method = build_method(base, {}, with_aem=bool(modulation))
+    base, with_aem = split_name(name)
+    method = build_method(base, {}, with_aem=with_aem)
     known = {key for key, column in COLUMNS.items() if column.source == "trainer"} | set(SCORED)
     for column in method.needs:
         if column not in known:
