@@ -10,11 +10,13 @@ import random
 import shutil
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
 import torch
 from tests.toys import small_config
+from tqdm.auto import tqdm
 
 from turnwise.rollout.record import read_table
 from turnwise.train.checkpoint import latest_checkpoint, load_checkpoint
@@ -27,6 +29,11 @@ SETTINGS = {
     "evaluate": {"every": 3},
     "checkpoint": {"every": 2, "keep": 1},
 }
+
+
+# tqdm's own lock is shared by forks, and stays taken when one is killed that holds it; its thread would take it too.
+tqdm.set_lock(threading.RLock())
+tqdm.monitor_interval = 0
 
 
 def live(folder: Path) -> int:

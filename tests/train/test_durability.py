@@ -27,6 +27,7 @@ def test_fifty_kills_at_random_moments_change_nothing(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "tests.train.kills", str(tmp_path), str(KILLS), "0"],
         cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False,
+        timeout=1200,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)

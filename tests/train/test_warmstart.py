@@ -164,6 +164,29 @@ def test_noise_is_played_and_not_imitated(tmp_path, monkeypatch):
     np.testing.assert_array_equal(by_turn[:, 4:], [[0, 0], [1, 1], [1, 1]])
 
 
+def test_a_world_of_coroutines_is_demonstrated_alike(tmp_path):
+    config = small_config(tmp_path, environment={"options": {"turns": 3}}, warmstart={**WARM, "games": 3})
+    suite = make_suite(config.environment)
+    plain_world = suite.environment
+
+    class Slow:
+        def __init__(self, task):
+            self.world = plain_world(task)
+
+        async def start(self):
+            return self.world.start()
+
+        async def step(self, response):
+            return self.world.step(response)
+
+    policy = tiny_policy(Colors.words(), config.model, seed=0)
+    plain = demonstrations(config, policy, suite)  # pyright: ignore[reportArgumentType]
+    suite.environment = Slow  # pyright: ignore[reportAttributeAccessIssue]
+    for (ids, weights), (slow_ids, slow_weights) in zip(plain, demonstrations(config, policy, suite), strict=True):  # pyright: ignore
+        np.testing.assert_array_equal(ids, slow_ids)
+        np.testing.assert_array_equal(weights, slow_weights)
+
+
 def test_a_warm_policy_imitates(tmp_path):
     losses = []
     config = small_config(

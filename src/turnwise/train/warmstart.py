@@ -13,12 +13,14 @@ from transformers import PreTrainedModel
 
 from turnwise.cache import cache_folder, made_aside
 from turnwise.config import Config
-from turnwise.environments.base import Demonstrated, Environment, Step, as_step
+from turnwise.environments.base import Demonstrated, Task
 from turnwise.environments.suites import Suite, TeachingSuite
 from turnwise.errors import ConfigError, DataError
 from turnwise.policy import Policy, autocast, choose_trainable, load_policy, trainable
 from turnwise.pretrained import pretrained_policy
+from turnwise.rollout.collect import blocking
 from turnwise.rollout.context import make_context
+from turnwise.rollout.worlds import InProcessWorlds, Worlds
 from turnwise.tiny import tiny_policy
 from turnwise.tokens import chunked_logprobs
 
@@ -97,17 +99,23 @@ def demonstrations(
 
     They are read as in a rollout: a sequence a game, or with `rollout.context = "window"` one a response.
     """
+    return blocking(_demonstrations(config, policy, suite, on_demonstration or (lambda done, total: None)))
+
+
+async def _demonstrations(
+    config: Config, policy: Policy, suite: TeachingSuite, on_demonstration: Callable[[int, int], None]
+) -> list[Demonstration]:
     settings = config.warmstart
+    worlds = InProcessWorlds(suite.environment)
     tasks = suite.tasks(config.environment.train_split)
     chosen = np.random.default_rng([config.run.seed, 1]).permutation(len(tasks))[: settings.games]
     result: list[Demonstration] = []
     for number, index in enumerate(chosen.tolist()):
         task = tasks[index]
         turns = suite.demonstrate(task, noise=settings.noise, seed=config.run.seed * 1_000_003 + number)
-        if on_demonstration:
-            on_demonstration(number + 1, len(chosen))
+        on_demonstration(number + 1, len(chosen))
         if turns:
-            played = _played(config, policy, suite.environment(task), turns)
+            played = await _played(config, policy, worlds, task, turns)
             result += played if all(len(ids) <= policy.max_context for ids, _ in played) else []
     if not result:
         raise ConfigError(
@@ -116,13 +124,15 @@ def demonstrations(
     return result
 
 
-def _played(config: Config, policy: Policy, world: Environment, turns: Sequence[Demonstrated]) -> list[Demonstration]:
-    """What a policy would have read and written in the demonstrated game."""
+async def _played(
+    config: Config, policy: Policy, worlds: Worlds, task: Task, turns: Sequence[Demonstrated]
+) -> list[Demonstration]:
+    """What a policy would have read and written in the demonstrated game. What the last response leads to is not read."""
     fmt, settings = policy.format, config.warmstart
     context = make_context(fmt, 0, window=config.rollout.remembered, stride=1)
     sequences: list[tuple[list[int], list[float]]] = []
-    step: Step = as_step(cast("str | Step", world.start()))
-    for turn in turns:
+    for number, turn in enumerate(turns):
+        step = await worlds.step(0, turns[number - 1].response) if number else await worlds.start(0, task)
         prompt, response = context.observe(step), fmt.response_ids(turn.response)
         context.respond(response)
         if context.fresh:
@@ -131,7 +141,7 @@ def _played(config: Config, policy: Policy, world: Environment, turns: Sequence[
         ids += prompt + response
         weights += [settings.observation_weight] * len(prompt)
         weights += [float(turn.imitate or settings.imitate_noise)] * len(response)
-        step = cast(Step, world.step(turn.response))
+    worlds.close(0)
     return [(np.array(ids), np.array(weights, dtype=np.float32)) for ids, weights in sequences]
 
 

@@ -31,7 +31,7 @@ def play(sandboxed, data):
 def test_an_agent_repairs_with_the_tools(play):
     session = play()
     assert session.begun.observation.endswith("square(3) is 6, expected 9.")
-    assert "edit(path, old, new, [line])" in session.begun.observation
+    assert "edit(path, new, [old], [line])" in session.begun.observation
     assert session.step(called("search", text="side + side")).observation == f"{MODULE}:5:    return side + side"
     seen = session.step(called("view", path=MODULE, start=4, end=5)).observation
     assert seen == "4: def square(side):\n5:     return side + side\n[lines 4 to 5 of 16]"
@@ -49,6 +49,16 @@ def test_an_agent_repairs_with_the_tools(play):
     assert last.info == {"success": True, "reason": "", "tier": 1, "passed_frac": 1.0}
     with pytest.raises(EnvironmentFault, match="after the end"):
         session.step(called("submit"))
+
+
+def test_a_line_is_replaced_and_keeps_its_indentation(play):
+    session = play()
+    assert session.step(called("edit", path=MODULE, line=5, new="return side * side")).valid
+    seen = session.step(called("view", path=MODULE, start=4, end=6)).observation
+    assert seen == "4: def square(side):\n5:     return side * side\n6: \n[lines 4 to 6 of 16]"
+    assert session.step(called("edit", path=MODULE, line=6, new="# squared\n")).valid  # an empty line has none
+    seen = session.step(called("view", path=MODULE, start=5, end=8)).observation
+    assert seen.startswith("5:     return side * side\n6: # squared\n7: \n8: ")
 
 
 def test_the_grading_tests_and_the_history_are_not_there(play):
@@ -78,6 +88,8 @@ def test_the_grading_tests_and_the_history_are_not_there(play):
         (called("edit", path=MODULE, old="side", new="x"), f"The old text stands 8 times in {MODULE}"),
         (called("edit", path=MODULE, old="side", new="x", line=1), f"stands 0 times in {MODULE} at line 1"),
         (called("edit", path=MODULE, old="nothing", new="x"), f"The old text stands 0 times in {MODULE}"),
+        (called("edit", path=MODULE, new="x"), "edit needs the argument 'old' or 'line'."),
+        (called("edit", path=MODULE, new="x", line=0), f"{MODULE} has 16 lines, so there is no line 0."),
         (called("edit", path=MODULE, old="", new="x"), f"{MODULE} cannot be made; does it exist?"),
         (called("edit", path="/usr/x.py", old="", new="x"), "/usr/x.py cannot be made"),
     ],

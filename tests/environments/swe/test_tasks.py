@@ -125,14 +125,20 @@ def test_half_a_patch_is_less_than_it():
 def test_the_repairer_reads_patches():
     calls = solve(task())
     assert calls is not None
-    assert [json.loads(call[11:-12])["name"] for call in calls] == ["view", "edit", "view", "edit", "submit"]
-    assert json.loads(calls[1][11:-12])["arguments"] == {
-        "path": "shapes/__init__.py", "line": 5, "old": "    return side + side", "new": "    return side * side",
+    assert [json.loads(call[11:-12])["name"] for call in calls] == ["edit", "edit", "submit"]
+    assert json.loads(calls[0][11:-12])["arguments"] == {
+        "path": "shapes/__init__.py", "line": 5, "new": "return side * side",
     }  # fmt: skip
     searching = solve(task(tier=2))
     assert searching is not None
-    assert json.loads(searching[0][11:-12])["name"] == "search"
-    assert solve(task(patch=make_patch("a", "b\n", "a\nb\n"))) is not None
+    assert [json.loads(call[11:-12])["name"] for call in searching[:3]] == ["search", "view", "edit"]
+    assert json.loads(searching[1][11:-12])["arguments"] == {"path": "shapes/__init__.py", "start": 2, "end": 8}
+    longer = solve(task(patch=make_patch("a", "b\n", "a\nb\n")))
+    assert longer is not None
+    assert json.loads(longer[0][11:-12])["arguments"] == {"path": "a", "line": 1, "old": "b", "new": "a\nb"}
+    indented = solve(task(patch=make_patch("a", "if x:\n    b\n", "if x:\n  b\n")))
+    assert indented is not None
+    assert json.loads(indented[0][11:-12])["arguments"] == {"path": "a", "line": 2, "old": "    b", "new": "  b"}
     assert solve(task(patch=make_patch("new.py", None, "a\n"))) is None
 
 

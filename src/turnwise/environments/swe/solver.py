@@ -17,7 +17,7 @@ _AROUND = 3
 def solve(task: SweTask) -> list[str] | None:
     """Calls that make the right answer; None where it is no plain edit of lines that are there.
 
-    Where the statement does not name the line, the file is searched for it first.
+    A statement of tier 1 shows the line; else the file is searched for it, and the lines around are looked at.
     """
     calls: list[str] = []
     moved: Counter[str] = Counter()  # by how many lines earlier edits have moved what follows
@@ -29,11 +29,9 @@ def solve(task: SweTask) -> list[str] | None:
         if task.tier != 1:
             longest = max((text.strip() for text in old.splitlines()), key=len)
             calls.append(write_call("search", text=longest, path=path))
-        if old.endswith("\n") and new.endswith("\n"):
-            old, new = old[:-1], new[:-1]
-        last = line + old.count("\n")
-        calls.append(write_call("view", path=path, start=max(1, line - _AROUND), end=last + _AROUND))
-        calls.append(write_call("edit", path=path, line=line, old=old, new=new))
+            last = line + old.count("\n") - 1
+            calls.append(write_call("view", path=path, start=max(1, line - _AROUND), end=last + _AROUND))
+        calls.append(write_call("edit", path=path, line=line, **_texts(old, new)))
     return [*calls, write_call("submit")] if calls else None
 
 
@@ -47,6 +45,19 @@ def with_noise(calls: list[str], task: SweTask, noise: float, seed: int) -> list
             turns.append(Demonstrated(rng.choice(stumbles), False))
         turns.append(Demonstrated(call, True))
     return turns
+
+
+def _texts(old: str, new: str) -> dict[str, str]:
+    """What an edit says beside the place: of a line that keeps its indentation, only the new one."""
+    if old.endswith("\n") and new.endswith("\n"):
+        old, new = old[:-1], new[:-1]
+    if "\n" not in old + new and _margins(old) == _margins(new):
+        return {"new": new.strip()}
+    return {"old": old, "new": new}
+
+
+def _margins(line: str) -> tuple[str, str]:
+    return line[: len(line) - len(line.lstrip())], line[len(line.rstrip()) :]
 
 
 def _edits(patch: str) -> Iterator[tuple[str, int, str, str]]:

@@ -22,8 +22,8 @@ TOOLS: dict[str, tuple[str, dict[str, type], dict[str, type]]] = {
     "run": ("Run a shell command.", {"command": str}, {}),
     "view": ("Show a file's numbered lines.", {"path": str}, {"start": int, "end": int}),
     "search": ("Find lines with a text.", {"text": str}, {"path": str}),
-    "edit": ("Replace a text of a file, at that line if it stands there more than once; an empty old makes a file.",
-             {"path": str, "old": str, "new": str}, {"line": int}),
+    "edit": ("Replace an old text, which must stand once in the file or at the line; without old, the line. An empty old makes a file.",
+             {"path": str, "new": str}, {"old": str, "line": int}),
     "submit": ("Hand the repair in.", {}, {}),
 }  # fmt: skip
 
@@ -136,22 +136,14 @@ class Tools:
         left = f"[{len(found)} lines found, {len(shown)} shown]"
         return self._shortened("\n".join(shown), left if len(found) > len(shown) else "")
 
-    def _edit(self, path: str, old: str, new: str, line: int | None = None) -> str:
+    def _edit(self, path: str, new: str, old: str | None = None, line: int | None = None) -> str:
         if old == "":
             made = 'test ! -e "$1" && mkdir -p -- "$(dirname -- "$1")" && cat > "$1"'
             if self._do(made, path, new).code:
                 raise Rejected(f"{path} cannot be made; does it exist? To change it, old must be a text of it.")
             return f"{path} was made."
         content = self._content(path)
-        places = [found.start() for found in re.finditer(re.escape(old), content)]
-        if line is not None and len(places) != 1:
-            places = [place for place in places if content.count("\n", 0, place) + 1 == line]
-        if len(places) != 1:
-            where = f" at line {line}" if line is not None else ""
-            raise Rejected(
-                f"The old text stands {len(places)} times in {path}{where}; it must stand there once. Nothing was done."
-            )
-        place = places[0]
+        place, old = _stands_at(content, line, path) if old is None else (_found(content, old, line, path), old)
         if self._do('cat > "$1"', path, content[:place] + new + content[place + len(old) :]).code:
             raise Rejected(f"{path} cannot be written.")
         return f"{path} was edited."
@@ -180,6 +172,32 @@ class Tools:
             cut = CUT.format(len(text) - 2 * half)
             text = f"{text[:half]}\n{cut}\n{text[len(text) - half :]}"
         return "\n".join(filter(None, (text, note)))
+
+
+def _found(content: str, old: str, line: int | None, path: str) -> int:
+    """Where an old text begins, which must stand once, or once at the line."""
+    places = [found.start() for found in re.finditer(re.escape(old), content)]
+    if line is not None and len(places) != 1:
+        places = [place for place in places if content.count("\n", 0, place) + 1 == line]
+    if len(places) != 1:
+        where = f" at line {line}" if line is not None else ""
+        raise Rejected(
+            f"The old text stands {len(places)} times in {path}{where}; it must stand there once. Nothing was done."
+        )
+    return places[0]
+
+
+def _stands_at(content: str, line: int | None, path: str) -> tuple[int, str]:
+    """Where the text of a line begins, after its indentation, and the text."""
+    if line is None:
+        raise Rejected("edit needs the argument 'old' or 'line'.")
+    lines = content.removesuffix("\n").split("\n")
+    if not 1 <= line <= len(lines):
+        raise Rejected(f"{path} has {len(lines)} lines, so there is no line {line}.")
+    standing = lines[line - 1]
+    text = standing.strip()
+    indentation = len(standing) - len(standing.lstrip()) if text else 0
+    return sum(len(earlier) + 1 for earlier in lines[: line - 1]) + indentation, text
 
 
 def _place(line: str) -> tuple[str, int]:
