@@ -141,6 +141,29 @@ def test_a_study_killed_at_random_moments_ends_with_the_metrics_of_an_undisturbe
     print(f"{killed} kills, {ended} studies came to their end")
 
 
+def test_finished_runs_keep_what_the_study_says_and_stay_finished_elsewhere(here):
+    (here / "small.toml").write_text('keep = "results"\n' + STUDY)
+    study = load_study(Path("small.toml"))
+    assert run(study) == []
+    for job in study.jobs:
+        assert {p.name for p in job.path.iterdir()} - {".lock"} == {
+            "config.json",
+            "metrics.jsonl",
+            "evaluations",
+            "figure.png",
+        }
+    ((_, before),) = results(study)
+    (here / "runs").rename(here / "taken")
+    shutil.copytree(here / "taken", here / "runs")
+    # killed while it removed one: the name that is looked at is gone at once
+    (study.jobs[0].path / ".checkpoints").mkdir()
+    assert [state(job) for job in study.jobs] == ["done"] * 4
+    assert run(study) == []
+    assert not (study.jobs[0].path / ".checkpoints").exists()
+    ((_, after),) = results(study)
+    assert (after.success, after.difference, after.by_type) == (before.success, before.difference, before.by_type)
+
+
 def test_a_run_that_fails_is_named_and_tried_again(here, capsys):
     study = load_study(Path("small.toml"), ("run.steps=1",))
     study.jobs[0].path.parent.mkdir(parents=True)

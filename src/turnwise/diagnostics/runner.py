@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from rich.table import Table
 
 from turnwise.cache import held
 from turnwise.diagnostics.runs import Run
-from turnwise.diagnostics.study import Job, Study, state
+from turnwise.diagnostics.study import Job, Study, state, trim
 from turnwise.errors import RunError
 from turnwise.train.folder import RunFolder
 
@@ -44,6 +43,8 @@ class Runner:
         )
         folder = self.study.folder
         with held(folder, f"another `turnwise study` is at work in {folder}"), live or contextlib.nullcontext():
+            for job in self.done:  # the last call may have been killed before it did
+                trim(self.study, job)
             try:
                 while self.pending or self.running:
                     self._start()
@@ -72,8 +73,7 @@ class Runner:
             if code == 0 and state(job) == "done":
                 self.done.append(job)
                 self._success[job] = _success(job)
-                if not self.study.config.keep_rollouts:
-                    shutil.rmtree(job.path / "rollouts", ignore_errors=True)
+                trim(self.study, job)
                 self._say(f"{job.arm}, seed {job.seed}: success {self._success[job]:.3f}")
             else:
                 self.failed.append(job)

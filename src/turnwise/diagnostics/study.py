@@ -16,11 +16,12 @@ compare.
 import dataclasses
 import json
 import re
+import shutil
 import tomllib
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pydantic
 
@@ -49,8 +50,12 @@ class StudyConfig(Section):
     """Pairs of arms: A against B."""
     folder: Path = Path("runs")
     """Parent of the study's folder."""
-    keep_rollouts: bool = True
-    """Keep the rollouts of finished runs; without them a study takes a tenth of the disk, and `recredit` has nothing to read."""
+    keep: Literal["everything", "policies", "results"] = "everything"
+    """Of finished runs. "policies": no rollouts, a tenth of the disk, and `recredit` has nothing to read; "results": no checkpoints either, so that
+    what is left (configuration, metrics, episodes of evaluations) is small enough to be kept for good, and to be taken to another machine."""
+
+
+_NOT_KEPT = {"everything": (), "policies": ("rollouts",), "results": ("rollouts", "checkpoints")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,9 +165,17 @@ def state(job: Job) -> str:
     if changed:
         raise RunError(f"{job.path} was made with other settings than the study's ({', '.join(changed)}); move it away, or give the study "
                        "another name")  # fmt: skip
-    if Run(folder, config).finished and (folder.checkpoints / f"step-{config.run.steps:06d}").exists():
-        return "done"
-    return "begun"
+    trimmed, last = not folder.checkpoints.exists(), folder.checkpoints / f"step-{config.run.steps:06d}"
+    return "done" if Run(folder, config).finished and (trimmed or last.exists()) else "begun"
+
+
+def trim(study: Study, job: Job) -> None:
+    """Remove what the study does not keep of a finished run. Killed in the middle, it is still a finished one."""
+    for name in _NOT_KEPT[study.config.keep]:
+        whole, going = job.path / name, job.path / f".{name}"
+        if whole.exists():
+            whole.rename(going)
+        shutil.rmtree(going, ignore_errors=True)
 
 
 def _plain(config: Config) -> dict[str, Any]:

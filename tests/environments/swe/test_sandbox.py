@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tests.environments.swe.conftest import RIGHT
 
-from turnwise.environments.swe.bubblewrap import Bubblewrap
-from turnwise.environments.swe.watch import descendants
+from turnwise.environments.swe.bubblewrap import Bubblewrap, _most_pids
+from turnwise.environments.swe.watch import descendants, run_watched
 from turnwise.environments.swe.workspace import Limits
 from turnwise.errors import ConfigError, EnvironmentFault
 
@@ -94,6 +94,16 @@ def _name(pid: int) -> str:
         return Path(f"/proc/{pid}/comm").read_text()
     except OSError:
         return ""
+
+
+def test_a_process_namespace_bounds_what_the_watch_has_not_seen(workspace):
+    if not _most_pids(1):
+        pytest.skip("this kernel bounds the processes of the whole machine only")
+    spawn = "i=0; while sleep 20 & do i=$((i+1)); echo $i; [ $i -lt 3000 ] || exit; done"
+    outcome = run_watched([*workspace._begin, "sh", "-c", spawn], stdin=b"", seconds=20, output_chars=100_000)
+    counted = [int(line) for line in outcome.output.split() if line.isdigit()]
+    assert 64 <= max(counted) <= 600
+    assert workspace.run("echo alive").output == b"alive\n"
 
 
 def test_a_fork_bomb_is_stopped(workspace):

@@ -1,13 +1,14 @@
 """A workspace in Linux namespaces: bubblewrap over a copy-on-write copy of a snapshot, with no daemon and no privileges.
 
-Each workspace has a keeper: a process that owns a user and a mount namespace. In it, a tmpfs of a fixed size holds what is written, and an overlay lays
-that over the snapshot; so a reset copies nothing, the disk limit binds, and nothing is left when the keeper ends, which it does with this process at the
-latest. Each command runs in namespaces of its own below that (processes, network, users, mounts): it sees neither the keeper nor the snapshot, and
-whatever it started ends with it.
+Each workspace has a keeper: a process that owns a user, a mount and a process namespace. In it, a tmpfs of a fixed size holds what is written, and an
+overlay lays that over the snapshot; so a reset copies nothing, the disk limit binds, and nothing is left when the keeper ends, which it does with this
+process at the latest. Each command runs in namespaces of its own below that (processes, network, users, mounts): it sees neither the keeper nor the
+snapshot, and whatever it started ends with it.
 """
 
 import functools
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -26,15 +27,19 @@ ROOT, SCRATCH = "/repo", "/scratch"
 USER_ID = "1000"
 _KEEP = """
 set -e
+mount -t proc proc /proc
 mount -t tmpfs -o "size=$2m,nr_inodes=$3,mode=0755" tmpfs "$1"
 cd "$1"
 mkdir upper work merged scratch
 echo "agent:x:$4:$4::/scratch:/bin/sh" > passwd
 mount -t overlay overlay -o "lowerdir=$5,upperdir=$1/upper,workdir=$1/work,userxattr" merged
+if [ -n "$6" ]; then echo "$6" > /proc/sys/kernel/pid_max; fi
 echo ready
 exec cat > /dev/null
 """
 _INODES_PER_MB = 200
+_RESERVED_PIDS = 300
+"""Of each process namespace, by the kernel."""
 
 
 class Bubblewrap:
@@ -57,7 +62,14 @@ class Bubblewrap:
             raise ConfigError(f"swe: {self._snapshot} has one of , : \\ in its path, which overlayfs cannot take; "
                               "move the tasks, or set TURNWISE_CACHE")  # fmt: skip
         inodes = str(limits.disk_mb * _INODES_PER_MB)
-        arguments = [self._place, str(limits.disk_mb), inodes, USER_ID, str(self._snapshot)]
+        arguments = [
+            self._place,
+            str(limits.disk_mb),
+            inodes,
+            USER_ID,
+            str(self._snapshot),
+            _most_pids(limits.processes),
+        ]
         self._keeper = _keeper(arguments)
         self.close = weakref.finalize(self, _end, self._keeper)
         self._begin = [*_enter(self._keeper.pid), *_bubble(system, self._place)]
@@ -124,8 +136,27 @@ def _mount_point() -> str:
     return str(place.resolve())
 
 
+def _most_pids(processes: int) -> str:
+    """What the keeper's process namespace is to hold at most; empty where the kernel's limit is the whole machine's, which is not ours to set.
+
+    It holds a fork bomb that is faster than the watch. Older kernels have the limit on a user's processes only, which does not bind root.
+    """
+    release = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    own = release is not None and (int(release[1]), int(release[2])) >= (6, 14)
+    return str(_RESERVED_PIDS + 2 * processes) if own else ""
+
+
 def _keeper(arguments: list[str]) -> subprocess.Popen[bytes]:
-    namespaces = ["unshare", "--user", "--map-root-user", "--mount", "--propagation", "private"]
+    namespaces = [
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "--mount",
+        "--propagation",
+        "private",
+        "--pid",
+        "--kill-child",
+    ]
     keeper = subprocess.Popen(
         [*namespaces, "sh", "-c", _KEEP, "sh", *arguments],
         stdin=subprocess.PIPE,  # closed when this process ends, however it does
@@ -150,7 +181,13 @@ def _end(keeper: subprocess.Popen[bytes]) -> None:
 
 
 def _enter(pid: int) -> list[str]:
-    return ["nsenter", "--target", str(pid), "--user", "--mount", "--preserve-credentials", "--wd=/"]
+    spaces = {"user": "user", "mount": "mnt", "pid": "pid_for_children"}
+    return [
+        "nsenter",
+        *(f"--{kind}=/proc/{pid}/ns/{name}" for kind, name in spaces.items()),
+        "--preserve-credentials",
+        "--wd=/",
+    ]
 
 
 def _bubble(system: System, place: str) -> list[str]:
