@@ -61,6 +61,14 @@ def test_an_unknown_option_fails_when_the_block_is_made(wrong):
         double(**wrong)
 
 
+@pytest.mark.parametrize("wrong", [-0.1, 1.1, float("nan")])
+def test_a_factor_a_turn_outside_its_range_fails_when_the_block_is_made(wrong):
+    with pytest.raises(ConfigError, match=r"discounted_return: discount=.* must lie in \[0, 1\]"):
+        tw.discounted_return(discount=wrong)
+    with pytest.raises(ConfigError, match="decay"):
+        tw.sum_td_errors(decay=wrong)
+
+
 def test_a_block_needs_its_columns_and_the_one_that_an_option_names():
     assert keep().needs == ("entropy",)
     assert keep(same="state_key").needs == ("entropy", "state_key")

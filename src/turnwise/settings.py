@@ -261,7 +261,11 @@ class UpdateConfig(Section):
     """Padded tokens of a micro-batch; memory only, the gradient does not depend on it."""
 
     @pydantic.model_validator(mode="after")
-    def _rules_exist(self) -> "UpdateConfig":
+    def _parts_fit(self) -> "UpdateConfig":
+        if self.mismatch_level == "trajectory" and self.mismatch_cap is None:
+            raise ValueError(
+                "update.mismatch_level='trajectory' says whose ratio is capped, so it needs update.mismatch_cap"
+            )
         if self.tokens:
             build_token_rule(self.tokens.name, self.tokens.model_extra or {})
         if self.entropy:

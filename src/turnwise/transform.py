@@ -116,6 +116,10 @@ class Transform:
         return self.name
 
 
+_FACTORS = {"discount", "decay"}
+"""Options that mean a factor a turn wherever they occur."""
+
+
 def block(
     *,
     needs: Sequence[str] | Callable[[Mapping[str, Any]], Sequence[str]] = (),
@@ -142,6 +146,10 @@ def block(
             bound = options.bind(*args, **kwargs)  # a wrong option fails here, when the chain is built
             bound.apply_defaults()
             name = _described(function.__name__, bound)
+            for factor in _FACTORS & bound.arguments.keys():
+                if not 0.0 <= bound.arguments[factor] <= 1.0:
+                    raise ConfigError(f"{function.__name__}: {factor}={bound.arguments[factor]} must lie in [0, 1]: what comes later counts "
+                                      "no more for that")  # fmt: skip
 
             def update(credit_R: Credit, state: State, batch: Batch) -> tuple[Credit, State]:
                 return function(credit_R, batch, *args, **kwargs), state

@@ -164,6 +164,15 @@ def test_finished_runs_keep_what_the_study_says_and_stay_finished_elsewhere(here
     assert (after.success, after.difference, after.by_type) == (before.success, before.difference, before.by_type)
 
 
+def test_a_study_like_another_asks_the_same_of_other_recipes(here):
+    (here / "more.toml").write_text('like = "small.toml"\nrecipes = ["toy.toml"]\nseeds = 3')
+    more, small = load_study(Path("more.toml")).config, load_study(Path("small.toml")).config
+    assert (more.methods, more.compare, more.seeds) == (small.methods, small.compare, 3)
+    (here / "more.toml").write_text('like = "smal.toml"\nrecipes = ["toy.toml"]\nseeds = 3')
+    with pytest.raises(ConfigError, match=r"Did you mean 'small.toml'\?"):
+        load_study(Path("more.toml"))
+
+
 def test_a_run_that_fails_is_named_and_tried_again(here, capsys):
     study = load_study(Path("small.toml"), ("run.steps=1",))
     study.jobs[0].path.parent.mkdir(parents=True)

@@ -40,6 +40,8 @@ class StudyConfig(Section):
     """Recipes, relative to the file."""
     methods: dict[str, list[str]] = pydantic.Field(min_length=1)
     """Name of an arm to its overrides."""
+    like: Path | None = None
+    """Another study, relative to the file, whose `methods` and `compare` are taken where this one has none."""
     seeds: int = pydantic.Field(ge=1)
     """Runs of each arm on each recipe."""
     first_seed: int = pydantic.Field(default=0, ge=0)
@@ -106,13 +108,11 @@ def load_study(path: Path, overrides: tuple[str, ...] = ()) -> Study:
     Raises:
         ConfigError: The file is missing or wrong, or an arm's configuration is.
     """
+    told = _read(path)
+    if isinstance(like := told.get("like"), str):
+        told = {key: value for key, value in _read(path.parent / like).items() if key in ("methods", "compare")} | told
     try:
-        config = StudyConfig.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        near = did_you_mean(path.name, [found.name for found in path.parent.glob("*.toml")])
-        raise ConfigError(f"cannot read the study {path}: {error.strerror}.{near}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is no valid TOML: {error}") from None
+        config = StudyConfig.model_validate(told)
     except pydantic.ValidationError as error:
         raise ConfigError(f"{path}: {_explain(error)}") from None
     for arm in (arm for pair in config.compare for arm in pair):
@@ -127,6 +127,16 @@ def load_study(path: Path, overrides: tuple[str, ...] = ()) -> Study:
     if len(set(paths)) < len(paths):
         raise ConfigError(f"{path}: two methods would share the folder {max(paths, key=paths.count)!r}; rename one")
     return Study(path.stem, config, jobs)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        near = did_you_mean(path.name, [found.name for found in path.parent.glob("*.toml")])
+        raise ConfigError(f"cannot read the study {path}: {error.strerror}.{near}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is no valid TOML: {error}") from None
 
 
 def _explain(error: pydantic.ValidationError) -> str:
