@@ -155,11 +155,13 @@ def test_finished_runs_keep_what_the_study_says_and_stay_finished_elsewhere(here
     ((_, before),) = results(study)
     (here / "runs").rename(here / "taken")
     shutil.copytree(here / "taken", here / "runs")
-    # killed while it removed one: the name that is looked at is gone at once
+    # killed while it removed one: the name that is looked at is gone at once; and before it drew
     (study.jobs[0].path / ".checkpoints").mkdir()
+    (study.jobs[0].path / "figure.png").unlink()
     assert [state(job) for job in study.jobs] == ["done"] * 4
     assert run(study) == []
     assert not (study.jobs[0].path / ".checkpoints").exists()
+    assert (study.jobs[0].path / "figure.png").exists()
     ((_, after),) = results(study)
     assert (after.success, after.difference, after.by_type) == (before.success, before.difference, before.by_type)
 

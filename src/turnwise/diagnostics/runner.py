@@ -14,7 +14,7 @@ from rich.table import Table
 
 from turnwise.cache import held
 from turnwise.diagnostics.runs import Run
-from turnwise.diagnostics.study import Job, Study, state, trim
+from turnwise.diagnostics.study import Job, Study, state, tidy
 from turnwise.errors import RunError
 from turnwise.train.folder import RunFolder
 
@@ -44,7 +44,7 @@ class Runner:
         folder = self.study.folder
         with held(folder, f"another `turnwise study` is at work in {folder}"), live or contextlib.nullcontext():
             for job in self.done:  # the last call may have been killed before it did
-                trim(self.study, job)
+                tidy(self.study, job)
             try:
                 while self.pending or self.running:
                     self._start()
@@ -73,7 +73,7 @@ class Runner:
             if code == 0 and state(job) == "done":
                 self.done.append(job)
                 self._success[job] = _success(job)
-                trim(self.study, job)
+                tidy(self.study, job)
                 self._say(f"{job.arm}, seed {job.seed}: success {self._success[job]:.3f}")
             else:
                 self.failed.append(job)

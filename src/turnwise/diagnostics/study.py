@@ -179,13 +179,19 @@ def state(job: Job) -> str:
     return "done" if Run(folder, config).finished and (trimmed or last.exists()) else "begun"
 
 
-def trim(study: Study, job: Job) -> None:
-    """Remove what the study does not keep of a finished run. Killed in the middle, it is still a finished one."""
+def tidy(study: Study, job: Job) -> None:
+    """Remove what the study does not keep of a finished run, and draw the figure if it was killed before it did. Killed in the middle, it is
+    still a finished one."""
     for name in _NOT_KEPT[study.config.keep]:
         whole, going = job.path / name, job.path / f".{name}"
         if whole.exists():
             whole.rename(going)
         shutil.rmtree(going, ignore_errors=True)
+    folder, config = RunFolder.open(job.path)
+    if not folder.figure.exists():
+        from turnwise.train.display import plot_run
+
+        plot_run(folder, config)
 
 
 def _plain(config: Config) -> dict[str, Any]:
