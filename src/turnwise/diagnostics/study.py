@@ -180,8 +180,10 @@ def state(job: Job) -> str:
 
 
 def tidy(study: Study, job: Job) -> None:
-    """Remove what the study does not keep of a finished run, and draw the figure if it was killed before it did. Killed in the middle, it is
-    still a finished one."""
+    """Remove what the study does not keep of a finished run, and draw the figure of one that was killed before it did.
+
+    Killed in the middle of this, it is still a finished one.
+    """
     for name in _NOT_KEPT[study.config.keep]:
         whole, going = job.path / name, job.path / f".{name}"
         if whole.exists():
