@@ -202,6 +202,13 @@ def test_dynamics_by_hand(tmp_path):
     assert [float(cell) for cell in line[3:6]] == pytest.approx([0.6015, 0.4035, 0.2055], abs=6e-4)
 
 
+def test_arms_are_told_apart_over_the_steps_that_all_have(tmp_path):
+    whole = entropies(tmp_path / "a", range(3), [0.6, 0.6, 0.4, 0.4, 0.2, 0.2])
+    begun = entropies(tmp_path / "b", range(3), [0.6, 0.6, 0.4], method={"name": "grpo"})
+    told = [line for line in dynamics_table({"whole": whole, "begun": begun}) if line[2].startswith("mean token")]
+    assert told[0][3:6] == told[1][3:6]
+
+
 def test_the_commands_write_table_and_figure(run, tmp_path, capsys):
     out = tmp_path / "analyses"
     path = str(run.folder.path)

@@ -226,7 +226,7 @@ def _dynamics(options: argparse.Namespace) -> int:
     from turnwise.diagnostics.runs import find_runs
 
     arms = by_label(find_runs(options.runs))
-    head = ("Means over the steps that all runs of an arm have, 95 % over runs. The paper: AEM keeps entropy higher early and lower late, "
+    head = ("Means over the steps that all runs have, 95 % over runs. The paper: AEM keeps entropy higher early and lower late, "
             "GRPO's collapses early.")  # fmt: skip
     return _written(options.out, "dynamics", head, dynamics_table(arms), dynamics_figure(arms))
 

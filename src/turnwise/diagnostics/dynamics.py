@@ -34,11 +34,15 @@ def by_label(runs: Sequence[Run]) -> dict[str, list[Run]]:
     return dict(arms)
 
 
-def curve(runs: Sequence[Run], name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Steps that all runs have, `[steps]`, and the values of a metric, `[runs, steps]`."""
-    found = [{record["step"]: record[name] for record in run.records if name in record} for run in runs]
-    steps = sorted(set.intersection(*(set(values) for values in found)))
+def curve(runs: Sequence[Run], name: str, *, beside: Sequence[Run] = ()) -> tuple[np.ndarray, np.ndarray]:
+    """Steps that all runs have, and those that they stand beside, `[steps]`, and the values of a metric, `[runs, steps]`."""
+    found = [_by_step(run, name) for run in runs]
+    steps = sorted(set.intersection(*map(set, found), *(set(_by_step(run, name)) for run in beside)))
     return np.array(steps), np.array([[values[step] for step in steps] for values in found]).reshape(len(runs), -1)
+
+
+def _by_step(run: Run, name: str) -> dict[int, float]:
+    return {record["step"]: record[name] for record in run.records if name in record}
 
 
 def dynamics_figure(arms: Mapping[str, Sequence[Run]]) -> Figure:
@@ -60,13 +64,16 @@ def _colors(arms: Mapping[str, Sequence[Run]]) -> list[str]:
 
 
 def dynamics_table(arms: Mapping[str, Sequence[Run]]) -> list[tuple[str, ...]]:
-    """Means over the first, middle and last third of the steps, an arm and a curve a line."""
+    """Means over the first, middle and last third of the steps that all runs have, an arm and a curve a line."""
+    everyone = [run for runs in arms.values() for run in runs]
     lines: list[tuple[str, ...]] = [("arm", "runs", "what", "first third", "middle", "last", "last - first")]
     for arm, runs in arms.items():
         for name, label in CURVES:
-            steps, values = curve(runs, name)
+            steps, values = curve(runs, name, beside=everyone)
             if len(steps) < 3:
-                raise RunError(f"the runs of {arm} have {len(steps)} steps in common; 3 or more are needed")
+                raise RunError(
+                    f"these runs have {len(steps)} steps in common, 3 or more are needed; leave out those that have hardly begun"
+                )
             thirds = [part.mean(axis=1) for part in np.array_split(values, 3, axis=1)]
             change = contrast([thirds[2] - thirds[0]], [1.0]).text(sign=True)
             lines.append((arm, str(len(runs)), label, *(f"{part.mean():.3f}" for part in thirds), change))
@@ -89,7 +96,7 @@ def masked_table(runs: Sequence[Run]) -> list[tuple[str, ...]]:
         ("kept: sign of A (alpha - 1)", "runs", "entropy at first", "at last", "change", "theorem", "as said")
     ]
     for keep, kept in sorted(arms.items()):
-        _, values = curve(kept, "credit/entropy")
+        _, values = curve(kept, "credit/entropy", beside=runs)
         edge = max(1, values.shape[1] // 5)
         first, last = values[:, :edge].mean(axis=1), values[:, -edge:].mean(axis=1)
         change, said = contrast([last - first], [1.0]), KEEPS.get(keep, "-")
