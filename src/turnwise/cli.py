@@ -4,7 +4,7 @@ turnwise train recipes/household-tiny-aem.toml                  train a recipe
 turnwise train recipes/household-tiny-aem.toml method=gigpo aem=false run.name=b
 turnwise train --resume runs/b                                  go on after an interruption
 turnwise eval runs/b --episodes 512                             evaluate the last checkpoint
-turnwise eval runs/b --panel household-tiny-valid-256           on tasks that are the same for every run
+turnwise eval runs/b --panel household-compact-valid-256        on tasks that are the same for every run
 turnwise compare runs/aem -- runs/grpo                          is it better? Paired, with intervals
 turnwise study studies/aem-household.toml                       a grid of methods and seeds, and its comparisons
 turnwise recredit runs/b --method gigpo                         what would another method have said?

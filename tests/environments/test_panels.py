@@ -11,6 +11,7 @@ from turnwise.environments.suites import make_suite
 from turnwise.errors import ConfigError, DataError
 
 OPENINGS = {
+    "household-compact-valid-256": "d1f4f5daf08fa337",
     "household-tiny-valid-256": "b28ca9ae9f9a1133",
     "household-medium-valid-256": "e20198ce9d0d3767",
     "frozen_lake-4x4-valid-256": "aae614562c7c6366",

@@ -1,6 +1,6 @@
 """Named evaluation panels: tasks, limits and sampling seeds fixed by a name, so that two runs are compared on the same games.
 
-    turnwise eval runs/a --panel household-tiny-valid-256
+    turnwise eval runs/a --panel household-compact-valid-256
 
 What a panel means never changes: tasks that differ get another name. A run's own evaluation (`turnwise eval` without a panel) is on no panel,
 and its records say so.
@@ -43,8 +43,8 @@ class Panel:
     needs: str = ""
 
 
-def _household(size: str, *, max_steps: int, digest: str) -> Panel:
-    options = {"size": size, "num_valid": 256, "task_types": list(TASK_TYPES)}
+def _household(size: str, *, max_steps: int, digest: str, **options: Any) -> Panel:
+    options |= {"size": size, "num_valid": 256, "task_types": list(TASK_TYPES)}
     return Panel(
         environment="household", split="valid", episodes=256, max_steps=max_steps, options=options, digest=digest
     )
@@ -53,6 +53,9 @@ def _household(size: str, *, max_steps: int, digest: str) -> Panel:
 _FEAST = {"recipe": 3, "take": 3, "go": 6, "open": True, "cook": True, "cut": True, "drop": True}
 
 PANELS: dict[str, Panel] = {
+    "household-compact-valid-256": _household(
+        "tiny", num_receptacles=[2, 3], num_objects=[2, 3], max_steps=10, digest="f3a326a309a614cc",
+    ),
     "household-tiny-valid-256": _household("tiny", max_steps=12, digest="4d5db54d043a090f"),
     "household-medium-valid-256": _household("medium", max_steps=30, digest="8f251d0eee543e77"),
     "alfworld-valid_seen-140": Panel(
