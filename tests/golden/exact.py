@@ -1,4 +1,4 @@
-"""What the derivations of golden numbers share: cases, exact statistics, a ragged example. Standard library only."""
+"""What the derivations of golden numbers share: cases, exact statistics, two ragged examples. Standard library only."""
 
 import json
 import math
@@ -102,3 +102,35 @@ def z_by_turn(paid):
             for n, z in zip(rows, standardised([paid[n][t] for n in rows]), strict=True):
                 result[n][t] = z
     return result
+
+
+# two prompts: three trajectories of 1, 2 and 3 turns, then four of 2, 1, 1 and 2; a success is paid 1 at the end
+TURNS = [[1, 2, 3], [2, 1, 1, 2]]
+SUCCESS = [[1, 0, 1], [0, 1, 0, 0]]
+TOKENS = [[[4], [1, 2], [3, 1, 2]], [[5, 2], [6], [3], [2, 2]]]
+
+
+def by_place(value):
+    """`value(g, n, t)` of every response."""
+    return [[[value(g, n, t) for t in range(turns)] for n, turns in enumerate(group)] for g, group in enumerate(TURNS)]
+
+
+def each(values):
+    """One value a trajectory, to its responses."""
+    return by_place(lambda g, n, t: values[g][n])
+
+
+def table(**columns):
+    """The two prompts with success and some columns."""
+    return by_place(lambda g, n, t: {"reward": SUCCESS[g][n] if t == TURNS[g][n] - 1 else 0, "success": SUCCESS[g][n]}
+                    | {name: column[g][n][t] for name, column in columns.items()})  # fmt: skip
+
+
+def with_columns(rewards, **columns):
+    """One prompt, one turn a trajectory."""
+    return [[[{"reward": r} | {name: c[n] for name, c in columns.items()}] for n, r in enumerate(rewards)]]
+
+
+def turns_of(values):
+    """One group of one-turn trajectories as expected credit."""
+    return [[[v] for v in values]]

@@ -1,8 +1,10 @@
-"""Small models of several families, and what a plain forward pass says they generate."""
+"""Small models of several families, what to ask of them, and what a plain forward pass says they generate."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
@@ -11,6 +13,8 @@ from turnwise.rollout.engine import Engine, Generation, Sampling
 VOCABULARY = 23
 STOPS = (5, 6, 7, 8, 9)
 TOLERANCE = 1e-5  # float32: sums of 16 products in another order; the log-probabilities are of size 1 to 10
+GREEDY = Sampling(max_new_tokens=6, stop_ids=STOPS, temperature=0.0)
+DRAWN = Sampling(max_new_tokens=6, stop_ids=STOPS, temperature=1.0, seed=4)
 
 
 def _sizes(**more) -> dict:
@@ -43,6 +47,10 @@ def make_model(name: str = "llama", seed: int = 0):
     return MODELS[name]().eval()
 
 
+def tokens(length: int, seed: int) -> list[int]:
+    return np.random.default_rng(seed).integers(0, VOCABULARY, length).tolist()
+
+
 @torch.no_grad()
 def plain_logits(model, ids: list[int]) -> torch.Tensor:
     """Logits after the last token, from one pass over everything, without a cache."""
@@ -73,3 +81,8 @@ async def together(engine: Engine, prompts: Mapping[int, Sequence[int]], samplin
 def generate(engine: Engine, prompts: Mapping[int, Sequence[int]], sampling: Sampling) -> dict[int, Generation]:
     """The same, from code that is not async."""
     return asyncio.run(together(engine, prompts, sampling))
+
+
+def same(one: Generation, other: Generation) -> bool:
+    assert one.logprobs == pytest.approx(other.logprobs, abs=TOLERANCE), (one, other)
+    return (one.token_ids, one.truncated) == (other.token_ids, other.truncated)

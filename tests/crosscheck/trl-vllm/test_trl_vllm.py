@@ -36,7 +36,7 @@ with warnings.catch_warnings():
     from trl.generation import vllm_client, vllm_generation
     from vllm import _custom_ops as vllm_ops
 
-from tests.crosscheck.trl.test_trainer import (  # noqa: E402  # after the checks that TRL is there: a module that skips comes half loaded the second time
+from tests.crosscheck.trl.trainers import (  # noqa: E402  # after the checks that TRL is there
     HOUSE,
     OBSERVED,
     Ours,

@@ -1,0 +1,62 @@
+"""Plays `Colors` through `collect`: a tiny policy, an engine of one word, worlds of chosen lengths, a count of passes."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.toys import Colors, ScriptedEngine, color_policy
+
+from turnwise.policy import Policy
+from turnwise.rollout.collect import blocking, collect
+from turnwise.rollout.engine import Sampling
+from turnwise.rollout.record import Trajectory
+from turnwise.rollout.worlds import InProcessWorlds
+
+POLICY = color_policy()
+FORMAT = POLICY.format
+STOP = FORMAT.stop_id
+
+
+def word(text: str) -> list[int]:
+    return FORMAT.tokenizer.encode(text, add_special_tokens=False)
+
+
+def play(
+    engine, tasks, world, *, group_size: int = 2, max_context: int = 64, seed: int = 0, **more
+) -> list[Trajectory]:
+    sampling = Sampling(max_new_tokens=3, stop_ids=(STOP,), seed=seed)
+    worlds = world if isinstance(world, InProcessWorlds) else InProcessWorlds(world)
+    return blocking(
+        collect(
+            engine, tasks, worlds, FORMAT, group_size=group_size, sampling=sampling, max_context=max_context, **more
+        )
+    )
+
+
+def always(text: str = "red") -> ScriptedEngine:
+    return ScriptedEngine(lambda number, turn: [*word(text), STOP])
+
+
+class Lasting(Colors):
+    """Trajectory `n` of the task `(n, turns)` lasts `turns` turns."""
+
+    def __init__(self, task: tuple[int, int]):
+        super().__init__(task[0], turns=task[1])
+
+
+class Passes:
+    """Counts what a model is asked to compute."""
+
+    def __init__(self, policy: Policy):
+        self.decoder, self.count, self.broken = policy.model.get_decoder(), 0, 0
+        self.decoder.register_forward_pre_hook(self)
+
+    def __call__(self, *_: object) -> None:
+        self.count += 1
+        if self.count == self.broken:
+            raise RuntimeError("a cable was pulled")
+
+    @contextmanager
+    def broken_at(self, count: int) -> Iterator[None]:
+        self.count, self.broken = 0, count
+        yield
+        self.broken = 0
