@@ -10,9 +10,11 @@ import pytest
 import turnwise as tw
 from turnwise.analysis.bias import rows
 from turnwise.analysis.drift import measure_drift
-from turnwise.analysis.tables import across_worlds, as_markdown, as_text, drifts, in_one_world, summary
+from turnwise.analysis.tables import across_worlds, drifts, in_one_world, summary
 from turnwise.analysis.worlds import WORLDS
-from turnwise.cli import _progress, main
+from turnwise.cli import main
+from turnwise.commands import common
+from turnwise.tables import as_markdown, as_text
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "bias.md"
 FEW = ("rloo", "grpo", "dr_grpo", "gigpo", "aem")
@@ -155,9 +157,9 @@ def test_a_mistake_is_one_line(arguments, expected, capsys):
 
 def test_progress_shows_after_two_seconds_on_a_terminal_and_is_wiped(monkeypatch, capsys):
     clock = iter([0.0, 1.0, 2.5, 3.0])
-    monkeypatch.setattr("turnwise.cli.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("turnwise.commands.common.time.monotonic", lambda: next(clock))
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    assert list(_progress("abc", 3, "letters")) == ["a", "b", "c"]
+    assert list(common.progress("abc", 3, "letters")) == ["a", "b", "c"]
     assert capsys.readouterr().err == "\r2/3 letters\r3/3 letters\r\033[K"
 
 

@@ -43,8 +43,8 @@ from turnwise.cli import main
 if sys.argv[1] == "go on":
     sys.exit(main(["train", "--resume", sys.argv[2] + "/run"]))
 from tests.toys import small_config
-import turnwise.cli
-turnwise.cli.load_config = lambda recipe, overrides: small_config(Path(sys.argv[2]), **json.loads(sys.argv[3]))
+import turnwise.commands.common
+turnwise.commands.common.load_config = lambda recipe, overrides: small_config(Path(sys.argv[2]), **json.loads(sys.argv[3]))
 sys.exit(main(["train", "any.toml"]))
 """
 SETTINGS = {"run": {"steps": 40}, "checkpoint": {"every": 10, "keep": 1}, "evaluate": {"every": 20}}

@@ -4,8 +4,9 @@ import sys
 
 from turnwise.analysis.bias import HISTORY, rows
 from turnwise.analysis.drift import measure_drift
-from turnwise.analysis.tables import across_worlds, as_markdown, drifts, summary
+from turnwise.analysis.tables import across_worlds, drifts, summary
 from turnwise.analysis.worlds import WORLDS
+from turnwise.tables import as_markdown
 
 GUIDE = f"""<!-- Made by `python -m turnwise.analysis > docs/reference/bias.md`. Edit src/turnwise/analysis. -->
 

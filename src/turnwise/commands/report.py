@@ -1,4 +1,4 @@
-"""`turnwise report`: check what was asked for, write or serve, and show how far it is."""
+"""`turnwise report`."""
 
 import argparse
 import contextlib
@@ -6,34 +6,44 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from rich.console import Console
-from rich.progress import Progress as Bars
-
+from turnwise.commands.common import QUIET_S, count
 from turnwise.errors import ConfigError
-from turnwise.report.build import Progress
-from turnwise.report.credit import METHODS
-from turnwise.report.live import serve_report
-from turnwise.report.write import write_report
-
-QUIET_S = 2.0
-"""Seconds before a progress bar appears."""
 
 
-def report(options: argparse.Namespace) -> int:
-    """Run the command; options are those of `turnwise report`."""
-    methods = [name.strip() for name in options.methods.split(",")] if options.methods is not None else METHODS
-    methods = [name for name in methods if name]
+def add(commands: Any) -> None:
+    """Add the command."""
+    report = commands.add_parser("report", help="write runs as a page, or serve it while they train")
+    report.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    report.add_argument("--output", type=Path, metavar="FOLDER", help="default: report/ in the run, or beside several")
+    report.add_argument("--live", action="store_true", help="serve the page and keep it up to date; writes nothing")
+    report.add_argument("--port", type=count, help="with --live; default: 8010")
+    report.add_argument("--host", help="with --live: address to listen on; default: 127.0.0.1, this machine only")
+    report.add_argument(
+        "--methods", metavar="A,B+aem", help="methods to recompute the credit of recorded responses with"
+    )
+    report.set_defaults(run=_report)
+
+
+def _report(options: argparse.Namespace) -> int:
+    from turnwise.report.credit import METHODS
+
+    given = METHODS if options.methods is None else [name.strip() for name in options.methods.split(",")]
+    methods = [name for name in given if name]
     if not options.live:
         if options.port is not None or options.host is not None:
             raise ConfigError("--port and --host belong to --live: turnwise report --live RUN")
-        output = options.output or default_output(options.runs)
-        with progress_bar() as progress:
-            print(write_report(options.runs, output, methods, progress))
+        from turnwise.report.write import write_report
+
+        with _bar() as progress:
+            print(write_report(options.runs, options.output or _default_output(options.runs), methods, progress))
         return 0
     if options.output is not None:
         raise ConfigError("--live writes no folder: leave --output out")
-    with contextlib.suppress(KeyboardInterrupt), progress_bar() as progress:
+    from turnwise.report.live import serve_report
+
+    with contextlib.suppress(KeyboardInterrupt), _bar() as progress:
         serve_report(
             options.runs,
             methods,
@@ -45,16 +55,19 @@ def report(options: argparse.Namespace) -> int:
     return 0
 
 
-def default_output(runs: list[Path]) -> Path:
+def _default_output(runs: list[Path]) -> Path:
     """Where a report goes by itself: into its run, or beside the first of several."""
     return runs[0] / "report" if len(runs) == 1 else runs[0].parent / "report"
 
 
 @contextlib.contextmanager
-def progress_bar() -> Iterator[Progress]:
-    """A bar on a terminal's stderr, if the work takes longer than a moment."""
+def _bar() -> Iterator[Any]:
+    """A bar on a terminal's stderr, if the work takes longer than a moment; gives `progress(done, total)`."""
+    from rich.console import Console
+    from rich.progress import Progress
+
     start, console = time.monotonic(), Console(file=sys.stderr)
-    bars = Bars(console=console, transient=True, disable=not console.is_terminal)
+    bars = Progress(console=console, transient=True, disable=not console.is_terminal)
     task = bars.add_task("steps read", total=None)
 
     def progress(done: int, total: int) -> None:

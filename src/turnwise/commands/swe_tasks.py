@@ -4,13 +4,14 @@ import argparse
 import os
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from turnwise.commands.common import count
 
-def add_command(commands: Any, count: Callable[[str], int]) -> None:
-    """Add the command to a parser's commands."""
+
+def add(commands: Any) -> None:
+    """Add the command."""
     parser = commands.add_parser("make-swe-tasks", help="make bugs to repair, for the environment 'swe'")
     parser.add_argument(
         "--output", type=Path, metavar="FOLDER", help="default: SWE_DATA, or the cache, where the environment looks"

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from turnwise.analysis.tables import as_markdown
 from turnwise.diagnostics.compare import Comparison
 from turnwise.diagnostics.runs import Run
 from turnwise.diagnostics.statistics import contrast
 from turnwise.diagnostics.study import slug
 from turnwise.errors import RunError
+from turnwise.tables import as_markdown
 from turnwise.train.folder import write_text
 
 COLORS = ("#1f4e79", "#b3541e")

@@ -1,0 +1,62 @@
+"""What several commands share."""
+
+import argparse
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from turnwise.config import Config, load_config
+
+T = TypeVar("T")
+
+QUIET_S = 2.0
+"""Seconds before progress is shown."""
+
+
+def count(text: str) -> int:
+    """Parse a whole number, 1 or more."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number, 1 or more, got {text!r}")
+    return int(text)
+
+
+def recipe(options: argparse.Namespace) -> Config:
+    """The configuration of `recipe overrides...`; the recipe may be left out."""
+    recipe, overrides = options.recipe, list(options.overrides)
+    if recipe is not None and "=" in recipe and not Path(recipe).exists():
+        recipe, overrides = None, [recipe, *overrides]
+    return load_config(Path(recipe) if recipe else None, overrides)
+
+
+def add_out(parser: argparse.ArgumentParser, default: str) -> None:
+    """Add `--out`, the folder of a table and its figure."""
+    parser.add_argument(
+        "--out", type=Path, default=Path(default), metavar="FOLDER", help=f"for table and figure; default: {default}"
+    )
+
+
+def say_written(path: Path) -> None:
+    """Say where a table and its figure lie; on stderr, since the table itself is printed."""
+    print(f"written: {path}, with its figure", file=sys.stderr)
+
+
+def progress(items: Iterable[T], total: int, what: str) -> Iterator[T]:
+    """Say on a terminal's stderr how far it is, once it has taken two seconds."""
+    start, shown = time.monotonic(), False
+    for done, item in enumerate(items, start=1):
+        yield item
+        if sys.stderr.isatty() and time.monotonic() - start > QUIET_S:
+            print(f"\r{done}/{total} {what}", end="", file=sys.stderr, flush=True)
+            shown = True
+    if shown:
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def quiet() -> None:
+    """Keep transformers' own progress bars and hints out of ours."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()

@@ -1,0 +1,76 @@
+"""`turnwise compare` and `turnwise study`."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from turnwise.commands.common import add_out, count, say_written
+from turnwise.errors import RunError
+
+
+def add(commands: Any) -> None:
+    """Add the commands."""
+    compare = commands.add_parser("compare", help="is A better than B? Paired by seed and task, with intervals")
+    compare.add_argument("runs", nargs="+", type=Path, metavar="A", help="run folders, or folders of runs")
+    compare.add_argument(
+        "--against", nargs="+", type=Path, required=True, metavar="B", help="the baseline; `--` for short"
+    )
+    compare.add_argument("--step", type=int, help="compare after this step; default: the last of each run")
+    compare.add_argument("--panel", help="use the results of `turnwise eval --panel NAME`")
+    compare.add_argument("--level", type=float, help="success whose cost in trajectories is compared")
+    add_out(compare, "comparison")
+    compare.set_defaults(run=_compare)
+
+    study = commands.add_parser("study", help="train a grid of methods, seeds and recipes, and compare; can be resumed")
+    study.add_argument("study", type=Path, help="TOML file, followed by overrides for all runs")
+    study.add_argument("overrides", nargs="*", help=argparse.SUPPRESS)
+    study.add_argument("--jobs", type=count, help="runs at one time, a thread each; default: as many as cores")
+    study.add_argument("--report", action="store_true", help="train nothing: write the comparisons of what is finished")
+    study.set_defaults(run=_study)
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from turnwise.diagnostics.compare import compare
+    from turnwise.diagnostics.runs import find_runs
+    from turnwise.diagnostics.show import figure, page, write
+
+    made = compare(
+        find_runs(options.runs), find_runs(options.against), step=options.step, panel=options.panel, level=options.level
+    )
+    text = page(made)
+    written = write(options.out, "comparison", text, figure(made))
+    print(text, end="")
+    say_written(written)
+    return 0
+
+
+def _study(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from turnwise.diagnostics.runner import Runner, cores
+    from turnwise.diagnostics.show import write_study
+    from turnwise.diagnostics.study import load_study, results
+
+    study = load_study(options.study, tuple(options.overrides))
+    failed = []
+    if not options.report:
+        console = Console(file=sys.stderr)
+        try:
+            failed = Runner(study, options.jobs or cores(), console).run()
+        except KeyboardInterrupt:
+            print(f"turnwise: interrupted; go on with `turnwise study {options.study}`", file=sys.stderr)
+            return 130
+    found = results(study)
+    if found:
+        path, text = write_study(study.folder, study.name, found)
+        print(text, end="")
+        say_written(path)
+    elif options.report:
+        raise RunError(f"no comparison of {study.name} has a finished run on both sides yet")
+    if failed:
+        print(
+            f"turnwise: {len(failed)} run{'s' * (len(failed) > 1)} failed, see {failed[0].path}.log; call the study again to retry",
+            file=sys.stderr,
+        )
+    return 2 if failed else 0

@@ -1,0 +1,112 @@
+"""`turnwise eval`."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from turnwise.commands.common import count, quiet
+from turnwise.config import override_config
+from turnwise.errors import ConfigError
+from turnwise.tables import as_text
+
+
+def add(commands: Any) -> None:
+    """Add the command."""
+    evaluate = commands.add_parser("eval", help="evaluate a run's checkpoint")
+    evaluate.add_argument("run_folder", type=Path, metavar="RUN")
+    evaluate.add_argument("overrides", nargs="*", help="such as environment.name=alfworld evaluate.temperature=0")
+    evaluate.add_argument("--split", help="split of the environment; default: the run's held-out split")
+    evaluate.add_argument("--environment", help="another environment than the run's")
+    evaluate.add_argument("--episodes", type=count, help="panel size; default: evaluate.final_episodes")
+    evaluate.add_argument("--seeds", type=count, help="repeat with this many sampling seeds; default: 1")
+    evaluate.add_argument("--panel", metavar="NAME", help="fixed tasks, limits and seeds, to compare runs on")
+    evaluate.add_argument("--panels", action=_ListPanels, nargs=0, help="list the panels and exit")
+    evaluate.add_argument("--step", type=int, help="step of the checkpoint; default: the last")
+    evaluate.set_defaults(run=_evaluate)
+
+
+class _ListPanels(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from turnwise.environments.panels import PANELS
+
+        table = [("panel", "tasks", "turns", "seeds", "needs")]
+        for name, panel in PANELS.items():
+            numbers = (str(panel.episodes or "all"), str(panel.max_steps), str(len(panel.seeds)))
+            table.append((name, *numbers, panel.needs or "-"))
+        print(as_text(table))
+        parser.exit()
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    from turnwise.environments.panels import check_tasks, find_panel, on_panel, task_digest
+    from turnwise.train.folder import RunFolder
+
+    folder, config = RunFolder.open(options.run_folder)
+    overrides = []
+    if options.panel:
+        given = [name for name in ("split", "environment", "episodes", "seeds") if getattr(options, name)]
+        if given:
+            raise ConfigError(f"--panel {options.panel} fixes what --{given[0]} would change: leave one of them out")
+        config = on_panel(config, options.panel, options.overrides)
+    if options.environment:
+        overrides += [f"environment.name={options.environment}"]
+        if options.environment != config.environment.name:
+            overrides += ["environment.options={}"]
+    if options.split:
+        overrides += [f"environment.eval_split={options.split}"]
+    config = override_config(config, [*overrides, *options.overrides])
+    quiet()
+    from turnwise.environments.suites import make_suite
+    from turnwise.rollout.collect import blocking
+    from turnwise.rollout.engines import check_engine, make_engine
+    from turnwise.rollout.workers import make_worlds
+    from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
+    from turnwise.train.display import ConsoleDisplay, describe
+    from turnwise.train.evaluate import evaluate, panel
+    from turnwise.train.loop import use_device
+    from turnwise.train.scores import as_table, evaluation_record, rows_by_type, write_evaluation
+
+    check_engine(config)
+    suite = make_suite(config.environment)
+    split, found = config.environment.eval_split, suite.tasks(config.environment.eval_split)
+    episodes, seeds = options.episodes or config.evaluate.final_episodes, range(options.seeds or 1)
+    if options.panel:
+        episodes, seeds = find_panel(options.panel).episodes or len(found), find_panel(options.panel).seeds
+    tasks = [suite.task_name(task) for task in panel(found, episodes)]
+    if options.panel:
+        check_tasks(options.panel, tasks)
+    name = options.panel or f"own-{config.environment.name}-{split}-{episodes}"
+    worlds = make_worlds(suite, config.environment)
+    device = use_device(config)
+    step, policy, _ = load_checkpoint(checkpoint_at(folder, options.step))
+    policy.model.to(device)  # pyright: ignore[reportArgumentType]
+    engine = make_engine(config, policy)
+    blocking(engine.update_weights())
+    results, played = [], []
+    with ConsoleDisplay() as display:
+        for seed in seeds:
+            metrics, trajectories = evaluate(
+                policy,
+                engine,
+                suite,
+                split=split,
+                episodes=episodes,
+                temperature=config.evaluate.temperature,
+                max_new_tokens=config.rollout.max_new_tokens,
+                stop=config.rollout.stop,
+                window=config.rollout.remembered,
+                seed=seed,
+                worlds=worlds,
+                on_turn=display.turn,
+            )
+            display.console.print(f"step {step}, seed {seed}: {describe(metrics)}", highlight=False, soft_wrap=True)
+            results.append({"step": step, "seed": seed, "panel": name, "tasks": task_digest(tasks), **metrics})
+            played += trajectories
+        rows = rows_by_type(played)
+        display.console.print(as_table(f"{folder.path} on {name}, step {step}", rows))
+        record = evaluation_record(name, config, results, played, on_panel=bool(options.panel))
+        written = write_evaluation(folder.path / "evaluations", record, rows)
+        display.console.print(f"table: {written}", highlight=False, soft_wrap=True)
+    print(json.dumps(results, indent=2))
+    return 0

@@ -1,0 +1,55 @@
+"""`turnwise train` and `turnwise config`."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from turnwise.commands.common import quiet, recipe
+from turnwise.config import override_config
+from turnwise.errors import ConfigError
+
+FREE = ("run.steps=", "run.threads=", "checkpoint.", "evaluate.", "engine.", "log.")
+"""What can be given anew when a run goes on."""
+
+
+def add(commands: Any) -> None:
+    """Add the commands."""
+    train = commands.add_parser("train", help="train a recipe, or go on with a run")
+    train.add_argument("recipe", nargs="?", help="TOML file, followed by overrides such as update.learning_rate=1e-4")
+    train.add_argument("overrides", nargs="*", help=argparse.SUPPRESS)
+    train.add_argument("--resume", type=Path, metavar="RUN", help="go on with the run in this folder")
+    train.set_defaults(run=_train)
+
+    config = commands.add_parser("config", help="print the resolved configuration; touches nothing")
+    config.add_argument("recipe", nargs="?")
+    config.add_argument("overrides", nargs="*")
+    config.set_defaults(run=_config)
+
+
+def _train(options: argparse.Namespace) -> int:
+    if options.resume is None:
+        if options.recipe is None:
+            raise ConfigError("name a recipe, such as recipes/household-tiny-aem.toml, or a run with --resume")
+        config = recipe(options)
+    else:
+        from turnwise.train.folder import RunFolder
+
+        given = [*([options.recipe] if options.recipe else []), *options.overrides]
+        frozen = [override for override in given if not override.startswith(FREE)]
+        if frozen:
+            raise ConfigError(f"{frozen[0]!r} would change a run that has begun; with --resume only run.steps, run.threads, "
+                              "evaluate.*, checkpoint.*, engine.* and log.* can be given")  # fmt: skip
+        config = override_config(RunFolder.open(options.resume)[1], given)
+    quiet()
+    from turnwise.train.display import ConsoleDisplay
+    from turnwise.train.loop import train
+
+    with ConsoleDisplay() as display:
+        train(config, resume=options.resume, display=display)
+    return 0
+
+
+def _config(options: argparse.Namespace) -> int:
+    print(json.dumps(recipe(options).model_dump(mode="json"), indent=2))
+    return 0

@@ -1,0 +1,24 @@
+"""`turnwise verl-check`."""
+
+import argparse
+from typing import Any
+
+from turnwise.commands.common import count
+
+
+def add(commands: Any) -> None:
+    """Add the command."""
+    verl = commands.add_parser("verl-check", help="is the plug-in of verl there, in Ray's workers too?")
+    verl.add_argument(
+        "--address", help="of a Ray cluster, or auto; default: RAY_ADDRESS, else one started for the purpose"
+    )
+    verl.add_argument("--workers", type=count, default=1, help="worker processes to ask; default: 1")
+    verl.set_defaults(run=_check)
+
+
+def _check(options: argparse.Namespace) -> int:
+    from turnwise.verl_check import check
+
+    code, lines = check(address=options.address, workers=options.workers)
+    print("\n".join(lines))
+    return code

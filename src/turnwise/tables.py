@@ -1,0 +1,20 @@
+"""Tables as text: rows of cells, the heads first."""
+
+from collections.abc import Sequence
+
+Table = Sequence[Sequence[str]]
+"""Lines of cells, the header first."""
+
+
+def as_text(table: Table) -> str:
+    """Columns aligned by spaces."""
+    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]) - 1)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, [*widths, 0], strict=True)).rstrip() for row in table
+    )
+
+
+def as_markdown(table: Table) -> str:
+    """A Markdown table."""
+    header, *body = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in table]
+    return "\n".join([header, "|-" * len(table[0]) + "|", *body])
