@@ -27,6 +27,7 @@ STUDY = """
 recipes = ["toy.toml"]
 seeds = 2
 compare = [["grpo + aem", "grpo"]]
+notes = "What others report."
 
 [methods]
 "grpo" = ["method=grpo", "aem=false"]
@@ -69,6 +70,8 @@ def test_a_study_runs_compares_and_does_nothing_twice(here, capsys):
     found = sorted(p.parent.relative_to(folder).as_posix() for p in folder.glob("*/*/*/config.json"))
     assert found == [f"toy/{arm}/seed-0{seed}" for arm in ("grpo+aem", "grpo") for seed in (0, 1)]
     assert (folder / "study.png").stat().st_size > 3000
+    assert "| grpo + aem | 2 | " in out  # each arm by itself
+    assert out.endswith("\n\nWhat others report.\n")
     assert len(list((folder / "comparisons").glob("*.md"))) == 1
     before = {p: p.stat().st_mtime_ns for p in folder.rglob("metrics.jsonl")}
     assert main(["study", "small.toml"]) == 0

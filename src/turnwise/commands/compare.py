@@ -50,7 +50,7 @@ def _study(options: argparse.Namespace) -> int:
 
     from turnwise.diagnostics.runner import Runner, cores
     from turnwise.diagnostics.show import write_study
-    from turnwise.diagnostics.study import load_study, results
+    from turnwise.diagnostics.study import load_study
 
     study = load_study(options.study, tuple(options.overrides))
     failed = []
@@ -61,9 +61,9 @@ def _study(options: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             print(f"turnwise: interrupted; go on with `turnwise study {options.study}`", file=sys.stderr)
             return 130
-    found = results(study)
-    if found:
-        path, text = write_study(study.folder, study.name, found)
+    written = write_study(study)
+    if written:
+        path, text = written
         print(text, end="")
         say_written(path)
     elif options.report:

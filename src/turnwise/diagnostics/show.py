@@ -7,16 +7,18 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
+from turnwise.diagnostics.arms import arm_table
 from turnwise.diagnostics.compare import Comparison
 from turnwise.diagnostics.runs import Run
 from turnwise.diagnostics.statistics import contrast
-from turnwise.diagnostics.study import slug
+from turnwise.diagnostics.study import Study, finished, results, slug
 from turnwise.errors import RunError
 from turnwise.tables import as_markdown
 from turnwise.train.folder import write_text
 
 COLORS = ("#1f4e79", "#b3541e")
 EVERY_COLOR = ("#1f4e79", "#b3541e", "#3b7d4f", "#7a4f9a", "#8a6d1d", "#2a8a8a", "#a23b5a", "#555555", "#6f8f2f")
+ARMS = "Held-out success of each arm, before and after: means over its finished runs, 95 % over runs, and after by task type."
 
 
 def page(comparison: Comparison) -> str:
@@ -154,21 +156,23 @@ def write(folder: Path, stem: str, text: str, made: Figure) -> Path:
     return folder / f"{stem}.md"
 
 
-def write_study(folder: Path, name: str, found: Sequence[tuple[Path, Comparison]]) -> tuple[Path, str]:
-    """Write a study's table and figure, and a page for each of its comparisons; returns the table's file and text.
+def write_study(study: Study) -> tuple[Path, str] | None:
+    """Write a study's page and figure, and a page for each of its comparisons; returns the page's file and text.
 
-    Args:
-        folder: Of the study.
-        name: Of the study.
-        found: Its comparisons with their recipes.
+    None if no comparison has a finished run on both sides.
     """
-    parts = [f"# {name}"]
-    for recipe in dict.fromkeys(recipe for recipe, _ in found):
+    arms, found = finished(study), results(study)
+    if not found:
+        return None
+    parts = [f"# {study.name}"]
+    for recipe in arms:
         mine = [comparison for of, comparison in found if of == recipe]
-        verdicts = "\n".join(f"* {c.names[0]} against {c.names[1]}: {c.verdict}" for c in mine)
-        parts += [f"## {recipe.stem}", table(mine), verdicts]
         for c in mine:
             stem = f"{recipe.stem}-{slug(c.names[0])}-against-{slug(c.names[1])}"
-            write(folder / "comparisons", stem, page(c), figure(c))
-    text = "\n\n".join(parts) + "\n"
-    return write(folder, "study", text, forest([comparison for _, comparison in found])), text
+            write(study.folder / "comparisons", stem, page(c), figure(c))
+        if mine:
+            verdicts = "\n".join(f"* {c.names[0]} against {c.names[1]}: {c.verdict}" for c in mine)
+            parts += [f"## {recipe.stem}", table(mine), verdicts]
+        parts += [ARMS, as_markdown(arm_table(arms[recipe]))]
+    text = "\n\n".join([*parts, *filter(None, [study.config.notes.strip()])]) + "\n"
+    return write(study.folder, "study", text, forest([comparison for _, comparison in found])), text

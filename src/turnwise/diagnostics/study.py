@@ -50,6 +50,8 @@ class StudyConfig(Section):
     """Overrides for all runs."""
     compare: tuple[tuple[str, str], ...] = ()
     """Pairs of arms: A against B."""
+    notes: str = ""
+    """Markdown for the end of its page, such as what others have reported."""
     folder: Path = Path("runs")
     """Parent of the study's folder."""
     keep: Literal["everything", "policies", "results"] = "everything"
@@ -201,15 +203,20 @@ def _plain(config: Config) -> dict[str, Any]:
     return config.model_dump(mode="json", exclude={"run": {"threads", "folder", "name"}, "log": True})
 
 
+def finished(study: Study) -> dict[Path, dict[str, list[Run]]]:
+    """The study's finished runs by recipe and arm; arms without one are left out."""
+    found: dict[Path, dict[str, list[Run]]] = {}
+    for job in study.jobs:
+        if state(job) == "done":
+            found.setdefault(job.recipe, {}).setdefault(job.arm, []).append(Run(*RunFolder.open(job.path)))
+    return found
+
+
 def results(study: Study) -> list[tuple[Path, Comparison]]:
     """The study's comparisons by recipe, of the pairs that are finished."""
-    found = []
-    for recipe in dict.fromkeys(job.recipe for job in study.jobs):
-        for names in study.config.compare:
-            sides = [
-                [Run(*RunFolder.open(job.path)) for job in study.of_arm(recipe, arm) if state(job) == "done"]
-                for arm in names
-            ]
-            if all(sides):
-                found.append((recipe, compare(*sides, names=names)))
-    return found
+    return [
+        (recipe, compare(arms[a], arms[b], names=(a, b)))
+        for recipe, arms in finished(study).items()
+        for a, b in study.config.compare
+        if a in arms and b in arms
+    ]

@@ -1,0 +1,39 @@
+"""The arms of a study side by side: what each reaches, and with which kinds of task."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from turnwise.diagnostics.runs import Run, last_step, outcomes
+from turnwise.diagnostics.statistics import contrast
+from turnwise.tables import Table
+
+
+def arm_table(arms: Mapping[str, Sequence[Run]]) -> Table:
+    """A line an arm: held-out success before and after, then after by task type, as the papers' tables have it.
+
+    All are means over runs, each of which counts the same; the interval is 95 %, over runs.
+
+    Args:
+        arms: Name to its finished runs, at least one.
+    """
+    by_arm = {name: [_by_type(run) for run in runs] for name, runs in arms.items()}
+    types = sorted({kind for runs in by_arm.values() for run in runs for kind in run})
+    lines = [("arm", "runs", "before", "after", *types)]
+    for name, runs in arms.items():
+        curves = [run.curve()[2] for run in runs]
+        after = contrast([np.array([curve[-1] for curve in curves])], [1.0])
+        kinds = [[run[kind] for run in by_arm[name] if kind in run] for kind in types]
+        shown = [f"{np.mean(values):.3f}" if values else "-" for values in kinds]
+        lines.append((name, str(len(runs)), f"{np.mean([curve[0] for curve in curves]):.3f}", after.text(), *shown))
+    return lines
+
+
+def _by_type(run: Run) -> dict[str, float]:
+    """Success after the last step by task type; empty where the world has none."""
+    wins: dict[str, list[float]] = defaultdict(list)
+    for row in outcomes(run, last_step(run, None), None).values():
+        if row.get("task_type") and row["success"] is not None:
+            wins[row["task_type"]].append(row["success"])
+    return {kind: float(np.mean(values)) for kind, values in wins.items()}
