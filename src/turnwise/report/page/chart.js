@@ -47,7 +47,7 @@
     axisLine: { show: false },
     axisTick: { show: false },
     splitLine: { lineStyle: { color: turnwise.colour("--line") } },
-    axisLabel: { color: turnwise.colour("--quiet"), formatter: percent ? (value) => `${Math.round(100 * value)} %` : undefined },
+    axisLabel: { hideOverlap: true, color: turnwise.colour("--quiet"), formatter: percent ? (value) => `${Math.round(100 * value)} %` : undefined },
     ...more,
   });
 
