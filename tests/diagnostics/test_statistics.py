@@ -10,6 +10,7 @@ from turnwise.diagnostics.statistics import (
     Interval,
     contrast,
     detectable,
+    holm,
     pairs_needed,
     win_probability,
     win_probability_unpaired,
@@ -100,3 +101,32 @@ def test_so_many_pairs_have_the_power_that_is_said():
     assert np.mean(p < 0.05) == pytest.approx(0.8, abs=0.03)
     assert detectable(spread, pairs) == pytest.approx(difference, rel=0.05)
     assert pairs_needed(0.0, 1.0) == math.inf
+
+
+def test_the_p_value_is_students():
+    rng = np.random.default_rng(3)
+    a, b = rng.normal(0.3, 1.0, 12), rng.normal(0.0, 2.0, 7)
+    assert contrast([a], [1.0]).p == pytest.approx(stats.ttest_1samp(a, 0.0).pvalue)
+    assert contrast([a, b], [1.0, -1.0]).p == pytest.approx(stats.ttest_ind(a, b, equal_var=False).pvalue)
+    assert math.isnan(contrast([np.array([0.3])], [1.0]).p)
+
+
+def test_holms_correction_by_hand():
+    # smallest first: 4 * 0.005, 3 * 0.01, 2 * 0.03, and 0.04 is no less than the one before
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.5, 0.9]) == pytest.approx([1.0, 1.0])
+    adjusted = holm([math.nan, 0.02])
+    assert math.isnan(adjusted[0])
+    assert adjusted[1] == pytest.approx(0.04)
+    assert holm([]) == []
+
+
+def test_with_holms_correction_false_alarms_are_rare_over_all_comparisons():
+    rng = np.random.default_rng(5)
+    alarms = alone = 0
+    for _ in range(400):
+        p = [float(stats.ttest_1samp(rng.normal(size=10), 0.0).pvalue) for _ in range(9)]
+        alarms += min(holm(p)) < 0.05
+        alone += min(p) < 0.05
+    assert alarms / 400 < 0.05 + 3 * (0.05 * 0.95 / 400) ** 0.5
+    assert alone / 400 > 0.25, "which is what the correction is for"

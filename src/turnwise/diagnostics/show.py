@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from turnwise.diagnostics.arms import arm_table
 from turnwise.diagnostics.compare import Comparison
 from turnwise.diagnostics.runs import Run
-from turnwise.diagnostics.statistics import contrast
+from turnwise.diagnostics.statistics import contrast, holm
 from turnwise.diagnostics.study import Study, finished, results, slug
 from turnwise.errors import RunError
 from turnwise.tables import as_markdown
@@ -18,6 +18,10 @@ from turnwise.train.folder import write_text
 
 COLORS = ("#1f4e79", "#b3541e")
 EVERY_COLOR = ("#1f4e79", "#b3541e", "#3b7d4f", "#7a4f9a", "#8a6d1d", "#2a8a8a", "#a23b5a", "#555555", "#6f8f2f")
+HOLM = (
+    'Each interval has its own 5 %; "p, Holm" is below 0.05 where a difference stands when all of these comparisons count. The verdicts are about '
+    "each by itself."
+)
 ARMS = "Held-out success of each arm, before and after: means over its finished runs, 95 % over runs, and after by task type."
 
 
@@ -33,14 +37,21 @@ def page(comparison: Comparison) -> str:
 
 
 def table(comparisons: Sequence[Comparison]) -> str:
-    """A line a comparison."""
-    lines: list[Sequence[str]] = [("A", "B", "unit", "runs", "success of A", "of B", "A - B", "P(A beats B)", "")]
-    for c in comparisons:
+    """A line a comparison; if there are several, with p-values that count them all."""
+    several = ("p, Holm",) * (len(comparisons) > 1)
+    lines: list[Sequence[str]] = [
+        ("A", "B", "unit", "runs", "success of A", "of B", "A - B", "P(A beats B)", "", *several)
+    ]
+    for c, p in zip(comparisons, holm([c.difference.p for c in comparisons]), strict=True):
         size = str(c.runs[0]) if c.runs[0] == c.runs[1] else f"{c.runs[0]}, {c.runs[1]}"
         shown = "shown" if c.difference.shown else "not shown"
         lines.append((*c.names, c.unit, size, f"{c.success[0]:.3f}", f"{c.success[1]:.3f}", c.difference.text(sign=True),
-                      c.wins.text(2), shown))  # fmt: skip
+                      c.wins.text(2), shown, *([_p_text(p)] * len(several))))  # fmt: skip
     return as_markdown(lines)
+
+
+def _p_text(p: float) -> str:
+    return "-" if math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def _details(c: Comparison) -> list[str]:
@@ -172,7 +183,7 @@ def write_study(study: Study) -> tuple[Path, str] | None:
             write(study.folder / "comparisons", stem, page(c), figure(c))
         if mine:
             verdicts = "\n".join(f"* {c.names[0]} against {c.names[1]}: {c.verdict}" for c in mine)
-            parts += [f"## {recipe.stem}", table(mine), verdicts]
+            parts += [f"## {recipe.stem}", table(mine), *[HOLM] * (len(mine) > 1), verdicts]
         parts += [ARMS, as_markdown(arm_table(arms[recipe]))]
     text = "\n\n".join([*parts, *filter(None, [study.config.notes.strip()])]) + "\n"
     return write(study.folder, "study", text, forest([comparison for _, comparison in found])), text

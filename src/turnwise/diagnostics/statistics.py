@@ -17,11 +17,19 @@ DRAWS = 10_000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Interval:
-    """An estimate and its 95 % interval; infinite ends where the data say nothing about the spread."""
+    """An estimate and its 95 % interval; infinite ends where the data say nothing about the spread.
+
+    Attributes:
+        value: The estimate.
+        low: Lower end.
+        high: Upper end.
+        p: Of Student's two-sided test that the truth is zero; not a number where none was made.
+    """
 
     value: float
     low: float
     high: float
+    p: float = math.nan
 
     @property
     def shown(self) -> bool:
@@ -70,7 +78,23 @@ def contrast(samples: Sequence[np.ndarray], weights: Sequence[float], *, draws: 
     tail = float(stats.norm.cdf(-quantile))
     low, high = np.quantile(deviation, [tail, 1 - tail])
     student = quantile * math.sqrt(variance)
-    return Interval(value, value + min(float(low), -student), value + max(float(high), student))
+    p = float(2 * stats.t.sf(abs(value) / math.sqrt(variance), freedom))
+    return Interval(value, value + min(float(low), -student), value + max(float(high), student), p)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjust the p-values of several comparisons so that 0.05 is the chance of one false alarm or more among all (Holm, 1979).
+
+        adjusted p of the k-th smallest of m = max over j <= k of min(1, (m - j + 1) p_j)
+
+    Where there is no p-value, none is returned, and it counts as one of the m.
+    """
+    order = sorted(range(len(p_values)), key=lambda place: (math.isnan(p_values[place]), p_values[place]))
+    adjusted, largest = [math.nan] * len(p_values), 0.0
+    for rank, place in enumerate(order):
+        if not math.isnan(p_values[place]):
+            adjusted[place] = largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
+    return adjusted
 
 
 def win_probability(differences: np.ndarray) -> Interval:
