@@ -34,6 +34,6 @@ def _by_type(run: Run) -> dict[str, float]:
     """Success after the last step by task type; empty where the world has none."""
     wins: dict[str, list[float]] = defaultdict(list)
     for row in outcomes(run, last_step(run, None), None).values():
-        if row.get("task_type") and row["success"] is not None:
+        if row.get("task_type"):
             wins[row["task_type"]].append(row["success"])
     return {kind: float(np.mean(values)) for kind, values in wins.items()}
