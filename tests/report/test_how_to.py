@@ -8,7 +8,7 @@ import pytest
 from tests.report.synthetic import write_run
 
 from turnwise import cli
-from turnwise.report import command
+from turnwise.report import live
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/report.md").read_text()
 BLOCKS = re.findall(r"^```bash\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
@@ -21,7 +21,7 @@ def test_a_command_runs(arguments, tmp_path, monkeypatch):
     for name in ("aem", "grpo"):
         write_run(Path("runs") / name, steps=1)
     served: list[list[Path]] = []
-    monkeypatch.setattr(command, "serve_report", lambda runs, *_, **__: served.append(runs))
+    monkeypatch.setattr(live, "serve_report", lambda runs, *_, **__: served.append(runs))
     assert cli.main(arguments) == 0
     if "--live" in arguments:
         assert served == [[Path("runs/aem")]]
