@@ -172,7 +172,8 @@ def write_study(study: Study) -> tuple[Path, str] | None:
 
     None if no comparison has a finished run on both sides.
     """
-    arms, found = finished(study), results(study)
+    arms = finished(study)
+    found = results(study, arms)
     if not found:
         return None
     parts = [f"# {study.name}"]

@@ -212,11 +212,11 @@ def finished(study: Study) -> dict[Path, dict[str, list[Run]]]:
     return found
 
 
-def results(study: Study) -> list[tuple[Path, Comparison]]:
-    """The study's comparisons by recipe, of the pairs that are finished."""
+def results(study: Study, arms: dict[Path, dict[str, list[Run]]] | None = None) -> list[tuple[Path, Comparison]]:
+    """The study's comparisons by recipe, of the pairs that are finished; `arms` are those of `finished`, where they are at hand."""
     return [
         (recipe, compare(arms[a], arms[b], names=(a, b)))
-        for recipe, arms in finished(study).items()
+        for recipe, arms in (finished(study) if arms is None else arms).items()
         for a, b in study.config.compare
         if a in arms and b in arms
     ]
