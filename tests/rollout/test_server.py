@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 from tests.rollout.fake_vllm import GENERATE, FakeVllm
 from tests.rollout.models import (
+    GREEDY,
     STOPS,
     TOLERANCE,
     VOCABULARY,
@@ -27,8 +28,6 @@ from turnwise.errors import ConfigError, EngineFault, EngineLost, TurnwiseError
 from turnwise.rollout.connection import check_server
 from turnwise.rollout.engine import Sampling
 from turnwise.rollout.server import ServerEngine
-
-GREEDY = Sampling(max_new_tokens=6, stop_ids=STOPS, temperature=0.0)
 
 
 @pytest.fixture
