@@ -58,7 +58,7 @@ def test_a_tracker_gets_every_record_and_is_closed(tmp_path, monkeypatch):
         starts.append(start)
         return [tracker]
 
-    monkeypatch.setattr("turnwise.train.loop.open_trackers", opened)
+    monkeypatch.setattr("turnwise.train.prepare.open_trackers", opened)
     folder = train(small_config(tmp_path))
     assert tracker.seen == folder.metrics()
     assert tracker.closed

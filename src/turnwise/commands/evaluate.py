@@ -64,7 +64,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
     from turnwise.train.display import ConsoleDisplay, describe
     from turnwise.train.evaluate import evaluate, panel
-    from turnwise.train.loop import use_device
+    from turnwise.train.prepare import use_device
     from turnwise.train.scores import as_table, evaluation_record, rows_by_type, write_evaluation
 
     check_engine(config)
