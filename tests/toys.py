@@ -121,6 +121,9 @@ class ScriptedEngine:
         await asyncio.sleep(0)
         return Generation(ids, [-0.5] * len(ids), ids[-1] not in sampling.stop_ids)
 
+    async def update_weights(self) -> None:
+        """There are none."""
+
     def close(self, conversations: Sequence[int] | None = None) -> None:
         self.closed.append(None if conversations is None else list(conversations))
         for conversation in list(self._turns) if conversations is None else conversations:

@@ -1,9 +1,10 @@
 """Held-out evaluation: the same tasks each time, and an honest interval."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
-from tests.toys import Broken, Colors, ScriptedEngine, color_policy
+from tests.toys import Broken, Colors, ScriptedEngine, color_policy, small_config
 
 from turnwise.environments.suites import Seeded
 from turnwise.train.display import describe
@@ -49,12 +50,12 @@ def test_the_interval_holds_the_share_where_rounding_is_against_it():
         assert wilson_interval(0, trials)[0] == 0.0
 
 
+CONFIG = small_config(Path("runs"), environment={"eval_split": "valid"}, evaluate={"temperature": 0.3})
+
+
 def report(suite, respond, episodes: int = 8, **more):
     engine = ScriptedEngine(respond)
-    return (
-        *evaluate(POLICY, engine, suite, split="valid", episodes=episodes, temperature=0.3, max_new_tokens=3, **more),
-        engine,
-    )
+    return (*evaluate(engine, POLICY, suite, CONFIG, episodes=episodes, **more), engine)
 
 
 def word(text: str) -> list[int]:

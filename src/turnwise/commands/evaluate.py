@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.commands.common import count, quiet
-from turnwise.config import override_config
+from turnwise.config import Config, override_config
 from turnwise.errors import ConfigError
 from turnwise.tables import as_text
 
@@ -39,24 +39,12 @@ class _ListPanels(argparse.Action):
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    from turnwise.environments.panels import check_tasks, find_panel, on_panel, task_digest
     from turnwise.train.folder import RunFolder
 
     folder, config = RunFolder.open(options.run_folder)
-    overrides = []
-    if options.panel:
-        given = [name for name in ("split", "environment", "episodes", "seeds") if getattr(options, name)]
-        if given:
-            raise ConfigError(f"--panel {options.panel} fixes what --{given[0]} would change: leave one of them out")
-        config = on_panel(config, options.panel, options.overrides)
-    if options.environment:
-        overrides += [f"environment.name={options.environment}"]
-        if options.environment != config.environment.name:
-            overrides += ["environment.options={}"]
-    if options.split:
-        overrides += [f"environment.eval_split={options.split}"]
-    config = override_config(config, [*overrides, *options.overrides])
+    config = _asked(config, options)
     quiet()
+    from turnwise.environments.panels import check_tasks, find_panel, task_digest
     from turnwise.environments.suites import make_suite
     from turnwise.rollout.collect import blocking
     from turnwise.rollout.engines import check_engine, make_engine
@@ -69,16 +57,17 @@ def _evaluate(options: argparse.Namespace) -> int:
 
     check_engine(config)
     suite = make_suite(config.environment)
-    split, found = config.environment.eval_split, suite.tasks(config.environment.eval_split)
-    episodes, seeds = options.episodes or config.evaluate.final_episodes, range(options.seeds or 1)
+    found = suite.tasks(config.environment.eval_split)
     if options.panel:
-        episodes, seeds = find_panel(options.panel).episodes or len(found), find_panel(options.panel).seeds
+        fixed = find_panel(options.panel)
+        name, episodes, seeds = options.panel, fixed.episodes or len(found), fixed.seeds
+    else:
+        episodes, seeds = options.episodes or config.evaluate.final_episodes, range(options.seeds or 1)
+        name = f"own-{config.environment.name}-{config.environment.eval_split}-{episodes}"
     tasks = [suite.task_name(task) for task in panel(found, episodes)]
     if options.panel:
         check_tasks(options.panel, tasks)
-    name = options.panel or f"own-{config.environment.name}-{split}-{episodes}"
-    worlds = make_worlds(suite, config.environment)
-    device = use_device(config)
+    worlds, device = make_worlds(suite, config.environment), use_device(config)
     step, policy, _ = load_checkpoint(checkpoint_at(folder, options.step))
     policy.model.to(device)  # pyright: ignore[reportArgumentType]
     engine = make_engine(config, policy)
@@ -87,18 +76,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     with ConsoleDisplay() as display:
         for seed in seeds:
             metrics, trajectories = evaluate(
-                policy,
-                engine,
-                suite,
-                split=split,
-                episodes=episodes,
-                temperature=config.evaluate.temperature,
-                max_new_tokens=config.rollout.max_new_tokens,
-                stop=config.rollout.stop,
-                window=config.rollout.remembered,
-                seed=seed,
-                worlds=worlds,
-                on_turn=display.turn,
+                engine, policy, suite, config, episodes=episodes, seed=seed, worlds=worlds, on_turn=display.turn
             )
             display.console.print(f"step {step}, seed {seed}: {describe(metrics)}", highlight=False, soft_wrap=True)
             results.append({"step": step, "seed": seed, "panel": name, "tasks": task_digest(tasks), **metrics})
@@ -110,3 +88,22 @@ def _evaluate(options: argparse.Namespace) -> int:
         display.console.print(f"table: {written}", highlight=False, soft_wrap=True)
     print(json.dumps(results, indent=2))
     return 0
+
+
+def _asked(config: Config, options: argparse.Namespace) -> Config:
+    """A run's configuration with what the command line says to do otherwise."""
+    from turnwise.environments.panels import on_panel
+
+    overrides = []
+    if options.panel:
+        given = [name for name in ("split", "environment", "episodes", "seeds") if getattr(options, name)]
+        if given:
+            raise ConfigError(f"--panel {options.panel} fixes what --{given[0]} would change: leave one of them out")
+        config = on_panel(config, options.panel, options.overrides)
+    if options.environment:
+        overrides += [f"environment.name={options.environment}"]
+        if options.environment != config.environment.name:
+            overrides += ["environment.options={}"]
+    if options.split:
+        overrides += [f"environment.eval_split={options.split}"]
+    return override_config(config, [*overrides, *options.overrides])

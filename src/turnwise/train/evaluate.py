@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from turnwise.config import Config
 from turnwise.environments.base import Task
 from turnwise.environments.suites import Suite
 from turnwise.policy import Policy
@@ -23,21 +24,27 @@ def panel(tasks: Sequence[Task], episodes: int) -> list[Task]:
 
 
 def evaluate(
-    policy: Policy,
     engine: Engine,
+    policy: Policy,
     suite: Suite,
+    config: Config,
     *,
-    split: str,
     episodes: int,
-    temperature: float,
-    max_new_tokens: int,
-    stop: tuple[str, ...] = (),
-    window: int | None = None,
     seed: int = 0,
     worlds: Worlds | None = None,
     on_turn: Callable[[int, int], None] | None = None,
 ) -> tuple[dict[str, float], list[Trajectory]]:
-    """Play a panel once and report; without `worlds`, in this process.
+    """Play a panel of the held-out split once and report; without `worlds`, in this process.
+
+    Args:
+        engine: Generates the responses.
+        policy: Its format and the length of its context.
+        suite: Where the tasks are.
+        config: Which split, and how it is played.
+        episodes: Tasks of the panel.
+        seed: Of the sampling.
+        worlds: Where they are played.
+        on_turn: Told after every turn how many episodes are live, of how many.
 
     Returns:
         Metrics and the trajectories. Metrics: `success` with `success_low` and `success_high` (95 % Wilson interval), `turns`,
@@ -45,21 +52,22 @@ def evaluate(
         for every task type that the world names, and where rewards take more than two values their mean, `reward`, with
         `reward_low` and `reward_high` (95 % normal interval).
     """
+    settings = config.rollout
     played = collect(
         engine,
-        panel(suite.tasks(split), episodes),
+        panel(suite.tasks(config.environment.eval_split), episodes),
         worlds or InProcessWorlds(suite.environment),
         policy.format,
         group_size=1,
         sampling=Sampling(
-            max_new_tokens=max_new_tokens,
+            max_new_tokens=settings.max_new_tokens,
             stop_ids=(policy.format.stop_id,),
-            stop=stop,
-            temperature=temperature,
+            stop=settings.stop,
+            temperature=config.evaluate.temperature,
             seed=seed,
         ),
         max_context=policy.max_context,
-        window=window,
+        window=settings.remembered,
         task_name=suite.task_name,
         on_turn=on_turn,
     )

@@ -76,18 +76,14 @@ class Training:
 
     def evaluate(self) -> None:
         """Play the held-out panel, whole before the first step and after the last, and record it."""
-        config, settings = self.config, self.config.evaluate
+        config, whole = self.config, self.step in (0, self.config.run.steps)
         start = time.perf_counter()
         metrics, trajectories = evaluate(
-            self.policy,
             self.engine,
+            self.policy,
             self.suite,
-            split=config.environment.eval_split,
-            episodes=settings.final_episodes if self.step in (0, config.run.steps) else settings.episodes,
-            temperature=settings.temperature,
-            max_new_tokens=config.rollout.max_new_tokens,
-            stop=config.rollout.stop,
-            window=config.rollout.remembered,
+            config,
+            episodes=config.evaluate.final_episodes if whole else config.evaluate.episodes,
             worlds=self.worlds,
             on_turn=self.display.turn,
         )
