@@ -171,53 +171,37 @@ def padded_batch(
         ids = np.zeros(mask.shape, dtype=np.int64)
         ids[mask == 1] = as_whole("turn_ids", turn_ids, mask.shape, mask == 1)
     responses = responses or find_responses(mask, by_run=row == "trajectory", ids=ids)
-    row_R = responses.row_R
-    if not len(row_R):
+    if not len(responses.row_R):
         raise IntegrationError(f"response_mask is 0 in all {len(mask)} rows; it must be 1 at generated tokens")
-    first_R = np.flatnonzero(np.diff(row_R, prepend=-1))
-    real, counts = row_R[first_R], np.diff(first_R, append=len(row_R))  # rows with a response, and how many each has
-    place_R = np.repeat(np.arange(len(real)), counts)  # of the row of each response, in `real`
-    reward = as_numbers("rewards", rewards, mask.shape, real)
+    rows = _Rows(responses)
     given = {**(columns or {}), **({} if entropies is None else {"entropy": entropies})}
-    tables = {name: as_column(name, column, mask.shape, real) for name, column in given.items()}
+    tables = {name: as_column(name, column, mask.shape, rows.real) for name, column in given.items()}
     if row == "trajectory" and entropies is not None and tables["entropy"].ndim == 1:
         raise IntegrationError('entropies has shape [rows], but with row="trajectory" it must be [rows, length]')
-    own = {
-        name: np.fromiter(column, dtype=object, count=len(column)) for name, column in (response_columns or {}).items()
-    }
-    for name, column in own.items():
-        if len(column) != len(row_R):
-            raise IntegrationError(f"response_columns[{name!r}] has {len(column)} values for {len(row_R)} responses")
-    reward_R = _rewards(reward, mask, responses, strays_to_last) + own.pop("reward", np.zeros(1)).astype(np.float64)
+    own = _by_response(response_columns or {}, len(responses.row_R))
+    reward_R = _rewards(as_numbers("rewards", rewards, mask.shape, rows.real), mask, responses, strays_to_last)
+    reward_R = reward_R + own.pop("reward", np.zeros(1)).astype(np.float64)
     columns_R = {**own, **{name: _of_responses(name, table, responses) for name, table in tables.items()}}
 
-    trajectory_codes = real if trajectory is None else as_codes("trajectory", trajectory, len(mask), real)
-    group_codes = as_codes("group", group, len(mask), real)
-    source_R, kept = np.arange(len(row_R)), np.arange(len(real))
-    unit = trajectory_codes  # what a row is: equal in copies, growing with the turns of a trajectory
+    group_codes = as_codes("group", group, len(mask), rows.real)
+    trajectory_codes = unit = rows.real  # unit: what a row is, equal in copies, growing with the turns of a trajectory
+    original, source_R = np.arange(len(rows.real)), np.arange(len(rows.row_R))
     if trajectory is not None:
-        _check_one_group(trajectory_codes, group_codes, real)
+        trajectory_codes = unit = as_codes("trajectory", trajectory, len(mask), rows.real)
+        _check_one_group(trajectory_codes, group_codes, rows.real)
         if row == "turn":
-            number = np.arange(len(real)) if turn is None else as_whole("turn", turn, mask.shape[:1], real)
+            number = original if turn is None else as_whole("turn", turn, mask.shape[:1], rows.real)
             rank = np.unique(number, return_inverse=True)[1].reshape(-1)
             unit = trajectory_codes * (int(rank.max()) + 1) + rank
-        _, first, copy_of = np.unique(unit, return_index=True, return_inverse=True)
-        original = first[copy_of.reshape(-1)]  # of which row each real row is a copy, both as places in `real`
-        copies = np.flatnonzero(original != np.arange(len(real)))
-        for name, table in {"response_mask": mask, **({} if ids is None else {"turn_ids": ids})}.items():
-            _check_copies(
-                name, real[copies], real[original[copies]], table[real[copies]], table[real[original[copies]]]
-            )
-        source_R = first_R[original][place_R] + source_R - first_R[place_R]
-        for name, column in {"rewards": reward_R, **columns_R}.items():
-            _check_copies(name, row_R, row_R[source_R], column, column[source_R])
-        kept = np.flatnonzero(original == np.arange(len(real)))
+        original = rows.originals(unit, {"response_mask": mask, **({} if ids is None else {"turn_ids": ids})})
+        source_R = rows.sources(original, {"rewards": reward_R, **columns_R})
 
+    kept = np.flatnonzero(original == np.arange(len(original)))
     kept = kept[np.lexsort((unit[kept], group_codes[kept]))]
-    order = np.repeat(first_R[kept], counts[kept]) + Segments.from_lengths(counts[kept]).positions
-    trajectories = Segments.from_sorted_ids(trajectory_codes[place_R[order]])
+    order = np.repeat(rows.first_R[kept], rows.counts[kept]) + Segments.from_lengths(rows.counts[kept]).positions
+    trajectories = Segments.from_sorted_ids(trajectory_codes[rows.place_R[order]])
     batch = Batch(
-        Segments.from_sorted_ids(trajectories.first(group_codes[place_R[order]])),
+        Segments.from_sorted_ids(trajectories.first(group_codes[rows.place_R[order]])),
         trajectories,
         reward_R[order],
         {name: column[order] for name, column in columns_R.items()},
@@ -225,6 +209,50 @@ def padded_batch(
         _order=order,
     )
     return PaddedBatch(batch, order, responses, source_R, (response_mask, rewards))
+
+
+class _Rows:
+    """The rows that are no padding, and which of them are copies of others.
+
+    Attributes:
+        real: Their numbers in the table.
+        first_R: First response of each.
+        counts: How many responses each has.
+        row_R: Row of each response, in the table.
+        place_R: The same as a place in `real`.
+    """
+
+    def __init__(self, responses: Stretches):
+        self.row_R = responses.row_R
+        self.first_R = np.flatnonzero(np.diff(self.row_R, prepend=-1))
+        self.real = self.row_R[self.first_R]
+        self.counts = np.diff(self.first_R, append=len(self.row_R))
+        self.place_R = np.repeat(np.arange(len(self.real)), self.counts)
+
+    def originals(self, unit: np.ndarray, tables: Mapping[str, np.ndarray]) -> np.ndarray:
+        """For each row the first one of its unit, both as places in `real`; copies must agree in the tables."""
+        _, first, copy_of = np.unique(unit, return_index=True, return_inverse=True)
+        original = first[copy_of.reshape(-1)]
+        copies = np.flatnonzero(original != np.arange(len(original)))
+        row, source = self.real[copies], self.real[original[copies]]
+        for name, table in tables.items():
+            _check_copies(name, row, source, table[row], table[source])
+        return original
+
+    def sources(self, original: np.ndarray, columns_R: Mapping[str, np.ndarray]) -> np.ndarray:
+        """For each response the one that it is a copy of, itself where it is none; copies must agree in the columns."""
+        within_R = np.arange(len(self.row_R)) - self.first_R[self.place_R]
+        source_R = self.first_R[original][self.place_R] + within_R
+        for name, column in columns_R.items():
+            _check_copies(name, self.row_R, self.row_R[source_R], column, column[source_R])
+        return source_R
+
+
+def _by_response(columns: Mapping[str, Sequence[Any]], num_responses: int) -> dict[str, np.ndarray]:
+    for name, column in columns.items():
+        if len(column) != num_responses:
+            raise IntegrationError(f"response_columns[{name!r}] has {len(column)} values for {num_responses} responses")
+    return {name: np.fromiter(column, dtype=object, count=len(column)) for name, column in columns.items()}
 
 
 def split_responses(mask: np.ndarray) -> tuple[Segments, np.ndarray]:
