@@ -195,7 +195,8 @@ def test_numbers_of_episodes_and_seeds_are_positive(finished, capsys, option, va
     ("arguments", "expected"),
     [
         ([], "the following arguments are required: COMMAND"),
-        (["trian"], "invalid choice: 'trian'"),
+        (["trian"], "invalid choice: 'trian'. Did you mean 'train'?"),
+        (["analyse", "dynamic", "a"], "invalid choice: 'dynamic'. Did you mean 'dynamics'?"),
         (["methods", "more"], "unrecognized arguments: more"),
         (["train", "tiny.toml", "--resum"], "expected one argument"),
         (["config", "tiny.toml", "--verbose"], "unrecognized arguments: --verbose"),

@@ -118,6 +118,12 @@ def test_a_missing_recipe_names_one_that_is_there(recipe):
         load_config(recipe.parent)
 
 
+def test_a_run_in_place_of_a_recipe_is_told_how_to_go_on(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"is a run, not a recipe; `turnwise train --resume .*` goes on with it"):
+        load_config(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("overrides", "name"),
     [

@@ -24,10 +24,10 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from turnwise.commands import analyse, compare, evaluate, methods, recredit, report, swe_tasks, train, verl, worlds
-from turnwise.errors import TurnwiseError
+from turnwise.errors import TurnwiseError, did_you_mean
 
 OF_TRAINING = ("torch", "transformers", "tokenizers", "safetensors", "pyarrow", "rich", "matplotlib", "httpx2", "scipy")
 """Packages of the extra `train`."""
@@ -73,6 +73,13 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"turnwise: {message}; see `{self.prog} --help`\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """As argparse, which has suggestions only from Python 3.14 on."""
+        if action.choices is not None and value not in action.choices:
+            raise argparse.ArgumentError(
+                action, f"invalid choice: {value!r}.{did_you_mean(str(value), map(str, action.choices))}"
+            )
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

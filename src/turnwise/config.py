@@ -90,6 +90,10 @@ def load_config(recipe: Path | None, overrides: Sequence[str] = ()) -> Config:
         try:
             data = tomllib.loads(recipe.read_text(encoding="utf-8"))
         except OSError as error:
+            if (recipe / "config.json").is_file():
+                raise ConfigError(
+                    f"{recipe} is a run, not a recipe; `turnwise train --resume {recipe}` goes on with it"
+                ) from None
             near = did_you_mean(recipe.name, [path.name for path in recipe.parent.glob("*.toml")])
             raise ConfigError(f"cannot read the recipe {recipe}: {error.strerror}.{near}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -181,6 +181,8 @@ def test_a_page_has_every_part(luck):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
+        (["a"], "`turnwise compare A... -- B...`"),
+        (["a", "--", "b", "a/a-0"], "is on both sides"),
         (["a", "--", "d"], "d is neither a run folder nor a folder of runs"),
         (["a", "--", "bb"], "Did you mean 'b'?"),
         (["a", "a/a-0", "--", "b"], "is given twice"),
@@ -207,15 +209,11 @@ def test_a_mistake_is_one_line(arguments, expected, luck, tmp_path, monkeypatch,
     assert not (tmp_path / "comparison").exists()
 
 
-def test_the_other_side_is_needed(capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main(["compare", "a"])
-    assert "--against" in capsys.readouterr().err
-
-
 def test_no_finished_run_is_said(tmp_path):
-    run = made_run(tmp_path / "a", 0, [], curve={})
-    run.folder.metrics_path.write_text('{"step": 0, "eval/success": 0.1}\n')
-    again = find_runs([run.folder.path])
+    sides = []
+    for side in "ab":
+        run = made_run(tmp_path / side, 0, [], curve={})
+        run.folder.metrics_path.write_text('{"step": 0, "eval/success": 0.1}\n')
+        sides.append(find_runs([run.folder.path]))
     with pytest.raises(RunError, match="no run of A is finished"):
-        compare(again, again)
+        compare(*sides)

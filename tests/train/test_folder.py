@@ -46,6 +46,12 @@ def test_what_is_no_run_is_said_so(tmp_path, content):
         RunFolder.open(tmp_path)
 
 
+def test_a_run_that_is_not_there_names_one_that_is(tmp_path):
+    RunFolder.create(small_config(tmp_path, run={"name": "mine"}))
+    with pytest.raises(RunError, match=r"mime is no run folder: .* Did you mean 'mine'\?"):
+        RunFolder.open(tmp_path / "mime")
+
+
 def test_metrics_are_read_back_without_a_cut_off_last_line(tmp_path):
     folder = RunFolder.create(small_config(tmp_path))
     assert folder.metrics() == []

@@ -6,16 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.commands.common import add_out, count, say_written
-from turnwise.errors import RunError
+from turnwise.errors import ConfigError, RunError
 
 
 def add(commands: Any) -> None:
     """Add the commands."""
     compare = commands.add_parser("compare", help="is A better than B? Paired by seed and task, with intervals")
     compare.add_argument("runs", nargs="+", type=Path, metavar="A", help="run folders, or folders of runs")
-    compare.add_argument(
-        "--against", nargs="+", type=Path, required=True, metavar="B", help="the baseline; `--` for short"
-    )
+    compare.add_argument("--against", nargs="+", type=Path, metavar="B", help="the baseline; `--` for short")
     compare.add_argument("--step", type=int, help="compare after this step; default: the last of each run")
     compare.add_argument("--panel", help="use the results of `turnwise eval --panel NAME`")
     compare.add_argument("--level", type=float, help="success whose cost in trajectories is compared")
@@ -35,6 +33,8 @@ def _compare(options: argparse.Namespace) -> int:
     from turnwise.diagnostics.runs import find_runs
     from turnwise.diagnostics.show import figure, page, write
 
+    if not options.against:
+        raise ConfigError("compare needs a baseline: `turnwise compare A... -- B...`")
     made = compare(
         find_runs(options.runs), find_runs(options.against), step=options.step, panel=options.panel, level=options.level
     )

@@ -133,6 +133,8 @@ def compare(a: Sequence[Run], b: Sequence[Run], *, names: tuple[str, str] | None
     Raises:
         RunError: Nothing can be compared: other worlds, no episode in common, no finished run.
     """
+    if both := {run.folder.path.resolve() for run in a} & {run.folder.path.resolve() for run in b}:
+        raise RunError(f"{min(both)} is on both sides; a run cannot be compared with itself")
     notes: list[str] = []
     sides = [_counted(side, name, step, notes) for side, name in ((a, "A"), (b, "B"))]
     names = names or _names(*sides)

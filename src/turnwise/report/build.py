@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from turnwise.errors import RunError, did_you_mean
 from turnwise.report.chunks import turns_table, write_table, write_value
 from turnwise.report.credit import OtherMethods, base_advantage
 from turnwise.report.pieces import Pieces
@@ -65,7 +64,7 @@ class _Run:
     """One run of the page."""
 
     def __init__(self, path: Path, folder: Path, label: str, methods: Sequence[str]):
-        self.run, self.config = open_run(path)
+        self.run, self.config = RunFolder.open(path)
         self.folder, self.label, self._methods = folder, label, methods
         self._start()
 
@@ -134,19 +133,6 @@ class _Run:
             "methods": self.others.names,
             "shade": "entropy" if self._token_entropy else "surprisal",
         }
-
-
-def open_run(path: Path) -> tuple[RunFolder, Any]:
-    """Open a run folder, and suggest another one when it is none.
-
-    Raises:
-        RunError: It is no run folder.
-    """
-    if not (path / "config.json").is_file():
-        beside = [other.parent.name for other in path.absolute().parent.glob("*/config.json")]
-        problem = "is no run folder: it has no config.json" if path.exists() else "does not exist"
-        raise RunError(f"{path} {problem}.{did_you_mean(path.name, beside)}")
-    return RunFolder.open(path)
 
 
 def _stamp(path: Path) -> tuple[int, int]:

@@ -22,7 +22,7 @@ from typing import Any
 
 from turnwise.cache import held
 from turnwise.config import Config, parse_config
-from turnwise.errors import ConfigError, RunError
+from turnwise.errors import ConfigError, RunError, did_you_mean
 from turnwise.rollout.record import FORMAT, check_format
 from turnwise.train.trackers import Tracker
 
@@ -90,7 +90,9 @@ class RunFolder:
             check_format(path, data.get("format", 1))
             return cls(path), parse_config(data["config"])
         except OSError as error:
-            raise RunError(f"{path} is no run folder: cannot read config.json ({error.strerror})") from None
+            beside = [other.parent.name for other in path.absolute().parent.glob("*/config.json")]
+            near = did_you_mean(path.name, beside) if path.name else ""
+            raise RunError(f"{path} is no run folder: cannot read config.json ({error.strerror}).{near}") from None
         except (json.JSONDecodeError, KeyError, TypeError, AttributeError, ConfigError) as error:
             raise RunError(f"{path / 'config.json'} is damaged: {error}") from None
 
