@@ -10,9 +10,9 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from turnwise.config import ModelConfig
 from turnwise.errors import ConfigError, DataError
 from turnwise.rollout.format import Format
+from turnwise.settings import ModelConfig
 
 SETTINGS = "policy.json"
 """File beside the model: the format and the longest conversation."""

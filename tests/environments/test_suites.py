@@ -7,7 +7,10 @@ import pytest
 from tests.toys import COLORS, Colors
 
 from turnwise.config import EnvironmentConfig
-from turnwise.environments.suites import SUITES, Demonstrated, Household, Seeded, import_factory, make_suite
+from turnwise.environments.alfworld.suite import Household
+from turnwise.environments.base import Demonstrated
+from turnwise.environments.needs import import_factory
+from turnwise.environments.suites import SUITES, Seeded, make_suite
 from turnwise.errors import ConfigError, DataError
 
 TINY = {"size": "tiny", "num_train": 6, "num_valid": 4}

@@ -5,7 +5,8 @@ import pytest
 import torch
 from tests.toys import COLORS, Colors, small_config
 
-from turnwise.environments.suites import Demonstrated, Seeded, make_suite
+from turnwise.environments.base import Demonstrated
+from turnwise.environments.suites import Seeded, make_suite
 from turnwise.errors import ConfigError, TurnwiseError
 from turnwise.tiny import tiny_policy
 from turnwise.train import warmstart

@@ -2,7 +2,8 @@ import random
 
 from turnwise.environments.alfworld.engine import Engine
 from turnwise.environments.alfworld.generate import SIZES, generate_game
-from turnwise.environments.alfworld.vocabulary import MAX_NUMBER, split_words, words
+from turnwise.environments.alfworld.vocabulary import MAX_NUMBER, words
+from turnwise.environments.words import split_words
 
 BUSY = ("take", "open", "slice", "heat", "clean", "cool", "use", "examine")
 

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from turnwise.config import EnvironmentConfig
-from turnwise.environments.alfworld.vocabulary import split_words
 from turnwise.environments.check import check_environment
 from turnwise.environments.grids.base import Map
 from turnwise.environments.grids.rooms import random_room, read_map
 from turnwise.environments.grids.sokoban import SokobanEnvironment
 from turnwise.environments.suites import make_suite
+from turnwise.environments.words import split_words
 from turnwise.errors import ConfigError, EnvironmentFault
 
 pytest.importorskip("gymnasium", reason="the extra 'gymnasium' is not installed")

@@ -7,12 +7,12 @@ import pytest
 from tests.environments.search_qa.conftest import QUESTIONS, suite, world
 
 from turnwise.config import EnvironmentConfig
-from turnwise.environments.alfworld.vocabulary import split_words
 from turnwise.environments.check import check_environment
 from turnwise.environments.search_qa.files import load_corpus, load_questions
 from turnwise.environments.search_qa.retrieval import Bm25
 from turnwise.environments.search_qa.suite import SearchQa
 from turnwise.environments.suites import make_suite
+from turnwise.environments.words import split_words
 from turnwise.errors import ConfigError
 
 

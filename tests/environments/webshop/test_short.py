@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from tests.environments.webshop.conftest import item, write
 
-from turnwise.environments.alfworld.vocabulary import split_words
 from turnwise.environments.webshop.buyer import Buyer, stumble
 from turnwise.environments.webshop.environment import WebshopEnvironment
 from turnwise.environments.webshop.shop import Visit, load_shop
 from turnwise.environments.webshop.short import respaced
 from turnwise.environments.webshop.vocabulary import words
+from turnwise.environments.words import split_words
 from turnwise.tiny import word_tokenizer
 
 TARGETS = ["buy now", "< prev", "b0kettle01", "x-large", "black | white", "3 l"]

@@ -8,11 +8,12 @@ import pytest
 from tests.environments.webshop.conftest import NOTES, item, write
 
 from turnwise.config import EnvironmentConfig
-from turnwise.environments.alfworld.vocabulary import split_words
 from turnwise.environments.check import check_environment
-from turnwise.environments.suites import Webshop, make_suite
+from turnwise.environments.suites import make_suite
 from turnwise.environments.webshop.buyer import Buyer, stumble
 from turnwise.environments.webshop.shop import Visit, load_shop
+from turnwise.environments.webshop.suite import Webshop
+from turnwise.environments.words import split_words
 from turnwise.errors import ConfigError, DataError
 from turnwise.tiny import word_tokenizer
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from turnwise.config import EnvironmentConfig
 from turnwise.environments.base import Environment, Step, Task
-from turnwise.environments.needs import needed
+from turnwise.environments.needs import import_factory, needed
 from turnwise.environments.splits import split_seeds
 from turnwise.errors import ConfigError, EnvironmentFault, did_you_mean
 
@@ -245,6 +245,4 @@ def _render(name: str) -> Render:
         raise ConfigError(
             f"environment.options.render={name!r}.{did_you_mean(name, RENDERS)} Your own is 'module:function'"
         )
-    from turnwise.environments.suites import import_factory  # it imports this module
-
     return import_factory(name)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from turnwise.environments.adapters.tool_calls import read_tool_calls
+from turnwise.environments.needs import import_factory
 from turnwise.errors import ConfigError, did_you_mean
 
 Act = Callable[[str], Mapping[str, Any] | None]
@@ -28,7 +29,7 @@ def choose_action(choice: str, further: Mapping[str, Any], schema: Mapping[str, 
         ConfigError: There is no such field, or more than one to choose from.
     """
     if ":" in choice:
-        own = _import(choice)
+        own = import_factory(choice)
         return lambda response: None if (action := own(response)) is None else {**further, **action}
     fields = {name: field for name, field in schema.get("properties", {}).items() if name != "metadata"}
     if choice in ("json", "tool_call") and choice not in fields:
@@ -63,7 +64,7 @@ def choose_observation(choice: str, schema: Mapping[str, Any]) -> Show:
         ConfigError: There is no such field.
     """
     if ":" in choice:
-        return _import(choice)
+        return import_factory(choice)
     fields = {name: field for name, field in schema.get("properties", {}).items() if name != "metadata"}
     if not choice:
         texts = [name for name, field in fields.items() if field.get("type") == "string"]
@@ -123,9 +124,3 @@ def _as_text(value: Any) -> str:
         if texts:
             return "\n".join(texts)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _import(name: str) -> Callable[..., Any]:
-    from turnwise.environments.suites import import_factory  # it imports this module
-
-    return import_factory(name)

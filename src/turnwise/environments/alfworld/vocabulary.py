@@ -4,12 +4,12 @@ words()             # what generated games can ever say, and the real ones but f
 words(real_games)   # and every word of these games
 """
 
-import re
 from collections.abc import Iterable
 
 from turnwise.environments.alfworld.engine import BANNER, HELP, NOTHING_HAPPENS, display_names
 from turnwise.environments.alfworld.game import Game
 from turnwise.environments.alfworld.rooms import FLOOR, KINDS, RECEPTACLES, TEMPLATES
+from turnwise.environments.words import split_words
 
 MAX_NUMBER = 40
 """The highest number after a type name ("cabinet 27") that is in the vocabulary of all games."""
@@ -28,11 +28,6 @@ There's nothing special about.
 look inventory help; go to, open, close, examine, take from, move to, use, heat with, clean with, cool with,
 slice with.
 """
-
-
-def split_words(text: str) -> list[str]:
-    """Split a text into its runs of letters, its numbers and its punctuation characters; spaces vanish."""
-    return re.findall(r"[A-Za-z]+|\d+|[^\sA-Za-z\d]", text)
 
 
 def words(games: Iterable[Game] | None = None) -> list[str]:

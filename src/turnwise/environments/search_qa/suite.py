@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from turnwise.config import EnvironmentConfig
-from turnwise.environments.alfworld.vocabulary import split_words
 from turnwise.environments.base import Demonstrated, Environment, Task
 from turnwise.environments.needs import check_choices
 from turnwise.environments.search_qa.dense import Dense
@@ -21,6 +20,7 @@ from turnwise.environments.search_qa.files import (
 )
 from turnwise.environments.search_qa.retrieval import Bm25, Retriever
 from turnwise.environments.search_qa.searcher import Searcher, stumble
+from turnwise.environments.words import split_words
 from turnwise.errors import ConfigError
 
 MAX_WORDS = 5000

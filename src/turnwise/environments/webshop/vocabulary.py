@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 
-from turnwise.environments.alfworld.vocabulary import split_words
 from turnwise.environments.webshop.catalogue import Product
 from turnwise.environments.webshop.goals import Goal
 from turnwise.environments.webshop.pages import (
@@ -15,6 +14,7 @@ from turnwise.environments.webshop.pages import (
     search_page,
     sub_page,
 )
+from turnwise.environments.words import split_words
 
 
 def words(products: Iterable[Product], goals: Iterable[Goal]) -> list[str]:

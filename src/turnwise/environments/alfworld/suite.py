@@ -1,0 +1,129 @@
+"""Generated and real games as suites."""
+
+import functools
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from turnwise.config import EnvironmentConfig
+from turnwise.environments.alfworld.engine import Engine
+from turnwise.environments.alfworld.environment import AlfworldEnvironment
+from turnwise.environments.alfworld.expert import Expert
+from turnwise.environments.alfworld.files import find_games, load_game
+from turnwise.environments.alfworld.game import Game
+from turnwise.environments.alfworld.generate import generate_games
+from turnwise.environments.alfworld.vocabulary import words
+from turnwise.environments.base import Demonstrated, Environment, Task
+from turnwise.errors import ConfigError, did_you_mean
+
+
+class _Games:
+    """What generated and real games share."""
+
+    def __init__(self, config: EnvironmentConfig, state_key: Any, demonstrator: str):
+        self._config, self._state_key = config, state_key
+        if demonstrator not in ("expert", "walkthrough"):
+            raise ConfigError(f"environment.options.demonstrator={demonstrator!r}: expected 'expert' or 'walkthrough'")
+        self._demonstrator = demonstrator
+
+    def environment(self, task: Task) -> Environment:
+        """Build a fresh world."""
+        return AlfworldEnvironment(
+            task,
+            max_steps=self._config.max_steps,
+            success_reward=self._config.success_reward,
+            state_key=self._state_key,
+        )
+
+    def words(self) -> list[str]:
+        """Every word of all generated games."""
+        return words()
+
+    def demonstrate(self, task: Task, *, noise: float, seed: int) -> list[Demonstrated] | None:
+        """Let the expert play a task, or the game's own walkthrough."""
+        game = task if isinstance(task, Game) else load_game(task)
+        if self._demonstrator == "walkthrough":
+            return [Demonstrated(command, True) for command in game.walkthrough]
+        rng = random.Random(seed)
+        engine, expert = Engine(game), Expert(game, rng)
+        turns: list[Demonstrated] = []
+        while not engine.won and len(turns) < self._config.max_steps:
+            advice = expert.act(engine.observation, engine.admissible, turns[-1].response if turns else None)
+            played = _stumble(advice, engine, rng) if rng.random() < noise else advice
+            turns.append(Demonstrated(played, played == advice))
+            engine.step(played)
+        return turns if engine.won else None
+
+
+def _stumble(advice: str, engine: Engine, rng: random.Random) -> str:
+    """What a learner might say instead: another admissible command, or the right one with a wrong word.
+
+    The second kind shows how play goes on after "Nothing happens.", which an expert never hears.
+    """
+    if rng.random() < 0.5:
+        return rng.choice(
+            [command for command in engine.admissible if command != "help"]
+        )  # its text is long, and no help
+    words = advice.split()
+    place = rng.randrange(1, len(words)) if len(words) > 1 else 0
+    if words[place].isdigit():
+        words[place] = str(rng.randint(1, 3))
+    else:
+        words[place] = rng.choice([*engine.world.game.receptacles, *engine.world.game.things]).type.lower()
+    return " ".join(words)
+
+
+class Household(_Games):
+    """Generated games; options: size, task_types, num_train, num_valid, state_key, demonstrator."""
+
+    def __init__(
+        self,
+        config: EnvironmentConfig,
+        *,
+        num_train: int = 1000,
+        num_valid: int = 256,
+        state_key: str = "observation",
+        demonstrator: str = "expert",
+        **options: Any,
+    ):
+        super().__init__(config, state_key, demonstrator)
+        self._counts = {"train": num_train, "valid": num_valid, "test": num_valid}
+        for name, count in (("num_train", num_train), ("num_valid", num_valid)):
+            if not isinstance(count, int) or count < 1:
+                raise ConfigError(f"environment.options.{name}={count!r}: expected a whole number of games, 1 or more")
+        self._options = options
+
+    @functools.cache  # noqa: B019 (one suite a process)
+    def tasks(self, split: str) -> Sequence[Task]:
+        """The tasks of a split."""
+        if split not in self._counts:
+            raise ConfigError(f"household has no split {split!r}.{did_you_mean(split, self._counts)}")
+        return generate_games(split, self._counts[split], **self._options)
+
+    def task_name(self, task: Task) -> str:
+        """Name a task in records."""
+        return task.name
+
+
+class Alfworld(_Games):
+    """ALFWorld's games, found through ALFWORLD_DATA; options: data, task_types, state_key, demonstrator."""
+
+    def __init__(
+        self,
+        config: EnvironmentConfig,
+        *,
+        data: str | None = None,
+        state_key: str = "observation",
+        demonstrator: str = "walkthrough",
+        **options: Any,
+    ):
+        super().__init__(config, state_key, demonstrator)
+        self._find = functools.cache(functools.partial(find_games, data=data, **options))
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """The tasks of a split."""
+        return self._find(split)
+
+    def task_name(self, task: Task) -> str:
+        """Name a task in records."""
+        return "/".join(task.parts[-3:-1])

@@ -1,0 +1,70 @@
+"""WebShop as a suite: tasks are instructions, worlds share one shop."""
+
+import functools
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from turnwise.config import EnvironmentConfig
+from turnwise.environments.base import Demonstrated, Environment, Task
+from turnwise.environments.needs import check_choices
+from turnwise.environments.webshop.buyer import Buyer, stumble
+from turnwise.environments.webshop.environment import CHOICES, WebshopEnvironment
+from turnwise.environments.webshop.goals import split_goals
+from turnwise.environments.webshop.shop import Visit, load_shop
+from turnwise.environments.webshop.vocabulary import words
+
+
+class Webshop:
+    """WebShop, found through WEBSHOP_DATA.
+
+    Options: data, splits, observation, reward, attributes_page, state_key, and those of `load_shop`.
+    """
+
+    def __init__(
+        self,
+        config: EnvironmentConfig,
+        *,
+        data: str | None = None,
+        splits: str = "papers",
+        observation: str = "text",
+        reward: str = "success",
+        attributes_page: bool = False,
+        state_key: str = "observation",
+        **options: Any,
+    ):
+        check_choices(CHOICES, observation=observation, reward=reward, state_key=state_key)
+        self._config, self._splits = config, splits
+        self._world: dict[str, Any] = {"observation": observation, "reward": reward, "state_key": state_key}
+        self._world["attributes_page"] = attributes_page
+        self._load = functools.cache(functools.partial(load_shop, data, **options))
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """The tasks of a split."""
+        return split_goals(self._load()[1], split, self._splits)
+
+    def environment(self, task: Task) -> Environment:
+        """Build a fresh world."""
+        limits = {"max_steps": self._config.max_steps, "success_reward": self._config.success_reward}
+        return WebshopEnvironment(self._load()[0], task, **limits, **self._world)
+
+    def task_name(self, task: Task) -> str:
+        """Name a task in records."""
+        return f"{task.number}-{task.asin}"
+
+    def words(self) -> list[str]:
+        """Every word of the shop's pages and instructions."""
+        shop, goals = self._load()
+        return words(shop.products.values(), goals)
+
+    def demonstrate(self, task: Task, *, noise: float, seed: int) -> list[Demonstrated] | None:
+        """Let the scripted buyer play a task."""
+        shop, rng = self._load()[0], random.Random(seed)
+        visit, buyer = Visit(shop, task), Buyer(shop, task)
+        turns: list[Demonstrated] = []
+        while visit.score is None and len(turns) < self._config.max_steps:
+            advice = buyer.act(visit)
+            played = stumble(visit, rng) if rng.random() < noise else advice
+            turns.append(Demonstrated(played, played == advice))
+            visit.act(played)
+        return turns if visit.score and visit.score.total == 1 else None
