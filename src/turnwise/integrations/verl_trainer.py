@@ -19,8 +19,11 @@ from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync  
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync  # noqa: F401  # pyright: ignore
 
 from turnwise.errors import ConfigError
-from turnwise.integrations.verl import MODES, PREFIX, configured, seeing, servable, settings_of
+from turnwise.integrations.verl_estimator import PREFIX, configured, seeing, servable, settings_of
 from turnwise.integrations.verl_rows import RECORD
+
+MODES = ("sync", "colocate_async", "separate_async")
+"""verl's trainers; ours are named `turnwise_` and theirs."""
 
 
 class TurnwiseTrainer(PPOTrainer):

@@ -30,7 +30,7 @@ with warnings.catch_warnings():
     from verl.utils.tensordict_utils import list_of_dict_to_tensordict
     from verl.workers.rollout.replica import TokenOutput
 
-    from turnwise.integrations import verl as plugin
+    import turnwise.integrations.verl
     from turnwise.integrations import verl_trainer
     from turnwise.integrations.verl_agent_loop import TurnwiseAgentLoop, task_rows
     from turnwise.integrations.verl_rows import RECORD
@@ -160,7 +160,7 @@ def test_every_method_that_needs_rewards_masks_and_groups_alone_is_an_estimator(
 
 
 def test_each_trainer_of_verl_has_one_of_ours():
-    for mode in plugin.MODES:
+    for mode in verl_trainer.MODES:
         ours, theirs = (trainer_base.get_trainer_cls(name) for name in (f"turnwise_{mode}", mode))
         assert issubclass(ours, (theirs, verl_trainer.TurnwiseTrainer))
     assert _agent_loop_registry["turnwise"]["_target_"].endswith("TurnwiseAgentLoop")

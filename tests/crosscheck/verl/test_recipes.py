@@ -20,8 +20,8 @@ with warnings.catch_warnings():
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
 
-    from turnwise.integrations.verl import configured, settings_of
     from turnwise.integrations.verl_agent_loop import parse_settings
+    from turnwise.integrations.verl_estimator import configured, settings_of
 
 FOLDER = Path(__file__).parents[3] / "recipes" / "verl"
 RECIPES = sorted(FOLDER.glob("*.sh"))
