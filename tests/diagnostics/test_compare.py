@@ -1,5 +1,6 @@
 """Comparisons of runs whose outcomes are written by hand."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -9,7 +10,8 @@ from tests.diagnostics.made import episode, made_run
 from turnwise.cli import main
 from turnwise.diagnostics.compare import compare, rollouts_to
 from turnwise.diagnostics.runs import find_runs
-from turnwise.diagnostics.show import figure, page
+from turnwise.diagnostics.show import figure, page, table
+from turnwise.diagnostics.statistics import Interval
 from turnwise.errors import RunError
 from turnwise.train.outcomes import write_outcomes
 
@@ -207,6 +209,15 @@ def test_a_mistake_is_one_line(arguments, expected, luck, tmp_path, monkeypatch,
     assert err.count("\n") == 1
     assert expected in err
     assert not (tmp_path / "comparison").exists()
+
+
+def test_a_table_of_several_says_what_stands_among_all(tmp_path):
+    one = compare(*([made_run(tmp_path / side, 0, [True, False])] for side in "ab"))
+    intervals = Interval(0.1, 0.05, 0.15, 0.001), Interval(0.1, 0.02, 0.18, 0.03), Interval(0.1, -0.1, 0.3, 0.5)
+    several = [dataclasses.replace(one, difference=interval) for interval in intervals]
+    said = [[cell.strip() for cell in line.split("|")][-3:-1] for line in table(several).splitlines()[2:]]
+    assert said == [["shown", "0.003"], ["by itself", "0.060"], ["not shown", "0.500"]]  # 3 p, 2 p, p
+    assert table(several[1:2]).splitlines()[-1].endswith("| shown |"), "alone it has its interval"
 
 
 def test_no_finished_run_is_said(tmp_path):

@@ -10,17 +10,18 @@ from matplotlib.figure import Figure
 from turnwise.diagnostics.arms import arm_table
 from turnwise.diagnostics.compare import Comparison
 from turnwise.diagnostics.runs import Run
-from turnwise.diagnostics.statistics import contrast, holm
+from turnwise.diagnostics.statistics import Interval, contrast, holm
 from turnwise.diagnostics.study import Study, finished, results, slug
 from turnwise.errors import RunError
 from turnwise.tables import as_markdown
 from turnwise.train.folder import write_text
 
 COLORS = ("#1f4e79", "#b3541e")
+PALE = "#9bb8d3"
 EVERY_COLOR = ("#1f4e79", "#b3541e", "#3b7d4f", "#7a4f9a", "#8a6d1d", "#2a8a8a", "#a23b5a", "#555555", "#6f8f2f")
 HOLM = (
-    'Each interval has its own 5 %; "p, Holm" is below 0.05 where a difference stands when all of these comparisons count. The verdicts are about '
-    "each by itself."
+    'Each interval has its own 5 %. "p, Holm" counts all of these comparisons: "shown" is what is below 0.05 there, "by itself" what only its own '
+    "interval shows."
 )
 ARMS = "Held-out success of each arm, before and after: means over its finished runs, 95 % over runs, and after by task type."
 
@@ -42,12 +43,19 @@ def table(comparisons: Sequence[Comparison]) -> str:
     lines: list[Sequence[str]] = [
         ("A", "B", "unit", "runs", "success of A", "of B", "A - B", "P(A beats B)", "", *several)
     ]
-    for c, p in zip(comparisons, holm([c.difference.p for c in comparisons]), strict=True):
+    for c, p, stands in zip(comparisons, *_among_all(comparisons), strict=True):
         size = str(c.runs[0]) if c.runs[0] == c.runs[1] else f"{c.runs[0]}, {c.runs[1]}"
-        shown = "shown" if c.difference.shown else "not shown"
+        shown = "shown" if stands else "by itself" if c.difference.shown else "not shown"
         lines.append((*c.names, c.unit, size, f"{c.success[0]:.3f}", f"{c.success[1]:.3f}", c.difference.text(sign=True),
                       c.wins.text(2), shown, *([_p_text(p)] * len(several))))  # fmt: skip
     return as_markdown(lines)
+
+
+def _among_all(comparisons: Sequence[Comparison]) -> tuple[list[float], list[bool]]:
+    """Of each its p-value, and whether it is shown, when all count; one alone has its interval."""
+    p_values = holm([c.difference.p for c in comparisons])
+    alone = len(comparisons) == 1
+    return p_values, [c.difference.shown and (alone or p < 0.05) for c, p in zip(comparisons, p_values, strict=True)]
 
 
 def _p_text(p: float) -> str:
@@ -101,31 +109,30 @@ def figure(comparison: Comparison) -> Figure:
     right.axvline(0.0, color="#999999", linewidth=1)
     if len(comparison.pairs) > 1:
         values = sorted(pair.a - pair.b for pair in comparison.pairs)
-        right.plot(values, np.linspace(0.25, 1.0, len(values)), "o", color="#9bb8d3", markersize=4)
-    _interval(right, d.value, d.low, d.high, 0.0)
+        right.plot(values, np.linspace(0.25, 1.0, len(values)), "o", color=PALE, markersize=4)
+    _interval(right, d, 0.0)
     right.set(xlabel="A - B in success", yticks=[], ylim=(-0.2, 1.15), title="shown" if d.shown else "not shown")
     return made
 
 
-def forest(comparisons: Sequence[Comparison]) -> Figure:
-    """A line a comparison: the difference with its interval."""
+def forest(comparisons: Sequence[Comparison], stand: Sequence[bool]) -> Figure:
+    """A line a comparison: the difference with its interval; in colour what stands when all count, pale what only its own interval shows."""
     made = Figure(figsize=(8, 1.2 + 0.45 * len(comparisons)), layout="constrained")
     axes = made.subplots()
     axes.axvline(0.0, color="#999999", linewidth=1)
-    for place, c in enumerate(reversed(comparisons)):
-        _interval(axes, c.difference.value, c.difference.low, c.difference.high, place)
+    for place, (c, stands) in enumerate(reversed(list(zip(comparisons, stand, strict=True)))):
+        _interval(axes, c.difference, place, PALE if c.difference.shown and not stands else None)
     names = [f"{c.names[0]} - {c.names[1]} ({min(c.runs)})" for c in reversed(comparisons)]
     axes.set(xlabel="difference in held-out success, 95 %", yticks=range(len(comparisons)), yticklabels=names,
              ylim=(-0.6, len(comparisons) - 0.4))  # fmt: skip
     return made
 
 
-def _interval(axes, value: float, low: float, high: float, place: float) -> None:
-    shown = low > 0 or high < 0
-    color = COLORS[0] if shown else "#777777"
-    if math.isfinite(high - low):
-        axes.plot([low, high], [place, place], color=color, linewidth=2, solid_capstyle="butt")
-    axes.plot([value], [place], "D", color=color, markersize=6)
+def _interval(axes, d: Interval, place: float, color: str | None = None) -> None:
+    color = color or (COLORS[0] if d.shown else "#777777")
+    if math.isfinite(d.high - d.low):
+        axes.plot([d.low, d.high], [place, place], color=color, linewidth=2, solid_capstyle="butt")
+    axes.plot([d.value], [place], "D", color=color, markersize=6)
 
 
 def band(axes, runs: Sequence[Run], label: str, color: str) -> None:
@@ -176,15 +183,21 @@ def write_study(study: Study) -> tuple[Path, str] | None:
     found = results(study, arms)
     if not found:
         return None
-    parts = [f"# {study.name}"]
+    parts, stand = [f"# {study.name}"], []
     for recipe in arms:
         mine = [comparison for of, comparison in found if of == recipe]
         for c in mine:
             stem = f"{recipe.stem}-{slug(c.names[0])}-against-{slug(c.names[1])}"
             write(study.folder / "comparisons", stem, page(c), figure(c))
+        stand += _among_all(mine)[1]
         if mine:
-            verdicts = "\n".join(f"* {c.names[0]} against {c.names[1]}: {c.verdict}" for c in mine)
+            verdicts = "\n".join(
+                f"* {c.names[0]} against {c.names[1]}: {c.verdict}"
+                + f" Not when all {len(mine)} comparisons count: p {_p_text(p)} by Holm."
+                * (c.difference.shown and not stands)
+                for c, p, stands in zip(mine, *_among_all(mine), strict=True)
+            )
             parts += [f"## {recipe.stem}", table(mine), *[HOLM] * (len(mine) > 1), verdicts]
         parts += [ARMS, as_markdown(arm_table(arms[recipe]))]
     text = "\n\n".join([*parts, *filter(None, [study.config.notes.strip()])]) + "\n"
-    return write(study.folder, "study", text, forest([comparison for _, comparison in found])), text
+    return write(study.folder, "study", text, forest([comparison for _, comparison in found], stand)), text
