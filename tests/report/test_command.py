@@ -40,7 +40,7 @@ def test_a_report_goes_into_its_run_or_beside_several(run, capsys):
 
 def test_a_mistake_is_one_line(run, capsys, tmp_path):
     assert "Did you mean 'seed" in refused(capsys, run.parent / "seedO")
-    assert "it has no config.json" in refused(capsys, tmp_path)
+    assert "is no run folder" in refused(capsys, tmp_path)
     assert "Did you mean 'gigpo'?" in refused(capsys, run, "--methods", "gigop")
     assert "belong to --live" in refused(capsys, run, "--port", 8010)
     assert "leave --output out" in refused(capsys, run, "--live", "--output", tmp_path)
