@@ -174,6 +174,14 @@ def write(folder: Path, stem: str, text: str, made: Figure) -> Path:
     return folder / f"{stem}.md"
 
 
+def _among_verdict(c: Comparison, p: float, stands: bool) -> str:
+    """The verdict of one among several."""
+    said = f"* {c.names[0]} against {c.names[1]}: {c.verdict}"
+    if c.difference.shown and not stands:
+        said += f" Not when all comparisons count: p {_p_text(p)} by Holm."
+    return said
+
+
 def write_study(study: Study) -> tuple[Path, str] | None:
     """Write a study's page and figure, and a page for each of its comparisons; returns the page's file and text.
 
@@ -189,14 +197,10 @@ def write_study(study: Study) -> tuple[Path, str] | None:
         for c in mine:
             stem = f"{recipe.stem}-{slug(c.names[0])}-against-{slug(c.names[1])}"
             write(study.folder / "comparisons", stem, page(c), figure(c))
-        stand += _among_all(mine)[1]
         if mine:
-            verdicts = "\n".join(
-                f"* {c.names[0]} against {c.names[1]}: {c.verdict}"
-                + f" Not when all {len(mine)} comparisons count: p {_p_text(p)} by Holm."
-                * (c.difference.shown and not stands)
-                for c, p, stands in zip(mine, *_among_all(mine), strict=True)
-            )
+            p_values, stands = _among_all(mine)
+            stand += stands
+            verdicts = "\n".join(map(_among_verdict, mine, p_values, stands))
             parts += [f"## {recipe.stem}", table(mine), *[HOLM] * (len(mine) > 1), verdicts]
         parts += [ARMS, as_markdown(arm_table(arms[recipe]))]
     text = "\n\n".join([*parts, *filter(None, [study.config.notes.strip()])]) + "\n"
