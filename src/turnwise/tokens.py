@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
@@ -119,16 +120,12 @@ def generated_logprobs(
         Gradients flow through both unless they are disabled.
     """
     device = model.device
-    lengths = [len(sequences.token_ids[i]) for i in indices]
-    ids = torch.zeros((len(indices), max(lengths)), dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for row, i in enumerate(indices):
-        ids[row, : lengths[row]] = torch.from_numpy(sequences.token_ids[i])
-        mask[row, : lengths[row]] = 1
+    ids = pad_sequence([torch.from_numpy(sequences.token_ids[i]) for i in indices], batch_first=True)
     rows = torch.from_numpy(np.repeat(np.arange(len(indices)), [len(sequences.generated[i]) for i in indices]))
     columns = torch.from_numpy(np.concatenate([sequences.generated[i] for i in indices]))
-    ids, mask, rows, columns = ids.to(device), mask.to(device), rows.to(device), columns.to(device)
-    hidden = model.get_decoder()(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+    ids, rows, columns = ids.to(device), rows.to(device), columns.to(device)
+    # Padding stands at the right, where nothing that counts looks back on it: no mask, and so the causal kernel.
+    hidden = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
     output_layer = model.get_output_embeddings()
     assert output_layer is not None
     return chunked_logprobs(hidden[rows, columns - 1], output_layer, ids[rows, columns], temperature, chunk_tokens)

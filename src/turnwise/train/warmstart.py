@@ -188,9 +188,8 @@ def _cross_entropy(model: PreTrainedModel, demos: Sequence[Demonstration]) -> to
     """Weighted sum of `-log p(token | those before it)`."""
     ids = pad_sequence([torch.from_numpy(ids) for ids, _ in demos], batch_first=True).to(model.device)
     weights = pad_sequence([torch.from_numpy(weights) for _, weights in demos], batch_first=True).to(model.device)
-    lengths = torch.tensor([len(ids) for ids, _ in demos], device=model.device)
-    mask = (torch.arange(ids.shape[1], device=model.device) < lengths[:, None]).long()
-    hidden = model.get_decoder()(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state[:, :-1]
+    # No mask, as in tokens.generated_logprobs: padding stands at the right.
+    hidden = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
     counted = weights[:, 1:] > 0
     output_layer = model.get_output_embeddings()
     assert output_layer is not None
