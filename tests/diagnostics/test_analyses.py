@@ -110,6 +110,17 @@ def test_the_table_stands_beside_the_papers():
     assert lines["same sign"][3] == "55 of 64"
 
 
+def test_what_length_hides_is_seen_per_token():
+    generator = np.random.default_rng(1)
+    rate, length = generator.normal(0, 1, 400), generator.integers(1, 100, 400)
+    typical = np.full(400, 80.0)  # nats of a response that is as long as its state's are
+    made = Fidelity(1 + 0.2 * rate, (2 - rate) * length, typical, length, 2 - rate, np.full(400, 2.0), 1, 64)
+    value = {name: value for name, value, *_ in made.measures(draws=10)}
+    assert abs(value["correlation"]) < 0.6
+    assert value["correlation, per token"] > 0.999
+    assert value["same sign, per token"] == 1.0 > value["same sign"]
+
+
 def test_a_step_without_its_policy_is_refused(run, tmp_path, capsys):
     with pytest.raises(RunError, match="these steps have both: 1, 2, 3"):
         measure_fidelity(run.folder, run.config, step=7)

@@ -59,14 +59,20 @@ class Fidelity:
         """`H - S`: above 0, the response was less surprising than its state's average."""
         return self.entropy_R - self.surprisal_R
 
+    @property
+    def relative_rate_R(self) -> np.ndarray:
+        """The same of the surprisals per token, which long responses do not dominate."""
+        return self.rate_entropy_R - self.rate_R
+
     def measures(self, *, draws: int = 2000, seed: int = 0) -> list[tuple[str, float, float, float]]:
         """Measures of agreement: name, value, and the ends of a 95 % bootstrap interval over states."""
-        excess, per_token = self.alpha_R - 1.0, self.rate_entropy_R - self.rate_R
+        excess, total, rate = self.alpha_R - 1.0, self.relative_R, self.relative_rate_R
         named = {
-            "correlation": lambda i: correlation(excess[i], self.relative_R[i]),
-            "same sign": lambda i: float(np.mean(np.sign(excess[i]) == np.sign(self.relative_R[i]))),
-            "partial correlation given length": lambda i: partial(excess[i], self.relative_R[i], self.length_R[i]),
-            "correlation, surprisal per token": lambda i: correlation(excess[i], per_token[i]),
+            "correlation": lambda i: correlation(excess[i], total[i]),
+            "same sign": lambda i: same_sign(excess[i], total[i]),
+            "partial correlation given length": lambda i: partial(excess[i], total[i], self.length_R[i]),
+            "correlation, per token": lambda i: correlation(excess[i], rate[i]),
+            "same sign, per token": lambda i: same_sign(excess[i], rate[i]),
         }
         everything = np.arange(len(excess))
         generator = np.random.default_rng(seed)
@@ -76,6 +82,11 @@ class Fidelity:
             low, high = np.nanquantile([measure(row) for row in resampled], [0.025, 0.975])
             result.append((name, measure(everything), float(low), float(high)))
         return result
+
+
+def same_sign(x: np.ndarray, y: np.ndarray) -> float:
+    """Share of places where both have the same sign."""
+    return float(np.mean(np.sign(x) == np.sign(y)))
 
 
 def correlation(x: np.ndarray, y: np.ndarray) -> float:
@@ -195,20 +206,24 @@ def fidelity_table(fidelity: Fidelity) -> list[tuple[str, ...]]:
     paper, n = dict(PAPER), len(fidelity.alpha_R)
     lines: list[tuple[str, ...]] = [("alpha - 1 against H - S", "this run", "95 % over states", "paper")]
     for name, value, low, high in fidelity.measures():
-        shown = f"{round(value * n)} of {n}" if name == "same sign" else f"{value:.2f}"
+        shown = f"{round(value * n)} of {n}" if name.startswith("same sign") else f"{value:.2f}"
         lines.append((name, shown, f"{low:.2f} to {high:.2f}", paper.get(name, "-")))
     return lines
 
 
 def fidelity_figure(fidelity: Fidelity) -> Figure:
-    """Coefficients against relative surprisal, a dot a state."""
-    made = Figure(figsize=(5.2, 4.2), layout="constrained")
-    axes = made.subplots()
-    axes.axhline(0, color="#999999", linewidth=1)
-    axes.axvline(0, color="#999999", linewidth=1)
-    axes.scatter(fidelity.relative_R, fidelity.alpha_R - 1, c=fidelity.length_R, cmap="viridis", s=18)
-    value = correlation(fidelity.alpha_R - 1, fidelity.relative_R)
-    same = int(np.sum(np.sign(fidelity.alpha_R - 1) == np.sign(fidelity.relative_R)))
-    axes.set(xlabel="H - S (nats), Monte Carlo", ylabel="alpha - 1",
-             title=f"r = {value:.2f}, same sign {same} of {len(fidelity.alpha_R)} (paper: 0.63, 55 of 64)")  # fmt: skip
+    """Coefficients against relative surprisal, of responses and per token; a dot a state."""
+    made = Figure(figsize=(9.6, 4.2), layout="constrained")
+    excess = fidelity.alpha_R - 1
+    panels = {"of the response": fidelity.relative_R, "per token": fidelity.relative_rate_R}
+    for axes, (what, relative) in zip(made.subplots(1, 2, sharey=True), panels.items(), strict=True):
+        axes.axhline(0, color="#999999", linewidth=1)
+        axes.axvline(0, color="#999999", linewidth=1)
+        dots = axes.scatter(relative, excess, c=fidelity.length_R, cmap="viridis", s=18)
+        same = round(same_sign(excess, relative) * len(excess))
+        axes.set(xlabel=f"H - S {what} (nats), Monte Carlo",
+                 title=f"r = {correlation(excess, relative):.2f}, same sign {same} of {len(excess)}")  # fmt: skip
+    made.axes[0].set_ylabel("alpha - 1")
+    made.colorbar(dots, ax=made.axes, label="tokens")  # pyright: ignore[reportPossiblyUnboundVariable]
+    made.suptitle(f"step {fidelity.step} (paper: r = 0.63, same sign 55 of 64)", fontsize=10)
     return made
