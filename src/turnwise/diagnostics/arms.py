@@ -23,7 +23,7 @@ def arm_table(arms: Mapping[str, Sequence[Run]]) -> Table:
     lines = [("arm", "runs", "before", "after", *types)]
     for name, runs in arms.items():
         curves = [run.curve()[2] for run in runs]
-        after = contrast([np.array([curve[-1] for curve in curves])], [1.0])
+        after = contrast([np.array([curve[-1] for curve in curves])], [1.0]).within(0.0, 1.0)
         kinds = [[run[kind] for run in by_arm[name] if kind in run] for kind in types]
         shown = [f"{np.mean(values):.3f}" if values else "-" for values in kinds]
         lines.append((name, str(len(runs)), f"{np.mean([curve[0] for curve in curves]):.3f}", after.text(), *shown))

@@ -36,6 +36,12 @@ class Interval:
         """Whether it leaves out zero."""
         return self.low > 0.0 or self.high < 0.0
 
+    def within(self, lowest: float, highest: float) -> "Interval":
+        """Cut to what the quantity can be, which loses nothing; one without ends keeps none."""
+        if not math.isfinite(self.high - self.low):
+            return self
+        return dataclasses.replace(self, low=max(self.low, lowest), high=min(self.high, highest))
+
     def text(self, digits: int = 3, *, sign: bool = False) -> str:
         """The estimate with its interval in brackets."""
         spec = f"{'+' * sign},.{digits}f"
