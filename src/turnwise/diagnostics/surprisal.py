@@ -225,5 +225,6 @@ def fidelity_figure(fidelity: Fidelity) -> Figure:
                  title=f"r = {correlation(excess, relative):.2f}, same sign {same} of {len(excess)}")  # fmt: skip
     made.axes[0].set_ylabel("alpha - 1")
     made.colorbar(dots, ax=made.axes, label="tokens")  # pyright: ignore[reportPossiblyUnboundVariable]
-    made.suptitle(f"step {fidelity.step} (paper: r = 0.63, same sign 55 of 64)", fontsize=10)
+    paper = dict(PAPER)
+    made.suptitle(f"step {fidelity.step} (paper: r = {paper['correlation']}, same sign {paper['same sign']})", fontsize=10)
     return made
