@@ -226,5 +226,7 @@ def fidelity_figure(fidelity: Fidelity) -> Figure:
     made.axes[0].set_ylabel("alpha - 1")
     made.colorbar(dots, ax=made.axes, label="tokens")  # pyright: ignore[reportPossiblyUnboundVariable]
     paper = dict(PAPER)
-    made.suptitle(f"step {fidelity.step} (paper: r = {paper['correlation']}, same sign {paper['same sign']})", fontsize=10)
+    made.suptitle(
+        f"step {fidelity.step} (paper: r = {paper['correlation']}, same sign {paper['same sign']})", fontsize=10
+    )
     return made
