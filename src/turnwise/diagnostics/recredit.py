@@ -137,6 +137,11 @@ class Statistics:
     signal_to_noise: float
 
 
+def same_sign(x: np.ndarray, y: np.ndarray) -> float:
+    """Share of places where both have the same sign."""
+    return float(np.mean(np.sign(x) == np.sign(y)))
+
+
 def statistics(replayed: Sequence[tuple[Recorded, Values]]) -> Statistics:
     """Compare a method's advantages with those that the run trained with, over all given steps."""
     new = np.concatenate([advantage_R for _, advantage_R in replayed])
@@ -146,7 +151,7 @@ def statistics(replayed: Sequence[tuple[Recorded, Values]]) -> Statistics:
     varied = new.std() > 0 and old.std() > 0
     signal, noise = np.sum([signal_and_noise(*step) for step in replayed], axis=0)
     return Statistics(
-        agreement=float(np.mean(np.sign(new) == np.sign(old))),
+        agreement=same_sign(new, old),
         correlation=float(np.corrcoef(new, old)[0, 1]) if varied else np.nan,
         equal=float(np.mean(new == old)),
         variance=float(np.mean(new**2) / np.mean(old**2)) if np.any(old) else np.nan,

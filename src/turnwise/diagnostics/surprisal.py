@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from turnwise.batch import Batch
 from turnwise.config import Config
-from turnwise.diagnostics.recredit import Recorded, read_step, recorded_steps
+from turnwise.diagnostics.recredit import Recorded, read_step, recorded_steps, same_sign
 from turnwise.errors import RunError
 from turnwise.rollout.collect import blocking
 from turnwise.rollout.engine import Engine, Generation, Sampling
@@ -25,7 +25,7 @@ from turnwise.train.experience import sampling
 from turnwise.train.folder import RunFolder
 from turnwise.transforms import entropy_coefficient
 
-PAPER = (("correlation", "0.63"), ("same sign", "55 of 64"))
+PAPER = {"correlation": "0.63", "same sign": "55 of 64"}
 AT_ONCE = 1024
 """Conversations in the engine at one time."""
 
@@ -82,11 +82,6 @@ class Fidelity:
             low, high = np.nanquantile([measure(row) for row in resampled], [0.025, 0.975])
             result.append((name, measure(everything), float(low), float(high)))
         return result
-
-
-def same_sign(x: np.ndarray, y: np.ndarray) -> float:
-    """Share of places where both have the same sign."""
-    return float(np.mean(np.sign(x) == np.sign(y)))
 
 
 def correlation(x: np.ndarray, y: np.ndarray) -> float:
@@ -203,11 +198,11 @@ def _parts(total: int, size: int) -> Iterator[range]:
 
 def fidelity_table(fidelity: Fidelity) -> list[tuple[str, ...]]:
     """The measures beside the paper's."""
-    paper, n = dict(PAPER), len(fidelity.alpha_R)
+    n = len(fidelity.alpha_R)
     lines: list[tuple[str, ...]] = [("alpha - 1 against H - S", "this run", "95 % over states", "paper")]
     for name, value, low, high in fidelity.measures():
         shown = f"{round(value * n)} of {n}" if name.startswith("same sign") else f"{value:.2f}"
-        lines.append((name, shown, f"{low:.2f} to {high:.2f}", paper.get(name, "-")))
+        lines.append((name, shown, f"{low:.2f} to {high:.2f}", PAPER.get(name, "-")))
     return lines
 
 
@@ -225,8 +220,7 @@ def fidelity_figure(fidelity: Fidelity) -> Figure:
                  title=f"r = {correlation(excess, relative):.2f}, same sign {same} of {len(excess)}")  # fmt: skip
     made.axes[0].set_ylabel("alpha - 1")
     made.colorbar(dots, ax=made.axes, label="tokens")  # pyright: ignore[reportPossiblyUnboundVariable]
-    paper = dict(PAPER)
     made.suptitle(
-        f"step {fidelity.step} (paper: r = {paper['correlation']}, same sign {paper['same sign']})", fontsize=10
+        f"step {fidelity.step} (paper: r = {PAPER['correlation']}, same sign {PAPER['same sign']})", fontsize=10
     )
     return made
