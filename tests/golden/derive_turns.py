@@ -95,7 +95,8 @@ def hgpo_credit(
         if base_group:
             counted = [whole[p] for p in places(rewards) if p[0] == g and (verl_agent or p[2] == 0)]
             base = float(whole[g, n, t] - (0 if verl_agent and len(counted) == 1 else mean(counted)))
-            items.append((1, base / ((sample_std(counted) + 1e-6) if scale and len(counted) > 1 else 1)))
+            if verl_agent or len(counted) > 1:  # one trajectory is no group to be compared in
+                items.append((1, base / ((sample_std(counted) + 1e-6) if scale and len(counted) > 1 else 1)))
         for k in range(min(depth, t) + 1):
             history = states[g][n][t - k : t + 1]
             alike = [go[g, m, u] for h, m, u in places(rewards) if h == g and u >= k and states[g][m][u - k : u + 1] == history]  # fmt: skip

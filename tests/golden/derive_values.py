@@ -137,7 +137,14 @@ def tp_grpo_cases():
     paid = [step_rewards(r, v) for r, v in zip(rewards[0], values[0], strict=True)]
     assert paid == by_hand
     ragged = [step_rewards(r, v) for r, v in zip(RAGGED[0], VALUE[0], strict=True)]
+    # V: 1/2, 3/10, 1/10 + 2/10 -> 1: the second step changes nothing, which 0.1 + 0.2 - 0.3 in floats does not say
+    decimals = [[[F(0), F(1, 10), F(9, 10)], [F(0), F(0), F(1)]]]
+    decimal_values = [[[F(1, 2), F(3, 10), F(2, 10)], [F(1, 2), F(1, 4), F(1, 2)]]]
+    still = [step_rewards(r, v) for r, v in zip(decimals[0], decimal_values[0], strict=True)]
+    assert still[0] == [F(-1, 5), 0, F(7, 10)]
     return [
+        case("a step that changes nothing, in decimals", source, equation, 1e-13, "tp_grpo",
+             nested(reward=decimals, value=decimal_values), [z_by_turn(still)]),
         case("two turning points, by hand", source, equation, 1e-13, "tp_grpo", nested(reward=rewards, value=values),
              [z_by_turn(by_hand)]),
         case("rewards on the way, a lone third turn", source, equation, 1e-13, "tp_grpo",

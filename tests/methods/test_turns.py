@@ -106,6 +106,12 @@ def test_with_base_group_the_episode_is_the_lowest_level():
     np.testing.assert_allclose(credit_R[[4, 8]], episode[[1, 2]], rtol=1e-14)  # d and e: nothing but the episode
 
 
+def test_a_lone_trajectory_is_not_compared_with_its_group():
+    alone = batch_of([[3]], [0, 0, 1], state_key=list("aab"))
+    np.testing.assert_allclose(tw.hgpo(base_group=True)(alone), tw.hgpo()(alone), rtol=1e-14)
+    assert np.abs(tw.hgpo()(alone)).max() > 0.9
+
+
 def test_more_depth_than_turns_changes_nothing_any_more():
     batch = drawn()
     np.testing.assert_array_equal(tw.hgpo(depth=6)(batch), tw.hgpo(depth=50)(batch))

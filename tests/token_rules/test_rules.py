@@ -141,6 +141,18 @@ def test_steer_reads_impossible_tokens_as_nearly_impossible():
     np.testing.assert_allclose(factor_T[:2], 0.8)
 
 
+def test_spo_chain_whitens_what_it_keeps():
+    # kept: advantages 1, 2, 6 with mean 3 and sample variance 7; the sure tokens count for nothing
+    credit = spo_mask(step([1.0, 50.0, 2.0, 6.0, -9.0], np.log([0.5, 0.95, 0.1, 0.2, 1.0])), whiten=True)
+    np.testing.assert_allclose(
+        column(credit.advantage_T), np.array([-2, 0, -1, 3, 0]) / math.sqrt(7 + 1e-8), rtol=1e-14
+    )
+    np.testing.assert_array_equal(column(credit.kept_T), [True, False, True, True, False])
+    alike = spo_mask(step([2.0, 2.0], np.log([0.5, 0.5])), whiten=True)
+    np.testing.assert_array_equal(column(alike.advantage_T), 0.0)
+    assert given(spo_mask(step([2.0, 2.0], np.log([0.5, 0.95])), whiten=True)) == {"kept_T"}  # one has no deviation
+
+
 def test_spo_keeps_tokens_below_the_threshold():
     credit = spo_mask(step(1.0, np.log([0.89, 0.91, 0.1, 1.0])))
     assert given(credit) == {"kept_T"}

@@ -86,7 +86,7 @@ METHODS: dict[str, Callable[..., Transform]] = {
     "r3": r3,
     "tp_grpo": tp_grpo,
 }
-"""Name to constructor; every constructor works without arguments."""
+"""Name to constructor. An option without a published value has no default; `trial` makes any of them for a first look."""
 
 __all__ = [
     "METHODS",

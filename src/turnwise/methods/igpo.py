@@ -29,7 +29,9 @@ def igpo(
         difference: "logprob", or "probability" (the paper's first version): `exp(b_{i,t+1}) - exp(b_it)`.
         discount: Factor a turn.
         convention: "release": the deviation is `sqrt(var + 1e-8)`, and a turn whose gain is exactly 0 is left out of
-            the statistics, as in the code where no mask of turns is passed.
+            the statistics, as in the code where no mask of turns is passed. (With a discount below 1 it is still a turn
+            here; there it joins the next.) The code's weights of gains and of outcomes, 1 unless a curriculum moves them,
+            are no option: scale the rewards. They matter where all are standardised together.
 
     Expected gradient: biased: it pays for the gold answer's probability as well as for the outcome.
     Use it when: the right answer is known as text, and outcomes alone are rare.

@@ -14,8 +14,8 @@ def spo() -> Transform:
     column `value`, which the paper estimates by 4 or 9 fresh continuations from there. So A is `gae(decay=0)`, and the
     credit of a trajectory sums to its outcome minus the first value.
 
-    SPO's tree takes the mean over a node's children for V and gives the same differences. Its probability mask, and the
-    whitening over the tokens that the mask leaves, are rules of the loss. (SPO-chain gives 0 up to the first cut unless
+    SPO's tree takes the mean over a node's children for V and gives the same differences. Its probability mask, and
+    SPO-chain's whitening over the tokens that the mask leaves, are the token rule `spo_mask`. (SPO-chain gives 0 up to the first cut unless
     V is estimated at the root; here every response has its value.)
 
     Expected gradient: unbiased if the values are exact, or unbiased estimates that are independent of the trajectory,

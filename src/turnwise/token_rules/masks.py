@@ -5,20 +5,27 @@ import numpy as np
 from turnwise.token_rules.base import Frac, StepTokens, TokenCredit
 
 
-def spo_mask(tokens: StepTokens, *, threshold: Frac = 0.9) -> TokenCredit:
+def spo_mask(tokens: StepTokens, *, threshold: Frac = 0.9, whiten: bool = False) -> TokenCredit:
     """SPO's probability mask: keep the tokens at which the policy had a choice.
 
         kept = exp(logprob) < threshold
+        A = (A - mean(A)) / sqrt(var(A) + 1e-8)        whitened; sample variance, both over the kept tokens of the step
 
     A step without such a token has no policy gradient.
 
     Args:
         tokens: The step's.
         threshold: Probability from which on a token is left out.
+        whiten: Standardise the advantages of what is kept, as SPO-chain does.
 
     Reference: Guo et al., Segment Policy Optimization, arXiv 2505.23564. Its segments and their values are not part of this.
     """
-    return TokenCredit(kept_T=tokens.logprob_T < np.log(threshold))
+    kept_T = tokens.logprob_T < np.log(threshold)
+    if not whiten or kept_T.sum() < 2:
+        return TokenCredit(kept_T=kept_T)
+    kept = tokens.advantage_T[kept_T]
+    advantage_T = np.where(kept_T, (tokens.advantage_T - kept.mean()) / np.sqrt(kept.var(ddof=1) + 1e-8), 0.0)
+    return TokenCredit(kept_T=kept_T, advantage_T=advantage_T)
 
 
 def d3s_mask(tokens: StepTokens, *, first_frac: Frac, last_frac: Frac) -> TokenCredit:

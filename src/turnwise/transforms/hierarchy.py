@@ -175,7 +175,8 @@ def penalize_keeping(credit_R: Credit, batch: Batch, *, penalty: float = -0.3) -
     """Fine every response that keeps its subgoal: `r_t + penalty / num_turns`.
 
     Put it first: it changes the reward. HiPER fines a trajectory `penalty * num_keeps / num_turns` in all, -0.3 on
-    ALFWorld and -3.5 on WebShop.
+    ALFWorld and -3.5 on WebShop. Its further fine of 0.3 where the text of a kept subgoal changes is not part of this:
+    whoever reads the text can give it in the rewards.
 
     Args:
         credit_R: `[responses]` rewards.

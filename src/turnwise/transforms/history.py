@@ -82,11 +82,11 @@ def average_over_histories(
     first: int = 1,
     skip_zeros: bool = False,
 ) -> Credit:
-    """`compare_by_history` as a function, with an advantage `base_R` as a further level of weight 1."""
+    """`compare_by_history` as a function, with the trajectory's advantage in its group, `base_R`, as a further level of weight 1."""
     total_R, weight_R = np.zeros_like(credit_R), np.zeros_like(credit_R)
     if base_R is not None:
         total_R += base_R
-        weight_R += (base_R != 0.0) if skip_zeros else 1.0
+        weight_R += base_R != 0.0 if skip_zeros else batch.group_responses.broadcast(batch.groups.lengths > 1)
     for k, (rows, histories) in enumerate(history_levels(batch, depth=depth, needed_by="compare_by_history")):
         values = credit_R[rows]
         level = values - histories.broadcast(histories.mean(values))

@@ -71,8 +71,11 @@ def reward_turning_points(credit_R: Credit, batch: Batch) -> Credit:
     """
     turns = batch.trajectories
     value_R = batch.column("value", needed_by="reward_turning_points")
+    largest_R = turns.broadcast(turns.sum(np.abs(credit_R)) + turns.max(np.abs(value_R)))
     change_R = credit_R + turns.following(value_R) - value_R
     ahead_R = turns.suffix_sum(credit_R) - value_R  # R - V_{t-1}: what came beyond what was expected
+    for values_R in (change_R, ahead_R):  # what is zero but for rounding has no sign
+        values_R[np.abs(values_R) <= 1e-12 * largest_R] = 0.0
     agrees_R = np.sign(change_R) * turns.broadcast(np.sign(turns.first(ahead_R)))
     turned_R = ((agrees_R > 0) & (turns.preceding(agrees_R) < 0)) | (batch.turn_R == 0)
     goes_on_R = np.sign(change_R) * np.sign(turns.following(ahead_R)) > 0
