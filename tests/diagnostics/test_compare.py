@@ -1,6 +1,7 @@
 """Comparisons of runs whose outcomes are written by hand."""
 
 import dataclasses
+import json
 import math
 
 import numpy as np
@@ -9,7 +10,7 @@ from tests.diagnostics.made import episode, made_run
 
 from turnwise.cli import main
 from turnwise.diagnostics.compare import compare, rollouts_to
-from turnwise.diagnostics.runs import find_runs
+from turnwise.diagnostics.runs import Run, find_runs
 from turnwise.diagnostics.show import figure, page, table
 from turnwise.diagnostics.statistics import Interval
 from turnwise.errors import RunError
@@ -71,6 +72,50 @@ def test_one_run_each_is_about_these_two_alone(tmp_path):
     c = made_run(tmp_path / "c", 0, swapped)
     d = made_run(tmp_path / "d", 0, swapped[::-1], aem=False)
     assert compare([c], [d]).verdict.startswith("Not shown")
+
+
+def test_games_played_again_are_no_further_games(tmp_path):
+    generator = np.random.default_rng(0)
+    a, b = (
+        generator.random(TASKS) < 0.5 for _ in "ab"
+    )  # what a game gives is fixed: playing it four times says nothing more
+    once, often = [], []
+    for name, won, method in (("a", a, {}), ("b", b, {"aem": False})):
+        once.append(made_run(tmp_path / name, 0, won.tolist(), **method))
+        often.append(made_run(tmp_path / f"{name}4", 0, np.tile(won, 4).tolist(), **method))
+        path = often[-1].folder.evaluations / "step-000002.parquet"
+        write_outcomes(path, [episode(n, bool(won[n])) for _ in range(4) for n in range(TASKS)])
+    single, repeated = (compare([sides[0]], [sides[1]]) for sides in (once, often))
+    assert len(repeated.pairs[0].by_task) == TASKS
+    assert repeated.difference == single.difference
+    assert repeated.wins == single.wins
+
+
+def on_panel(run: Run, successes: list[bool], *, temperature: float = 0.4, name: str = "p-step-2") -> Run:
+    episodes = [{"task": f"game-{n}", "seed": 0, "success": won} for n, won in enumerate(successes)]
+    record = {"episodes": episodes, "tasks": "0123", "settings": {"temperature": temperature}}
+    run.folder.evaluations.mkdir(exist_ok=True)
+    (run.folder.evaluations / f"{name}.json").write_text(json.dumps(record))
+    return run
+
+
+def test_runs_of_other_recipes_are_compared_on_a_panel(tmp_path):
+    sides = []
+    for side, seeds, elsewhere in (
+        ("a", (0, 1, 2), {}),
+        ("b", (5, 6, 7), {"environment": {"eval_split": "elsewhere"}}),
+    ):
+        runs = [made_run(tmp_path / side, seed, wins(3), aem=side == "a", **elsewhere) for seed in seeds]
+        sides.append([on_panel(run, wins(10 + run.config.run.seed)) for run in runs])
+    made = compare(*sides, panel="p")
+    assert made.unit == "runs, not paired"
+    assert made.difference.value == pytest.approx(-5 / TASKS)
+    on_panel(sides[1][1], wins(3), temperature=1.0)
+    with pytest.raises(RunError, match=r'"temperature": 0.4.*"temperature": 1.0.*; evaluate them alike'):
+        compare(*sides, panel="p")
+    on_panel(sides[0][0], wins(3), name="p-step-2-2")
+    with pytest.raises(RunError, match=r"has another beside it, p-step-2-2.json: which one is meant"):
+        compare(*sides, panel="p")
 
 
 def test_what_is_unfinished_or_alone_is_left_out_and_said(luck, tmp_path):

@@ -18,6 +18,7 @@ from turnwise.diagnostics.statistics import (
     win_probability_unpaired,
 )
 from turnwise.errors import RunError
+from turnwise.segments import Labels
 from turnwise.train.outcomes import Episode
 
 ALL = "all"
@@ -31,13 +32,13 @@ class Pair:
         seed: Of both.
         a: Success of A on the episodes that both played to an end.
         b: Success of B on them.
-        difference_E: `[episodes]` A's success minus B's, 1, 0 or -1; a single number where only means were kept.
+        by_task: `[tasks]` A's success minus B's, a mean over the episodes of a task; a single number where only means were kept.
     """
 
     seed: int
     a: float
     b: float
-    difference_E: np.ndarray
+    by_task: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,10 +139,7 @@ def compare(a: Sequence[Run], b: Sequence[Run], *, names: tuple[str, str] | None
     notes: list[str] = []
     sides = [_counted(side, name, step, notes) for side, name in ((a, "A"), (b, "B"))]
     names = names or _names(*sides)
-    worlds = [{panel or run.world for run in side} for side in sides]
-    if worlds[0] != worlds[1]:
-        raise RunError(f"A and B were not evaluated in the same worlds: {sides[0][0].folder.path} plays {sides[0][0].world}, "
-                       f"{sides[1][0].folder.path} plays {sides[1][0].world}; use a common --panel, or compare runs of one recipe")  # fmt: skip
+    _refuse_other_worlds(sides, step, panel)
     keyed_a, keyed_b = _keyed(sides[0], "A", panel), _keyed(sides[1], "B", panel)
     common = sorted(keyed_a.keys() & keyed_b.keys())
     paired = bool(common)
@@ -163,7 +161,30 @@ def compare(a: Sequence[Run], b: Sequence[Run], *, names: tuple[str, str] | None
     }
     if len(sides[0]) == len(sides[1]) == 1:
         return _one_each(sides, played, made)
-    return _paired(common, sides, played, made) if paired else _unpaired(sides, played, made)
+    if paired:
+        return _paired(common, sides, played, made)
+    if len({panel or run.world for side in sides for run in side}) > 1:
+        raise RunError(
+            "runs of several worlds can be compared when they are paired by seed only; compare one world at a time"
+        )
+    return _unpaired(sides, played, made)
+
+
+def _refuse_other_worlds(sides: Sequence[Sequence[Run]], step: int | None, panel: str | None) -> None:
+    """Raise unless both sides have played the same, and on a panel every run."""
+    worlds = [
+        [(run, run.world if panel is None else run.world_on(panel, last_step(run, step))) for run in side]
+        for side in sides
+    ]
+    a, b = ({world for _, world in side} for side in worlds)
+    if panel is None and a == b:
+        return
+    first, world = worlds[0][0]
+    other = next(((run, its) for side in worlds[::-1] for run, its in side if its != world), None)
+    if other:
+        mend = "evaluate them alike" if panel else "use a common --panel, or compare runs of one recipe"
+        raise RunError(f"these runs were not evaluated in the same worlds: {first.folder.path} plays {world}, "
+                       f"{other[0].folder.path} plays {other[1]}; {mend}")  # fmt: skip
 
 
 def _counted(side: Sequence[Run], name: str, step: int | None, notes: list[str]) -> list[Run]:
@@ -212,7 +233,8 @@ def _pair(seed: int, a: dict, b: dict, runs: tuple[Run, Run]) -> Pair:
         means = _mean(a), _mean(b)  # of one, only the mean was kept
         return Pair(seed, *means, np.array([means[0] - means[1]]))
     success = np.array([[side[episode]["success"] for episode in common] for side in (a, b)], dtype=np.float64)
-    return Pair(seed, float(success[0].mean()), float(success[1].mean()), success[0] - success[1])
+    tasks = Labels.of(np.unique([task for task, _, _ in common], return_inverse=True)[1])
+    return Pair(seed, float(success[0].mean()), float(success[1].mean()), tasks.mean(success[0] - success[1]))
 
 
 def _mean(played: dict) -> float:
@@ -246,10 +268,6 @@ def _over(strata: dict[str, list[Pair]], side: str) -> float:
 
 
 def _unpaired(sides, played, made) -> Comparison:
-    if len({run.world for side in sides for run in side}) > 1:
-        raise RunError(
-            "runs of several worlds can be compared when they are paired by seed only; compare one world at a time"
-        )
     a, b = (np.array([_mean(episodes) for episodes in side]) for side in played)
     known = min(len(a), len(b)) > 1
     return Comparison(
@@ -264,14 +282,14 @@ def _unpaired(sides, played, made) -> Comparison:
 
 
 def _one_each(sides, played, made) -> Comparison:
-    """Two policies on the same tasks: the interval is over tasks, and about these two alone."""
+    """Two policies on the same tasks: the interval is over tasks, whose repetitions share what is hard in them, and about these two alone."""
     two = sides[0][0], sides[1][0]
     pair = _pair(two[0].config.run.seed, played[0][0], played[1][0], two)
     return Comparison(
         unit="tasks, paired",
         success=(pair.a, pair.b),
-        difference=contrast([pair.difference_E], [1.0]),
-        wins=win_probability(pair.difference_E),
+        difference=contrast([pair.by_task], [1.0]),
+        wins=win_probability(pair.by_task),
         spread=math.inf,
         pairs=[pair],
         **made,

@@ -1,6 +1,7 @@
 """Find runs on disk and read what comparisons need of them."""
 
 import dataclasses
+import glob
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -64,10 +65,30 @@ class Run:
         """
         if panel is None:
             return by_episode(read_outcomes(self.folder.evaluations / f"step-{step:06d}.parquet"))
+        return by_episode(self._on_panel(panel, step)["episodes"])
+
+    def world_on(self, panel: str, step: int) -> str:
+        """What it was evaluated in on a panel: the tasks that it found, and at which temperature.
+
+        Raises:
+            RunError: It was not evaluated there, or more than once with other results.
+        """
+        record = self._on_panel(panel, step)
+        temperature = record["settings"]["temperature"]
+        return json.dumps({"panel": panel, "tasks": record["tasks"], "temperature": temperature}, sort_keys=True)
+
+    def _on_panel(self, panel: str, step: int) -> dict[str, Any]:
+        """The record of `turnwise eval --panel`."""
         path = self.folder.evaluations / f"{panel}-step-{step}.json"
+        if further := sorted(path.parent.glob(f"{glob.escape(path.stem)}-*.json")):
+            raise RunError(
+                f"{path} has another beside it, {further[0].name}: which one is meant? Move the others out of {path.parent}"
+            )
         try:
-            return by_episode(json.loads(path.read_text(encoding="utf-8"))["episodes"])
-        except (OSError, json.JSONDecodeError, KeyError):
+            record = json.loads(path.read_text(encoding="utf-8"))
+            _ = record["episodes"], record["tasks"], record["settings"]["temperature"]
+            return record
+        except (OSError, json.JSONDecodeError, KeyError, TypeError):
             raise RunError(f"{self.folder.path} has no readable {path.name}; make it with `turnwise eval {self.folder.path} --panel "
                            f"{panel} --step {step}`") from None  # fmt: skip
 
