@@ -162,7 +162,7 @@ def test_a_broken_checkpoint_is_named(tmp_path, capsys):
     before = tree(tmp_path)
     for command in (["train", "--resume", str(folder.path), "run.steps=2"], ["eval", str(folder.path)]):
         line = refused(capsys, *command)
-        assert f"the checkpoint {damaged} is damaged" in line
+        assert f"cannot load the checkpoint {damaged} (" in line
         assert "remove it" in line
     assert tree(tmp_path) == before
 
@@ -357,3 +357,13 @@ def test_the_installed_command_runs(here):
     )  # fmt: skip
     assert (result.returncode, result.stderr) == (0, "")
     assert "doors:Door: sound" in result.stdout
+
+
+def test_a_path_that_cannot_be_written_is_one_line(tmp_path, capsys, monkeypatch):
+    def run(_):
+        (tmp_path / "file").touch()
+        (tmp_path / "file" / "table.parquet").write_text("x")
+
+    monkeypatch.setattr("turnwise.commands.methods._methods", run)
+    assert main(["methods"]) == 2
+    assert capsys.readouterr().err == f"turnwise: cannot use {tmp_path / 'file' / 'table.parquet'}: Not a directory\n"

@@ -33,6 +33,10 @@ OF_TRAINING = ("torch", "transformers", "tokenizers", "safetensors", "pyarrow", 
 """Packages of the extra `train`."""
 
 
+PLACE = (errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG)
+"""What is wrong with a path that a user has named."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0, 2 for a user's mistake (one line on stderr), 130 when interrupted."""
     try:
@@ -53,6 +57,9 @@ def _main(arguments: Sequence[str] | None) -> int:
         print(f"turnwise: {error}", file=sys.stderr)
         return 2
     except OSError as error:
+        if error.errno in PLACE and error.filename:
+            print(f"turnwise: cannot use {error.filename2 or error.filename}: {error.strerror}", file=sys.stderr)
+            return 2
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS):
             raise
         print(f"turnwise: cannot write: {error}. Make room; what is on disk is good, and `turnwise train --resume RUN_FOLDER` goes on from the "

@@ -54,6 +54,13 @@ class EngineLost(TurnwiseError, RuntimeError):
     """The engine stays away: nothing can be generated until somebody brings it back."""
 
 
+def out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, which torch says in several ways."""
+    text = str(error)
+    typed = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return typed or "out of memory" in text or "can't allocate memory" in text
+
+
 class IntegrationError(TurnwiseError, RuntimeError):
     """Another trainer has a version or a batch that the adapter cannot serve."""
 

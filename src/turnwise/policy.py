@@ -53,12 +53,31 @@ def load_policy(folder: Path) -> Policy:
         settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
         return Policy(model, Format(tokenizer, **settings["format"]), settings["max_context"])
     except (OSError, ValueError, RuntimeError, TypeError, KeyError, SafetensorError) as error:
-        raise DataError(f"cannot load the model in {folder}: {' '.join(str(error).split())}") from error
+        raise DataError(
+            f"cannot load the model in {folder}{_base_of(folder)}: {' '.join(str(error).split())}"
+        ) from error
+
+
+def _base_of(folder: Path) -> str:
+    """What adapters must be loaded onto, for an error message."""
+    try:
+        base = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]
+    except (OSError, ValueError, KeyError):
+        return ""
+    return f", adapters of {base!r}, which must be where it was"
 
 
 def load_model(name: str) -> PreTrainedModel:
-    """A causal LM in float32 with SDPA attention, ready to be played with; with its adapters, where the folder holds some."""
-    return AutoModelForCausalLM.from_pretrained(name, attn_implementation="sdpa", dtype=torch.float32).eval()
+    """A causal LM in float32 with SDPA attention, ready to be played with; with its adapters, where the folder holds some.
+
+    Without dropout: it would make other probabilities in the update than those sampled from, which no ratio means.
+    """
+    model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="sdpa", dtype=torch.float32).eval()
+    for module in model.modules():
+        rates = [key for key, value in vars(module).items() if isinstance(value, float) and "dropout" in key]
+        for key in [*rates, *(["p"] if isinstance(module, torch.nn.Dropout) else [])]:
+            setattr(module, key, 0.0)
+    return model
 
 
 def choose_trainable(model: PreTrainedModel, config: ModelConfig) -> None:
@@ -103,9 +122,17 @@ def autocast(model: PreTrainedModel, config: ModelConfig) -> torch.autocast:
     return torch.autocast(model.device.type, torch.bfloat16, enabled=config.precision == "bf16")
 
 
-def rounded_copy(model: PreTrainedModel) -> PreTrainedModel:
-    """The model with weights in bfloat16 and its adapters, if any, merged into them: for generating only."""
-    return merged_copy(model).to(torch.bfloat16).eval().requires_grad_(False)  # pyright: ignore
+def rounded_copy(model: PreTrainedModel, old: PreTrainedModel | None = None) -> PreTrainedModel:
+    """The model with weights in bfloat16 and its adapters, if any, merged into them: for generating only.
+
+    Args:
+        model: In float32.
+        old: An earlier copy of it, to be overwritten where there are no adapters: a further one needs the memory of both.
+    """
+    if old is None or adapted_layers(model):
+        return merged_copy(model).to(torch.bfloat16).eval().requires_grad_(False)  # pyright: ignore
+    old.load_state_dict(model.state_dict())
+    return old
 
 
 def merged_copy(model: PreTrainedModel) -> PreTrainedModel:

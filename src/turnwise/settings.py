@@ -91,6 +91,8 @@ class ModelConfig(Section):
     def _tiny_is_possible(self) -> "ModelConfig":
         if self.hidden_size % (2 * self.num_heads):
             raise ValueError(f"hidden_size={self.hidden_size} must be a multiple of 2 * num_heads={2 * self.num_heads}")
+        if self.name == "tiny" and self.train == "lora":
+            raise ValueError("model.train='lora' is of pretrained models; of model.name='tiny' learn 'full' or 'top'")
         for name in ("hidden_size", "num_layers", "num_heads", "tie_embeddings"):
             if self.name != "tiny" and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"model.{name} is of model.name='tiny' only, got name={self.name!r}")
@@ -202,7 +204,10 @@ class EngineConfig(Section):
     """What generates the responses."""
 
     name: Literal["local", "server"] = "local"
-    """"local": transformers in this process. "server": vLLM over HTTP, see docs/how-to/vllm.md; the rest of the section is about it."""
+    """"local": transformers in this process. "server": vLLM over HTTP, see docs/how-to/vllm.md."""
+    max_rows: int | None = pydantic.Field(default=None, ge=1)
+    """Conversations that the local engine holds at one time, which bounds its memory; further ones wait. Default: all. The rest of the section is
+    about the server."""
     url: str = pydantic.Field(default="http://127.0.0.1:8000", pattern=r"^https?://[^/]")
     """Where the server is."""
     max_concurrent: int = pydantic.Field(default=256, ge=1)

@@ -184,6 +184,18 @@ def test_tasks_must_survive_pickling():
     assert any("changes when it is pickled" in problem.what for problem in check_environment(Suite([Changing()])))
 
 
+def test_few_tasks_are_all_played():
+    played = []
+
+    class Few(Suite):
+        def environment(self, task: Any) -> Any:
+            played.append(task)
+            return super().environment(task)
+
+    check_environment(Few([0, 1]))
+    assert set(played) == {0, 1}
+
+
 def test_a_split_without_tasks_is_a_problem():
     assert [problem.what for problem in check_environment(Suite([]))] == ["split 'train' has no tasks"]
 

@@ -16,6 +16,7 @@ import pytest
 from tests.report.synthetic import write_run
 
 from turnwise.cli import main
+from turnwise.report.live import _listen
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +48,31 @@ def test_a_mistake_is_one_line(run, capsys, tmp_path):
     assert "exists and is no report" in refused(capsys, run, "--output", run)
 
 
+def test_a_folder_of_another_is_left_alone(run, capsys, tmp_path):
+    mine = tmp_path / "mine" / "files-2024" / "thesis.txt"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("years")
+    assert "exists and is no report" in refused(capsys, run, "--output", mine.parents[1])
+    assert main(["report", str(run), "--output", str(tmp_path / "report")]) == 0
+    mine.parent.rename(tmp_path / "report" / "files-2024")
+    assert main(["report", str(run), "--output", str(tmp_path / "report")]) == 0
+    assert {path.name for path in (tmp_path / "report").iterdir()} > {"index.html", "files-2024"}
+    assert len(list((tmp_path / "report").iterdir())) == 3
+
+
 def test_a_taken_port_is_one_line(run, capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert "choose another with --port" in refused(capsys, run, "--live", "--port", taken.getsockname()[1])
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="needs IPv6")
+def test_an_address_of_version_6_can_be_listened_on(tmp_path):
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            pass
+    except OSError:
+        pytest.skip("this machine has no address ::1")
+    _listen("::1", 0, tmp_path).server_close()
 
 
 def test_live_serves_what_training_adds_and_ends_at_control_c(tmp_path):

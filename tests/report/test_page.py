@@ -1,5 +1,6 @@
 """The page in a real browser: it loads fast, says nothing on the console, and can be used by keyboard and by link."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,6 +75,20 @@ def opened(browser, page_url) -> Iterator:
         said = page.said
         page.context.close()
         assert not said, "the page said something on the console, or asked the network for something"
+
+
+def test_names_that_worlds_and_users_choose_are_text(opened, tmp_path):
+    hostile = "<img src=x onerror=console.log('run')>"
+    run = write_run(tmp_path / hostile, steps=2)
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for record in records:
+        record |= {f"eval/success/{hostile}": 0.5} if "eval/success" in record else {f"rollout/{hostile}": 0.5}
+    (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    other = write_run(tmp_path / "other", steps=2)
+    page = opened(url=write_report([run, other], tmp_path / "report", METHODS).as_uri())
+    assert f"rollout/{hostile}" in page.page.text_content("#metrics")
+    assert hostile in page.page.text_content("#settings")
+    assert page.page.locator("img").count() == 0
 
 
 def test_a_large_run_loads_within_two_seconds(opened, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.rollout.models import DRAWN, GREEDY, generate, make_model, plain_greedy, same, together, tokens
 
-from turnwise.errors import EngineFault
+from turnwise.errors import EngineFault, EngineLost
 from turnwise.rollout.engine import Generation, Sampling
 from turnwise.rollout.local import LocalEngine
 
@@ -50,7 +50,7 @@ def test_a_broken_model_fails_all_that_wait_with_the_cause_and_the_engine_may_re
         nonlocal calls
         calls += 1
         if calls == 4:
-            raise torch.OutOfMemoryError("no room for 3 GiB")
+            raise RuntimeError("a kernel is missing")
 
     async def scenario() -> list[Generation | BaseException]:
         prompts = {n: tokens(5 + n, seed=n) for n in range(5)}
@@ -64,10 +64,25 @@ def test_a_broken_model_fails_all_that_wait_with_the_cause_and_the_engine_may_re
     assert len(results) == 5
     for fault in results:
         assert isinstance(fault, EngineFault)
-        assert str(fault) == "OutOfMemoryError: no room for 3 GiB"
-        assert isinstance(fault.__cause__, torch.OutOfMemoryError)
+        assert str(fault) == "RuntimeError: a kernel is missing"
+        assert isinstance(fault.__cause__, RuntimeError)
     again = generate(engine, {0: [1, 2, 3]}, GREEDY)[0]
     assert same(again, Generation(*plain_greedy(model, [1, 2, 3], 6)))
+
+
+def test_memory_that_runs_out_ends_the_rollout():
+    """Were it a fault of single trajectories, a run would go on with those that are short enough."""
+    model = make_model()
+    engine = LocalEngine(model)
+
+    def break_(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB")
+
+    hook = model.get_decoder().register_forward_pre_hook(break_)
+    with pytest.raises(EngineLost, match=r"out of memory in the rollout .*engine.max_rows=N"):
+        generate(engine, {0: [1, 2, 3]}, GREEDY)
+    hook.remove()
+    assert same(generate(engine, {0: [1, 2, 3]}, GREEDY)[0], Generation(*plain_greedy(model, [1, 2, 3], 6)))
 
 
 def test_weights_that_are_not_finite_are_a_fault():

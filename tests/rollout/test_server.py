@@ -2,6 +2,9 @@
 
 import asyncio
 import gc
+import os
+import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -136,6 +139,23 @@ def test_weights_are_kept_once_and_not_for_ever(fake, tmp_path):
     del engine
     gc.collect()
     assert not list((tmp_path / "shared").iterdir())
+
+
+def test_what_killed_runs_have_left_is_removed(fake, tmp_path):
+    killed = subprocess.Popen(["true"])
+    killed.wait()
+    here = f"turnwise-weights-{socket.gethostname()}"
+    for name in (
+        f"{here}-{killed.pid}-a",
+        f"{here}-{os.getpid()}-b",
+        f"turnwise-weights-elsewhere-{killed.pid}-c",
+        "mine",
+    ):
+        (tmp_path / name).mkdir()
+    asyncio.run(make_engine(fake, sync_folder=tmp_path).update_weights())
+    left = {path.name for path in tmp_path.iterdir()}
+    assert {"mine", f"{here}-{os.getpid()}-b", f"turnwise-weights-elsewhere-{killed.pid}-c"} <= left
+    assert f"{here}-{killed.pid}-a" not in left
 
 
 def test_requests_at_one_time_are_bounded(fake):

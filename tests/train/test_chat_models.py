@@ -3,18 +3,23 @@
 import dataclasses
 import importlib.util
 import json
+import re
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from tests.rollout.chat_models import FAMILIES, chat_model
 from tests.toys import Colors, small_config
+from transformers import LlamaForCausalLM
 
 from turnwise.config import ModelConfig, PromptConfig, parse_config
 from turnwise.environments.base import Step
-from turnwise.errors import ConfigError
+from turnwise.errors import ConfigError, DataError
 from turnwise.policy import choose_trainable, freeze_but_norms, load_policy, rounded_copy, trainable
 from turnwise.pretrained import pretrained_policy, smollm2
+from turnwise.rollout.engines import make_engine
 from turnwise.rollout.record import Trajectory, Turn
 from turnwise.tokens import Sequences, score
 from turnwise.train.loop import train
@@ -78,6 +83,63 @@ def test_a_saved_policy_comes_back_whole(family, way, tmp_path):
             assert getattr(again.format, field.name) == getattr(policy.format, field.name)
     names = [name for name, weight in policy.model.named_parameters() if weight.requires_grad]
     assert names == [name for name, weight in again.model.named_parameters() if weight.requires_grad]
+
+
+def with_settings(folder: Path, **changed) -> Path:
+    """A copy of a model's folder with other settings in its config.json."""
+    shutil.copytree(chat_model("smollm2"), folder)
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings | changed))
+    return folder
+
+
+def test_dropout_is_switched_off(tmp_path):
+    name = with_settings(tmp_path / "model", attention_dropout=0.5)
+    policy = pretrained_policy(ModelConfig(name=str(name)), PromptConfig(), seed=0)
+    at_rest = logprobs(policy)
+    policy.model.train()
+    np.testing.assert_array_equal(logprobs(policy), at_rest)
+    bare = LlamaForCausalLM.from_pretrained(name).train()
+    np.testing.assert_raises(
+        AssertionError, np.testing.assert_allclose, logprobs(dataclasses.replace(policy, model=bare)), at_rest
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"layer_types": ["full_attention"] * 2 + ["sliding_attention"], "sliding_window": 100},
+            "set model.max_context=100 or less",
+        ),
+        ({"sliding_window": 100}, "layers of sliding_attention beyond their window"),
+        (
+            {"layer_types": ["linear_attention"] + ["full_attention"] * 2},
+            "layers of linear_attention; or take engine.name='server'",
+        ),
+        ({"sliding_window": 500}, None),
+        ({"layer_types": ["full_attention"] * 3, "sliding_window": 100}, None),
+    ],
+)
+def test_layers_that_the_cache_does_not_know_are_refused(settings, said, tmp_path):
+    policy = policy_of("smollm2", max_context=400)
+    for key, value in settings.items():
+        setattr(policy.model.config, key, value)
+    if said is None:
+        make_engine(config_of(tmp_path), policy)
+        return
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        make_engine(config_of(tmp_path), policy)
+
+
+@peft
+def test_adapters_without_their_base_say_what_is_missing(tmp_path):
+    base = with_settings(tmp_path / "base")
+    policy = pretrained_policy(ModelConfig(name=str(base), train="lora"), PromptConfig(), seed=0)
+    policy.save(tmp_path / "saved")
+    base.rename(tmp_path / "elsewhere")
+    with pytest.raises(DataError, match=rf"adapters of '{base}', which must be where it was"):
+        load_policy(tmp_path / "saved")
 
 
 def test_what_learns_is_what_was_asked_for():

@@ -108,7 +108,7 @@ def test_a_damaged_checkpoint_is_named(folder, name, how):
         target.unlink()
     else:
         target.write_bytes(target.read_bytes()[:-20] if how == "cut" else b"\x00\xff" * 50)
-    with pytest.raises(RunError, match=r"step-000003 is damaged \(") as caught:
+    with pytest.raises(RunError, match=r"cannot load the checkpoint .*step-000003 \(") as caught:
         load_checkpoint(path)
     assert "\n" not in str(caught.value)
 

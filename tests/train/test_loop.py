@@ -1,5 +1,6 @@
 """The main path, end to end: it learns, it resumes as if never stopped, and it stops when it must."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 import torch
 from tests.toys import Colors, Levels, small_config
 
+from turnwise.config import override_config
 from turnwise.environments.base import Step
 from turnwise.environments.suites import Seeded
 from turnwise.errors import ConfigError, RunError
@@ -209,6 +211,19 @@ def test_a_run_that_was_killed_at_its_first_evaluation_makes_up_for_it(tmp_path)
     assert_same_run(train(config, resume=config.run_folder), train(small_config(tmp_path / "whole")))
 
 
+def test_what_a_run_goes_on_with_is_written_down(tmp_path):
+    folder = train(small_config(tmp_path, run={"steps": 2}))
+    before = json.loads((folder.path / "config.json").read_text())
+    asked = override_config(RunFolder.open(folder.path)[1], ["run.steps=3", "evaluate.temperature=1.5"])
+    train(asked, resume=folder.path)
+    after = json.loads((folder.path / "config.json").read_text())
+    assert RunFolder.open(folder.path)[1] == asked
+    assert {key for key in before if before[key] != after[key]} == {
+        "config"
+    }  # versions and commit are those it began with
+    assert metrics(train(RunFolder.open(folder.path)[1], resume=folder.path))[-1]["step"] == 3
+
+
 def test_a_finished_run_has_nothing_to_go_on_with(tmp_path):
     config = small_config(tmp_path)
     before = metrics(train(config))
@@ -220,7 +235,7 @@ def test_a_damaged_checkpoint_can_be_removed(tmp_path):
     folder = train(config)
     done, final = metrics(folder), weights(folder)
     (latest_checkpoint(folder) / "model.safetensors").write_bytes(b"")
-    with pytest.raises(RunError, match=r"step-000004 is damaged .* remove it"):
+    with pytest.raises(RunError, match=r"step-000004 \(.* if its files are damaged, remove it"):
         train(config, resume=folder.path)
     assert metrics(folder) == done  # and nothing was rewound
     for path in latest_checkpoint(folder).iterdir():

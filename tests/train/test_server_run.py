@@ -50,6 +50,13 @@ def test_a_run_samples_from_the_weights_that_it_trains(tmp_path, fake):
     assert len(versions) == 5  # at the start, and after each step
 
 
+def test_a_server_cannot_measure_entropies_which_is_said_first(tmp_path, fake):
+    config = run_config(tmp_path, fake, update={"scoring": "engine"})
+    with pytest.raises(ConfigError, match=r"add update.scoring=trainer"):
+        train(config)
+    assert not config.run_folder.exists()
+
+
 def test_a_run_whose_weights_stay_behind_is_seen_in_its_metrics(tmp_path, fake):
     """The check above can fail: here the server says that it has loaded weights, and has not."""
     reload, first = fake.reload, []

@@ -7,7 +7,7 @@ from tests.toys import COLORS, Colors, small_config
 
 from turnwise.environments.base import Demonstrated
 from turnwise.environments.suites import Seeded, make_suite
-from turnwise.errors import ConfigError, TurnwiseError
+from turnwise.errors import ConfigError, RunError, TurnwiseError
 from turnwise.tiny import tiny_policy
 from turnwise.train import warmstart
 from turnwise.train.warmstart import cache_folder, demonstrations, warm_policy
@@ -119,6 +119,37 @@ def test_a_cache_that_another_process_has_made_meanwhile_stays_as_it_is(tmp_path
     assert not warm(config)[1]
     (kept,) = (cache_folder() / "warmstart").iterdir()
     assert (kept / "first").exists()
+
+
+def test_a_warm_start_that_diverges_is_said_and_not_cached(cache, tmp_path):
+    config = small_config(tmp_path, warmstart={**WARM, "learning_rate": 1e30})
+    with pytest.raises(
+        RunError, match=r"the warm start has diverged after \d of .* lower warmstart.learning_rate=1e\+30"
+    ) as caught:
+        warm(config)
+    assert "\n" not in str(caught.value)
+    assert not list(cache.rglob("model.safetensors"))
+
+
+def test_a_warm_start_that_is_too_large_for_memory_takes_smaller_parts(tmp_path, monkeypatch):
+    config = small_config(tmp_path, warmstart=WARM)
+    monkeypatch.setenv("TURNWISE_CACHE", str(tmp_path / "one"))
+    whole, _ = warm(config)
+    plain, parts = warmstart._cross_entropy, []
+
+    def limited(model, demos):
+        loss = plain(model, demos)
+        parts.append(len(demos))
+        if len(demos) > 2:
+            raise torch.OutOfMemoryError
+        return loss
+
+    monkeypatch.setattr(warmstart, "_cross_entropy", limited)
+    monkeypatch.setenv("TURNWISE_CACHE", str(tmp_path / "other"))
+    cut, cached = warm(config)
+    assert not cached
+    assert max(parts) > 2
+    torch.testing.assert_close(cut, whole, rtol=1e-4, atol=1e-6)
 
 
 def test_without_steps_nothing_is_demonstrated_or_cached(tmp_path, monkeypatch):

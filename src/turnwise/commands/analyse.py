@@ -45,10 +45,10 @@ def _surprisal(options: argparse.Namespace) -> int:
 
     folder, config = RunFolder.open(options.run_folder)
     quiet()
-    use_device(config)
     made = measure_fidelity(
-        folder, config, states=options.states, responses=options.responses, step=options.step, seed=options.seed
-    )
+        folder, config, states=options.states, responses=options.responses, step=options.step, seed=options.seed,
+        device=use_device(config),
+    )  # fmt: skip
     head = f"Step {made.step} of {folder.path}: {len(made.alpha_R)} states, {made.responses} fresh responses each."
     return _written(options.out, "surprisal", head, fidelity_table(made), fidelity_figure(made))
 
@@ -61,11 +61,11 @@ def _noise(options: argparse.Namespace) -> int:
 
     folder, config = RunFolder.open(options.run_folder)
     quiet()
-    use_device(config)
+    device = use_device(config)
     with ConsoleDisplay() as display:
         found = measure_noise(
             folder, config, options.method or ["grpo", "grpo+aem"], step=options.step, groups=options.groups,
-            seed=options.seed, on_trajectory=lambda done, total: display.count("gradients", done, total),
+            seed=options.seed, device=device, on_trajectory=lambda done, total: display.count("gradients", done, total),
         )  # fmt: skip
     print(as_text(noise_table(found, config.rollout.groups)))
     return 0

@@ -44,9 +44,7 @@ def _make(options: argparse.Namespace) -> int:
             aside = folder / "tried" / f"{package.name}-{package.version}"
             subject = Subject(package, fetch(package, folder), tools, aside)
             made = Maker(subject, seed=options.seed, jobs=jobs).tasks(options.per_package)
-            aside = part.with_suffix(".part")
-            write_tasks(aside, made)
-            aside.replace(part)
+            write_tasks(part, made)
         tasks = load_tasks(part)
         every += tasks
         tiers = Counter(task.tier for task in tasks)

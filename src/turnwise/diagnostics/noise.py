@@ -70,6 +70,7 @@ def measure_noise(
     step: int | None = None,
     groups: int = 32,
     seed: int = 0,
+    device: torch.device | None = None,
     on_trajectory: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Noise]:
     """Play groups of training tasks with a checkpoint's policy, and compare methods on the same responses.
@@ -81,6 +82,7 @@ def measure_noise(
         step: Whose checkpoint; default: the last.
         groups: How many, of `rollout.group_size` trajectories each, every one of another task.
         seed: Of the tasks, the draws and the projection.
+        device: Where the policy computes; default: the CPU.
         on_trajectory: Called with the trajectories done and all of them.
 
     Raises:
@@ -89,6 +91,7 @@ def measure_noise(
     credits = {name: make_credit(named(config, name)) for name in methods}
     _, policy, _ = load_checkpoint(checkpoint_at(folder, step))
     model = policy.model
+    model.to(device)  # pyright: ignore[reportArgumentType]
     choose_trainable(model, config.model)
     if config.update.only_norms:
         freeze_but_norms(model)

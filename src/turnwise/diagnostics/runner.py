@@ -71,8 +71,8 @@ class Runner:
                 continue
             del self.running[job]
             if code == 0 and state(job) == "done":
+                self._success[job] = _success(job)  # first: the table may be drawn at any time
                 self.done.append(job)
-                self._success[job] = _success(job)
                 tidy(self.study, job)
                 self._say(f"{job.arm}, seed {job.seed}: success {self._success[job]:.3f}")
             else:

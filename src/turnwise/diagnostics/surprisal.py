@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+import torch
 from matplotlib.figure import Figure
 
 from turnwise.batch import Batch
@@ -100,7 +101,14 @@ def partial(x: np.ndarray, y: np.ndarray, given: np.ndarray) -> float:
 
 
 def measure_fidelity(
-    folder: RunFolder, config: Config, *, states: int = 64, responses: int = 64, step: int | None = None, seed: int = 0
+    folder: RunFolder,
+    config: Config,
+    *,
+    states: int = 64,
+    responses: int = 64,
+    step: int | None = None,
+    seed: int = 0,
+    device: torch.device | None = None,
 ) -> Fidelity:
     """Draw recorded responses whose coefficient is not fixed at 1, and fresh responses in their states from the policy of that step.
 
@@ -111,6 +119,7 @@ def measure_fidelity(
         responses: Fresh responses a state.
         step: Whose rollouts; default: the latest that follows a kept checkpoint, since its policy is needed.
         seed: Of the choice, and of the fresh responses.
+        device: Where the policy computes; default: the CPU.
 
     Raises:
         RunError: No checkpoint before a recorded step is there, or no group's entropies differ enough for AEM to act.
@@ -127,6 +136,7 @@ def measure_fidelity(
     chosen = np.sort(np.random.default_rng(seed).permutation(candidates)[:states])
     prompts = _prompts(read_rollouts(folder.rollouts / f"step-{step:06d}.parquet")[0], recorded.row_R[chosen])
     _, policy, _ = load_checkpoint(checkpoint_at(folder, step - 1))
+    policy.model.to(device)  # pyright: ignore[reportArgumentType]
     engine = make_engine(config, policy)
     blocking(engine.update_weights())
     asked = [prompt for prompt, _ in prompts for _ in range(responses)]

@@ -46,7 +46,8 @@ def check_environment(
     tasks = suite.tasks(split)
     if len(tasks) == 0:
         return [Problem(f"split {split!r} has no tasks", "return at least one task from tasks()")]
-    for task in [tasks[index * len(tasks) // num_tasks] for index in range(min(num_tasks, len(tasks)))]:
+    count = min(num_tasks, len(tasks))
+    for task in [tasks[index * len(tasks) // count] for index in range(count)]:
         try:
             if suite.task_name(pickle.loads(pickle.dumps(task))) != suite.task_name(task):
                 problems.append(Problem("a task changes when it is pickled", "make tasks plain data"))

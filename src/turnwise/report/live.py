@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import socket
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
@@ -70,8 +71,11 @@ def _watch(data: ReportData, stop: threading.Event) -> None:
 
 
 def _listen(host: str, port: int, folder: Path) -> ThreadingHTTPServer:
+    kind = type(
+        "Server", (ThreadingHTTPServer,), {"address_family": socket.AF_INET6 if ":" in host else socket.AF_INET}
+    )
     try:
-        return ThreadingHTTPServer((host, port), functools.partial(_Handler, directory=str(folder)))
+        return kind((host, port), functools.partial(_Handler, directory=str(folder)))
     except (OSError, OverflowError) as error:
         raise ConfigError(f"cannot listen on {host}:{port}: {error}; choose another with --port") from None
 

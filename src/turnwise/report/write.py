@@ -1,6 +1,7 @@
 """A report as a folder that opens from disk: index.html, and beside it a folder with everything that it loads."""
 
 import contextlib
+import re
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -27,14 +28,14 @@ def write_report(
         TurnwiseError: A path is no run, or there is something else at `output`. Nothing that exists was changed.
     """
     refuse_foreign(output)
-    files = output / f"files-{time.time_ns():x}"
+    files = output / f"files-{time.time_ns():016x}"
     data = ReportData(paths, files, methods)
     with _made(files, output):
         install(files)
         data.update(progress)
         page = write_index(output, files.name, live=False)
-    for old in output.glob("files-*"):
-        if old != files:
+    for old in output.iterdir():
+        if _is_files(old) and old != files:
             shutil.rmtree(old, ignore_errors=True)
     return page
 
@@ -43,12 +44,13 @@ def refuse_foreign(output: Path) -> None:
     """Raise when `output` is something else than a report, or than nothing."""
     page = output / "index.html"
     ours = page.is_file() and MARK in page.read_text(encoding="utf-8", errors="replace")
-    if (
-        output.exists()
-        and not ours
-        and not (output.is_dir() and all(p.name.startswith("files-") for p in output.iterdir()))
-    ):
+    if output.exists() and not ours and not (output.is_dir() and all(map(_is_files, output.iterdir()))):
         raise RunError(f"{output} exists and is no report of turnwise; choose another folder with --output")
+
+
+def _is_files(path: Path) -> bool:
+    """Whether this is what a page of ours loads from, by its name: a time in nanoseconds."""
+    return path.is_dir() and re.fullmatch(r"files-[0-9a-f]{16}", path.name) is not None
 
 
 def install(files: Path) -> None:

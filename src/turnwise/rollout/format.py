@@ -56,9 +56,9 @@ class Format:
         template = self.first if first else self.following
         return list(self._encode(template.replace("{observation}", self._plain(observation))))
 
-    def response_ids(self, action: str, thought: str = "") -> list[int]:
+    def response_ids(self, action: str) -> list[int]:
         """The response that says this, as a model would have generated it, the stop token included."""
-        text = f"<think>{thought}</think><action>{action}</action>" if self.think else action
+        text = f"<think></think><action>{action}</action>" if self.think else action
         return [*self._encode(text), self.stop_id]
 
     def remembered_ids(self, response_ids: Sequence[int]) -> list[int]:
@@ -96,4 +96,4 @@ class Format:
     @functools.cached_property
     def _encode(self):
         encode = lambda text: tuple(self.tokenizer.encode(text, add_special_tokens=False))  # noqa: E731
-        return functools.lru_cache(maxsize=65536)(encode)
+        return functools.lru_cache(maxsize=8192)(encode)  # of a page of 500 tokens an entry is some 16 kB

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from turnwise.errors import ConfigError, EngineFault
+from turnwise.errors import ConfigError, EngineFault, EngineLost, out_of_memory
 from turnwise.policy import rounded_copy
 from turnwise.rollout.engine import Decode, Generation, Sampling, says
 from turnwise.rollout.rows import Rows
@@ -33,9 +33,8 @@ class _Request:
     sampling: Sampling
     future: asyncio.Future[Generation]
 
-    def fail(self, cause: str, error: Exception | None = None) -> None:
+    def fail(self, fault: EngineFault | EngineLost, error: Exception | None = None) -> None:
         if not self.future.done():  # nobody waits for it any more
-            fault = EngineFault(cause)
             fault.__cause__ = error
             self.future.set_exception(fault)
 
@@ -121,7 +120,7 @@ class LocalEngine:
         lost += [self._growing.pop(row) for row in freed & self._growing.keys()]
         self._free |= freed
         for request in lost:
-            request.fail("the conversation was closed before its response was complete")
+            request.fail(EngineFault("the conversation was closed before its response was complete"))
         if conversations is None:
             self._clear()
         else:
@@ -131,7 +130,7 @@ class LocalEngine:
         """Generate with the weights that the trainer's model has now."""
         self.close()
         if self.rounded:
-            self.model = rounded_copy(self.trained)
+            self.model = rounded_copy(self.trained, self.__dict__.get("model"))
 
     async def aclose(self) -> None:
         """Forget all conversations."""
@@ -159,8 +158,16 @@ class LocalEngine:
             self._growing.clear()
             self._clear()
             cause = str(error) if isinstance(error, EngineFault) else f"{type(error).__name__}: {error}"
+            kind = EngineFault
+            if out_of_memory(
+                error
+            ):  # what has ended by now is what is short: to learn from that alone would be another task
+                kind, cause = (
+                    EngineLost,
+                    f"out of memory in the rollout ({cause[:120]}); hold fewer conversations with engine.max_rows=N",
+                )
             for request in lost:
-                request.fail(cause, error)
+                request.fail(kind(cause), error)
 
     def _ready(self) -> list[_Request]:
         """Waiting requests for which there is a row."""
@@ -222,8 +229,9 @@ class LocalEngine:
         prompt, donor, shared = request.prompt, -1, 0
         if self.share_prefixes and self._num_rows:
             used = slice(self._num_rows)
-            same = self._ids[used, : len(prompt) - 1] == prompt[:-1]  # the last is always fed, for its logits
-            alike = np.logical_and.accumulate(same, axis=1).sum(1)
+            same = np.zeros((self._num_rows, len(prompt)), dtype=bool)  # the last is always fed, for its logits
+            np.equal(self._ids[used, : len(prompt) - 1], prompt[:-1], out=same[:, :-1])
+            alike = same.argmin(1)  # the first place that is not
             cached = np.minimum(alike, self._length[used])
             donor = int(cached.argmax())
             shared = int(cached[donor])

@@ -155,8 +155,12 @@ def write_table(path: Path, table: pa.Table) -> None:
     """Write a Parquet file in one move."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
-    pq.write_table(table, temporary, compression="zstd")
-    os.replace(temporary, path)
+    try:
+        pq.write_table(table, temporary, compression="zstd")
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def check_format(path: Path, written: int) -> None:

@@ -7,7 +7,9 @@ weights (of a server that was started again, or that another run has taken over)
 
 import asyncio
 import hashlib
+import os
 import shutil
+import socket
 import tempfile
 import uuid
 import weakref
@@ -24,6 +26,7 @@ from turnwise.rollout.connection import RESUME, Connection, Refused, Unanswered
 from turnwise.rollout.engine import Decode, Generation, Sampling, says
 
 GENERATE = "/inference/v1/generate"
+PREFIX = "turnwise-weights-"
 UNTOUCHED = "default"
 """vLLM's name for the weights that a server started with."""
 
@@ -113,7 +116,9 @@ class ServerEngine:
             within = self.settings.sync_folder
             if within:
                 within.mkdir(parents=True, exist_ok=True)
-            self._folder = Path(tempfile.mkdtemp(prefix="turnwise-weights-", dir=within)).resolve()
+            _remove_orphans(within or Path(tempfile.gettempdir()))
+            prefix = f"{PREFIX}{socket.gethostname()}-{os.getpid()}-"
+            self._folder = Path(tempfile.mkdtemp(prefix=prefix, dir=within)).resolve()
             self._folder.chmod(0o755)  # the server may be another user's
             weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         old, self._updates = self._weights, self._updates + 1
@@ -197,6 +202,24 @@ class ServerEngine:
             )
         if missing:
             raise ConfigError(f"the server at {self.settings.url} must be started with {missing}")
+
+
+def _remove_orphans(within: Path) -> None:
+    """Remove what runs of this machine have left that were killed: all weights of each."""
+    for folder in within.glob(f"{PREFIX}{socket.gethostname()}-*-*"):
+        process = folder.name.rsplit("-", 2)[1]
+        if process.isdecimal() and not _alive(int(process)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's
+        pass
+    return True
 
 
 def _save(model: PreTrainedModel, folder: Path) -> None:

@@ -106,7 +106,7 @@ def load_checkpoint(path: Path) -> tuple[int, Policy, dict[str, Any]]:
     """Read a checkpoint: step, policy, and a dict with the state `optimizer` and those that were saved with it.
 
     Raises:
-        RunError: It is damaged; says which one to remove.
+        RunError: It cannot be loaded; says why, and which one to remove if it is damaged.
     """
     try:
         step = json.loads((path / "step.json").read_text(encoding="utf-8"))["step"]
@@ -116,7 +116,8 @@ def load_checkpoint(path: Path) -> tuple[int, Policy, dict[str, Any]]:
         return step, policy, {"optimizer": optimizer, **_from_torch(state)}
     except Exception as error:  # json, safetensors, pickle and torch each raise types of their own
         cause = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise RunError(f"the checkpoint {path} is damaged ({cause}); remove it to go on from the one before") from None
+        raise RunError(f"cannot load the checkpoint {path} ({cause}); if its files are damaged, remove it to go on from the one "
+                       "before") from None  # fmt: skip
 
 
 def _to_torch(state: Any) -> Any:

@@ -5,10 +5,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -189,7 +186,8 @@ def plot_run(folder: RunFolder, config: Config) -> None:
     records = folder.metrics()
     evaluations = [record for record in records if "eval/success" in record]
     steps = [record for record in records if "rollout/success" in record]
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+    figure = Figure(figsize=(10, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
     left.plot(
         [r["step"] for r in steps], [r["rollout/success"] for r in steps], color="#9bb8d3", label="training games"
     )
@@ -207,5 +205,4 @@ def plot_run(folder: RunFolder, config: Config) -> None:
     right.set_ylim(bottom=0)
     temporary = folder.figure.with_name("figure.tmp.png")
     figure.savefig(temporary, dpi=130)
-    plt.close(figure)
     temporary.replace(folder.figure)

@@ -96,6 +96,14 @@ class RunFolder:
         except (json.JSONDecodeError, KeyError, TypeError, AttributeError, ConfigError) as error:
             raise RunError(f"{path / 'config.json'} is damaged: {error}") from None
 
+    def set_config(self, config: Config) -> None:
+        """Write down what a run goes on with; where it began (versions, commit, machine) stays."""
+        path = self.path / "config.json"
+        record = json.loads(path.read_text(encoding="utf-8"))
+        told = config.model_dump(mode="json")
+        if record["config"] != told:
+            write_json(path, {**record, "config": told})
+
     def log(self, record: Mapping[str, Any]) -> None:
         """Append a record to metrics.jsonl, on disk before this returns."""
         with self.metrics_path.open("a", encoding="utf-8") as file:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import torch
 
-from turnwise.errors import RunError
+from turnwise.errors import RunError, out_of_memory
 
 T = TypeVar("T")
 
@@ -39,8 +39,8 @@ class Budget:
         while True:
             try:
                 return run(self.tokens)
-            except (RuntimeError, MemoryError) as error:  # torch says it in several ways
-                if not _out_of_memory(error):
+            except (RuntimeError, MemoryError) as error:
+                if not out_of_memory(error):
                     raise
                 if self.tokens <= shortest:
                     raise RunError(f"out of memory with micro-batches of one sequence ({' '.join(str(error).split())[:120]}); use a smaller "
@@ -51,15 +51,6 @@ class Budget:
             gc.collect()
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
-
-
-def _out_of_memory(error: BaseException) -> bool:
-    text = str(error)
-    return (
-        isinstance(error, (torch.OutOfMemoryError, MemoryError))
-        or "can't allocate memory" in text
-        or "out of memory" in text
-    )
 
 
 class Diverged(RunError):

@@ -35,6 +35,9 @@ def prepare(config: Config, *, resume: Path | None, display: Display, held: Exit
         TurnwiseError: The run cannot be done as asked; nothing that exists was changed.
     """
     check_engine(config)
+    if config.engine.name == "server" and config.update.scoring == "engine":
+        raise ConfigError("update.scoring='engine' needs an engine that measures entropies, which engine.name='server' does not: "
+                          "add update.scoring=trainer")  # fmt: skip
     check_trackers(config)
     if resume is None:
         RunFolder.refuse_existing(config.run_folder)
@@ -52,6 +55,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, held: Exit
     else:
         folder = held.enter_context(RunFolder(resume).locked())
         step, policy, state = _last_state(folder, config) or _warm_start(config, suite, device, display)
+        folder.set_config(config)
     if config.update.only_norms:
         freeze_but_norms(policy.model)
     folder.trackers = open_trackers(config, folder.path, start=step)

@@ -15,7 +15,7 @@ from turnwise.cache import cache_folder, made_aside
 from turnwise.config import Config
 from turnwise.environments.base import Demonstrated, Task
 from turnwise.environments.suites import Suite, TeachingSuite
-from turnwise.errors import ConfigError, DataError
+from turnwise.errors import ConfigError, DataError, RunError
 from turnwise.policy import Policy, autocast, choose_trainable, load_policy, trainable
 from turnwise.pretrained import pretrained_policy
 from turnwise.rollout.collect import blocking
@@ -23,6 +23,7 @@ from turnwise.rollout.context import make_context
 from turnwise.rollout.worlds import InProcessWorlds, Worlds
 from turnwise.tiny import tiny_policy
 from turnwise.tokens import chunked_logprobs
+from turnwise.train.gradient import Budget
 
 FORMAT_VERSION = 2
 """Part of the cache key; raise it when the same demonstrations give other weights."""
@@ -152,26 +153,41 @@ def imitate(
     *,
     on_step: Progress | None = None,
 ) -> None:
-    """Train on demonstrations by weighted next-token cross-entropy."""
+    """Train on demonstrations by weighted next-token cross-entropy.
+
+    Raises:
+        RunError: The loss or its gradient is no longer finite, or memory does not suffice for one demonstration.
+    """
     settings, model = config.warmstart, policy.model
+    budget = Budget(config.update.max_tokens)
     generator = np.random.default_rng([config.run.seed, 2])
     optimizer = torch.optim.AdamW(trainable(model), lr=settings.learning_rate, weight_decay=0.01)
     model.train()
     for step, batch in enumerate(_by_length_batches(demos, settings.batch_size, settings.steps, generator)):
         for group in optimizer.param_groups:
             group["lr"] = settings.learning_rate * _schedule(step / settings.steps)
-        optimizer.zero_grad()
-        total_weight = sum(float(demos[i][1][1:].sum()) for i in batch)
-        total_loss = 0.0
-        for part in _micro_batches([demos[i] for i in batch], config.update.max_tokens):
-            with autocast(model, config.model):
-                loss = _cross_entropy(model, part) / total_weight
-            loss.backward()
-            total_loss += loss.item()
-        torch.nn.utils.clip_grad_norm_(trainable(model), 1.0)
+        chosen = [demos[i] for i in batch]
+
+        def accumulate(max_tokens: int, chosen: list[Demonstration] = chosen) -> float:
+            """The gradient of a batch, from nothing; returns the loss."""
+            optimizer.zero_grad()
+            total_weight, total_loss = sum(float(weights[1:].sum()) for _, weights in chosen), 0.0
+            for part in _micro_batches(chosen, max_tokens):
+                with autocast(model, config.model):
+                    loss = _cross_entropy(model, part) / total_weight
+                loss.backward()
+                total_loss += loss.item()
+            return total_loss
+
+        loss = budget.spend(accumulate, shortest=min(len(ids) for ids, _ in chosen))
+        norm = torch.nn.utils.clip_grad_norm_(trainable(model), 1.0)
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            raise RunError(f"the warm start has diverged after {step} of {settings.steps} updates: lower "
+                           f"warmstart.learning_rate={settings.learning_rate:g}")  # fmt: skip
         optimizer.step()
         if on_step:
-            on_step(step + 1, settings.steps, total_loss)
+            on_step(step + 1, settings.steps, loss)
+    optimizer.zero_grad()
     model.eval()
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from turnwise.config import EnvironmentConfig
 from turnwise.environments.suites import make_suite
-from turnwise.errors import EnvironmentFault
+from turnwise.errors import ConfigError, EnvironmentFault
 from turnwise.rollout.worlds import InProcessWorlds
 
 pytest.importorskip("websockets", reason="websockets is not installed; pip install 'turnwise[openenv]'")
@@ -105,6 +105,19 @@ async def play(world, responses):
     return [await world.start(), *[await world.step(response) for response in responses]]
 
 
+def test_held_out_seeds_stand_behind_those_of_training(server):
+    made = suite(server, num_train=10, num_valid=4)
+    seeds = {split: [task["seed"] for task in made.tasks(split)] for split in ("train", "valid", "test")}
+    assert [*seeds["train"], *seeds["valid"], *seeds["test"]] == list(range(18))
+    with pytest.raises(ConfigError, match="Did you mean 'valid'"):
+        made.tasks("vali")
+
+
+def test_a_server_on_this_machine_is_asked_without_a_proxy(server, monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # nobody is there
+    assert suite(server).tasks("train")
+
+
 def test_a_win_ends_the_session(server):
     made = suite(server, reset={"level": 2})
     task = made.tasks("valid")[3]
@@ -115,7 +128,7 @@ def test_a_win_ends_the_session(server):
         (True, False, 1.0),
     ]
     assert steps[-1].info == {"success": True}
-    assert server.resets == [{"level": 2, "seed": 1_000_003}]
+    assert server.resets == [{"level": 2, "seed": 1_003}]
     assert_empty(server)
 
 

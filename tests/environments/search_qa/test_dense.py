@@ -1,6 +1,8 @@
 """Dense retrieval: with a small random encoder what the code does, with the real one what it finds."""
 
 import importlib.util
+import json
+import shutil
 
 import numpy as np
 import pytest
@@ -55,6 +57,15 @@ def test_the_corpus_is_embedded_once(encoder, monkeypatch):
     first = Dense(PASSAGES, encoder)
     monkeypatch.setattr(Dense, "_embed", lambda self, texts: pytest.fail("embedded again"))
     np.testing.assert_array_equal(Dense(PASSAGES, encoder)._embedding, first._embedding)
+
+
+def test_another_encoder_embeds_anew(encoder, tmp_path):
+    first = Dense(PASSAGES, encoder)
+    other = tmp_path / "other"
+    shutil.copytree(encoder, other)
+    settings = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(settings | {"layer_norm_eps": 0.5}))
+    assert np.abs(Dense(PASSAGES, other)._embedding - first._embedding).max() > 1e-3
 
 
 def test_a_suite_takes_it_by_name(folder, encoder):

