@@ -174,6 +174,10 @@ def test_a_broken_checkpoint_is_named(tmp_path, capsys):
         (["--split", "vald"], "Did you mean 'valid'?"),
         (["--environment", "hausehold"], "Did you mean 'household'?"),
         (["evaluate.temprature=1"], "Did you mean 'temperature'?"),
+        (["evaluate.episodes=4"], "would change nothing of an evaluation; say --episodes N"),
+        (["run.seed=7"], "say --seeds N for the first N"),
+        (["method=gigpo"], "the policy is trained"),
+        (["rollout.group_size=3"], "every task is played once a seed"),
     ],
 )
 def test_a_wrong_evaluation_is_one_line(finished, capsys, arguments, expected):
@@ -200,6 +204,8 @@ def test_numbers_of_episodes_and_seeds_are_positive(finished, capsys, option, va
         (["methods", "more"], "unrecognized arguments: more"),
         (["train", "tiny.toml", "--resum"], "expected one argument"),
         (["config", "tiny.toml", "--verbose"], "unrecognized arguments: --verbose"),
+        (["eval"], "the following arguments are required: RUN;"),
+        (["analyse", "noise", "a", "--seed", "-1"], "--seed: expected "),
     ],
     ids=str,
 )

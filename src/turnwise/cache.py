@@ -16,6 +16,20 @@ def cache_folder() -> Path:
     return Path(os.environ.get("TURNWISE_CACHE") or Path(base) / "turnwise")
 
 
+def check_writable(folder: Path, *, mend: str = "") -> None:
+    """Make sure, before work is done, that its result can be written there; makes nothing yet.
+
+    Raises:
+        RunError: It cannot; ends with `mend`.
+    """
+    there = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise RunError(f"cannot write into {folder}: {error.strerror}{mend}") from None
+
+
 @contextmanager
 def held(folder: Path, otherwise: str) -> Iterator[None]:
     """Have a folder to oneself until the end of the block, or of this process, however it ends.
@@ -25,6 +39,7 @@ def held(folder: Path, otherwise: str) -> Iterator[None]:
     """
     from filelock import FileLock, Timeout
 
+    check_writable(folder)
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / ".lock")
     try:

@@ -126,6 +126,7 @@ def _apply(data: dict[str, Any], override: str) -> None:
     if not equals or not path.strip():
         raise ConfigError(f"override {override!r} is not of the form section.key=value")
     *sections, key = path.strip().split(".")
+    value = text.strip() if _is_text(sections, key) and text.strip()[:1] not in ("'", '"') else _value(text.strip())
     for section in sections:
         if data.get(section) is None:
             data[section] = {}
@@ -135,7 +136,17 @@ def _apply(data: dict[str, Any], override: str) -> None:
         if not isinstance(inner, dict):
             raise ConfigError(f"override {override!r}: {section} is a value, not a section")
         data = inner
-    data[key] = _value(text.strip())
+    data[key] = value
+
+
+def _is_text(sections: Sequence[str], key: str) -> bool:
+    """Whether a setting is a text or a path, so that `run.name=0` is none of a number."""
+    fields: Any = Config
+    for part in (*sections, key):
+        if not (isinstance(fields, type) and issubclass(fields, pydantic.BaseModel) and part in fields.model_fields):
+            return False
+        fields = fields.model_fields[part].annotation
+    return fields in (str, Path, str | None, Path | None)
 
 
 def _value(text: str) -> Any:

@@ -17,7 +17,7 @@ class Section(pydantic.BaseModel):
 class RunConfig(Section):
     """Where the run lives and how long it is."""
 
-    name: str = "run"
+    name: str = pydantic.Field(default="run", min_length=1)
     """Folder of the run below `folder`."""
     folder: Path = Path("runs")
     """Parent of run folders."""

@@ -13,7 +13,7 @@ from turnwise.diagnostics.compare import compare, rollouts_to
 from turnwise.diagnostics.runs import Run, find_runs
 from turnwise.diagnostics.show import figure, page, table
 from turnwise.diagnostics.statistics import Interval
-from turnwise.errors import RunError
+from turnwise.errors import DataError, RunError
 from turnwise.train.outcomes import write_outcomes
 
 TASKS = 40
@@ -254,6 +254,21 @@ def test_a_mistake_is_one_line(arguments, expected, luck, tmp_path, monkeypatch,
     assert err.count("\n") == 1
     assert expected in err
     assert not (tmp_path / "comparison").exists()
+
+
+def test_a_damaged_table_of_episodes_is_no_run_that_kept_none(tmp_path):
+    sides = [[made_run(tmp_path / side, seed, wins(5)) for seed in (0, 1)] for side in "ab"]
+    (sides[0][0].folder.evaluations / "step-000002.parquet").write_bytes(b"PAR1")
+    with pytest.raises(DataError, match=r"step-000002.parquet"):
+        compare(*sides)
+
+
+@pytest.mark.parametrize("level", ["2", "-1", "nan", "0", "half"])
+def test_a_level_that_is_no_share_is_refused(level, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["compare", "a", "--level", level, "--", "b"])
+    assert caught.value.code == 2
+    assert "expected a number above 0, up to 1" in capsys.readouterr().err
 
 
 def test_a_table_of_several_says_what_stands_among_all(tmp_path):

@@ -144,6 +144,8 @@ def test_the_command_compares_methods(runs, tmp_path, capsys):
     head, *lines = capsys.readouterr().out.splitlines()
     assert "signal / noise" in head
     assert [line.split()[0] for line in lines] == ["grpo", "rloo"]
+    assert main(["recredit", str(path), "--method", "gigpo+aem"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("gigpo + aem")
     out = tmp_path / "credit.parquet"
     assert main(["recredit", str(path), "--out", str(out), "--step", "2"]) == 0
     assert " 1.000 " in capsys.readouterr().out.splitlines()[1]
@@ -157,6 +159,8 @@ def test_the_command_compares_methods(runs, tmp_path, capsys):
     [
         (["--method", "grp"], "unknown method 'grp'. Did you mean 'grpo'?"),
         (["--method", "gae", "aem=false"], "needs the column 'value'"),
+        (["--method", "gae"], "method 'gae + aem' needs the column 'value'"),
+        (["--method", "grpo+aec"], "expected a method's name, or NAME+aem"),
         (["--step", "9"], "has no rollouts of step 9; it has those of 1 to 3"),
         (["run.steps=3"], "recredit takes method.* and aem= only"),
         (["--method", "grpo", "--method", "rloo", "--out", "x"], "--out is for a single --method"),

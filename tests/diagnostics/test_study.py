@@ -205,6 +205,16 @@ BAD = {
     "bad method": (STUDY.replace("method=grpo", "method=grp"), "unknown method 'grp'"),
     "missing recipe": (STUDY.replace("toy.toml", "tow.toml"), "Did you mean 'toy.toml'?"),
     "no seeds": (STUDY.replace("seeds = 2", "seeds = 0"), "seeds: "),
+    "an arm's mistake names it": (
+        STUDY.replace("method=grpo", "method=grp"),
+        "small.toml: 'grpo' on toy.toml: unknown method",
+    ),
+    "itself": (STUDY.replace('["grpo + aem", "grpo"]', '["grpo", "grpo"]'), "compare names 'grpo' against itself"),
+    "one recipe twice": (
+        STUDY.replace('["toy.toml"]', '["toy.toml", "x/toy.toml"]'),
+        "two recipes would share the folder 'toy'",
+    ),
+    "what the study says": (STUDY + '"c" = ["run.seed=3"]\n', "'run.seed=3' is the study's own to say"),
     "one folder": (STUDY + '"grpo aem" = ["aem=true"]\n"grpo/aem" = ["aem=true"]\n', "would share the folder"),
 }
 
@@ -222,7 +232,17 @@ def test_a_mistake_is_one_line_before_anything_runs(case, here, capsys):
 
 def test_nothing_finished_is_said(here, capsys):
     assert main(["study", "small.toml", "--report"]) == 2
-    assert "has a finished run on both sides yet" in capsys.readouterr().err
+    assert "no run of small is finished yet" in capsys.readouterr().err
+
+
+def test_a_study_without_comparisons_has_a_line_an_arm(here, capsys):
+    (here / "small.toml").write_text("\n".join(line for line in STUDY.splitlines() if not line.startswith("compare")))
+    assert main(["study", "small.toml", "--jobs", "2", "run.steps=1"]) == 0
+    out = capsys.readouterr().out
+    assert "## toy" in out
+    assert "| grpo + aem | 2 | " in out
+    assert "P(A beats B)" not in out
+    assert (here / "runs" / "small" / "study.png").stat().st_size > 3000
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "studies").glob("*.toml")), ids=lambda path: path.stem)

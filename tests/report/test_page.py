@@ -1,6 +1,7 @@
 """The page in a real browser: it loads fast, says nothing on the console, and can be used by keyboard and by link."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -174,6 +175,19 @@ def test_text_is_searched_in_a_step(opened):
     page.page.wait_for_function("!/^(24 of|searched)/.test(document.querySelector('#found').textContent)")
     found = int(page.text("#found").split()[0])
     assert 0 < found < 24
+    page.page.select_option("#step", "3")  # what was found in another step says nothing of this one
+    page.page.wait_for_function("!/^(0 of|searched)/.test(document.querySelector('#found').textContent)")
+    assert 0 < int(page.text("#found").split()[0]) < 24
+
+
+def test_a_run_without_rollouts_says_so(opened, tmp_path):
+    run = write_run(tmp_path / "run", steps=4)
+    shutil.rmtree(run / "rollouts")
+    page = opened(url=write_report([run], tmp_path / "report", METHODS).as_uri())
+    tiles = page.text("#tiles").split("\n")
+    assert tiles[tiles.index("trajectories") + 1] == "48"  # 4 steps of 3 groups of 4
+    assert tiles[tiles.index("lost to faults") + 1] == "not kept"
+    assert "No rollouts were kept." in page.text("#causes")
 
 
 def test_runs_can_be_switched_and_fit_a_phone_in_the_dark(opened):

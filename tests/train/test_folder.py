@@ -6,7 +6,7 @@ import pytest
 from tests.toys import small_config
 
 from turnwise.errors import RunError
-from turnwise.train.folder import RunFolder, write_text
+from turnwise.train.folder import RunFolder, by_step, write_text
 
 
 def test_a_new_run_records_its_configuration_and_where_it_came_from(tmp_path):
@@ -64,6 +64,36 @@ def test_metrics_are_read_back_without_a_cut_off_last_line(tmp_path):
     for cut in range(last + 1, len(whole) - 1):  # a kill may cut anywhere in the last line
         folder.metrics_path.write_bytes(whole[:cut])
         assert folder.metrics() == records[:2]
+
+
+@pytest.mark.parametrize("bad", [b"garbage", b'{"step": "\xff"}', b"5", b"{}"])
+def test_a_damaged_line_is_named_and_nothing_is_lost(tmp_path, bad):
+    folder = RunFolder.create(small_config(tmp_path))
+    for step in range(4):
+        folder.log({"step": step})
+    lines = folder.metrics_path.read_bytes().splitlines()
+    lines[1] = bad
+    folder.metrics_path.write_bytes(b"\n".join(lines) + b"\n")
+    before = folder.metrics_path.read_bytes()
+    for read in (folder.metrics, lambda: folder.rewind(2)):
+        with pytest.raises(RunError, match=r"metrics.jsonl, line 2, is damaged"):
+            read()
+    assert folder.metrics_path.read_bytes() == before
+
+
+def test_a_copy_under_another_name_is_no_step(tmp_path):
+    for name in ("step-000002", "step-000010", "step-000010 (copy)", "step-foo"):
+        (tmp_path / name).mkdir()
+    assert by_step(tmp_path) == {2: tmp_path / "step-000002", 10: tmp_path / "step-000010"}
+
+
+def test_a_checkpoint_is_no_run(tmp_path):
+    folder = tmp_path / "run" / "checkpoints" / "step-000020"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    (folder / "step.json").write_text('{"step": 20}')
+    with pytest.raises(RunError, match=rf"is a checkpoint of the run {tmp_path / 'run'}; name the run, with --step 20"):
+        RunFolder.open(folder)
 
 
 def test_rewind_drops_what_came_after_the_checkpoint(tmp_path):

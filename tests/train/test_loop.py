@@ -224,6 +224,25 @@ def test_what_a_run_goes_on_with_is_written_down(tmp_path):
     assert metrics(train(RunFolder.open(folder.path)[1], resume=folder.path))[-1]["step"] == 3
 
 
+def test_a_run_does_not_go_back_to_fewer_steps(tmp_path):
+    folder = train(small_config(tmp_path, run={"steps": 2}))
+    before = (folder.path / "config.json").read_text(), metrics(folder)
+    with pytest.raises(RunError, match=r"has done 2 steps, run.steps=1 is less"):
+        train(override_config(RunFolder.open(folder.path)[1], ["run.steps=1"]), resume=folder.path)
+    assert ((folder.path / "config.json").read_text(), metrics(folder)) == before
+
+
+def test_where_a_run_cannot_be_kept_is_said_before_the_warm_start(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    warm = {"steps": 3, "games": 4, "batch_size": 2}
+    with pytest.raises(RunError, match=r"cannot write into .*file: "):
+        train(small_config(tmp_path / "file", warmstart=warm, environment={"name": "tests.toys:Broken"}))
+    monkeypatch.setenv("TURNWISE_CACHE", str(tmp_path / "file"))
+    monkeypatch.setattr("turnwise.train.warmstart.imitate", lambda *_, **__: pytest.fail("too late"))
+    with pytest.raises(RunError, match=r"cannot write into .*; set TURNWISE_CACHE"):
+        train(small_config(tmp_path, warmstart=warm))
+
+
 def test_a_finished_run_has_nothing_to_go_on_with(tmp_path):
     config = small_config(tmp_path)
     before = metrics(train(config))

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from turnwise.commands.common import add_out, count, quiet, say_written
+from turnwise.commands.common import add_out, count, natural, quiet, say_written
 from turnwise.tables import Table, as_markdown, as_text
 
 
@@ -17,14 +17,14 @@ def add(commands: Any) -> None:
     surprisal.add_argument("--states", type=count, default=64)
     surprisal.add_argument("--responses", type=count, default=64, help="fresh responses a state")
     surprisal.add_argument("--step", type=int, help="default: the last that follows a kept checkpoint")
-    surprisal.add_argument("--seed", type=int, default=0)
+    surprisal.add_argument("--seed", type=natural, default=0)
     surprisal.set_defaults(run=_surprisal)
     noise = kinds.add_parser("noise", help="how many groups a step needs before its gradient is more signal than noise")
     noise.add_argument("run_folder", type=Path, metavar="RUN")
     noise.add_argument("--method", action="append", metavar="NAME", help="may be repeated; default: grpo and grpo+aem")
     noise.add_argument("--groups", type=count, default=32)
     noise.add_argument("--step", type=int, help="default: the last checkpoint")
-    noise.add_argument("--seed", type=int, default=0)
+    noise.add_argument("--seed", type=natural, default=0)
     noise.set_defaults(run=_noise)
     masked = kinds.add_parser("masked", help="B: entropy of runs with method.keep=positive and =negative")
     dynamics = kinds.add_parser("dynamics", help="C: entropy, success and balance of samples, by method")

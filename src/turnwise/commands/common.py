@@ -1,6 +1,7 @@
 """What several commands share."""
 
 import argparse
+import math
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -20,6 +21,24 @@ def count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number, 1 or more, got {text!r}")
     return int(text)
+
+
+def natural(text: str) -> int:
+    """Parse a whole number, 0 or more."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a whole number, 0 or more, got {text!r}")
+    return int(text)
+
+
+def share(text: str) -> float:
+    """Parse a number above 0, up to 1."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0.0 < number <= 1.0:
+        raise argparse.ArgumentTypeError(f"expected a number above 0, up to 1, got {text!r}")
+    return number
 
 
 def recipe(options: argparse.Namespace) -> Config:

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from turnwise.commands.common import add_out, count, say_written
+from turnwise.commands.common import add_out, count, say_written, share
 from turnwise.errors import ConfigError, RunError
 
 
@@ -16,13 +16,13 @@ def add(commands: Any) -> None:
     compare.add_argument("--against", nargs="+", type=Path, metavar="B", help="the baseline; `--` for short")
     compare.add_argument("--step", type=int, help="compare after this step; default: the last of each run")
     compare.add_argument("--panel", help="use the results of `turnwise eval --panel NAME`")
-    compare.add_argument("--level", type=float, help="success whose cost in trajectories is compared")
+    compare.add_argument("--level", type=share, help="success whose cost in trajectories is compared")
     add_out(compare, "comparison")
     compare.set_defaults(run=_compare)
 
     study = commands.add_parser("study", help="train a grid of methods, seeds and recipes, and compare; can be resumed")
     study.add_argument("study", type=Path, help="TOML file, followed by overrides for all runs")
-    study.add_argument("overrides", nargs="*", help=argparse.SUPPRESS)
+    study.add_argument("overrides", nargs="*", default=[], help=argparse.SUPPRESS)
     study.add_argument("--jobs", type=count, help="runs at one time, a thread each; default: as many as cores")
     study.add_argument("--report", action="store_true", help="train nothing: write the comparisons of what is finished")
     study.set_defaults(run=_study)
@@ -67,7 +67,7 @@ def _study(options: argparse.Namespace) -> int:
         print(text, end="")
         say_written(path)
     elif options.report:
-        raise RunError(f"no comparison of {study.name} has a finished run on both sides yet")
+        raise RunError(f"no run of {study.name} is finished yet")
     if failed:
         print(
             f"turnwise: {len(failed)} run{'s' * (len(failed) > 1)} failed, see {failed[0].path}.log; call the study again to retry",

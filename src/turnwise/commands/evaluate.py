@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,37 @@ from turnwise.config import Config, override_config
 from turnwise.errors import ConfigError
 from turnwise.tables import as_text
 
+IDLE = {
+    "evaluate.episodes": "; say --episodes N",
+    "evaluate.final_episodes": "; say --episodes N",
+    "evaluate.every": "",
+    "run.seed": ", whose sampling seeds are 0, 1, ...: say --seeds N for the first N",
+    "run.steps": "; say --step N for the checkpoint of a step",
+    "run.name": "; name the run's folder",
+    "run.folder": "; name the run's folder",
+    **dict.fromkeys(("method", "aem=", "update.", "warmstart.", "checkpoint.", "log."), ": the policy is trained"),
+    **dict.fromkeys(
+        (
+            "rollout.groups",
+            "rollout.group_size",
+            "rollout.select",
+            "rollout.filter",
+            "rollout.max_batches",
+            "rollout.temperature",
+        ),
+        ", in which every task is played once a seed; its temperature is evaluate.temperature",
+    ),
+}
+"""Overrides that an evaluation does not heed, and what to say instead."""
+
 
 def add(commands: Any) -> None:
     """Add the command."""
     evaluate = commands.add_parser("eval", help="evaluate a run's checkpoint")
     evaluate.add_argument("run_folder", type=Path, metavar="RUN")
-    evaluate.add_argument("overrides", nargs="*", help="such as environment.name=alfworld evaluate.temperature=0")
+    evaluate.add_argument(
+        "overrides", nargs="*", default=[], help="such as environment.name=alfworld evaluate.temperature=0"
+    )
     evaluate.add_argument("--split", help="split of the environment; default: the run's held-out split")
     evaluate.add_argument("--environment", help="another environment than the run's")
     evaluate.add_argument("--episodes", type=count, help="panel size; default: evaluate.final_episodes")
@@ -84,9 +110,9 @@ def _evaluate(options: argparse.Namespace) -> int:
         rows = rows_by_type(played)
         display.console.print(as_table(f"{folder.path} on {name}, step {step}", rows))
         record = evaluation_record(name, config, results, played, on_panel=bool(options.panel))
-        written = write_evaluation(folder.path / "evaluations", record, rows)
-        display.console.print(f"table: {written}", highlight=False, soft_wrap=True)
-    print(json.dumps(results, indent=2))
+    print(json.dumps(results, indent=2), flush=True)  # before what can fail
+    written = write_evaluation(folder.path / "evaluations", record, rows)
+    print(f"table: {written}", file=sys.stderr)
     return 0
 
 
@@ -95,6 +121,9 @@ def _asked(config: Config, options: argparse.Namespace) -> Config:
     from turnwise.environments.panels import on_panel
 
     overrides = []
+    for given in options.overrides:
+        if instead := next((said for prefix, said in IDLE.items() if given.startswith(prefix)), None):
+            raise ConfigError(f"{given!r} would change nothing of an evaluation{instead}")
     if options.panel:
         given = [name for name in ("split", "environment", "episodes", "seeds") if getattr(options, name)]
         if given:

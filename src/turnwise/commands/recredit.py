@@ -24,7 +24,9 @@ def add(commands: Any) -> None:
     """Add the command."""
     recredit = commands.add_parser("recredit", help="what would other methods have said of a run's rollouts?")
     recredit.add_argument("run_folder", type=Path, metavar="RUN")
-    recredit.add_argument("overrides", nargs="*", help="options of the method, such as method.discount=0.9 aem=false")
+    recredit.add_argument(
+        "overrides", nargs="*", default=[], help="options of the method, such as method.discount=0.9 aem=false"
+    )
     recredit.add_argument("--method", action="append", metavar="NAME", help="may be repeated; default: the run's own")
     recredit.add_argument("--step", type=int, help="this step alone; default: all")
     recredit.add_argument("--out", type=Path, metavar="FILE", help="Parquet file for the advantages of a single method")
@@ -35,6 +37,7 @@ def add(commands: Any) -> None:
 def _recredit(options: argparse.Namespace) -> int:
     from turnwise.config import override_config
     from turnwise.diagnostics.recredit import replay, statistics, write_credit
+    from turnwise.methods.build import split_name
     from turnwise.train.credit import make_credit
     from turnwise.train.folder import RunFolder
 
@@ -46,7 +49,10 @@ def _recredit(options: argparse.Namespace) -> int:
         raise ConfigError("--out is for a single --method; run the command once a method")
     table: list[Sequence[str]] = [HEAD]
     for name in options.method or [None]:
-        overrides = options.overrides if name is None else [f"method={name}", *options.overrides]
+        overrides = options.overrides
+        if name is not None:
+            base, with_aem = split_name(name)
+            overrides = [f"method={base}", *["aem=true"] * with_aem, *overrides]
         asked = override_config(config, overrides)
         replayed = list(replay(folder, config, make_credit(asked), only=options.step))
         if not replayed:

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from turnwise.commands.common import count
+from turnwise.commands.common import count, natural
 
 
 def add(commands: Any) -> None:
@@ -18,7 +18,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--packages", metavar="A,B", help="default: all that it knows")
     parser.add_argument("--per-package", type=count, default=40, help="tasks of each; default: 40")
-    parser.add_argument("--seed", type=int, default=0, help="of the choice of bugs; default: 0")
+    parser.add_argument("--seed", type=natural, default=0, help="of the choice of bugs; default: 0")
     parser.add_argument("--jobs", type=count, help="runs of tests side by side; default: as many as cores")
     parser.set_defaults(run=_make)
 

@@ -17,13 +17,13 @@ def add(commands: Any) -> None:
     """Add the commands."""
     train = commands.add_parser("train", help="train a recipe, or go on with a run")
     train.add_argument("recipe", nargs="?", help="TOML file, followed by overrides such as update.learning_rate=1e-4")
-    train.add_argument("overrides", nargs="*", help=argparse.SUPPRESS)
+    train.add_argument("overrides", nargs="*", default=[], help=argparse.SUPPRESS)
     train.add_argument("--resume", type=Path, metavar="RUN", help="go on with the run in this folder")
     train.set_defaults(run=_train)
 
     config = commands.add_parser("config", help="print the resolved configuration; touches nothing")
     config.add_argument("recipe", nargs="?")
-    config.add_argument("overrides", nargs="*")
+    config.add_argument("overrides", nargs="*", default=[])
     config.set_defaults(run=_config)
 
 

@@ -15,7 +15,7 @@ def add(commands: Any) -> None:
     serve.set_defaults(run=_serve)
     for parser in (check, serve):
         parser.add_argument("name", help="module:factory, or a built-in environment")
-        parser.add_argument("overrides", nargs="*", help="such as environment.options.size=tiny")
+        parser.add_argument("overrides", nargs="*", default=[], help="such as environment.options.size=tiny")
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0: all of this machine's")
     serve.add_argument("--port", type=count, default=8000)
     serve.add_argument("--sessions", type=count, default=256, help="worlds at one time; default: 256")

@@ -18,7 +18,7 @@ import torch
 
 from turnwise.config import Config, parse_config
 from turnwise.environments.suites import make_suite
-from turnwise.errors import RunError
+from turnwise.errors import ConfigError, RunError
 from turnwise.methods.build import split_name
 from turnwise.policy import Policy, autocast, choose_trainable, freeze_but_norms, trainable
 from turnwise.rollout.collect import blocking
@@ -88,6 +88,8 @@ def measure_noise(
     Raises:
         TurnwiseError: A method is unknown or cannot be fed, there is no such checkpoint, or fewer than three groups could be played.
     """
+    if groups < 3:
+        raise ConfigError(f"groups={groups}: to tell signal from noise takes three or more")
     credits = {name: make_credit(named(config, name)) for name in methods}
     _, policy, _ = load_checkpoint(checkpoint_at(folder, step))
     model = policy.model

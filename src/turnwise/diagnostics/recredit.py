@@ -13,7 +13,7 @@ from turnwise.config import Config
 from turnwise.errors import BatchError, DataError, RunError
 from turnwise.rollout.record import write_table
 from turnwise.segments import Segments
-from turnwise.train.folder import RunFolder
+from turnwise.train.folder import RunFolder, by_step
 from turnwise.train.recorded import read_step as recorded_step
 from turnwise.train.recorded import recorded_batch
 from turnwise.transform import Transform
@@ -46,7 +46,7 @@ def recorded_steps(folder: RunFolder) -> list[int]:
     Raises:
         RunError: None is.
     """
-    steps = sorted(int(path.stem.split("-")[1]) for path in folder.rollouts.glob("step-*.parquet"))
+    steps = list(by_step(folder.rollouts, ".parquet"))
     if not steps:
         raise RunError(f"{folder.path} has no rollouts; only runs that have kept them can be credited anew")
     return steps

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from turnwise.config import Config
-from turnwise.errors import DataError, RunError, did_you_mean
+from turnwise.errors import RunError, did_you_mean
 from turnwise.train.folder import RunFolder
 from turnwise.train.outcomes import Episode, by_episode, read_outcomes
 
@@ -57,6 +57,10 @@ class Run:
         steps, rollouts, success = (np.array(column, dtype=np.float64) for column in zip(*curve, strict=True))
         return steps, rollouts, success
 
+    def episodes_path(self, step: int) -> Path:
+        """Where the episodes of the evaluation after a step are kept."""
+        return self.folder.evaluations / f"step-{step:06d}.parquet"
+
     def episodes(self, step: int, panel: str | None = None) -> dict[Episode, Mapping[str, Any]]:
         """Its episodes at a step, by task: of the evaluation during training, or of `turnwise eval --panel`.
 
@@ -64,7 +68,7 @@ class Run:
             RunError: There was no such evaluation.
         """
         if panel is None:
-            return by_episode(read_outcomes(self.folder.evaluations / f"step-{step:06d}.parquet"))
+            return by_episode(read_outcomes(self.episodes_path(step)))
         return by_episode(self._on_panel(panel, step)["episodes"])
 
     def world_on(self, panel: str, step: int) -> str:
@@ -127,10 +131,9 @@ def find_runs(paths: Iterable[Path]) -> list[Run]:
 
 def outcomes(run: Run, step: int, panel: str | None) -> dict[Episode, Mapping[str, Any]]:
     """Episodes of a run, or one that stands for all of them, where only their mean was kept."""
-    try:
-        return run.episodes(step, panel)
-    except DataError:
+    if panel is None and not run.episodes_path(step).exists():
         return {("", 0, 0): {"success": run.success(step), "task_type": None}}
+    return run.episodes(step, panel)
 
 
 def last_step(run: Run, step: int | None) -> int:

@@ -1,7 +1,7 @@
 """Comparisons for people: Markdown and figures."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -115,6 +115,17 @@ def figure(comparison: Comparison) -> Figure:
     return made
 
 
+def curves(arms: Mapping[Path, Mapping[str, Sequence[Run]]]) -> Figure:
+    """Learning curves of all arms, a panel a recipe."""
+    made = Figure(figsize=(6 * len(arms), 3.6), layout="constrained")
+    for axes, (recipe, mine) in zip(made.subplots(1, len(arms), squeeze=False)[0], arms.items(), strict=True):
+        for number, (name, runs) in enumerate(mine.items()):
+            band(axes, runs, f"{name} ({len(runs)})", EVERY_COLOR[number % len(EVERY_COLOR)])
+        axes.set(xlabel="trajectories played", ylabel="held-out success", title=recipe.stem)
+        axes.legend(loc="best", fontsize=8)
+    return made
+
+
 def forest(comparisons: Sequence[Comparison], stand: Sequence[bool]) -> Figure:
     """A line a comparison: the difference with its interval; in colour what stands when all count, pale what only its own interval shows."""
     made = Figure(figsize=(8, 1.2 + 0.45 * len(comparisons)), layout="constrained")
@@ -185,15 +196,16 @@ def _among_verdict(c: Comparison, p: float, stands: bool) -> str:
 def write_study(study: Study) -> tuple[Path, str] | None:
     """Write a study's page and figure, and a page for each of its comparisons; returns the page's file and text.
 
-    None if no comparison has a finished run on both sides.
+    None if no run is finished; without comparisons, the page has a line an arm.
     """
     arms = finished(study)
-    found = results(study, arms)
-    if not found:
+    if not arms:
         return None
+    found = results(study, arms)
     parts, stand = [f"# {study.name}"], []
     for recipe in arms:
         mine = [comparison for of, comparison in found if of == recipe]
+        parts += [f"## {recipe.stem}"]
         for c in mine:
             stem = f"{recipe.stem}-{slug(c.names[0])}-against-{slug(c.names[1])}"
             write(study.folder / "comparisons", stem, page(c), figure(c))
@@ -201,7 +213,8 @@ def write_study(study: Study) -> tuple[Path, str] | None:
             p_values, stands = _among_all(mine)
             stand += stands
             verdicts = "\n".join(map(_among_verdict, mine, p_values, stands))
-            parts += [f"## {recipe.stem}", table(mine), *[HOLM] * (len(mine) > 1), verdicts]
+            parts += [table(mine), *[HOLM] * (len(mine) > 1), verdicts]
         parts += [ARMS, as_markdown(arm_table(arms[recipe]))]
     text = "\n\n".join([*parts, *filter(None, [study.config.notes.strip()])]) + "\n"
-    return write(study.folder, "study", text, forest([comparison for _, comparison in found], stand)), text
+    drawn = forest([comparison for _, comparison in found], stand) if found else curves(arms)
+    return write(study.folder, "study", text, drawn), text

@@ -59,6 +59,8 @@ class StudyConfig(Section):
     what is left (configuration, metrics, episodes of evaluations) is small enough to be kept for good, and to be taken to another machine."""
 
 
+OWN = ("run.seed=", "run.folder=", "run.name=", "run.threads=")
+"""What a study says of each run."""
 _NOT_KEPT = {"everything": (), "policies": ("rollouts",), "results": ("rollouts", "checkpoints")}
 
 
@@ -117,17 +119,34 @@ def load_study(path: Path, overrides: tuple[str, ...] = ()) -> Study:
         config = StudyConfig.model_validate(told)
     except pydantic.ValidationError as error:
         raise ConfigError(f"{path}: {_explain(error)}") from None
-    for arm in (arm for pair in config.compare for arm in pair):
-        if arm not in config.methods:
+    for pair in config.compare:
+        if pair[0] == pair[1]:
+            raise ConfigError(f"{path}: compare names {pair[0]!r} against itself")
+        for arm in pair:
+            if arm not in config.methods:
+                raise ConfigError(
+                    f"{path}: compare names {arm!r}, which is no method of this study.{did_you_mean(arm, config.methods)}"
+                )
+    for what, names in (
+        ("methods", map(slug, config.methods)),
+        ("recipes", (recipe.stem for recipe in config.recipes)),
+    ):
+        folders = list(names)
+        if len(set(folders)) < len(folders):
             raise ConfigError(
-                f"{path}: compare names {arm!r}, which is no method of this study.{did_you_mean(arm, config.methods)}"
+                f"{path}: two {what} would share the folder {max(folders, key=folders.count)!r}; rename one"
             )
+    told = (*config.settings, *overrides, *(override for arm in config.methods.values() for override in arm))
+    if own := next((override for override in told if override.startswith(OWN)), None):
+        raise ConfigError(
+            f"{path}: {own!r} is the study's own to say: seeds, first_seed and folder are keys of its file, and a run has one thread"
+        )
     jobs = list(_jobs(path, config, overrides))
     for job in jobs[: len(config.recipes) * len(config.methods)]:
-        _ = job.config
-    paths = [slug(arm) for arm in config.methods]
-    if len(set(paths)) < len(paths):
-        raise ConfigError(f"{path}: two methods would share the folder {max(paths, key=paths.count)!r}; rename one")
+        try:
+            _ = job.config
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {job.arm!r} on {job.recipe.name}: {error}") from None
     return Study(path.stem, config, jobs)
 
 

@@ -28,7 +28,10 @@ def read_objects(path: Path, keys: Sequence[str] = ()) -> Iterator[tuple[int, di
             for number, written in enumerate(file, start=1):
                 if not written.strip():
                     continue
-                line = json.loads(written)
+                try:
+                    line = json.loads(written)
+                except ValueError as error:
+                    raise DataError(f"{path}, line {number}: no JSON ({str(error).split(':')[0]}).") from None
                 if not isinstance(line, dict) or not set(keys) <= set(line):
                     expected = f"an object with {', '.join(keys)}" if keys else "an object"
                     raise DataError(f"{path}, line {number}: expected {expected}, got {written.strip()[:80]!r}.")

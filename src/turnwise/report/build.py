@@ -13,7 +13,7 @@ from turnwise.report.credit import OtherMethods, base_advantage
 from turnwise.report.pieces import Pieces
 from turnwise.report.steps import OUTCOMES, index_columns
 from turnwise.report.summary import describe_run, failure_causes, metrics_columns, step_statistics
-from turnwise.train.folder import RunFolder
+from turnwise.train.folder import RunFolder, by_step
 from turnwise.train.recorded import Step, read_step
 
 Progress = Callable[[int, int], None]
@@ -81,7 +81,7 @@ class _Run:
 
     def new_files(self) -> list[Path]:
         """Rollout files that are not in the data yet, in order; all of them when one has changed since, as after a rewind."""
-        found = {path: _stamp(path) for path in sorted(self.run.rollouts.glob("step-*.parquet"))}
+        found = {path: _stamp(path) for path in by_step(self.run.rollouts, ".parquet").values()}
         if any(found.get(path) != stamp for path, stamp in self._seen.items()):
             self._start()
         return [path for path in found if path not in self._seen]

@@ -10,7 +10,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from turnwise.errors import ConfigError, DataError
+from turnwise.errors import ConfigError, TurnwiseError
 from turnwise.report.build import Progress, ReportData
 from turnwise.report.write import install, write_index
 
@@ -66,7 +66,7 @@ def serve_report(
 def _watch(data: ReportData, stop: threading.Event) -> None:
     while not stop.wait(EVERY_S):
         # a file may go away under us, as when the run is rewound: the next look will see it right
-        with contextlib.suppress(OSError, DataError):
+        with contextlib.suppress(OSError, TurnwiseError):
             data.update()
 
 

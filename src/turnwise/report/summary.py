@@ -78,6 +78,7 @@ def describe_run(run: RunFolder, config: Config, label: str) -> dict[str, Any]:
         "environment": config.environment.name,
         "model": config.model.name,
         "steps_planned": config.run.steps,
+        "batch": config.rollout.groups * config.rollout.group_size,
         "settings": flattened(record["config"]),
         "made": flattened({name: value for name, value in record.items() if name != "config"}),
     }

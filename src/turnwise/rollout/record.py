@@ -158,8 +158,9 @@ def write_table(path: Path, table: pa.Table) -> None:
     try:
         pq.write_table(table, temporary, compression="zstd")
         os.replace(temporary, path)
-    except OSError:
+    except OSError as error:
         temporary.unlink(missing_ok=True)
+        error.filename = str(path)  # which Arrow's have not
         raise
 
 

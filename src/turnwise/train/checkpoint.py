@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 
 from turnwise.errors import RunError
 from turnwise.policy import Policy, load_policy
-from turnwise.train.folder import RunFolder, write_json
+from turnwise.train.folder import RunFolder, by_step, write_json
 
 
 def save_checkpoint(
@@ -72,7 +72,7 @@ def remove_old(folder: RunFolder, *, keep: int) -> None:
 
 def checkpoints(folder: RunFolder) -> list[Path]:
     """Checkpoint folders, oldest first."""
-    return sorted(folder.checkpoints.glob("step-*"))
+    return list(by_step(folder.checkpoints).values())
 
 
 def latest_checkpoint(folder: RunFolder) -> Path:

@@ -16,21 +16,22 @@ RARE_SHARE = 0.2
 """Share of a response's tokens that `rare_logprob` is the mean of, at least one."""
 
 
-def check_columns(method: Transform, *, provided: Iterable[str] = ()) -> None:
+def check_columns(method: Transform, *, name: str = "", provided: Iterable[str] = ()) -> None:
     """Refuse a method that needs what a run cannot know, before anything is played.
 
     Args:
         method: The configured method.
+        name: What to call it; default: its own.
         provided: Further columns that this run has, such as `ref_logprob` where there is a reference model.
 
     Raises:
         ConfigError: Names the method and the column.
     """
     filled = {name for name, column in COLUMNS.items() if column.source == "trainer"}
-    for name in method.needs:
-        if name not in filled | set(provided):
-            meaning = COLUMNS[name].meaning if name in COLUMNS else "unknown to turnwise"
-            raise ConfigError(f"method {method.name.split('(')[0]!r} needs the column {name!r} ({meaning}), which `turnwise train` does not "
+    for column in method.needs:
+        if column not in filled | set(provided):
+            meaning = COLUMNS[column].meaning if column in COLUMNS else "unknown to turnwise"
+            raise ConfigError(f"method {name or method.name.split('(')[0]!r} needs the column {column!r} ({meaning}), which `turnwise train` does not "
                               "measure; give it to the library in a loop of your own, or choose another of `turnwise methods`")  # fmt: skip
 
 

@@ -19,7 +19,7 @@ def make_credit(config: Config) -> Transform:
         ConfigError: The method needs what a rollout does not know.
     """
     method = build_method(config.method.name, config.method.model_extra or {}, with_aem=config.aem)
-    check_columns(method, provided=("ref_logprob",))
+    check_columns(method, name=config.label, provided=("ref_logprob",))
     return chain(method, add_penalty())
 
 

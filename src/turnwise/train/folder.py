@@ -12,6 +12,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import time
@@ -91,10 +92,16 @@ class RunFolder:
             return cls(path), parse_config(data["config"])
         except OSError as error:
             beside = [other.parent.name for other in path.absolute().parent.glob("*/config.json")]
-            near = did_you_mean(path.name, beside) if path.name else ""
+            near = did_you_mean(path.name, beside) if path.name not in ("", *beside) else ""
             raise RunError(f"{path} is no run folder: cannot read config.json ({error.strerror}).{near}") from None
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError, ConfigError) as error:
-            raise RunError(f"{path / 'config.json'} is damaged: {error}") from None
+        except (ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
+            if (path / "step.json").is_file():
+                run, step = path.parent.parent, path.name.removeprefix("step-").lstrip("0") or "0"
+                raise RunError(
+                    f"{path} is a checkpoint of the run {run}; name the run, with --step {step} where the command takes one"
+                ) from None
+            cause = f"it has no {error}, so that it is none of a run" if isinstance(error, KeyError) else error
+            raise RunError(f"{path / 'config.json'} is damaged: {cause}") from None
 
     def set_config(self, config: Config) -> None:
         """Write down what a run goes on with; where it began (versions, commit, machine) stays."""
@@ -114,24 +121,41 @@ class RunFolder:
             tracker.log(record["step"], {name: value for name, value in record.items() if name != "step"})
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Read metrics.jsonl; a last line that was cut off by a kill is left out."""
+        """Read metrics.jsonl; a last line that was cut off by a kill is left out.
+
+        Raises:
+            RunError: Another line is damaged.
+        """
         if not self.metrics_path.exists():
             return []
-        records = []
-        for line in self.metrics_path.read_text(encoding="utf-8").splitlines():
+        records, lines = [], self.metrics_path.read_bytes().splitlines()
+        for number, line in enumerate(lines, start=1):
             try:
-                records.append(json.loads(line))
-            except json.JSONDecodeError:
-                break
+                record = json.loads(line)
+                _ = record["step"]
+                records.append(record)
+            except (ValueError, TypeError, LookupError):  # no UTF-8, no JSON, no record
+                if number < len(lines):
+                    raise RunError(f"{self.metrics_path}, line {number}, is damaged: {line[:60]!r}; mend it or take it out. "
+                                   "Nothing was changed") from None  # fmt: skip
         return records
 
     def rewind(self, step: int) -> None:
         """Drop what was recorded after a checkpoint, so that resuming records it again."""
         kept = [json.dumps(record) + "\n" for record in self.metrics() if record["step"] <= step]
         write_text(self.metrics_path, "".join(kept))
-        for path in [*self.rollouts.glob("step-*.parquet"), *self.evaluations.glob("step-*.parquet")]:
-            if int(path.stem.split("-")[1]) > step:
-                path.unlink()
+        for folder in (self.rollouts, self.evaluations):
+            for number, path in by_step(folder, ".parquet").items():
+                if number > step:
+                    path.unlink()
+
+
+def by_step(folder: Path, suffix: str = "") -> dict[int, Path]:
+    """What a folder holds by the name step-N, in order of the steps; a copy under another name is none of it."""
+    named = {
+        path: re.fullmatch(rf"step-(\d+){re.escape(suffix)}", path.name) for path in folder.glob(f"step-*{suffix}")
+    }
+    return dict(sorted((int(name[1]), path) for path, name in named.items() if name))
 
 
 def write_text(path: Path, text: str) -> None:

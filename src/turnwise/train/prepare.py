@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
+from turnwise.cache import check_writable
 from turnwise.config import Config
 from turnwise.environments.base import Task
 from turnwise.environments.suites import Suite, make_suite
-from turnwise.errors import ConfigError
+from turnwise.errors import ConfigError, RunError
 from turnwise.policy import Policy, choose_trainable, freeze_but_norms, trainable
 from turnwise.rollout.collect import blocking
 from turnwise.rollout.engines import check_engine, make_engine
@@ -18,7 +19,7 @@ from turnwise.rollout.workers import make_worlds
 from turnwise.train.checkpoint import checkpoint_at, checkpoints, latest_checkpoint, load_checkpoint, remove_old
 from turnwise.train.credit import make_credit
 from turnwise.train.display import Display
-from turnwise.train.folder import RunFolder
+from turnwise.train.folder import RunFolder, by_step
 from turnwise.train.gradient import Budget
 from turnwise.train.selection import build_selector
 from turnwise.train.trackers import check_trackers, open_trackers
@@ -41,6 +42,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, held: Exit
     check_trackers(config)
     if resume is None:
         RunFolder.refuse_existing(config.run_folder)
+        check_writable(config.run_folder.parent)
     device = use_device(config)
     suite = make_suite(config.environment)
     tasks = _tasks(suite, config, config.environment.train_split)
@@ -54,6 +56,10 @@ def prepare(config: Config, *, resume: Path | None, display: Display, held: Exit
         folder = held.enter_context(RunFolder.create(config).locked())
     else:
         folder = held.enter_context(RunFolder(resume).locked())
+        if (done := max(by_step(folder.checkpoints), default=0)) > config.run.steps:
+            raise RunError(
+                f"{folder.path} has done {done} steps, run.steps={config.run.steps} is less: nothing was changed"
+            )
         step, policy, state = _last_state(folder, config) or _warm_start(config, suite, device, display)
         folder.set_config(config)
     if config.update.only_norms:

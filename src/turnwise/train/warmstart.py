@@ -11,7 +11,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from turnwise.cache import cache_folder, made_aside
+from turnwise.cache import cache_folder, check_writable, made_aside
 from turnwise.config import Config
 from turnwise.environments.base import Demonstrated, Task
 from turnwise.environments.suites import Suite, TeachingSuite
@@ -72,6 +72,7 @@ def warm_policy(
             return policy, True
         except DataError as error:
             raise DataError(f"{error}. Remove this folder: it is a cache, and is made again") from error
+    check_writable(cached.parent, mend="; set TURNWISE_CACHE to a folder for what is kept")
     imitate(policy, demos, config, on_step=on_step)
     with made_aside(cached) as folder:
         policy.save(folder)

@@ -1,5 +1,6 @@
 """Grid games: FrozenLake on random maps, Sokoban in random rooms, and the expert of both."""
 
+import importlib
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from turnwise.config import EnvironmentConfig
 from turnwise.environments.check import check_environment
 from turnwise.environments.grids.base import Map
+from turnwise.environments.grids.frozen_lake import GAME, random_lake
 from turnwise.environments.grids.rooms import random_room, read_map
 from turnwise.environments.grids.sokoban import SokobanEnvironment
 from turnwise.environments.suites import make_suite
@@ -35,6 +37,12 @@ def test_maps_are_the_same_each_time_and_in_one_split_only(name):
     assert [made.task_name(task) for task in splits["valid"]] == [str(task.seed) for task in splits["valid"]]
     assert list(suite(name).tasks("valid")) == splits["valid"]
     assert list(suite(name, num_train=5).tasks("train")) == splits["train"][:5]
+
+
+def test_a_lake_is_the_one_that_gymnasium_draws():
+    theirs = importlib.import_module(GAME).generate_random_map
+    for seed in range(30):
+        assert random_lake(seed, size=5, frozen_frac=0.6) == tuple(theirs(size=5, p=0.6, seed=seed))
 
 
 def test_all_small_lakes_divide_among_the_splits():
@@ -191,6 +199,11 @@ def test_a_stuck_box_has_no_plan():
     [
         ("frozen_lake", {"size": 1}, "frozen_lake has size=1"),
         ("frozen_lake", {"frozen_frac": 0.0}, "frozen_frac=0.0"),
+        (
+            "frozen_lake",
+            {"size": 8, "frozen_frac": 0.05},
+            "of 1000 maps with size=8 and frozen_frac=0.05 none has a way to the goal",
+        ),
         ("sokoban", {"size": 3}, "sokoban has no rooms of size=3"),
         ("sokoban", {"min_moves": 60}, "found no sokoban room of .*min_moves=60"),
     ],

@@ -14,6 +14,7 @@ import hashlib
 import itertools
 import random
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from turnwise.environments.alfworld.expert import solve
 from turnwise.environments.alfworld.game import TASK_TYPES, Game, Goal, Receptacle, Thing
@@ -160,6 +161,15 @@ def _sources(task_type: str, room: str, name: str, end: str) -> list[str]:
     ]
 
 
+def _check_range(name: str, given: Any) -> None:
+    """The first number and the last, both included."""
+    if given is None:
+        return
+    whole = isinstance(given, (list, tuple)) and len(given) == 2 and all(type(number) is int for number in given)
+    if not (whole and 0 <= given[0] <= given[1]):
+        raise ConfigError(f"{name} is {given!r}; expected the least and the most, such as [2, 3].")
+
+
 def _furnish(
     seed: int,
     task_types: Sequence[str] = TASK_TYPES,
@@ -178,6 +188,8 @@ def _furnish(
     possible = [task_type for task_type in task_types if set(rooms) & set(_goals(task_type))]
     if not possible:
         raise ConfigError(f"no task of the types {', '.join(task_types)} is possible in rooms {', '.join(rooms)}.")
+    for name, given in (("num_receptacles", num_receptacles), ("num_objects", num_objects)):
+        _check_range(name, given)
     rng = random.Random(seed)
     extent = SIZES[size]
     task_type = rng.choice(possible)

@@ -17,10 +17,12 @@ from turnwise.environments.needs import needed
 from turnwise.errors import ConfigError
 
 GAME = "gymnasium.envs.toy_text.frozen_lake"
+DRAWS = 1000
+"""Maps that are drawn at most until one has a way to the goal."""
 
 
 def random_lake(seed: int, *, size: int = 4, frozen_frac: float = 0.8) -> tuple[str, ...]:
-    """Draw a map with a way to the goal, as gymnasium does.
+    """Draw a map with a way to the goal, the one that gymnasium draws.
 
     Args:
         seed: Of the draw.
@@ -31,9 +33,15 @@ def random_lake(seed: int, *, size: int = 4, frozen_frac: float = 0.8) -> tuple[
         raise ConfigError(
             f"frozen_lake has size={size} and frozen_frac={frozen_frac}; expected 2 or more, and above 0 up to 1"
         )
-    return tuple(
-        map(str, needed(GAME, EXTRA, by="frozen_lake").generate_random_map(size=size, p=frozen_frac, seed=seed))
-    )
+    game = needed(GAME, EXTRA, by="frozen_lake")
+    generator, _ = needed("gymnasium.utils.seeding", EXTRA, by="frozen_lake").np_random(seed)
+    for _ in range(DRAWS):  # gymnasium's own loop has no end
+        board = generator.choice(["F", "H"], (size, size), p=[frozen_frac, 1 - frozen_frac])
+        board[0][0], board[-1][-1] = "S", "G"
+        if game.is_valid(board, size):
+            return tuple(map("".join, board))
+    raise ConfigError(f"frozen_lake: of {DRAWS} maps with size={size} and frozen_frac={frozen_frac} none has a way to the goal; "
+                      "take more ice or smaller maps")  # fmt: skip
 
 
 def lake_text(env: Any, observation: Any) -> str:

@@ -126,7 +126,11 @@
     refresh();
   }
 
-  get("#filters").addEventListener("submit", (event) => event.preventDefault());
-  get("#filters").addEventListener("change", (event) => (event.target.id === "text" ? find() : refresh()));
+  get("#filters").addEventListener("submit", (event) => {
+    event.preventDefault();
+    find();
+  });
+  // what was found was looked for in the step that was chosen then
+  get("#filters").addEventListener("change", (event) => (event.target.id === "text" || (event.target.id === "step" && matches) ? find() : refresh()));
   get("#task").addEventListener("input", () => refresh());
 })();

@@ -12,7 +12,7 @@
     const result = new Map([[0, 0]]);
     let total = 0;
     steps.forEach((step, row) => {
-      if (AXIS() === "trajectories") total += played(run, step);
+      if (AXIS() === "trajectories") total += turnwise.played(run, step);
       else if (AXIS() === "minutes") {
         total += Object.keys(train).filter((name) => name.startsWith("time/")).reduce((sum, name) => sum + (train[name][row] ?? 0), 0) / 60;
       }
@@ -21,10 +21,12 @@
     return result;
   }
 
-  function played(run, step) {
+  /** Trajectories of a training step: those on record, or where rollouts were not kept, of the batches that it says it has played. */
+  turnwise.played = (run, step) => {
     const row = (run.steps.step ?? []).indexOf(step);
-    return row < 0 ? 0 : turnwise.summary.outcomes.reduce((sum, outcome) => sum + run.steps[outcome][row], 0);
-  }
+    if (row >= 0) return turnwise.summary.outcomes.reduce((sum, outcome) => sum + run.steps[outcome][row], 0);
+    return run.batch * (run.train["rollout/batches"]?.[run.train.step.indexOf(step)] ?? 1);
+  };
 
   /** Mean of the `window` values around each. */
   turnwise.smoothed = (values, window = WINDOW()) => {

@@ -42,15 +42,15 @@
   }
 
   function tiles() {
-    const { runs, outcomes } = turnwise.summary;
+    const { runs } = turnwise.summary;
     const sum = (values) => values.reduce((total, value) => total + (value ?? 0), 0);
-    const trajectories = sum(runs.flatMap((run) => outcomes.flatMap((name) => run.steps[name] ?? [])));
-    const failed = sum(runs.flatMap((run) => run.steps.failed ?? []));
+    const trajectories = sum(runs.flatMap((run) => (run.train.step ?? []).map((step) => turnwise.played(run, step))));
+    const failed = runs.some((run) => run.steps.step?.length) ? sum(runs.flatMap((run) => run.steps.failed ?? [])).toLocaleString("en") : "not kept";
     const seconds = sum(runs.flatMap((run) => [run.train, run.eval].flatMap((columns) =>
       Object.entries(columns).filter(([name]) => name.startsWith("time/")).flatMap(([, values]) => values))));
     const time = seconds > 5400 ? `${turnwise.number(seconds / 3600, 1)} h` : `${turnwise.number(seconds / 60, 1)} min`;
     const steps = runs.map((run) => `${run.train.step?.at(-1) ?? 0} of ${run.steps_planned}`);
-    const items = { steps: [...new Set(steps)].join(", "), trajectories: trajectories.toLocaleString("en"), "lost to faults": failed.toLocaleString("en"),
+    const items = { steps: [...new Set(steps)].join(", "), trajectories: trajectories.toLocaleString("en"), "lost to faults": failed,
       "generated tokens": sum(runs.flatMap((run) => run.train["rollout/tokens"] ?? [])).toLocaleString("en"), time };
     get("#tiles").replaceChildren(...Object.entries(items).map(([name, value]) =>
       turnwise.make("div", {}, turnwise.make("dt", {}, name), turnwise.make("dd", {}, value))));

@@ -60,7 +60,8 @@
     const rows = turnwise.summary.runs.flatMap((run) => run.causes.map((cause) => ({ ...cause, run: run.name, label: run.label })));
     const holder = document.querySelector("#causes");
     if (!rows.length) {
-      holder.replaceChildren(turnwise.make("p", { class: "quiet" }, "No trajectory was lost to a fault."));
+      const kept = turnwise.summary.runs.some((run) => run.steps.step?.length);
+      holder.replaceChildren(turnwise.make("p", { class: "quiet" }, kept ? "No trajectory was lost to a fault." : "No rollouts were kept."));
       return;
     }
     fill("#causes", [
