@@ -1,20 +1,30 @@
 """The documentation runs: every Python block of a page, in order, and what a comment behind a print promises is printed.
 
-A block with a name behind ```python is a file, which the blocks after it can import.
+A block with a name behind ```python is a file, which the blocks after it can import. Blocks of bash run with nothing but a `turnwise` that
+writes down how it is called: each call must be one that the command line understands, and each recipe and study one that loads.
 """
 
 import contextlib
 import io
+import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+from turnwise.cli import _parse
+from turnwise.config import load_config
+from turnwise.diagnostics.study import load_study
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PROMISE = re.compile(r"^print.*?  # (.*)$|^ +# (.*)$", re.MULTILINE)
 """Behind a print, or on lines of their own under one in a loop."""
 BLOCK = re.compile(r"^```python(?: (\w+\.py))?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+SHELL = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if BLOCK.search(p.read_text())], ids=lambda page: page.name)
@@ -32,6 +42,40 @@ def test_the_code_of_a_page_runs_and_prints_what_it_says(page: Path, tmp_path, m
         printed = output.getvalue()
         for text in (behind or below for behind, below in promised):
             assert text in printed, f"{page.name} promises {text!r}, got:\n{printed}"
+
+
+STAND_IN = """#!{python}
+import json, sys
+open({calls!r}, "a").write(json.dumps(sys.argv[1:]) + "\\n")
+"""
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if SHELL.search(p.read_text())], ids=lambda page: page.name)
+def test_the_commands_of_a_page_are_understood(page: Path, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("recipes", "studies"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    program = tmp_path / ".venv" / "bin" / "turnwise"
+    program.parent.mkdir(parents=True)
+    program.write_text(STAND_IN.format(python=sys.executable, calls=str(tmp_path / "calls")))
+    program.chmod(0o755)
+    for block in SHELL.findall(page.read_text()):
+        subprocess.run(["/bin/bash", "-c", block], env={"PATH": str(program.parent)}, capture_output=True, check=False)
+    if not (tmp_path / "calls").exists():
+        return
+    for line in (tmp_path / "calls").read_text().splitlines():
+        try:
+            options = _parse(json.loads(line))
+        except SystemExit as ended:  # a list was asked for
+            assert ended.code == 0, line
+            continue
+        recipe, study = getattr(options, "recipe", None), getattr(options, "study", None)
+        if study is not None:
+            load_study(study, tuple(options.overrides))
+        elif recipe is None or Path(recipe).exists():
+            load_config(recipe and Path(recipe), getattr(options, "overrides", []))
+        else:
+            assert recipe.isupper(), f"{page.name} names the recipe {recipe}, which does not exist"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
