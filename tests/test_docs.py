@@ -66,9 +66,10 @@ def test_the_commands_of_a_page_are_understood(page: Path, tmp_path, monkeypatch
     for line in (tmp_path / "calls").read_text().splitlines():
         try:
             options = _parse(json.loads(line))
-        except SystemExit as ended:  # a list was asked for
-            assert ended.code == 0, line
-            continue
+        except SystemExit as ended:
+            if ended.code:
+                raise
+            continue  # a list was asked for
         recipe, study = getattr(options, "recipe", None), getattr(options, "study", None)
         if study is not None:
             load_study(study, tuple(options.overrides))
