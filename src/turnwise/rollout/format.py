@@ -56,9 +56,9 @@ class Format:
         template = self.first if first else self.following
         return list(self._encode(template.replace("{observation}", self._plain(observation))))
 
-    def response_ids(self, action: str) -> list[int]:
+    def response_ids(self, action: str, thought: str = "") -> list[int]:
         """The response that says this, as a model would have generated it, the stop token included."""
-        text = f"<think></think><action>{action}</action>" if self.think else action
+        text = f"<think>{thought}</think><action>{action}</action>" if self.think else action
         return [*self._encode(text), self.stop_id]
 
     def remembered_ids(self, response_ids: Sequence[int]) -> list[int]:

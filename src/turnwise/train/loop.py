@@ -99,6 +99,7 @@ def _learn(
         updated, run.objective_state = update_policy(
             model, run.optimizer, scored, advantage_R, config, step=step, state=run.objective_state, budget=run.budget
         )
+    run.optimizer.zero_grad()  # or the gradient would take its memory through the next rollout
     with clock("weights"):
         blocking(run.engine.update_weights())
     credited = credit_metrics(scored, advantage_R, alpha_R)

@@ -163,7 +163,6 @@ def update_policy(
             optimizer.step()
             for name, value in (sums | {"grad_norm": float(norm)}).items():
                 totals[name] += value / num_steps
-    optimizer.zero_grad()  # gradients would take their memory through the next rollout
     model.eval()
     return totals | dict(objective.metrics), state
 

@@ -62,7 +62,7 @@ def test_what_is_written_is_read(tmp_path):
     [
         ("", "holds no tasks"),
         ("[]", "line 1: expected an object"),
-        ("{", "cannot be read as JSON Lines"),
+        ("{", "line 1: no JSON"),
         ('{"repo": "x"}', "line 1: has no field 'instance_id'"),
         (json.dumps(SWE_BENCH | {"FAIL_TO_PASS": "3"}), "line 1: expected a list of names of tests, got '3'"),
         (f"{json.dumps(SWE_BENCH)}\n{json.dumps(SWE_BENCH)}", "'psf__requests-1' stands for two tasks"),
