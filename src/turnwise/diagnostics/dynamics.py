@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from turnwise.diagnostics.recredit import read_step, recorded_steps
 from turnwise.diagnostics.runs import Run
-from turnwise.diagnostics.show import EVERY_COLOR, shade
+from turnwise.diagnostics.show import color_of, shade
 from turnwise.diagnostics.statistics import contrast
 from turnwise.errors import RunError
 from turnwise.methods.build import build_method
@@ -60,7 +60,7 @@ def dynamics_figure(arms: Mapping[str, Sequence[Run]]) -> Figure:
 
 
 def _colors(arms: Mapping[str, Sequence[Run]]) -> list[str]:
-    return [EVERY_COLOR[place % len(EVERY_COLOR)] for place in range(len(arms))]
+    return [color_of(place) for place in range(len(arms))]
 
 
 def dynamics_table(arms: Mapping[str, Sequence[Run]]) -> list[tuple[str, ...]]:

@@ -115,12 +115,17 @@ def figure(comparison: Comparison) -> Figure:
     return made
 
 
+def color_of(number: int) -> str:
+    """Colour of an arm, by its number among all."""
+    return EVERY_COLOR[number % len(EVERY_COLOR)]
+
+
 def curves(arms: Mapping[Path, Mapping[str, Sequence[Run]]]) -> Figure:
     """Learning curves of all arms, a panel a recipe."""
     made = Figure(figsize=(6 * len(arms), 3.6), layout="constrained")
     for axes, (recipe, mine) in zip(made.subplots(1, len(arms), squeeze=False)[0], arms.items(), strict=True):
         for number, (name, runs) in enumerate(mine.items()):
-            band(axes, runs, f"{name} ({len(runs)})", EVERY_COLOR[number % len(EVERY_COLOR)])
+            band(axes, runs, f"{name} ({len(runs)})", color_of(number))
         axes.set(xlabel="trajectories played", ylabel="held-out success", title=recipe.stem)
         axes.legend(loc="best", fontsize=8)
     return made

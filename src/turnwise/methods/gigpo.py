@@ -22,7 +22,8 @@ def gigpo(
 
     "Same state" are the responses of the prompt's group, of any trajectory and turn, with equal `state_key`; a response in a
     state that nobody else visited gets A_step = 0. (For search the paper takes texts of a similarity above 0.9 for one
-    state: give such clusters as `state_key`, or see `proxmo`, which weighs by similarity.) `F` is the standard deviation (sample, + 1e-6) of the values compared, or 1.
+    state: give such clusters as `state_key`, or see `proxmo`, which weighs by similarity.) `F` is the standard deviation
+    (sample, + 1e-6) of the values compared, or 1.
 
     Args:
         discount: Factor a turn of the step returns.

@@ -15,8 +15,8 @@ def spo() -> Transform:
     credit of a trajectory sums to its outcome minus the first value.
 
     SPO's tree takes the mean over a node's children for V and gives the same differences. Its probability mask, and
-    SPO-chain's whitening over the tokens that the mask leaves, are the token rule `spo_mask`. (SPO-chain gives 0 up to the first cut unless
-    V is estimated at the root; here every response has its value.)
+    SPO-chain's whitening over the tokens that the mask leaves, are the token rule `spo_mask`. (SPO-chain gives 0 up to the
+    first cut unless V is estimated at the root; here every response has its value.)
 
     Expected gradient: unbiased if the values are exact, or unbiased estimates that are independent of the trajectory,
         as from fresh continuations.
