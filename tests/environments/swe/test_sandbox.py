@@ -109,7 +109,22 @@ def test_a_process_namespace_bounds_what_the_watch_has_not_seen(workspace):
 def test_a_fork_bomb_is_stopped(workspace):
     outcome = workspace.run("bomb() { bomb | bomb & }; bomb; sleep 20", seconds=20)
     assert outcome.stopped_by == "processes" or b"fork" in outcome.output  # the kernel's own limit binds all but root
+    assert len(workspace._processes()) == 2  # at once, not a moment later: the next command needs its share of them
     assert workspace.run("echo alive").output == b"alive\n"
+
+
+def test_no_command_leaves_anything_behind_however_many_there_are(workspace):
+    """Each left a zombie once, and after 224 of them none would start."""
+    for command, seconds in (
+        ("true", 5),
+        ("sleep 100 &", 5),
+        ("setsid sleep 100 > /dev/null & exit 3", 5),
+        ("sleep 100", 0.05),
+    ) * 5:
+        workspace.run(command, seconds=seconds)
+        assert len(workspace._processes()) == 2, command
+    for _ in range(300):
+        assert workspace.run("echo alive").output == b"alive\n"
 
 
 def test_memory_is_limited_for_one_process_and_for_all(workspace):

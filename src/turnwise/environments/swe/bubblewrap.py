@@ -3,7 +3,7 @@
 Each workspace has a keeper: a process that owns a user, a mount and a process namespace. In it, a tmpfs of a fixed size holds what is written, and an
 overlay lays that over the snapshot; so a reset copies nothing, the disk limit binds, and nothing is left when the keeper ends, which it does with this
 process at the latest. Each command runs in namespaces of its own below that (processes, network, users, mounts): it sees neither the keeper nor the
-snapshot, and whatever it started ends with it.
+snapshot, and whatever it started has ended when the next one begins.
 """
 
 import functools
@@ -13,6 +13,7 @@ import shutil
 import stat
 import subprocess
 import tempfile
+import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,16 +35,21 @@ mkdir upper work merged scratch
 echo "agent:x:$4:$4::/scratch:/bin/sh" > passwd
 mount -t overlay overlay -o "lowerdir=$5,upperdir=$1/upper,workdir=$1/work,userxattr" merged
 if [ -n "$6" ]; then echo "$6" > /proc/sys/kernel/pid_max; fi
-echo ready
-exec cat > /dev/null
+(echo ready; exec cat > /dev/null)
+exit
 """
+"""The shell stays the first process of its namespace: it reaps the orphans that commands leave while it waits for cat, which ends with its input."""
+_KEEPERS = 2
+"""Shell and cat."""
 _INODES_PER_MB = 200
 _RESERVED_PIDS = 300
 """Of each process namespace, by the kernel."""
+_END_S = 30.0
+"""A fork bomb takes about one to end, on an idle machine."""
 
 
 class Bubblewrap:
-    """A `Workspace` over a snapshot. Files are written in memory.
+    """A `Workspace` over a snapshot, for one command at a time. Files are written in memory.
 
     Args:
         snapshot: Folder of the repository; never written to.
@@ -88,7 +94,7 @@ class Bubblewrap:
             "core": 0,
         }
         bounds = ["prlimit", *(f"--{name}={value}" for name, value in bytes_of.items())]
-        return run_watched(
+        outcome = run_watched(
             [*self._begin, *bounds, "sh", "-c", command],
             stdin=stdin,
             seconds=limits.seconds if seconds is None else seconds,
@@ -96,6 +102,23 @@ class Bubblewrap:
             memory_mb=limits.memory_mb,
             processes=limits.processes + 2,  # and bubblewrap's own
         )
+        self._wait_until_empty()
+        return outcome
+
+    def _wait_until_empty(self) -> None:
+        """What a command leaves is killed by the kernel, which takes a moment: until then it may write, and holds its share of processes."""
+        until = time.monotonic() + _END_S
+        while len(self._processes()) > _KEEPERS:
+            if time.monotonic() > until:
+                raise EnvironmentFault(f"swe: processes of a command did not end within {_END_S:g} s of being killed")
+            time.sleep(0.001)
+
+    def _processes(self) -> list[str]:
+        """Of the keeper's namespace and those below, by their number there."""
+        try:
+            return [name for name in os.listdir(f"/proc/{self._keeper.pid}/root/proc") if name.isdigit()]
+        except OSError as error:
+            raise EnvironmentFault("swe: the sandbox has ended") from error
 
     def changes(self) -> dict[str, bytes | None]:
         """Regular files that differ from the snapshot; see `Workspace.changes`."""
