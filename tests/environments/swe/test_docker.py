@@ -72,14 +72,19 @@ def test_the_first_process_outlives_what_ends_a_command():
         children = Path(f"/proc/{first.pid}/task/{first.pid}/children")
         wait_for(lambda: children.read_text().split())
         within = ["nsenter", "--target", children.read_text().split()[0], "--pid", "--mount", "sh", "-c"]
-        subprocess.run([*within, "setsid sleep 1000 & sleep 0.2; kill -9 -1 || true"], check=False)
+        many = "i=0; while [ $i -lt 200 ]; do setsid sleep 1000 & i=$((i+1)); done; sleep 0.2"
+        subprocess.run([*within, many], check=False)
 
         def running() -> str:
             told = subprocess.run([*within, "cat /proc/[0-9]*/cmdline"], capture_output=True, check=False).stdout
             return told.replace(b"\0", b" ").decode()
 
-        wait_for(lambda: "sleep 3600" in running())  # its own sleep was killed, too
+        assert running().count("sleep 1000") == 200
+        begun = time.monotonic()
+        subprocess.run([*within, docker.END], check=True)
         assert "sleep 1000" not in running()
+        assert time.monotonic() - begun < 15  # it waits for what it killed, not for the end of its patience
+        wait_for(lambda: "sleep 3600" in running())  # its own sleep was killed, too
         states = subprocess.run([*within, "cat /proc/[0-9]*/stat"], capture_output=True, check=True).stdout.decode()
         assert ") Z " not in states
         assert first.poll() is None

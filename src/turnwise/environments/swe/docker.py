@@ -19,6 +19,8 @@ from turnwise.errors import ConfigError, DataError, EnvironmentFault
 ROOT, SCRATCH = "/testbed", "/tmp/scratch"
 FIRST = "while :; do sleep 3600; done"
 """The container's first process: reaps what others leave, and outlives `kill -9 -1`, which the child of an init would not."""
+END = "kill -9 -1 2> /dev/null; i=0; while set -- /proc/[0-9]*; [ $# -gt 3 ] && [ $((i += 1)) -lt 300 ]; do sleep 0.1; done; true"
+"""Ends what a command left, and waits until it has: what stays is the first process, its sleep, and the shell that runs this."""
 _IMAGE = "swebench/sweb.eval.x86_64.{}:latest"
 _ACTIVATE = "/opt/miniconda3/bin/activate"
 # History holds the fix, and R2E-Gym's images the tests that grade.
@@ -66,9 +68,7 @@ class Docker:
             seconds=seconds + 10,
             output_chars=self._limits.output_chars if output_chars is None else output_chars,
         )
-        _docker(
-            "exec", self._name, "sh", "-c", "kill -9 -1 2>/dev/null || true"
-        )  # but for the container's first process
+        _docker("exec", self._name, "sh", "-c", END)
         if outcome.code in (137, -9) and outcome.seconds >= seconds:
             return Outcome(code=-9, output=outcome.output, stopped_by="time", seconds=outcome.seconds)
         return outcome
