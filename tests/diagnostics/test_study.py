@@ -190,6 +190,21 @@ def test_a_run_that_fails_is_named_and_tried_again(here, capsys):
     assert main(["study", "small.toml", "run.steps=1"]) == 0
 
 
+def test_a_run_that_is_damaged_while_it_runs_fails_alone(here, capsys):
+    study = load_study(Path("small.toml"), ("run.steps=1",))
+    runner = Runner(study, 2, Console(file=sys.stderr))
+    runner._start()
+    broken, other = runner.running
+    for process in runner.running.values():
+        assert process.wait(240) == 0
+    metrics = broken.path / "metrics.jsonl"
+    metrics.write_text("no record\n" + metrics.read_text())
+    assert "(metrics.jsonl is damaged)" in next(iter(runner.table().columns[3].cells))
+    runner._reap()
+    assert (runner.failed, runner.done) == ([broken], [other])
+    assert f"FAILED: {metrics}, line 1, is damaged" in capsys.readouterr().err
+
+
 def test_two_studies_do_not_share_a_folder(here):
     study = load_study(Path("small.toml"))
     with held(study.folder, ""), pytest.raises(RunError, match="another `turnwise study` is at work"):

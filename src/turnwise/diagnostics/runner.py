@@ -70,14 +70,20 @@ class Runner:
             if code is None:
                 continue
             del self.running[job]
-            if code == 0 and state(job) == "done":
-                self._success[job] = _success(job)  # first: the table may be drawn at any time
+            cause = f"exit code {code}; see {log_of(job)}"
+            try:
+                ended = code == 0 and state(job) == "done"
+                if ended:
+                    self._success[job] = _success(job)  # first: the table may be drawn at any time
+            except RunError as error:  # what it wrote was damaged meanwhile; the others go on
+                ended, cause = False, str(error)
+            if ended:
                 self.done.append(job)
                 tidy(self.study, job)
                 self._say(f"{job.arm}, seed {job.seed}: success {self._success[job]:.3f}")
             else:
                 self.failed.append(job)
-                self._say(f"{job.arm}, seed {job.seed}: FAILED with exit code {code}; see {log_of(job)}")
+                self._say(f"{job.arm}, seed {job.seed}: FAILED: {cause}")
 
     def _say(self, text: str) -> None:
         if not self.console.is_terminal:
@@ -154,5 +160,8 @@ def _progress(job: Job) -> str:
         folder, config = RunFolder.open(job.path)
     except RunError:
         return "(warm start)"
-    records = folder.metrics()
+    try:
+        records = folder.metrics()
+    except RunError:  # said when it ends
+        return "(metrics.jsonl is damaged)"
     return f"{records[-1]['step'] if records else 0}/{config.run.steps}"
