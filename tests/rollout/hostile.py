@@ -75,6 +75,9 @@ class Hostile:
         while True:
             hoard.append(bytearray(10 << 20))
 
+    def _long(self) -> Step:
+        return Step(observation="x" * 90_000)  # more than one read of a pipe
+
     def _process(self) -> Step:
         return Step(observation=str(os.getpid()))
 
@@ -94,6 +97,12 @@ class Fickle(Hostile):
 
     def start(self) -> Step:
         return Step(observation=f"say red, said process {os.getpid()}")
+
+
+class Watch(Fickle):
+    """The same, and says that it does not matter."""
+
+    repeats = False
 
 
 class NotThere:

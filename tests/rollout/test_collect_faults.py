@@ -1,6 +1,7 @@
 """Faults while trajectories are collected: a broken world breaks its own trajectory only, and nothing is left behind."""
 
 import asyncio
+import dataclasses
 from typing import Any
 
 import pytest
@@ -91,6 +92,19 @@ def test_a_failure_names_the_line_in_the_world():
     t = play(always(), ["step"], Faulty, group_size=1)[0]
     assert t.failure is not None
     assert "at step:" in t.failure
+
+
+def test_half_a_surrogate_pair_in_what_a_world_says_costs_nothing():
+    class World(Colors):
+        def __init__(self, seed: int):
+            super().__init__(seed, turns=3)
+
+        def step(self, response: str) -> Step:
+            return dataclasses.replace(super().step(response), observation="\udcff.py", admissible=["\ud83d"])
+
+    odd = play(always(), [0], World)
+    assert all(t.usable and len(t.turns) == 3 for t in odd)
+    assert {turn.observation for t in odd for turn in t.turns[1:]} == {"?.py"}
 
 
 def test_a_cancelled_world_is_a_failed_one():

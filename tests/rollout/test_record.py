@@ -1,5 +1,7 @@
 """Rollouts on disk."""
 
+import json
+
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -31,6 +33,21 @@ def test_a_round_trip_keeps_every_value(tmp_path):
     write_rollouts(path, trajectories, {})
     assert pq.read_table(path).to_pylist() == rows(trajectories)
     assert pq.read_schema(path).equals(SCHEMA)
+
+
+def test_what_a_world_says_never_stops_a_write(tmp_path):
+    loop: dict = {}
+    loop["itself"] = loop
+    told = Trajectory(0, "task \udcff", ended="failed", failure="said \ud83d")
+    turn = Turn("saw \ud83d", "key \udcff", [1], [2], [-0.5], "look", False)
+    odd = Trajectory(0, "a", [turn], ended="terminated", info={("a", 1): 2, "success": True, "loop": loop, "set": {1}})
+    path = tmp_path / "rollouts.parquet"
+    write_rollouts(path, [told, odd], {})
+    first, second = pq.read_table(path).to_pylist()
+    assert (first["task"], first["failure"]) == ("task ?", "said ?")
+    assert (second["observation"], second["state_key"]) == ("saw ?", "key ?")
+    info = json.loads(second["info"])
+    assert (info["('a', 1)"], info["success"], info["set"]) == (2, True, "{1}")
 
 
 def test_a_failed_trajectory_without_turns_leaves_a_row_with_its_cause():

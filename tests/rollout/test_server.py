@@ -2,9 +2,9 @@
 
 import asyncio
 import gc
-import os
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -142,20 +142,39 @@ def test_weights_are_kept_once_and_not_for_ever(fake, tmp_path):
 
 
 def test_what_killed_runs_have_left_is_removed(fake, tmp_path):
-    killed = subprocess.Popen(["true"])
-    killed.wait()
+    """Whose lock is held is alive, whatever its process is called: containers may share a host's name and count processes by themselves."""
     here = f"turnwise-weights-{socket.gethostname()}"
     for name in (
-        f"{here}-{killed.pid}-a",
-        f"{here}-{os.getpid()}-b",
-        f"turnwise-weights-elsewhere-{killed.pid}-c",
+        f"{here}-1-killed",
+        f"{here}-999999-alive",
+        "turnwise-weights-elsewhere-1-c",
+        f"{here}-1-no-lock",
         "mine",
     ):
         (tmp_path / name).mkdir()
-    asyncio.run(make_engine(fake, sync_folder=tmp_path).update_weights())
+    hold = "import sys, time; from filelock import FileLock; lock = FileLock(sys.argv[1]); lock.acquire(); print(1, flush=True); time.sleep(100)"
+    holders = []
+    for name in (f"{here}-1-killed", f"{here}-999999-alive", "turnwise-weights-elsewhere-1-c"):
+        holder = subprocess.Popen([sys.executable, "-c", hold, tmp_path / name / ".lock"], stdout=subprocess.PIPE)
+        assert holder.stdout.readline() == b"1\n"
+        holders.append(holder)
+        if not name.endswith("alive"):
+            holder.kill()
+            holder.wait()
+    engine = make_engine(fake, sync_folder=tmp_path)
+    asyncio.run(engine.update_weights())
     left = {path.name for path in tmp_path.iterdir()}
-    assert {"mine", f"{here}-{os.getpid()}-b", f"turnwise-weights-elsewhere-{killed.pid}-c"} <= left
-    assert f"{here}-{killed.pid}-a" not in left
+    for holder in holders:
+        holder.kill()
+        holder.communicate()
+    assert left - {engine._folder.name} == {
+        f"{here}-999999-alive",
+        "turnwise-weights-elsewhere-1-c",
+        f"{here}-1-no-lock",
+        "mine",
+    }
+    asyncio.run(make_engine(fake, sync_folder=tmp_path).update_weights())
+    assert engine._folder.exists()
 
 
 def test_requests_at_one_time_are_bounded(fake):

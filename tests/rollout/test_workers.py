@@ -13,10 +13,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from tests.rollout.hostile import WORDS, Fickle, Hostile, NotThere, Waiting
+from tests.rollout.hostile import WORDS, Fickle, Hostile, NotThere, Waiting, Watch
 from tests.toys import ScriptedEngine, color_policy
 
 from turnwise.config import EnvironmentConfig
+from turnwise.environments.base import Step
 from turnwise.environments.suites import make_suite
 from turnwise.errors import ConfigError, WorldFault
 from turnwise.rollout.collect import collect
@@ -124,6 +125,29 @@ def test_a_world_that_differs_when_played_again_fails_with_a_clear_cause():
     for other in (told[0], told[2]):
         assert "played again after its worker was lost, and at turn 0 said" in other[-1]
         assert int(re.findall(r"\(character (\d+)\)", other[-1])[0]) >= len("say red, said process ")
+
+
+def test_a_world_may_say_that_a_difference_does_not_matter():
+    told = tell_all(WorkerWorlds(Watch, workers=1), [(0, 9, ""), (1, 4, "exit"), (2, 9, "")])
+    assert "exit code 3" in told[1][-1]
+    assert [len(told[0]), len(told[2])] == [10, 10]
+
+
+@pytest.mark.parametrize("kind", ["", "long"])
+def test_a_trainer_that_is_busy_for_longer_than_an_answer_may_take_blames_nobody(kind):
+    async def play() -> Step:
+        worlds = WorkerWorlds(Hostile, workers=1, step_timeout_s=0.5)
+        try:
+            await worlds.start(0, (0, 4, kind))
+            await worlds.step(0, "red")
+            asked = asyncio.ensure_future(worlds.step(0, "red"))
+            await asyncio.sleep(0)
+            time.sleep(1)  # a forward pass, say
+            return await asked
+        finally:
+            await worlds.aclose()
+
+    assert len(asyncio.run(play()).observation) == (90_000 if kind else len("0: red red x"))
 
 
 def test_an_idle_worker_that_dies_costs_nobody():

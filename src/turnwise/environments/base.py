@@ -4,9 +4,10 @@
     observation = environment.start()
     step = environment.step("open fridge 1")
 
-An environment is single use: one object, one trajectory. A plain string is an observation; a world that can say more
-(a state key for anchor-state credit, the actions that are admissible now) returns a `Step`, from `start` too. Both methods may be
-coroutines. See `turnwise.environments.check` for the conformance test, and `turnwise check-env module:factory`.
+An environment is single use: one object, one trajectory. It must depend on its task and the responses alone; one whose observations
+may yet differ in what does not matter (how long a command took) says so by an attribute `repeats = False`. A plain string is an
+observation; a world that can say more (a state key for anchor-state credit, the actions that are admissible now) returns a `Step`,
+from `start` too. Both methods may be coroutines. See `turnwise.environments.check` for the conformance test, and `turnwise check-env module:factory`.
 """
 
 import dataclasses
@@ -85,7 +86,7 @@ def as_step(answer: Any) -> Step:
 
 
 def checked_step(step: Any) -> Step:
-    """Return the step.
+    """Return the step; what UTF-8 cannot hold in its observation is replaced by "?".
 
     Raises:
         EnvironmentFault: It is none, or holds what no run can use.
@@ -97,4 +98,15 @@ def checked_step(step: Any) -> Step:
     if not math.isfinite(step.reward):
         raise EnvironmentFault(f"the world paid a reward of {step.reward}, expected a finite number")
     hash(step.state_key)  # Python's own error says what is not hashable
+    if (observation := sound_text(step.observation)) is not step.observation:
+        step = dataclasses.replace(step, observation=observation)
     return step
+
+
+def sound_text(text: str) -> str:
+    """The text itself; where it holds what UTF-8 cannot (half a surrogate pair, as JSON may spell it), a copy with "?" in its place."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode(errors="replace").decode()
+    return text

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
-from turnwise.environments.base import Step
+from turnwise.environments.base import Step, sound_text
 from turnwise.errors import ConfigError
 
 ADMISSIBLE = "\nAdmissible actions: "
@@ -49,7 +49,7 @@ class Format:
         """What the policy reads of a step; the admissible actions where they are asked for and it is the latest."""
         if not (self.admissible and latest and step.admissible):
             return step.observation
-        return f"{step.observation}{ADMISSIBLE}{', '.join(step.admissible)}"
+        return f"{step.observation}{ADMISSIBLE}{sound_text(', '.join(step.admissible))}"
 
     def prompt_ids(self, observation: str, *, first: bool) -> list[int]:
         """Tokens to append for an observation."""

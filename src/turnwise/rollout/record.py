@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from turnwise.environments.base import sound_text
 from turnwise.errors import DataError
 
 FORMAT = 1
@@ -113,17 +114,17 @@ def rows(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
             "group": trajectory.group,
             "trajectory": index,
             "turn": turn_index,
-            "task": trajectory.task,
-            "observation": turn.observation,
+            "task": sound_text(trajectory.task),
+            "observation": sound_text(turn.observation),
             "response": turn.response,
             "reward": turn.reward,
             "valid": turn.valid,
             "truncated": turn.truncated,
-            "state_key": str(turn.state_key),
+            "state_key": sound_text(str(turn.state_key)),
             "success": trajectory.success,
             "ended": trajectory.ended,
-            "failure": trajectory.failure,
-            "info": json.dumps(trajectory.info, default=str) if turn_index + 1 >= len(trajectory.turns) else None,
+            "failure": trajectory.failure and sound_text(trajectory.failure),
+            "info": _as_json(trajectory.info) if turn_index + 1 >= len(trajectory.turns) else None,
             "fresh": turn.fresh or not turn_index,
             "prompt_ids": turn.prompt_ids,
             "response_ids": turn.response_ids,
@@ -133,6 +134,20 @@ def rows(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
         for index, trajectory in enumerate(trajectories)
         for turn_index, turn in enumerate(trajectory.turns or [Turn("", None, [], [], [], "", False)])
     ]
+
+
+def _as_json(info: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(info, default=str)
+    except (TypeError, ValueError, RecursionError):  # keys that JSON has not, or a value that holds itself
+        return json.dumps({str(name): _plain(value) for name, value in info.items()})
+
+
+def _plain(value: Any) -> Any:
+    try:
+        return json.loads(json.dumps(value, default=str))
+    except (TypeError, ValueError, RecursionError):
+        return str(value)
 
 
 def write_rollouts(

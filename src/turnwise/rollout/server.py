@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
 from transformers import PreTrainedModel
 
 from turnwise.config import EngineConfig
@@ -26,7 +27,7 @@ from turnwise.rollout.connection import RESUME, Connection, Refused, Unanswered
 from turnwise.rollout.engine import Decode, Generation, Sampling, says
 
 GENERATE = "/inference/v1/generate"
-PREFIX = "turnwise-weights-"
+PREFIX, LOCK = "turnwise-weights-", ".lock"
 UNTOUCHED = "default"
 """vLLM's name for the weights that a server started with."""
 
@@ -119,6 +120,8 @@ class ServerEngine:
             _remove_orphans(within or Path(tempfile.gettempdir()))
             prefix = f"{PREFIX}{socket.gethostname()}-{os.getpid()}-"
             self._folder = Path(tempfile.mkdtemp(prefix=prefix, dir=within)).resolve()
+            self._lock = FileLock(self._folder / LOCK)  # ends with this process, however that does
+            self._lock.acquire(timeout=0)
             self._folder.chmod(0o755)  # the server may be another user's
             weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         old, self._updates = self._weights, self._updates + 1
@@ -205,21 +208,23 @@ class ServerEngine:
 
 
 def _remove_orphans(within: Path) -> None:
-    """Remove what runs of this machine have left that were killed: all weights of each."""
-    for folder in within.glob(f"{PREFIX}{socket.gethostname()}-*-*"):
-        process = folder.name.rsplit("-", 2)[1]
-        if process.isdecimal() and not _alive(int(process)):
-            shutil.rmtree(folder, ignore_errors=True)
+    """Remove what runs of this machine have left that were killed: all weights of each.
 
-
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # another user's
-        pass
-    return True
+    Their locks tell, and not the numbers of their processes, which say nothing where containers share a host's name.
+    """
+    for folder in within.glob(f"{PREFIX}{socket.gethostname()}-*"):
+        try:
+            lock = FileLock(folder / LOCK) if (folder / LOCK).exists() else None
+            if lock:
+                lock.acquire(timeout=0)
+                shutil.rmtree(folder, ignore_errors=True)
+                lock.release()
+        except (
+            OSError,
+            Timeout,
+            NotImplementedError,
+        ):  # it is in use, another user's, or on a file system without locks
+            continue
 
 
 def _save(model: PreTrainedModel, folder: Path) -> None:

@@ -23,6 +23,9 @@ from turnwise.errors import ConfigError, WorldFault
 from turnwise.rollout.worker_process import HEAD, Limits, Played, Request, Starter, packed
 from turnwise.rollout.worlds import InProcessWorlds, Worlds, cause_of
 
+GRACE_S = 1.0
+"""For the rest of an answer whose beginning has come."""
+
 
 class WorkerWorlds:
     """Worlds in worker processes. Processes start when they are needed, and serve one collection after the other until `aclose`.
@@ -259,11 +262,12 @@ class _Worker:
             self._writing = bool(self._unsent)
             self._loop.add_writer(self.pipe, self._write) if self._writing else self._loop.remove_writer(self.pipe)
 
-    def _read(self) -> None:
+    def _read(self) -> bool:
+        """Take what has come; says whether anything has, so that there may be more."""
         try:
             chunk = self.pipe.recv(1 << 16)
         except BlockingIOError:
-            return
+            return False
         except OSError:
             chunk = b""
         if not chunk:
@@ -273,7 +277,7 @@ class _Worker:
                 self._blame(None)
             else:
                 self.end()
-            return
+            return False
         self._received += chunk
         place = 0
         while self._loop and len(self._received) >= place + HEAD.size:  # no longer once it has ended
@@ -286,6 +290,7 @@ class _Worker:
         del self._received[:place]
         if place:
             self._watch()
+        return True
 
     def _take(self, message: bytes) -> None:
         if not self.pid:
@@ -318,8 +323,16 @@ class _Worker:
             patience = self.owner._patience(self.asked[0], anew=self._anew[0])
             self._alarm = self._loop.call_later(patience, self._overdue, patience)
 
-    def _overdue(self, waited: float) -> None:
-        self._blame(self.owner._late(self.asked[0], 0.0 if self._anew[0] else waited))
+    def _overdue(self, waited: float, had: int = 0) -> None:
+        """Blame the first request, unless its answer is here, or more of it than the bytes that it `had`."""
+        late = self.asked[0]
+        while self._loop and self._read():  # this loop itself may have been busy for so long
+            pass
+        if self._loop and self.asked and self.asked[0] is late:
+            if (has := len(self._received)) > had:
+                self._alarm = self._loop.call_later(GRACE_S, self._overdue, waited, has)
+            else:
+                self._blame(self.owner._late(late, 0.0 if self._anew[0] else waited))
 
     def _detach(self) -> None:
         if self._alarm:

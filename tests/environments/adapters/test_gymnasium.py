@@ -1,5 +1,6 @@
 """Gymnasium environments as ours, with the real package."""
 
+import gc
 import pickle
 import sys
 from typing import Any
@@ -48,6 +49,20 @@ gymnasium.register("turnwise-tests/Letters-v0", Letters)
 
 def place_in_words(env: Any, observation: Any) -> str:
     return f"you stand on {observation} of {env.nrow * env.ncol}"
+
+
+def test_an_environment_is_closed_once_at_its_end_or_when_it_is_let_go(monkeypatch):
+    closed = []
+    monkeypatch.setattr(Letters, "close", lambda self: closed.append(self))
+    made = suite(id="turnwise-tests/Letters-v0")
+    closed.clear()
+    world, _ = play(made, ["win"])
+    assert len(closed) == 1
+    del world
+    for _ in range(3):
+        play(made, ["n"])
+    gc.collect()
+    assert len(closed) == 4
 
 
 def test_a_way_to_the_goal_wins():

@@ -124,6 +124,7 @@ def test_a_field_that_does_not_exist_is_said(choice, further, message):
             "",
             [ToolCall("", '{"name": "f", "arguments": [1]}', True)],
         ),
+        ("<tool_call>" + "[" * 5000, "", [ToolCall("", "[" * 5000, malformed=True)]),
         ('<tool_call>{"arguments": {}}</tool_call>', "", [ToolCall("", '{"arguments": {}}', True)]),
     ],
 )

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.environments.swe.conftest import FAILING, FIX, PASSING, RIGHT, TESTS, WRONG, called, suite, task
+from tests.environments.swe.conftest import FAILING, FIX, PASSING, RIGHT, TESTS, WRONG, called, suite, task, write
 
 from turnwise.environments.swe.guard import graded_changes
 from turnwise.environments.swe.patches import half_patch, make_patch
@@ -186,6 +186,42 @@ def test_a_hostile_session_gets_nothing_and_others_go_on(made, data, tmp_path, c
         "test_shapes.py",
     ]
     assert Path("/etc/passwd").read_text().startswith("root:")
+
+
+REPAIR = called("run", command="sed -i 's/side + side/side * side/; s/< -5/< 0/' shapes/__init__.py")
+
+
+@pytest.mark.parametrize(
+    ("command", "reward"),
+    [
+        ("mkdir -p notes/deep && echo > notes/deep/x && rm -r notes && echo > notes", 10.0),
+        ("rm -r docs && echo > docs", 10.0),  # a folder with folders becomes a file
+        ("rm README.md && mkdir README.md && echo > README.md/x", 10.0),
+        (
+            "i=0; while [ $i -lt 30 ]; do mkdir $(printf 'z%.0s' $(seq 200)); cd z* || break; i=$((i+1)); done; echo > f",
+            10.0,
+        ),
+        ("i=0; while [ $i -lt 400 ]; do echo > f$i.txt; i=$((i+1)); done", 10.0),
+        ("for i in 1 2 3 4 5 6 7 8; do truncate -s 60M s$i; done", 0.0),
+    ],
+)
+def test_what_an_agent_leaves_beside_its_repair_is_graded_and_no_fault(sandboxed, tmp_path, site, command, reward):
+    files = {
+        "shapes/__init__.py": RIGHT,
+        "tests/test_shapes.py": TESTS,
+        "README.md": "Shapes.\n",
+        "docs/more/x.md": "x\n",
+    }
+    write(tmp_path / "snapshots/shapes/1.0", files)
+    (tmp_path / "environments").mkdir()
+    (tmp_path / "environments/default").symlink_to(site)
+    session = suite(tmp_path, test_s=180.0, memory_mb=512, disk_mb=64, processes=32).session(task())
+    session.start()
+    assert session.step(REPAIR).valid
+    assert session.step(called("run", command=command)).observation.endswith("[exit status 0]")
+    step = session.step(called("submit"))
+    assert (step.terminated, step.reward) == (True, reward), step.info
+    assert reward or "too large: the files hold more than 64 MiB" in step.info["reason"]
 
 
 def test_the_empty_and_the_half_repair_get_nothing(data):

@@ -85,6 +85,12 @@ def test_the_grading_tests_and_the_history_are_not_there(play):
         (called("view", path="shapes"), "shapes cannot be read"),
         (called("view", path=MODULE, start=99), f"{MODULE} has 16 lines."),
         (called("view", path="a\0b"), "holds a zero byte"),
+        (called("view", path="a\udcff.py"), "view: path holds half a surrogate pair"),
+        (called("edit", path=MODULE, line=1, new="\ud83d"), "edit: new holds half a surrogate pair"),
+        ("<tool_call>" + "[" * 2000, "not valid JSON"),
+        ('<tool_call>{"name": "run", "arguments": {"command": ' + "[" * 300 + "]" * 300 + "}}", "not valid JSON"),
+        (called("run", command="echo " + "a" * 140_000), "makes a command of 140005 bytes; it may have 120000"),
+        (called("search", text="'" * 40_000), "it may have 120000"),
         (called("edit", path=MODULE, old="side", new="x"), f"The old text stands 8 times in {MODULE}"),
         (called("edit", path=MODULE, old="side", new="x", line=1), f"stands 0 times in {MODULE} at line 1"),
         (called("edit", path=MODULE, old="nothing", new="x"), f"The old text stands 0 times in {MODULE}"),
@@ -108,6 +114,39 @@ def test_names_of_files_are_only_names(play):
         assert session.step(called("view", path=path)).observation == "1: x\n[lines 1 to 1 of 1]"
     session.step(called("search", text="'; touch gotcha; '"))
     assert "gotcha" not in session.changes()
+
+
+def test_view_search_and_edit_count_the_same_lines(play):
+    session = play()
+    odd = "a = 1\r\n\f\nb = '\u2028'\nc = 3\n"
+    assert session.step(called("edit", path="odd.py", old="", new=odd)).valid
+    seen = session.step(called("view", path="odd.py")).observation
+    assert seen.startswith("1: a = 1\n2: \f\n3: b = '")
+    assert session.step(called("search", text="b =", path="odd.py")).observation.startswith("odd.py:3:b = '")
+    session.step(called("edit", path="odd.py", new="c = 4", line=4))
+    assert session.changes()["odd.py"] == odd.replace("c = 3", "c = 4").encode()
+    assert session.step(called("edit", path="none", old="", new="")).valid
+    assert session.step(called("view", path="none")).observation == "none has 0 lines."
+
+
+def test_a_search_in_one_file_is_in_its_order_and_says_when_it_was_stopped(play):
+    session = play(search_lines=3, command_s=0.5)
+    session.step(called("run", command="seq 1 120 > numbers"))
+    seen = session.step(called("search", text="1", path="numbers")).observation
+    assert seen == "numbers:1:1\nnumbers:10:10\nnumbers:11:11\n[40 lines found, 3 shown]"
+    session.step(called("run", command="mkfifo pipe"))
+    assert "[stopped: it took too much time" in session.step(called("search", text="1", path="pipe")).observation
+
+
+def test_times_and_devices_do_not_tell_where_the_bug_is(play, data):
+    session = play()
+    for look in ("%Y", "%Z", "%d"):  # written, changed, device
+        found = session.step(
+            called("run", command=f"find . -type f -exec stat -c '{look}' {{}} + | sort | uniq -c | wc -l")
+        )
+        assert int(found.observation.split()[0]) <= 2, look  # the change of a second may fall in between
+    assert session.step(called("run", command="find . -type f -mmin -600")).observation == "[exit status 0]"
+    assert session.changes() == {}
 
 
 def test_long_answers_are_cut_in_sight(play):

@@ -5,6 +5,7 @@ options = { id = "FrozenLake-v1", kwargs = { is_slippery = false }, actions = ["
 
 import functools
 import re
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -79,6 +80,7 @@ class GymnasiumEnvironment:
             raise ConfigError(f"max_steps is {max_steps}; it must be at least 1.")
         self.env, self.seed, self.actions, self.render = env, seed, tuple(actions), render
         self.max_steps, self.success, self.threshold = max_steps, success, threshold
+        self._close = weakref.finalize(self, env.close)  # at its end, or when it is let go before
         self._shown: str | None = None  # None: not playing
         self._steps, self._return = 0, 0.0
 
@@ -115,7 +117,7 @@ class GymnasiumEnvironment:
         truncated = not terminated and (bool(truncated) or self._steps >= self.max_steps)
         if terminated or truncated:
             self._shown = None
-            self.env.close()
+            self._close()
         return Step(
             observation=shown,
             reward=float(reward),

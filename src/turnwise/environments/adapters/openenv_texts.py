@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from turnwise.environments.adapters.tool_calls import read_tool_calls
+from turnwise.environments.adapters.tool_calls import read_json, read_tool_calls
 from turnwise.environments.needs import import_factory
 from turnwise.errors import ConfigError, did_you_mean
 
@@ -87,7 +87,7 @@ def _value(response: str, field: Mapping[str, Any]) -> Any:
     if "string" in kinds or kinds == [None]:
         return response if allowed is None else response.strip() if response.strip() in allowed else None
     try:
-        value = json.loads(response)
+        value = read_json(response)
     except ValueError:
         return None
     fits = any(isinstance(value, _KINDS.get(kind or "", ())) for kind in kinds)
@@ -102,7 +102,7 @@ def _value(response: str, field: Mapping[str, Any]) -> Any:
 
 def _read_object(response: str) -> Mapping[str, Any] | None:
     try:
-        action = json.loads(response)
+        action = read_json(response)
     except ValueError:
         return None
     return action if isinstance(action, dict) else None

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 _CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+_MAX_DEPTH = 100
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,9 +29,32 @@ def read_tool_calls(response: str) -> tuple[str, list[ToolCall]]:
     return _CALL.sub("", response).strip(), [_read(found.strip()) for found in _CALL.findall(response)]
 
 
+def read_json(text: str) -> Any:
+    """Read JSON that a policy wrote.
+
+    Raises:
+        ValueError: It is none, or nested so deeply that it could not be written again.
+    """
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return value
+    raise ValueError("nested too deeply")
+
+
 def _read(text: str) -> ToolCall:
     try:
-        call = json.loads(text)
+        call = read_json(text)
     except ValueError:
         return ToolCall("", text, malformed=True)
     arguments: Any = call.get("arguments", {}) if isinstance(call, dict) else None

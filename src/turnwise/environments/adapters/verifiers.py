@@ -56,6 +56,8 @@ class Stage:
         except Exception as error:  # the environment's own exception, of any kind
             if not ready.done():
                 ready.set_exception(error)
+        finally:
+            self._context = None  # the next rollout tries again
 
 
 class VerifiersEnvironment:

@@ -6,10 +6,12 @@ process at the latest. Each command runs in namespaces of its own below that (pr
 snapshot, and whatever it started has ended when the next one begins.
 """
 
+import contextlib
 import functools
 import os
 import re
 import shutil
+import signal
 import stat
 import subprocess
 import tempfile
@@ -20,8 +22,8 @@ from pathlib import Path
 
 from turnwise.cache import cache_folder
 from turnwise.environments.swe.system import System, python_system
-from turnwise.environments.swe.watch import run_watched
-from turnwise.environments.swe.workspace import Limits, Outcome
+from turnwise.environments.swe.watch import descendants, run_watched
+from turnwise.environments.swe.workspace import Limits, Outcome, Oversized
 from turnwise.errors import ConfigError, EnvironmentFault
 
 ROOT, SCRATCH = "/repo", "/scratch"
@@ -124,7 +126,8 @@ class Bubblewrap:
         """Regular files that differ from the snapshot; see `Workspace.changes`."""
         if self._keeper.poll() is not None:
             raise EnvironmentFault("swe: the sandbox has ended, or was closed")
-        return dict(_written(Path(f"/proc/{self._keeper.pid}/root{self._place}/upper"), self._snapshot))
+        upper, most = Path(f"/proc/{self._keeper.pid}/root{self._place}/upper"), self._limits.disk_mb * 2**20
+        return dict(_written(upper, self._snapshot, most))
 
 
 def check_bubblewrap() -> None:
@@ -196,8 +199,14 @@ def _keeper(arguments: list[str]) -> subprocess.Popen[bytes]:
 
 
 def _end(keeper: subprocess.Popen[bytes]) -> None:
-    keeper.kill()
-    keeper.wait()
+    for pid in descendants(keeper.pid, at_most=1)[:1]:  # unshare reaps it and ends, which leaves no zombie to others
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    try:
+        keeper.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        keeper.kill()
+        keeper.wait()
     for pipe in (keeper.stdin, keeper.stdout):
         if pipe:
             pipe.close()
@@ -234,9 +243,13 @@ def _bubble(system: System, place: str) -> list[str]:
     return [*command, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", ROOT, "--"]
 
 
-def _written(upper: Path, snapshot: Path) -> Iterator[tuple[str, bytes | None]]:
-    """What an overlay's upper folder says about files. No link is followed, on neither side."""
-    folders = [""]
+def _written(upper: Path, snapshot: Path, most: int) -> Iterator[tuple[str, bytes | None]]:
+    """What an overlay's upper folder says about files. No link is followed, on neither side.
+
+    Raises:
+        Oversized: They hold more than `most` bytes.
+    """
+    folders, left = [""], most
     while folders:
         folder = folders.pop()
         try:
@@ -245,17 +258,23 @@ def _written(upper: Path, snapshot: Path) -> Iterator[tuple[str, bytes | None]]:
             continue
         if _opaque(upper / folder):
             there = {entry.name for entry in entries}
-            for name in os.listdir(snapshot / folder) if (snapshot / folder).is_dir() else ():
+            for name in os.listdir(snapshot / folder) if _is_folder(snapshot / folder) else ():
                 if name not in there:
                     yield from _gone(snapshot, f"{folder}{name}")
         for entry in entries:
-            path, kind = f"{folder}{entry.name}", entry.stat(follow_symlinks=False)
+            path = f"{folder}{entry.name}"
+            try:
+                kind = entry.stat(follow_symlinks=False)
+            except OSError:
+                continue
             if stat.S_ISDIR(kind.st_mode):
                 folders.append(f"{path}/")
                 if _is_file(snapshot / path):
                     yield path, None
                 continue
             if stat.S_ISREG(kind.st_mode):
+                if (left := left - kind.st_size) < 0:
+                    raise Oversized(f"the files hold more than {most >> 20} MiB")
                 try:
                     content = Path(entry.path).read_bytes()
                 except OSError:
@@ -284,8 +303,15 @@ def _opaque(folder: Path) -> bool:
 
 
 def _is_file(path: Path) -> bool:
-    return not path.is_symlink() and path.is_file()
+    return stat.S_ISREG(_mode(path))
 
 
 def _is_folder(path: Path) -> bool:
-    return not path.is_symlink() and path.is_dir()
+    return stat.S_ISDIR(_mode(path))
+
+
+def _mode(path: Path) -> int:
+    try:
+        return path.lstat().st_mode
+    except OSError:  # nothing is there, or its name is too long
+        return 0

@@ -13,7 +13,7 @@ import weakref
 
 from turnwise.environments.swe.tasks import SweTask
 from turnwise.environments.swe.watch import run_watched
-from turnwise.environments.swe.workspace import Limits, Outcome
+from turnwise.environments.swe.workspace import Limits, Outcome, Oversized
 from turnwise.errors import ConfigError, DataError, EnvironmentFault
 
 ROOT, SCRATCH = "/testbed", "/tmp/scratch"
@@ -78,6 +78,8 @@ class Docker:
         now = self._listed()
         found: dict[str, bytes | None] = {path: None for path in self._given if path not in now}
         changed = [path for path, mark in now.items() if self._given.get(path) != mark]
+        if sum(int(now[path].partition(" ")[0]) for path in changed) > self._limits.disk_mb * 2**20:
+            raise Oversized(f"the files hold more than {self._limits.disk_mb} MiB")
         if changed:
             names = "".join(f"{path}\0" for path in changed).encode()
             archive = self._exec(f"tar -C {ROOT} --null -T - -c -f -", names)

@@ -12,7 +12,7 @@ from turnwise.environments.swe.grade import Grade, begin
 from turnwise.environments.swe.patches import make_patch
 from turnwise.environments.swe.tasks import SweTask
 from turnwise.environments.swe.tools import Rejected, Tools, describe, read_call
-from turnwise.environments.swe.workspace import Files, Workspace
+from turnwise.environments.swe.workspace import Files, Oversized, Workspace
 from turnwise.errors import EnvironmentFault
 
 
@@ -117,9 +117,12 @@ class Session:
         return outcome.output if outcome.code == 0 else None
 
     def _submit(self, name: str, valid: bool) -> Step:
-        changes = self.changes()
+        try:
+            changes, grade = self.changes(), None
+        except Oversized as oversized:
+            changes, grade = {}, self._failed(f"the change is too large: {oversized}")
         self._close()
-        grade = self._judge(changes)
+        grade = grade or self._judge(changes)
         observation = "The repair works." if grade.success else "The repair does not work."
         if name != "submit":
             observation = f"The time is up. {observation}"
@@ -131,14 +134,20 @@ class Session:
         if self._workspace:
             self._workspace.close()
 
+    def _failed(self, reason: str) -> Grade:
+        return Grade(False, reason, 0, len(self.task.named_tests))
+
     def _info(self, grade: Grade | None) -> dict[str, Any]:
-        grade = grade or Grade(False, "not handed in", 0, len(self.task.named_tests))
+        grade = grade or self._failed("not handed in")
         info: dict[str, Any] = {"success": grade.success, "reason": grade.reason, "tier": self.task.tier}
         return info | {"passed_frac": grade.num_passed / grade.num_named if grade.num_named else 0.0}
 
 
 class SweEnvironment:
     """A `Session` whose methods are coroutines: tools and tests of many trajectories run side by side, each in a thread that waits for them."""
+
+    repeats = False
+    """What commands print may tell times and addresses."""
 
     def __init__(self, session: Session):
         self.session = session

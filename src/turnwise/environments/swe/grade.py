@@ -18,6 +18,12 @@ from turnwise.errors import EnvironmentFault
 
 _RUNNER = Path(runner.__file__).read_bytes()
 _REPORT_CHARS = 32_000_000
+_SAME_TIMES = "[ $(du -sm . | cut -f1) -gt 16 ] || find . -exec touch -h -d '2000-01-01' {} +"
+"""Also of what tells a file that was written from one that was not (device, ctime): all are written. A larger repository would fill the disk."""
+
+
+class CommandFailed(EnvironmentFault):
+    """A command of ours in a workspace failed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -80,14 +86,18 @@ def grade(
     workspace = make_workspace()
     try:
         begin(workspace, task, hide=False)
-        old = {name: read(workspace, name) for name in kept}
+        old = read_all(workspace, [name for name in kept if name.endswith(".py")])
         if reached := reaches_for_the_tests(task, old, kept):
             return Grade(False, f"the change reaches for what runs the tests: {reached}", 0, len(named))
-        put(workspace, kept)
+        # the task's own files first: where these do not go in, the task is broken, and after them it is the change
         if task.test_files:
             put(workspace, {name: text.encode() for name, text in task.test_files})
         if task.test_patch:
             apply(workspace, task.test_patch)
+        try:
+            put(workspace, kept)
+        except CommandFailed as failed:
+            return Grade(False, f"the change cannot be carried over: {failed}", 0, len(named))
         report = run_tests(workspace, test_paths(task), python=python, path=path, seconds=seconds)
     finally:
         workspace.close()
@@ -105,11 +115,19 @@ def grade(
 
 
 def begin(workspace: Workspace, task: SweTask, *, hide: bool = True) -> None:
-    """Bring a clean snapshot to where the agent begins; `hide` takes away the tests that grade."""
+    """Bring a clean snapshot to where the agent begins.
+
+    Args:
+        workspace: Has the snapshot.
+        task: What is to be repaired.
+        hide: Take away the tests that grade, and the times that tell where the bug was put.
+    """
     if task.bug_patch:
         apply(workspace, task.bug_patch)
     if hide and task.hidden_files:
         put(workspace, dict.fromkeys(task.hidden_files))
+    if hide and task.bug_patch:
+        workspace.run(_SAME_TIMES)
 
 
 def test_paths(task: SweTask) -> list[str]:
@@ -167,7 +185,7 @@ def put(workspace: Workspace, files: Files) -> None:
     """Write and delete files of the repository.
 
     Raises:
-        EnvironmentFault: That is not possible.
+        CommandFailed: That is not possible.
     """
     gone = "\0".join(name for name, content in files.items() if content is None).encode()
     if gone:
@@ -181,14 +199,14 @@ def put(workspace: Workspace, files: Files) -> None:
             entry = tarfile.TarInfo(name)
             entry.size, entry.mode = len(content), 0o644
             tar.addfile(entry, io.BytesIO(content))
-    _must(workspace, "tar -x --no-same-owner --unlink-first -f -", archive.getvalue())
+    _must(workspace, "tar -x --no-same-owner --unlink-first --recursive-unlink -f -", archive.getvalue())
 
 
 def apply(workspace: Workspace, patch: str) -> None:
     """Apply a unified diff.
 
     Raises:
-        EnvironmentFault: It does not apply.
+        CommandFailed: It does not apply.
     """
     _must(workspace, "git apply --whitespace=nowarn -", patch.encode())
 
@@ -196,13 +214,26 @@ def apply(workspace: Workspace, patch: str) -> None:
 def _must(workspace: Workspace, command: str, stdin: bytes) -> None:
     outcome = workspace.run(command, stdin=stdin)
     if outcome.code:
-        raise EnvironmentFault(f"swe: `{command}` failed with {outcome.code}: {_said(outcome.output)}")
+        raise CommandFailed(f"swe: `{command}` failed with {outcome.code}: {_said(outcome.output)}")
 
 
 def read(workspace: Workspace, path: str) -> bytes | None:
     """A file of the repository; None where there is none."""
     outcome = workspace.run(f"cat -- {shlex.quote(path)}")
     return outcome.output if outcome.code == 0 else None
+
+
+def read_all(workspace: Workspace, paths: Sequence[str]) -> dict[str, bytes]:
+    """Files of the repository, those that there are."""
+    listed = "".join(f"{path}\0" for path in paths).encode("utf-8", "surrogateescape")
+    there = 'xargs -0 sh -c \'for name; do [ ! -f "$name" ] || printf "%s\\0" "$name"; done\' sh'
+    command = f"{there} | tar -c -h -f - --null --verbatim-files-from -T - 2> /dev/null"
+    archive = workspace.run(command, stdin=listed, output_chars=_REPORT_CHARS).output if paths else b""
+    if not archive:
+        return {}
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        files = {entry.name: tar.extractfile(entry) for entry in tar}
+        return {name: file.read() for name, file in files.items() if file}
 
 
 def _short(test: str) -> str:

@@ -10,12 +10,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from turnwise.environments.adapters.tool_calls import ToolCall, read_tool_calls
-from turnwise.environments.swe.workspace import Workspace
+from turnwise.environments.base import sound_text
+from turnwise.environments.swe.workspace import Outcome, Workspace
 from turnwise.errors import did_you_mean
 
 CUT = "[... {} characters left out ...]"
 MAX_FILE = 1_000_000
 """Longest file that can be edited (bytes)."""
+MAX_COMMAND = 120_000
+"""Longest command (bytes): Linux takes 131,072 in one argument."""
 
 # Name, what it does, and its arguments with their types; those in brackets may be left out.
 TOOLS: dict[str, tuple[str, dict[str, type], dict[str, type]]] = {
@@ -76,6 +79,8 @@ def _checked(call: ToolCall) -> tuple[str, dict[str, Any]]:
             raise Rejected(f"{call.name}: {name} must be {'a text' if kinds[name] is str else 'a whole number'}.")
         if isinstance(value, str) and "\0" in value:
             raise Rejected(f"{call.name}: {name} holds a zero byte.")
+        if isinstance(value, str) and sound_text(value) is not value:
+            raise Rejected(f"{call.name}: {name} holds half a surrogate pair, which is no text.")
     if missing := [name for name in must if name not in arguments]:
         raise Rejected(f"{call.name} needs the argument {missing[0]!r}.")
     return call.name, arguments
@@ -109,15 +114,29 @@ class Tools:
         }
         return tools[name](**arguments)
 
+    def _done(self, command: str, **how: Any) -> Outcome:
+        """Run a command.
+
+        Raises:
+            Rejected: It is longer than the system takes.
+        """
+        if (size := len(command.encode())) > MAX_COMMAND:
+            raise Rejected(
+                f"The call makes a command of {size} bytes; it may have {MAX_COMMAND}. Write what is long with edit."
+            )
+        return self._workspace.run(command, **how)
+
     def _run(self, command: str) -> str:
-        outcome = self._workspace.run(command)
+        outcome = self._done(command)
         text = self._text(outcome.output).rstrip("\n")
         if outcome.stopped_by:
             return self._shortened(text, f"[stopped: it took too much {outcome.stopped_by}]")
         return self._shortened(text, f"[exit status {outcome.code}]")
 
     def _view(self, path: str, start: int = 1, end: int | None = None) -> str:
-        lines = self._content(path).splitlines()
+        content = self._content(path)
+        # the lines that edit and search count
+        lines = [line.rstrip("\r") for line in content.removesuffix("\n").split("\n")] if content else []
         start = max(1, start)
         last = min(len(lines), start + self._view_lines - 1 if end is None else end)
         if start > len(lines):
@@ -128,13 +147,14 @@ class Tools:
 
     def _search(self, text: str, path: str = ".") -> str:
         where, what = shlex.quote(path), shlex.quote(text)
-        outcome = self._workspace.run(f"grep -rnIFs --exclude-dir=.git -e {what} -- {where}")
-        found = sorted((line.removeprefix("./") for line in self._text(outcome.output).splitlines()), key=_place)
-        if not found:
-            return "Nothing was found."
+        outcome = self._done(f"grep -rHnIFs --exclude-dir=.git -e {what} -- {where}")
+        lines = self._text(outcome.output).removesuffix("\n").split("\n") if outcome.output else []
+        found = sorted((line.removeprefix("./") for line in lines), key=_place)
         shown = found[: self._search_lines]
-        left = f"[{len(found)} lines found, {len(shown)} shown]"
-        return self._shortened("\n".join(shown), left if len(found) > len(shown) else "")
+        notes = [f"[{len(found)} lines found, {len(shown)} shown]"] if len(found) > len(shown) else []
+        if outcome.stopped_by:
+            notes.append(f"[stopped: it took too much {outcome.stopped_by}; there may be more]")
+        return self._shortened("\n".join(shown), "\n".join(notes)) or "Nothing was found."
 
     def _edit(self, path: str, new: str, old: str | None = None, line: int | None = None) -> str:
         if old == "":
@@ -148,13 +168,11 @@ class Tools:
             raise Rejected(f"{path} cannot be written.")
         return f"{path} was edited."
 
-    def _do(self, script: str, path: str, stdin: str) -> Any:
-        return self._workspace.run(
-            f"set -- {shlex.quote(path)}; {script}", stdin=stdin.encode("utf-8", "surrogateescape")
-        )
+    def _do(self, script: str, path: str, stdin: str) -> Outcome:
+        return self._done(f"set -- {shlex.quote(path)}; {script}", stdin=stdin.encode("utf-8", "surrogateescape"))
 
     def _content(self, path: str) -> str:
-        outcome = self._workspace.run(f"cat -- {shlex.quote(path)}", output_chars=MAX_FILE + 1)
+        outcome = self._done(f"cat -- {shlex.quote(path)}", output_chars=MAX_FILE + 1)
         if outcome.code:
             raise Rejected(f"{path} cannot be read: is it a file?")
         if len(outcome.output) > MAX_FILE:

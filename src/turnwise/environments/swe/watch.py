@@ -16,6 +16,7 @@ from turnwise.environments.swe.workspace import Ending, Outcome
 
 LOOK_S = 0.025
 """Time between two looks."""
+_REAPED_S = 5.0
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -128,11 +129,15 @@ def _resident(pid: int) -> int:
 def _kill(process: subprocess.Popen[bytes]) -> None:
     """End it and all that it started: what is in a process namespace ends with the namespace's first process."""
     if process.poll() is None:
-        for pid in descendants(process.pid, at_most=8):  # the first ones are ours: wrappers, then the namespace's first
+        found = descendants(process.pid, at_most=8)
+        for pid in found:  # the first ones are ours: wrappers, then the namespace's first
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        try:  # the first wrapper ends when it has reaped the next one, which nobody else may do: a container's first process often does not
+            process.wait(_REAPED_S if found else 0.0)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     for pipe in (process.stdin, process.stdout):
         if pipe:

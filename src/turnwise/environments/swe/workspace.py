@@ -48,6 +48,10 @@ class Outcome:
     seconds: float = 0.0
 
 
+class Oversized(Exception):
+    """Files hold more than may be written: sparse ones, which take no room where they are."""
+
+
 class Workspace(Protocol):
     """A writable copy of a repository. Processes of a command do not outlive it; files do."""
 
@@ -73,7 +77,12 @@ class Workspace(Protocol):
         ...
 
     def changes(self) -> dict[str, bytes | None]:
-        """Regular files that differ from the snapshot, with their contents; None: deleted. Links and devices are left out."""
+        """Regular files that differ from the snapshot, with their contents; None: deleted. Links and devices are left out.
+
+        Raises:
+            EnvironmentFault: The workspace itself is gone.
+            Oversized: They hold more than `Limits.disk_mb`.
+        """
         ...
 
     def close(self) -> None:
