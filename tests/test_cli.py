@@ -320,8 +320,14 @@ def test_an_interrupt_is_no_traceback(here, capsys, monkeypatch):
     monkeypatch.setattr(loop, "train", interrupted)
     assert main(["train", "tiny.toml"]) == 130
     err = capsys.readouterr().err
-    assert err.endswith("turnwise: interrupted; go on with `turnwise train --resume RUN_FOLDER`\n")
+    assert err.endswith("turnwise: interrupted; nothing had been written, the same command begins again\n")
     assert "Traceback" not in err
+    monkeypatch.undo()
+    monkeypatch.chdir(here)
+    assert main(["train", "tiny.toml", "run.steps=2", "checkpoint.every=1"]) == 0
+    monkeypatch.setattr(loop, "train", interrupted)
+    assert main(["train", "--resume", "runs/tiny", "run.steps=4"]) == 130
+    assert "interrupted; `turnwise train --resume runs/tiny` goes on after step 2, its last" in capsys.readouterr().err
 
 
 def test_a_fault_of_ours_is_a_traceback(here, monkeypatch):

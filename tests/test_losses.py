@@ -319,3 +319,10 @@ def test_a_penalty_that_compares_has_no_gradient_and_ours_has():
 def test_a_plain_bonus_has_no_corridor():
     leaf = tokens(0.0, 50.0).requires_grad_()
     assert gradient_of(entropy_loss(leaf, tokens(1, 2), bonus=0.3), leaf) == pytest.approx([-0.3, -0.6])
+
+
+def test_a_penalty_is_on_the_tokens_own_ratio_whatever_the_span():
+    new, old = torch.tensor([-1.0, -2.0]), torch.tensor([-1.3, -1.9])
+    zero, ones = torch.zeros(2), torch.ones(2)
+    made = policy_loss(new, old, zero, ones, clip="none", penalty=ones, span=torch.tensor([0, 0]))
+    assert made.loss.item() == pytest.approx(0.3 + 0.1)

@@ -27,6 +27,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from turnwise.commands import analyse, compare, evaluate, methods, recredit, report, swe_tasks, train, verl, worlds
+from turnwise.commands.common import INTERRUPTED
 from turnwise.errors import TurnwiseError, did_you_mean
 
 OF_TRAINING = ("torch", "transformers", "tokenizers", "safetensors", "pyarrow", "rich", "matplotlib", "httpx2", "scipy")
@@ -66,8 +67,8 @@ def _main(arguments: Sequence[str] | None) -> int:
               "last checkpoint", file=sys.stderr)  # fmt: skip
         return 2
     except KeyboardInterrupt:
-        print("turnwise: interrupted; go on with `turnwise train --resume RUN_FOLDER`", file=sys.stderr)
-        return 130
+        print("turnwise: interrupted", file=sys.stderr)
+        return INTERRUPTED
     except ModuleNotFoundError as error:
         if error.name not in OF_TRAINING:
             raise

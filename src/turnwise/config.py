@@ -165,7 +165,11 @@ def _explain(error: Any) -> str:
         fields: Any = Config
         for part in location[:-1]:
             fields = fields.model_fields[part].annotation
+        if where in ("recipes", "methods", "seeds"):
+            return f"{where!r} is a key of a study, and this is read as a recipe: `turnwise study` takes studies"
         return f"unknown key {where!r}.{did_you_mean(location[-1], fields.model_fields)}"
+    if error["type"] == "model_type" and isinstance(error["input"], str):
+        return f"{where} is a section, got {json.dumps(error['input'])}; say {where}.KEY=VALUE, such as {where}.name={error['input']}"
     got = json.dumps(error["input"], default=str)
     message = error["msg"].removeprefix("Value error, ")
     return message if error["type"] == "value_error" else f"{where}: {message}, got {got}"

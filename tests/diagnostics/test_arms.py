@@ -16,7 +16,7 @@ def test_runs_count_the_same_and_types_are_columns(tmp_path):
     assert head == ("arm", "runs", "before", "after", "cool", "heat")
     assert (*a[:3], *a[4:]) == ("with", "2", "0.500", "0.500", "0.375")
     assert a[3] == "0.333 [0.000, 1.000]", "two runs say little, but no share lies outside"
-    assert b == ("without", "1", "0.000", "1.000 [?]", "-", "-")
+    assert b == ("without", "1", "0.000", "1.000 [no interval]", "-", "-")
 
 
 def test_worlds_without_types_have_no_columns_for_them(tmp_path):

@@ -159,7 +159,8 @@ def test_the_command_compares_methods(runs, tmp_path, capsys):
     [
         (["--method", "grp"], "unknown method 'grp'. Did you mean 'grpo'?"),
         (["--method", "gae", "aem=false"], "needs the column 'value'"),
-        (["--method", "gae"], "method 'gae + aem' needs the column 'value'"),
+        (["--method", "gae+aem"], "method 'gae + aem' needs the column 'value'"),
+        (["--method", "grpo+aem", "aem=false"], "grpo+aem has AEM, and aem=false takes it away"),
         (["--method", "grpo+aec"], "expected a method's name, or NAME+aem"),
         (["--step", "9"], "has no rollouts of step 9; it has those of 1 to 3"),
         (["run.steps=3"], "recredit takes method.* and aem= only"),

@@ -70,7 +70,7 @@ def test_at_least_students_interval():
 def test_without_a_spread_nothing_is_shown(sample):
     made = contrast([np.array(sample)], [1.0])
     assert (made.low, made.high, made.shown) == (-math.inf, math.inf, False)
-    assert made.text() == f"{sample[0]:.3f} [?]"
+    assert made.text() == f"{sample[0]:.3f} [no interval]"
 
 
 def test_an_interval_shows_a_difference_when_it_leaves_out_zero():
@@ -92,15 +92,26 @@ def test_the_probability_of_improvement():
     assert win_probability(np.ones(5)).low < 0.6, "five of five is no certainty"
 
 
-def test_so_many_pairs_have_the_power_that_is_said():
-    difference, spread = 0.04, 0.08
-    pairs = math.ceil(pairs_needed(difference, spread))
-    generator = np.random.default_rng(1)
-    samples = generator.normal(difference, spread, (4000, pairs))
-    p = stats.ttest_1samp(samples, 0.0, axis=1).pvalue
-    assert np.mean(p < 0.05) == pytest.approx(0.8, abs=0.03)
-    assert detectable(spread, pairs) == pytest.approx(difference, rel=0.05)
+@pytest.mark.parametrize("runs", [2, 3, 5, 8, 30])
+@pytest.mark.parametrize("arms", [1, 2])
+def test_a_difference_that_is_called_detectable_is_shown_four_times_in_five(runs, arms):
+    spread, generator = 0.08, np.random.default_rng(runs)
+    difference = detectable(spread, runs, arms=arms)
+    if arms == 1:
+        p = stats.ttest_1samp(generator.normal(difference, spread, (20_000, runs)), 0.0, axis=1).pvalue
+    else:
+        a, b = generator.normal(0.0, spread / math.sqrt(2), (2, 20_000, runs))
+        p = stats.ttest_ind(a + difference, b, axis=1).pvalue
+    assert np.mean(p < 0.05) == pytest.approx(0.8, abs=0.012)
+    assert pairs_needed(1.001 * difference, spread, arms=arms) == runs
+    assert pairs_needed(0.999 * difference, spread, arms=arms) == runs + 1
+
+
+def test_what_cannot_be_shown_needs_no_number():
     assert pairs_needed(0.0, 1.0) == math.inf
+    assert pairs_needed(1.85e-17, 0.07) == math.inf, "the rounding of a mean"
+    assert pairs_needed(1e-4, 1.0) == pytest.approx(7.849e8, rel=1e-3)
+    assert detectable(0.1, 1) == math.inf
 
 
 def test_the_p_value_is_students():
@@ -130,3 +141,37 @@ def test_with_holms_correction_false_alarms_are_rare_over_all_comparisons():
         alone += min(p) < 0.05
     assert alarms / 400 < 0.05 + 3 * (0.05 * 0.95 / 400) ** 0.5
     assert alone / 400 > 0.25, "which is what the correction is for"
+
+
+SKEWED = np.array([0.0, 0.0, 0.0, 1.0])
+"""All four draws are the 1 with probability 1/256, above the tail of t(3) at 3.18: the bootstrap's upper end is that, by hand."""
+REACH = 0.75 * math.sqrt(4 / 3)
+
+
+def test_the_bootstrap_is_the_outer_end_where_the_data_are_skewed():
+    student = 3.182446305 * 0.25
+    made = contrast([SKEWED], [1.0])
+    assert made.high == pytest.approx(0.25 + REACH)  # 1.116, Student has 1.046
+    assert made.low == pytest.approx(0.25 - student)
+    mirrored = contrast([SKEWED], [-1.0])
+    assert (mirrored.low, mirrored.high) == (pytest.approx(-made.high), pytest.approx(-made.low))
+    half = contrast([SKEWED], [0.5])
+    assert (half.low, half.high) == (pytest.approx(made.low / 2), pytest.approx(made.high / 2))
+
+
+def test_samples_are_resampled_independently():
+    # t has 6 degrees of freedom, a tail of 0.0072: P(both means together 1 or more above theirs) = 277 / 65536, 0.75 or more 1789 / 65536
+    made = contrast([SKEWED, 1 - SKEWED], [1.0, -1.0])
+    assert made.high == pytest.approx(-0.5 + REACH)
+    assert made.low == pytest.approx(-0.5 - 2.446911851 * math.sqrt(1 / 8))
+
+
+def test_the_interval_of_an_unpaired_win_probability_is_the_bootstraps():
+    rng = np.random.default_rng(7)
+    a, b = rng.normal(0.3, 1.0, 12), rng.normal(0.0, 1.0, 9)
+    better = (a[:, None] > b) + 0.5 * (a[:, None] == b)
+    weight_a, weight_b = rng.multinomial(12, [1 / 12] * 12, 20_000) / 12, rng.multinomial(9, [1 / 9] * 9, 20_000) / 9
+    low, high = np.quantile(np.einsum("ka,ab,kb->k", weight_a, better, weight_b), [0.025, 0.975])
+    made = win_probability_unpaired(a, b)
+    assert (made.low, made.high) == (pytest.approx(low, abs=0.02), pytest.approx(high, abs=0.02))
+    assert 0.2 < low < high < 0.98

@@ -80,7 +80,9 @@ def test_a_study_runs_compares_and_does_nothing_twice(here, capsys):
     assert (made.unit, made.runs) == ("seeds, paired", (2, 2))
     # a run under other settings is not taken for one of the study's
     assert main(["study", "small.toml", "update.learning_rate=0.5"]) == 2
-    assert "was made with other settings than the study's (update)" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "was made with other settings than the study's: update.learning_rate is " in err
+    assert " there and 0.5 here. Give the overrides that it was made with" in err
 
 
 def test_a_killed_study_takes_its_runs_with_it_and_goes_on(here, capsys):

@@ -324,3 +324,20 @@ def test_a_step_without_any_advantage_leaves_the_weights():
     assert totals["grad_norm"] == 0
     for ours, before in zip(model.parameters(), policy.model.parameters(), strict=True):
         assert torch.equal(ours, before)
+
+
+def test_a_kl_term_alone_needs_every_trajectory():
+    """Three trajectories have no advantage; the reference pulls on them all the same."""
+    config = make_config(kl=0.3)
+    assert_same(gradient(config, reference=True), naive_gradient(config, reference=True))
+
+
+def test_the_absolute_log_ratio_is_the_mean_over_tokens():
+    policy, _, _, _, advantage_R = experience()
+    config = make_config(entropy_bonus=1e-30)  # so that every trajectory is passed
+    model, scored = copy.deepcopy(policy.model), scored_by_old(config)
+    totals, _ = update_policy(model, Frozen(model.parameters()), scored, advantage_R, config, step=1)
+    now_T, _ = score(policy.model, scored.sequences, temperature=config.rollout.temperature)
+    moved_T = now_T - scored.old_logprob_T
+    assert totals["log_ratio_abs"] == pytest.approx(np.abs(moved_T).mean(), rel=1e-4)
+    assert totals["kl_old"] == pytest.approx(-moved_T.mean(), rel=1e-3)

@@ -97,3 +97,18 @@ def test_the_declared_gradient_follows_the_temperature(temperature, kind):
 
 def test_the_shuffled_ablation_says_why_it_is_biased():
     assert "averaged over seeds, the base's gradient" in str(tw.aem(shuffle=True).gradient)
+
+
+def test_where_alpha_is_one_the_mask_keeps_nothing():
+    batch = tw.Batch(tw.Segments([0, 2]), tw.Segments([0, 1, 2]), [1.0, -1.0], {"entropy": [0.5, 0.55]})
+    for keep in ("positive", "negative"):
+        np.testing.assert_array_equal(tw.mask_by_drift(keep=keep)(batch), 0.0)  # a spread of 0.05 is below 0.1 nats
+    np.testing.assert_array_equal(tw.mask_by_drift(keep="positive", min_range=0.01)(batch), [1.0, -1.0])
+
+
+def test_the_mask_compares_in_its_scope():
+    # spread over the batch: the second prompt is sure throughout, so that alpha is above 1 in it and below 1 in the first
+    entropy = [2.0, 1.9, 0.2, 0.0]
+    batch = tw.Batch(tw.Segments([0, 2, 4]), tw.Segments(range(5)), [1.0, 1.0, 1.0, 1.0], {"entropy": entropy})
+    np.testing.assert_array_equal(tw.mask_by_drift(scope="batch")(batch), [0, 0, 1, 1])
+    np.testing.assert_array_equal(tw.mask_by_drift()(batch), [0, 1, 0, 1])

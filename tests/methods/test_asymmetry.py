@@ -359,3 +359,9 @@ def test_a_modulator_takes_any_base_with_or_without_state(name):
     assert make(tw.rloo()).name.startswith(f"{name}(rloo(")
     assert (advantage(make(tw.rloo()), batch) != advantage(make(tw.v05(unseen=0.5)), batch)).any()
     assert advantage(tw.aem(make(tw.mix(tw.grpo(), tw.v05()))), batch).shape == (num,)
+
+
+@pytest.mark.parametrize("options", [{"std_weight": 0.0, "eps": 1e-6}, {"std_weight": 1.0, "eps": 0.0}])
+def test_r3_divides_by_something(options):
+    with pytest.raises(tw.ConfigError, match="must be positive"):
+        tw.r3(max_reward=0.5, **options)

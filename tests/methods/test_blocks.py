@@ -1,5 +1,6 @@
 """The building blocks, on batches small enough to check by hand."""
 
+import math
 import subprocess
 import sys
 
@@ -151,3 +152,14 @@ def test_every_choice_is_checked_where_no_type_checker_runs():
         *("convention='ver'", "convention='trl'", "convention='verl_agent'"),
     ]
     assert "Did you mean 'verl-agent'?" in done.stdout
+
+
+def test_where_all_entropies_agree_the_clarity_bonus_is_whole():
+    batch = tw.Batch(tw.Segments([0, 1]), tw.Segments([0, 3]), [0.0] * 3, {"entropy": [0.7] * 3})
+    np.testing.assert_array_equal(tw.add_clarity_bonus(weight=0.25)(batch), [0.25, 0.25, 0.0])  # h is 0
+
+
+def test_the_fallback_of_standardize_by_tokens_has_the_same_eps():
+    batch = tw.Batch(tw.Segments([0, 2]), tw.Segments([0, 1, 2]), [1.0, 0.0], {"length": [1, 3]})
+    made = tw.standardize_by_tokens(eps=0.5, limit=0.1)(batch)
+    np.testing.assert_allclose(made, np.array([0.5, -0.5]) / (math.sqrt(0.5) + 0.5))

@@ -1,5 +1,7 @@
 """REINFORCE, RLOO, GRPO, Dr. GRPO and GiGPO: their cards' checks and conventions, by hand."""
 
+import inspect
+
 import numpy as np
 import pytest
 
@@ -121,3 +123,16 @@ def test_gigpo_declares_the_gradient_of_what_is_left_without_its_step_part():
     ):
         assert biased.gradient is not None
         assert biased.gradient.kind == "biased"
+
+
+def test_defaults_are_those_of_the_papers():
+    """A default is part of the formula; nothing but the generated pages notices another one."""
+    said = {
+        tw.srgpo: {"weight": 0.5, "group_size": 16},
+        tw.transforms.add_clarity_bonus: {"weight": 0.1, "temperature": 1.0, "scope": "batch"},
+        tw.transforms.add_length_reward: {"max_length": 32768},
+        tw.transforms.center_by_halves: {"metric": "entropy", "mu": 1.0, "efficiency": 1.0},
+    }
+    for function, defaults in said.items():
+        known = inspect.signature(function).parameters
+        assert {name: known[name].default for name in defaults} == defaults, function

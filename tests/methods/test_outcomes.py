@@ -324,3 +324,9 @@ def test_every_choice_is_checked_where_no_type_checker_runs():
         "responses",
     ]
     assert hints == [f"{name!r}?" for name in known]
+
+
+def test_the_length_of_a_trajectory_is_that_of_all_its_turns():
+    # two turns of 3 tokens are longer than one of 4: the longer half's return counts half
+    batch = tw.Batch(tw.Segments([0, 2]), tw.Segments([0, 2, 3]), [0.0, 1.0, 0.0], {"length": [3, 3, 4]})
+    np.testing.assert_allclose(tw.canon(metric="length", efficiency=0.5)(batch), [0.5, 0.5, -0.5])

@@ -278,3 +278,11 @@ def test_every_choice_is_checked_where_no_type_checker_runs():
 )
 def test_defaults_are_the_published_ones(made, name):
     assert made.name == name
+
+
+def test_hcapo_hands_its_discount_on():
+    columns = {"hindsight_logprob": [-1.0, -1.0, -1.0]}
+    batch = tw.Batch(tw.Segments([0, 2]), tw.Segments([0, 2, 3]), [0.0, 1.0, 0.0], columns)
+    quality = np.array([0.5, 1.0, 0.0])
+    expected = (quality - 0.5) / (0.5 + 1e-6)
+    np.testing.assert_allclose(tw.hcapo(discount=0.5, spare=False)(batch) - tw.grpo()(batch), expected, rtol=1e-12)

@@ -401,3 +401,16 @@ def test_aem_modulates_them_like_any_method():
     for base in (tw.hgpo(), tw.trloo(), tw.mars(), tw.srgpo(), tw.proxmo(), tw.mica(discount=0.9)):
         expected = base(entropic) * tw.entropy_coefficient(entropic)
         np.testing.assert_array_equal(tw.aem(base)(entropic), expected)
+
+
+def test_hgpos_release_counts_levels_whatever_the_unit_of_reward():
+    """A mean's rounding is no level: -2.8e-17 counted as one once."""
+
+    def credit(unit: float) -> np.ndarray:
+        batch = tw.Batch(
+            tw.Segments([0, 3]), tw.Segments(range(4)), np.array([0.0, 4.0, 2.0]) * unit, {"state_key": ["s", "t", "s"]}
+        )
+        return tw.hgpo(base_group=True, scale=False, depth=0, convention="verl-agent", discount=1.0)(batch) / unit
+
+    np.testing.assert_allclose(credit(1.0), [-4 / 3, 2.0, 1.0])
+    np.testing.assert_allclose(credit(0.1), credit(1.0))

@@ -1,5 +1,6 @@
 """Token rules, by the papers' numbers and by hand."""
 
+import inspect
 import math
 from typing import Any
 
@@ -319,3 +320,48 @@ def test_rules_leave_what_they_get_as_it_is(rule):
     rule(StepTokens(*columns))
     for values, was in zip(columns, before, strict=True):
         np.testing.assert_array_equal(values, was)
+
+
+def step_of(advantage: Any, logprob: Any, entropy: Any = 1.0, **fields: Any) -> StepTokens:
+    return StepTokens(
+        *(np.atleast_1d(c).astype(float) for c in np.broadcast_arrays(advantage, logprob, entropy)), **fields
+    )
+
+
+def test_a_covariance_is_that_of_centred_advantages():
+    np.testing.assert_allclose(
+        covariance(step_of([3.0, 1.0, 5.0], [-1.0, -2.0, -6.0])), [0.0, -2.0, -6.0]
+    )  # means 3 and -3
+
+
+def test_bounds_of_covariance_and_probability_are_exclusive():
+    one = step_of([1.0, -1.0], [-1.0, -3.0])  # covariances of exactly 1
+    for options in ({"low": 1.0, "high": 5.0}, {"low": 0.5, "high": 1.0}):
+        np.testing.assert_array_equal(clip_cov(one, frac=1.0, **options).factor_T, 1.0)
+    np.testing.assert_array_equal(
+        spo_mask(step_of(1.0, [np.log(0.5), np.log(0.4)]), threshold=0.5).kept_T, [False, True]
+    )
+
+
+def test_entropies_of_steps_of_other_sizes_are_compared_by_their_means():
+    options: Any = {"upper": [0.6, 0.2], "lower": [0.4, 0.1], "schedule": "od", "entropy_min": 0.1}
+    first = flexible_clip(step_of([1.0], [-1.0], 2.0, steps=10), **options)
+    second = flexible_clip(
+        step_of(np.ones(20), np.full(20, -1.0), 0.3, steps_done=1, steps=10, state=first.state), **options
+    )
+    assert second.state == {"first": 2.0, "raising": True}  # 0.3 is below 0.2 * 2
+
+
+def test_repo_moves_a_large_advantage_more():
+    credit = repo(step_of([3.0, -0.5], -2.0), zeta=0.01, zeta_min=0.01, zeta_max=0.01)
+    np.testing.assert_allclose(credit.advantage_T, [3.06, -0.49])  # A - zeta * |A| * logprob
+
+
+def test_the_defaults_of_epo_are_the_papers():
+    known = inspect.signature(epo).parameters
+    assert {name: known[name].default for name in ("bonus", "penalty", "low", "high")} == {
+        "bonus": 0.001,
+        "penalty": 0.1,
+        "low": 0.0,
+        "high": 2.0,
+    }

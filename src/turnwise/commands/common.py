@@ -12,6 +12,8 @@ from turnwise.config import Config, load_config
 
 T = TypeVar("T")
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
 QUIET_S = 2.0
 """Seconds before progress is shown."""
 

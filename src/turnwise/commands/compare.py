@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from turnwise.commands.common import add_out, count, say_written, share
+from turnwise.commands.common import INTERRUPTED, add_out, count, say_written, share
 from turnwise.errors import ConfigError, RunError
 
 
@@ -59,8 +59,8 @@ def _study(options: argparse.Namespace) -> int:
         try:
             failed = Runner(study, options.jobs or cores(), console).run()
         except KeyboardInterrupt:
-            print(f"turnwise: interrupted; go on with `turnwise study {options.study}`", file=sys.stderr)
-            return 130
+            print("turnwise: interrupted; the same command goes on", file=sys.stderr)
+            return INTERRUPTED
     written = write_study(study)
     if written:
         path, text = written

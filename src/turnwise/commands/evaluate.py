@@ -3,12 +3,14 @@
 import argparse
 import json
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from turnwise.commands.common import count, quiet
 from turnwise.config import Config, override_config
-from turnwise.errors import ConfigError
+from turnwise.errors import ConfigError, RunError
 from turnwise.tables import as_text
 
 IDLE = {
@@ -33,6 +35,9 @@ IDLE = {
     ),
 }
 """Overrides that an evaluation does not heed, and what to say instead."""
+
+
+NO_ROOM = "model.max_context has no room for the first observation and a response"
 
 
 def add(commands: Any) -> None:
@@ -94,7 +99,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     if options.panel:
         check_tasks(options.panel, tasks)
     worlds, device = make_worlds(suite, config.environment), use_device(config)
-    step, policy, _ = load_checkpoint(checkpoint_at(folder, options.step))
+    step, policy, _ = load_checkpoint(checkpoint_at(folder, options.step), to_play=True)
     policy.model.to(device)  # pyright: ignore[reportArgumentType]
     engine = make_engine(config, policy)
     blocking(engine.update_weights())
@@ -104,9 +109,14 @@ def _evaluate(options: argparse.Namespace) -> int:
             metrics, trajectories = evaluate(
                 engine, policy, suite, config, episodes=episodes, seed=seed, worlds=worlds, on_turn=display.turn
             )
-            display.console.print(f"step {step}, seed {seed}: {describe(metrics)}", highlight=False, soft_wrap=True)
+            cause = f" ({_commonest(trajectories)})" if metrics["failed"] else ""
+            display.console.print(
+                f"step {step}, seed {seed}: {describe(metrics)}{cause}", highlight=False, soft_wrap=True
+            )
             results.append({"step": step, "seed": seed, "panel": name, "tasks": task_digest(tasks), **metrics})
             played += trajectories
+        if not any(result["episodes"] for result in results):
+            raise RunError(f"no episode could be played: {_commonest(played)}. Nothing was written")
         rows = rows_by_type(played)
         display.console.print(as_table(f"{folder.path} on {name}, step {step}", rows))
         record = evaluation_record(name, config, results, played, on_panel=bool(options.panel))
@@ -114,6 +124,13 @@ def _evaluate(options: argparse.Namespace) -> int:
     written = write_evaluation(folder.path / "evaluations", record, rows)
     print(f"table: {written}", file=sys.stderr)
     return 0
+
+
+def _commonest(played: Sequence[Any]) -> str:
+    """Why most of the episodes that were not played to an end were not."""
+    causes = Counter(trajectory.failure or NO_ROOM for trajectory in played if not trajectory.usable)
+    cause, times = causes.most_common(1)[0]
+    return f"{times} x {cause}"
 
 
 def _asked(config: Config, options: argparse.Namespace) -> Config:

@@ -1,10 +1,12 @@
 """`turnwise recredit`."""
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from turnwise.config import Config
 from turnwise.errors import ConfigError, RunError
 from turnwise.tables import as_markdown, as_text
 
@@ -20,6 +22,12 @@ HEAD = (
 )
 
 
+LEGEND = """\
+beside the advantages that the run trained with: same sign, correlation, and equal are shares or Pearson's over responses; variance is the
+mean square in units of the run's; zero: responses without credit; thirds: where in a trajectory the absolute credit falls, one of two turns
+being first or last; signal / noise: of a tabular policy gradient, below 0 where no signal is seen"""
+
+
 def add(commands: Any) -> None:
     """Add the command."""
     recredit = commands.add_parser("recredit", help="what would other methods have said of a run's rollouts?")
@@ -27,7 +35,9 @@ def add(commands: Any) -> None:
     recredit.add_argument(
         "overrides", nargs="*", default=[], help="options of the method, such as method.discount=0.9 aem=false"
     )
-    recredit.add_argument("--method", action="append", metavar="NAME", help="may be repeated; default: the run's own")
+    recredit.add_argument(
+        "--method", action="append", metavar="NAME", help="NAME, or NAME+aem; may be repeated; default: the run's own"
+    )
     recredit.add_argument("--step", type=int, help="this step alone; default: all")
     recredit.add_argument("--out", type=Path, metavar="FILE", help="Parquet file for the advantages of a single method")
     recredit.add_argument("--markdown", action="store_true", help="print the table as Markdown")
@@ -52,7 +62,9 @@ def _recredit(options: argparse.Namespace) -> int:
         overrides = options.overrides
         if name is not None:
             base, with_aem = split_name(name)
-            overrides = [f"method={base}", *["aem=true"] * with_aem, *overrides]
+            if with_aem and "aem=false" in overrides:
+                raise ConfigError(f"--method {name} has AEM, and aem=false takes it away: leave one of them out")
+            overrides = [f"method={base}", *_switched(config, with_aem), *overrides]
         asked = override_config(config, overrides)
         replayed = list(replay(folder, config, make_credit(asked), only=options.step))
         if not replayed:
@@ -64,4 +76,10 @@ def _recredit(options: argparse.Namespace) -> int:
         if options.out:
             write_credit(options.out, replayed)
     print((as_markdown if options.markdown else as_text)(table))
+    print(LEGEND, file=sys.stderr)
     return 0
+
+
+def _switched(config: Config, with_aem: bool) -> list[str]:
+    """What switches AEM on or off, where it is not already."""
+    return [] if bool(config.aem) == with_aem else [f"aem={'true' if with_aem else 'false'}"]

@@ -2,10 +2,11 @@
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
-from turnwise.commands.common import quiet, recipe
+from turnwise.commands.common import INTERRUPTED, quiet, recipe
 from turnwise.config import override_config
 from turnwise.errors import ConfigError
 
@@ -45,9 +46,24 @@ def _train(options: argparse.Namespace) -> int:
     from turnwise.train.display import ConsoleDisplay
     from turnwise.train.loop import train
 
-    with ConsoleDisplay() as display:
-        train(config, resume=options.resume, display=display)
+    try:
+        with ConsoleDisplay() as display:
+            train(config, resume=options.resume, display=display)
+    except KeyboardInterrupt:
+        print(f"turnwise: interrupted; {_how_to_go_on(options.resume or config.run_folder)}", file=sys.stderr)
+        return INTERRUPTED
     return 0
+
+
+def _how_to_go_on(path: Path) -> str:
+    from turnwise.train.checkpoint import checkpoints
+    from turnwise.train.folder import RunFolder, by_step
+
+    folder = RunFolder(path)
+    if not checkpoints(folder):
+        return "nothing had been written, the same command begins again"
+    last = max(by_step(folder.checkpoints))
+    return f"`turnwise train --resume {path}` goes on after step {last}, its last checkpoint"
 
 
 def _config(options: argparse.Namespace) -> int:

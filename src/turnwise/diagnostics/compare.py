@@ -22,6 +22,8 @@ from turnwise.segments import Labels
 from turnwise.train.outcomes import Episode
 
 ALL = "all"
+MANY = 1000
+"""More seeds than that are not counted out: nobody runs them, and the estimate is not that good."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,17 +107,23 @@ class Comparison:
         if self.difference.shown:
             better = self.names[0] if self.difference.value > 0 else self.names[1]
             return f"Shown: {better} is better. Difference {gap}, in {what}."
+        if not math.isfinite(self.difference.high - self.difference.low):
+            none = "neither side won a game" if not any(self.success) else "the runs give no spread to go by"
+            said = f"Not shown: there is no interval, {none}. Difference {gap}, in {what}."
+            return f"{said} More of each side are needed." if self.of_methods and any(self.success) else said
         said = f"Not shown: the interval of the difference covers zero. Difference {gap}, in {what}."
         if not 0.0 < self.spread < math.inf:
-            return (
-                f"{said} The runs give no spread to go by: more of each side are needed." if self.of_methods else said
-            )
-        if self.difference.value == 0.0:
+            return said
+        runs, arms = min(self.runs), 1 if self.pairs else 2
+        needed, found = (
+            pairs_needed(self.difference.value, self.spread, arms=arms),
+            detectable(self.spread, runs, arms=arms),
+        )
+        if needed == math.inf:
             return f"{said} At a difference of zero no number of runs would show one."
-        needed = max(0, math.ceil(pairs_needed(self.difference.value, self.spread)) - min(self.runs))
-        found = detectable(self.spread, min(self.runs))
+        more = f"{max(0, int(needed) - runs)} more" if needed - runs <= MANY else f"more than {MANY:,}"
         kind = "paired seeds" if self.pairs else "runs of each"
-        return (f"{said} If the true difference is the one seen, {needed} more {kind} would show it in four studies of five; "
+        return (f"{said} If the true difference is the one seen, {more} {kind} would show it in four studies of five; "
                 f"those at hand show a true difference of {found:.3f} or more that often.")  # fmt: skip
 
 

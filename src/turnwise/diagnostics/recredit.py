@@ -162,8 +162,8 @@ def statistics(replayed: Sequence[tuple[Recorded, Values]]) -> Statistics:
 
 
 def _third(trajectories: Segments) -> np.ndarray:
-    """Third of its trajectory that each response is in: 0, 1 or 2."""
-    return 3 * trajectories.positions // trajectories.broadcast(trajectories.lengths)
+    """Third of its trajectory that the middle of each response is in: 0, 1 or 2; an only response is in the middle, of two none is."""
+    return 3 * (2 * trajectories.positions + 1) // (2 * trajectories.broadcast(trajectories.lengths))
 
 
 def signal_and_noise(recorded: Recorded, advantage_R: Values) -> tuple[float, float]:

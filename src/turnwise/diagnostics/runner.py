@@ -1,6 +1,7 @@
 """Runs the jobs of a study, a process each, as many at one time as there are cores."""
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -103,8 +104,8 @@ class Runner:
         new = len(self.done) - self._already
         if not new or not (self.pending or self.running):
             return ""
-        hours = (time.monotonic() - self._begun) / new * (len(self.pending) + len(self.running)) / 3600
-        return f"  about {hours:.1f} h left"
+        minutes = (time.monotonic() - self._begun) / new * (len(self.pending) + len(self.running)) / 60
+        return f"  about {minutes / 60:.1f} h left" if minutes >= 60 else f"  about {math.ceil(minutes)} min left"
 
     def table(self) -> Table:
         """Arms by how far they are."""

@@ -46,7 +46,7 @@ class Interval:
         """The estimate with its interval in brackets."""
         spec = f"{'+' * sign},.{digits}f"
         if not math.isfinite(self.high - self.low):
-            return f"{self.value:{spec}} [?]"
+            return f"{self.value:{spec}} [no interval]"
         return f"{self.value:{spec}} [{self.low:{spec}}, {self.high:{spec}}]"
 
 
@@ -121,25 +121,51 @@ def win_probability_unpaired(a: np.ndarray, b: np.ndarray, *, draws: int = DRAWS
     return Interval(float(better.mean()), float(low), float(high))
 
 
-def pairs_needed(difference: float, spread: float) -> float:
-    """Paired seeds that show a true difference in four of five studies.
+def pairs_needed(difference: float, spread: float, *, arms: int = 1) -> float:
+    """Pairs, or runs of each of two arms, with which Student's test shows a true difference in four of five studies; see `power`.
 
-        n = ((z_0.975 + z_0.8) * spread / difference)^2 + z_0.975^2 / 2
-
-    The last term is for the t-test (Guenther 1981). `spread` is the standard deviation of the paired differences, or for unpaired arms
-    `sqrt(var_A + var_B)`, n then being the runs of each arm. An observed difference is itself uncertain, so this is an order of magnitude.
+    An observed difference is itself uncertain, so this is an order of magnitude; infinite for a difference of zero.
     """
-    if difference == 0.0:
+    if not abs(difference) > 1e-9 * spread:
         return math.inf
-    reach, level = _reach()
-    return (reach * spread / difference) ** 2 + level**2 / 2
+    rough = ((stats.norm.ppf(0.5 + LEVEL / 2) + stats.norm.ppf(POWER)) * spread / difference) ** 2
+    if rough > 1e5:  # Student's distribution is the normal one
+        return float(rough)
+    low, high = 1, 2
+    while power(difference, spread, high, arms=arms) < POWER:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if power(difference, spread, middle, arms=arms) < POWER else (low, middle)
+    return high
 
 
-def detectable(spread: float, pairs: int) -> float:
-    """The true difference that `pairs` paired seeds show in four of five studies: `(z_0.975 + z_0.8) * spread / sqrt(pairs)`."""
-    return _reach()[0] * spread / math.sqrt(pairs)
+def detectable(spread: float, runs: int, *, arms: int = 1) -> float:
+    """The true difference that so many pairs, or runs of each of two arms, show in four of five studies; infinite for one."""
+    if runs < 2:
+        return math.inf
+    low, high = 0.0, 1e3  # of what is to be found in units of the spread: 13 for two pairs
+    while high - low > 1e-9:
+        middle = (low + high) / 2
+        low, high = (middle, high) if power(middle, 1.0, runs, arms=arms) < POWER else (low, middle)
+    return spread * high
 
 
-def _reach() -> tuple[float, float]:
-    level = float(stats.norm.ppf(0.5 + LEVEL / 2))
-    return level + float(stats.norm.ppf(POWER)), level
+def power(difference: float, spread: float, runs: int, *, arms: int = 1) -> float:
+    """How often Student's two-sided test at 0.05 shows a true difference, with its sign: by the noncentral t distribution, exact for normal data.
+
+        P(T > t_0.975),  T of `arms * (runs - 1)` degrees of freedom, noncentral by difference / spread * sqrt(runs)
+
+    Args:
+        difference: The truth.
+        spread: Standard deviation of the paired differences, or of two arms `sqrt(var_A + var_B)`.
+        runs: Pairs, or runs of each arm.
+        arms: 1 for pairs, 2 for arms that are not paired.
+    """
+    if runs < 2:
+        return 0.0
+    freedom, away = arms * (runs - 1), abs(difference) / spread * math.sqrt(runs)
+    bound = float(stats.t.ppf(0.5 + LEVEL / 2, freedom))
+    if away > 35.0 + bound:  # where the distribution function is no longer computed, and nothing is left to doubt
+        return 1.0
+    return float(stats.nct.sf(bound, freedom, away))

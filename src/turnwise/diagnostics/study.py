@@ -164,6 +164,8 @@ def _explain(error: pydantic.ValidationError) -> str:
     first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")  # a misspelt key is missing too
     where = ".".join(map(str, first["loc"]))
     if first["type"] == "extra_forbidden":
+        if where in Config.model_fields:
+            return f"{where!r} is a key of a recipe, and this is read as a study: `turnwise train` takes recipes"
         return f"unknown key {where!r}.{did_you_mean(where, StudyConfig.model_fields)}"
     return f"{where}: {first['msg']}"
 
@@ -192,10 +194,12 @@ def state(job: Job) -> str:
         return "new"
     folder, config = RunFolder.open(job.path)
     there, asked = _plain(config), _plain(job.config)
-    changed = sorted(key for key in asked if there[key] != asked[key])
+    changed = [name for name in sorted(there | asked) if there.get(name) != asked.get(name)]
     if changed:
-        raise RunError(f"{job.path} was made with other settings than the study's ({', '.join(changed)}); move it away, or give the study "
-                       "another name")  # fmt: skip
+        told = ", ".join(f"{name} is {there.get(name)!r} there and {asked.get(name)!r} here" for name in changed[:3])
+        further = f", and {len(changed) - 3} more differ" if len(changed) > 3 else ""
+        raise RunError(f"{job.path} was made with other settings than the study's: {told}{further}. Give the overrides that it was made with, "
+                       "or move it away, or give the study another name")  # fmt: skip
     trimmed, last = not folder.checkpoints.exists(), folder.checkpoints / f"step-{config.run.steps:06d}"
     return "done" if Run(folder, config).finished and (trimmed or last.exists()) else "begun"
 
@@ -218,8 +222,18 @@ def tidy(study: Study, job: Job) -> None:
 
 
 def _plain(config: Config) -> dict[str, Any]:
-    """Settings that the numbers depend on."""
-    return config.model_dump(mode="json", exclude={"run": {"threads", "folder", "name"}, "log": True})
+    """Settings that the numbers depend on, by their dotted names."""
+    return dict(
+        _leaves("", config.model_dump(mode="json", exclude={"run": {"threads", "folder", "name"}, "log": True}))
+    )
+
+
+def _leaves(name: str, settings: Any) -> Iterator[tuple[str, Any]]:
+    if not isinstance(settings, dict):
+        yield name, settings
+        return
+    for key, value in settings.items():
+        yield from _leaves(f"{name}.{key}".lstrip("."), value)
 
 
 def finished(study: Study) -> dict[Path, dict[str, list[Run]]]:

@@ -113,6 +113,9 @@ def _play_with(
     except Exception as error:  # the world's own exception, of any kind
         raise _Broken(Problem(f"the constructor raised {type(error).__name__}: {error}",
                               "every task of tasks() must have a world")) from error  # fmt: skip
+    for method, form in (("start", "start() -> str | Step"), ("step", "step(response) -> Step")):
+        if not callable(getattr(world, method, None)):
+            raise _Broken(Problem(f"{type(world).__name__} has no {method}()", f"give it {form}"))
     steps = [_answer(runner, "start()", world.start, ())]
     responses: list[str] = []
     seconds: list[float] = []

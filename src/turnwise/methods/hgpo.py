@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+import numpy as np
+
 from turnwise.batch import Batch
 from turnwise.transform import Credit, Gradient, State, Transform, chain, method
 from turnwise.transforms import (
@@ -59,11 +61,15 @@ def hgpo(
     if not base_group:
         return chain(returns, compare, gradient=gradient)
     over: Over = "responses" if release else "trajectories"
-    center = center_by_group(over=over, lone="keep" if release else "zero")
-    episode = chain(outcome_return(), center, *([scale_by_group_std(over=over)] if scale else []), name="episode")
+    outcome, center = outcome_return(), center_by_group(over=over, lone="keep" if release else "zero")
+    standardize = chain(center, *([scale_by_group_std(over=over)] if scale else []), name="base")
 
     def update(credit_R: Credit, state: State, batch: Batch) -> tuple[Credit, State]:
-        base_R, step_R = (part.update(credit_R, None, batch)[0] for part in (episode, returns))
+        outcome_R, step_R = (part.update(credit_R, None, batch)[0] for part in (outcome, returns))
+        base_R, off_R = (part.update(outcome_R, None, batch)[0] for part in (standardize, center))
+        if release:  # exactly average, up to the rounding of a mean, is no level there
+            largest_R = batch.group_responses.broadcast(batch.group_responses.max(np.abs(outcome_R)))
+            base_R = np.where(np.abs(off_R) > 1e-12 * largest_R, base_R, 0.0)
         advantage_R = average_over_histories(
             step_R, batch, base_R=base_R, depth=depth, alpha=alpha, scale=scale, first=first, skip_zeros=release
         )

@@ -5,6 +5,7 @@ All draws of a step come from generators seeded by the run's seed and the step, 
 
 import json
 import os
+import pickle
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -83,7 +84,9 @@ def latest_checkpoint(folder: RunFolder) -> Path:
     """
     found = checkpoints(folder)
     if not found:
-        raise RunError(f"{folder.path} has no checkpoint to go on from; start it anew under another run.name")
+        raise RunError(
+            f"{folder.path} has no checkpoint to go on from; start it anew under another run.name. Nothing was changed"
+        )
     return found[-1]
 
 
@@ -102,8 +105,12 @@ def checkpoint_at(folder: RunFolder, step: int | None) -> Path:
     return path
 
 
-def load_checkpoint(path: Path) -> tuple[int, Policy, dict[str, Any]]:
+def load_checkpoint(path: Path, *, to_play: bool = False) -> tuple[int, Policy, dict[str, Any]]:
     """Read a checkpoint: step, policy, and a dict with the state `optimizer` and those that were saved with it.
+
+    Args:
+        path: Its folder.
+        to_play: Leave the states out, which playing does not need.
 
     Raises:
         RunError: It cannot be loaded; says why, and which one to remove if it is damaged.
@@ -111,11 +118,14 @@ def load_checkpoint(path: Path) -> tuple[int, Policy, dict[str, Any]]:
     try:
         step = json.loads((path / "step.json").read_text(encoding="utf-8"))["step"]
         policy = load_policy(path)
+        if to_play:
+            return step, policy, {}
         state = torch.load(path / "state.pt", weights_only=True, map_location="cpu")
         optimizer = state.pop("optimizer")
         return step, policy, {"optimizer": optimizer, **_from_torch(state)}
     except Exception as error:  # json, safetensors, pickle and torch each raise types of their own
-        cause = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        unreadable = isinstance(error, pickle.UnpicklingError)  # torch's text is about trusting files
+        cause = "state.pt cannot be read" if unreadable else " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise RunError(f"cannot load the checkpoint {path} ({cause}); if its files are damaged, remove it to go on from the one "
                        "before") from None  # fmt: skip
 

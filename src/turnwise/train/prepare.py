@@ -56,10 +56,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, held: Exit
         folder = held.enter_context(RunFolder.create(config).locked())
     else:
         folder = held.enter_context(RunFolder(resume).locked())
-        if (done := max(by_step(folder.checkpoints), default=0)) > config.run.steps:
-            raise RunError(
-                f"{folder.path} has done {done} steps, run.steps={config.run.steps} is less: nothing was changed"
-            )
+        _refuse_what_would_lose(folder, config)
         step, policy, state = _last_state(folder, config) or _warm_start(config, suite, device, display)
         folder.set_config(config)
     if config.update.only_norms:
@@ -103,6 +100,20 @@ def prepare(config: Config, *, resume: Path | None, display: Display, held: Exit
     return training
 
 
+def _refuse_what_would_lose(folder: RunFolder, config: Config) -> None:
+    """Going on drops what was recorded after the last checkpoint; here is said when that would be a run's result."""
+    if (done := max(by_step(folder.checkpoints), default=0)) > config.run.steps:
+        raise RunError(
+            f"{folder.path} has done {done} steps, run.steps={config.run.steps} is less: nothing was changed"
+        )
+    recorded = {record["step"] for record in folder.metrics() if "rollout/success" in record}
+    if not checkpoints(folder) and (recorded or by_step(folder.rollouts, ".parquet")):
+        latest_checkpoint(folder)  # raises
+    if lost := sorted(set(range(1, done + 1)) - recorded):
+        raise RunError(f"{folder.metrics_path} lacks {len(lost)} of the {done} steps before the last checkpoint, {lost[0]} for one; put it back, or "
+                       "start anew under another run.name. Nothing was changed")  # fmt: skip
+
+
 def _warm_start(
     config: Config, suite: Suite, device: torch.device, display: Display
 ) -> tuple[int, Policy, dict[str, Any]]:
@@ -139,7 +150,8 @@ def use_device(config: Config) -> torch.device:
     try:
         return torch.zeros(0, device=name).device
     except (RuntimeError, AssertionError) as error:  # torch built without CUDA asserts
-        raise ConfigError(f"run.device={name!r} cannot be used: {str(error).splitlines()[0]}") from None
+        cause = "expected auto, cpu, cuda or mps" if "Expected one of" in str(error) else str(error).splitlines()[0]
+        raise ConfigError(f"run.device={name!r} cannot be used: {cause}") from None
 
 
 def _tasks(suite: Suite, config: Config, split: str) -> Sequence[Task]:
