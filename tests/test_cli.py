@@ -52,6 +52,8 @@ def here(tmp_path, monkeypatch) -> Iterator[Path]:
     monkeypatch.delenv("ALFWORLD_DATA", raising=False)
     (tmp_path / "tiny.toml").write_text('[environment]\noptions = { size = "tiny" }\n')
     (tmp_path / "bad.toml").write_text("[run\n")
+    (tmp_path / "study.toml").write_text('recipes = ["tiny.toml"]\nseeds = 2\n[methods]\ngrpo = []\n')
+    (tmp_path / "recipe.toml").write_text('[environment]\nname = "household"\n')
     (tmp_path / "doors.py").write_text(WORLD)
     (tmp_path / "broken.py").write_text("import nothing_like_it\n")
     monkeypatch.delitem(sys.modules, "doors", raising=False)
@@ -123,6 +125,10 @@ BAD = {
     "split of a factory": (["train", *QUICK, "environment.eval_split=vald"], "Did you mean 'valid'?"),
     "no demonstrations": (["train", *QUICK, "warmstart.steps=1"], "warmstart.steps=0"),
     "unknown device": (["train", *QUICK, "run.device=gpu"], "run.device='gpu'"),
+    "a study for a recipe": (["train", "study.toml"], "'recipes' is a key of a study"),
+    "a section as a value": (["train", "tiny.toml", "model=smollm2"], "such as model.name=smollm2"),
+    "device": (["train", *QUICK, "run.device=gpu"], "expected auto, cpu, cuda or mps"),
+    "a recipe for a study": (["study", "recipe.toml"], "'environment' is a key of a recipe"),
     "config: unknown key": (["config", "tiny.toml", "run.stepz=1"], "Did you mean 'steps'?"),
     "check-env: unknown": (["check-env", "hausehold"], "Did you mean 'household'?"),
 }
@@ -322,12 +328,16 @@ def test_an_interrupt_is_no_traceback(here, capsys, monkeypatch):
     err = capsys.readouterr().err
     assert err.endswith("turnwise: interrupted; nothing had been written, the same command begins again\n")
     assert "Traceback" not in err
-    monkeypatch.undo()
-    monkeypatch.chdir(here)
-    assert main(["train", "tiny.toml", "run.steps=2", "checkpoint.every=1"]) == 0
+
+
+def test_an_interrupted_run_says_where_it_goes_on(finished, capsys, monkeypatch):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
     monkeypatch.setattr(loop, "train", interrupted)
-    assert main(["train", "--resume", "runs/tiny", "run.steps=4"]) == 130
-    assert "interrupted; `turnwise train --resume runs/tiny` goes on after step 2, its last" in capsys.readouterr().err
+    assert main(["train", "--resume", str(finished), "run.steps=4"]) == 130
+    said = f"turnwise: interrupted; `turnwise train --resume {finished}` goes on after step 2, its last checkpoint\n"
+    assert capsys.readouterr().err.endswith(said)
 
 
 def test_a_fault_of_ours_is_a_traceback(here, monkeypatch):

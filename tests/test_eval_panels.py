@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.toys import small_config
+from tests.toys import Colors, small_config
 from turnwise.cli import main
 from turnwise.environments.panels import PANELS, Panel, task_digest
 from turnwise.train import loop
@@ -54,6 +54,23 @@ def test_a_panel_is_played_with_its_seeds_and_written(run, toy, capsys):
     assert sorted((run / "evaluations").iterdir()) == before
     assert main(["eval", str(run), "--panel", "toy-6", "evaluate.temperature=0.3"]) == 0
     assert (run / "evaluations" / "toy-6-step-1-2.json").exists()
+
+
+def test_an_evaluation_in_which_nothing_could_be_played_is_an_error(run, capsys):
+    before = sorted(run.rglob("*"))
+    assert main(["eval", str(run), "--episodes", "3", "environment.name=tests.test_eval_panels:Mute"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "3 FAILED (3 x environment: OSError: no games today" in err
+    assert err.splitlines()[-1].startswith(
+        "turnwise: no episode could be played: 3 x environment: OSError: no games today"
+    )
+    assert sorted(run.rglob("*")) == before
+
+
+class Mute(Colors):
+    def start(self) -> str:
+        raise OSError("no games today")
 
 
 def test_without_a_panel_the_result_is_the_runs_own(run, capsys):

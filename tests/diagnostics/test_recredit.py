@@ -9,7 +9,7 @@ from tests.toys import small_config
 import turnwise as tw
 from turnwise.cli import main
 from turnwise.config import parse_config
-from turnwise.diagnostics.recredit import Recorded, read_step, replay, signal_and_noise, statistics
+from turnwise.diagnostics.recredit import Recorded, _third, read_step, replay, signal_and_noise, statistics
 from turnwise.errors import ConfigError, DataError, RunError
 from turnwise.rollout.record import read_rollouts, read_table, write_table
 from turnwise.segments import Segments
@@ -100,6 +100,11 @@ def by_hand(advantage: list[float], words: list[str]) -> Recorded:
     return Recorded(1, batch, np.array(words), np.array(advantage), np.arange(size))
 
 
+def test_thirds_of_short_trajectories():
+    """An only turn is in the middle, of two one is first and one last."""
+    assert _third(Segments([0, 1, 3, 6, 10])).tolist() == [1, 0, 2, 0, 1, 2, 0, 1, 1, 2]
+
+
 def test_signal_and_noise_by_hand():
     # gradients (A / 2)(1, -1) for "x" and (A / 2)(-1, 1) for "y": projected on (1, -1) / sqrt(2), A / sqrt(2) and -A / sqrt(2)
     told = [1.0, 1.0, -1.0, -2.0]
@@ -140,8 +145,10 @@ def test_signal_grows_with_agreement_and_not_with_scale(runs):
 
 def test_the_command_compares_methods(runs, tmp_path, capsys):
     path = runs["aem"].path
-    assert main(["recredit", str(path), "--method", "grpo", "--method", "rloo", "aem=false"]) == 0
-    head, *lines = capsys.readouterr().out.splitlines()
+    assert main(["recredit", str(path), "--method", "grpo", "--method", "rloo"]) == 0  # of a run with AEM
+    out, err = capsys.readouterr()
+    head, *lines = out.splitlines()
+    assert "variance is the\nmean square in units of the run's" in err
     assert "signal / noise" in head
     assert [line.split()[0] for line in lines] == ["grpo", "rloo"]
     assert main(["recredit", str(path), "--method", "gigpo+aem"]) == 0

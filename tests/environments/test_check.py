@@ -98,7 +98,24 @@ class Both(World):
         return {**super().more(), "truncated": self.played == 8}
 
 
+class NoStep:
+    def __init__(self, seed: int):
+        pass
+
+    def start(self):
+        return "look"
+
+
+class NoStart(NoStep):
+    start = None  # pyright: ignore
+
+    def step(self, response):
+        return Step(observation="", terminated=True)
+
+
 FAULTS: dict[str, tuple[Callable[[int], Any], str]] = {
+    "no step": (NoStep, "NoStep has no step()"),
+    "no start": (NoStart, "NoStart has no start()"),
     "random": (Dice, "another answer at turn 1 of a second play"),
     "state outside": (Counting, "another answer at turn 0 of a second play"),
     "raises on nonsense": (Picky, "step('') raised KeyError"),

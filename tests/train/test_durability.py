@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,7 @@ from tests.toys import small_config
 from tests.train.kills import whole
 
 from turnwise.cli import main
+from turnwise.config import override_config
 from turnwise.errors import DataError, RunError
 from turnwise.rollout.record import FORMAT, read_table, write_table
 from turnwise.train.folder import RunFolder
@@ -110,6 +112,33 @@ def test_a_folder_without_a_checkpoint_is_begun_anew(tmp_path):
     config = small_config(tmp_path)
     RunFolder.create(config)
     assert [record["step"] for record in train(config, resume=config.run_folder).metrics()] == [0, 1, 2, 2]
+
+
+def test_a_record_that_cannot_be_gone_on_with_is_left_alone(tmp_path):
+    config = small_config(tmp_path, checkpoint={"every": 1})
+    run = train(config)
+
+    def whole() -> dict:
+        return {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file() and path.name != ".lock"}
+
+    records = run.metrics_path.read_text().splitlines(keepends=True)
+    run.metrics_path.write_text("".join(line for line in records if json.loads(line)["step"] != 1))
+    before = whole()
+    with pytest.raises(
+        RunError, match=r"metrics.jsonl lacks 1 of the 2 steps before the last checkpoint, 1 for one; put it back"
+    ):
+        train(override_config(config, ["run.steps=3"]), resume=run.path)
+    assert whole() == before
+    run.metrics_path.write_text("".join(records))
+    shutil.rmtree(run.checkpoints)
+    before = whole()
+    for steps in ("run.steps=2", "run.steps=1", "run.steps=3"):  # to train anew over what is there would lose it
+        with pytest.raises(
+            RunError,
+            match=r"has no checkpoint to go on from; start it anew under another run.name. Nothing was changed",
+        ):
+            train(override_config(config, [steps]), resume=run.path)
+    assert whole() == before
 
 
 @pytest.fixture
