@@ -59,6 +59,9 @@ def test_the_commands_of_a_page_are_understood(page: Path, tmp_path, monkeypatch
     program.parent.mkdir(parents=True)
     program.write_text(STAND_IN.format(python=sys.executable, calls=str(tmp_path / "calls")))
     program.chmod(0o755)
+    for name, block in BLOCK.findall(page.read_text()):
+        if name:
+            (tmp_path / name).write_text(block)
     for block in SHELL.findall(page.read_text()):
         subprocess.run(["/bin/bash", "-c", block], env={"PATH": str(program.parent)}, capture_output=True, check=False)
     if not (tmp_path / "calls").exists():

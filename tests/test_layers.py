@@ -14,7 +14,16 @@ SOURCE = Path(turnwise.__file__).parent
 FILES = {file.relative_to(SOURCE).as_posix(): file for file in sorted(SOURCE.rglob("*.py"))}
 
 # lower layers first; a file may import its own layer and those below
-CREDIT_LAYERS = ["errors.py", "segments.py", "columns.py", "batch.py", "transform.py", "transforms/", "methods/"]
+CREDIT_LAYERS = [
+    "errors.py",
+    "imports.py",
+    "segments.py",
+    "columns.py",
+    "batch.py",
+    "transform.py",
+    "transforms/",
+    "methods/",
+]
 ALLOWED_OUTSIDE = {"numpy", "jaxtyping"}
 
 

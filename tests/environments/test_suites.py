@@ -9,9 +9,9 @@ from tests.toys import COLORS, Colors
 from turnwise.config import EnvironmentConfig
 from turnwise.environments.alfworld.suite import Household
 from turnwise.environments.base import Demonstrated
-from turnwise.environments.needs import import_factory
 from turnwise.environments.suites import SUITES, Seeded, make_suite
 from turnwise.errors import ConfigError, DataError
+from turnwise.imports import import_named
 
 TINY = {"size": "tiny", "num_train": 6, "num_valid": 4}
 
@@ -181,7 +181,7 @@ def test_a_module_in_the_working_directory_is_found(tmp_path, monkeypatch):
     (tmp_path / "a_world_of_mine.py").write_text("class World:\n    pass\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
-    assert import_factory("a_world_of_mine:World").__name__ == "World"
+    assert import_named("a_world_of_mine:World").__name__ == "World"
     del sys.modules["a_world_of_mine"]
 
 

@@ -1,5 +1,8 @@
 """Methods from plain data, as a recipe gives them."""
 
+import importlib
+import sys
+
 import numpy as np
 import pytest
 from tests.test_conformance import SHAPES, make_batch
@@ -9,6 +12,37 @@ from turnwise.errors import ConfigError
 from turnwise.methods.build import build_method
 
 BATCH = make_batch(SHAPES["many groups"])
+OWN = """
+from __future__ import annotations
+import turnwise as tw
+
+def late(*, discount: float = 0.9, over="responses") -> tw.Transform:
+    return tw.chain(tw.discounted_return(discount=discount), tw.center_by_group(over=over, same="turn"))
+
+def nothing():
+    pass
+
+built = late()
+"""
+
+
+@pytest.fixture
+def own_methods(tmp_path, monkeypatch) -> None:
+    """A module of a user, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_methods", raising=False)
+    (tmp_path / "own_methods.py").write_text(OWN)
+    importlib.invalidate_caches()
+
+
+def test_a_method_of_ones_own_is_named_like_an_environment(own_methods):
+    chain = tw.chain(tw.discounted_return(discount=0.5), tw.center_by_group(over="responses", same="turn"))
+    options = {"discount": 0.5, "over": "responses"}
+    np.testing.assert_array_equal(build_method("own_methods:late", options, with_aem=False)(BATCH), chain(BATCH))
+    modulated = build_method("own_methods:late", {**options, "temperature": 2.0}, with_aem=True)
+    np.testing.assert_array_equal(modulated(BATCH), tw.aem(chain, temperature=2.0)(BATCH))
+    nested = build_method("empg", {"base": {"name": "own_methods:late", **options}}, with_aem=False)
+    np.testing.assert_array_equal(nested(BATCH), tw.empg(chain)(BATCH))
 
 
 @pytest.mark.parametrize(
@@ -51,10 +85,21 @@ def test_a_recipe_builds_what_the_call_builds(name, options, with_aem, same):
         ("mix", {"parts": ["grpo"], "weight": [1]}, False, r"method 'mix' takes parts = \[methods\] and weights"),
         ("mix", {}, False, r"method 'mix' takes parts"),
         ("mix", {"parts": ["grpo"], "weights": [1, 2]}, False, "mix.. got 1 transforms and 2 weights"),
+        ("no_such_module_here:late", {}, False, "cannot import 'no_such_module_here'"),
+        ("own_methods:lat", {}, False, r"'own_methods' has no 'lat'. Did you mean 'late'\?"),
+        (
+            "own_methods:late",
+            {"discont": 1.0},
+            False,
+            r"'own_methods:late' has no option 'discont'. Did you mean 'discount'\?",
+        ),
+        ("own_methods:late", {"discount": "high"}, False, "own_methods:late.discount='high': expected float"),
+        ("own_methods:built", {}, False, "is no function that returns a Transform"),
+        ("own_methods:nothing", {}, False, "returned NoneType, expected a Transform"),
         ("canon", {"metric": "entropi"}, False, r"Did you mean 'entropy'\?"),
     ],
 )
-def test_a_mistake_is_said_in_one_line(name, options, with_aem, complaint):
+def test_a_mistake_is_said_in_one_line(name, options, with_aem, complaint, own_methods):
     with pytest.raises(ConfigError, match=complaint) as caught:
         build_method(name, options, with_aem=with_aem)
     assert "\n" not in str(caught.value)

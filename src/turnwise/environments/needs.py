@@ -3,12 +3,11 @@
 import importlib
 import os
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from turnwise.errors import ConfigError, TurnwiseError, did_you_mean
+from turnwise.errors import ConfigError, did_you_mean
 
 
 def check_choices(choices: Mapping[str, Sequence[str]], **given: str) -> None:
@@ -17,27 +16,6 @@ def check_choices(choices: Mapping[str, Sequence[str]], **given: str) -> None:
         if value not in choices[name]:
             hint = did_you_mean(str(value), choices[name])
             raise ConfigError(f"environment.options.{name}={value!r}: no such choice.{hint}")
-
-
-def import_factory(name: str) -> Any:
-    """Import what `module:attribute` names, from the working directory too.
-
-    Raises:
-        ConfigError: It cannot be imported, or has no such attribute.
-    """
-    module_name, _, attribute = name.partition(":")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        module = importlib.import_module(module_name)
-    except TurnwiseError:
-        raise
-    except Exception as error:  # whatever the user's module raises is the user's to see
-        raise ConfigError(f"cannot import {module_name!r}: {type(error).__name__}: {error}") from error
-    if not hasattr(module, attribute):
-        public = [known for known in vars(module) if not known.startswith("_")]
-        raise ConfigError(f"{module_name!r} has no {attribute!r}.{did_you_mean(attribute, public)}")
-    return getattr(module, attribute)
 
 
 def needed(module: str, package: str, *, by: str) -> Any:

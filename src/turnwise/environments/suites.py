@@ -21,7 +21,6 @@ from turnwise.environments.base import Demonstrated, Environment, Task
 from turnwise.environments.grids.frozen_lake import FrozenLake
 from turnwise.environments.grids.rooms import random_room
 from turnwise.environments.grids.sokoban import Sokoban
-from turnwise.environments.needs import import_factory
 from turnwise.environments.scienceworld.suite import Scienceworld
 from turnwise.environments.search_qa.suite import SearchQa
 from turnwise.environments.splits import split_seeds
@@ -30,6 +29,7 @@ from turnwise.environments.webshop.shop import load_shop
 from turnwise.environments.webshop.suite import Webshop
 from turnwise.environments.words import split_words
 from turnwise.errors import ConfigError, did_you_mean
+from turnwise.imports import import_named
 
 
 class Suite(Protocol):
@@ -130,7 +130,7 @@ def make_suite(config: EnvironmentConfig) -> Suite:
         ConfigError: The name is unknown, cannot be imported, or does not take the options.
     """
     if ":" in config.name:
-        factory = import_factory(config.name)
+        factory = import_named(config.name)
         _check_options(config, factory)
         return factory(config, **config.options) if hasattr(factory, "tasks") else Seeded(factory, config.options)
     if config.name not in SUITES:

@@ -3,14 +3,16 @@
 {name = "gigpo", discount = 0.9}
 {name = "empg", base = {name = "hgpo", depth = 4}}
 {name = "mix", parts = ["grpo", {name = "gigpo"}], weights = [0.5, 0.5]}
+{name = "my_module:my_method", discount = 0.9}          # your own: a function that returns a `Transform`, its keyword arguments the options
 """
 
 import inspect
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Union, get_args, get_origin
 
 from turnwise.errors import ConfigError, did_you_mean
+from turnwise.imports import import_named
 from turnwise.methods import METHODS
 from turnwise.transform import Transform, mix
 from turnwise.transforms.grouping import choice
@@ -29,7 +31,7 @@ def split_name(name: str) -> tuple[str, bool]:
 
 
 def build_method(name: str, options: Mapping[str, Any], *, with_aem: bool) -> Transform:
-    """Build `METHODS[name]`, inside `aem` if asked. Each option goes to whichever of the two has it.
+    """Build `METHODS[name]`, or call what `module:function` names, inside `aem` if asked. Each option goes to whichever of the two has it.
 
     Raises:
         ConfigError: The name or an option is unknown, missing, of the wrong type, or of both.
@@ -75,9 +77,21 @@ def _mixed(options: Mapping[str, Any]) -> Transform:
 
 
 def _parameters(name: str) -> dict[str, inspect.Parameter]:
+    return dict(inspect.signature(_constructor(name), eval_str=True).parameters)
+
+
+def _constructor(name: str) -> Callable[..., Transform]:
+    if ":" in name:
+        made = import_named(name)
+        if not callable(made) or isinstance(made, Transform):
+            raise ConfigError(
+                f"method {name!r} is no function that returns a Transform; write `def ...(): return chain(...)`"
+            )
+        return made
     if name not in METHODS:
-        raise ConfigError(f"unknown method {name!r}.{did_you_mean(name, [*METHODS, 'mix'])} See `turnwise methods`")
-    return dict(inspect.signature(METHODS[name]).parameters)
+        hint = did_you_mean(name, [*METHODS, "mix"])
+        raise ConfigError(f"unknown method {name!r}.{hint} See `turnwise methods`; your own is 'module:function'")
+    return METHODS[name]
 
 
 def _construct(name: str, options: Mapping[str, Any]) -> Transform:
@@ -93,13 +107,18 @@ def _construct(name: str, options: Mapping[str, Any]) -> Transform:
         elif get_origin(parameters[option].annotation) is Literal:
             choice(f"method option {name}.{option}", value, parameters[option].annotation)
             checked[option] = value
-        elif _fits(value, parameters[option].annotation):
+        elif parameters[option].annotation is inspect.Parameter.empty or _fits(value, parameters[option].annotation):
             checked[option] = float(value) if parameters[option].annotation is float else value
         else:
             expected = parameters[option].annotation
             expected = getattr(expected, "__name__", None) or str(expected).replace("typing.", "")
             raise ConfigError(f"method option {name}.{option}={value!r}: expected {expected}")
-    return METHODS[name](**checked)
+    made = _constructor(name)(**checked)
+    if not isinstance(made, Transform):
+        raise ConfigError(
+            f"method {name!r} returned {type(made).__name__}, expected a Transform, such as chain(...) makes"
+        )
+    return made
 
 
 def _fits(value: object, annotation: Any) -> bool:

@@ -11,9 +11,10 @@ from typing import Any
 
 from turnwise.config import EnvironmentConfig
 from turnwise.environments.base import Environment, Step, Task
-from turnwise.environments.needs import import_factory, needed
+from turnwise.environments.needs import needed
 from turnwise.environments.splits import split_seeds
 from turnwise.errors import ConfigError, EnvironmentFault, did_you_mean
+from turnwise.imports import import_named
 
 EXTRA = "turnwise[gymnasium]"
 """What pip calls it."""
@@ -247,4 +248,4 @@ def _render(name: str) -> Render:
         raise ConfigError(
             f"environment.options.render={name!r}.{did_you_mean(name, RENDERS)} Your own is 'module:function'"
         )
-    return import_factory(name)
+    return import_named(name)

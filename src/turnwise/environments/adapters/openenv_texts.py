@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from turnwise.environments.adapters.tool_calls import read_json, read_tool_calls
-from turnwise.environments.needs import import_factory
 from turnwise.errors import ConfigError, did_you_mean
+from turnwise.imports import import_named
 
 Act = Callable[[str], Mapping[str, Any] | None]
 """Makes a response an action; None: it is none."""
@@ -29,7 +29,7 @@ def choose_action(choice: str, further: Mapping[str, Any], schema: Mapping[str, 
         ConfigError: There is no such field, or more than one to choose from.
     """
     if ":" in choice:
-        own = import_factory(choice)
+        own = import_named(choice)
         return lambda response: None if (action := own(response)) is None else {**further, **action}
     fields = {name: field for name, field in schema.get("properties", {}).items() if name != "metadata"}
     if choice in ("json", "tool_call") and choice not in fields:
@@ -64,7 +64,7 @@ def choose_observation(choice: str, schema: Mapping[str, Any]) -> Show:
         ConfigError: There is no such field.
     """
     if ":" in choice:
-        return import_factory(choice)
+        return import_named(choice)
     fields = {name: field for name, field in schema.get("properties", {}).items() if name != "metadata"}
     if not choice:
         texts = [name for name, field in fields.items() if field.get("type") == "string"]

@@ -1,0 +1,28 @@
+"""Code of users, by the name `module:attribute`."""
+
+import importlib
+import sys
+from typing import Any
+
+from turnwise.errors import ConfigError, TurnwiseError, did_you_mean
+
+
+def import_named(name: str) -> Any:
+    """Import what `module:attribute` names, from the working directory too.
+
+    Raises:
+        ConfigError: It cannot be imported, or has no such attribute.
+    """
+    module_name, _, attribute = name.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        module = importlib.import_module(module_name)
+    except TurnwiseError:
+        raise
+    except Exception as error:  # whatever the user's module raises is the user's to see
+        raise ConfigError(f"cannot import {module_name!r}: {type(error).__name__}: {error}") from error
+    if not hasattr(module, attribute):
+        public = [known for known in vars(module) if not known.startswith("_")]
+        raise ConfigError(f"{module_name!r} has no {attribute!r}.{did_you_mean(attribute, public)}")
+    return getattr(module, attribute)
