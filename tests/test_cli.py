@@ -33,6 +33,10 @@ class Door:
         from turnwise.environments.base import Step
         return Step(observation="", reward=1.0, terminated=True, info={"success": True})
 
+class Speechless:
+    def __new__(cls, seed):
+        return Door(seed)
+
 class Random(Door):
     def start(self):
         import random
@@ -314,7 +318,11 @@ def test_help_shows_an_example_first(capsys):
 
 def test_check_env_reports_and_says_by_its_exit_code(here, capsys):
     assert main(["check-env", "doors:Door"]) == 0
-    assert "doors:Door: sound" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "doors:Door: sound" in out
+    assert "no words()" not in out
+    assert main(["check-env", "doors:Speechless"]) == 0
+    assert "note: no words(), so that model.name='tiny' cannot play it" in capsys.readouterr().out
     assert main(["check-env", "doors:Random"]) == 2
     assert "another answer" in capsys.readouterr().out
 

@@ -21,7 +21,8 @@ def import_named(name: str) -> Any:
     except TurnwiseError:
         raise
     except Exception as error:  # whatever the user's module raises is the user's to see
-        raise ConfigError(f"cannot import {module_name!r}: {type(error).__name__}: {error}") from error
+        where = "; it must be in the working directory or on PYTHONPATH" * isinstance(error, ModuleNotFoundError)
+        raise ConfigError(f"cannot import {module_name!r}: {type(error).__name__}: {error}{where}") from error
     if not hasattr(module, attribute):
         public = [known for known in vars(module) if not known.startswith("_")]
         raise ConfigError(f"{module_name!r} has no {attribute!r}.{did_you_mean(attribute, public)}")

@@ -75,6 +75,7 @@ def test_a_narrow_terminal_gets_no_line_that_is_too_long(width):
         ({"rollout/batches": 3.0, "rollout/kept_frac": 0.25}, "kept 0.25 of 3 batches"),
         ({"rollout/failed_frac": 0.25}, "FAILED 25% of the trajectories"),
         ({"rollout/filled_frac": 0.5}, "ONLY 50% of rollout.groups to learn from"),
+        ({"credit/signal_frac": 0.0}, "NO SIGNAL: in no group do returns differ"),
         ({"rollout/filled_frac": 0.0}, "SKIPPED: no group to learn from"),
     ],
 )

@@ -5,6 +5,7 @@ from typing import Any
 
 from turnwise.commands.common import count
 from turnwise.config import Config, load_config
+from turnwise.errors import TurnwiseError
 
 
 def add(commands: Any) -> None:
@@ -29,8 +30,13 @@ def _check(options: argparse.Namespace) -> int:
     from turnwise.environments.check import check_environment, report
     from turnwise.environments.suites import make_suite
 
-    problems = check_environment(make_suite(_config(options).environment))
+    suite = make_suite(_config(options).environment)
+    problems = check_environment(suite)
     print(report(options.name, problems))
+    try:
+        suite.words()  # pyright: ignore[reportAttributeAccessIssue]
+    except (TurnwiseError, AttributeError):
+        print("note: no words(), so that model.name='tiny' cannot play it; language models can")
     return 2 if any(problem.severe for problem in problems) else 0
 
 

@@ -82,7 +82,7 @@ def _parameters(name: str) -> dict[str, inspect.Parameter]:
 
 def _constructor(name: str) -> Callable[..., Transform]:
     if ":" in name:
-        made = import_named(name)
+        made: Any = import_named(name)
         if not callable(made) or isinstance(made, Transform):
             raise ConfigError(
                 f"method {name!r} is no function that returns a Transform; write `def ...(): return chain(...)`"

@@ -121,6 +121,14 @@ class ConsoleDisplay(Display):
                 f"{record['eval/episodes']:.0f}",
             )
         self.console.print(table)
+        signals = [record["credit/signal_frac"] for record in folder.metrics() if "credit/signal_frac" in record]
+        if signals and not any(signals):
+            self.console.print(
+                f"in none of {len(signals)} steps did the returns of a group differ: methods that compare within groups had nothing to learn from but "
+                "penalties. Larger groups, easier tasks, a longer warm start, or see docs/how-to/choose-credit.md",
+                highlight=False,
+                soft_wrap=True,
+            )
         plot_run(folder, config)
         self.console.print(f"figure: {folder.figure}", highlight=False, soft_wrap=True)
 
@@ -169,6 +177,8 @@ def warnings(metrics: Mapping[str, float]) -> str:
         told.append("SKIPPED: no group to learn from")
     elif metrics["rollout/filled_frac"] < 1:
         told.append(f"ONLY {metrics['rollout/filled_frac']:.0%} of rollout.groups to learn from")
+    if metrics.get("credit/signal_frac") == 0:
+        told.append("NO SIGNAL: in no group do returns differ")
     return "  ".join(told)
 
 

@@ -100,6 +100,8 @@ class RunFolder:
                 raise RunError(
                     f"{path} is a checkpoint of the run {run}; name the run, with --step {step} where the command takes one"
                 ) from None
+            if isinstance(error, ConfigError) and "cannot import" in str(error):
+                raise RunError(f"{path} needs code of yours: {error}") from None
             cause = f"it has no {error}, so that it is none of a run" if isinstance(error, KeyError) else error
             raise RunError(f"{path / 'config.json'} is damaged: {cause}") from None
 
