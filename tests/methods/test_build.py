@@ -94,7 +94,7 @@ def test_a_recipe_builds_what_the_call_builds(name, options, with_aem, same):
             r"'own_methods:late' has no option 'discont'. Did you mean 'discount'\?",
         ),
         ("own_methods:late", {"discount": "high"}, False, "own_methods:late.discount='high': expected float"),
-        ("own_methods:built", {}, False, "is no function that returns a Transform"),
+        ("own_methods:built", {}, False, "is no function; write one that returns a Transform"),
         ("own_methods:nothing", {}, False, "returned NoneType, expected a Transform"),
         ("canon", {"metric": "entropi"}, False, r"Did you mean 'entropy'\?"),
     ],

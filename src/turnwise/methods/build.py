@@ -9,7 +9,7 @@
 import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, cast, get_args, get_origin
 
 from turnwise.errors import ConfigError, did_you_mean
 from turnwise.imports import import_named
@@ -82,12 +82,12 @@ def _parameters(name: str) -> dict[str, inspect.Parameter]:
 
 def _constructor(name: str) -> Callable[..., Transform]:
     if ":" in name:
-        made: Any = import_named(name)
-        if not callable(made) or isinstance(made, Transform):
+        made = import_named(name)
+        if isinstance(made, Transform) or not callable(made):
             raise ConfigError(
-                f"method {name!r} is no function that returns a Transform; write `def ...(): return chain(...)`"
+                f"method {name!r} is no function; write one that returns a Transform, such as chain(...) makes"
             )
-        return made
+        return cast(Callable[..., Transform], made)
     if name not in METHODS:
         hint = did_you_mean(name, [*METHODS, "mix"])
         raise ConfigError(f"unknown method {name!r}.{hint} See `turnwise methods`; your own is 'module:function'")
