@@ -1,0 +1,79 @@
+"""What a step's optimiser steps share: whole trajectories where a ratio needs them, means of metrics, orders, the reference's column."""
+
+import copy
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.invariants.test_update import (
+    Frozen,
+    Gradient,
+    assert_same,
+    experience,
+    flat_gradient,
+    make_config,
+    scored_by_old,
+)
+
+from turnwise.tokens import generated_logprobs
+from turnwise.train import step as step_module
+from turnwise.train.step import score_trajectories, update_policy
+
+
+def test_a_trajectory_in_pieces_has_one_ratio_whatever_the_micro_batches():
+    """Where turns begin conversations of their own, a trajectory is several sequences: its ratio needs all of them in one pass."""
+    policy, old, _, trajectories, advantage_R = experience()
+    pieces = [
+        dataclasses.replace(t, turns=[dataclasses.replace(turn, fresh=True) for turn in t.turns]) for t in trajectories
+    ]
+
+    def of(max_tokens: int) -> Gradient:
+        config, model = make_config(importance="trajectory", max_tokens=max_tokens), copy.deepcopy(policy.model)
+        scored = score_trajectories(old.model, pieces, config)
+        assert len(scored.sequences.token_ids) > len(pieces)
+        update_policy(model, Frozen(model.parameters()), scored, advantage_R, config, step=1)
+        return flat_gradient(model)
+
+    assert_same(of(1), of(16384))
+
+
+def test_metrics_are_means_over_the_optimisers_steps():
+    def totals(**update: Any) -> dict[str, float]:
+        policy, _, _, _, advantage_R = experience()
+        config, model = make_config(**update), copy.deepcopy(policy.model)
+        return update_policy(model, Frozen(model.parameters()), scored_by_old(config), advantage_R, config, step=1)[0]
+
+    once = totals()
+    assert once["grad_norm"] > 0
+    assert totals(epochs=3) == pytest.approx(once, rel=1e-5)  # the weights are frozen
+
+
+def test_every_epoch_has_an_order_of_its_own(monkeypatch):
+    policy, _, _, _, advantage_R = experience()
+    passes: list[int] = []
+
+    def watched(model, sequences, indices, **options):
+        passes.extend(sequences.trajectory[indices].tolist())
+        return generated_logprobs(model, sequences, indices, **options)
+
+    monkeypatch.setattr(step_module, "generated_logprobs", watched)
+
+    def orders(step: int) -> list[tuple[int, ...]]:
+        passes.clear()
+        config, model = make_config(epochs=2, mini_batches=13), copy.deepcopy(policy.model)
+        update_policy(model, Frozen(model.parameters()), scored_by_old(config), advantage_R, config, step=step)
+        return [tuple(passes[:13]), tuple(passes[13:])]
+
+    drawn = orders(1)
+    assert {tuple(sorted(order)) for order in (*drawn, *orders(2))} == {
+        tuple(sorted(drawn[0]))
+    }  # each has all that matter
+    assert len({*drawn, *orders(2)}) == 4
+    assert orders(1) == drawn
+
+
+def test_the_references_column_is_the_policys_where_they_are_the_same():
+    _, old, _, trajectories, _ = experience()
+    scored = score_trajectories(old.model, trajectories, make_config(), reference=old.model)
+    np.testing.assert_allclose(scored.batch.columns["ref_logprob"], scored.batch.columns["logprob"], rtol=1e-6)
