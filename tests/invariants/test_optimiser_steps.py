@@ -15,10 +15,11 @@ from tests.invariants.test_update import (
     make_config,
     scored_by_old,
 )
+from tests.toys import trajectory
 
 from turnwise.tokens import generated_logprobs
 from turnwise.train import step as step_module
-from turnwise.train.step import score_trajectories, update_policy
+from turnwise.train.step import rollout_metrics, score_trajectories, update_policy
 
 
 def test_a_trajectory_in_pieces_has_one_ratio_whatever_the_micro_batches():
@@ -77,3 +78,35 @@ def test_the_references_column_is_the_policys_where_they_are_the_same():
     _, old, _, trajectories, _ = experience()
     scored = score_trajectories(old.model, trajectories, make_config(), reference=old.model)
     np.testing.assert_allclose(scored.batch.columns["ref_logprob"], scored.batch.columns["logprob"], rtol=1e-6)
+
+
+def test_the_model_trains_in_the_passes_alone(monkeypatch):
+    """What saves memory (gradient checkpointing) does so in training mode; sampling and scoring are not in it."""
+    policy, _, _, _, advantage_R = experience()
+    config, model, seen = make_config(), copy.deepcopy(policy.model), []
+
+    def watched(*arguments, **options):
+        seen.append(model.training)
+        return generated_logprobs(*arguments, **options)
+
+    monkeypatch.setattr(step_module, "generated_logprobs", watched)
+    model.eval()
+    update_policy(model, Frozen(model.parameters()), scored_by_old(config), advantage_R, config, step=1)
+    assert set(seen) == {True}
+    assert not model.training
+
+
+def test_what_a_rollout_shows_by_hand():
+    played = [
+        trajectory(0, ([1], [2, 3]), ([4], [5]), success=True),
+        trajectory(0, ([1], [2])),
+        trajectory(1, ([1], [2]), ([1], [2]), ([1], [2]), failure="environment: gone"),  # counted, and nothing else
+    ]
+    played[0].turns[1] = dataclasses.replace(played[0].turns[1], valid=False, truncated=True, reward=3.0)
+    played[1].ended = "context"
+    for turn in played[2].turns:
+        turn.valid, turn.truncated, turn.reward = False, True, 100.0
+    assert rollout_metrics(played) == {
+        "success": 0.5, "reward": 1.5, "turns": 1.5, "invalid_frac": pytest.approx(1 / 3), "cut_frac": pytest.approx(1 / 3),
+        "context_frac": 0.5, "failed_frac": pytest.approx(1 / 3), "tokens": 7.0,
+    }  # fmt: skip
