@@ -108,3 +108,15 @@ def test_the_command_prints_a_row_a_method(run, capsys):
     assert "gradients" in err
     assert main(["analyse", "noise", str(run.path), "--groups", "2"]) == 2
     assert "takes three or more" in capsys.readouterr().err
+
+
+def test_groups_for_as_much_signal_as_noise():
+    assert Noise(signal=2.0, error=1.0, noise=6.0).groups == 3.0
+
+
+def test_a_sketch_of_what_all_points_one_way_is_no_longer_than_it():
+    """Without signs, numbers of one sign would add up in their places."""
+    ones = [torch.ones(40 * SKETCH)]
+    signs = [torch.randint(2, (40 * SKETCH,), generator=torch.Generator().manual_seed(1), dtype=torch.int8) * 2 - 1]
+    found = sketch(ones, signs)
+    assert float(found @ found) == pytest.approx(40 * SKETCH, rel=0.1)

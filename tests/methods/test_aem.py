@@ -112,3 +112,28 @@ def test_the_mask_compares_in_its_scope():
     batch = tw.Batch(tw.Segments([0, 2, 4]), tw.Segments(range(5)), [1.0, 1.0, 1.0, 1.0], {"entropy": entropy})
     np.testing.assert_array_equal(tw.mask_by_drift(scope="batch")(batch), [0, 0, 1, 1])
     np.testing.assert_array_equal(tw.mask_by_drift()(batch), [0, 1, 0, 1])
+
+
+APART = [
+    2.0,
+    1.9,
+    1.8,
+    0.2,
+    0.1,
+    0.0,
+]  # the second prompt is sure throughout: another mask over the batch than in the group
+NARROW = [0.3, 0.1, 0.0, 2.0, 1.0, 0.0]  # the first prompt's range is below 0.5
+SKEWED = [0.0, 0.45, 1.0, 0.0, 0.45, 1.0]  # where 0.45 lies above the mean of exp(-h), and at temperature 0.1 below
+
+
+@pytest.mark.parametrize("keep", ["positive", "negative"])
+@pytest.mark.parametrize(
+    ("options", "entropy"), [({"scope": "batch"}, APART), ({"min_range": 0.5}, NARROW), ({"temperature": 0.1}, SKEWED)]
+)
+def test_masked_aem_is_aem_where_the_mask_of_the_same_options_keeps(options, entropy, keep):
+    batch = tw.Batch(tw.Segments([0, 3, 6]), tw.Segments(range(7)), [0, 1, 0.25, 0, 2, 0.5], {"entropy": entropy})
+    kept = tw.chain(tw.rloo(), tw.mask_by_drift(keep=keep, **options))(batch) != 0
+    assert (kept != (tw.chain(tw.rloo(), tw.mask_by_drift(keep=keep))(batch) != 0)).any(), "the option matters here"
+    masked, whole = tw.aem(tw.rloo(), keep=keep, **options)(batch), tw.aem(tw.rloo(), **options)(batch)
+    np.testing.assert_array_equal(masked, np.where(kept, whole, 0.0))
+    assert (masked != np.where(kept, tw.rloo()(batch), 0.0)).any()

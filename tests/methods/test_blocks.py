@@ -163,3 +163,9 @@ def test_the_fallback_of_standardize_by_tokens_has_the_same_eps():
     batch = tw.Batch(tw.Segments([0, 2]), tw.Segments([0, 1, 2]), [1.0, 0.0], {"length": [1, 3]})
     made = tw.standardize_by_tokens(eps=0.5, limit=0.1)(batch)
     np.testing.assert_allclose(made, np.array([0.5, -0.5]) / (math.sqrt(0.5) + 0.5))
+
+
+def test_the_deviation_over_tokens_has_its_eps():
+    batch = tw.Batch(tw.Segments([0, 2]), tw.Segments([0, 1, 2]), [1.0, 0.0], {"length": [1, 3]})
+    made = tw.standardize_by_tokens(eps=0.5)(batch)
+    np.testing.assert_allclose(made, np.array([0.75, -0.25]) / (math.sqrt(3 / 16) + 0.5))

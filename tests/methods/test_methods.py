@@ -130,6 +130,11 @@ def test_defaults_are_those_of_the_papers():
     said = {
         tw.srgpo: {"weight": 0.5, "group_size": 16},
         tw.transforms.add_clarity_bonus: {"weight": 0.1, "temperature": 1.0, "scope": "batch"},
+        tw.d3s: {"over": "trajectories", "seed": 0},
+        tw.modulate_by_entropy: {"temperature": 1.0, "scope": "group", "min_range": 0.1, "shuffle": False},
+        tw.transforms.add_potential_gain: {"weight": 0.5},
+        tw.transforms.add_information: {"beta": 0.5, "temperature": 0.05, "gate": "sigmoid"},
+        tw.transforms.reject_by_profile: {"low": 0.3, "width": 0.1},
         tw.transforms.add_length_reward: {"max_length": 32768},
         tw.transforms.center_by_halves: {"metric": "entropy", "mu": 1.0, "efficiency": 1.0},
     }

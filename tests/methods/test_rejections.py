@@ -1,7 +1,8 @@
 """Which responses are rejected, by hand."""
 
 import numpy as np
-from tests.methods.batches import batch_of
+import pytest
+from tests.methods.batches import batch_of, group_of
 
 import turnwise as tw
 
@@ -40,3 +41,9 @@ def test_profile_draws_depend_on_the_seed_and_the_batch_alone():
     assert (tw.reject_by_profile(seed=1)(batch) != first).any()
     assert (tw.reject_by_profile()(other) != 2 * first).any()
     assert tw.reject_by_profile().across_groups, "a draw depends on where the response lies in its batch"
+
+
+def test_a_width_of_nothing_is_refused():
+    for width in (0.0, -1.0):
+        with pytest.raises(tw.ConfigError, match="must be positive"):
+            tw.reject_by_profile(width=width)(group_of(1, 0, profile_frac=[0.5, 0.5]))

@@ -184,7 +184,9 @@ def test_what_is_no_turning_point(value, second, why):
 
 def test_rounding_is_no_change():
     # V: 1/2, 3/10, 2/10 + 1/10, so that the second response changes nothing: in floats 0.1 + 0.2 - 0.3 = 5.6e-17
-    np.testing.assert_allclose(step_rewards([0, 0.1, 0.9], [0.5, 0.3, 0.2]), [-0.2, 0.0, 0.7], atol=1e-15)
+    for unit in (1.0, 12345.678, 1e-4):
+        rewards, values = np.array([0, 0.1, 0.9]) * unit, np.array([0.5, 0.3, 0.2]) * unit
+        np.testing.assert_allclose(step_rewards(rewards, values), np.array([-0.2, 0.0, 0.7]) * unit, atol=1e-15 * unit)
 
 
 def test_the_first_response_turns_when_the_rest_goes_its_way():

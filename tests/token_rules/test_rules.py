@@ -365,3 +365,9 @@ def test_the_defaults_of_epo_are_the_papers():
         "low": 0.0,
         "high": 2.0,
     }
+
+
+def test_repo_compares_mean_entropies_of_steps_of_other_sizes():
+    options: Any = {"zeta": 0.02, "zeta_min": 0.001, "zeta_max": 1.0}
+    first = repo(step_of(np.ones(2), -1.0, 0.5), **options)
+    assert repo(step_of(np.ones(20), -1.0, 0.4, state=first.state), **options).state["zeta"] == 0.04  # below its target
