@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from turnwise.config import Config
 from turnwise.errors import ConfigError, RunError
 from turnwise.tables import as_markdown, as_text
 
@@ -64,7 +63,7 @@ def _recredit(options: argparse.Namespace) -> int:
             base, with_aem = split_name(name)
             if with_aem and "aem=false" in overrides:
                 raise ConfigError(f"--method {name} has AEM, and aem=false takes it away: leave one of them out")
-            overrides = [f"method={base}", *_switched(config, with_aem), *overrides]
+            overrides = [f"method={base}", f"aem={str(with_aem).lower()}", *overrides]
         asked = override_config(config, overrides)
         replayed = list(replay(folder, config, make_credit(asked), only=options.step))
         if not replayed:
@@ -78,8 +77,3 @@ def _recredit(options: argparse.Namespace) -> int:
     print((as_markdown if options.markdown else as_text)(table))
     print(LEGEND, file=sys.stderr)
     return 0
-
-
-def _switched(config: Config, with_aem: bool) -> list[str]:
-    """What switches AEM on or off, where it is not already."""
-    return [] if bool(config.aem) == with_aem else [f"aem={'true' if with_aem else 'false'}"]

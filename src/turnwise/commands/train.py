@@ -56,14 +56,12 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _how_to_go_on(path: Path) -> str:
-    from turnwise.train.checkpoint import checkpoints
     from turnwise.train.folder import RunFolder, by_step
 
-    folder = RunFolder(path)
-    if not checkpoints(folder):
+    steps = by_step(RunFolder(path).checkpoints)
+    if not steps:
         return "nothing had been written, the same command begins again"
-    last = max(by_step(folder.checkpoints))
-    return f"`turnwise train --resume {path}` goes on after step {last}, its last checkpoint"
+    return f"`turnwise train --resume {path}` goes on after step {max(steps)}, its last checkpoint"
 
 
 def _config(options: argparse.Namespace) -> int:

@@ -115,12 +115,10 @@ class Comparison:
         if not 0.0 < self.spread < math.inf:
             return said
         runs, arms = min(self.runs), 1 if self.pairs else 2
-        needed, found = (
-            pairs_needed(self.difference.value, self.spread, arms=arms),
-            detectable(self.spread, runs, arms=arms),
-        )
+        needed = pairs_needed(self.difference.value, self.spread, arms=arms)
         if needed == math.inf:
             return f"{said} At a difference of zero no number of runs would show one."
+        found = detectable(self.spread, runs, arms=arms)
         more = f"{max(0, int(needed) - runs)} more" if needed - runs <= MANY else f"more than {MANY:,}"
         kind = "paired seeds" if self.pairs else "runs of each"
         return (f"{said} If the true difference is the one seen, {more} {kind} would show it in four studies of five; "

@@ -91,7 +91,7 @@ def measure_noise(
     if groups < 3:
         raise ConfigError(f"groups={groups}: to tell signal from noise takes three or more")
     credits = {name: make_credit(named(config, name)) for name in methods}
-    _, policy, _ = load_checkpoint(checkpoint_at(folder, step))
+    _, policy, _ = load_checkpoint(checkpoint_at(folder, step), to_play=True)
     model = policy.model
     model.to(device)  # pyright: ignore[reportArgumentType]
     choose_trainable(model, config.model)

@@ -3,12 +3,13 @@
 The unit is the run (a training seed): episodes of one run share its luck, so that they are never counted as if they were independent.
 """
 
+import bisect
 import dataclasses
 import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats
+from scipy import optimize, stats
 
 LEVEL = 0.95
 POWER = 0.8
@@ -131,24 +132,17 @@ def pairs_needed(difference: float, spread: float, *, arms: int = 1) -> float:
     rough = ((stats.norm.ppf(0.5 + LEVEL / 2) + stats.norm.ppf(POWER)) * spread / difference) ** 2
     if rough > 1e5:  # Student's distribution is the normal one
         return float(rough)
-    low, high = 1, 2
-    while power(difference, spread, high, arms=arms) < POWER:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if power(difference, spread, middle, arms=arms) < POWER else (low, middle)
-    return high
+    counts = range(2, 200_000)
+    return counts[bisect.bisect_left(counts, POWER, key=lambda runs: power(difference, spread, runs, arms=arms))]
 
 
 def detectable(spread: float, runs: int, *, arms: int = 1) -> float:
     """The true difference that so many pairs, or runs of each of two arms, show in four of five studies; infinite for one."""
     if runs < 2:
         return math.inf
-    low, high = 0.0, 1e3  # of what is to be found in units of the spread: 13 for two pairs
-    while high - low > 1e-9:
-        middle = (low + high) / 2
-        low, high = (middle, high) if power(middle, 1.0, runs, arms=arms) < POWER else (low, middle)
-    return spread * high
+    # in units of the spread: 12 for two pairs, less for more
+    found = optimize.root_scalar(lambda reach: power(reach, 1.0, runs, arms=arms) - POWER, bracket=(0.0, 20.0))
+    return spread * found.root
 
 
 def power(difference: float, spread: float, runs: int, *, arms: int = 1) -> float:

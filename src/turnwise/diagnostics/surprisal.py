@@ -135,7 +135,7 @@ def measure_fidelity(
                        "choose another with --step")  # fmt: skip
     chosen = np.sort(np.random.default_rng(seed).permutation(candidates)[:states])
     prompts = _prompts(read_rollouts(folder.rollouts / f"step-{step:06d}.parquet")[0], recorded.row_R[chosen])
-    _, policy, _ = load_checkpoint(checkpoint_at(folder, step - 1))
+    _, policy, _ = load_checkpoint(checkpoint_at(folder, step - 1), to_play=True)
     policy.model.to(device)  # pyright: ignore[reportArgumentType]
     engine = make_engine(config, policy)
     blocking(engine.update_weights())

@@ -62,14 +62,16 @@ def hgpo(
         return chain(returns, compare, gradient=gradient)
     over: Over = "responses" if release else "trajectories"
     outcome, center = outcome_return(), center_by_group(over=over, lone="keep" if release else "zero")
-    standardize = chain(center, *([scale_by_group_std(over=over)] if scale else []), name="base")
+    rescale = scale_by_group_std(over=over)
 
     def update(credit_R: Credit, state: State, batch: Batch) -> tuple[Credit, State]:
         outcome_R, step_R = (part.update(credit_R, None, batch)[0] for part in (outcome, returns))
-        base_R, off_R = (part.update(outcome_R, None, batch)[0] for part in (standardize, center))
+        base_R = center.update(outcome_R, None, batch)[0]
         if release:  # exactly average, up to the rounding of a mean, is no level there
             largest_R = batch.group_responses.broadcast(batch.group_responses.max(np.abs(outcome_R)))
-            base_R = np.where(np.abs(off_R) > 1e-12 * largest_R, base_R, 0.0)
+            base_R = np.where(np.abs(base_R) > 1e-12 * largest_R, base_R, 0.0)
+        if scale:
+            base_R = rescale.update(base_R, None, batch)[0]
         advantage_R = average_over_histories(
             step_R, batch, base_R=base_R, depth=depth, alpha=alpha, scale=scale, first=first, skip_zeros=release
         )

@@ -6,6 +6,7 @@ weights (of a server that was started again, or that another run has taken over)
 """
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import shutil
@@ -213,18 +214,11 @@ def _remove_orphans(within: Path) -> None:
     Their locks tell, and not the numbers of their processes, which say nothing where containers share a host's name.
     """
     for folder in within.glob(f"{PREFIX}{socket.gethostname()}-*"):
-        try:
-            lock = FileLock(folder / LOCK) if (folder / LOCK).exists() else None
-            if lock:
-                lock.acquire(timeout=0)
-                shutil.rmtree(folder, ignore_errors=True)
-                lock.release()
-        except (
-            OSError,
-            Timeout,
-            NotImplementedError,
-        ):  # it is in use, another user's, or on a file system without locks
+        if not (folder / LOCK).exists():
             continue
+        # in use, another user's, or on a file system without locks
+        with contextlib.suppress(OSError, Timeout, NotImplementedError), FileLock(folder / LOCK, timeout=0):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _save(model: PreTrainedModel, folder: Path) -> None:

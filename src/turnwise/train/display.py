@@ -110,7 +110,8 @@ class ConsoleDisplay(Display):
         table = Table(title=f"{folder.path}: {config.label}")
         for column in ("step", "success", "95 % interval", "turns", "invalid", "episodes"):
             table.add_column(column, justify="right")
-        for record in (record for record in folder.metrics() if "eval/success" in record):
+        records = folder.metrics()
+        for record in (record for record in records if "eval/success" in record):
             low, high = record["eval/success_low"], record["eval/success_high"]
             table.add_row(
                 str(record["step"]),
@@ -121,7 +122,7 @@ class ConsoleDisplay(Display):
                 f"{record['eval/episodes']:.0f}",
             )
         self.console.print(table)
-        signals = [record["credit/signal_frac"] for record in folder.metrics() if "credit/signal_frac" in record]
+        signals = [record["credit/signal_frac"] for record in records if "credit/signal_frac" in record]
         if signals and not any(signals):
             self.console.print(
                 f"in none of {len(signals)} steps did the returns of a group differ: methods that compare within groups had nothing to learn from but "

@@ -107,8 +107,8 @@ def _refuse_what_would_lose(folder: RunFolder, config: Config) -> None:
             f"{folder.path} has done {done} steps, run.steps={config.run.steps} is less: nothing was changed"
         )
     recorded = {record["step"] for record in folder.metrics() if "rollout/success" in record}
-    if not checkpoints(folder) and (recorded or by_step(folder.rollouts, ".parquet")):
-        latest_checkpoint(folder)  # raises
+    if recorded or by_step(folder.rollouts, ".parquet"):
+        latest_checkpoint(folder)  # raises where there is none
     if lost := sorted(set(range(1, done + 1)) - recorded):
         raise RunError(f"{folder.metrics_path} lacks {len(lost)} of the {done} steps before the last checkpoint, {lost[0]} for one; put it back, or "
                        "start anew under another run.name. Nothing was changed")  # fmt: skip
@@ -136,7 +136,7 @@ def _last_state(folder: RunFolder, config: Config) -> tuple[int, Policy, dict[st
 
 def _reference(folder: RunFolder, device: torch.device) -> Any:
     """The policy after the warm start, for the KL term and for methods that compare with it."""
-    model = load_checkpoint(checkpoint_at(folder, 0))[1].model
+    model = load_checkpoint(checkpoint_at(folder, 0), to_play=True)[1].model
     return model.to(device).requires_grad_(False)  # pyright: ignore[reportArgumentType]
 
 

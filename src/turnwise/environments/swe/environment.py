@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from turnwise.environments.base import Step
-from turnwise.environments.swe.grade import Grade, begin
+from turnwise.environments.swe.grade import Grade, begin, no_success
 from turnwise.environments.swe.patches import make_patch
 from turnwise.environments.swe.tasks import SweTask
 from turnwise.environments.swe.tools import Rejected, Tools, describe, read_call
@@ -120,7 +120,7 @@ class Session:
         try:
             changes, grade = self.changes(), None
         except Oversized as oversized:
-            changes, grade = {}, self._failed(f"the change is too large: {oversized}")
+            changes, grade = {}, no_success(self.task, f"the change is too large: {oversized}")
         self._close()
         grade = grade or self._judge(changes)
         observation = "The repair works." if grade.success else "The repair does not work."
@@ -134,11 +134,8 @@ class Session:
         if self._workspace:
             self._workspace.close()
 
-    def _failed(self, reason: str) -> Grade:
-        return Grade(False, reason, 0, len(self.task.named_tests))
-
     def _info(self, grade: Grade | None) -> dict[str, Any]:
-        grade = grade or self._failed("not handed in")
+        grade = grade or no_success(self.task, "not handed in")
         info: dict[str, Any] = {"success": grade.success, "reason": grade.reason, "tier": self.task.tier}
         return info | {"passed_frac": grade.num_passed / grade.num_named if grade.num_named else 0.0}
 

@@ -58,6 +58,11 @@ class Grade:
     num_named: int = 0
 
 
+def no_success(task: SweTask, reason: str) -> Grade:
+    """The verdict on what has passed no test."""
+    return Grade(False, reason, 0, len(task.named_tests))
+
+
 def grade(
     make_workspace: Callable[[], Workspace],
     task: SweTask,
@@ -85,13 +90,13 @@ def grade(
     kept = graded_changes(task, changes, packages=packages)
     named = task.named_tests
     if not kept:
-        return Grade(False, "nothing that is graded was changed", 0, len(named))
+        return no_success(task, "nothing that is graded was changed")
     workspace = make_workspace()
     try:
         begin(workspace, task, hide=False)
         old = read_all(workspace, [name for name in kept if name.endswith(".py")])
         if reached := reaches_for_the_tests(task, old, kept):
-            return Grade(False, f"the change reaches for what runs the tests: {reached}", 0, len(named))
+            return no_success(task, f"the change reaches for what runs the tests: {reached}")
         # the task's own files first: where these do not go in, the task is broken, and after them it is the change
         if task.test_files:
             put(workspace, {name: text.encode() for name, text in task.test_files})
@@ -100,16 +105,16 @@ def grade(
         try:
             put(workspace, kept)
         except CommandFailed as failed:
-            return Grade(False, f"the change cannot be carried over: {failed}", 0, len(named))
+            return no_success(task, f"the change cannot be carried over: {failed}")
         report = run_tests(workspace, test_paths(task), python=python, path=path, seconds=seconds)
     finally:
         workspace.close()
     if report.problem:
-        return Grade(False, report.problem, 0, len(named))
+        return no_success(task, report.problem)
     passed = {name for test in report.passed for name in (test, _short(test))}
     missing = [name for name in named if name not in passed]
     if not report.trusted:
-        return Grade(False, "a test that must fail has passed: the change tampers with the tests", 0, len(named))
+        return no_success(task, "a test that must fail has passed: the change tampers with the tests")
     reason = f"{len(missing)} of {len(named)} tests fail, {missing[0]} for one" if missing else ""
     if missing and report.broken:
         file, said = next(iter(report.broken.items()))

@@ -134,9 +134,7 @@ class Tools:
         return self._shortened(text, f"[exit status {outcome.code}]")
 
     def _view(self, path: str, start: int = 1, end: int | None = None) -> str:
-        content = self._content(path)
-        # the lines that edit and search count
-        lines = [line.rstrip("\r") for line in content.removesuffix("\n").split("\n")] if content else []
+        lines = [line.rstrip("\r") for line in _lines(self._content(path))]
         start = max(1, start)
         last = min(len(lines), start + self._view_lines - 1 if end is None else end)
         if start > len(lines):
@@ -148,8 +146,7 @@ class Tools:
     def _search(self, text: str, path: str = ".") -> str:
         where, what = shlex.quote(path), shlex.quote(text)
         outcome = self._done(f"grep -rHnIFs --exclude-dir=.git -e {what} -- {where}")
-        lines = self._text(outcome.output).removesuffix("\n").split("\n") if outcome.output else []
-        found = sorted((line.removeprefix("./") for line in lines), key=_place)
+        found = sorted((line.removeprefix("./") for line in _lines(self._text(outcome.output))), key=_place)
         shown = found[: self._search_lines]
         notes = [f"[{len(found)} lines found, {len(shown)} shown]"] if len(found) > len(shown) else []
         if outcome.stopped_by:
@@ -192,6 +189,11 @@ class Tools:
         return "\n".join(filter(None, (text, note)))
 
 
+def _lines(text: str) -> list[str]:
+    """Lines as all tools count them: only a line break ends one, which Python's `splitlines` sees differently."""
+    return text.removesuffix("\n").split("\n") if text else []
+
+
 def _found(content: str, old: str, line: int | None, path: str) -> int:
     """Where an old text begins, which must stand once, or once at the line."""
     places = [found.start() for found in re.finditer(re.escape(old), content)]
@@ -209,7 +211,7 @@ def _stands_at(content: str, line: int | None, path: str) -> tuple[int, str]:
     """Where the text of a line begins, after its indentation, and the text."""
     if line is None:
         raise Rejected("edit needs the argument 'old' or 'line'.")
-    lines = content.removesuffix("\n").split("\n")
+    lines = _lines(content) or [""]
     if not 1 <= line <= len(lines):
         raise Rejected(f"{path} has {len(lines)} lines, so there is no line {line}.")
     standing = lines[line - 1]
