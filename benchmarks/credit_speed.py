@@ -1,13 +1,13 @@
-"""Time of credit assignment, on one thread, beside verl's own functions where verl can be imported.
+"""Measure credit assignment on one thread, and verl's own functions where verl can be imported.
 
     PYTHONPATH=src python benchmarks/credit_speed.py
     PYTHONPATH=src <python of requirements-verl.txt> benchmarks/credit_speed.py --markdown > table.md
 
-The batch is what a large ALFWorld step would be: prompts x 8 rollouts x 30 turns, reward at the end, 40 states a
-prompt. Every figure is the best of several runs, in milliseconds. verl's functions get their tensors, made before the
-clock starts; ours get the batch, and making it is a row of its own. verl also sums rewards over tokens and writes an
-advantage for every token: with 512 tokens a row that is what it costs in use, with 1 token a row it is the credit
-alone, which is what ours computes.
+The batch is a large ALFWorld step: prompts x 8 rollouts x 30 turns, reward at the end, 40 states per prompt. Every
+figure is the best of several runs, in milliseconds. verl's functions get their tensors, made before the clock starts.
+Ours get the batch; making it is a row of its own. verl also sums rewards over tokens and writes an advantage for every
+token. With 512 tokens per row the figure is verl's cost in use; with 1 token per row it is the credit alone, which is
+what ours computes.
 """
 
 # ruff: noqa: E402
@@ -32,7 +32,7 @@ SIZES = (32, 128, 410, 512)  # prompts: 7,680, 30,720, 98,400 and 122,880 respon
 
 
 def make_rows(num_prompts: int) -> dict[str, Any]:
-    """Arguments for `Batch.from_arrays`."""
+    """Make arguments for `Batch.from_arrays`."""
     generator = np.random.default_rng(0)
     num_trajectories = num_prompts * ROLLOUTS
     num_rows = num_trajectories * TURNS
@@ -50,7 +50,7 @@ def make_rows(num_prompts: int) -> dict[str, Any]:
 
 
 def best_ms(call: Callable[[], object], *, seconds: float = 1.0, least: int = 3) -> float:
-    """Best of as many runs as fit in about a second."""
+    """Measure the best of the runs that fit in about a second."""
     result, spent, runs = float("inf"), 0.0, 0
     while runs < least or spent < seconds:
         start = time.perf_counter()
@@ -61,7 +61,7 @@ def best_ms(call: Callable[[], object], *, seconds: float = 1.0, least: int = 3)
 
 
 def ours(num_prompts: int) -> dict[str, float]:
-    """Our figures, name to milliseconds."""
+    """Measure our functions: name to milliseconds."""
     rows = make_rows(num_prompts)
     labels = rows | {"group": [f"prompt {g}" for g in rows["group"]], "trajectory": rows["trajectory"].tolist()}
     batch, _ = tw.Batch.from_arrays(**rows)
@@ -83,7 +83,7 @@ def ours(num_prompts: int) -> dict[str, float]:
 
 
 def verls(num_prompts: int, num_tokens: int) -> dict[str, float]:
-    """Time verl's functions; one row a turn, all rows of a prompt under one uid."""
+    """Measure verl's functions, with one row per turn and one uid per prompt."""
     import torch
     from verl.trainer.ppo import core_algos
 
@@ -109,7 +109,7 @@ def verls(num_prompts: int, num_tokens: int) -> dict[str, float]:
 
 
 def cpu() -> str:
-    """Name of the processor."""
+    """Return the name of the processor."""
     try:
         with open("/proc/cpuinfo") as lines:
             return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
@@ -118,7 +118,7 @@ def cpu() -> str:
 
 
 def versions() -> str:
-    """What was timed, on what."""
+    """Describe the batch, the machine and the versions."""
     from importlib.metadata import PackageNotFoundError, version
 
     known = []

@@ -1,15 +1,20 @@
-"""Time and memory of every published method, on one thread, beside verl's estimators where verl can be imported.
+"""Measure time and memory of every published method on one thread, and verl's estimators where verl can be imported.
 
     python -m benchmarks.family_speed                  # 30,720 to 983,040 responses, some minutes
     python -m benchmarks.family_speed --markdown --sizes 128 512
 
-The batch is a large agent step: prompts x 8 trajectories x 1 to 59 turns (30 on average), with just the columns that the method needs. "prepare" is
-`Batch.from_arrays` from plain arrays in shuffled order with text labels, so state keys and turn indices are in it; "credit" is the method, the best of
-several runs. "growth" is the time at the largest size over that at the smallest, divided by the ratio of the sizes: 1 is linear. "memory" is the
-peak of what the method allocates over the bytes of its batch.
+The batch is a large agent step: prompts x 8 trajectories x 1 to 59 turns (30 on average), with only the columns that
+the method needs.
+
+* "prepare" is `Batch.from_arrays` from plain arrays in shuffled order with text labels, state keys and turn indices.
+* "credit" is the method, the best of several runs.
+* "growth" is the ratio of the times at the largest and the smallest size, divided by the ratio of the sizes: 1 is
+  linear.
+* "memory" is the peak that the method allocates, divided by the bytes of its batch.
 """
 
 # ruff: noqa: E402
+import functools
 import os
 
 for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -29,11 +34,11 @@ import turnwise as tw
 
 TRAJECTORIES, TURNS = 8, 30
 SIZES = (128, 1024, 4096)
-"""Prompts: 30,720, 245,760 and 983,040 responses."""
+"""Numbers of prompts: 30,720, 245,760 and 983,040 responses."""
 
 
 def make_rows(num_prompts: int, names: tuple[str, ...], *, shuffled: bool = False) -> dict[str, Any]:
-    """Arguments for `Batch.from_arrays` with these columns; a trajectory's turns stay in their order."""
+    """Make arguments for `Batch.from_arrays` with these columns; turns of a trajectory stay in order."""
     generator = np.random.default_rng(0)
     num_trajectories = num_prompts * TRAJECTORIES
     half = generator.integers(1, 2 * TURNS, num_trajectories // 2)
@@ -55,19 +60,19 @@ def make_rows(num_prompts: int, names: tuple[str, ...], *, shuffled: bool = Fals
 
 
 def call(method: tw.Transform, batch: tw.Batch) -> Callable[[], object]:
-    """A call of the method, from its first state."""
+    """Call the method from its first state."""
     state = method.init() if method.init else None
     return lambda: method.update(batch.reward_R, state, batch)
 
 
 def size_of(batch: tw.Batch) -> int:
-    """Bytes of the batch's arrays."""
+    """Count the bytes of the batch's arrays."""
     arrays = [batch.reward_R, batch.groups.offsets, batch.trajectories.offsets, *batch.columns.values()]
     return sum(array.nbytes for array in arrays)
 
 
 def peak(method: tw.Transform, batch: tw.Batch) -> float:
-    """Most that the method held at one time, over the size of its batch."""
+    """Measure the method's peak memory, divided by the size of its batch."""
     run = call(method, batch)
     run()
     tracemalloc.start()
@@ -78,7 +83,7 @@ def peak(method: tw.Transform, batch: tw.Batch) -> float:
 
 
 def measure(name: str, sizes: tuple[int, ...]) -> list[float]:
-    """Prepare ms, credit ms at each size, growth, memory."""
+    """Make a row: prepare (ms), credit at each size (ms), growth, memory."""
     method = tw.trial(tw.METHODS[name])
     labelled = make_rows(sizes[0], method.needs, shuffled=True)
     labelled["group"] = [f"prompt {g}" for g in labelled["group"]]
@@ -94,7 +99,10 @@ def measure(name: str, sizes: tuple[int, ...]) -> list[float]:
 
 
 def verls(num_prompts: int) -> dict[str, float]:
-    """Milliseconds of verl's estimators on the same trajectories, one row a turn with one token, their tensors made before the clock starts."""
+    """Measure verl's estimators on the same trajectories (ms): one row per turn, one token per row.
+
+    Their tensors are made before the clock starts.
+    """
     import torch
     from omegaconf import OmegaConf
     from verl.trainer.ppo import core_algos
@@ -116,7 +124,9 @@ def verls(num_prompts: int) -> dict[str, float]:
     ):
         estimator = core_algos.ADV_ESTIMATOR_REGISTRY.get(short)
         if estimator is not None:
-            run = lambda f=estimator: f(token_level_rewards=rewards, response_mask=mask, index=index, config=config)  # noqa: E731
+            run = functools.partial(
+                estimator, token_level_rewards=rewards, response_mask=mask, index=index, config=config
+            )
             try:
                 run()
             except Exception as error:  # an estimator of another signature is left out, visibly

@@ -1,10 +1,11 @@
-"""Measures the local engine: whole episodes beside plain `model.generate`, tokens a second by batch, shared prompts, and who waits for whom.
+"""Measure the local engine: episodes, and `model.generate`; tokens per second by batch; shared prompts; waiting.
 
     OMP_NUM_THREADS=1 python -m benchmarks.rollout_speed             # a random Llama of 4 layers
     OMP_NUM_THREADS=1 python -m benchmarks.rollout_speed --smollm2   # SmolLM2-135M's shape, float32 and bfloat16
 
-Both sides of a comparison run in turn in one process. Where responses may end early, stop tokens are a share of the vocabulary, so that
-responses differ in length as a policy's do; elsewhere all are equally long, so that both sides generate the same number of tokens.
+Both sides of a comparison run in turn in one process. Where responses may end early, stop tokens are a share of the
+vocabulary, so that responses differ in length as a policy's do. Elsewhere all have equal length, so that both sides
+generate the same number of tokens.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from benchmarks.common import counted, describe, interleaved, make_smollm2, one_
 from benchmarks.tables import table
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from turnwise.policy import rounded_copy
+from turnwise.models.policy import rounded_copy
 from turnwise.rollout.engine import Sampling
 from turnwise.rollout.local import LocalEngine
 
@@ -29,12 +30,19 @@ Play = Callable[..., Coroutine[Any, Any, int]]
 
 
 def make_model(hidden: int, layers: int) -> LlamaForCausalLM:
-    """A random Llama whose responses are random."""
+    """Make a random Llama, whose responses are random."""
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=hidden, intermediate_size=4 * hidden, num_hidden_layers=layers, num_attention_heads=8,
-        max_position_embeddings=8192, bos_token_id=None, eos_token_id=None, attn_implementation="sdpa",  # pyright: ignore
-    )  # fmt: skip
+        vocab_size=VOCABULARY,
+        hidden_size=hidden,
+        intermediate_size=4 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=8,
+        max_position_embeddings=8192,
+        bos_token_id=None,  # pyright: ignore
+        eos_token_id=None,  # pyright: ignore
+        attn_implementation="sdpa",  # pyright: ignore
+    )
     return LlamaForCausalLM(config).eval()
 
 
@@ -44,7 +52,7 @@ def prompts(count: int, turns: int, length: int) -> np.ndarray:
 
 
 async def converse(engine: LocalEngine, number: int, added: np.ndarray, sampling: Sampling, latency_s: float) -> int:
-    """One conversation at its own pace; returns the number of its generated tokens."""
+    """Run one conversation at its own pace; return the number of generated tokens."""
     ids: list[int] = []
     generated, draw = 0, np.random.default_rng(number)
     for prompt in added.tolist():
@@ -58,14 +66,14 @@ async def converse(engine: LocalEngine, number: int, added: np.ndarray, sampling
 
 
 async def together(engine: LocalEngine, added: np.ndarray, sampling: Sampling, latency_s: float = 0.0) -> int:
-    """All conversations, each at its own pace."""
+    """Run all conversations, each at its own pace."""
     return sum(
         await asyncio.gather(*(converse(engine, n, turns, sampling, latency_s) for n, turns in enumerate(added)))
     )
 
 
 async def turn_by_turn(engine: LocalEngine, added: np.ndarray, sampling: Sampling, latency_s: float = 0.0) -> int:
-    """All conversations, each turn beginning when all are through with the one before."""
+    """Run all conversations in lockstep: a turn starts when all have finished the one before."""
     ids: list[list[int]] = [[] for _ in added]
     generated, draws = 0, [np.random.default_rng(number) for number in range(len(added))]
     for turn in range(added.shape[1]):
@@ -96,14 +104,15 @@ def plain(model: PreTrainedModel, added: np.ndarray, sampling: Sampling) -> int:
             eos_token_id=list(sampling.stop_ids) or None, pad_token_id=0,
         )[:, width:]  # fmt: skip
         for own, response in zip(ids, new.tolist(), strict=True):
-            end = next((place + 1 for place, token in enumerate(response) if token in sampling.stop_ids), len(response))
+            stops = (place + 1 for place, token in enumerate(response) if token in sampling.stop_ids)
+            end = next(stops, len(response))
             own += response[:end]
             generated += end
     return generated
 
 
 def play(engine: LocalEngine, how: Play, *arguments: object) -> Callable[[], tuple[int, int]]:
-    """A run of the engine that begins with an empty cache; returns generated tokens and prompt tokens computed."""
+    """Run the engine from an empty cache; return generated tokens and computed prompt tokens."""
 
     def run() -> tuple[int, int]:
         engine.close()
@@ -114,12 +123,12 @@ def play(engine: LocalEngine, how: Play, *arguments: object) -> Callable[[], tup
 
 
 def contiguous(_: torch.nn.Module, args: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
-    """Spare `model.generate` a copy of the output layer a turn, which torch 2.13 makes in bfloat16 for the last of several tokens."""
+    """Avoid a copy of the output layer per turn in `model.generate`, which torch 2.13 makes in bfloat16."""
     return (args[0].contiguous(),)
 
 
 def episodes_table(title: str, engine: LocalEngine, added: np.ndarray, sampling: Sampling, repeats: int) -> None:
-    """Whole episodes, beside `model.generate` with the same weights."""
+    """Measure whole episodes, and `model.generate` with the same weights."""
     device = engine.model.device.type
     opponent = rounded_copy(engine.trained) if engine.rounded else engine.trained
     hook = opponent.get_output_embeddings().register_forward_pre_hook(contiguous)  # pyright: ignore
@@ -142,7 +151,7 @@ def episodes_table(title: str, engine: LocalEngine, added: np.ndarray, sampling:
 
 
 def batches_table(title: str, engine: LocalEngine, counts: tuple[int, ...], new_tokens: int, repeats: int) -> None:
-    """Tokens a second as the batch grows."""
+    """Measure tokens per second as the batch grows."""
     sampling = Sampling(max_new_tokens=new_tokens, stop_ids=NO_STOP)
     calls = {f"{count}": play(engine, together, prompts(count, 1, 32), sampling) for count in counts}
     rows = [
@@ -153,7 +162,7 @@ def batches_table(title: str, engine: LocalEngine, counts: tuple[int, ...], new_
 
 
 def sharing_table(model: PreTrainedModel, repeats: int) -> None:
-    """Rollouts of one prompt, its cache computed once or by each."""
+    """Measure rollouts of one prompt, with a shared cache and without."""
     groups, sampling = prompts(4, 1, 400).repeat(8, axis=0), Sampling(max_new_tokens=16)
     calls = {
         name: play(LocalEngine(model, share_prefixes=share), together, groups, sampling)
@@ -168,13 +177,13 @@ def sharing_table(model: PreTrainedModel, repeats: int) -> None:
 
 
 def pace_table(model: PreTrainedModel, repeats: int) -> None:
-    """Conversations that wait for each other after every turn, or do not."""
+    """Measure conversations in lockstep, and each at its own pace."""
     episodes, sampling = prompts(32, 6, 20), Sampling(max_new_tokens=48, stop_ids=STOPS)
-    worlds = {"worlds that answer at once": 0.0, "worlds that take 0.1 s on average": 0.1}
+    environments = {"environments that answer at once": 0.0, "environments that take 0.1 s on average": 0.1}
     ways = {"turn by turn": turn_by_turn, "each at its own pace": together}
     calls = {
         f"{what}, {name}": play(LocalEngine(model), how, episodes, sampling, latency_s)
-        for what, latency_s in worlds.items()
+        for what, latency_s in environments.items()
         for name, how in ways.items()
     }
     rows = [
@@ -186,7 +195,7 @@ def pace_table(model: PreTrainedModel, repeats: int) -> None:
 
 
 def small(options: argparse.Namespace) -> None:
-    """Everything, on a small model."""
+    """Measure everything on a small model."""
     model = make_model(options.hidden, options.layers or 4)
     print(describe(model))
     engine, added = LocalEngine(model), prompts(8, 20, 40)
@@ -202,7 +211,7 @@ def small(options: argparse.Namespace) -> None:
 
 
 def smollm2(options: argparse.Namespace) -> None:
-    """Episodes and batches, on the shape of a real model, in both precisions."""
+    """Measure episodes and batches on a model of realistic shape, in both precisions."""
     model = make_smollm2(options.layers or 30, options.device)
     print(describe(model))
     for rounded in (True, False):

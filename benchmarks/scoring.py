@@ -1,15 +1,17 @@
-"""Measures scoring, log-probabilities and entropies over 49,152 tokens, beside the logits of all positions at once.
+"""Measure scoring (log-probabilities and entropies) of 49,152 tokens, and the logits of all positions at once.
 
     OMP_NUM_THREADS=1 python -m benchmarks.scoring
     python -m benchmarks.scoring --device cuda --repeats 5
 
-The model has SmolLM2-135M's shape and random weights. Every figure comes from a process of its own, and the variants take turns.
+The model has SmolLM2-135M's shape and random weights. Every figure comes from a process of its own, and the variants
+take turns.
 
-* The whole pass: the naive logits `[trajectories, tokens, vocabulary]` in float32, and `turnwise.tokens.score`, over the same sequences.
-* The output layer alone, from hidden states on: what differs between the two, and with its backward pass, through the weights and
-  the hidden states. Their depth does not matter here, so two layers make them.
+* The whole pass: naive logits `[trajectories, tokens, vocabulary]` in float32, and `turnwise.objective.tokens.score`,
+  over the same sequences.
+* The output layer alone, from hidden states on, and with its backward pass through the weights and the hidden states.
+  The depth of the model has no influence here, so two layers make the hidden states.
 
-Memory is the most that torch held during a second call, above what it held before.
+Memory is the peak of torch during a second call, above what it held before.
 """
 
 import argparse
@@ -25,17 +27,17 @@ import torch
 from benchmarks.common import describe, make_smollm2, one_thread, timed
 from benchmarks.tables import table
 
+from turnwise.objective.tokens import Sequences, chunked_logprobs, score
 from turnwise.segments import Segments
-from turnwise.tokens import Sequences, chunked_logprobs, score
 
 VARIANTS = {"naive": 1.0, "turnwise, 20 % generated": 0.2, "turnwise, all generated": 1.0}
 RESPONSE = 16
-"""Tokens of a response; prompts fill the rest."""
+"""Tokens per response; prompts fill the rest."""
 Values = tuple[np.ndarray, np.ndarray]
 
 
 def make_sequences(count: int, length: int, share: float) -> Sequences:
-    """Trajectories of equal length of which this share was generated, all but the first token at most."""
+    """Make trajectories of equal length, of which this share was generated (at most all but the first token)."""
     ids = np.random.default_rng(0).integers(0, 49152, (count, length))
     turn = round(RESPONSE / share)
     positions = np.arange(1, length)
@@ -51,10 +53,10 @@ def naive_logprobs(logits: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tenso
 
 
 def most_held(call: Callable[[], object], device: str) -> int:
-    """Most bytes that torch held at one time during a call, above what it held before.
+    """Measure the peak bytes of torch during a call, above what it held before.
 
-    On a CPU from torch's own account of its allocations: the resident set would add what the system reclaims and brings back, and
-    what the C library keeps of memory that was freed.
+    On a CPU from torch's own account of its allocations: the resident set would add what the system reclaims and
+    brings back, and what the C library keeps of freed memory.
     """
     if device != "cpu":
         before = torch.cuda.memory_allocated()
@@ -71,7 +73,7 @@ def most_held(call: Callable[[], object], device: str) -> int:
 
 
 def whole_pass(options: argparse.Namespace, sequences: Sequences) -> Callable[[], Values]:
-    """The scoring pass from tokens on."""
+    """Run the scoring pass from tokens on."""
     model = make_smollm2(options.layers, options.device)
     score(model, make_sequences(1, 64, 1.0))  # what libraries set up once is no one's memory
     if options.variant != "naive":
@@ -88,7 +90,7 @@ def whole_pass(options: argparse.Namespace, sequences: Sequences) -> Callable[[]
 
 
 def output_layer(options: argparse.Namespace, sequences: Sequences) -> Callable[[], Values]:
-    """From hidden states on, with the backward pass of the summed log-probabilities and entropies if asked for."""
+    """Run the output layer from hidden states on, with a backward pass of the sums on request."""
     model = make_smollm2(2, options.device)
     layer = model.get_output_embeddings()
     ids = torch.from_numpy(np.stack(sequences.token_ids)).to(options.device)
@@ -117,7 +119,7 @@ def output_layer(options: argparse.Namespace, sequences: Sequences) -> Callable[
 
 
 def worker(options: argparse.Namespace) -> None:
-    """Measure one variant once; print its figures and leave its values in a file."""
+    """Measure one variant once; print its figures and write its values to a file."""
     sequences = make_sequences(options.trajectories, options.tokens, VARIANTS[options.variant])
     call = (whole_pass if options.part == "whole" else output_layer)(options, sequences)
     wall, own, (logprob, entropy) = timed(call, options.device)
@@ -149,7 +151,7 @@ def run_worker(options: argparse.Namespace, variant: str, part: str, *, backward
 
 
 def difference(ours: Path, naive: Path) -> tuple[float, float]:
-    """Greatest difference of log-probabilities and of entropies."""
+    """Return the greatest difference of log-probabilities and of entropies."""
     with np.load(ours) as own, np.load(naive) as full:
         rows, index = np.arange(len(own["where"]))[:, None], own["where"] - 1
         return tuple(
@@ -171,10 +173,9 @@ def measure(options: argparse.Namespace, folder: Path, title: str, part: str, *,
     rows = []
     for number, (variant, got) in enumerate(best.items()):
         apart = ("", "") if not number else difference(folder / f"{number}.npz", folder / "0.npz")
-        rows.append((
-            variant, f"{got['memory'] / 2**20:,.0f}", f"{got['memory'] / logits:.3f}", f"{got['wall']:.2f}", f"{got['own']:.2f}",
-            f"{got[seconds] / best['naive'][seconds]:.2f}", *(f"{value:.1e}" if number else "" for value in apart),
-        ))  # fmt: skip
+        memory = (f"{got['memory'] / 2**20:,.0f}", f"{got['memory'] / logits:.3f}")
+        times = (f"{got['wall']:.2f}", f"{got['own']:.2f}", f"{got[seconds] / best['naive'][seconds]:.2f}")
+        rows.append((variant, *memory, *times, *(f"{value:.1e}" if number else "" for value in apart)))
     header = (
         "",
         "memory MiB",

@@ -1,11 +1,12 @@
-"""Measures the update's forward and backward pass over whole trajectories, beside one sequence a turn.
+"""Measure the update's forward and backward pass over whole trajectories, and over one sequence per turn.
 
     OMP_NUM_THREADS=1 python -m benchmarks.update_packing
     python -m benchmarks.update_packing --layers 30 --device cuda --trajectories 16 --repeats 3
 
-The same trajectories three times: as turnwise trains, one sequence each; one sequence a turn that begins with all turns before it, whose loss
-counts the turn's own tokens; and one a turn with a window of two turns, which is another policy and has another gradient. The model has
-SmolLM2-135M's width and vocabulary, and fewer layers. Loss, micro-batches and log-probabilities are the trainer's own.
+The same trajectories three times: one sequence per trajectory, as turnwise trains; one sequence per turn that begins
+with all turns before it, whose loss counts the turn's own tokens; and one per turn with a window of two turns, which
+is another policy with another gradient. The model has SmolLM2-135M's width and vocabulary, and fewer layers. Loss,
+micro-batches and log-probabilities are the trainer's own.
 """
 
 import argparse
@@ -17,16 +18,16 @@ from benchmarks.common import counted, describe, interleaved, make_smollm2, one_
 from benchmarks.tables import table
 from transformers import PreTrainedModel
 
-from turnwise.losses import policy_loss, token_weights
-from turnwise.rollout.record import Trajectory, Turn
+from turnwise.objective.losses import policy_loss, token_weights
+from turnwise.objective.tokens import Sequences, generated_logprobs, score
+from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.segments import Segments
-from turnwise.tokens import Sequences, generated_logprobs, score
 
 Gradient = list[torch.Tensor]
 
 
 def make_trajectories(count: int, turns: int) -> list[Trajectory]:
-    """Observations of 20 to 60 tokens, responses of 4 to 16."""
+    """Make trajectories: observations of 20 to 60 tokens, responses of 4 to 16."""
     draw = np.random.default_rng(0)
     ids = lambda low, high: draw.integers(0, 49152, draw.integers(low, high + 1)).tolist()  # noqa: E731
     return [
@@ -36,7 +37,7 @@ def make_trajectories(count: int, turns: int) -> list[Trajectory]:
 
 
 def one_a_turn(trajectories: Sequence[Trajectory], window: int | None = None) -> Sequences:
-    """Each turn begins anew with what came before: everything, or the latest `window` turns."""
+    """Make one sequence per turn, with all turns before it or the latest `window`."""
     anew = []
     for trajectory in trajectories:
         turns = []
@@ -53,7 +54,7 @@ def one_a_turn(trajectories: Sequence[Trajectory], window: int | None = None) ->
 def make_pass(
     model: PreTrainedModel, sequences: Sequences, columns_T: Sequence[torch.Tensor], max_tokens: int
 ) -> Callable[[], tuple[Gradient, int]]:
-    """A forward and backward pass over all micro-batches; returns the gradient and the tokens fed."""
+    """Run forward and backward over all micro-batches; return the gradient and the number of tokens."""
     old_T, advantage_T, weight_T = columns_T
 
     def run() -> tuple[Gradient, int]:
@@ -69,7 +70,7 @@ def make_pass(
 
 
 def apart(gradient: Gradient, reference: Gradient) -> tuple[float, float]:
-    """Difference over the reference: in norm, and at the greatest over the greatest."""
+    """Return the difference relative to the reference, in norm and in the greatest element."""
     one, other = (torch.cat([part.flatten() for part in parts]).double() for parts in (gradient, reference))
     difference = one - other
     return float(difference.norm() / other.norm()), float(difference.abs().max() / other.abs().max())

@@ -1,11 +1,11 @@
-"""Processor time of our estimators inside verl, conversion included, beside verl's own, in one run.
+"""Measure our estimators inside verl, conversion included, and verl's own, in one run (processor time).
 
     PYTHONPATH=.:src <python with verl and turnwise> -m benchmarks.verl_estimators --markdown
 
-A row has 512 tokens at most, 1 to 3 responses with observations between them, 8 rows a prompt. Every function gets what verl gives an
-estimator: token-level rewards in float32, a mask in int64 (from agent loops) or float32, a uid a row; ours read the names of the rows
-too. Functions take turns, so that a
-busy machine is busy for all; a figure is the least processor time of several calls, on one thread.
+A row has 512 tokens at most, 1 to 3 responses with observations between them; a prompt has 8 rows. Every function gets
+what verl gives an estimator: token-level rewards in float32, a mask in int64 (from agent loops) or float32, one uid
+per row. Ours also read the names of the rows. Functions take turns, so that other work on the machine slows all of
+them. A figure is the least processor time of several calls, on one thread.
 """
 
 # ruff: noqa: E402
@@ -29,7 +29,7 @@ SIZES = (16_000, 100_000)
 
 
 def make_rows(num_rows: int, dtype: torch.dtype) -> dict[str, Any]:
-    """What verl hands to an estimator."""
+    """Make what verl gives to an estimator."""
     generator = np.random.default_rng(0)
     length = generator.integers(64, LENGTH + 1, num_rows)
     mask = np.arange(LENGTH) < length[:, None]
@@ -51,7 +51,7 @@ def make_rows(num_rows: int, dtype: torch.dtype) -> dict[str, Any]:
 
 
 def functions(rows: dict[str, Any]) -> dict[str, Callable[[], Any]]:
-    """Name to call."""
+    """Return the functions by name."""
     from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY as registry
 
     from turnwise.integrations.verl import seeing
@@ -79,7 +79,7 @@ def functions(rows: dict[str, Any]) -> dict[str, Callable[[], Any]]:
 
 
 def measure(num_rows: int, dtype: torch.dtype, repeats: int) -> dict[str, float]:
-    """Least processor milliseconds of each function."""
+    """Measure the least processor time of each function (ms)."""
     calls = functions(make_rows(num_rows, dtype))
     best = dict.fromkeys(calls, float("inf"))
     for repeat in range(repeats):

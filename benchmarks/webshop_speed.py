@@ -1,9 +1,10 @@
-"""Measures the WebShop environment: start, reset, steps, and how its search compares with Lucene's recorded pages.
+"""Measure the WebShop environment: start, reset, steps, and its search compared with Lucene's recorded pages.
 
     WEBSHOP_DATA=... python benchmarks/webshop_speed.py
 
-Pages are compared where $WEBSHOP_DATA holds transcripts.jsonl.gz (see tests/environments/webshop/test_transcripts.py), with bm25s
-beside where it is installed. Processor time is counted, so that other work on the machine matters less.
+Pages are compared where $WEBSHOP_DATA holds transcripts.jsonl.gz (see
+tests/environments/webshop/test_transcripts.py), also with bm25s where it is installed. The figures are processor time,
+on which other work on the machine has less influence.
 """
 
 import argparse
@@ -28,7 +29,7 @@ RESULTS = re.compile(r"Page (\d+) \(Total results: ")
 
 
 def recorded_pages(folder: Path) -> dict[tuple[str, int], list[str]]:
-    """Products on Lucene's pages, by keywords and number of the page."""
+    """Read the products on Lucene's pages, by keywords and number of the page."""
     pages: dict[tuple[str, int], list[str]] = {}
     with gzip.open(folder / "transcripts.jsonl.gz", "rt", encoding="utf-8") as stream:
         for line in stream:
@@ -68,7 +69,7 @@ def bm25s_search(shop: Shop, tokenize: Callable[[str], list[str]]) -> Search:
 
 
 def plain_terms(text: str) -> list[str]:
-    """The usual way to make terms: runs of letters and digits, with Lucene's stop words and stems."""
+    """Split text the usual way: runs of letters and digits, with Lucene's stop words and stems."""
     return [term for word in re.findall(r"\w+", text.lower()) for term in analyse(word)]
 
 
@@ -91,11 +92,11 @@ def main() -> None:
         rng, num_steps, resets, begun = random.Random(options.seed), 0, [], time.process_time()
         for goal in rng.sample(goals, options.goals):
             before = time.process_time()
-            world = WebshopEnvironment(shop, goal, max_steps=30, observation=observation)
-            step = world.start()
+            environment = WebshopEnvironment(shop, goal, max_steps=30, observation=observation)
+            step = environment.start()
             resets.append(time.process_time() - before)
             while not step.ended:
-                step = world.step(rng.choice(step.admissible or [""]))
+                step = environment.step(rng.choice(step.admissible or [""]))
                 num_steps += 1
         seconds = time.process_time() - begun
         print(f"{observation}: {num_steps / seconds:,.0f} steps/s, reset {1000 * max(resets):.2f} ms at most")

@@ -3,7 +3,7 @@
     python docs/generate.py            # write
     python docs/generate.py --check    # say what is out of date, exit code 1
 
-Edit the docstring of a method, not its page. What is missing from the library and why is kept in docs/reference/missing.toml.
+Edit the docstring of a method, not its page. docs/reference/missing.toml says what is missing, and why.
 """
 
 import inspect
@@ -15,7 +15,7 @@ import tomllib
 from pathlib import Path
 
 import turnwise as tw
-from turnwise.token_rules import ENTROPY_RULES, TOKEN_RULES
+from turnwise.objective.token_rules import ENTROPY_RULES, TOKEN_RULES
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "reference" / "methods"
@@ -141,10 +141,11 @@ def index() -> str:
     """The table of all methods and of what is missing."""
     lines = [
         f"{MADE}\n# Methods\n",
-        "Every method is a chain of public blocks; `turnwise methods` prints this table, `turnwise methods --bias` what each does to the",
-        "gradient ([bias.md](bias.md)). Which one to take: [the guide](../how-to/choose-credit.md). Formula: `exact` was read in the",
-        "paper or its code, `near-exact` lacks details, `reconstructed` comes from secondary notes that agree. An option without a",
-        "published value has no default.",
+        "Every method is a chain of public blocks; `turnwise methods` prints this table, `turnwise methods --bias`",
+        "what each does to the gradient ([bias.md](bias.md)).",
+        "Which one to take: [the guide](../how-to/choose-credit.md).",
+        "Formula: `exact` was read in the paper or its code, `near-exact` lacks details, `reconstructed` comes from",
+        "secondary notes that agree. An option without a published value has no default.",
     ]
     for stage, title in STAGES.items():
         lines += ["", f"## {title}", "", "| method | paper | needs | expected gradient | formula |", "|-|-|-|-|-|"]
@@ -152,18 +153,15 @@ def index() -> str:
             card, method = tw.card_of(constructor), tw.trial(constructor)
             if card.stage == stage:
                 needs = ", ".join([*(f"`{c}`" for c in method.needs), *(f"`{o}=`" for o in card.trial)]) or "-"
-                lines.append(
-                    f"| [{name}](methods/{name}.md) | {paper(card)} | {needs} | {cell(str(method.gradient))} | {card.confidence} |"
-                )
+                facts = (paper(card), needs, cell(str(method.gradient)), card.confidence)
+                lines.append(f"| [{name}](methods/{name}.md) | {' | '.join(facts)} |")
     lines += ["", "## Losses: rules that tell tokens apart", ""]
     lines += [
-        "The objective itself is a set of orthogonal choices in `[update]`: `importance` token, response (ST-PPO) or trajectory (GSPO);"
-    ]
-    lines += [
-        "`clip` ppo, cispo or none with `clip_low`, `clip_high` (DAPO, NGRPO) and `dual_clip`; `aggregate`. The top of"
-    ]
-    lines += [
-        "[losses.py](../../src/turnwise/losses.py) says which paper is which setting. Beside them one rule each for `update.tokens` and"
+        "The objective is a set of orthogonal choices in `[update]`: `importance` token, response (ST-PPO) or",
+        "trajectory (GSPO); `clip` ppo, cispo or none with `clip_low`, `clip_high` (DAPO, NGRPO) and `dual_clip`;",
+        "`aggregate`.",
+        "[losses.py](../../src/turnwise/objective/losses.py) says which paper is which setting. In addition to them,",
+        "one rule each for `update.tokens` and",
     ]
     lines += ["`update.entropy`:", "", "| rule | what it does | options without a published value |", "|-|-|-|"]
     for section, rules in (("tokens", TOKEN_RULES), ("entropy", ENTROPY_RULES)):
@@ -173,12 +171,9 @@ def index() -> str:
             first = (inspect.getdoc(rule) or "").split("\n\n")[0]
             lines.append(f"| `{section}.{name}` | {cell(first)} | {', '.join(f'`{r}=`' for r in required) or '-'} |")
     lines += ["", "## Selection: which tasks and groups", "", "| setting | what it does |", "|-|-|"]
-    lines += [
-        "| `rollout.filter` | `mixed`: groups that neither all succeed nor all fail, refilled (DAPO); `not-all-correct` (NGRPO) |"
-    ]
-    lines += [
-        "| `rollout.select` | `epochs`: a walk through all tasks; `vade`: by a Thompson draw of what a task would teach (VADE) |"
-    ]
+    filters = "`mixed`: groups that neither all succeed nor all fail, refilled (DAPO); `not-all-correct` (NGRPO)"
+    selects = "`epochs`: a walk through all tasks; `vade`: by a Thompson draw of what a task would teach (VADE)"
+    lines += [f"| `rollout.filter` | {filters} |", f"| `rollout.select` | {selects} |"]
     missing = tomllib.loads((ROOT / "docs" / "reference" / "missing.toml").read_text())
     lines += ["", "## Missing, and why", "", "| method | paper | why it is not here |", "|-|-|-|"]
     lines += [f"| {cell(m['name'])} | {m.get('arxiv', '')} | {cell(m['why'])} |" for m in missing["missing"]]

@@ -37,21 +37,20 @@ def main() -> None:
         page.set_default_timeout(PATIENCE_MS)
         page.goto(url)
         page.wait_for_selector("body[data-ready=yes]")
-        shoot(page, "report-light.png", WIDE, "light")
+        shoot(page, "report-light.png", WIDE, "light", "body")
         if options.turn:
             page.evaluate("hash => { location.hash = hash; }", options.turn)
             page.wait_for_selector(".turn.here")
-        shoot(page, "report-dark.png", WIDE, "dark")
-        shoot(page, "report-phone.png", PHONE, "light")
+        shoot(page, "report-dark.png", WIDE, "dark", "#rollouts")
+        shoot(page, "report-phone.png", PHONE, "light", "#rollouts")
         browser.close()
 
 
-def shoot(page: Page, name: str, viewport: ViewportSize, scheme: Literal["light", "dark"]) -> None:
-    """Take a picture."""
+def shoot(page: Page, name: str, viewport: ViewportSize, scheme: Literal["light", "dark"], top: str) -> None:
+    """Take a picture, with an element at the top of it."""
     page.set_viewport_size(viewport)
     page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-    if page.locator(".turn.here").count():
-        page.evaluate("document.querySelector('#rollouts').scrollIntoView()")
+    page.evaluate("top => document.querySelector(top).scrollIntoView()", top)
     page.wait_for_timeout(1500)
     picture = Image.open(io.BytesIO(page.screenshot(timeout=PATIENCE_MS)))
     picture.convert("RGB").save(IMAGES / name, optimize=True)

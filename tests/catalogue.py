@@ -1,7 +1,7 @@
 """Every method and variant that the tables of laws are run over, and which laws it is not held to.
 
-A new entry of METHODS joins by itself. Where it breaks a law on purpose, it is named in `EXCEPT` with the reason; a method that compares
-whole trajectories only is named in `EPISODE` and gets the stricter laws too.
+A new entry of METHODS joins by itself. Where it breaks a law on purpose, it is named in `EXCEPT` with the reason; a
+method that compares whole trajectories only is named in `EPISODE` and gets the stricter laws too.
 """
 
 import turnwise as tw
@@ -20,6 +20,7 @@ VARIANTS: dict[str, tw.Transform] = {
     "reinforce(discount=0.5)": tw.reinforce(discount=0.5),
     "gigpo(scale=False)": tw.gigpo(scale=False),
     "gigpo(scale=False, weight=0)": tw.gigpo(scale=False, weight=0.0),
+    "gigpo(similarity=0.9)": tw.gigpo(similarity=0.9),
     "gigpo(discount=1)": tw.gigpo(discount=1.0),
     "aem(temperature=-1)": tw.aem(temperature=-1.0),
     "aem(temperature=0)": tw.aem(temperature=0.0),
@@ -59,7 +60,8 @@ VARIANTS: dict[str, tw.Transform] = {
     "infopo(temperature=1)": tw.infopo(temperature=1.0),
     "infopo(cope)": tw.infopo(temperature=1.0, gate="cope"),
     "infopo(release)": tw.infopo(temperature=1.0, convention="release"),
-    "matchtir(discount=1)": tw.matchtir(discount=1.0),
+    "matchtir(discount=1)": tw.matchtir(discount=1.0, column=None),
+    "matchtir(rewards)": tw.matchtir(column=None),
     "matchtir(release)": tw.matchtir(convention="release"),
     "unlikeliness(release)": tw.unlikeliness(convention="release"),
     "unlikeliness(skip_uniform=False)": tw.unlikeliness(skip_uniform=False),
@@ -84,6 +86,7 @@ VARIANTS: dict[str, tw.Transform] = {
     "progrpo(only_correct)": tw.progrpo(weight=0.3, only_correct=True),
     "progrpo(rloo, weight=0)": tw.progrpo(tw.rloo(), weight=0.0),
     "verl_er(rloo)": tw.verl_er(tw.rloo()),
+    "tp_grpo(release)": tw.tp_grpo(convention="release"),
     **{f"aem({name})": tw.aem(base) for name, base in PUBLISHED.items() if name != "aem"},
     **{f"grpo({name})": tw.grpo(convention=name) for name in _conventions(GrpoConvention) if name != "turnwise"},
     **{f"rloo({name})": tw.rloo(convention=name) for name in _conventions(RlooConvention) if name != "turnwise"},
@@ -128,6 +131,8 @@ EXCEPT: dict[str, dict[str, set[str]]] = {
     "rows may come in any order": {
         "the permutation depends on the order of the rows": {"aem(shuffle)"},
         "of equal trajectories the earlier fall in the lower half": {"canon(release)"},
+        "the first text of a cluster stands for it": {"gigpo(similarity=0.9)"},
+        "of equal turning points the earlier are paid": {"tp_grpo(release)"},
         "the lot depends on the order of the rows": family("d3s"),
         "which responses are dealt together depends on the order of the rows": family("srgpo"),
     },
@@ -136,10 +141,13 @@ EXCEPT: dict[str, dict[str, set[str]]] = {
         "the convention keeps the raw return of a lone member": KEEP_LONE,
         "the convention keeps the raw return of a turn that nobody else reached": {"trloo(release)"},
         "it compares with a prior": {"v05(unseen=0)"},
-        "it compares the turns of a trajectory with each other": family("mars", "mica", "proxmo"),
+        "it compares the turns of a trajectory with each other": {
+            *family("mars", "mica", "proxmo"),
+            "gigpo(similarity=0.9)",
+        },
         "it compares responses of the whole batch": family("srgpo"),
         "it compares with values, or adds what the single response did": (
-            BY_RESPONSE - {"tp_grpo", "aem(tp_grpo)", "hcapo(compared=turn)"}
+            BY_RESPONSE - {*family("tp_grpo"), "hcapo(compared=turn)"}
         ),
         "the convention keeps the raw return of a lone trajectory or turn": {"matchtir(release)"},
         "it compares the gains of a trajectory's turns with each other": family("igpo", "infopo"),
@@ -153,7 +161,8 @@ EXCEPT: dict[str, dict[str, set[str]]] = {
         "it compares single responses as well": family("gigpo", "hgpo", "proxmo", "mica", "srgpo"),
         "it discounts, or compares rewards before they are summed": {"trloo(discount=0.5)", "mars(release)"},
         "it compares with values, or adds what the single response did": BY_RESPONSE,
-        "it discounts the returns of single turns": family("matchtir") - {"matchtir(discount=1)"},
+        "it discounts the returns of single turns": {"matchtir(rewards)"},
+        "it reads the rewards of tool calls": family("matchtir") - {"matchtir(discount=1)", "matchtir(rewards)"},
         "it pays for information as well": family("igpo", "infopo"),
         "it reads the success or the rank, not the return": family("unlikeliness", "arena_rl", "r3", "ngrpo", "v05"),
     },

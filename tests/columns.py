@@ -1,7 +1,7 @@
 """Values for every column that methods know, so that each law runs on every method.
 
-A value depends on the identity of its response (or trajectory) and on the column's name only: wherever a response goes, its values go
-with it.
+A value depends on the identity of its response (or trajectory) and on the column's name only: wherever a response goes,
+its values go with it.
 """
 
 import zlib
@@ -11,14 +11,36 @@ import numpy as np
 from turnwise.columns import COLUMNS
 
 RANGES: dict[str, tuple[float, float]] = {
-    "entropy": (0.0, 2.0), "peak_entropy": (1.0, 4.0), "logprob": (-2.0, -0.1), "rare_logprob": (-5.0, -1.0), "mismatch": (-0.003, 0.003),
-    "mismatch_min": (-12.0, 0.0), "length": (1, 12), "penalty": (-1.0, 0.0), "success": (0, 1), "finished": (0, 1),
-    "truncated": (0, 1), "step_reward": (0, 1), "profile_frac": (0.0, 1.0), "ref_logprob": (-2.0, -0.1),
-    "prompt_logprob": (-3.0, -1.0), "gold_logprob": (-4.0, -0.1), "hindsight_logprob": (-2.0, -0.1), "info_gain": (-0.5, 1.0),
-    "confidence": (0.0, 1.0), "accuracy": (0.0, 1.0), "value": (-1.0, 1.0), "value_next": (-1.0, 1.0), "value_low": (-1.0, 1.0),
-    "value_high": (-1.0, 1.0), "value_switch": (-1.0, 1.0),
-    "switch": (0, 1), "effective_rank": (1.0, 8.0), "rank_velocity": (-1.0, 1.0), "rank_acceleration": (-1.0, 1.0),
-}  # fmt: skip
+    "entropy": (0.0, 2.0),
+    "peak_entropy": (1.0, 4.0),
+    "logprob": (-2.0, -0.1),
+    "rare_logprob": (-5.0, -1.0),
+    "mismatch": (-0.003, 0.003),
+    "mismatch_min": (-12.0, 0.0),
+    "length": (1, 12),
+    "penalty": (-1.0, 0.0),
+    "success": (0, 1),
+    "finished": (0, 1),
+    "truncated": (0, 1),
+    "step_reward": (0, 1),
+    "profile_frac": (0.0, 1.0),
+    "ref_logprob": (-2.0, -0.1),
+    "prompt_logprob": (-3.0, -1.0),
+    "gold_logprob": (-4.0, -0.1),
+    "hindsight_logprob": (-2.0, -0.1),
+    "info_gain": (-0.5, 1.0),
+    "confidence": (0.0, 1.0),
+    "accuracy": (0.0, 1.0),
+    "value": (-1.0, 1.0),
+    "value_next": (-1.0, 1.0),
+    "value_low": (-1.0, 1.0),
+    "value_high": (-1.0, 1.0),
+    "value_switch": (-1.0, 1.0),
+    "switch": (0, 1),
+    "effective_rank": (1.0, 8.0),
+    "rank_velocity": (-1.0, 1.0),
+    "rank_acceleration": (-1.0, 1.0),
+}
 """Least and greatest value; whole numbers in between where both are written as such."""
 
 LABELS = {"state_key": 3, "role": 2, "prefix": 4, "task": 5, "state_text": 4}

@@ -13,6 +13,7 @@ from hypothesis import settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: tiny models are slower on more threads
 
 settings.register_profile("default", max_examples=25, derandomize=True, deadline=None, database=None)
+settings.register_profile("quick", max_examples=5, derandomize=True, database=None, deadline=None)  # make test-quick
 settings.register_profile("thorough", max_examples=2000, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 

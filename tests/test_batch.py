@@ -159,15 +159,15 @@ def test_nested_trajectories_with_holes_are_refused(groups, complaint):
         ({"group": objects(0, 1, [2], 0, 0)}, r"group\[2\] is a list, which is not hashable; use a string or a tuple"),
         ({"group": objects(0, 1, (2, [3]), 0, 0)}, r"group\[2\] is a tuple, which is not hashable"),
         ({"columns": {"state_key": objects(0, 1, 2, {3}, 0)}}, r"state_key\[3\] is a set, which is not hashable"),
-        ({"group": [0, float("nan"), 0, 0, 0]}, "group holds nan, which equals nothing"),
+        ({"group": [0, float("nan"), 0, 0, 0]}, "group holds nan, which is not equal to itself"),
         ({"columns": {"state_key": [0, 1, 2, 3, float("nan")]}}, "state_key holds nan"),
         ({"reward": np.array(["high"] * 5)}, "reward must hold numbers: could not convert"),
         ({"columns": {"entropy": ["x"] * 5}}, "entropy must hold numbers"),
         ({"columns": {"level": [1.0, (2, (3, 4)), 0, 0, 0]}}, "level must hold numbers"),
         ({"columns": {"level": [(2, (3, 4))] * 5}}, "level must hold numbers"),
-        ({"columns": {"level": [[1, 2]] * 5}}, r"level has shape \(5, 2\), expected \(5,\): one value a response"),
+        ({"columns": {"level": [[1, 2]] * 5}}, r"level has shape \(5, 2\), expected \(5,\): one value per response"),
     ],
-)  # fmt: skip
+)
 def test_rows_that_do_not_fit_are_refused(changes, complaint):
     with pytest.raises(BatchError, match=complaint):
         tw.Batch.from_arrays(**rows(**changes))
@@ -175,7 +175,8 @@ def test_rows_that_do_not_fit_are_refused(changes, complaint):
 
 def test_a_reward_that_is_no_number_is_found_in_the_callers_row():
     with pytest.raises(
-        BatchError, match=r"reward\[4\] is nan \(group 0, trajectory 0, turn 1\); drop or repair the trajectory"
+        BatchError,
+        match=r"reward\[4\] is nan \(group 0, trajectory 0, turn 1\), expected a finite number; drop or repair",
     ):
         tw.Batch.from_arrays(**rows(reward=[0, 1, 2, 3, np.nan]))
     with pytest.raises(BatchError, match=r"entropy\[3\] is inf \(group 1, trajectory 2, turn 1\)"):
@@ -192,14 +193,14 @@ def test_a_missing_entropy_is_no_label():
     ("groups", "trajectories", "reward", "columns", "tokens", "complaint"),
     [
         ([0, 3], [0, 1, 3], [1, 2, 3], {}, None, "groups cover 3 trajectories, but there are 2"),
-        ([0, 2], [0, 1, 3], [1, 2], {}, None, r"reward has shape \(2,\), expected \(3,\): one value a response"),
+        ([0, 2], [0, 1, 3], [1, 2], {}, None, r"reward has shape \(2,\), expected \(3,\): one value per response"),
         ([0, 2], [0, 1, 3], [1, 2, 3], {"x": [1]}, None, r"x has shape \(1,\)"),
         ([0, 2], [0, 1, 3], [1, 2, 3], {"role": ["a"]}, None, r"role has shape \(1,\)"),
         ([0, 2], [0, 1, 3], [1, 2, 3], {}, [0, 4], "tokens has 1 segments for 3 responses"),
         ([0, 2], [0, 1, 3], [1, np.inf, 3], {}, None, r"reward\[1\] is inf \(group 0, trajectory 1, turn 0\)"),
         ([0, 2], [0, 1, 3], [1, 2, 3], {"role": objects("a", {}, "b")}, None, r"role\[1\] is a dict"),
     ],
-)  # fmt: skip
+)
 def test_parts_that_do_not_fit_are_refused(groups, trajectories, reward, columns, tokens, complaint):
     with pytest.raises(BatchError, match=complaint):
         tw.Batch(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.toys import small_config
-from turnwise.cli import main
+from turnwise.cli import _parse, main
 from turnwise.methods import METHODS
 from turnwise.train import loop
 from turnwise.train.folder import RunFolder
@@ -33,9 +33,14 @@ class Door:
         from turnwise.environments.base import Step
         return Step(observation="", reward=1.0, terminated=True, info={"success": True})
 
+class Doors(Door):
+    def step(self, response):
+        from turnwise.environments.base import Step
+        return Step(observation=f"it was door {self.seed}", terminated=True, info={"success": True})
+
 class Speechless:
     def __new__(cls, seed):
-        return Door(seed)
+        return Doors(seed)
 
 class Random(Door):
     def start(self):
@@ -43,10 +48,18 @@ class Random(Door):
         return str(random.random())
 """
 QUICK = [
-    "environment.name=doors:Door", "warmstart.steps=0", "run.steps=1", "rollout.groups=1", "rollout.group_size=2",
-    "model.hidden_size=16", "model.num_layers=1", "model.num_heads=2", "evaluate.episodes=2",
-    "evaluate.final_episodes=2", "run.device=cpu",
-]  # fmt: skip
+    "environment.name=doors:Door",
+    "warmstart.steps=0",
+    "run.steps=1",
+    "rollout.groups=1",
+    "rollout.group_size=2",
+    "model.hidden_size=16",
+    "model.num_layers=1",
+    "model.num_heads=2",
+    "evaluate.episodes=2",
+    "evaluate.final_episodes=2",
+    "run.device=cpu",
+]
 
 
 @pytest.fixture
@@ -98,18 +111,18 @@ def one_line(captured) -> str:
 
 
 BAD = {
-    "no recipe": (["train"], "name a recipe"),
+    "no recipe": (["train"], "name one, such as"),
     "unknown section": (["train", "tiny.toml", "rune.steps=1"], "unknown key 'rune'. Did you mean 'run'?"),
     "unknown key": (["train", "tiny.toml", "run.stepz=1"], "Did you mean 'steps'?"),
     "wrong type": (["train", "tiny.toml", "run.steps=x"], 'got "x"'),
     "out of range": (["train", "tiny.toml", "rollout.groups=0"], "greater than or equal to 1, got 0"),
-    "no override": (["train", "tiny.toml", "run.steps"], "is not of the form section.key=value"),
+    "no override": (["train", "tiny.toml", "run.steps"], "does not have the form section.key=value"),
     "missing recipe": (["train", "tine.toml"], "Did you mean 'tiny.toml'?"),
-    "bad TOML": (["train", "bad.toml"], "bad.toml is no valid TOML"),
+    "bad TOML": (["train", "bad.toml"], "bad.toml is not valid TOML"),
     "no games": (["train", "tiny.toml", "environment.name=alfworld", "environment.options={}"], "set ALFWORLD_DATA"),
-    "not a run": (["train", "--resume", "nowhere"], "nowhere is no run folder"),
-    "a folder that is no run": (["train", "--resume", "."], ". is no run folder"),
-    "eval of no run": (["eval", "nowhere"], "nowhere is no run folder"),
+    "not a run": (["train", "--resume", "nowhere"], "nowhere is not a run folder"),
+    "a folder that is no run": (["train", "--resume", "."], ". is not a run folder"),
+    "eval of no run": (["eval", "nowhere"], "nowhere is not a run folder"),
     "unknown method": (["train", "tiny.toml", "method=grp"], "unknown method 'grp'. Did you mean 'grpo'?"),
     "unknown method option": (["train", "tiny.toml", "method.temprature=1"], "Did you mean 'temperature'?"),
     "option of aem": (["train", "tiny.toml", "aem=false", "method.scope=batch"], "belongs to aem, which is off"),
@@ -124,7 +137,7 @@ BAD = {
     "no such module": (["train", "environment.name=nowhere:Door"], "cannot import 'nowhere'"),
     "broken module": (["train", "environment.name=broken:Door"], "No module named 'nothing_like_it'"),
     "no such factory": (["train", "environment.name=doors:Dor"], "Did you mean 'Door'?"),
-    "no factory": (["train", "environment.name=doors:__name__"], "is no factory of environments"),
+    "no factory": (["train", "environment.name=doors:__name__"], "is not a factory of environments"),
     "option of a factory": (["train", *QUICK, "environment.options.wide=3"], "Did you mean 'width'?"),
     "split of a factory": (["train", *QUICK, "environment.eval_split=vald"], "Did you mean 'valid'?"),
     "no demonstrations": (["train", *QUICK, "warmstart.steps=1"], "warmstart.steps=0"),
@@ -146,12 +159,60 @@ def test_a_mistake_is_one_line_and_changes_nothing(case, here, capsys):
     assert tree(here) == before
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", "--", "tiny.toml", "run.steps=1"],
+        ["train", "tiny.toml", "--", "run.steps=1"],
+        ["train", "tiny.toml", "run.steps=1", "--"],
+        ["config", "--", "tiny.toml", "run.steps=1"],
+        ["study", "tiny.toml", "--jobs", "2", "--", "run.steps=1"],
+        ["eval", "--episodes", "5", "--", "tiny.toml", "run.steps=1"],
+        ["eval", "tiny.toml", "--episodes", "5", "--", "run.steps=1"],
+        ["eval", "tiny.toml", "--episodes", "5", "run.steps=1"],
+    ],
+)
+def test_two_dashes_end_the_options(arguments):
+    options = vars(_parse(arguments))
+    named = next(options[name] for name in ("recipe", "study", "run_folder") if name in options)
+    assert (str(named), options["overrides"]) == ("tiny.toml", ["run.steps=1"])
+
+
+def test_behind_two_dashes_nothing_is_an_option(capsys):
+    assert _parse(["train", "tiny.toml", "--", "--resume"]).overrides == ["--resume"]
+    assert _parse(["eval", "run", "--episodes", "5", "--", "--panel"]).overrides == ["--panel"]
+    for arguments in (["train", "tiny.toml", "--stepz", "--", "run.steps=1"], ["methods", "--", "grpo"]):
+        with pytest.raises(SystemExit):
+            _parse(arguments)
+        assert "unrecognized arguments" in one_line(capsys.readouterr())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["compare", "a", "b", "--", "c", "d"],
+        ["compare", "a", "b", "--against", "c", "d"],
+        ["compare", "--against", "c", "d", "--", "a", "b"],
+        ["compare", "a", "b", "--", "c", "d", "--step", "3"],
+    ],
+)
+def test_in_compare_two_dashes_come_before_the_baseline(arguments):
+    options = _parse(arguments)
+    assert (options.runs, options.against) == ([Path("a"), Path("b")], [Path("c"), Path("d")])
+
+
+def test_compare_takes_one_baseline_and_loses_none(capsys):
+    with pytest.raises(SystemExit):
+        _parse(["compare", "a", "--", "b", "--", "c"])
+    assert "unrecognized arguments: -- c" in one_line(capsys.readouterr())
+
+
 def test_an_existing_run_is_neither_overwritten_nor_waited_for(here, capsys):
     (here / "runs" / "tiny").mkdir(parents=True)
     (here / "runs" / "tiny" / "notes.txt").write_text("mine")
     before = tree(here)
     line = refused(capsys, "train", "tiny.toml")
-    assert "continue it with `turnwise train --resume runs/tiny`" in line
+    assert "resume it with `turnwise train --resume runs/tiny`" in line
     assert "run.name=tiny-2" in line
     assert tree(here) == before
 
@@ -161,7 +222,7 @@ def test_a_run_that_has_begun_keeps_its_settings(override, finished, capsys):
     before = tree(finished)
     line = refused(capsys, "train", "--resume", str(finished), override)
     assert repr(override) in line
-    assert "only run.steps, run.threads, evaluate.*, checkpoint.*, engine.* and log.* can be given" in line
+    assert "only run.steps, run.threads, evaluate.*, checkpoint.*, engine.* and log.*" in line
     assert tree(finished) == before
 
 
@@ -180,14 +241,14 @@ def test_a_broken_checkpoint_is_named(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--step", "7"], "no checkpoint of step 7; it has those of step 0, 1, 2"),
+        (["--step", "7"], "no checkpoint of step 7; saved steps: 0, 1, 2"),
         (["--split", "vald"], "Did you mean 'valid'?"),
         (["--environment", "hausehold"], "Did you mean 'household'?"),
         (["evaluate.temprature=1"], "Did you mean 'temperature'?"),
-        (["evaluate.episodes=4"], "would change nothing of an evaluation; say --episodes N"),
-        (["run.seed=7"], "say --seeds N for the first N"),
-        (["method=gigpo"], "the policy is trained"),
-        (["rollout.group_size=3"], "every task is played once a seed"),
+        (["evaluate.episodes=4"], "does not affect an evaluation; use --episodes N"),
+        (["run.seed=7"], "use --seeds N for the first N"),
+        (["method=gigpo"], "the policy is already trained"),
+        (["rollout.group_size=3"], "plays every task once per seed"),
     ],
 )
 def test_a_wrong_evaluation_is_one_line(finished, capsys, arguments, expected):
@@ -317,10 +378,12 @@ def test_help_shows_an_example_first(capsys):
 
 
 def test_check_env_reports_and_says_by_its_exit_code(here, capsys):
-    assert main(["check-env", "doors:Door"]) == 0
+    assert main(["check-env", "doors:Doors"]) == 0
     out = capsys.readouterr().out
-    assert "doors:Door: sound" in out
+    assert "doors:Doors: sound" in out
     assert "no words()" not in out
+    assert main(["check-env", "doors:Door"]) == 0
+    assert "warning: tasks 0, 33333, 66666 gave the same answers" in capsys.readouterr().out
     assert main(["check-env", "doors:Speechless"]) == 0
     assert "note: no words(), so that model.name='tiny' cannot play it" in capsys.readouterr().out
     assert main(["check-env", "doors:Random"]) == 2
@@ -334,7 +397,7 @@ def test_an_interrupt_is_no_traceback(here, capsys, monkeypatch):
     monkeypatch.setattr(loop, "train", interrupted)
     assert main(["train", "tiny.toml"]) == 130
     err = capsys.readouterr().err
-    assert err.endswith("turnwise: interrupted; nothing had been written, the same command begins again\n")
+    assert err.endswith("turnwise: interrupted; no checkpoint was saved; run the same command to start again\n")
     assert "Traceback" not in err
 
 
@@ -344,7 +407,7 @@ def test_an_interrupted_run_says_where_it_goes_on(finished, capsys, monkeypatch)
 
     monkeypatch.setattr(loop, "train", interrupted)
     assert main(["train", "--resume", str(finished), "run.steps=4"]) == 130
-    said = f"turnwise: interrupted; `turnwise train --resume {finished}` goes on after step 2, its last checkpoint\n"
+    said = f"turnwise: interrupted; resume from the checkpoint of step 2 with `turnwise train --resume {finished}`\n"
     assert capsys.readouterr().err.endswith(said)
 
 
@@ -382,11 +445,15 @@ def test_the_installed_command_runs(here):
     command = Path(sys.executable).with_name("turnwise")
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     result = subprocess.run(
-        [str(command) if command.exists() else "turnwise", "check-env", "doors:Door"],
-        cwd=here, capture_output=True, text=True, check=False, env=environment,
-    )  # fmt: skip
+        [str(command) if command.exists() else "turnwise", "check-env", "doors:Doors"],
+        cwd=here,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
     assert (result.returncode, result.stderr) == (0, "")
-    assert "doors:Door: sound" in result.stdout
+    assert "doors:Doors: sound" in result.stdout
 
 
 def test_a_path_that_cannot_be_written_is_one_line(tmp_path, capsys, monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 
 from turnwise.config import Config, load_config, override_config, parse_config
 from turnwise.errors import ConfigError
-from turnwise.train.credit import make_credit
+from turnwise.train.credit import make_transform
 
 RECIPES = sorted(Path(__file__).parents[1].glob("recipes/*.toml"))
 
@@ -87,8 +87,8 @@ def test_bare_words_are_texts(override, value):
         ("method.discount=0.5", r"method 'grpo' has no option 'discount'"),
         ("method.temperature=hot", r"method option aem.temperature='hot': expected float"),
         ("method.temperature=true", r"method option aem.temperature=True: expected float"),
-        ("run.steps", "override 'run.steps' is not of the form section.key=value"),
-        ("=3", "is not of the form section.key=value"),
+        ("run.steps", "override 'run.steps' does not have the form section.key=value"),
+        ("=3", "does not have the form section.key=value"),
         (".=3", "unknown key"),
     ],
 )
@@ -102,11 +102,11 @@ def test_what_is_wrong_is_one_clear_line(recipe, override, where):
 @pytest.mark.parametrize(
     ("text", "where"),
     [
-        ("run = ", "mine.toml is no valid TOML: "),
+        ("run = ", "mine.toml is not valid TOML: "),
         ("run = 3", "run: .*, got 3"),
         ("steps = 3", r"unknown key 'steps'"),
         ("[run]\nstep = 3", r"unknown key 'run.step'. Did you mean 'steps'\?"),
-        ("\xff", "no valid TOML"),
+        ("\xff", "not valid TOML"),
     ],
 )
 def test_a_wrong_recipe_is_one_clear_line(recipe, text, where):
@@ -129,26 +129,51 @@ def test_a_missing_recipe_names_one_that_is_there(recipe):
 
 def test_a_run_in_place_of_a_recipe_is_told_how_to_go_on(tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ConfigError, match=r"is a run, not a recipe; `turnwise train --resume .*` goes on with it"):
+    with pytest.raises(ConfigError, match=r"is a run, not a recipe; resume it with `turnwise train --resume .*`"):
         load_config(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("overrides", "name"),
     [
-        ([], "aem(grpo(convention='turnwise'), temperature=1.0, scope='group', min_range=0.1, shuffle=False, seed=0, keep='all')"),
+        (
+            [],
+            "aem(grpo(convention='turnwise'), temperature=1.0, scope='group', min_range=0.1, shuffle=False, seed=0, "
+            "keep='all')",
+        ),
         (["aem=false"], "grpo(convention='turnwise')"),
-        (["aem=false", "method=gigpo"], "gigpo(discount=0.95, weight=1.0, scale=True, convention='turnwise')"),
-        (["aem=false", "method=gigpo", "method.discount=0.5"], "gigpo(discount=0.5, weight=1.0, scale=True, convention='turnwise')"),
+        (
+            ["aem=false", "method=gigpo"],
+            "gigpo(discount=0.95, weight=1.0, scale=True, similarity=None, convention='turnwise')",
+        ),
+        (
+            ["aem=false", "method=gigpo", "method.discount=0.5"],
+            "gigpo(discount=0.5, weight=1.0, scale=True, similarity=None, convention='turnwise')",
+        ),
         (["aem=false", "method.name=rloo"], "rloo(convention='turnwise')"),
-        (["method.temperature=0.5"], "aem(grpo(convention='turnwise'), temperature=0.5, scope='group', min_range=0.1, shuffle=False, seed=0, keep='all')"),
-        (["method=rloo", "method.scope=batch"], "aem(rloo(convention='turnwise'), temperature=1.0, scope='batch', min_range=0.1, shuffle=False, seed=0, keep='all')"),
-        (["method=aem", "aem=false"], "aem(temperature=1.0, scope='group', min_range=0.1, shuffle=False, seed=0, keep='all')"),
-        (["method=reinforce", "method.temperature=2.0"], "aem(reinforce(discount=1.0), temperature=2.0, scope='group', min_range=0.1, shuffle=False, seed=0, keep='all')"),
+        (
+            ["method.temperature=0.5"],
+            "aem(grpo(convention='turnwise'), temperature=0.5, scope='group', min_range=0.1, shuffle=False, seed=0, "
+            "keep='all')",
+        ),
+        (
+            ["method=rloo", "method.scope=batch"],
+            "aem(rloo(convention='turnwise'), temperature=1.0, scope='batch', min_range=0.1, shuffle=False, seed=0, "
+            "keep='all')",
+        ),
+        (
+            ["method=aem", "aem=false"],
+            "aem(temperature=1.0, scope='group', min_range=0.1, shuffle=False, seed=0, keep='all')",
+        ),
+        (
+            ["method=reinforce", "method.temperature=2.0"],
+            "aem(reinforce(discount=1.0), temperature=2.0, scope='group', min_range=0.1, shuffle=False, seed=0, "
+            "keep='all')",
+        ),
     ],
-)  # fmt: skip
+)
 def test_overrides_of_the_method_do_what_they_say(recipe, overrides, name):
-    assert make_credit(load_config(recipe, overrides)).name == f"chain({name}, add_penalty(weight=1.0))"
+    assert make_transform(load_config(recipe, overrides).method).name == f"chain({name}, add_penalty(weight=1.0))"
 
 
 def test_an_option_of_aem_without_aem_is_said_so(recipe):
@@ -176,6 +201,18 @@ def test_every_key_is_documented():
     for name, section in Config.model_fields.items():
         fields = getattr(section.annotation, "model_fields", {})
         for key, field in fields.items():
-            plain = key in ("hidden_size", "num_layers", "num_heads", "max_context", "tie_embeddings", "temperature",
-                            "top_p", "learning_rate", "weight_decay", "max_grad_norm", "clip_low", "clip_high")  # fmt: skip
+            plain = key in (
+                "hidden_size",
+                "num_layers",
+                "num_heads",
+                "max_context",
+                "tie_embeddings",
+                "temperature",
+                "top_p",
+                "learning_rate",
+                "weight_decay",
+                "max_grad_norm",
+                "clip_low",
+                "clip_high",
+            )
             assert field.description or plain or name == "method", f"{name}.{key}"

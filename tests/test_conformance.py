@@ -106,6 +106,12 @@ def test_every_declared_need_is_truly_needed(name, column):
         advantage(EVERYTHING[name], batch)
 
 
+def test_a_formula_that_was_not_read_in_its_source_is_not_called_exact():
+    """AEM and HCAPO: notes and transcriptions agree. TP-GRPO: the code was read, the paper's text was not."""
+    labels = {name: tw.card_of(tw.METHODS[name]).confidence for name in ("aem", "hcapo", "tp_grpo")}
+    assert labels == dict.fromkeys(labels, "near-exact")
+
+
 @pytest.mark.parametrize("name", sorted(tw.METHODS))
 def test_a_published_method_says_what_it_is(name):
     method, constructor = tw.trial(tw.METHODS[name]), tw.METHODS[name]

@@ -1,7 +1,7 @@
-"""The documentation runs: every Python block of a page, in order, and what a comment behind a print promises is printed.
+"""The documentation runs: every Python block of a page, in order, and a print prints what the comment after it says.
 
-A block with a name behind ```python is a file, which the blocks after it can import. Blocks of bash run with nothing but a `turnwise` that
-writes down how it is called: each call must be one that the command line understands, and each recipe and study one that loads.
+A block with a name after ```python is a file, which later blocks can import. Blocks of bash run with a `turnwise` that
+only records its arguments: the command line must understand each call, and each recipe and study must load.
 """
 
 import contextlib
@@ -30,6 +30,7 @@ SHELL = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
 @pytest.mark.parametrize("page", [p for p in PAGES if BLOCK.search(p.read_text())], ids=lambda page: page.name)
 def test_the_code_of_a_page_runs_and_prints_what_it_says(page: Path, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)  # where a page may leave its figures
+    monkeypatch.syspath_prepend(tmp_path)
     namespace: dict[str, object] = {}
     for name, block in BLOCK.findall(page.read_text()):
         if name:
@@ -86,3 +87,24 @@ def test_the_commands_of_a_page_are_understood(page: Path, tmp_path, monkeypatch
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}, which does not exist"
+
+
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_readme_fits_its_screen_and_names_runs_that_exist() -> None:
+    """Each command names a run that an earlier one makes, `make train` first."""
+    assert len(README.splitlines()) < 120
+    made = {load_config(ROOT / "recipes/household-tiny-aem.toml").run_folder.as_posix()}
+    for command in SHELL.findall(README)[1].splitlines():
+        named = set(re.findall(r"runs/[\w-]+", command))
+        assert named <= made, f"no command before makes what this one names: {command}"
+        made |= {f"runs/{name}" for name in re.findall(r"run\.name=([\w-]+)", command)}
+
+
+def test_the_main_path_of_the_readme_is_there_in_reading_order() -> None:
+    files = re.findall(r"^\| `(src/turnwise/[\w/]+\.py)` \|", README, re.MULTILINE)
+    assert len(files) == len(set(files)) == 20
+    assert all((ROOT / file).exists() for file in files)
+    assert files[0].endswith("commands/train.py")
+    assert files[-1].endswith("objective/losses.py")

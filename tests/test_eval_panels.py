@@ -7,7 +7,7 @@ import pytest
 
 from tests.toys import Colors, small_config
 from turnwise.cli import main
-from turnwise.environments.panels import PANELS, Panel, task_digest
+from turnwise.evaluation.panels import PANELS, Panel, task_digest
 from turnwise.train import loop
 
 NAMES = [str(1_000_000 + index * 100_000 // 6) for index in range(6)]
@@ -24,8 +24,15 @@ def run(tmp_path_factory) -> Path:
 @pytest.fixture
 def toy(monkeypatch) -> Panel:
     """A panel of one-turn games."""
-    panel = Panel(environment="tests.toys:Colors", split="valid", episodes=6, max_steps=50, options={"turns": 1}, seeds=(3, 5),
-                  digest=task_digest(NAMES))  # fmt: skip
+    panel = Panel(
+        environment="tests.toys:Colors",
+        split="valid",
+        episodes=6,
+        max_steps=50,
+        options={"turns": 1},
+        seeds=(3, 5),
+        digest=task_digest(NAMES),
+    )
     monkeypatch.setitem(PANELS, "toy-6", panel)
     return panel
 
@@ -85,10 +92,10 @@ def test_without_a_panel_the_result_is_the_runs_own(run, capsys):
     ("arguments", "expected"),
     [
         (["--panel", "toy-7"], "no panel 'toy-7'. Did you mean 'toy-6'?"),
-        (["--panel", "toy-6", "--split", "test"], "--panel toy-6 fixes what --split would change"),
-        (["--panel", "toy-6", "--episodes", "9"], "--panel toy-6 fixes what --episodes would change"),
-        (["--panel", "toy-6", "--seeds", "1"], "--panel toy-6 fixes what --seeds would change"),
-        (["--panel", "toy-6", "--environment", "alfworld"], "--panel toy-6 fixes what --environment would change"),
+        (["--panel", "toy-6", "--split", "test"], "--panel toy-6 fixes what --split sets"),
+        (["--panel", "toy-6", "--episodes", "9"], "--panel toy-6 fixes what --episodes sets"),
+        (["--panel", "toy-6", "--seeds", "1"], "--panel toy-6 fixes what --seeds sets"),
+        (["--panel", "toy-6", "--environment", "alfworld"], "--panel toy-6 fixes what --environment sets"),
         (["--panel", "toy-6", "environment.options.turns=2"], "the panel 'toy-6' fixes environment.options.turns"),
     ],
 )

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from turnwise.errors import ConfigError
-from turnwise.losses import entropy_loss, kl_loss, policy_loss, span_log_ratio, token_weights
+from turnwise.objective.losses import policy_loss, span_log_ratio, token_weights
+from turnwise.objective.regularizers import entropy_loss, kl_loss
 from turnwise.segments import Segments
 
 # ratio, advantage, -min(ratio * A, clip(ratio, 0.8, 1.3) * A), does the clip bind
@@ -82,7 +83,8 @@ def test_dual_clip_bounds_the_ratio_of_bad_tokens_whatever_the_clip():
     old, advantage = tokens(-1, -1, -1), tokens(-2, -2, 2)
     logprob = (old + tokens(2, 5, 5).log()).requires_grad_()
     for clip, slopes in [("none", [4, 0, -10]), ("cispo", [4, 6, -8])]:
-        result = policy_loss(logprob, old, advantage, tokens(1, 1, 1), clip=clip, clip_high=3.0, dual_clip=3.0)  # pyright: ignore
+        widths = {"clip_high": 3.0, "dual_clip": 3.0}
+        result = policy_loss(logprob, old, advantage, tokens(1, 1, 1), clip=clip, **widths)  # pyright: ignore
         assert gradient_of(result.loss, logprob) == pytest.approx(slopes)
 
 
@@ -130,7 +132,7 @@ def test_clip_widths_can_differ_between_tokens():
 
 def test_an_unknown_clip_is_an_error_with_a_suggestion():
     with pytest.raises(ConfigError, match=r"clip='pop' is unknown. Did you mean 'ppo'\?"):
-        policy_loss(tokens(0.0), tokens(0.0), tokens(0.0), tokens(0.0), clip="pop")  # pyright: ignore[reportArgumentType]
+        policy_loss(tokens(0.0), tokens(0.0), tokens(0.0), tokens(0.0), clip="pop")  # pyright: ignore
 
 
 LOG_RATIO = tokens(0.1, -0.3, 0.5, 0.2, -0.4, 0.7)  # one turn of three tokens, then turns of one and of two

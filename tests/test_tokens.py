@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from tests.toys import color_policy, output_layer, trajectory
 from turnwise.errors import BatchError
+from turnwise.objective.tokens import Sequences, chunked_logprobs, generated_logprobs, score
 from turnwise.segments import Segments
-from turnwise.tokens import Sequences, chunked_logprobs, generated_logprobs, score
 
 EXACT = 1e-6  # float32 log-probabilities of size 1 to 10: the same sums in another order
 
@@ -144,5 +144,5 @@ def test_diverged_weights_are_named_and_not_trained_on():
     policy = color_policy()
     with torch.no_grad():
         output_layer(policy).weight.fill_(torch.nan)
-    with pytest.raises(BatchError, match=r"20 of 20 sampled tokens no finite .* lower update.learning_rate"):
+    with pytest.raises(BatchError, match=r"20 of 20 sampled tokens is not finite: .* lower update.learning_rate"):
         score(policy.model, some_sequences())

@@ -103,7 +103,7 @@ def test_a_chain_joins_needs_once_and_in_order():
     [
         (lambda: tw.chain(), r"chain\(\) needs at least one transform"),
         (lambda: tw.mix(), "0 transforms and 0 weights"),
-        (lambda: tw.mix(double(), weights=(1, 2)), "1 transforms and 2 weights; give one weight a transform"),
+        (lambda: tw.mix(double(), weights=(1, 2)), "1 transforms and 2 weights; give one weight per transform"),
     ],
 )
 def test_an_empty_or_uneven_composition_is_refused(compose, complaint):

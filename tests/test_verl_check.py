@@ -5,19 +5,32 @@ import importlib.util
 import pytest
 
 from turnwise.cli import main
-from turnwise.verl_check import verdict
+from turnwise.integrations.verl_check import verdict
 
 THERE = {
-    "entry point": True, "estimators": ["turnwise", "turnwise_grpo"], "trainers": ["turnwise_sync"], "loops": ["turnwise"],
-}  # fmt: skip
+    "entry point": True,
+    "estimators": ["turnwise", "turnwise_grpo"],
+    "trainers": ["turnwise_sync"],
+    "loops": ["turnwise"],
+}
 NOTHING = {"estimators": [], "trainers": [], "loops": []}
 CASES = {
     "all there": ({}, {}, True, "2 estimators, trainers turnwise_sync, agent loop turnwise"),
-    "estimators alone": ({"trainers": [], "loops": []}, {}, False, "no trainers and no loops of turnwise: its import failed"),
+    "estimators alone": (
+        {"trainers": [], "loops": []},
+        {},
+        False,
+        "no trainers and no loops of turnwise: its import failed",
+    ),
     "not installed": (NOTHING | {"entry point": False}, {}, False, "not installed there"),
-    "switched off": (NOTHING, {"VERL_USE_EXTERNAL_PLUGINS": "none"}, False, "VERL_USE_EXTERNAL_PLUGINS=none leaves it out"),
-    "verl broken": ({"error": "ImportError: a\nb"}, {}, False, "verl does not import: ImportError: a b"),
-}  # fmt: skip
+    "switched off": (
+        NOTHING,
+        {"VERL_USE_EXTERNAL_PLUGINS": "none"},
+        False,
+        "VERL_USE_EXTERNAL_PLUGINS=none excludes it",
+    ),
+    "verl broken": ({"error": "ImportError: a\nb"}, {}, False, "verl cannot be imported: ImportError: a b"),
+}
 
 
 @pytest.mark.parametrize(("changes", "environment", "fine", "text"), CASES.values(), ids=CASES)

@@ -1,4 +1,4 @@
-"""Toy worlds, tiny policies, a scripted engine and small configurations for the tests of the trainer."""
+"""Toy environments, tiny policies, a scripted engine and small configurations for the tests of the trainer."""
 
 import asyncio
 from collections import Counter
@@ -8,18 +8,19 @@ from typing import Any
 
 import torch
 
-from turnwise.config import Config, ModelConfig, parse_config
+from turnwise.config import Config, parse_config
 from turnwise.environments.base import Step
-from turnwise.policy import Policy
+from turnwise.models.policy import Policy
+from turnwise.models.settings import ModelConfig
+from turnwise.models.tiny import tiny_policy
 from turnwise.rollout.engine import Generation, Sampling
-from turnwise.rollout.record import Trajectory, Turn
-from turnwise.tiny import tiny_policy
+from turnwise.rollout.trajectory import Trajectory, Turn
 
 COLORS = ("red", "green", "blue", "pink")
 
 
 class Colors:
-    """A world of `turns` turns: each names a color, and pays 1 for a response that starts with it."""
+    """An environment of `turns` turns: each names a color, and pays 1 for a response that starts with it."""
 
     def __init__(self, seed: int, *, turns: int = 1):
         self.seed, self.turns, self.played, self.won = seed, turns, 0, 0
@@ -97,6 +98,7 @@ def small_config(folder: Path, **sections: Any) -> Config:
         "rollout": {"groups": 3, "group_size": 4, "max_new_tokens": 3},
         "evaluate": {"episodes": 8, "final_episodes": 8},
         "update": {"learning_rate": 0.01, "warmup_steps": 0},
+        "aem": True,
     }
     for name, section in sections.items():
         data[name] = {**data[name], **section} if isinstance(section, dict) and name in data else section
@@ -140,10 +142,10 @@ def trajectory(group: int, *turns: tuple[list[int], list[int]], vocabulary: int 
 
 
 class Levels(Colors):
-    """A world of one turn and tunable difficulty: task `n` is of the kind `levels[n % len(levels)]`.
+    """An environment of one turn and tunable difficulty: task `n` is of the kind `levels[n % len(levels)]`.
 
-    "never" and "always" say how it ends, "red" is won by that word alone; the word "pink" breaks the world. The reward is shaped: it differs
-    between responses of different lengths, whatever the outcome.
+    "never" and "always" decide the outcome; "red" is won only by that word; the word "pink" breaks the environment. The
+    reward is shaped: it depends on the response's length, whatever the outcome.
     """
 
     def __init__(self, seed: int, *, levels: Sequence[str] = ("never", "red", "always")):

@@ -1,7 +1,7 @@
-"""Batch: groups > trajectories > responses > tokens, with one reward and named columns a response.
+"""Hold a batch: groups > trajectories > responses > tokens, with one reward and named columns per response.
 
-Responses are sorted: those of a trajectory are adjacent and in turn order, trajectories of a group are adjacent. Everything is
-checked once, when the batch is built; after that transforms can rely on it.
+Responses are sorted: those of a trajectory are adjacent and in turn order, trajectories of a group are adjacent.
+The constructor checks everything once, so that transforms can rely on it.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -20,15 +20,16 @@ Numbers = Sequence[float] | Sequence[int] | np.ndarray
 
 
 class Batch:
-    """The responses of some groups of trajectories. Immutable.
+    """Hold the responses of some groups of trajectories. Immutable.
 
     Attributes:
-        groups: Segments of trajectories, one a group (a prompt).
-        trajectories: Segments of responses, one a trajectory.
-        reward_R: `[responses]` float64, what the environment paid for each response.
-        columns: Name to `[responses]` array: float64 values, int64 codes for labels, or text. `turnwise.columns.COLUMNS` lists the
-            names that methods know, such as `entropy` and `state_key`; any other name is kept too.
-        tokens: Segments of generated tokens, one a response, or None.
+        groups: Segments of trajectories, one per group (prompt).
+        trajectories: Segments of responses, one per trajectory.
+        reward_R: `[responses]` float64 reward of each response.
+        columns: Name to `[responses]` array: float64 values, int64 codes for labels, or text.
+            `turnwise.columns.COLUMNS` lists the names that methods read, such as `entropy` and `state_key`. Other names
+            are allowed. A name that ends in `_T` holds `[tokens]` float64 values, such as `logprob_T`.
+        tokens: Segments of generated tokens, one per response, or None.
 
     Raises:
         BatchError: Lengths disagree, a segment is empty, or a value is not finite.
@@ -65,21 +66,24 @@ class Batch:
         columns: Mapping[str, Any] | None = None,
         num_tokens: Sequence[int] | np.ndarray | None = None,
     ) -> tuple["Batch", Int[np.ndarray, " R"]]:
-        """Build from one value per response, rows in any order as long as a trajectory's turns are in theirs.
+        """Build from one value per response. Rows may come in any order that keeps the turns of a trajectory in order.
 
         Args:
             group: `[rows]` prompt of each response; any hashable label, compared by equality ("1" and "01" differ).
-            trajectory: `[rows]` trajectory of each response; labels need to be unique within a group only.
+            trajectory: `[rows]` trajectory of each response; labels must be unique within a group only.
             reward: `[rows]` reward of each response.
-            columns: Name to `[rows]` values or labels.
-            num_tokens: `[rows]` number of generated tokens, if token segments are wanted.
+            columns: Name to `[rows]` values or labels; for a name that ends in `_T`, one list of token values per row.
+            num_tokens: `[rows]` number of generated tokens. Needed for token segments only; a token column implies it.
 
         Returns:
-            The batch, and `order`: `order[k]` is the caller's row of the batch's k-th response, so that
-            `out[order] = method(batch)` puts results back. Groups and trajectories appear in order of first appearance.
+            The batch, and `order`: `order[k]` is the caller's row of the batch's k-th response, so that `out[order] =
+            method(batch)` puts results back. Groups and trajectories keep their order of first appearance.
         """
         num_rows = len(reward)
-        given = {"group": group, "trajectory": trajectory, **(columns or {}), "num_tokens": num_tokens}
+        columns = columns or {}
+        if num_tokens is None and (by_token := next((name for name in columns if name.endswith("_T")), None)):
+            num_tokens = [len(values) for values in columns[by_token]]
+        given = {"group": group, "trajectory": trajectory, **columns, "num_tokens": num_tokens}
         for name, column in given.items():
             if column is not None and len(column) != num_rows:
                 raise BatchError(f"{name} has {len(column)} rows, reward has {num_rows}; they must agree")
@@ -87,7 +91,7 @@ class Batch:
             raise BatchError("a batch needs at least one response, got none")
         group_ids, trajectory_ids = encode_labels("group", group), encode_labels("trajectory", trajectory)
         _, first, inverse = np.unique(group_ids * num_rows + trajectory_ids, return_index=True, return_inverse=True)
-        first_row = first[inverse]  # in which the trajectory appears first: names and ranks it
+        first_row = first[inverse]  # first row of the trajectory: its name and rank
         order = np.lexsort((first_row, group_ids))  # stable, so turns stay in their order
         trajectories = Segments.from_sorted_ids(first_row[order])
         groups = Segments.from_sorted_ids(trajectories.first(group_ids[order]))
@@ -96,7 +100,7 @@ class Batch:
             groups,
             trajectories,
             sort(reward),
-            {name: sort(column) for name, column in (columns or {}).items()},
+            {name: _in_order(name, sort(column)) for name, column in columns.items()},
             None if num_tokens is None else Segments.from_lengths(sort(num_tokens)),
             _order=order,
         )
@@ -106,8 +110,8 @@ class Batch:
     def from_trajectories(cls, groups: Iterable[Iterable[Iterable[Mapping[str, Any]]]]) -> "Batch":
         """Build from nested sequences: `groups[g][n][t]` maps names to the values of one response.
 
-        Every response has a `reward`; `num_tokens`, when given, must be given for all, and so must every other name, which
-        becomes a column.
+        Every response has a `reward`. Every other name becomes a column, except `num_tokens`; all responses must have
+        the same names.
 
             >>> batch = Batch.from_trajectories([[[{"reward": 0.0}, {"reward": 1.0}], [{"reward": 0.0}]]])
             >>> batch.num_groups, batch.num_trajectories, batch.num_responses
@@ -145,39 +149,45 @@ class Batch:
         )
 
     def __repr__(self) -> str:
-        return (f"Batch({self.num_groups} groups, {self.num_trajectories} trajectories, {self.num_responses} responses, "
-                f"columns {sorted(self.columns)})")  # fmt: skip
+        return (
+            f"Batch({self.num_groups} groups, {self.num_trajectories} trajectories, {self.num_responses} responses, "
+            f"columns {sorted(self.columns)})"
+        )
 
     @property
     def num_groups(self) -> int:
-        """Number of groups (prompts)."""
+        """Return the number of groups (prompts)."""
         return len(self.groups)
 
     @property
     def num_trajectories(self) -> int:
-        """Number of trajectories."""
+        """Return the number of trajectories."""
         return len(self.trajectories)
 
     @property
     def num_responses(self) -> int:
-        """Number of responses."""
+        """Return the number of responses."""
         return self.trajectories.num_elements
 
     @cached_property
     def group_responses(self) -> Segments:
-        """Segments of responses, one a group."""
+        """Return the segments of responses, one per group."""
         return self.groups.of(self.trajectories)
 
     @property
     def turn_R(self) -> Int[np.ndarray, " R"]:
-        """Turn of each response within its trajectory, from 0."""
+        """Return the turn of each response within its trajectory, `[responses]`, from 0."""
         return self.trajectories.positions
 
     def column(self, name: str, *, needed_by: str) -> np.ndarray:
-        """Return a column; `turn` is always there, `length` wherever the batch has tokens.
+        """Return a column. `turn` always exists, `length` exists if the batch has tokens.
+
+        Args:
+            name: Name of the column.
+            needed_by: Name of the caller, for the error message.
 
         Raises:
-            BatchError: The batch has no such column; names who needed it and what there is.
+            BatchError: The batch has no such column.
         """
         if name == "turn":
             return self.turn_R
@@ -185,23 +195,27 @@ class Batch:
             return self.tokens.lengths.astype(np.float64)
         if name not in self.columns:
             hint = did_you_mean(name, self.columns) if self.columns else ""
-            raise BatchError(f"{needed_by} needs column {name!r}, which this batch does not have; it has "
-                             f"{sorted(self.columns)}.{hint}")  # fmt: skip
+            raise BatchError(
+                f"{needed_by} needs column {name!r}, which this batch does not have; it has "
+                f"{sorted(self.columns)}.{hint}"
+            )
         return self.columns[name]
 
     def place(self, row: int) -> str:
-        """Say where a response is, for error messages."""
+        """Describe the position of a response, for error messages."""
         trajectory = int(self.trajectories.ids[row])
         group = int(self.groups.ids[trajectory])
         return f"group {group}, trajectory {trajectory}, turn {int(self.turn_R[row])}"
 
     def check_credit(self, credit_R: np.ndarray, source: str) -> Float[np.ndarray, " R"]:
-        """Return `credit_R` if it has one finite value a response; the error names `source`."""
+        """Return `credit_R` if it has one finite value per response, else raise an error that names `source`."""
         if np.shape(credit_R) != (self.num_responses,):
             raise BatchError(f"{source} returned shape {np.shape(credit_R)}, expected ({self.num_responses},)")
         return self._finite(f"the credit that {source} returned", np.asarray(credit_R, dtype=np.float64))
 
     def _column(self, name: str, column: Any) -> np.ndarray:
+        if name.endswith("_T"):
+            return self._token_values(name, column)
         kind = COLUMNS[name].kind if name in COLUMNS else "label" if looks_like_label(column) else "value"
         return {"value": self._values, "label": self._labels, "text": self._texts}[kind](name, column)
 
@@ -221,6 +235,24 @@ class Batch:
         values.flags.writeable = False
         return values
 
+    def _token_values(self, name: str, column: Any) -> Float[np.ndarray, " T"]:
+        if self.tokens is None:
+            raise BatchError(f"{name} holds one value per token, but this batch has no tokens; give their segments")
+        values = np.array(column, dtype=np.float64)
+        if values.shape != (self.tokens.num_elements,):
+            raise BatchError(
+                f"{name} has shape {values.shape}, expected ({self.tokens.num_elements},): one value per token"
+            )
+        if not np.isfinite(values).all():
+            token = int(np.flatnonzero(~np.isfinite(values))[0])
+            response = int(self.tokens.ids[token])
+            raise BatchError(
+                f"{name}[{token}] is {values[token]} (token {int(self.tokens.positions[token])} of the response at "
+                f"{self.place(response)}), expected a finite number; drop or repair the trajectory"
+            )
+        values.flags.writeable = False
+        return values
+
     def _labels(self, name: str, column: Any) -> Int[np.ndarray, " R"]:
         codes = encode_labels(name, column, self._order)
         self._check_rows(name, codes)
@@ -229,30 +261,39 @@ class Batch:
 
     def _check_rows(self, name: str, column: np.ndarray) -> None:
         if column.shape != (self.num_responses,):
-            raise BatchError(f"{name} has shape {column.shape}, expected ({self.num_responses},): one value a response")
+            raise BatchError(
+                f"{name} has shape {column.shape}, expected ({self.num_responses},): one value per response"
+            )
 
     def _finite(self, name: str, values: np.ndarray) -> np.ndarray:
         if not np.isfinite(values).all():
             row = int(np.flatnonzero(~np.isfinite(values))[0])
-            raise BatchError(f"{name}[{_shown(row, self._order)}] is {values[row]} ({self.place(row)}); drop or repair the trajectory before "
-                             "credit assignment")  # fmt: skip
+            raise BatchError(
+                f"{name}[{_shown(row, self._order)}] is {values[row]} ({self.place(row)}), expected a finite number; "
+                "drop or repair the trajectory"
+            )
         return values
 
 
 def _shown(row: int, order: np.ndarray | None) -> int:
-    """Row as the caller counts it."""
+    """Convert a row of the batch to the caller's row."""
     return row if order is None else int(order[row])
 
 
 def looks_like_label(column: Any) -> bool:
-    """Whether a column of unknown name holds labels rather than numbers, by its first element."""
+    """Return whether a column of unknown name holds labels rather than numbers, judged by its first element."""
     first = next(iter(column), 0.0)
     return not isinstance(first, (Number, np.bool_, Sequence, np.ndarray)) or isinstance(first, (str, bytes))
 
 
+def _in_order(name: str, rows: Any) -> Any:
+    """Concatenate a column of token values; return any other column unchanged."""
+    return np.concatenate([np.asarray(row, dtype=np.float64) for row in rows]) if name.endswith("_T") else rows
+
+
 def _take(column: Any, order: np.ndarray) -> Any:
-    """Reorder rows by position, without letting NumPy turn a list of mixed labels into strings."""
-    if hasattr(column, "tolist"):  # arrays of other libraries too: a table's column would index by its own labels
+    """Reorder rows by position. Keeps lists of mixed labels, which NumPy would turn into strings."""
+    if hasattr(column, "tolist"):  # also for pandas, whose columns would index by their own labels
         return np.asarray(column)[order]
     return [column[row] for row in order.tolist()]
 
@@ -278,7 +319,7 @@ def encode_labels(
             "a tuple of strings"
         ) from None
     if any(label != label for label in codes):
-        raise BatchError(f"{name} holds nan, which equals nothing, not even itself; use another label")
+        raise BatchError(f"{name} holds nan, which is not equal to itself; use another label")
     return result
 
 

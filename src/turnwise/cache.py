@@ -1,4 +1,4 @@
-"""Where things are kept that can be made again."""
+"""Manage the cache folder, whose content can be made again."""
 
 import os
 import shutil
@@ -11,16 +11,20 @@ from turnwise.errors import RunError
 
 
 def cache_folder() -> Path:
-    """TURNWISE_CACHE, or turnwise in the user's cache folder."""
+    """Return the cache folder: TURNWISE_CACHE, or `turnwise` in the user's cache folder."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(os.environ.get("TURNWISE_CACHE") or Path(base) / "turnwise")
 
 
 def check_writable(folder: Path, *, mend: str = "") -> None:
-    """Make sure, before work is done, that its result can be written there; makes nothing yet.
+    """Check that a folder is writable, or can be created. Creates nothing.
+
+    Args:
+        folder: Folder to check; need not exist.
+        mend: End of the error message: what to do.
 
     Raises:
-        RunError: It cannot; ends with `mend`.
+        RunError: The folder is not writable.
     """
     there = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
     try:
@@ -32,10 +36,14 @@ def check_writable(folder: Path, *, mend: str = "") -> None:
 
 @contextmanager
 def held(folder: Path, otherwise: str) -> Iterator[None]:
-    """Have a folder to oneself until the end of the block, or of this process, however it ends.
+    """Lock a folder for this process until the `with` statement or the process ends.
+
+    Args:
+        folder: Folder to lock; created if missing.
+        otherwise: Start of the error message if another process holds the lock.
 
     Raises:
-        RunError: Another process has it; says `otherwise`.
+        RunError: Another process holds the lock.
     """
     from filelock import FileLock, Timeout
 
@@ -54,7 +62,10 @@ def held(folder: Path, otherwise: str) -> Iterator[None]:
 
 @contextmanager
 def made_aside(target: Path) -> Iterator[Path]:
-    """A folder to fill, which becomes `target` in one move; nothing is left of it when another process was first, or on an error."""
+    """Yield a temporary folder that becomes `target` in one move.
+
+    The folder is deleted if another process created `target` first, or on an error.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=target.parent))
     try:

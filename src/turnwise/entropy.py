@@ -1,20 +1,19 @@
-"""The theory behind AEM as code, exact on policies small enough to write down.
+"""Compute the theory behind AEM exactly on small policies.
 
-Three facts of arXiv 2605.00425, each a function here and a test in `tests/theory`:
+Three results of arXiv 2605.00425, each a function here and a test in `tests/theory`:
 
 1.  Response entropy is the expectation of surprisal, and also of the sum of token entropies (the chain rule):
         H_resp = E[S] = E[sum_j H(pi(. | prefix_j))],        S(response) = -log pi(response)
 2.  Reinforcing one sampled response with advantage A along the natural gradient (Fisher-Rao) moves it at the rate
         D = A * (S - H_resp)
-    so that rewarding a surprising response raises entropy, rewarding an expected one lowers it, and punishing does the
-    opposite. This assumes a small step and a fixed distribution of states.
-3.  exp(-temperature * h), normalised, is the solution of an entropy-regularised choice among responses.
+    Rewarding a surprising response raises entropy, rewarding an expected one lowers it; punishing does the opposite.
+    This assumes a small step and a fixed distribution of states.
+3.  exp(-temperature * h), normalised, solves an entropy-regularised choice among responses.
 
-Caution. The sum of token entropies is often used in place of the surprisal as the less noisy estimator of H_resp. It
-has the same mean, but its variance is not smaller in general. Counter-example: a first token with probabilities (0.1,
-0.9), the rare one ends the response, the common one is followed by one of 9 equally likely ends. Every response has
-probability 0.1, so S is constant (variance 0), while the sum of token entropies has variance 0.1 * 0.9 * log(9)^2 =
-0.4345.
+The sum of token entropies often replaces the surprisal as an estimator of H_resp. It has the same mean, but not always
+a smaller variance. Counterexample: the first token has probabilities (0.1, 0.9). The rare one ends the response; the
+common one is followed by one of 9 equally likely ends. Every response has probability 0.1, so S has variance 0, while
+the sum of token entropies has variance 0.1 * 0.9 * log(9)^2 = 0.4345.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,14 +27,14 @@ END = 0
 
 Response = tuple[int, ...]
 Probabilities = Float[np.ndarray, " Y"]
-"""Probability of every response a policy can give (`_Y`: the axis of whole responses)."""
+"""Probability of every possible response (`_Y`: the axis of whole responses)."""
 
 
 class TreePolicy:
-    """A policy over token sequences of variable length, written out in full.
+    """Tabular policy over token sequences of variable length.
 
-    A response is complete after `END`, or at a prefix without a distribution (the length limit). Responses of
-    probability 0 are left out.
+    A response ends after `END`, or at a prefix without a distribution (the length limit). Responses of probability 0
+    are left out.
 
         >>> policy = TreePolicy({(): [0.5, 0.5], (1,): [0.25, 0.75]})
         >>> policy.responses
@@ -44,7 +43,7 @@ class TreePolicy:
         array([0.5  , 0.125, 0.375])
 
     Args:
-        tokens: Prefix to the probabilities of the next token, `[tokens]`, summing to 1.
+        tokens: Maps each prefix to the probabilities of the next token, `[tokens]`, which sum to 1.
 
     Raises:
         ValueError: A distribution is negative or does not sum to 1, or a prefix cannot be reached.
@@ -63,7 +62,7 @@ class TreePolicy:
 
     @cached_property
     def responses(self) -> list[Response]:
-        """Every response of positive probability, depth first."""
+        """List every response of positive probability, depth first."""
         return list(self._walk(()))
 
     def _walk(self, prefix: Response) -> list[Response]:
@@ -74,16 +73,16 @@ class TreePolicy:
         ]
 
     def probability(self, prefix: Response) -> float:
-        """Probability that a response begins with `prefix`, the product of its tokens' probabilities."""
+        """Compute the probability that a response begins with `prefix`: the product of token probabilities."""
         return float(np.prod([self.tokens[prefix[:j]][token] for j, token in enumerate(prefix)]))
 
     @property
     def probability_Y(self) -> Probabilities:
-        """Probability of each response, in the order of `responses`; sums to 1."""
+        """Return the probability of each response, in the order of `responses`; sums to 1."""
         return np.array([self.probability(response) for response in self.responses])
 
     def token_entropies(self, response: Response) -> Float[np.ndarray, " L"]:
-        """Entropy in nats of each token's distribution along a response: what a trainer reads off the logits."""
+        """Compute the entropy of each token's distribution along a response (nats), as a trainer does from logits."""
         return np.array([_entropy(self.tokens[response[:j]]) for j in range(len(response))])
 
 
@@ -93,22 +92,22 @@ def _entropy(probability_V: np.ndarray) -> float:
 
 
 def surprisal(policy: TreePolicy, response: Response) -> float:
-    """`S = -log pi(response) = -sum_j log pi(y_j | y_<j)`, nats."""
+    """Compute the surprisal of a response (nats): `S = -log pi(response) = -sum_j log pi(y_j | y_<j)`."""
     return float(-np.log(policy.probability(response)))
 
 
 def mean_token_entropy(policy: TreePolicy, response: Response) -> float:
-    """`(1 / L) sum_j H(pi(. | y_<j))`, nats a token: the batch column `entropy`, AEM's proxy for surprisal."""
+    """Compute AEM's proxy for surprisal, column `entropy` (nats per token): `(1 / L) sum_j H(pi(. | y_<j))`."""
     return float(policy.token_entropies(response).mean())
 
 
 def response_entropy(policy: TreePolicy) -> float:
-    """`H_resp = E[S] = -sum_y pi(y) log pi(y)`, nats."""
+    """Compute the response entropy (nats): `H_resp = E[S] = -sum_y pi(y) log pi(y)`."""
     return _entropy(policy.probability_Y)
 
 
 def chain_rule_entropy(policy: TreePolicy) -> float:
-    """`sum over prefixes of pi(prefix) * H(pi(. | prefix))`: equals `response_entropy`."""
+    """Compute the response entropy by the chain rule: `sum over prefixes of pi(prefix) * H(pi(. | prefix))`."""
     return sum(
         policy.probability(prefix) * _entropy(probability_V)
         for prefix, probability_V in policy.tokens.items()
@@ -117,37 +116,36 @@ def chain_rule_entropy(policy: TreePolicy) -> float:
 
 
 def fisher_rao_velocity(probability_Y: Probabilities, sampled: int, advantage: float) -> Probabilities:
-    """Natural-gradient flow of `A log pi(sampled)`: `d pi_y / dt = A (1[y = sampled] - pi_y)`."""
+    """Compute the natural-gradient flow of `A log pi(sampled)`: `d pi_y / dt = A (1[y = sampled] - pi_y)`."""
     return advantage * (np.eye(len(probability_Y))[sampled] - probability_Y)
 
 
 def fisher_rao_drift(probability_Y: Probabilities, sampled: int, advantage: float) -> float:
-    """Rate of response entropy under `fisher_rao_velocity`: `D = A (S - H_resp)`.
+    """Compute the rate of response entropy under `fisher_rao_velocity`: `D = A (S - H_resp)`.
 
-    Its mean over sampled responses is the covariance `Cov(A, S)`, for an advantage of mean 0 and any other.
+    Its mean over sampled responses is the covariance `Cov(A, S)`, also for advantages whose mean is not 0.
     """
     return float(advantage * (-np.log(probability_Y[sampled]) - _entropy(probability_Y)))
 
 
 def logit_drift(probability_Y: Probabilities, sampled: int, advantage: float) -> float:
-    """Rate of entropy under the plain gradient of `A log pi(sampled)` in the logits of whole responses.
+    """Compute the rate of entropy under the plain gradient of `A log pi(sampled)` in the logits of whole responses.
 
-    `D = -A (pi_a (log pi_a + H) - sum_y pi_y^2 (log pi_y + H))`: another number than Fisher-Rao's, and for a response
-    that is a little likelier than the typical one another sign. PPO with Adam follows neither exactly.
+    `D = -A (pi_a (log pi_a + H) - sum_y pi_y^2 (log pi_y + H))`. It differs from the Fisher-Rao rate, also in sign for
+    a response slightly likelier than the typical one. PPO with Adam follows neither exactly.
     """
     relative_Y = np.log(probability_Y) + _entropy(probability_Y)
     return float(-advantage * (probability_Y[sampled] * relative_Y[sampled] - (probability_Y**2 * relative_Y).sum()))
 
 
 def entropy_regularized_weights(cost_Y: Probabilities, *, temperature: float) -> Probabilities:
-    """The weights `w` on the simplex that minimise `sum_y w_y cost_y + (1 / temperature) sum_y w_y log w_y`.
+    """Return the weights `w` on the simplex that minimise `sum_y w_y cost_y + (1 / temperature) sum_y w_y log w_y`.
 
-    Stationarity of the Lagrangian gives the exponential map,
-    `w_y = exp(-temperature * cost_y) / sum(exp(-temperature * cost))`. Times the number of responses it is AEM's
-    coefficient.
+    The solution is `w_y = exp(-temperature * cost_y) / sum(exp(-temperature * cost))`. Multiplied by the number of
+    responses, it is AEM's coefficient.
 
     Args:
-        cost_Y: Cost of each response, AEM's min-max normalised entropy.
+        cost_Y: `[responses]` cost, for AEM the min-max normalised entropy.
         temperature: lambda in the paper, positive.
     """
     weight_Y = np.exp(-temperature * (cost_Y - cost_Y.min()))

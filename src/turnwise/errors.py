@@ -1,17 +1,17 @@
-"""What can go wrong, and whose job it is to mend it.
+"""Define the errors that turnwise raises, and who should fix them.
 
     TurnwiseError
-    |-- ConfigError(ValueError)              a recipe, an override or an option is wrong: the user's to mend
-    |-- BatchError(ValueError)               a batch breaks an invariant, or lacks a column that a transform needs
-    |-- DataError(ValueError)                a file of games, rollouts or a model is missing or unreadable
-    |-- RunError(RuntimeError)               a run folder or checkpoint cannot be used as asked
-    |-- EnvironmentFault(RuntimeError)       a world broke: recorded in its trajectory, never the end of a run
-    |-- WorldFault(RuntimeError)             the answer of a world is lost, with the cause: recorded in its trajectory
-    |-- EngineFault(RuntimeError)            generation broke: recorded in its trajectory
-    |-- EngineLost(RuntimeError)             the engine stays away: ends the run, which can go on from its last checkpoint
-    `-- IntegrationError(RuntimeError)       another trainer has a version or a batch that the adapter cannot serve
+    |-- ConfigError(ValueError)         a recipe, an override or an option is wrong: the user should fix it
+    |-- BatchError(ValueError)          a batch breaks an invariant, or lacks a column that a transform needs
+    |-- DataError(ValueError)           a file of games, rollouts or a model is missing or unreadable
+    |-- RunError(RuntimeError)          a run folder or checkpoint cannot be used as requested
+    |-- EnvironmentFault(RuntimeError)  an environment failed: recorded in its trajectory; the run continues
+    |-- EngineFault(RuntimeError)       generation failed: recorded in its trajectory; the run continues
+    |-- EngineLost(RuntimeError)        the engine is unavailable: the run ends; resume it from its last checkpoint
+    `-- IntegrationError(RuntimeError)  the adapter does not support a version or a batch of another trainer
 
-Each text says what, where, got and expected, and what to do. The command line prints the text alone and exits with 2.
+Each message says what happened, where, expected and got, and what to do. The command line prints the message and exits
+with 2.
 """
 
 import difflib
@@ -35,34 +35,30 @@ class DataError(TurnwiseError, ValueError):
 
 
 class RunError(TurnwiseError, RuntimeError):
-    """A run folder or checkpoint cannot be used as asked."""
+    """A run folder or checkpoint cannot be used as requested."""
 
 
 class EnvironmentFault(TurnwiseError, RuntimeError):
-    """A world broke while an episode was played in it."""
-
-
-class WorldFault(TurnwiseError, RuntimeError):
-    """A trajectory's world raised, hung, died, or answered what cannot be used; says why."""
+    """The environment of a trajectory raised, hung, died, or returned an unusable answer."""
 
 
 class EngineFault(TurnwiseError, RuntimeError):
-    """Generation broke."""
+    """Generation failed."""
 
 
 class EngineLost(TurnwiseError, RuntimeError):
-    """The engine stays away: nothing can be generated until somebody brings it back."""
+    """The engine is unavailable: nothing can be generated until it is restarted."""
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, which torch says in several ways."""
+    """Return whether an error means out of memory, which torch reports in several ways."""
     text = str(error)
     typed = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     return typed or "out of memory" in text or "can't allocate memory" in text
 
 
 class IntegrationError(TurnwiseError, RuntimeError):
-    """Another trainer has a version or a batch that the adapter cannot serve."""
+    """The adapter does not support a version or a batch of another trainer."""
 
 
 def did_you_mean(name: str, options: Iterable[str]) -> str:

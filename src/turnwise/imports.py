@@ -1,4 +1,4 @@
-"""Code of users, by the name `module:attribute`."""
+"""Import users' code by the name `module:attribute`."""
 
 import importlib
 import sys
@@ -8,10 +8,10 @@ from turnwise.errors import ConfigError, TurnwiseError, did_you_mean
 
 
 def import_named(name: str) -> Any:
-    """Import what `module:attribute` names, from the working directory too.
+    """Import `module:attribute`, also from the working directory.
 
     Raises:
-        ConfigError: It cannot be imported, or has no such attribute.
+        ConfigError: The module cannot be imported, or has no such attribute.
     """
     module_name, _, attribute = name.partition(":")
     if "" not in sys.path:
@@ -20,7 +20,7 @@ def import_named(name: str) -> Any:
         module = importlib.import_module(module_name)
     except TurnwiseError:
         raise
-    except Exception as error:  # whatever the user's module raises is the user's to see
+    except Exception as error:  # the user's module can raise anything
         where = "; it must be in the working directory or on PYTHONPATH" * isinstance(error, ModuleNotFoundError)
         raise ConfigError(f"cannot import {module_name!r}: {type(error).__name__}: {error}{where}") from error
     if not hasattr(module, attribute):

@@ -1,8 +1,9 @@
-"""Partitions of a flat axis: which elements belong together, and their statistics.
+"""Partition a flat axis into parts, and compute statistics per part.
 
-A batch is ragged (groups hold different numbers of trajectories, those of responses, those of tokens). Nothing is padded: values
-lie in one flat array, and a partition says which stretch (`Segments`) or which labelled subset (`Labels`) belongs together. Every
-statistic returns one value a part; `broadcast` carries it back to the elements.
+A batch is ragged: groups differ in their number of trajectories, trajectories in responses, responses in tokens.
+Nothing is padded: values lie in one flat array. A partition says which contiguous elements (`Segments`) or which
+elements of equal label (`Labels`) form a part. Every statistic returns one value per part; `broadcast` copies it to
+the elements of the part.
 
     >>> turns = Segments.from_lengths([2, 3])
     >>> turns.sum(np.array([1.0, 2.0, 3.0, 4.0, 5.0]))
@@ -10,7 +11,7 @@ statistic returns one value a part; `broadcast` carries it back to the elements.
     >>> turns.broadcast(np.array([10.0, 20.0]))
     array([10., 10., 20., 20., 20.])
 
-Sums never go through differences of a cumulative sum: that loses digits.
+Sums never use differences of a cumulative sum, which lose precision.
 """
 
 from collections.abc import Sequence
@@ -34,10 +35,10 @@ def _readonly(array: np.ndarray) -> np.ndarray:
 
 
 class Partition:
-    """Elements in non-empty parts. Subclasses say how; the statistics are written once, here.
+    """Divide elements into non-empty parts. Subclasses define the parts; this class computes the statistics.
 
     Attributes:
-        ids: Part of each element, 0 .. num_parts - 1.
+        ids: `[elements]` index of each element's part, 0 .. num_parts - 1.
     """
 
     ids: Ids
@@ -51,7 +52,7 @@ class Partition:
 
     @cached_property
     def lengths(self) -> Int[np.ndarray, " parts"]:
-        """Number of elements of each part."""
+        """Count the elements of each part, `[parts]`."""
         return _readonly(np.bincount(self.ids, minlength=len(self)))
 
     def broadcast(self, values: np.ndarray) -> np.ndarray:
@@ -59,23 +60,23 @@ class Partition:
         return values[self.ids]
 
     def first(self, values: Elements) -> PartElements:
-        """Value of the first element of each part."""
+        """Return the value of the first element of each part."""
         result = np.empty(len(self), dtype=values.dtype)
         result[self.ids[::-1]] = values[::-1]  # the last write wins, so the first element stays
         return result
 
     def sum(self, values: Values) -> PartValues:
-        """Sum of each part."""
+        """Sum the values of each part."""
         return np.bincount(self.ids, weights=values, minlength=len(self))
 
     def mean(self, values: Values, *, count: Values | None = None) -> PartValues:
-        """Mean of each part; exactly the common value where a part is constant.
+        """Average the values of each part; exactly the common value where a part is constant.
 
-        The exactness matters: a group whose trajectories all earn 0.1 must centre to 0, not to 1e-17 that a later division by
-        `std + eps` would blow up.
+        A group whose trajectories all earn 0.1 must centre to 0, not to 1e-17, which dividing by `std + eps` would
+        amplify.
 
         Args:
-            values: `[elements]`.
+            values: `[elements]` values to average.
             count: `[elements]` how many times each element counts, positive; default once.
         """
         origin = self.first(values)
@@ -85,7 +86,7 @@ class Partition:
         return origin + self.sum(excess * count) / self.sum(count)
 
     def std(self, values: Values, *, ddof: int, count: Values | None = None) -> PartValues:
-        """Standard deviation of each part, divisor `number counted - ddof`; 0 where the divisor is not positive."""
+        """Compute the standard deviation of each part with divisor `count - ddof`; 0 where that is not positive."""
         square = (values - self.broadcast(self.mean(values, count=count))) ** 2
         divisor = (self.lengths if count is None else self.sum(count)) - ddof
         return np.sqrt(
@@ -94,22 +95,22 @@ class Partition:
         )
 
     def min(self, values: Values) -> PartValues:
-        """Minimum of each part."""
+        """Return the minimum of each part."""
         result = np.full(len(self), np.inf)
         np.minimum.at(result, self.ids, values)
         return result
 
     def max(self, values: Values) -> PartValues:
-        """Maximum of each part."""
+        """Return the maximum of each part."""
         return -self.min(-values)
 
 
 class Labels(Partition):
-    """Elements that carry the same label, wherever they lie."""
+    """Partition elements by equal label; the elements of a part need not be adjacent."""
 
     @classmethod
     def of(cls, *columns: np.ndarray) -> "Labels":
-        """Partition by equality in all of some columns.
+        """Partition elements by equality in all given columns.
 
         Args:
             columns: `[elements]` arrays, combined like the digits of a number.
@@ -125,27 +126,27 @@ class Labels(Partition):
 
     @classmethod
     def single(cls, num_elements: int) -> "Labels":
-        """All elements in one part."""
+        """Put all elements into one part."""
         return cls(_readonly(np.zeros(num_elements, dtype=np.int64)), 1)
 
 
 def _numbered(column: np.ndarray) -> Ids:
-    """Number the different values of a column 0, 1, ... in ascending order."""
+    """Number the distinct values of a column 0, 1, ... in ascending order."""
     if column.dtype.kind == "i" and column.min() >= 0 and (top := int(column.max())) <= 8 * len(column):
-        present = np.zeros(top + 1, dtype=bool)  # codes already: counting is faster than sorting, and takes less room
+        present = np.zeros(top + 1, dtype=bool)  # small integers: counting is faster than sorting and takes less memory
         present[column] = True
         return (np.cumsum(present) - 1)[column]
     return np.unique(column, return_inverse=True)[1].reshape(-1)
 
 
 class Segments(Partition):
-    """Contiguous stretches of a sorted axis, held as offsets.
+    """Partition a sorted axis into contiguous segments, stored as offsets.
 
     Attributes:
-        offsets: `[segments + 1]`, first element of each segment, then the number of elements.
+        offsets: `[segments + 1]` index of the first element of each segment, then the number of elements.
 
     Raises:
-        BatchError: An offset does not grow: segments may not be empty.
+        BatchError: The offsets do not increase; segments must not be empty.
     """
 
     def __init__(self, offsets: Sequence[int] | np.ndarray):
@@ -154,8 +155,8 @@ class Segments(Partition):
             raise BatchError(f"offsets must be a vector [0, ..., num_elements] of two or more, got {offsets!r}")
         empty = np.flatnonzero(np.diff(self.offsets) <= 0)
         if len(empty):
-            raise BatchError(f"segment {empty[0]} is empty (offsets {self.offsets[empty[0]]} to "
-                             f"{self.offsets[empty[0] + 1]}); leave it out")  # fmt: skip
+            start, end = self.offsets[empty[0] : empty[0] + 2]
+            raise BatchError(f"segment {empty[0]} is empty (offsets {start} to {end}); leave it out")
 
     @classmethod
     def from_lengths(cls, lengths: Sequence[int] | np.ndarray) -> "Segments":
@@ -164,7 +165,7 @@ class Segments(Partition):
 
     @classmethod
     def from_sorted_ids(cls, ids: np.ndarray) -> "Segments":
-        """Build from a label of each element, equal labels adjacent."""
+        """Build from one label per element; equal labels must be adjacent."""
         starts = np.flatnonzero(np.diff(ids)) + 1
         return cls(np.concatenate([[0], starts, [len(ids)]]))
 
@@ -176,26 +177,26 @@ class Segments(Partition):
 
     @property
     def num_elements(self) -> int:
-        """Length of the flat axis."""
+        """Return the length of the flat axis."""
         return int(self.offsets[-1])
 
     @cached_property
     def lengths(self) -> Int[np.ndarray, " parts"]:
-        """Number of elements of each segment."""
+        """Count the elements of each segment, `[segments]`."""
         return _readonly(np.diff(self.offsets))
 
     @cached_property
     def ids(self) -> Ids:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Segment of each element."""
+        """Return the index of each element's segment, `[elements]`."""
         return _readonly(np.repeat(np.arange(len(self)), self.lengths))
 
     @cached_property
     def positions(self) -> Ids:
-        """Index of each element within its segment, from 0."""
+        """Return the index of each element within its segment, `[elements]`, from 0."""
         return _readonly(np.arange(self.num_elements) - self.broadcast(self.offsets[:-1]))
 
     def of(self, inner: "Segments") -> "Segments":
-        """Segments of the inner elements: `groups.of(trajectories)` partitions the responses by group."""
+        """Partition the inner elements: `groups.of(trajectories)` partitions the responses by group."""
         return Segments(inner.offsets[self.offsets])
 
     def broadcast(self, values: np.ndarray) -> np.ndarray:
@@ -203,48 +204,48 @@ class Segments(Partition):
         return np.repeat(values, self.lengths)
 
     def first(self, values: Elements) -> PartElements:
-        """Value of the first element of each segment."""
+        """Return the value of the first element of each segment."""
         return values[self.offsets[:-1]]
 
     def last(self, values: Elements) -> PartElements:
-        """Value of the last element of each segment."""
+        """Return the value of the last element of each segment."""
         return values[self.offsets[1:] - 1]
 
     def sum(self, values: Values) -> PartValues:
-        """Sum of each segment."""
+        """Sum the values of each segment."""
         return np.add.reduceat(values, self.offsets[:-1])
 
     def min(self, values: Values) -> PartValues:
-        """Minimum of each segment."""
+        """Return the minimum of each segment."""
         return np.minimum.reduceat(values, self.offsets[:-1])
 
     def max(self, values: Values) -> PartValues:
-        """Maximum of each segment."""
+        """Return the maximum of each segment."""
         return np.maximum.reduceat(values, self.offsets[:-1])
 
     def following(self, values: Values, *, end: float | PartValues = 0.0) -> Values:
-        """Value of the next element of the segment; `end` after the last one, one for all or one a segment."""
+        """Return the value of the next element of the segment; `end` (scalar or per segment) after the last one."""
         result = np.empty_like(values)
         result[:-1] = values[1:]
         result[self.offsets[1:] - 1] = end
         return result
 
     def preceding(self, values: Values, *, start: float | PartValues = 0.0) -> Values:
-        """Value of the element before in the segment; `start` before the first one, one for all or one a segment."""
+        """Return the value of the previous element of the segment; `start` (scalar or per segment) before the first."""
         result = np.empty_like(values)
         result[1:] = values[:-1]
         result[self.offsets[:-1]] = start
         return result
 
     def suffix_sum(self, values: Values, *, discount: float | Values = 1.0) -> Values:
-        """Discounted sum from each element to the end of its segment.
+        """Compute the discounted sum from each element to the end of its segment.
 
-        `result[t] = values[t] + discount[t] * result[t + 1]`. The loop runs over positions from the end, each step
-        serving all segments that are long enough, so the cost is linear in the elements.
+        `result[t] = values[t] + discount[t] * result[t + 1]`. The loop runs over positions from the end. Each step
+        covers all segments that are long enough, so the cost is linear in the number of elements.
 
         Args:
-            values: `[elements]`.
-            discount: Factor on what follows an element: one for all, or one an element.
+            values: `[elements]` values to sum.
+            discount: Factor on what follows an element, scalar or `[elements]`.
         """
         result = np.array(values, dtype=np.float64)
         factor = np.broadcast_to(discount, result.shape)

@@ -1,13 +1,13 @@
-"""Tables as text: rows of cells, the heads first."""
+"""Format tables as text or Markdown."""
 
 from collections.abc import Sequence
 
 Table = Sequence[Sequence[str]]
-"""Lines of cells, the header first."""
+"""Rows of cells; the first row is the header."""
 
 
 def as_text(table: Table) -> str:
-    """Columns aligned by spaces."""
+    """Format a table as text with aligned columns."""
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]) - 1)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, [*widths, 0], strict=True)).rstrip() for row in table
@@ -15,6 +15,6 @@ def as_text(table: Table) -> str:
 
 
 def as_markdown(table: Table) -> str:
-    """A Markdown table."""
+    """Format a table as Markdown."""
     header, *body = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in table]
     return "\n".join([header, "|-" * len(table[0]) + "|", *body])

@@ -1,25 +1,28 @@
-"""Transforms: small steps that turn rewards into advantages, and how to compose them.
+"""Compose transforms: small steps that turn rewards into advantages.
 
-A `Transform` maps the credit of every response to a new one, given the batch. It starts as the reward and ends as the advantage:
+A `Transform` maps the credit of every response to a new credit. Credit starts as the reward and ends as the advantage:
 
     method = chain(outcome_return(), center_by_group(), scale_by_group_std(), modulate_by_entropy())
     advantage_R = method(batch)
 
-A transform with state (a running baseline, say) takes and returns it: `credit_R, state = method.update(credit_R, state, batch)`.
-State is a plain value, so that a checkpoint can hold it.
+A transform with state, such as a running baseline, takes and returns it:
+`credit_R, state = method.update(credit_R, state, batch)`. State is plain data, so that a checkpoint can hold it.
+`method.trace(batch)` also returns the effect of each block.
 """
 
 import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Concatenate, Literal, ParamSpec
+from typing import Any, Concatenate, ParamSpec
 
 import numpy as np
 from jaxtyping import Float
 
 from turnwise.batch import Batch
+from turnwise.card import Card, Confidence, Gradient, Stage
 from turnwise.errors import ConfigError
+from turnwise.trace import Trace, Traced, is_traced, report, report_mix, tracing
 
 Credit = Float[np.ndarray, " R"]
 State = Any
@@ -27,64 +30,14 @@ Update = Callable[[Credit, State, Batch], tuple[Credit, State]]
 P = ParamSpec("P")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Gradient:
-    """What a method does to the expected policy gradient, declared by the method and checked exactly in `tests/oracle`.
-
-    Attributes:
-        kind: "unbiased": equal to the gradient of the expected return. "scaled": equal up to `factor`. "biased": not parallel.
-        factor: For "scaled": the factor as a function of the group size.
-        reason: For "biased": why. For "unbiased": on which condition, if any ("with exact values").
-        formula: For "scaled": the factor in words.
-    """
-
-    kind: Literal["unbiased", "scaled", "biased"]
-    factor: Callable[[int], float] | None = None
-    formula: str = ""
-    reason: str = ""
-
-    def __str__(self) -> str:
-        return {
-            "unbiased": f"unbiased {self.reason}".rstrip(),
-            "scaled": f"scaled by {self.formula}",
-            "biased": f"biased: {self.reason}",
-        }[self.kind]
-
-
-Stage = Literal["baseline", "modulation", "shaping"]
-"""Where a method acts: on what a return is compared with, on how much an advantage counts, or on the rewards themselves."""
-
-Confidence = Literal["exact", "near-exact", "reconstructed", "ours"]
-"""How surely the formula is known: read in the paper or its code; all but details; from secondary notes that agree; our own."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Card:
-    """What is known of a published method without building it.
-
-    Attributes:
-        title: Title of the paper.
-        arxiv: Its arXiv number.
-        stage: Where it acts.
-        confidence: How surely its formula is known.
-        trial: Values for the options that nobody published a value of, for listings and tests only.
-    """
-
-    title: str
-    arxiv: str = ""
-    stage: Stage = "baseline"
-    confidence: Confidence = "exact"
-    trial: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-
 @dataclasses.dataclass(frozen=True)
 class Transform:
     """One step from reward to advantage: `update(credit_R, state, batch) -> (credit_R, state)`.
 
     Attributes:
-        name: How it was made, such as "scale_by_group_std(eps=1e-06)"; errors name it.
-        update: The step itself. It returns new arrays and never changes its arguments.
-        init: Makes the first state; None for a stateless transform.
+        name: Constructor call, such as "scale_by_group_std(eps=1e-06)", for error messages.
+        update: Function that computes the step. It returns new arrays and never changes its arguments.
+        init: Function that makes the first state; None for a stateless transform.
         needs: Columns that the batch must have.
         across_groups: Whether the credit of a group depends on the other groups of its batch.
         gradient: Effect on the expected gradient, for published methods.
@@ -100,24 +53,43 @@ class Transform:
     card: Card | None = None
 
     def __call__(self, batch: Batch) -> Credit:
-        """Advantage of every response, `[responses]`, from the batch's reward.
+        """Compute the advantage of every response, `[responses]`, from the batch's rewards.
 
         Raises:
             BatchError: The batch lacks a column, or a step returned a wrong shape or a value that is not finite.
-            ConfigError: The transform has state, which a plain call would lose.
+            ConfigError: The transform has state, which this call would lose.
         """
         if self.init is not None:
-            raise ConfigError(f"{self.name} keeps state; call method.update(batch.reward_R, state, batch) with "
-                              "state = method.init(), and keep the state it returns")  # fmt: skip
+            raise ConfigError(
+                f"{self.name} keeps state; call method.update(batch.reward_R, state, batch) with "
+                "state = method.init(), and keep the state it returns"
+            )
         credit_R, _ = self.update(batch.reward_R, None, batch)
         return batch.check_credit(credit_R, self.name)
+
+    def trace(self, batch: Batch, state: State = None) -> tuple[Trace, State]:
+        """Compute advantages and the effect of each traced block.
+
+        Args:
+            batch: Responses to assign credit to.
+            state: State returned by the previous call; None for the first call.
+
+        Returns:
+            The trace (advantages, base advantage, and coefficient and result of each traced block), and the state for
+            the next call.
+        """
+        if state is None and self.init is not None:
+            state = self.init()
+        with tracing() as blocks:
+            credit_R, state = self.update(batch.reward_R, state, batch)
+        return Trace(batch.check_credit(credit_R, self.name), tuple(blocks)), state
 
     def __repr__(self) -> str:
         return self.name
 
 
 _FACTORS = {"discount", "decay"}
-"""Options that mean a factor a turn wherever they occur."""
+"""Options that are a factor per turn in every block."""
 
 
 def block(
@@ -125,16 +97,22 @@ def block(
     needs: Sequence[str] | Callable[[Mapping[str, Any]], Sequence[str]] = (),
     needs_option: str | None = None,
     across_groups: Callable[[Mapping[str, Any]], bool] = lambda options: options.get("scope") == "batch",
+    coefficient: bool = False,
+    traced: bool = False,
 ) -> Callable[[Callable[Concatenate[Credit, Batch, P], Credit]], Callable[P, Transform]]:
     """Turn `f(credit_R, batch, *, options) -> credit_R` into a constructor `f(*, options) -> Transform`.
 
     Args:
-        needs: Columns that the block always needs, or what says from the options which.
-        needs_option: The option whose value names further needed columns, unless it is None or "turn".
-        across_groups: Says from the options whether a group's credit depends on other groups; default: with `scope="batch"`.
+        needs: Columns that the block needs, or a function that returns them from the options.
+        needs_option: Option whose value names further columns that the block needs, unless it is None or "turn".
+        across_groups: Function that returns from the options whether a group's credit depends on other groups. Default:
+            it does with `scope="batch"`.
+        coefficient: Whether the function returns a coefficient. The block then multiplies the credit by it and reports
+            both to the trace.
+        traced: Whether to report the credit before and after the block to the trace, for blocks that add or mask.
 
     Returns:
-        A decorator. The pure function stays reachable as `constructor.function`.
+        A decorator. The undecorated function is `constructor.function`.
     """
 
     def decorate(function: Callable[Concatenate[Credit, Batch, P], Credit]) -> Callable[P, Transform]:
@@ -148,11 +126,16 @@ def block(
             name = _described(function.__name__, bound)
             for factor in _FACTORS & bound.arguments.keys():
                 if not 0.0 <= bound.arguments[factor] <= 1.0:
-                    raise ConfigError(f"{function.__name__}: {factor}={bound.arguments[factor]} must lie in [0, 1]: what comes later counts "
-                                      "no more for that")  # fmt: skip
+                    raise ConfigError(f"{function.__name__}: {factor}={bound.arguments[factor]} must lie in [0, 1]")
 
             def update(credit_R: Credit, state: State, batch: Batch) -> tuple[Credit, State]:
-                return function(credit_R, batch, *args, **kwargs), state
+                result_R = function(credit_R, batch, *args, **kwargs)
+                if not (coefficient or traced):
+                    return result_R, state
+                coefficient_R = result_R if coefficient else np.ones(len(credit_R))
+                after_R = credit_R * coefficient_R if coefficient else result_R
+                report(Traced(name, credit_R, coefficient_R, after_R))
+                return after_R, state
 
             named = bound.arguments[needs_option] if needs_option else None
             columns = (named,) if isinstance(named, str) else tuple(named or ())
@@ -175,7 +158,7 @@ def block(
 
 
 def chain(*transforms: Transform, name: str | None = None, gradient: Gradient | None = None) -> Transform:
-    """Apply transforms in order. After each one, shape and finiteness are checked, and the error names it.
+    """Apply transforms in order; check shape and finiteness after each.
 
     >>> from turnwise.transforms import discounted_return, outcome_return
     >>> chain(outcome_return(), discounted_return()).name
@@ -183,8 +166,8 @@ def chain(*transforms: Transform, name: str | None = None, gradient: Gradient | 
 
     Args:
         transforms: Blocks or whole methods.
-        name: Name for errors.
-        gradient: Declared effect of the whole on the expected gradient.
+        name: Name for error messages.
+        gradient: Declared effect of the chain on the expected gradient.
     """
     if not transforms:
         raise ConfigError("chain() needs at least one transform")
@@ -208,28 +191,32 @@ def mix(
     name: str | None = None,
     gradient: Gradient | None = None,
 ) -> Transform:
-    """Weighted sum of what several transforms make of the same incoming credit: `sum_i weights[i] * credit_i`.
+    """Compute the weighted sum of several transforms of the same credit: `sum_i weights[i] * credit_i`.
 
     Args:
-        transforms: Blocks or whole methods; each sees the credit that came in.
-        weights: One a transform; default all 1.
-        name: Name for errors.
-        gradient: Declared effect of the whole on the expected gradient.
+        transforms: Blocks or whole methods; each gets the same incoming credit.
+        weights: One weight per transform; default all 1.
+        name: Name for error messages.
+        gradient: Declared effect of the sum on the expected gradient.
     """
     weights = [1.0] * len(transforms) if weights is None else list(weights)
     if not transforms or len(weights) != len(transforms):
         raise ConfigError(
-            f"mix() got {len(transforms)} transforms and {len(weights)} weights; give one weight a transform"
+            f"mix() got {len(transforms)} transforms and {len(weights)} weights; give one weight per transform"
         )
     name = name or f"mix({', '.join(part.name for part in transforms)}, weights={weights})"
 
     def update(credit_R: Credit, state: State, batch: Batch) -> tuple[Credit, State]:
         states = state if state is not None else _initial(transforms)
-        total_R, after = np.zeros_like(credit_R), []
+        total_R, after, traces = np.zeros_like(credit_R), [], []
         for part, part_state, weight in zip(transforms, states, weights, strict=True):
-            part_R, part_state = part.update(credit_R, part_state, batch)
+            with tracing() as blocks:
+                part_R, part_state = part.update(credit_R, part_state, batch)
             total_R = total_R + weight * batch.check_credit(part_R, f"{part.name} in {name}")
             after.append(part_state)
+            traces.append((weight, part_R, blocks))
+        if is_traced():
+            report_mix(name, traces, total_R)
         return total_R, tuple(after)
 
     return _joint(name, update, transforms, gradient)
@@ -245,15 +232,15 @@ def method(
 ) -> Callable[[Callable[P, Transform]], Callable[P, Transform]]:
     """Mark the constructor of a published method.
 
-    What it builds is named after the constructor and its options, and carries the card, which the constructor has too (`card_of`).
-    The constructor declares the effect on the expected gradient, as `chain(..., gradient=...)`.
+    The transform is named after the constructor and its options. Transform and constructor carry the card (`card_of`).
+    The constructor declares the effect on the expected gradient with `chain(..., gradient=...)`.
 
     Args:
         title: Title of the paper.
-        arxiv: Its arXiv number.
-        stage: Where the method acts.
-        confidence: How surely its formula is known.
-        trial: Values for the options without a default, for listings and tests; no paper's.
+        arxiv: arXiv number of the paper.
+        stage: Stage of credit assignment at which the method acts.
+        confidence: How certain the formula is.
+        trial: Values for options without a default, for listings and tests only; they come from no paper.
     """
     card = Card(title, arxiv, stage, confidence, trial or {})
 
@@ -274,17 +261,17 @@ def method(
 
 
 def card_of(constructor: Callable[..., Transform]) -> Card:
-    """Card of a published method, given its constructor."""
+    """Return the card of a published method, given its constructor."""
     return constructor.card  # pyright: ignore[reportFunctionMemberAccess]
 
 
 def trial(constructor: Callable[..., Transform]) -> Transform:
-    """Build a method as it comes, with its card's trial values where it has no default: for listings and tests."""
+    """Build a method with its defaults, and its card's trial values for other options: for listings and tests."""
     return constructor(**card_of(constructor).trial)
 
 
 def _described(name: str, bound: inspect.BoundArguments) -> str:
-    """The call that was made: `name(base, option=value)`."""
+    """Format the constructor call: `name(base, option=value)`."""
     parts = [
         repr(v) if isinstance(v, Transform) else f"{k}={v!r}"
         for k, v in bound.arguments.items()

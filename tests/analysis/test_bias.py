@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 import turnwise as tw
-from turnwise.analysis.bias import HISTORY, measure, rows, size_of, worlds_of
+from turnwise.analysis.bias import HISTORY, measure, problems_of, rows, size_of
+from turnwise.analysis.decisions import PROBLEMS, STOP, Problem
 from turnwise.analysis.groups import enumerate_groups
-from turnwise.analysis.worlds import STOP, WORLDS, World
 
 EXACT = {"rtol": 1e-10, "atol": 1e-12}  # the same sum in another order
-SPARSE = WORLDS["sparse"]
-BANDIT = World(
+SPARSE = PROBLEMS["sparse"]
+BANDIT = Problem(
     "bandit", "one turn, three responses", np.array([0.4, -0.9, 0.0]), np.array([[[0.3, -1.0, 2.0]]]), horizon=1
 )
 
@@ -22,13 +22,13 @@ def scaled(method: tw.Transform, factor: float) -> tw.Transform:
 # -- against simulation ------------------------------------------------------------------------------------------------
 
 
-def play(world: World, prompt: int, generator: np.random.Generator) -> list:
+def play(problem: Problem, prompt: int, generator: np.random.Generator) -> list:
     """One trajectory, token by token."""
     place, turns = 0, []
-    for turn in range(world.horizon):
-        stop, move = world.token_chances(prompt, place)
+    for turn in range(problem.horizon):
+        stop, move = problem.token_chances(prompt, place)
         response = STOP if generator.random() < stop else 2 if generator.random() < move else 1
-        turns.append(world.respond(prompt, place, turn, response))
+        turns.append(problem.respond(prompt, place, turn, response))
         place = turns[-1].next_place
         if response == STOP:
             break
@@ -37,7 +37,7 @@ def play(world: World, prompt: int, generator: np.random.Generator) -> list:
 
 @pytest.mark.parametrize("method", [tw.grpo(), tw.aem(tw.rloo())], ids=["grpo", "aem(rloo)"])
 def test_enumeration_agrees_with_simulation(method):
-    """Mean and variance of 4,000 simulated groups of three for each prompt lie within five standard errors of the exact ones."""
+    """Mean and variance of 4,000 simulated groups of three per prompt lie within five standard errors of the exact."""
     generator, size, num = np.random.default_rng(0), 3, 4000
     for prompt, groups in enumerate(enumerate_groups(SPARSE, size)):
         trajectories = [play(SPARSE, prompt, generator) for _ in range(size * num)]
@@ -75,8 +75,10 @@ def bandit() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_rloo_is_unbiased_with_the_variance_of_a_u_statistic(size):
-    """RLOO's estimate is a U-statistic of order two with the kernel h(x, y) = (R_x - R_y) (s_x - s_y) / 2, so (Hoeffding 1948)
-    Var = 4 (K - 2) / (K (K - 1)) Var(E[h | x]) + 2 / (K (K - 1)) Var(h)."""
+    """RLOO's estimate is a U-statistic of order two with the kernel h(x, y) = (R_x - R_y) (s_x - s_y) / 2.
+
+    So Var = 4 (K - 2) / (K (K - 1)) Var(E[h | x]) + 2 / (K (K - 1)) Var(h) (Hoeffding 1948).
+    """
     chance, reward, score = bandit()
     true = (chance * reward) @ score
     kernel = (reward[:, None] - reward)[..., None] * (score[:, None] - score) / 2
@@ -101,24 +103,24 @@ def test_reinforce_has_the_variance_of_one_term():
         np.testing.assert_allclose(measure(tw.reinforce(), BANDIT, size).variance, variance, **EXACT)
 
 
-@pytest.mark.parametrize("world", WORLDS.values(), ids=list(WORLDS))
-def test_scaling_costs_nothing_but_raw_bias(world):
-    plain, tripled = measure(tw.grpo(), world, 2), measure(scaled(tw.grpo(), 3.0), world, 2)
+@pytest.mark.parametrize("problem", PROBLEMS.values(), ids=list(PROBLEMS))
+def test_scaling_costs_nothing_but_raw_bias(problem):
+    plain, tripled = measure(tw.grpo(), problem, 2), measure(scaled(tw.grpo(), 3.0), problem, 2)
     np.testing.assert_allclose(tripled.cosine, plain.cosine, **EXACT)
     np.testing.assert_allclose(tripled.bias, plain.bias, rtol=1e-6, atol=1e-7)  # a square root near 0
     np.testing.assert_allclose(tripled.noise_vs_rloo, plain.noise_vs_rloo, **EXACT)
     np.testing.assert_allclose(tripled.variance, 9 * plain.variance, **EXACT)
-    np.testing.assert_allclose(measure(scaled(tw.rloo(), 3.0), world, 2).raw_bias, 2.0, **EXACT)
+    np.testing.assert_allclose(measure(scaled(tw.rloo(), 3.0), problem, 2).raw_bias, 2.0, **EXACT)
 
 
 def test_bias_is_what_the_best_learning_rate_leaves():
-    world, size = WORLDS["dense-2"], 2
-    m = measure(tw.aem(), world, size)
-    update = np.mean([g.chance_G @ g.updates(tw.aem()) for g in enumerate_groups(world, size)], axis=0)
-    left = [np.linalg.norm(c * update - world.gradient) for c in np.linspace(0, 10, 100_001)]
-    np.testing.assert_allclose(m.bias, min(left) / np.linalg.norm(world.gradient), rtol=1e-6)
+    problem, size = PROBLEMS["dense-2"], 2
+    m = measure(tw.aem(), problem, size)
+    update = np.mean([g.chance_G @ g.updates(tw.aem()) for g in enumerate_groups(problem, size)], axis=0)
+    left = [np.linalg.norm(c * update - problem.gradient) for c in np.linspace(0, 10, 100_001)]
+    np.testing.assert_allclose(m.bias, min(left) / np.linalg.norm(problem.gradient), rtol=1e-6)
     assert m.bias > 0.3
-    raw = np.linalg.norm(update - world.gradient) / np.linalg.norm(world.gradient)
+    raw = np.linalg.norm(update - problem.gradient) / np.linalg.norm(problem.gradient)
     np.testing.assert_allclose(m.raw_bias, raw, **EXACT)
 
 
@@ -132,42 +134,42 @@ def test_a_method_that_goes_nowhere_or_backwards():
 
 def test_the_variance_is_that_within_a_prompt():
     """That prompts have different gradients is no noise of a method."""
-    world = WORLDS["uneven"]
+    problem = PROBLEMS["uneven"]
     means, traces = [], []
-    for groups in enumerate_groups(world, 2):
+    for groups in enumerate_groups(problem, 2):
         update = groups.updates(tw.rloo())
         means.append(groups.chance_G @ update)
         traces.append(groups.chance_G @ (update**2).sum(axis=1) - means[-1] @ means[-1])
-    assert np.linalg.norm(means[0] - means[1]) > 0.5 * np.linalg.norm(world.gradient), "the prompts do differ"
-    expected = 2 * np.mean(traces) / (world.gradient @ world.gradient)
-    np.testing.assert_allclose(measure(tw.rloo(), world, 2).variance, expected, **EXACT)
+    assert np.linalg.norm(means[0] - means[1]) > 0.5 * np.linalg.norm(problem.gradient), "the prompts do differ"
+    expected = 2 * np.mean(traces) / (problem.gradient @ problem.gradient)
+    np.testing.assert_allclose(measure(tw.rloo(), problem, 2).variance, expected, **EXACT)
 
 
 def test_lone_trajectories_teach_nothing_unless_they_keep_their_return():
-    for world in WORLDS.values():
-        assert measure(tw.rloo(), world, 1).factor == 0.0
-        np.testing.assert_allclose(measure(tw.rloo(convention="verl"), world, 1).factor, 1.0, **EXACT)
+    for problem in PROBLEMS.values():
+        assert measure(tw.rloo(), problem, 1).factor == 0.0
+        np.testing.assert_allclose(measure(tw.rloo(convention="verl"), problem, 1).factor, 1.0, **EXACT)
 
 
-# -- which worlds, which K ---------------------------------------------------------------------------------------------
+# -- which problems, which K -------------------------------------------------------------------------------------------
 
 
 def test_what_reads_success_is_measured_where_success_is_the_return():
     reads = tw.Transform("reads", lambda credit_R, state, batch: (credit_R, state), needs=("success",))
-    assert {world.name for world in worlds_of(reads)} == set(WORLDS) - {"dense", "dense-2", "lengths"}
-    assert len(worlds_of(tw.grpo())) == len(WORLDS)
+    assert {problem.name for problem in problems_of(reads)} == set(PROBLEMS) - {"dense", "dense-2", "lengths"}
+    assert len(problems_of(tw.grpo())) == len(PROBLEMS)
 
 
 def test_what_must_see_groups_or_orders_apart_gets_groups_of_two():
     ranked = tw.Transform("ranked", lambda credit_R, state, batch: (credit_R, state), needs=("rank",))
     kept = tw.Transform("kept", lambda credit_R, state, batch: (credit_R, state), init=lambda: 0)
     for method in (tw.aem(scope="batch"), kept, ranked):
-        assert {size_of(method, world) for world in WORLDS.values()} == {2}
-    assert size_of(tw.aem(), WORLDS["uneven"]) == 8
+        assert {size_of(method, problem) for problem in PROBLEMS.values()} == {2}
+    assert size_of(tw.aem(), PROBLEMS["uneven"]) == 8
 
 
 def test_equal_returns_are_ranked_as_drawn_and_so_without_favour():
-    """Credit by rank alone: in a world of wins and losses the ties average out, and the expected update is parallel."""
+    """Credit by rank: in a problem of wins and losses, ties average out, and the expected update is parallel."""
 
     def update(credit_R, state, batch):
         return -batch.columns["rank"], state
@@ -183,9 +185,9 @@ def test_a_method_with_state_is_measured_after_some_history():
     (row,) = rows({"count": tw.Transform("count", update, init=lambda: 0)}, only="uneven")
     assert HISTORY == 16
     # credit 16 everywhere: E = 16 * E[score] = 0, with 16^2 times the variance of the score
-    scores = [np.array([(t.score, t.probability) for t in ts], dtype=object) for ts in WORLDS["uneven"].trajectories]
+    scores = [np.array([(t.score, t.probability) for t in ts], dtype=object) for ts in PROBLEMS["uneven"].trajectories]
     variance = 16**2 * np.mean([sum(p * (s @ s) for s, p in prompt) for prompt in scores])
-    true = WORLDS["uneven"].gradient
+    true = PROBLEMS["uneven"].gradient
     np.testing.assert_allclose(row.measured[0].variance, variance / (true @ true), **EXACT)
     np.testing.assert_allclose(row.measured[0].factor, 0.0, atol=1e-10)
 
@@ -195,12 +197,12 @@ def test_a_method_with_state_is_measured_after_some_history():
 
 def test_forgetting_the_probabilities_is_no_expectation():
     """All groups alike: the mean over the list of groups, not over the policy."""
-    for world in WORLDS.values():
-        forgetful = np.mean([g.updates(tw.rloo()).mean(axis=0) for g in enumerate_groups(world, 2, True)], axis=0)
-        right = np.mean([g.chance_G @ g.updates(tw.rloo()) for g in enumerate_groups(world, 2, True)], axis=0)
-        scale = np.linalg.norm(world.gradient)
-        assert np.linalg.norm(right - world.gradient) < 1e-12
-        assert np.linalg.norm(forgetful - world.gradient) > 0.1 * scale
+    for problem in PROBLEMS.values():
+        forgetful = np.mean([g.updates(tw.rloo()).mean(axis=0) for g in enumerate_groups(problem, 2, True)], axis=0)
+        right = np.mean([g.chance_G @ g.updates(tw.rloo()) for g in enumerate_groups(problem, 2, True)], axis=0)
+        scale = np.linalg.norm(problem.gradient)
+        assert np.linalg.norm(right - problem.gradient) < 1e-12
+        assert np.linalg.norm(forgetful - problem.gradient) > 0.1 * scale
 
 
 def test_forgetting_the_orders_of_a_multiset_is_no_expectation():
@@ -213,7 +215,7 @@ def test_forgetting_the_orders_of_a_multiset_is_no_expectation():
 def test_a_baseline_over_turn_rows_is_biased_and_worst_where_length_pays():
     per_turn = tw.chain(tw.discounted_return(), tw.center_by_group(over="responses", same="turn"))
     (row,) = rows({"a baseline a turn": per_turn})
-    assert row.worst.world == "lengths"
+    assert row.worst.problem == "lengths"
     assert row.worst.cosine < 0.97
     (plain,) = rows({"rloo": tw.rloo()})
     assert all(m.bias < 1e-6 for m in plain.measured)
@@ -222,5 +224,5 @@ def test_a_baseline_over_turn_rows_is_biased_and_worst_where_length_pays():
 def test_grpos_bias_shows_only_where_groups_are_large_enough():
     """With wins and losses alone and K = 2 or 3, every mixed group has the same standard deviation: merely scaled."""
     for size, bound in ((2, 1e-6), (3, 1e-6)):
-        assert measure(tw.grpo(), WORLDS["uneven"], size).bias < bound
-    assert measure(tw.grpo(), WORLDS["uneven"], 8).bias > 0.03
+        assert measure(tw.grpo(), PROBLEMS["uneven"], size).bias < bound
+    assert measure(tw.grpo(), PROBLEMS["uneven"], 8).bias > 0.03

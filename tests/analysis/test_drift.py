@@ -1,4 +1,4 @@
-"""Drift of entropy: enumeration against closed forms, finite steps against their first order, and what AEM really does."""
+"""Drift of entropy: enumeration against closed forms, finite steps against first order, and the effect of AEM."""
 
 import numpy as np
 import pytest
@@ -58,8 +58,10 @@ def test_a_finite_step_tends_to_the_prediction_linearly(name, natural, method):
 
 
 def test_a_step_by_hand():
-    """Two responses of 3/4 and 1/4, groups of one, rewards +1 and -1. Natural step h: logits log(3/4) + h / (3/4) if the first is
-    drawn, log(1/4) - h / (1/4) if the second."""
+    """Two responses of 3/4 and 1/4, groups of one, rewards +1 and -1.
+
+    Natural step h: logits log(3/4) + h / (3/4) if the first is drawn, log(1/4) - h / (1/4) if the second.
+    """
     state = OneState(TreePolicy({(): [0.75, 0.25]}), 1)
     credit = state.credit(tw.reinforce(), np.array([1.0, -1.0]))
     step = 0.3

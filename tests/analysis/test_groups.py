@@ -1,4 +1,4 @@
-"""Every group of a world: none left out, none weighed wrongly, and none that sees another."""
+"""Every group of a problem: none left out, none weighed wrongly, and none that sees another."""
 
 import dataclasses
 import itertools
@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import turnwise as tw
+from turnwise.analysis.decisions import PROBLEMS
 from turnwise.analysis.groups import enumerate_groups, multisets
-from turnwise.analysis.worlds import WORLDS
 
 EXACT = {"rtol": 1e-10, "atol": 1e-12}  # the same sum in another order
-SPARSE, UNEVEN = WORLDS["sparse"], WORLDS["uneven"]
+SPARSE, UNEVEN = PROBLEMS["sparse"], PROBLEMS["uneven"]
 
 
 @pytest.mark.parametrize(("num", "size"), [(3, 1), (3, 2), (4, 3), (2, 5)])
@@ -27,17 +27,17 @@ def test_multisets_are_those_of_a_plain_count(num, size):
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-@pytest.mark.parametrize("world", WORLDS.values(), ids=list(WORLDS))
-def test_the_chances_of_all_groups_sum_to_one(world, ordered):
-    for groups in enumerate_groups(world, 2, ordered):
+@pytest.mark.parametrize("problem", PROBLEMS.values(), ids=list(PROBLEMS))
+def test_the_chances_of_all_groups_sum_to_one(problem, ordered):
+    for groups in enumerate_groups(problem, 2, ordered):
         np.testing.assert_allclose(groups.chance_G.sum(), 1.0, **EXACT)
         assert (groups.batch.groups.lengths == 2).all()
 
 
 @pytest.mark.parametrize("method", [tw.grpo(), tw.gigpo(), tw.aem()], ids=["grpo", "gigpo", "aem"])
 def test_multisets_give_what_all_orders_give(method):
-    for world in (SPARSE, UNEVEN):
-        for ordered, unordered in zip(enumerate_groups(world, 3, True), enumerate_groups(world, 3), strict=True):
+    for problem in (SPARSE, UNEVEN):
+        for ordered, unordered in zip(enumerate_groups(problem, 3, True), enumerate_groups(problem, 3), strict=True):
             first, second = ordered.updates(method), unordered.updates(method)
             np.testing.assert_allclose(ordered.chance_G @ first, unordered.chance_G @ second, **EXACT)
             np.testing.assert_allclose(ordered.chance_G @ first**2, unordered.chance_G @ second**2, **EXACT)
@@ -82,7 +82,7 @@ def test_a_method_with_state_meets_every_group_in_the_same_state():
 
 
 def test_ranks_order_each_group_by_return_and_equals_in_the_order_drawn():
-    for groups in enumerate_groups(WORLDS["dense"], 3, True):
+    for groups in enumerate_groups(PROBLEMS["dense"], 3, True):
         batch = groups.batch
         rank = batch.trajectories.first(batch.columns["rank"]).reshape(-1, 3)
         total = batch.trajectories.sum(batch.reward_R).reshape(-1, 3)

@@ -9,9 +9,9 @@ import pytest
 
 import turnwise as tw
 from turnwise.analysis.bias import rows
+from turnwise.analysis.decisions import PROBLEMS
 from turnwise.analysis.drift import measure_drift
-from turnwise.analysis.tables import across_worlds, drifts, in_one_world, summary
-from turnwise.analysis.worlds import WORLDS
+from turnwise.analysis.tables import across_problems, drifts, in_one_problem, summary
 from turnwise.cli import main
 from turnwise.commands import common
 from turnwise.tables import as_markdown, as_text
@@ -61,23 +61,34 @@ def compare(printed: list[list[str]], made: list[list[str]], *, key: int = 1) ->
 
 def test_the_page_is_what_the_code_gives(few):
     compare(section(""), summary(few))
-    compare(section("Cosine by world"), across_worlds(few, "cosine"))
-    compare(section("Variance by world, RLOO = 1"), across_worlds(few, "noise_vs_rloo"))
+    compare(section("Cosine by problem"), across_problems(few, "cosine"))
+    compare(section("Variance by problem, RLOO = 1"), across_problems(few, "noise_vs_rloo"))
     compare(section("Drift of entropy"), drifts(measure_drift()), key=3)
 
 
-def test_the_page_has_every_method_and_every_world():
+def test_the_page_has_every_method_and_every_problem():
     assert [line[0] for line in section("")[2:]] == list(tw.METHODS), "run python -m turnwise.analysis"
-    assert [line[0] for line in section("The worlds")[2:]] == list(WORLDS)
+    assert [line[0] for line in section("The problems")[2:]] == list(PROBLEMS)
     assert "`python -m turnwise.analysis > docs/reference/bias.md`" in PAGE.read_text().splitlines()[0]
 
 
 @pytest.mark.parametrize(
     ("printed", "made", "same"),
-    [("0.12", "0.13", True), ("0.12", "0.14", False), ("biased", "unbiased", False), ("0.39 to 1.02", "0.40 to 1.02", True),
-     ("0.39 to 1.02", "0.42 to 1.02", False), ("inf", "inf", True), ("inf", "1.00", False), ("1.0 to inf", "1.0 to inf", True),
-     ("42%", "43%", True), ("42%", "44%", False), ("-", "-", True), ("-0.100", "+0.100", False)],
-)  # fmt: skip
+    [
+        ("0.12", "0.13", True),
+        ("0.12", "0.14", False),
+        ("biased", "unbiased", False),
+        ("0.39 to 1.02", "0.40 to 1.02", True),
+        ("0.39 to 1.02", "0.42 to 1.02", False),
+        ("inf", "inf", True),
+        ("inf", "1.00", False),
+        ("1.0 to inf", "1.0 to inf", True),
+        ("42%", "43%", True),
+        ("42%", "44%", False),
+        ("-", "-", True),
+        ("-0.100", "+0.100", False),
+    ],
+)
 def test_the_comparison_can_fail(printed, made, same):
     assert agree(printed, made) == same
 
@@ -92,20 +103,24 @@ def test_a_summary_says_the_worst(few):
     assert table["dr_grpo"]["raw bias"] == "0.33"  # 1 / K where K is least, 3
     assert table["aem"]["expected gradient"] == "biased"
     worst = min(next(row for row in few if row.name == "aem").measured, key=lambda m: m.cosine)
-    assert table["aem"]["worst in"] == worst.world
+    assert table["aem"]["worst in"] == worst.problem
     assert table["aem"]["cosine"] == f"{worst.cosine:.3f}"
 
 
-def test_a_method_without_a_world_gets_dashes():
+def test_a_method_without_a_problem_gets_dashes():
     reads = tw.chain(
         tw.Transform("reads", lambda credit_R, state, batch: (credit_R, state), needs=("success",)),
         gradient=tw.Gradient("unbiased"),
     )
-    (_, line) = in_one_world(rows({"reads": reads}, only="dense"))
+    (_, line) = in_one_problem(rows({"reads": reads}, only="dense"))
     assert line == ("reads", "unbiased", "-", "-", "-", "-", "-", "-")
-    header, line, _ = across_worlds(list(rows({"reads": reads, "rloo": tw.rloo()})), "cosine")
-    assert header == ("method", *WORLDS)
-    assert [world for world, cell in zip(header, line, strict=True) if cell == "-"] == ["dense", "dense-2", "lengths"]
+    header, line, _ = across_problems(list(rows({"reads": reads, "rloo": tw.rloo()})), "cosine")
+    assert header == ("method", *PROBLEMS)
+    assert [problem for problem, cell in zip(header, line, strict=True) if cell == "-"] == [
+        "dense",
+        "dense-2",
+        "lengths",
+    ]
 
 
 def test_tables_for_people_and_for_markdown():
@@ -124,7 +139,7 @@ def quick(monkeypatch):
 
 
 def test_methods_bias_prints_a_line_a_method(quick, capsys):
-    assert main(["methods", "--bias", "--world", "uneven"]) == 0
+    assert main(["methods", "--bias", "--problem", "uneven"]) == 0
     out = capsys.readouterr().out.splitlines()
     assert [(line.split()[0], line.split()[-1]) for line in out] == [("method", "K"), ("rloo", "8"), ("aem", "8")]
     assert main(["methods", "--bias", "--markdown"]) == 0
@@ -141,9 +156,9 @@ def test_methods_drift_prints_a_line_a_setting(capsys):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--bias", "--world", "spars"], "unknown world 'spars'. Did you mean 'sparse'?"),
-        (["--world", "sparse"], "--world belongs to --bias"),
-        (["--drift", "--world", "sparse"], "--world belongs to --bias"),
+        (["--bias", "--problem", "spars"], "unknown problem 'spars'. Did you mean 'sparse'?"),
+        (["--problem", "sparse"], "--problem needs --bias"),
+        (["--drift", "--problem", "sparse"], "--problem needs --bias"),
     ],
 )
 def test_a_mistake_is_one_line(arguments, expected, capsys):

@@ -9,9 +9,9 @@ import numpy as np
 from tests.toys import small_config
 
 from turnwise.diagnostics.runs import Run
-from turnwise.rollout.record import Trajectory, Turn
+from turnwise.evaluation.outcomes import write_outcomes
+from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.train.folder import RunFolder
-from turnwise.train.outcomes import write_outcomes
 
 
 def episode(task: int, success: bool, kind: str | None = None) -> Trajectory:

@@ -11,9 +11,9 @@ from turnwise.diagnostics.dynamics import aem_seconds, by_label, curve, dynamics
 from turnwise.diagnostics.runs import Run
 from turnwise.diagnostics.surprisal import Fidelity, correlation, fidelity_table, measure_fidelity, partial
 from turnwise.errors import RunError
-from turnwise.policy import load_policy
+from turnwise.models.policy import load_policy
+from turnwise.objective.tokens import Sequences, score
 from turnwise.rollout.record import read_rollouts
-from turnwise.tokens import Sequences, score
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train
 
@@ -58,10 +58,10 @@ def response_entropies(run: Run, policy, made: Fidelity) -> np.ndarray:
     """By the chain rule over every response of up to three tokens, for the states that were chosen."""
     import torch
 
-    from turnwise.diagnostics.recredit import read_step
+    from turnwise.diagnostics.recredit import read_recorded
     from turnwise.diagnostics.surprisal import _coefficients, _prompts
 
-    recorded = read_step(run.folder, run.config, 2)
+    recorded = read_recorded(run.folder, 2, invalid_penalty=run.config.environment.invalid_penalty)
     assert recorded is not None
     _, open_R = _coefficients(recorded)
     chosen = np.sort(np.random.default_rng(0).permutation(np.flatnonzero(open_R))[: len(made.alpha_R)])
@@ -134,19 +134,22 @@ def test_a_step_without_its_policy_is_refused(run, tmp_path, capsys):
 
 def test_the_mask_keeps_one_sign():
     batch, _ = tw.Batch.from_arrays(
-        group=list("aaaabb"), trajectory=list("uvwxyz"), reward=[1, 0, 0, 1, 1, 0],
+        group=list("aaaabb"),
+        trajectory=list("uvwxyz"),
+        reward=[1, 0, 0, 1, 1, 0],
         columns={"entropy": [0.1, 0.2, 0.9, 0.8, 0.5, 0.55]},
-    )  # fmt: skip
+    )
     whole_R = tw.aem(tw.grpo())(batch)
     positive_R = tw.aem(tw.grpo(), keep="positive")(batch)
     negative_R = tw.aem(tw.grpo(), keep="negative")(batch)
     alpha_R = tw.entropy_coefficient(batch)
     np.testing.assert_array_equal(positive_R, np.where(whole_R * (alpha_R - 1) > 0, whole_R, 0.0))
     np.testing.assert_array_equal(negative_R, np.where(whole_R * (alpha_R - 1) < 0, whole_R, 0.0))
-    # u: sure and right, w: hesitant and wrong; both let entropy fall. In group b the entropies are alike: nothing is kept
+    # u: sure and right, w: hesitant and wrong; both let entropy fall. In group b the entropies are alike: nothing is
+    # kept
     assert np.flatnonzero(positive_R).tolist() == [0, 2]
     assert np.flatnonzero(negative_R).tolist() == [1, 3]
-    with pytest.raises(tw.ConfigError, match="leave shuffle out"):
+    with pytest.raises(tw.ConfigError, match="set shuffle=False"):
         tw.aem(keep="positive", shuffle=True)
 
 
@@ -159,9 +162,11 @@ def test_masks_move_entropy_in_the_theorems_direction():
         said = generator.choice(6, size=8, p=probability)
         surprisal = -np.log(probability[said])
         batch, order = tw.Batch.from_arrays(
-            group=["g"] * 8, trajectory=range(8), reward=(generator.random(8) < 0.5).astype(float),
+            group=["g"] * 8,
+            trajectory=range(8),
+            reward=(generator.random(8) < 0.5).astype(float),
             columns={"entropy": surprisal},  # as if the proxy were exact
-        )  # fmt: skip
+        )
         expected = -(probability * np.log(probability)).sum()
         for keep in push:
             advantage_R = tw.aem(tw.grpo(), keep=keep)(batch)

@@ -14,7 +14,7 @@ from turnwise.diagnostics.runs import Run, find_runs
 from turnwise.diagnostics.show import figure, page, table
 from turnwise.diagnostics.statistics import Interval
 from turnwise.errors import DataError, RunError
-from turnwise.train.outcomes import write_outcomes
+from turnwise.evaluation.outcomes import write_outcomes
 
 TASKS = 40
 
@@ -46,7 +46,7 @@ def test_pairing_shows_what_unpaired_runs_cannot(luck, tmp_path):
     assert unpaired.difference.value == pytest.approx(1.5 / TASKS)
     assert not unpaired.difference.shown
     assert unpaired.verdict.startswith("Not shown")
-    assert "more runs of each would show it" in unpaired.verdict
+    assert "more runs of each would detect it" in unpaired.verdict
     assert any("no seed is common" in note for note in unpaired.notes)
 
 
@@ -111,10 +111,12 @@ def test_runs_of_other_recipes_are_compared_on_a_panel(tmp_path):
     assert made.unit == "runs, not paired"
     assert made.difference.value == pytest.approx(-5 / TASKS)
     on_panel(sides[1][1], wins(3), temperature=1.0)
-    with pytest.raises(RunError, match=r'"temperature": 0.4.*"temperature": 1.0.*; evaluate them alike'):
+    with pytest.raises(
+        RunError, match=r'"temperature": 0.4.*"temperature": 1.0.*; evaluate them with the same settings'
+    ):
         compare(*sides, panel="p")
     on_panel(sides[0][0], wins(3), name="p-step-2-2")
-    with pytest.raises(RunError, match=r"has another beside it, p-step-2-2.json: which one is meant"):
+    with pytest.raises(RunError, match=r"is ambiguous, since p-step-2-2.json exists too"):
         compare(*sides, panel="p")
 
 
@@ -147,7 +149,7 @@ def test_more_seeds_needed_are_said(tmp_path):
     differences = np.array([one - other for one, other in counts]) / TASKS
     assert made.spread == pytest.approx(differences.std(ddof=1))
     needed = math.ceil(((1.959964 + 0.841621) * made.spread / differences.mean()) ** 2 + 1.92) - 5
-    assert f"{needed} more paired seeds would show it" in made.verdict
+    assert f"{needed} more paired seeds would detect it" in made.verdict
 
 
 def test_worlds_are_strata_of_equal_weight(tmp_path):
@@ -159,7 +161,7 @@ def test_worlds_are_strata_of_equal_weight(tmp_path):
 
     made = compare(side("a", 2), side("b", 0, aem=False))
     assert made.difference.value == pytest.approx((2 + 6) / 2 / TASKS)
-    assert made.unit.startswith("seeds, paired, within each of 2 worlds")
+    assert made.unit.startswith("seeds, paired, within each of 2 environments")
 
 
 def test_rollouts_to_a_level_by_hand(tmp_path):
@@ -233,8 +235,8 @@ def test_a_page_has_every_part(luck):
         (["a", "--", "d"], "d is neither a run folder nor a folder of runs"),
         (["a", "--", "bb"], "Did you mean 'b'?"),
         (["a", "a/a-0", "--", "b"], "is given twice"),
-        (["a", "--", "other"], "not evaluated in the same worlds"),
-        (["a", "--", "b", "--step", "1"], "was not evaluated at step 1; it was at 0, 2"),
+        (["a", "--", "other"], "not evaluated in the same environments"),
+        (["a", "--", "b", "--step", "1"], "was not evaluated at step 1; choose one of the steps 0, 2"),
         (["a", "--", "b", "--panel", "p"], "make it with `turnwise eval"),
         (["a", "copy", "--", "b"], "have the same seed 0"),
         (["tasks", "--", "b"], "no episode in common"),
@@ -268,7 +270,7 @@ def test_a_level_that_is_no_share_is_refused(level, capsys):
     with pytest.raises(SystemExit) as caught:
         main(["compare", "a", "--level", level, "--", "b"])
     assert caught.value.code == 2
-    assert "expected a number above 0, up to 1" in capsys.readouterr().err
+    assert "expected a number in (0, 1]" in capsys.readouterr().err
 
 
 def test_a_table_of_several_says_what_stands_among_all(tmp_path):

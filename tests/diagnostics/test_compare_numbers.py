@@ -29,8 +29,8 @@ def test_what_unpaired_runs_of_unequal_numbers_still_need(tmp_path):
     assert made.spread == pytest.approx(math.sqrt(a.var(ddof=1) + b.var(ddof=1)))
     assert made.wins.value == pytest.approx(np.mean([[(x > y) + (x == y) / 2 for y in b] for x in a]))
     needed = pairs_needed(a.mean() - b.mean(), made.spread, arms=2) - 3
-    assert f"{needed} more runs of each would show it" in made.verdict
-    assert f"a true difference of {detectable(made.spread, 3, arms=2):.3f} or more" in made.verdict
+    assert f"{needed} more runs of each would detect it" in made.verdict
+    assert f"a difference of {detectable(made.spread, 3, arms=2):.3f} or more" in made.verdict
 
 
 def test_worlds_of_unequal_numbers_of_seeds_have_a_spread_within_each(tmp_path):
@@ -60,7 +60,8 @@ def test_a_level_that_the_last_evaluation_just_reaches_is_reached(tmp_path):
 
 
 def test_the_efficiency_of_pairs_is_paired_and_within_the_shortest_budget(tmp_path):
-    # 12 trajectories a step; to 0.4: A by 9.6, 14.4 and 19.2 of 24, B by 4.8 more each but the last, which never gets there
+    # 12 trajectories a step; to 0.4: A by 9.6, 14.4 and 19.2 of 24, B by 4.8 more each but the last, which never gets
+    # there
     a = [made_run(tmp_path / "a", n, wins(40), steps=2, curve={1: 0.5 - n / 8}) for n in range(3)]
     b = [made_run(tmp_path / "b", n, wins(won), steps=4, aem=False) for n, won in enumerate((40, 32, 4))]
     made = compare(a, b, level=0.4).efficiency
@@ -90,7 +91,7 @@ def test_a_verdict_where_the_baseline_seems_better_and_where_nothing_differs(tmp
     worse = compare(a, b)
     assert worse.difference.value < 0
     assert not worse.difference.shown
-    assert "more paired seeds would show it" in worse.verdict
+    assert "more paired seeds would detect it" in worse.verdict
     equal = compare(runs(tmp_path / "c", [10, 12, 14, 9]), runs(tmp_path / "d", [12, 10, 9, 14], aem=False))
     assert "At a difference of zero no number of runs would show one." in equal.verdict
 

@@ -7,8 +7,9 @@ from tests.toys import small_config
 
 from turnwise.cli import main
 from turnwise.diagnostics import noise
-from turnwise.diagnostics.noise import SKETCH, Noise, measure_noise, named, noise_of, noise_table, sketch
+from turnwise.diagnostics.noise import SKETCH, Noise, measure_noise, noise_of, noise_table, sketch
 from turnwise.errors import ConfigError
+from turnwise.train.credit import named_transform
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train
 
@@ -82,14 +83,13 @@ def trained(run: RunFolder):
     return load_checkpoint(run.checkpoints / "step-000000")[1].model.parameters()
 
 
-def test_a_method_is_named_with_its_own_options(run):
-    config = RunFolder.open(run.path)[1]
-    assert named(config, "gigpo+aem").label == "gigpo + aem"
-    assert named(config, "rloo").label == "rloo"
+def test_a_method_is_named_with_its_own_options():
+    assert "entropy" in named_transform("gigpo+aem").needs
+    assert "entropy" not in named_transform("rloo").needs
     with pytest.raises(ConfigError, match="expected a method's name, or NAME"):
-        named(config, "grpo+amm")
+        named_transform("grpo+amm")
     with pytest.raises(ConfigError, match="unknown method 'grp'"):
-        named(config, "grp")
+        named_transform("grp")
 
 
 def test_what_cannot_be_seen_is_said_so():
@@ -107,7 +107,7 @@ def test_the_command_prints_a_row_a_method(run, capsys):
     ]
     assert "gradients" in err
     assert main(["analyse", "noise", str(run.path), "--groups", "2"]) == 2
-    assert "takes three or more" in capsys.readouterr().err
+    assert "expected 3 or more" in capsys.readouterr().err
 
 
 def test_groups_for_as_much_signal_as_noise():

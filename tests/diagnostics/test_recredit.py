@@ -9,11 +9,11 @@ from tests.toys import small_config
 import turnwise as tw
 from turnwise.cli import main
 from turnwise.config import parse_config
-from turnwise.diagnostics.recredit import Recorded, _third, read_step, replay, signal_and_noise, statistics
+from turnwise.diagnostics.recredit import Recorded, _third, read_recorded, replay, signal_and_noise, statistics
 from turnwise.errors import ConfigError, DataError, RunError
 from turnwise.rollout.record import read_rollouts, read_table, write_table
 from turnwise.segments import Segments
-from turnwise.train.credit import make_credit
+from turnwise.train.credit import make_transform
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train
 
@@ -40,10 +40,11 @@ def runs(tmp_path_factory) -> dict[str, RunFolder]:
 @pytest.mark.parametrize("name", OWN)
 def test_the_runs_own_method_gives_exactly_the_recorded_advantages(name, runs):
     folder, config = RunFolder.open(runs[name].path)
-    replayed = list(replay(folder, config, make_credit(config)))
+    penalty = config.environment.invalid_penalty
+    replayed = list(replay(folder, make_transform(config.method), invalid_penalty=penalty))
     assert replayed
-    for recorded, advantage_R in replayed:
-        np.testing.assert_array_equal(advantage_R, recorded.advantage_R)
+    for recorded, trace in replayed:
+        np.testing.assert_array_equal(trace.advantage_R, recorded.advantage_R)
     assert any(np.any(recorded.advantage_R) for recorded, _ in replayed), "a comparison of zeros"
     own = statistics(replayed)
     assert (own.agreement, own.equal, own.variance) == (1.0, 1.0, 1.0)
@@ -51,16 +52,16 @@ def test_the_runs_own_method_gives_exactly_the_recorded_advantages(name, runs):
 
 
 def test_a_method_with_state_replays_the_steps_before(runs):
-    folder, config = RunFolder.open(runs["aem"].path)
-    method = make_credit(parse_config({"method": "v05", "aem": False}))
-    whole = list(replay(folder, config, method))
-    ((last, advantage_R),) = replay(folder, config, method, only=3)
+    folder, _ = RunFolder.open(runs["aem"].path)
+    method = make_transform(parse_config({"method": "v05", "aem": False}).method)
+    whole = list(replay(folder, method, invalid_penalty=0.1))
+    ((last, trace),) = replay(folder, method, invalid_penalty=0.1, only=3)
     assert last.step == 3
-    np.testing.assert_array_equal(advantage_R, whole[-1][1])
+    np.testing.assert_array_equal(trace.advantage_R, whole[-1][1].advantage_R)
     (folder.rollouts / "step-000001.parquet").rename(folder.rollouts / "aside")
     try:
         with pytest.raises(RunError, match="keeps state and needs the rollouts of all steps"):
-            list(replay(folder, config, method, only=3))
+            list(replay(folder, method, invalid_penalty=0.1, only=3))
     finally:
         (folder.rollouts / "aside").rename(folder.rollouts / "step-000001.parquet")
 
@@ -86,9 +87,9 @@ def test_a_record_of_another_version_is_refused(runs, tmp_path):
         read_rollouts(tmp_path / "x.parquet")
 
 
-def test_a_method_that_a_rollout_cannot_feed_is_refused():
+def test_a_method_that_a_rollout_cannot_feed_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="needs the column 'value'"):
-        make_credit(parse_config({"method": "gae", "aem": False}))
+        train(small_config(tmp_path, method="gae", aem=False))
 
 
 def by_hand(advantage: list[float], words: list[str]) -> Recorded:
@@ -106,7 +107,8 @@ def test_thirds_of_short_trajectories():
 
 
 def test_signal_and_noise_by_hand():
-    # gradients (A / 2)(1, -1) for "x" and (A / 2)(-1, 1) for "y": projected on (1, -1) / sqrt(2), A / sqrt(2) and -A / sqrt(2)
+    # gradients (A / 2)(1, -1) for "x" and (A / 2)(-1, 1) for "y": projected on (1, -1) / sqrt(2), A / sqrt(2) and -A /
+    # sqrt(2)
     told = [1.0, 1.0, -1.0, -2.0]
     recorded = by_hand(told, ["x", "x", "y", "y"])
     along = np.array([1.0, 1.0, 1.0, 2.0]) / np.sqrt(2)
@@ -134,7 +136,7 @@ def test_signal_and_noise_are_unbiased():
 
 def test_signal_grows_with_agreement_and_not_with_scale(runs):
     folder, config = RunFolder.open(runs["aem"].path)
-    recorded = read_step(folder, config, 2)
+    recorded = read_recorded(folder, 2, invalid_penalty=config.environment.invalid_penalty)
     assert recorded is not None
     one, ten = (signal_and_noise(recorded, scale * recorded.advantage_R) for scale in (1.0, 10.0))
     assert ten == pytest.approx([100 * part for part in one])
@@ -148,7 +150,7 @@ def test_the_command_compares_methods(runs, tmp_path, capsys):
     assert main(["recredit", str(path), "--method", "grpo", "--method", "rloo"]) == 0  # of a run with AEM
     out, err = capsys.readouterr()
     head, *lines = out.splitlines()
-    assert "variance is the\nmean square in units of the run's" in err
+    assert "variance: mean square relative to the run's" in err
     assert "signal / noise" in head
     assert [line.split()[0] for line in lines] == ["grpo", "rloo"]
     assert main(["recredit", str(path), "--method", "gigpo+aem"]) == 0
@@ -167,11 +169,11 @@ def test_the_command_compares_methods(runs, tmp_path, capsys):
         (["--method", "grp"], "unknown method 'grp'. Did you mean 'grpo'?"),
         (["--method", "gae", "aem=false"], "needs the column 'value'"),
         (["--method", "gae+aem"], "method 'gae + aem' needs the column 'value'"),
-        (["--method", "grpo+aem", "aem=false"], "grpo+aem has AEM, and aem=false takes it away"),
+        (["--method", "grpo+aem", "aem=false"], "grpo+aem includes AEM, but aem=false removes it"),
         (["--method", "grpo+aec"], "expected a method's name, or NAME+aem"),
-        (["--step", "9"], "has no rollouts of step 9; it has those of 1 to 3"),
-        (["run.steps=3"], "recredit takes method.* and aem= only"),
-        (["--method", "grpo", "--method", "rloo", "--out", "x"], "--out is for a single --method"),
+        (["--step", "9"], "has no rollouts of step 9; recorded steps: 1 to 3"),
+        (["run.steps=3"], "recredit accepts only method.* and aem="),
+        (["--method", "grpo", "--method", "rloo", "--out", "x"], "--out needs a single --method"),
     ],
 )
 def test_a_mistake_is_one_line(arguments, expected, runs, capsys):

@@ -144,7 +144,9 @@ def test_with_holms_correction_false_alarms_are_rare_over_all_comparisons():
 
 
 SKEWED = np.array([0.0, 0.0, 0.0, 1.0])
-"""All four draws are the 1 with probability 1/256, above the tail of t(3) at 3.18: the bootstrap's upper end is that, by hand."""
+"""All four draws are the 1 with probability 1/256, above the tail of t(3) at 3.18: the bootstrap's upper end is that,
+by hand.
+"""
 REACH = 0.75 * math.sqrt(4 / 3)
 
 
@@ -160,7 +162,8 @@ def test_the_bootstrap_is_the_outer_end_where_the_data_are_skewed():
 
 
 def test_samples_are_resampled_independently():
-    # t has 6 degrees of freedom, a tail of 0.0072: P(both means together 1 or more above theirs) = 277 / 65536, 0.75 or more 1789 / 65536
+    # t has 6 degrees of freedom, a tail of 0.0072: P(both means together 1 or more above theirs) = 277 / 65536, 0.75
+    # or more 1789 / 65536
     made = contrast([SKEWED, 1 - SKEWED], [1.0, -1.0])
     assert made.high == pytest.approx(-0.5 + REACH)
     assert made.low == pytest.approx(-0.5 - 2.446911851 * math.sqrt(1 / 8))

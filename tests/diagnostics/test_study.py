@@ -82,7 +82,7 @@ def test_a_study_runs_compares_and_does_nothing_twice(here, capsys):
     assert main(["study", "small.toml", "update.learning_rate=0.5"]) == 2
     err = capsys.readouterr().err
     assert "was made with other settings than the study's: update.learning_rate is " in err
-    assert " there and 0.5 here. Give the overrides that it was made with" in err
+    assert " there and 0.5 here. Use the overrides that it was made with" in err
 
 
 def test_a_killed_study_takes_its_runs_with_it_and_goes_on(here, capsys):
@@ -215,9 +215,9 @@ def test_two_studies_do_not_share_a_folder(here):
 
 BAD = {
     "missing": (None, "cannot read the study"),
-    "no TOML": ("[", "is no valid TOML"),
+    "no TOML": ("[", "is not valid TOML"),
     "unknown key": (STUDY.replace("seeds", "seds"), "Did you mean 'seeds'?"),
-    "unknown arm": (STUDY.replace('"grpo"]]', '"gro"]]'), "which is no method of this study. Did you mean 'grpo'?"),
+    "unknown arm": (STUDY.replace('"grpo"]]', '"gro"]]'), "which is not a method of this study. Did you mean 'grpo'?"),
     "bad override": (STUDY.replace("aem=true", "ae=true"), "unknown key 'ae'. Did you mean 'aem'?"),
     "bad method": (STUDY.replace("method=grpo", "method=grp"), "unknown method 'grp'"),
     "missing recipe": (STUDY.replace("toy.toml", "tow.toml"), "Did you mean 'toy.toml'?"),
@@ -226,12 +226,12 @@ BAD = {
         STUDY.replace("method=grpo", "method=grp"),
         "small.toml: 'grpo' on toy.toml: unknown method",
     ),
-    "itself": (STUDY.replace('["grpo + aem", "grpo"]', '["grpo", "grpo"]'), "compare names 'grpo' against itself"),
+    "itself": (STUDY.replace('["grpo + aem", "grpo"]', '["grpo", "grpo"]'), "compare lists 'grpo' against itself"),
     "one recipe twice": (
         STUDY.replace('["toy.toml"]', '["toy.toml", "x/toy.toml"]'),
         "two recipes would share the folder 'toy'",
     ),
-    "what the study says": (STUDY + '"c" = ["run.seed=3"]\n', "'run.seed=3' is the study's own to say"),
+    "what the study says": (STUDY + '"c" = ["run.seed=3"]\n', "'run.seed=3' is set by the study"),
     "one folder": (STUDY + '"grpo aem" = ["aem=true"]\n"grpo/aem" = ["aem=true"]\n', "would share the folder"),
 }
 
@@ -267,7 +267,7 @@ def test_the_shipped_studies_are_sound(path):
     study = load_study(path)
     assert study.config.compare
     configs = {arm: study.of_arm(study.jobs[0].recipe, arm)[0].config for arm in study.config.methods}
-    told = [(config.method, config.aem, config.update) for config in configs.values()]
+    told = [(config.method, config.update) for config in configs.values()]
     assert all(told.count(one) == 1 for one in told), "two arms are the same"
 
 

@@ -18,13 +18,16 @@ from turnwise.errors import ConfigError
         ("a,b end. 3.x x.3 10cm", ["b", "end", "3", "x", "x", "3", "10cm"]),  # letters with letters, digits with digits
         ("snake_case _ __", ["snake_cas"]),
         ("hearts \u2764\u2764 and \u2605 \u2122 \u00bd", ["heart", "\u2764", "\u2764", "\u2605"]),  # words, too
-        ("\U0001f468\u200d\U0001f4bc\U0001f1eb\U0001f1f7", ["\U0001f468\u200d\U0001f4bc", "\U0001f1eb\U0001f1f7"]),  # joined, flags
+        (
+            "\U0001f468\u200d\U0001f4bc\U0001f1eb\U0001f1f7",
+            ["\U0001f468\u200d\U0001f4bc", "\U0001f1eb\U0001f1f7"],
+        ),  # joined, flags
         ("us is as me", ["us", "me"]),  # Porter leaves words of two letters alone
         ("assembly assembled technology technological", ["assembl", "assembl", "technolog", "technolog"]),
         ("biology doubly", ["biologi", "doubli"]),
         ("", []),
     ],
-)  # fmt: skip
+)
 def test_texts_become_lucenes_terms(text, terms):
     assert analyse(text) == terms
 
@@ -44,12 +47,13 @@ def test_a_rare_word_counts_more_than_a_common_one():
     assert index.search("cup", 50) == ["b"]
 
 
-def test_scores_are_lucenes_bm25():
+@pytest.mark.parametrize(("k1", "b"), [(0.9, 0.4), (1.5, 0.75), (0.0, 1.0)])
+def test_scores_are_lucenes_bm25(k1, b):
     """Written out for three documents, in which the term stands once, twice and not at all."""
-    index = LuceneIndex.build({"a": "mug pan pan pan", "b": "mug mug", "c": "pan cup"})
+    index = LuceneIndex.build({"a": "mug pan pan pan", "b": "mug mug", "c": "pan cup"}, k1=k1, b=b)
     idf = math.log(1 + (3 - 2 + 0.5) / (2 + 0.5))
     mean = (4 + 2 + 2) / 3
-    expected = [idf * tf / (tf + 0.9 * (1 - 0.4 + 0.4 * length / mean)) for tf, length in ((1, 4), (2, 2))]
+    expected = [idf * tf / (tf + k1 * (1 - b + b * length / mean)) for tf, length in ((1, 4), (2, 2))]
     place = index._terms["mug"]
     impacts = index._impacts[index._starts[place] : index._starts[place + 1]]
     np.testing.assert_allclose(impacts, expected, rtol=1e-6)
@@ -98,6 +102,8 @@ def test_an_index_is_built_once_and_kept(monkeypatch, tmp_path):
     assert not kept.name.startswith("tmp")
     with pytest.raises(TypeError):  # other texts are another index
         LuceneIndex.cached({**texts, "c": "a pan"})
+    with pytest.raises(TypeError):  # and so are other constants
+        LuceneIndex.cached(texts, k1=1.5)
 
 
 def test_a_missing_package_is_named(monkeypatch):

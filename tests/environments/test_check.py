@@ -1,21 +1,23 @@
 """The conformance test for environments finds each planted fault, and finds none where there is none."""
 
 import asyncio
+import dataclasses
 import math
 import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
-from tests.toys import Colors
+from tests.toys import Colors, Mute
 
-from turnwise.config import EnvironmentConfig
 from turnwise.environments.base import Step
 from turnwise.environments.check import Problem, check_environment, report
+from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import Seeded, make_suite
 
 
-class World:
+class Toy:
     """Sound: three turns."""
 
     def __init__(self, seed: int):
@@ -32,70 +34,92 @@ class World:
         return {"terminated": self.played == 8, "info": {"success": False}, "admissible": ("left", "right")}
 
 
-def with_more(**fields: Any) -> type[World]:
-    return type("Planted", (World,), {"more": lambda self: {**World.more(self), **fields}})
+def with_more(**fields: Any) -> type[Toy]:
+    return type("Planted", (Toy,), {"more": lambda self: {**Toy.more(self), **fields}})
 
 
-class Dice(World):
+class Dice(Toy):
     def more(self):
         return {**super().more(), "reward": random.random()}
 
 
-class Counting(World):
+class Counting(Toy):
     """Keeps state outside the object."""
 
-    worlds = 0
+    environments = 0
 
     def start(self):
-        Counting.worlds += 1
-        return f"world {Counting.worlds}"
+        Counting.environments += 1
+        return f"environment {Counting.environments}"
 
 
-class Picky(World):
+class Picky(Toy):
     def step(self, response):
         if response not in ("left", "right"):
             raise KeyError(response)
         return super().step(response)
 
 
-class Unbuildable(World):
+class Unbuildable(Toy):
     def __init__(self, seed):
         raise OSError("no display")
 
 
-class Unstartable(World):
+class Unstartable(Toy):
     def start(self):
         raise OSError("no display")
 
 
-class Wordless(World):
+class Wordless(Toy):
     def start(self):
         return None
 
 
-class Texts(World):
+class Texts(Toy):
     def step(self, response):
         return "a text"
 
 
-class NotANumber(World):
+class NotANumber(Toy):
     def more(self):
         return {**super().more(), "reward": float("nan")}  # a new one each time: it does not even equal itself
 
 
-class Endless(World):
+class Endless(Toy):
     def more(self):
         return {**super().more(), "terminated": False}
 
 
-class Untold(World):
+class Untold(Toy):
     def more(self):
         return {**super().more(), "info": {}}
 
 
-class Both(World):
+class Both(Toy):
     def more(self):
         return {**super().more(), "truncated": self.played == 8}
+
+
+class Leaving(Toy):
+    def step(self, response):
+        raise SystemExit("enough")
+
+
+class Refusing(Toy):
+    """Offers what it refuses, and answers nonsense well."""
+
+    def step(self, response):
+        return dataclasses.replace(super().step(response), valid=response != "right")
+
+
+class Short(Toy):
+    """Ends after one turn: what it offers is refused in episodes that begin anew only."""
+
+    def start(self):
+        return Step(observation=f"{self.seed}", admissible=["left", "right"])
+
+    def step(self, response):
+        return Step(observation="", terminated=True, valid=response != "right", info={"success": False})
 
 
 class NoStep:
@@ -134,17 +158,31 @@ FAULTS: dict[str, tuple[Callable[[int], Any], str]] = {
     "valid": (with_more(valid=1), "valid at turn 1 is 1"),
     "truncated": (with_more(truncated=None), "truncated at turn 1 is None"),
     "state key": (with_more(state_key=["a"]), "state_key at turn 1 is not hashable"),
+    "nan key": (with_more(state_key=("a", math.nan)), "turn 1: the environment answered with state_key = ('a', nan)"),
+    "large reward": (with_more(reward=1e200), "reward at turn 1 is 1e+200, expected at most 1,000,000"),
+    "numbers offered": (
+        with_more(admissible=[1, 2]),
+        "turn 1: the environment answered with admissible that holds 1 (int)",
+    ),
+    "a text offered": (with_more(admissible="look"), "turn 1: the environment answered with admissible = 'look'"),
+    "info": (with_more(info="success"), "turn 1: the environment answered with info = 'success' (str)"),
+    "no info": (with_more(info=None), "turn 1: the environment answered with info = None"),
+    "success": (with_more(info={"success": "no"}), "info[\"success\"] = 'no' (str), expected True or False"),
+    "array": (with_more(terminated=np.ones(2)), "step('') returned terminated=array("),
+    "leaves": (Leaving, "step('') raised SystemExit: enough"),
+    "refuses": (Refusing, "1 actions were offered as admissible and then refused (valid=False), such as 'right'"),
+    "refuses at once": (Short, "1 actions were offered as admissible and then refused (valid=False), such as 'right'"),
 }
 with_observation = FAULTS["observation"][0]
 with_observation.step = lambda self, response: Step(observation=3)  # pyright: ignore
 
 
-def check(world: Any, **more: Any) -> list[Problem]:
-    return check_environment(Seeded(world, {}), **{"max_turns": 50, **more})
+def check(environment: Any, **more: Any) -> list[Problem]:
+    return check_environment(Seeded(environment, {}), **{"max_turns": 50, **more})
 
 
-def test_a_sound_world_has_no_problems():
-    assert check(World) == []
+def test_a_sound_environment_has_no_problems():
+    assert check(Toy) == []
     assert check(Colors) == []
     assert "sound" in report("mine", [])
 
@@ -152,21 +190,21 @@ def test_a_sound_world_has_no_problems():
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_is_found(name):
     random.seed(0)
-    world, expected = FAULTS[name]
-    problems = check(world)
+    environment, expected = FAULTS[name]
+    problems = check(environment)
     assert any(expected in problem.what for problem in problems), problems
     problem = next(problem for problem in problems if expected in problem.what)
     assert problem.mend
     assert problem.severe == (name != "no success")
     text = report("mine", problems)
-    assert text.startswith(f"mine: {len(problems)} to mend")
+    assert text.startswith(f"mine: {len(problems)} problem")
     assert f"{'ERROR' if problem.severe else 'warning'}: {problem.what}" in text
 
 
 @pytest.mark.parametrize("name", ["nan reward", "text reward", "observation", "valid", "no success", "no end"])
 def test_a_fault_is_not_taken_for_another(name):
-    world, expected = FAULTS[name]
-    kinds = {problem.what.split(" at turn")[0] for problem in check(world)}
+    environment, expected = FAULTS[name]
+    kinds = {problem.what.split(" at turn")[0] for problem in check(environment)}
     assert kinds <= {expected.split(" at turn")[0], "an episode did not end within 50 turns"} | (
         {"an episode did not end within 50 turns", "the last step's info has no 'success'"}
         if name == "observation"
@@ -174,8 +212,8 @@ def test_a_fault_is_not_taken_for_another(name):
     )
 
 
-def test_a_slow_world_is_a_warning():
-    [problem] = check(World, slow_s=-1.0)
+def test_a_slow_environment_is_a_warning():
+    [problem] = check(Toy, slow_s=-1.0)
     assert "a step takes" in problem.what
     assert not problem.severe
 
@@ -184,7 +222,7 @@ class Suite(Seeded):
     """Tasks of the tester's choice."""
 
     def __init__(self, tasks: list[Any]):
-        super().__init__(World, {})
+        super().__init__(Toy, {})
         self.list = tasks
 
     def tasks(self, split: str) -> list[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -221,7 +259,74 @@ def test_the_same_problem_is_said_once():
     assert len(check(with_more(valid=1), num_tasks=3)) == len(check(with_more(valid=1), num_tasks=1))
 
 
-class Awaited(World):
+class Forgetful(Toy):
+    def __init__(self, seed: int):
+        self.seed, self.played = 7, 0
+
+
+class Unused(Toy):
+    """Keeps its seed, and makes no use of it."""
+
+    def step(self, response):
+        self.played += 1
+        return Step(observation="again", **self.more())
+
+
+class Guess:
+    """The seed shows only to those who say a number."""
+
+    def __init__(self, seed: int):
+        self.number, self.played = seed % 5, 0
+
+    def start(self) -> str:
+        return "guess"
+
+    def step(self, response: str) -> Step:
+        self.played += 1
+        won = response == str(self.number)
+        ended = {"terminated": self.played == 8, "info": {"success": won}}
+        return Step(observation="", valid=response.isdecimal(), **ended)
+
+
+def test_a_seed_that_is_ignored_is_found():
+    [problem] = check(Forgetful)
+    assert problem.what.startswith("the seed is ignored: tasks 0, 33333, 66666 gave the same answers")
+    assert problem.severe
+    [problem] = check(Unused)
+    assert problem.what.endswith("gave the same answers to the same responses: the seed may be ignored")
+    assert not problem.severe
+    assert not check(Mute)[0].severe
+    assert check(Guess) == []
+
+
+class Timed(Toy):
+    """Its observations differ in what does not matter."""
+
+    repeats = False
+    ticks = 0
+
+    def start(self):
+        Timed.ticks += 1
+        return f"{self.seed}, after {Timed.ticks} s"
+
+
+def test_an_environment_may_say_that_differences_do_not_matter():
+    assert check(Timed) == []
+    Timed.repeats = True
+    assert "another answer at turn 0" in check(Timed)[0].what
+    Timed.repeats = False
+
+
+class Arrays(Toy):
+    def more(self):
+        return {**super().more(), "info": {"success": False, "map": np.zeros((3, 3))}}
+
+
+def test_values_without_a_truth_value_are_compared_all_the_same():
+    assert check(Arrays) == []
+
+
+class Awaited(Toy):
     async def start(self):
         self.lock, self.loop = asyncio.Lock(), asyncio.get_running_loop()
         return super().start()
@@ -232,7 +337,7 @@ class Awaited(World):
         return super().step(response)
 
 
-def test_async_worlds_are_checked_too():
+def test_async_environments_are_checked_too():
     assert check(Awaited) == []
 
     class Failing(Awaited):

@@ -2,13 +2,14 @@
 
 import hashlib
 import os
+from typing import Any
 
 import pytest
 
 from turnwise.config import load_config
-from turnwise.environments.panels import PANELS, check_tasks, find_panel, on_panel, task_digest
 from turnwise.environments.suites import make_suite
 from turnwise.errors import ConfigError, DataError
+from turnwise.evaluation.panels import PANELS, check_tasks, find_panel, on_panel, task_digest
 
 OPENINGS = {
     "household-compact-valid-256": "d1f4f5daf08fa337",
@@ -17,7 +18,7 @@ OPENINGS = {
     "frozen_lake-4x4-valid-256": "aae614562c7c6366",
     "sokoban-6x6-valid-256": "7b4efce50d7e1097",
 }
-"""Digest of the first observations. Where a change of a generator changes one, the panel needs a new name: old results are on other games."""
+"""Digest of the first observations. If a generator change alters one, rename the panel: old results differ."""
 
 
 def games(name: str):
@@ -35,7 +36,8 @@ def test_generated_panels_are_the_games_they_were(name):
         pytest.importorskip(find_panel(name).needs)
     suite, tasks = games(name)
     check_tasks(name, [suite.task_name(task) for task in tasks])
-    texts = [getattr(suite.environment(task).start(), "observation") for task in tasks]  # noqa: B009 (may be a coroutine elsewhere)
+    starts: list[Any] = [suite.environment(task).start() for task in tasks]
+    texts = [step.observation for step in starts]
     assert hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16] == OPENINGS[name]
 
 
@@ -51,7 +53,7 @@ def test_panels_of_files_are_the_tasks_they_were(name):
         pytest.skip(f"{variable} has no such split: {error}")
     check_tasks(name, [suite.task_name(task) for task in tasks])
     if find_panel(name).episodes:
-        with pytest.raises(DataError, match=f"is {variable} complete"):
+        with pytest.raises(DataError, match=f"{variable} is complete"):
             check_tasks(name, [suite.task_name(task) for task in tasks[1:]])
 
 
@@ -63,7 +65,7 @@ def test_every_panel_says_what_it_is():
         assert len(panel.seeds) == len(set(panel.seeds)) >= 1
 
 
-def test_a_panel_replaces_the_world_and_keeps_the_way_to_read_it():
+def test_a_panel_replaces_the_environment_and_keeps_the_way_to_read_it():
     overrides = [
         "environment.name=webshop",
         "environment.options.observation=text_rich",
@@ -76,17 +78,24 @@ def test_a_panel_replaces_the_world_and_keeps_the_way_to_read_it():
         "evaluate.temperature=0.7",
     ]
     config = on_panel(load_config(None, overrides), "webshop-test-500", ["environment.options.attributes_page=true"])
-    world = config.environment
-    assert (world.name, world.eval_split, world.max_steps, world.workers) == ("webshop", "test", 15, 2)
-    assert world.options["observation"] == "text_rich"
-    assert world.options["attributes_page"] is True
-    assert (world.options["goals"], world.options["seed"]) == ("synthetic", 0)
+    environment = config.environment
+    assert (environment.name, environment.eval_split, environment.max_steps, environment.workers) == (
+        "webshop",
+        "test",
+        15,
+        2,
+    )
+    assert environment.options["observation"] == "text_rich"
+    assert environment.options["attributes_page"] is True
+    assert (environment.options["goals"], environment.options["seed"]) == ("synthetic", 0)
     assert config.evaluate.temperature == 0.7
 
 
-def test_options_of_another_world_are_not_carried_over():
-    config = on_panel(load_config(None, ["environment.options.size=large", "environment.options.num_objects=[9, 9]"]),
-                      "household-tiny-valid-256")  # fmt: skip
+def test_options_of_another_environment_are_not_carried_over():
+    config = on_panel(
+        load_config(None, ["environment.options.size=large", "environment.options.num_objects=[9, 9]"]),
+        "household-tiny-valid-256",
+    )
     assert config.environment.options == dict(PANELS["household-tiny-valid-256"].options)
     other = load_config(None, ["environment.name=gymnasium", "environment.options.id=FrozenLake-v1"])
     assert "id" not in on_panel(other, "frozen_lake-4x4-valid-256").environment.options
@@ -95,10 +104,14 @@ def test_options_of_another_world_are_not_carried_over():
 @pytest.mark.parametrize(
     "override",
     [
-        "environment.name=household", "environment.max_steps=99", "environment.eval_split=train", "environment.options={}",
-        "environment.options.size=small", " environment.options.rooms=['kitchen']",
+        "environment.name=household",
+        "environment.max_steps=99",
+        "environment.eval_split=train",
+        "environment.options={}",
+        "environment.options.size=small",
+        " environment.options.rooms=['kitchen']",
     ],
-)  # fmt: skip
+)
 def test_what_a_panel_fixes_cannot_be_overridden(override):
     with pytest.raises(ConfigError, match="the panel 'household-tiny-valid-256' fixes environment"):
         on_panel(load_config(None), "household-tiny-valid-256", [override])
@@ -113,9 +126,9 @@ def test_other_tasks_are_refused():
     suite, tasks = games("sokoban-6x6-valid-256")
     names = [suite.task_name(task) for task in tasks]
     assert task_digest(names) == PANELS["sokoban-6x6-valid-256"].digest
-    with pytest.raises(DataError, match="has 256 tasks, 255 were found"):
+    with pytest.raises(DataError, match="has 256 tasks, but 255 were found"):
         check_tasks("sokoban-6x6-valid-256", [*names[:-1], names[0]])
-    with pytest.raises(DataError, match="have the digest ac716d7c9aa157e2, those found have"):
+    with pytest.raises(DataError, match="have the digest ac716d7c9aa157e2, but those found have"):
         check_tasks("sokoban-6x6-valid-256", [*names[:-1], "another"])
     with pytest.raises(DataError, match="those found have"):
         check_tasks("sokoban-6x6-valid-256", names[::-1])

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from tests.toys import COLORS, Colors
 
-from turnwise.config import EnvironmentConfig
 from turnwise.environments.alfworld.suite import Household
 from turnwise.environments.base import Demonstrated
+from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import SUITES, Seeded, make_suite
 from turnwise.errors import ConfigError, DataError
 from turnwise.imports import import_named
@@ -41,9 +41,9 @@ def test_household_demonstrations_win():
             turns = made.demonstrate(task, noise=noise, seed=number)
             if turns is None:
                 continue
-            world = made.environment(task)
-            world.start()
-            steps = [world.step(turn.response) for turn in turns]
+            environment = made.environment(task)
+            environment.start()
+            steps = [environment.step(turn.response) for turn in turns]
             assert steps[-1].info["success"]
             assert not any(step.ended for step in steps[:-1])
             won += 1
@@ -58,13 +58,13 @@ def test_a_demonstration_depends_on_its_seed_only():
     assert made.demonstrate(task, noise=0.5, seed=1) != made.demonstrate(task, noise=0.5, seed=2)
 
 
-def test_the_settings_reach_the_world():
+def test_the_settings_reach_the_environment():
     made = make_suite(EnvironmentConfig(max_steps=2, success_reward=3.0, options={**TINY, "state_key": "state"}))
-    world: Any = made.environment(made.tasks("train")[0])
-    first = world.start()
+    environment: Any = made.environment(made.tasks("train")[0])
+    first = environment.start()
     assert first.state_key is not None
-    assert not world.step("look").ended
-    assert world.step("look").truncated
+    assert not environment.step("look").ended
+    assert environment.step("look").truncated
     task = made.tasks("train")[0]
     played: Any = make_suite(EnvironmentConfig(max_steps=20, success_reward=3.0, options=TINY)).environment(task)
     played.start()
@@ -98,9 +98,9 @@ def test_alfworld_without_its_data_says_what_to_set(monkeypatch):
         ),
         ("tests.toys:Colours", {}, r"'tests.toys' has no 'Colours'. Did you mean 'Colors'\?"),
         ("tests.toys:", {}, r"'tests.toys' has no ''"),
-        ("tests.nowhere:World", {}, r"cannot import 'tests.nowhere': ModuleNotFoundError"),
-        (":World", {}, r"cannot import ''"),
-        ("tests.toys:COLORS", {}, r"'tests.toys:COLORS' is no factory of environments"),
+        ("tests.nowhere:Toy", {}, r"cannot import 'tests.nowhere': ModuleNotFoundError"),
+        (":Toy", {}, r"cannot import ''"),
+        ("tests.toys:COLORS", {}, r"'tests.toys:COLORS' is not a factory of environments"),
     ],
 )
 def test_what_is_wrong_is_said_with_what_may_have_been_meant(name, options, message):
@@ -114,38 +114,38 @@ def test_an_unknown_split_names_a_known_one(name):
         suite(name).tasks("vald")
 
 
-def test_a_seeded_world_gets_its_seed_and_options():
+def test_a_seeded_environment_gets_its_seed_and_options():
     made = suite("tests.toys:Colors", turns=3)
     assert isinstance(made, Seeded)
     task = made.tasks("valid")[5]
-    world = made.environment(task)
-    assert isinstance(world, Colors)
-    assert (world.seed, world.turns, made.task_name(task)) == (1_000_005, 3, "1000005")
+    environment = made.environment(task)
+    assert isinstance(environment, Colors)
+    assert (environment.seed, environment.turns, made.task_name(task)) == (1_000_005, 3, "1000005")
     splits = [set(made.tasks(split)) for split in ("train", "valid", "test")]
     assert not splits[0] & splits[1]
     assert not (splits[0] | splits[1]) & splits[2]
 
 
-def test_a_seeded_world_may_teach():
+def test_a_seeded_environment_may_teach():
     made = suite("tests.toys:Colors", turns=2)
     assert made.words() == sorted(["say", *COLORS])
     assert made.demonstrate(1, noise=0.0, seed=0) == [Demonstrated(COLORS[1], True), Demonstrated(COLORS[2], True)]
 
 
 def test_words_may_be_given_as_texts():
-    class World(Colors):
+    class Toy(Colors):
         @staticmethod
         def words():  # pyright: ignore[reportIncompatibleMethodOverride]
             return ["go to door 12.", "go home"]
 
-    assert Seeded(World, {}).words() == [".", "12", "door", "go", "home", "to"]
+    assert Seeded(Toy, {}).words() == [".", "12", "door", "go", "home", "to"]
 
 
-def test_a_world_that_cannot_teach_says_what_to_add():
+def test_an_environment_that_cannot_teach_says_what_to_add():
     made = suite("tests.toys:Mute")
-    with pytest.raises(ConfigError, match=r"tests.toys:Mute has no words\(\): give it words\(\) -> list\[str\]"):
+    with pytest.raises(ConfigError, match=r"tests.toys:Mute has no words\(\): add words\(\) -> list\[str\]"):
         made.words()
-    with pytest.raises(ConfigError, match=r"has no demonstrate\(\): give it demonstrate\(.*warmstart.steps=0"):
+    with pytest.raises(ConfigError, match=r"has no demonstrate\(\): add demonstrate\(.*warmstart.steps=0"):
         made.demonstrate(0, noise=0.0, seed=0)
 
 
@@ -178,13 +178,13 @@ def test_a_factory_that_takes_anything_gets_anything():
 
 
 def test_a_module_in_the_working_directory_is_found(tmp_path, monkeypatch):
-    (tmp_path / "a_world_of_mine.py").write_text("class World:\n    pass\n")
+    (tmp_path / "an_environment_of_mine.py").write_text("class Toy:\n    pass\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
-    assert import_named("a_world_of_mine:World").__name__ == "World"
-    del sys.modules["a_world_of_mine"]
+    assert import_named("an_environment_of_mine:Toy").__name__ == "Toy"
+    del sys.modules["an_environment_of_mine"]
 
 
 def test_every_suite_has_a_name():
-    worlds = {"household", "alfworld", "webshop", "search_qa", "frozen_lake", "sokoban"}
-    assert set(SUITES) == worlds | {"scienceworld", "gymnasium", "openenv", "textworld", "verifiers", "swe"}
+    environments = {"household", "alfworld", "webshop", "search_qa", "frozen_lake", "sokoban"}
+    assert set(SUITES) == environments | {"scienceworld", "gymnasium", "openenv", "textworld", "verifiers", "swe"}

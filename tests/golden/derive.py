@@ -1,9 +1,9 @@
-"""Derives the golden numbers without turnwise: exact fractions, `math` for roots and exponentials, plain loops. Writes *.json here.
+"""Derive the golden numbers without turnwise, with exact fractions, `math` and plain loops. Writes *.json here.
 
     python -m tests.golden.derive
 
-Each `derive_*.py` beside this file has a `TABLES` of functions that return cases (see `exact.case`), by method. A number that changes here
-changes what the library promises: say why in the commit.
+Each `derive_*.py` beside this file has a `TABLES` of functions that return cases (see `exact.case`), by method. A
+number that changes here changes what the library promises: say why in the commit.
 """
 
 import importlib

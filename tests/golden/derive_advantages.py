@@ -1,4 +1,4 @@
-"""ADORA, A-GRAE, GRPO-N, ARPO, D3S, ACE, ProGRPO and VERL's rank bonus: what they make of another method's advantages."""
+"""Derive ADORA, A-GRAE, GRPO-N, ARPO, D3S, ACE, ProGRPO and VERL's rank bonus from another method's advantages."""
 
 import itertools
 import math
@@ -246,6 +246,12 @@ def verl_er_cases():
 
 
 TABLES = {
-    "adora": adora_cases, "a_grae": a_grae_cases, "grpo_n": grpo_n_cases, "arpo": arpo_cases, "d3s": d3s_cases, "ace": ace_cases,
-    "progrpo": progrpo_cases, "verl_er": verl_er_cases,
-}  # fmt: skip
+    "adora": adora_cases,
+    "a_grae": a_grae_cases,
+    "grpo_n": grpo_n_cases,
+    "arpo": arpo_cases,
+    "d3s": d3s_cases,
+    "ace": ace_cases,
+    "progrpo": progrpo_cases,
+    "verl_er": verl_er_cases,
+}

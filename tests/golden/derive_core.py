@@ -1,6 +1,7 @@
 """REINFORCE, RLOO, GRPO, Dr. GRPO, GiGPO and AEM."""
 
 import math
+from difflib import SequenceMatcher
 from fractions import Fraction as F
 
 from tests.golden.exact import (
@@ -91,18 +92,74 @@ def gigpo_cases():
     for scale in (False, True):
         episode = standardised(RETURNS) if scale else [float(r - mean(RETURNS)) for r in RETURNS]
         step = {
-            key: (dict(zip(values, standardised(values), strict=True)) if scale
-                  else {v: float(v - mean(values)) for v in values})
+            key: (
+                dict(zip(values, standardised(values), strict=True))
+                if scale
+                else {v: float(v - mean(values)) for v in values}
+            )
             for key, values in members.items()
-        }  # fmt: skip
-        expected = [[
-            [episode[n] + step[STATES[0][n][t]][v] for t, v in enumerate(values)] for n, values in enumerate(go)
-        ]]  # fmt: skip
+        }
+        expected = [
+            [[episode[n] + step[STATES[0][n][t]][v] for t, v in enumerate(values)] for n, values in enumerate(go)]
+        ]
         divisor = "std + 1e-6" if scale else "1"
         equation = f"A = A_episode + A_step, F = {divisor}, discount 0.95, omega 1"
         name = "with std" if scale else "without std"
         result.append(case(name, source, equation, 1e-12, "gigpo", ragged_groups(states=True), expected, scale=scale))
+    return [*result, *gigpo_similarity_cases()]
+
+
+def clusters_of(texts, threshold):
+    """verl-agent's build_step_group: the first cluster whose first text is similar enough, or a new one."""
+    firsts, result = [], []
+    for text in texts:
+        similar = [k for k, first in enumerate(firsts) if SequenceMatcher(None, text, first).ratio() >= threshold]
+        result.append(similar[0] if similar else len(firsts))
+        if not similar:
+            firsts.append(text)
     return result
+
+
+def gigpo_similarity_cases():
+    """Anchor states whose texts differ little."""
+    source = "verl-agent gigpo/core_gigpo.py, enable_similarity"
+    equation = "A = A_episode + A_step, A_step within clusters of similar texts"
+    texts = [
+        [
+            ["You search for Oslo. 12 results."],
+            ["You search for Oslo. 13 results.", "You open the page of Bergen."],
+            ["You search for Oslo, 13 results", "You open the page of Bergen!", "The end"],
+        ]
+    ]
+    go = [v for trajectory in RAGGED[0] for v in to_go(trajectory, F(95, 100))]
+    flat_texts = [text for trajectory in texts[0] for text in trajectory]
+    cases = []
+    # at 0.95 the fourth text resembles the second one (0.952), but not the first, which stands for both (0.921)
+    for threshold, by_hand in ((0.9, [0, 0, 1, 0, 1, 2]), (0.95, [0, 0, 1, 2, 1, 3])):
+        clusters = clusters_of(flat_texts, threshold)
+        assert clusters == by_hand
+        for scale in (False, True):
+            episode = standardised(RETURNS) if scale else [float(r - mean(RETURNS)) for r in RETURNS]
+            step = [0.0] * len(go)
+            for cluster in set(clusters):
+                rows = [row for row, other in enumerate(clusters) if other == cluster]
+                values = [go[row] for row in rows]
+                z = standardised(values) if scale else [float(v - mean(values)) for v in values]
+                for row, value in zip(rows, z, strict=True):
+                    step[row] = value
+            where = iter(step)
+            expected = [[[episode[n] + next(where) for _ in trajectory] for n, trajectory in enumerate(RAGGED[0])]]
+            name = f"texts at least {threshold:.0%} alike, {'with' if scale else 'without'} std"
+            groups = [
+                [
+                    [{"reward": r, "state_text": text} for r, text in zip(rewards, inside, strict=True)]
+                    for rewards, inside in zip(RAGGED[0], texts[0], strict=True)
+                ]
+            ]
+            cases.append(
+                case(name, source, equation, 1e-12, "gigpo", groups, expected, scale=scale, similarity=threshold)
+            )
+    return cases
 
 
 def alpha(entropies, temperature=1.0):
@@ -169,6 +226,10 @@ def reinforce_cases():
 
 
 TABLES = {
-    "rloo": rloo_cases, "dr_grpo": dr_grpo_cases, "grpo": grpo_cases, "gigpo": gigpo_cases, "aem": aem_cases,
+    "rloo": rloo_cases,
+    "dr_grpo": dr_grpo_cases,
+    "grpo": grpo_cases,
+    "gigpo": gigpo_cases,
+    "aem": aem_cases,
     "reinforce": reinforce_cases,
-}  # fmt: skip
+}

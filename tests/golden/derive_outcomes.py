@@ -38,10 +38,12 @@ def halves(returns, metric, *, mu=F(1), efficiency=F(1), drop=None):
     for share, r in zip(lower, returns, strict=True):
         as_low = mu * (r - high) + (1 - mu) * (r - low)
         as_high = mu * (r - low) + (1 - mu) * (r - high)
-        if drop == "high":  # the card's two lines for mu = 1
-            as_low, as_high = r - efficiency * high, efficiency * r - low
+        if drop == "high":  # the card's two lines for mu = 1; the own half stays as it is
+            as_low = mu * (r - efficiency * high) + (1 - mu) * (r - low)
+            as_high = mu * (efficiency * r - low) + (1 - mu) * (r - high)
         if drop == "low":
-            as_low, as_high = efficiency * r - high, r - efficiency * low
+            as_low = mu * (efficiency * r - high) + (1 - mu) * (r - low)
+            as_high = mu * (r - efficiency * low) + (1 - mu) * (r - high)
         result.append(share * as_low + (1 - share) * as_high)
     return result
 
@@ -77,6 +79,13 @@ def canon_cases():
         case("efficiency by entropy, mirrored", source, "high half: R - a mean(low); low half: a R - mean(high)", 1e-14,
              "canon", with_columns(wins, length=[1] * 4, entropy=[0.1, 0.2, 0.3, 0.4]),
              turns_of(halves(wins, metric, efficiency=a, drop="low")), efficiency=0.88),
+        case("efficiency in the comparison with the other half only", source,
+             "long half: mu (a R - mean(short)) + (1 - mu) (R - mean(long))", 1e-14, "canon",
+             with_columns(wins, length=metric), turns_of(halves(wins, metric, mu=F(1, 4), efficiency=a, drop="high")),
+             metric="length", mu=0.25, efficiency=0.88),
+        case("a lone trajectory is in the longer half", source, "mu a R + (1 - mu) R", 1e-14, "canon",
+             with_columns([F(10)], length=[1]), turns_of([F(10) * (F(1, 4) * a + F(3, 4))]), metric="length", mu=0.25,
+             efficiency=0.88, convention="release"),
         case("equal metrics on both sides of the cut", "turnwise convention: the paper goes by order",
              "each belongs to both halves by its share", 1e-13, "canon",
              with_columns([F(4), F(2), F(0), F(1), F(7)], length=[1, 2, 2, 2, 3]),

@@ -89,13 +89,32 @@ def hcapo_cases():
         reward=[[[F(0), F(0)], [F(0)]]], success=[[[F(0), F(0)], [F(0)]]], hindsight_logprob=[[[-1, -2], [-1]]]
     )
     return [
-        case("the card's weights, over the group", source, equation, 1e-12, "hcapo", groups, credit(in_group, spare=True)),
-        case("over the same turn, with harm", source, "statistics at time step t", 1e-12, "hcapo", groups,
-             credit(per_turn, spare=False), compared="turn", spare=False),
-        case("smoothed", source, "Q_t <- Q_t / 2 + Q_{t+1} / 2", 1e-12, "hcapo", groups, credit(smoothed, spare=True),
-             smoothing=0.5),
+        case(
+            "the card's weights, over the group", source, equation, 1e-12, "hcapo", groups, credit(in_group, spare=True)
+        ),
+        case(
+            "over the same turn, with harm",
+            source,
+            "statistics at time step t",
+            1e-12,
+            "hcapo",
+            groups,
+            credit(per_turn, spare=False),
+            compared="turn",
+            spare=False,
+        ),
+        case(
+            "smoothed",
+            source,
+            "Q_t <- Q_t / 2 + Q_{t+1} / 2",
+            1e-12,
+            "hcapo",
+            groups,
+            credit(smoothed, spare=True),
+            smoothing=0.5,
+        ),
         case("all failed", source, "R = 0: Q = 0, std 0", 1e-14, "hcapo", failed, [[[0, 0], [0]]]),
-    ]  # fmt: skip
+    ]
 
 
 # -- entropies ---------------------------------------------------------------------------------------------------------
@@ -134,13 +153,42 @@ def empg_cases():
     second = credit(base[6:], two[1:], bonus=0.2, temperature=0.5, bonus_temperature=2.0)
     return [
         case("the card's check", source, equation, 1e-13, "empg", of_card, centred, base="reinforce"),
-        case("the card's check, not centred", source, "A = A_base g + zeta f_{t+1}", 1e-13, "empg", of_card, plain,
-             base="reinforce", center=False),
-        case("two prompts, one batch", source, equation, 1e-12, "empg", groups, credit(base, two, bonus=0.1),
-             base="dr_grpo"),
-        case("two prompts, each for itself", source, "scope group", 1e-12, "empg", groups, first + second, base="dr_grpo",
-             scope="group", bonus=0.2, temperature=0.5, bonus_temperature=2.0),
-    ]  # fmt: skip
+        case(
+            "the card's check, not centred",
+            source,
+            "A = A_base g + zeta f_{t+1}",
+            1e-13,
+            "empg",
+            of_card,
+            plain,
+            base="reinforce",
+            center=False,
+        ),
+        case(
+            "two prompts, one batch",
+            source,
+            equation,
+            1e-12,
+            "empg",
+            groups,
+            credit(base, two, bonus=0.1),
+            base="dr_grpo",
+        ),
+        case(
+            "two prompts, each for itself",
+            source,
+            "scope group",
+            1e-12,
+            "empg",
+            groups,
+            first + second,
+            base="dr_grpo",
+            scope="group",
+            bonus=0.2,
+            temperature=0.5,
+            bonus_temperature=2.0,
+        ),
+    ]
 
 
 TABLES = {"spae": spae_cases, "hcapo": hcapo_cases, "empg": empg_cases}

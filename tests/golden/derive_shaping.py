@@ -184,15 +184,17 @@ def matchtir_cases():
     assert go[2][2] == 1
     calls = [F(3, 4), F(0), F(1, 2)]
     return [
-        case("ragged", source, equation, 1e-12, "matchtir", ragged_groups(), both),
+        case("ragged, tool calls scored in a column", source, equation, 1e-12, "matchtir",
+             nested(reward=[[[F(5)] * len(turns) for turns in RAGGED[0]]], step_reward=RAGGED), both),
+        case("ragged", source, equation, 1e-12, "matchtir", ragged_groups(), both, column=None),
         case("a lone turn leaks", "official code, card MatchTIR: mean 0, std 1", "A = (z(R) + D) / 2 there", 1e-12,
-             "matchtir", ragged_groups(), leak, convention="release"),
+             "matchtir", ragged_groups(), leak, column=None, convention="release"),
         case("one turn", source, "both parts agree: GRPO", 1e-12, "matchtir", single_turn(calls),
-             [[[z] for z in standardised(calls)]]),
+             [[[z] for z in standardised(calls)]], column=None),
         case("lone trajectory", "house rule", "nothing to compare with", 1e-12, "matchtir",
-             nested(reward=[[[F(1), F(2)]]]), [[[0, 0]]]),
+             nested(reward=[[[F(1), F(2)]]]), [[[0, 0]]], column=None),
         case("lone trajectory, release", "official code", "A = (R + D) / 2", 1e-12, "matchtir",
-             nested(reward=[[[F(1), F(2)]]]), [[[F(29, 10), F(25, 10)]]], convention="release"),
+             nested(reward=[[[F(1), F(2)]]]), [[[F(29, 10), F(25, 10)]]], column=None, convention="release"),
     ]  # fmt: skip
 
 
@@ -213,9 +215,11 @@ def unlikeliness_cases():
     card = one_turn(reward=[F(0)] * 4, success=success, logprob=logprob, length=[F(3)] * 4)
     # two turns of 1 and 3 tokens have a mean of (-4 - 3 * 0) / 4 = -1: like the other success; ranks 1/2, 1/2, 2
     tied = nested(
-        reward=[[[F(0), F(0)], [F(0)], [F(0)]]], success=[[[F(1), F(1)], [F(1)], [F(0)]]],
-        logprob=[[[F(-4), F(0)], [F(-1)], [F(-1, 2)]]], length=[[[F(1), F(3)], [F(2)], [F(2)]]],
-    )  # fmt: skip
+        reward=[[[F(0), F(0)], [F(0)], [F(0)]]],
+        success=[[[F(1), F(1)], [F(1)], [F(0)]]],
+        logprob=[[[F(-4), F(0)], [F(-1)], [F(-1, 2)]]],
+        length=[[[F(1), F(3)], [F(2)], [F(2)]]],
+    )
     equal = 1 - F(1, 4) * F(3, 2) / 3
     tied_credit = standardised([equal, equal, F(0)])
     solved = one_turn(reward=[F(1)] * 3, success=[F(1)] * 3, logprob=[F(-3), F(-1), F(-2)], length=[F(1)] * 3)
@@ -286,14 +290,22 @@ def r3_cases():
     crossed = ([F(3), F(2), F(1)], [F(2, 10), F(1, 10), F(3, 10)])  # the first two dominate the third, not each other
     assert ranked(*crossed) == [F(3, 8), F(3, 8), 0]
     mixed_success = [F(1), F(0), F(1), F(0)]
-    mixed = one_turn(reward=[F(0)] * 4, success=mixed_success, length=[F(8192), F(8), F(65536), F(8)],
-                     peak_entropy=[F(9), F(2), F(9), F(1)], entropy=[F(0), F(1), F(0), F(2)])  # fmt: skip
+    mixed = one_turn(
+        reward=[F(0)] * 4,
+        success=mixed_success,
+        length=[F(8192), F(8), F(65536), F(8)],
+        peak_entropy=[F(9), F(2), F(9), F(1)],
+        entropy=[F(0), F(1), F(0), F(2)],
+    )
     by_length = [1 + F(3, 4), F(0), F(1), F(0)]
     turns = nested(
-        reward=[[[F(0), F(0)], [F(0)]]], success=[[[F(0), F(0)], [F(0)]]], length=[[[F(1), F(3)], [F(2)]]],
+        reward=[[[F(0), F(0)], [F(0)]]],
+        success=[[[F(0), F(0)], [F(0)]]],
+        length=[[[F(1), F(3)], [F(2)]]],
         # means over tokens: peaks (4 + 3 * 2) / 4 = 5/2 and 2, overall (1 + 0) / 4 = 1/4 and 1/2: the first dominates
-        peak_entropy=[[[F(4), F(2)], [F(2)]]], entropy=[[[F(1), F(0)], [F(1, 2)]]],
-    )  # fmt: skip
+        peak_entropy=[[[F(4), F(2)], [F(2)]]],
+        entropy=[[[F(1), F(0)], [F(1, 2)]]],
+    )
     two = credit([F(1, 2), F(0)])
     equation = "A = (r - mean) / (alpha std + lambda); r = R_max (1 - k / (N - 1)) for failures"
     return [
@@ -311,6 +323,10 @@ def r3_cases():
 
 
 TABLES = {
-    "igpo": igpo_cases, "infopo": infopo_cases, "matchtir": matchtir_cases, "unlikeliness": unlikeliness_cases,
-    "arena_rl": arena_rl_cases, "r3": r3_cases,
-}  # fmt: skip
+    "igpo": igpo_cases,
+    "infopo": infopo_cases,
+    "matchtir": matchtir_cases,
+    "unlikeliness": unlikeliness_cases,
+    "arena_rl": arena_rl_cases,
+    "r3": r3_cases,
+}

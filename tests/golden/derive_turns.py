@@ -30,7 +30,10 @@ def places(rewards):
 
 def shaped(values, rewards):
     """A dictionary by place as nested lists."""
-    return [[[values[g, n, t] for t in range(len(turns))] for n, turns in enumerate(group)] for g, group in enumerate(rewards)]  # fmt: skip
+    return [
+        [[values[g, n, t] for t in range(len(turns))] for n, turns in enumerate(group)]
+        for g, group in enumerate(rewards)
+    ]
 
 
 def returns(rewards, discount=F(1)):
@@ -69,19 +72,63 @@ def reinforce_pp_baseline_cases():
     tiny = [[[F(1, 10**5)], [F(0)]], [[F(0)], [F(0)]]]
     name = "reinforce_pp_baseline"
     return [
-        case("two tokens against one", source, equation, 1e-13, name, nested(reward=[[[F(1)], [F(0)]]], length=[[[2], [1]]]), hand),
-        case("two ragged prompts", source, equation, 1e-13, name, nested(reward=TWO, length=LENGTHS), credit(TWO, LENGTHS)),
-        case("a lone trajectory gets the batch's mean only", source, equation, 1e-13, name,
-             nested(reward=lone, length=lone_lengths), credit(lone, lone_lengths)),
-        case("a lone trajectory keeps its return", "verl compute_reinforce_plus_plus_baseline_outcome_advantage",
-             "mean 0 for a lone row, (D - mean) / sqrt(var + 1e-8) over tokens", 1e-13, name,
-             nested(reward=lone, length=lone_lengths), credit(lone, lone_lengths, keep=True, root=True), convention="verl"),
-        case("tiny rewards", "verl masked_whiten", "rsqrt(var + 1e-8), divisor n - 1", 1e-12, name,
-             nested(reward=tiny, length=[[[2], [3]], [[1], [1]]]),
-             credit(tiny, [[[2], [3]], [[1], [1]]], root=True), convention="verl"),
-        case("everything alike", source, equation, 1e-14, name, nested(reward=[[[F(7, 10)], [F(7, 10)]]], length=[[[2], [9]]]),
-             [[[0], [0]]]),
-    ]  # fmt: skip
+        case(
+            "two tokens against one",
+            source,
+            equation,
+            1e-13,
+            name,
+            nested(reward=[[[F(1)], [F(0)]]], length=[[[2], [1]]]),
+            hand,
+        ),
+        case(
+            "two ragged prompts",
+            source,
+            equation,
+            1e-13,
+            name,
+            nested(reward=TWO, length=LENGTHS),
+            credit(TWO, LENGTHS),
+        ),
+        case(
+            "a lone trajectory gets the batch's mean only",
+            source,
+            equation,
+            1e-13,
+            name,
+            nested(reward=lone, length=lone_lengths),
+            credit(lone, lone_lengths),
+        ),
+        case(
+            "a lone trajectory keeps its return",
+            "verl compute_reinforce_plus_plus_baseline_outcome_advantage",
+            "mean 0 for a lone row, (D - mean) / sqrt(var + 1e-8) over tokens",
+            1e-13,
+            name,
+            nested(reward=lone, length=lone_lengths),
+            credit(lone, lone_lengths, keep=True, root=True),
+            convention="verl",
+        ),
+        case(
+            "tiny rewards",
+            "verl masked_whiten",
+            "rsqrt(var + 1e-8), divisor n - 1",
+            1e-12,
+            name,
+            nested(reward=tiny, length=[[[2], [3]], [[1], [1]]]),
+            credit(tiny, [[[2], [3]], [[1], [1]]], root=True),
+            convention="verl",
+        ),
+        case(
+            "everything alike",
+            source,
+            equation,
+            1e-14,
+            name,
+            nested(reward=[[[F(7, 10)], [F(7, 10)]]], length=[[[2], [9]]]),
+            [[[0], [0]]],
+        ),
+    ]
 
 
 def hgpo_credit(
@@ -99,7 +146,11 @@ def hgpo_credit(
                 items.append((1, base / ((sample_std(counted) + 1e-6) if scale and len(counted) > 1 else 1)))
         for k in range(min(depth, t) + 1):
             history = states[g][n][t - k : t + 1]
-            alike = [go[g, m, u] for h, m, u in places(rewards) if h == g and u >= k and states[g][m][u - k : u + 1] == history]  # fmt: skip
+            alike = [
+                go[g, m, u]
+                for h, m, u in places(rewards)
+                if h == g and u >= k and states[g][m][u - k : u + 1] == history
+            ]
             if len(alike) > 1:
                 centred = go[g, n, t] - mean(alike)
                 divisor = population_std(alike) + 1e-6 if scale else 1
@@ -141,21 +192,74 @@ def hgpo_cases():
     average_groups = nested(reward=average, state_key=average_states)
     return [
         case("card: weights 1/6, 1/3, 1/2", source, equation, 1e-13, "hgpo", groups, plain, **exact),
-        case("the release's weights 2/9, 3/9, 4/9", release, weights, 1e-13, "hgpo", groups, released,
-             convention="verl-agent", **exact),
+        case(
+            "the release's weights 2/9, 3/9, 4/9",
+            release,
+            weights,
+            1e-13,
+            "hgpo",
+            groups,
+            released,
+            convention="verl-agent",
+            **exact,
+        ),
         case("exactly average on one level", source, equation, 1e-13, "hgpo", average_groups, kept, **exact),
-        case("exactly average on one level, left out", release, weights, 1e-13, "hgpo", average_groups, skipped,
-             convention="verl-agent", **exact),
+        case(
+            "exactly average on one level, left out",
+            release,
+            weights,
+            1e-13,
+            "hgpo",
+            average_groups,
+            skipped,
+            convention="verl-agent",
+            **exact,
+        ),
         case("ragged", source, equation, 1e-12, "hgpo", long_groups, hgpo_credit(long, long_states)),
-        case("ragged, depth 1, alpha 2", source, "w_k = (k + 1)^2", 1e-12, "hgpo", long_groups,
-             hgpo_credit(long, long_states, depth=1, alpha=2), depth=1, alpha=2.0),
-        case("ragged, with the group", "card: base_group", "weights 1, 2, 3, 4 from the episode up", 1e-12, "hgpo", long_groups,
-             hgpo_credit(long, long_states, base_group=True), base_group=True),
-        case("ragged, with the group, as released", release, "the episode counts responses", 1e-12, "hgpo", long_groups,
-             hgpo_credit(long, long_states, base_group=True, verl_agent=True), base_group=True, convention="verl-agent"),
-        case("a lone response with the group, as released", release, "mean 0 and std 1 for a lone response", 1e-14, "hgpo",
-             nested(reward=[[[F(3)]]], state_key=[[["a"]]]), [[[3]]], base_group=True, convention="verl-agent"),
-    ]  # fmt: skip
+        case(
+            "ragged, depth 1, alpha 2",
+            source,
+            "w_k = (k + 1)^2",
+            1e-12,
+            "hgpo",
+            long_groups,
+            hgpo_credit(long, long_states, depth=1, alpha=2),
+            depth=1,
+            alpha=2.0,
+        ),
+        case(
+            "ragged, with the group",
+            "card: base_group",
+            "weights 1, 2, 3, 4 from the episode up",
+            1e-12,
+            "hgpo",
+            long_groups,
+            hgpo_credit(long, long_states, base_group=True),
+            base_group=True,
+        ),
+        case(
+            "ragged, with the group, as released",
+            release,
+            "the episode counts responses",
+            1e-12,
+            "hgpo",
+            long_groups,
+            hgpo_credit(long, long_states, base_group=True, verl_agent=True),
+            base_group=True,
+            convention="verl-agent",
+        ),
+        case(
+            "a lone response with the group, as released",
+            release,
+            "mean 0 and std 1 for a lone response",
+            1e-14,
+            "hgpo",
+            nested(reward=[[[F(3)]]], state_key=[[["a"]]]),
+            [[[3]]],
+            base_group=True,
+            convention="verl-agent",
+        ),
+    ]
 
 
 def trloo_cases():
@@ -174,12 +278,37 @@ def trloo_cases():
     ragged = credit(RAGGED)
     assert ragged[0][2][2] == 0, "nobody else had a third turn"
     return [
-        case("card check", source, equation, 1e-13, "trloo", single_turn(card), [[[F(6, 10)], [F(-15, 100)], [F(-45, 100)]]]),
+        case(
+            "card check",
+            source,
+            equation,
+            1e-13,
+            "trloo",
+            single_turn(card),
+            [[[F(6, 10)], [F(-15, 100)], [F(-45, 100)]]],
+        ),
         case("ragged", source, equation, 1e-13, "trloo", nested(reward=TWO), credit(TWO)),
-        case("ragged, discounted", source, equation, 1e-13, "trloo", nested(reward=TWO), credit(TWO, discount=F(1, 2)), discount=0.5),
-        case("a turn that nobody else reached keeps its return", "KernelGYM compute_multi_turn_rloo_outcome_advantage",
-             "A = G for one valid sample", 1e-13, "trloo", nested(reward=TWO), credit(TWO, keep=True), convention="release"),
-    ]  # fmt: skip
+        case(
+            "ragged, discounted",
+            source,
+            equation,
+            1e-13,
+            "trloo",
+            nested(reward=TWO),
+            credit(TWO, discount=F(1, 2)),
+            discount=0.5,
+        ),
+        case(
+            "a turn that nobody else reached keeps its return",
+            "KernelGYM compute_multi_turn_rloo_outcome_advantage",
+            "A = G for one valid sample",
+            1e-13,
+            "trloo",
+            nested(reward=TWO),
+            credit(TWO, keep=True),
+            convention="release",
+        ),
+    ]
 
 
 def mars_cases():
@@ -219,16 +348,49 @@ def mars_cases():
     return [
         case("card check", source, equation, 1e-14, "mars", nested(reward=card, role=one_role), [[[1, 1], [-1, -1]]]),
         case("two roles", source, equation, 1e-13, "mars", groups, paper(TWO, ROLES)),
-        case("roles ignored", source, "A = G - mean over all turns of the group", 1e-13, "mars", groups,
-             paper(TWO, ROLES, by_role=False), by_role=False),
-        case("over the batch", source, "A = G - mean over all turns of the batch in the same role", 1e-13, "mars", groups,
-             paper(TWO, ROLES, scope="batch"), scope="batch"),
+        case(
+            "roles ignored",
+            source,
+            "A = G - mean over all turns of the group",
+            1e-13,
+            "mars",
+            groups,
+            paper(TWO, ROLES, by_role=False),
+            by_role=False,
+        ),
+        case(
+            "over the batch",
+            source,
+            "A = G - mean over all turns of the batch in the same role",
+            1e-13,
+            "mars",
+            groups,
+            paper(TWO, ROLES, scope="batch"),
+            scope="batch",
+        ),
         case("the release's order", order, steps, 1e-13, "mars", groups, release(TWO, ROLES), convention="release"),
-        case("the release's order over the batch", order, steps, 1e-13, "mars", groups, release(TWO, ROLES, scope="batch"),
-             scope="batch", convention="release"),
-        case("the release counts equal returns once", order, steps, 1e-14, "mars", nested(reward=ties, role=tied_role),
-             release(ties, tied_role), convention="release"),
-    ]  # fmt: skip
+        case(
+            "the release's order over the batch",
+            order,
+            steps,
+            1e-13,
+            "mars",
+            groups,
+            release(TWO, ROLES, scope="batch"),
+            scope="batch",
+            convention="release",
+        ),
+        case(
+            "the release counts equal returns once",
+            order,
+            steps,
+            1e-14,
+            "mars",
+            nested(reward=ties, role=tied_role),
+            release(ties, tied_role),
+            convention="release",
+        ),
+    ]
 
 
 def mica_cases():
@@ -249,13 +411,27 @@ def mica_cases():
 
     card = [[[F(1), F(0)], [F(0), F(1)]]]
     worked = [[[0.5, -1.0], [-0.5, 1.0]]]  # the card's test
-    assert all(abs(a - b) < 1e-7 for x, y in zip(credit(card, F(1))[0], worked[0], strict=True) for a, b in zip(x, y, strict=True))  # fmt: skip
+    assert all(
+        abs(a - b) < 1e-7
+        for x, y in zip(credit(card, F(1))[0], worked[0], strict=True)
+        for a, b in zip(x, y, strict=True)
+    )
     return [
         case("card check", source, equation, 1e-12, "mica", nested(reward=card), credit(card, F(1)), discount=1.0),
         case("ragged", source, equation, 1e-12, "mica", nested(reward=TWO), credit(TWO, F(1, 2)), discount=0.5),
-        case("ragged, other weights", source, equation, 1e-12, "mica", nested(reward=TWO), credit(TWO, F(1), 0.75, 0.25),
-             discount=1.0, turn_weight=0.75, group_weight=0.25),
-    ]  # fmt: skip
+        case(
+            "ragged, other weights",
+            source,
+            equation,
+            1e-12,
+            "mica",
+            nested(reward=TWO),
+            credit(TWO, F(1), 0.75, 0.25),
+            discount=1.0,
+            turn_weight=0.75,
+            group_weight=0.25,
+        ),
+    ]
 
 
 def srgpo_cases():
@@ -279,15 +455,48 @@ def srgpo_cases():
     assert math.isclose(credit(pair, pair_steps)[0][0][0], by_hand, rel_tol=1e-14)
     groups = nested(reward=TWO, step_reward=STEP_REWARDS)
     return [
-        case("two steps, one right", source, equation, 1e-13, "srgpo", nested(reward=pair, step_reward=pair_steps), [[[by_hand], [-by_hand]]]),
+        case(
+            "two steps, one right",
+            source,
+            equation,
+            1e-13,
+            "srgpo",
+            nested(reward=pair, step_reward=pair_steps),
+            [[[by_hand], [-by_hand]]],
+        ),
         case("ragged", source, equation, 1e-13, "srgpo", groups, credit(TWO, STEP_REWARDS)),
-        case("ragged, omega 2, another seed", source, equation, 1e-13, "srgpo", groups, credit(TWO, STEP_REWARDS, omega=2.0),
-             weight=2.0, seed=7),
-        case("groups of one", source, "a lone step gets 0", 1e-13, "srgpo", groups, credit(TWO, STEP_REWARDS, omega=0.0),
-             group_size=1),
-        case("ragged, as released", "SeeNav-Agent core_srgpo.py", "the episode part counts responses", 1e-13, "srgpo", groups,
-             credit(TWO, STEP_REWARDS, over_responses=True), convention="release"),
-    ]  # fmt: skip
+        case(
+            "ragged, omega 2, another seed",
+            source,
+            equation,
+            1e-13,
+            "srgpo",
+            groups,
+            credit(TWO, STEP_REWARDS, omega=2.0),
+            weight=2.0,
+            seed=7,
+        ),
+        case(
+            "groups of one",
+            source,
+            "a lone step gets 0",
+            1e-13,
+            "srgpo",
+            groups,
+            credit(TWO, STEP_REWARDS, omega=0.0),
+            group_size=1,
+        ),
+        case(
+            "ragged, as released",
+            "SeeNav-Agent core_srgpo.py",
+            "the episode part counts responses",
+            1e-13,
+            "srgpo",
+            groups,
+            credit(TWO, STEP_REWARDS, over_responses=True),
+            convention="release",
+        ),
+    ]
 
 
 def tf_idf_vectors(texts):
@@ -344,12 +553,16 @@ def proxmo_cases():
     rewards = [[[F(0), F(10)], [F(0)], [F(0), F(0), F(0)]], [[F(10)], [F(0), F(10)]], [[F(10), F(0)]]]
     success = [[[1, 1], [0], [0, 0, 0]], [[1], [1, 1]], [[1, 1]]]
     texts = [
-        [["You see a mug.", "You see a mug and a Fork"], ["The fridge is closed."], ["you see a mug", "", "the fridge is OPEN"]],
+        [
+            ["You see a mug.", "You see a mug and a Fork"],
+            ["The fridge is closed."],
+            ["you see a mug", "", "the fridge is OPEN"],
+        ],
         [["On the desk, you see a lamp_2"], ["You see a mug.", "a b c !"]],
         [["The garden of the house", "The garden of the house"]],
-    ]  # fmt: skip
+    ]
     groups = nested(reward=rewards, state_text=texts, success=success)
-    # equal texts and nothing else: the softmax is uniform, so the step part is G - mean(G) = +-1/2; the deviation is sqrt(1/2)
+    # equal texts only: the softmax is uniform, so the step part is G - mean(G) = +-1/2; the deviation is sqrt(1/2)
     same = nested(reward=[[[F(1)], [F(0)]]], state_text=[[["a mug"], ["A MUG!"]]], success=[[[1], [0]]])
     w_won, w_lost = success_weight(1, 0.5), success_weight(0, 0.5)
     z = 0.5 / (math.sqrt(0.5) + 1e-6)
@@ -358,14 +571,41 @@ def proxmo_cases():
     return [
         case("equal texts", source, equation, 1e-12, "proxmo", same, [[[w_won * z + 0.5], [-w_lost * z - 0.5]]]),
         case("ragged", source, equation, 1e-12, "proxmo", groups, credit(rewards, texts, success)),
-        case("ragged, other constants", source, equation, 1e-12, "proxmo", groups,
-             credit(rewards, texts, success, omega=0.25, alpha=2.0, beta=0.5, tau=0.5),
-             weight=0.25, alpha=2.0, beta=0.5, tau=0.5),
-        case("ragged, as released", release, formula, 1e-12, "proxmo", nested(reward=rewards, state_text=texts),
-             credit(rewards, texts, success, beta=0.216, release=True), beta=0.216, convention="release"),
-        case("a lone response, as released", release, formula, 1e-12, "proxmo", nested(reward=[[[F(1)]]], state_text=[[["a mug"]]]),
-             [[[success_weight(1, 0.0)]]], convention="release"),
-    ]  # fmt: skip
+        case(
+            "ragged, other constants",
+            source,
+            equation,
+            1e-12,
+            "proxmo",
+            groups,
+            credit(rewards, texts, success, omega=0.25, alpha=2.0, beta=0.5, tau=0.5),
+            weight=0.25,
+            alpha=2.0,
+            beta=0.5,
+            tau=0.5,
+        ),
+        case(
+            "ragged, as released",
+            release,
+            formula,
+            1e-12,
+            "proxmo",
+            nested(reward=rewards, state_text=texts),
+            credit(rewards, texts, success, beta=0.216, release=True),
+            beta=0.216,
+            convention="release",
+        ),
+        case(
+            "a lone response, as released",
+            release,
+            formula,
+            1e-12,
+            "proxmo",
+            nested(reward=[[[F(1)]]], state_text=[[["a mug"]]]),
+            [[[success_weight(1, 0.0)]]],
+            convention="release",
+        ),
+    ]
 
 
 TABLES = {

@@ -54,11 +54,24 @@ def gae_cases():
     return [
         case("decay 1/2, by hand", source, equation, 1e-14, "gae", groups, by_hand, decay=0.5),
         case("decay 1: return minus value", source, "A_t = R_t - V_t", 1e-14, "gae", groups, to_go, decay=1.0),
-        case("discount 0.9, decay 0.95", source, equation, 1e-13, "gae", groups, expected(discount, decay), discount=0.9),
-        case("cut off, value after it known", source, "V after the last turn = value_next where finished = 0", 1e-13, "gae",
-             cut, expected(discount, decay, (F(0), F(5, 8), F(3, 8))), discount=0.9, unfinished="next"),
-        case("cut off, taken to have ended", source, "V after the last turn = 0", 1e-14, "gae", cut, by_hand, decay=0.5),
-    ]  # fmt: skip
+        case(
+            "discount 0.9, decay 0.95", source, equation, 1e-13, "gae", groups, expected(discount, decay), discount=0.9
+        ),
+        case(
+            "cut off, value after it known",
+            source,
+            "V after the last turn = value_next where finished = 0",
+            1e-13,
+            "gae",
+            cut,
+            expected(discount, decay, (F(0), F(5, 8), F(3, 8))),
+            discount=0.9,
+            unfinished="next",
+        ),
+        case(
+            "cut off, taken to have ended", source, "V after the last turn = 0", 1e-14, "gae", cut, by_hand, decay=0.5
+        ),
+    ]
 
 
 def egae_cases():
@@ -75,11 +88,28 @@ def egae_cases():
     discounted = [[advantages(r, v, discount, decay, e) for r, v, e in zip(RAGGED[0], VALUE[0], ends, strict=True)]]
     return [
         case("one unfinished, by hand", source, equation, 1e-14, "egae", groups, by_hand, decay=0.5),
-        case("discount 0.9: delta = r + 0.9 V - V", source, equation, 1e-13, "egae", groups, discounted, discount=0.9, decay=0.8),
-        case("all finished is GAE", source, "A of arXiv 1506.02438", 1e-14, "egae",
-             nested(reward=RAGGED, value=VALUE, finished=[[[F(1)] * len(t) for t in RAGGED[0]]]),
-             [[advantages(r, v, F(1), F(1, 2)) for r, v in zip(RAGGED[0], VALUE[0], strict=True)]], decay=0.5),
-    ]  # fmt: skip
+        case(
+            "discount 0.9: delta = r + 0.9 V - V",
+            source,
+            equation,
+            1e-13,
+            "egae",
+            groups,
+            discounted,
+            discount=0.9,
+            decay=0.8,
+        ),
+        case(
+            "all finished is GAE",
+            source,
+            "A of arXiv 1506.02438",
+            1e-14,
+            "egae",
+            nested(reward=RAGGED, value=VALUE, finished=[[[F(1)] * len(t) for t in RAGGED[0]]]),
+            [[advantages(r, v, F(1), F(1, 2)) for r, v in zip(RAGGED[0], VALUE[0], strict=True)]],
+            decay=0.5,
+        ),
+    ]
 
 
 def outcomes_expected(rewards, values):
@@ -103,7 +133,7 @@ def spo_cases():
     return [
         case("outcome at the end, by hand", source, equation, 1e-14, "spo", nested(reward=reward, value=value), sparse),
         case("rewards on the way", source, equation, 1e-14, "spo", nested(reward=RAGGED, value=VALUE), ragged),
-    ]  # fmt: skip
+    ]
 
 
 def step_rewards(rewards, values):
@@ -215,15 +245,18 @@ def hiper_cases():
     """Actions alone, all three mixed, and raw streams."""
     source = "arXiv 2602.16165, code JonP07/HiPER-agent, card HiPER"
     actions, subgoals, decisions = streams(F(1), F(1), F(95, 100))
-    # first segment of the first trajectory: 0 + 1/2 + V_high 1/2 - 1/2, then 1/2 + 1/2 - 3/4; the second: 1 - 1/2, 1 - 3/4
+    # first segment of the first trajectory: 0 + 1/2 + V_high 1/2 - 1/2, then 1/2 + 1/2 - 3/4
+    # the second: 1 - 1/2, 1 - 3/4
     assert actions[0] == [[F(1, 2), F(1, 4), F(1, 2), F(1, 4)], [F(0), F(-1, 4)], [F(1, 2)]]
     # subgoals: delta = 1/2 + 1/2 - 3/4 = 1/4 and 1 - 1/2 = 1/2; A = 1/4 + 0.95 / 2. Second: -1/4 and -1/2. Third: 3/4.
     assert subgoals[0] == [[F(1, 4) + F(19, 40), None, F(1, 2), None], [F(-1, 4) - F(19, 40), F(-1, 2)], [F(3, 4)]]
     assert decisions[0] == [[F(1, 2), F(1, 2), F(3, 4), F(0)], [F(-1, 4), F(-1, 2)], [F(1, 4)]]
 
     def total(parts, weights):
-        return like([sum(w * v for w, v in zip(weights, row, strict=True))
-                     for row in zip(*map(flat, parts), strict=True)], GOAL_REWARD)  # fmt: skip
+        return like(
+            [sum(w * v for w, v in zip(weights, row, strict=True)) for row in zip(*map(flat, parts), strict=True)],
+            GOAL_REWARD,
+        )
 
     standard = [standardised_stream(stream) for stream in (actions, subgoals, decisions)]
     finished = [[[F(0)] * 4, [F(1)] * 2, [F(0)]]]
@@ -232,14 +265,43 @@ def hiper_cases():
     raw = [like([0 if v is None else v for v in flat(stream)], stream) for stream in cut]
     plain = {name: GOALS[name] for name in ("reward", "switch", "value_low", "value_high")}
     return [
-        case("actions, standardised", source, "GAE in the segment, bootstrapped by the next V_high; z over turns", 1e-12,
-             "hiper", nested(**plain), standard[0]),
-        case("three streams", source, "z of each stream, subgoals over segments", 1e-12, "hiper", nested(**GOALS),
-             total(standard, [1.0, 0.5, 0.25]), subgoal_weight=0.5, switch_weight=0.25),
-        case("raw, discounted, cut off", source, "V of itself after a cut (bootstrap_truncated)", 1e-13, "hiper",
-             nested(**GOALS, finished=finished), total(raw, [F(1), F(1), F(2)]), discount=0.9, action_decay=0.5,
-             subgoal_decay=0.8, subgoal_weight=1.0, switch_weight=2.0, standardize=False, unfinished="repeat"),
-    ]  # fmt: skip
+        case(
+            "actions, standardised",
+            source,
+            "GAE in the segment, bootstrapped by the next V_high; z over turns",
+            1e-12,
+            "hiper",
+            nested(**plain),
+            standard[0],
+        ),
+        case(
+            "three streams",
+            source,
+            "z of each stream, subgoals over segments",
+            1e-12,
+            "hiper",
+            nested(**GOALS),
+            total(standard, [1.0, 0.5, 0.25]),
+            subgoal_weight=0.5,
+            switch_weight=0.25,
+        ),
+        case(
+            "raw, discounted, cut off",
+            source,
+            "V of itself after a cut (bootstrap_truncated)",
+            1e-13,
+            "hiper",
+            nested(**GOALS, finished=finished),
+            total(raw, [F(1), F(1), F(2)]),
+            discount=0.9,
+            action_decay=0.5,
+            subgoal_decay=0.8,
+            subgoal_weight=1.0,
+            switch_weight=2.0,
+            standardize=False,
+            unfinished="repeat",
+        ),
+    ]
 
 
 TABLES = {"gae": gae_cases, "egae": egae_cases, "spo": spo_cases, "tp_grpo": tp_grpo_cases, "hiper": hiper_cases}

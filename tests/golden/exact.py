@@ -43,15 +43,18 @@ ENTROPY = [[[F(2, 10)], [F(4, 10), F(6, 10)], [F(8, 10), F(1), F(6, 10)]]]
 
 def ragged_groups(*, entropy=False, states=False):
     """The ragged example as nested responses."""
-    return [[
+    return [
         [
-            {"reward": reward}
-            | ({"entropy": ENTROPY[g][n][t]} if entropy else {})
-            | ({"state_key": STATES[g][n][t]} if states else {})
-            for t, reward in enumerate(trajectory)
+            [
+                {"reward": reward}
+                | ({"entropy": ENTROPY[g][n][t]} if entropy else {})
+                | ({"state_key": STATES[g][n][t]} if states else {})
+                for t, reward in enumerate(trajectory)
+            ]
+            for n, trajectory in enumerate(group)
         ]
-        for n, trajectory in enumerate(group)
-    ] for g, group in enumerate(RAGGED)]  # fmt: skip
+        for g, group in enumerate(RAGGED)
+    ]
 
 
 def spread(per_trajectory):
@@ -78,8 +81,13 @@ def to_go(rewards, discount):
 def nested(**columns):
     """Nested responses from columns of the same nesting."""
     first = next(iter(columns.values()))
-    return [[[{name: column[g][n][t] for name, column in columns.items()} for t in range(len(turns))]
-             for n, turns in enumerate(group)] for g, group in enumerate(first)]  # fmt: skip
+    return [
+        [
+            [{name: column[g][n][t] for name, column in columns.items()} for t in range(len(turns))]
+            for n, turns in enumerate(group)
+        ]
+        for g, group in enumerate(first)
+    ]
 
 
 def flat(column):
@@ -122,8 +130,12 @@ def each(values):
 
 def table(**columns):
     """The two prompts with success and some columns."""
-    return by_place(lambda g, n, t: {"reward": SUCCESS[g][n] if t == TURNS[g][n] - 1 else 0, "success": SUCCESS[g][n]}
-                    | {name: column[g][n][t] for name, column in columns.items()})  # fmt: skip
+    return by_place(
+        lambda g, n, t: (
+            {"reward": SUCCESS[g][n] if t == TURNS[g][n] - 1 else 0, "success": SUCCESS[g][n]}
+            | {name: column[g][n][t] for name, column in columns.items()}
+        )
+    )
 
 
 def with_columns(rewards, **columns):

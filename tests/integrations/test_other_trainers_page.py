@@ -1,6 +1,7 @@
 """The lines of docs/how-to/other-trainers.md for trainers that do not install here, on stand-ins for what they pass.
 
-This holds our side of the lines; that theirs is so was read in their sources, not run. SkyRL's run in tests/crosscheck/padded.
+This holds our side of the lines; that theirs is so was read in their sources, not run. SkyRL's run in
+tests/crosscheck/padded.
 """
 
 import re
@@ -51,9 +52,14 @@ def test_verl_agent_copies_and_shuffled_rows():
         name: np.array(list(column) * (4 if column == "q" else 1), dtype=object) for name, column in columns.items()
     }
     lines("verl-agent", 1, data=SimpleNamespace(batch=tensors, non_tensor_batch=extra))
-    batch = tw.Batch.from_trajectories([[
-        [{"reward": 0.0, "state_key": "x"}, {"reward": 1.0, "state_key": "y"}], [{"reward": 0.0, "state_key": "x"}],
-    ]])  # fmt: skip
+    batch = tw.Batch.from_trajectories(
+        [
+            [
+                [{"reward": 0.0, "state_key": "x"}, {"reward": 1.0, "state_key": "y"}],
+                [{"reward": 0.0, "state_key": "x"}],
+            ]
+        ]
+    )
     a0, a1, b0 = torch.tensor(tw.gigpo()(batch), dtype=torch.float32)
     torch.testing.assert_close(
         tensors["advantages"], torch.stack([a1, a1, b0, b0 * 0, b0, b0 * 0, a0, a0]).reshape(4, 2)

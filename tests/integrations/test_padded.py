@@ -1,4 +1,6 @@
-"""Credit of padded batches: by hand, against the library on a batch made directly, and against what goes wrong in such batches."""
+"""Credit of padded batches: by hand, against the library on a batch made directly, and against what goes wrong in such
+batches.
+"""
 
 import subprocess
 import sys
@@ -23,7 +25,9 @@ LENGTH = 4
 
 
 def turn_rows(table: Rows) -> dict:
-    """Arguments for `row="turn"`: responses of one to four tokens, the reward on the last one, entropies around their mean."""
+    """Arguments for `row="turn"`: responses of one to four tokens, the reward on the last one, entropies around their
+    mean.
+    """
     lengths = 1 + table.identity % LENGTH
     mask = (np.arange(LENGTH) < lengths[:, None]).astype(np.int64)
     rewards, entropies = np.zeros(mask.shape), np.full(mask.shape, np.nan)  # padding is not read
@@ -128,11 +132,15 @@ SPAN_ENTROPY = np.array([[0.1, 0.3, 9, 9, 0.5, 0.7], [0.4, 9, 0.2, 9, 9, 9], [9,
 @pytest.mark.parametrize("method", [tw.reinforce(discount=0.5), tw.aem(tw.rloo())], ids=str)
 def test_each_run_of_ones_is_a_response(method):
     rewards = np.array([[0, 2.0, 0, 0, 0, 1.0], [0, 0, 4.0, 0, 0, 0], [0, 0.5, 0, 0, 0, 0.5]])
-    batch = tw.Batch.from_trajectories([[
-        [{"reward": 2.0, "entropy": 0.2}, {"reward": 1.0, "entropy": 0.6}],
-        [{"reward": 0.0, "entropy": 0.4}, {"reward": 4.0, "entropy": 0.2}],
-        [{"reward": 1.0, "entropy": 0.34}],
-    ]])  # fmt: skip
+    batch = tw.Batch.from_trajectories(
+        [
+            [
+                [{"reward": 2.0, "entropy": 0.2}, {"reward": 1.0, "entropy": 0.6}],
+                [{"reward": 0.0, "entropy": 0.4}, {"reward": 4.0, "entropy": 0.2}],
+                [{"reward": 1.0, "entropy": 0.34}],
+            ]
+        ]
+    )
     a, b, c, d, e = method(batch)
     result = padded_advantages(
         method, row="trajectory", rewards=rewards, response_mask=SPANS, group=["q"] * 3, entropies=SPAN_ENTROPY
@@ -163,10 +171,18 @@ def test_turn_ids_split_a_run_and_join_runs():
 
 def test_copied_trajectories_count_once():
     order = [0, 1, 0, 2, 0]
-    make = lambda order: padded_advantages(  # noqa: E731
-        tw.aem(tw.grpo()), row="trajectory", rewards=np.array([1.0, 0, 0])[order], response_mask=SPANS[order],
-        group=["q"] * len(order), trajectory=order, entropies=SPAN_ENTROPY[order],
-    ).tokens  # fmt: skip
+
+    def make(order):
+        return padded_advantages(
+            tw.aem(tw.grpo()),
+            row="trajectory",
+            rewards=np.array([1.0, 0, 0])[order],
+            response_mask=SPANS[order],
+            group=["q"] * len(order),
+            trajectory=order,
+            entropies=SPAN_ENTROPY[order],
+        ).tokens
+
     close(make(order), make([0, 1, 2])[order])
 
 
@@ -206,7 +222,8 @@ def test_object_rewards_beside_a_tensor_mask_give_single_precision():
 def test_numpy_alone_does_not_import_torch():
     code = (
         "import sys, numpy as np, turnwise as tw; from turnwise.integrations.padded import padded_advantages as f;"
-        "f(tw.grpo(), row='trajectory', rewards=[1, 0], response_mask=np.ones((2, 3)), group=[0, 0]); print('torch' in sys.modules)"
+        "f(tw.grpo(), row='trajectory', rewards=[1, 0], response_mask=np.ones((2, 3)), group=[0, 0]); print('torch' in "
+        "sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
@@ -224,10 +241,22 @@ def test_labels_that_look_alike_stay_apart():
 MASKED = turn_rows(TWO)["response_mask"]
 REFUSALS = {
     "a missing entropy": ({"entropies": None}, r"needs column 'entropy', which was not given; pass entropies="),
-    "a trajectory in two groups": ({"group": ["q", "p", "q", "q", "q"]}, "rows 0 and 1 are of one trajectory but of two groups"),
-    "a reward outside the mask": ({"rewards": np.eye(5, LENGTH, k=3)}, r"rewards\[0, 3\] is 1.0, where response_mask has no response"),
-    "a reward of padding": ({"response_mask": MASKED * [[1], [1], [0], [1], [1]], "rewards": TWO.reward}, r"rewards\[2\] is 1.0"),
-    "copies with another reward": ({"turn": [0, 0, 0, 0, 0], "response_mask": MASKED[[0] * 5], "rewards": TWO.reward, "entropies": TWO.entropy}, r"rows 0 and 2 .* differ in rewards"),
+    "a trajectory in two groups": (
+        {"group": ["q", "p", "q", "q", "q"]},
+        "rows 0 and 1 have the same trajectory but different groups",
+    ),
+    "a reward outside the mask": (
+        {"rewards": np.eye(5, LENGTH, k=3)},
+        r"rewards\[0, 3\] is 1.0, where response_mask has no response",
+    ),
+    "a reward of padding": (
+        {"response_mask": MASKED * [[1], [1], [0], [1], [1]], "rewards": TWO.reward},
+        r"rewards\[2\] is 1.0",
+    ),
+    "copies with another reward": (
+        {"turn": [0, 0, 0, 0, 0], "response_mask": MASKED[[0] * 5], "rewards": TWO.reward, "entropies": TWO.entropy},
+        r"rows 0 and 2 .* differ in rewards",
+    ),
     "copies with another mask": ({"turn": [0, 1, 1, 0, 0]}, "rows 1 and 2 .* differ in response_mask"),
     "a mask of fractions": ({"response_mask": MASKED * 0.5}, "must hold 0 and 1, got 0.5"),
     "a mask of one row": ({"response_mask": MASKED[0]}, r"expected \[rows, length\]"),
@@ -238,8 +267,8 @@ REFUSALS = {
     "too few groups": ({"group": ["q"]}, "group has shape"),
     "half a turn": ({"turn": [0, 0.5, 1, 0, 0]}, "turn must hold whole numbers, got 0.5"),
     "no trajectory": ({"trajectory": None}, "needs trajectory="),
-    "labels a token": ({"columns": {"state_key": np.zeros((5, LENGTH))}}, "one label a row"),
-}  # fmt: skip
+    "labels a token": ({"columns": {"state_key": np.zeros((5, LENGTH))}}, "one label per row"),
+}
 
 
 @pytest.mark.parametrize(("changes", "message"), REFUSALS.values(), ids=REFUSALS)
@@ -249,11 +278,14 @@ def test_what_cannot_be_known_is_refused_in_one_line(changes, message):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"turn": [0, 0, 0]}, "takes no turn="),
-    ({"entropies": np.zeros(3)}, r"must be \[rows, length\]"),
-    ({"turn_ids": -np.cumsum(SPANS, axis=1)}, "turn_ids falls from -1 to -2"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"turn": [0, 0, 0]}, "takes no turn="),
+        ({"entropies": np.zeros(3)}, r"must be \[rows, length\]"),
+        ({"turn_ids": -np.cumsum(SPANS, axis=1)}, "turn_ids falls from -1 to -2"),
+    ],
+)
 def test_what_a_row_of_a_trajectory_cannot_have_is_refused(changes, message):
     with pytest.raises(IntegrationError, match=message):
         padded_advantages(tw.grpo(), row="trajectory", rewards=[0, 0, 0], response_mask=SPANS, group=[0] * 3, **changes)
@@ -295,7 +327,9 @@ def reward_counted_once_a_turn(given):
 
 
 def check(of, *, copy: bool):
-    """A trajectory of three turns that won, one that lost and one that won half; behind them a copy of the winning turn."""
+    """A trajectory of three turns that won, one that lost and one that won half; behind them a copy of the winning
+    turn.
+    """
     order = np.array([0, 1, 2, 3, 4, 2] if copy else range(5))
     outcome = np.array([1.0, 1.0, 1.0, 0.0, 0.5])[order]
     close(of(take(turn_rows(TWO), order)), standardised(outcome, [0, 3, 4]))

@@ -70,9 +70,11 @@ def test_padding_of_verl_changes_nothing():
 def test_groups_are_compared_by_trajectory_not_by_row():
     """Three turns that won beside one that lost: the mean is 0.5, not 0.75."""
     given = {
-        "response_mask": torch.ones(4, 1, dtype=torch.int64), "uid": ["p"] * 4, "keys": ["p_0_0", "p_0_1", "p_0_2", "p_1_0"],
+        "response_mask": torch.ones(4, 1, dtype=torch.int64),
+        "uid": ["p"] * 4,
+        "keys": ["p_0_0", "p_0_1", "p_0_2", "p_1_0"],
         "rewards": torch.tensor([[1.0], [1.0], [1.0], [0.0]]),
-    }  # fmt: skip
+    }
     np.testing.assert_array_equal(credit(tw.dr_grpo(), **given)[:, 0], [0.5, 0.5, 0.5, -0.5])
     wrong = given | {"keys": None}  # what an estimator of verl sees without the keys
     np.testing.assert_array_equal(credit(tw.dr_grpo(), **wrong)[:, 0], [0.25, 0.25, 0.25, -0.75])
@@ -108,18 +110,26 @@ def test_recorded_columns_reach_the_method():
     batch = verl_batch(
         rewards=at_the_end([1.5, 4.0, 8.0]), response_mask=MASK, uid=UID, keys=SINGLE, records=RECORDS
     ).batch
-    direct = tw.Batch.from_trajectories([
-        [[{"reward": 1.0, "state_key": "a"}, {"reward": 0.5, "state_key": "b"}], [{"reward": 4.0, "state_key": "a"}]],
-        [[{"reward": 3.0, "state_key": "c"}, {"reward": 5.0, "state_key": "c"}]],
-    ])  # fmt: skip
+    direct = tw.Batch.from_trajectories(
+        [
+            [
+                [{"reward": 1.0, "state_key": "a"}, {"reward": 0.5, "state_key": "b"}],
+                [{"reward": 4.0, "state_key": "a"}],
+            ],
+            [[{"reward": 3.0, "state_key": "c"}, {"reward": 5.0, "state_key": "c"}]],
+        ]
+    )
     np.testing.assert_allclose(tw.gigpo()(batch), tw.gigpo()(direct))
 
 
 def test_records_of_rows_of_turns():
     records = [
-        {"reward": [8.0], "penalty": [0.0]}, {"reward": [0.0], "penalty": [-0.5]}, {"reward": [0.0], "penalty": [0.0]},
-        {"reward": [2.0], "penalty": [0.0]}, None,
-    ]  # fmt: skip
+        {"reward": [8.0], "penalty": [0.0]},
+        {"reward": [0.0], "penalty": [-0.5]},
+        {"reward": [0.0], "penalty": [0.0]},
+        {"reward": [2.0], "penalty": [0.0]},
+        None,
+    ]
     method = tw.chain(TURNS, tw.add_penalty())
     np.testing.assert_array_equal(credit(method, **SHUFFLED, records=records)[:4, 0], [8, 1.5, 4, 2])
 
@@ -133,16 +143,28 @@ def test_entropies_are_averaged_over_each_response():
 
 
 REFUSALS = {
-    "several runs beside several rows": ({"keys": ["p_0_0", "p_0_1", "q_0_0"]}, "row 'p_0_0' has several runs of generated tokens"),
+    "several runs beside several rows": (
+        {"keys": ["p_0_0", "p_0_1", "q_0_0"]},
+        "row 'p_0_0' has several runs of generated tokens",
+    ),
     "names of another kind": ({"keys": ["p", "p", "q"]}, "row 'p' is not named uid_session_index"),
-    "a row twice": ({"keys": ["p_0_0", "p_0_0", "q_0_0"], "response_mask": torch.ones(3, 5)}, "rows 0 and 1 name the same response but differ in rewards"),
-    "too few names": ({"keys": ["p_0_0"]}, "1 keys for 3 rows"),
-    "too few records of a row": ({"records": [{"reward": [1.0]}, *RECORDS[1:]]}, "row 0 has 2 responses in its mask, but its agent loop recorded 1"),
+    "a row twice": (
+        {"keys": ["p_0_0", "p_0_0", "q_0_0"], "response_mask": torch.ones(3, 5)},
+        "rows 0 and 1 name the same response but differ in rewards",
+    ),
+    "too few names": ({"keys": ["p_0_0"]}, "keys has 1 entries"),
+    "too few records of a row": (
+        {"records": [{"reward": [1.0]}, *RECORDS[1:]]},
+        "row 0 has 2 responses in its mask, but its agent loop recorded 1",
+    ),
     "a record missing": ({"records": [None, *RECORDS[1:]]}, "row 0 has no record"),
-    "records that differ": ({"records": [RECORDS[0], {"reward": [1.0]}, RECORDS[2]]}, "they must agree"),
-    "a session in two groups": ({"keys": ["p_0_0", "p_0_1", "p_0_2"], "response_mask": torch.ones(3, 5)}, "of one trajectory but of two groups"),
+    "records that differ": ({"records": [RECORDS[0], {"reward": [1.0]}, RECORDS[2]]}, "record the same columns"),
+    "a session in two groups": (
+        {"keys": ["p_0_0", "p_0_1", "p_0_2"], "response_mask": torch.ones(3, 5)},
+        "have the same trajectory but different groups",
+    ),
     "rewards of another shape": ({"rewards": torch.zeros(3, 4)}, "rewards has shape"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("changes", "message"), REFUSALS.values(), ids=REFUSALS)

@@ -18,12 +18,15 @@ def test_versions_in_range(name, version, supported):
 
 @pytest.mark.parametrize("version", ["0.29.1", "1.15.2", "1.17.0", "2.0", "main"])
 def test_versions_out_of_range(version):
-    told = rf"^turnwise.integrations.trl: TRL {version} is installed, supported is 1\.16 up to, not including, 1\.17; pip install 'trl>=1\.16,<1\.17'$"
+    told = (
+        rf"^turnwise.integrations.trl: TRL {version} is installed, expected >=1\.16,<1\.17; "
+        r"pip install 'trl>=1\.16,<1\.17'$"
+    )
     with pytest.raises(IntegrationError, match=told):
         check_version("TRL", version, TRL)
 
 
 @pytest.mark.parametrize("version", ["0.8.4", "0.10.0", "1.0"])
 def test_a_tenth_minor_version_is_above_a_ninth(version):
-    with pytest.raises(IntegrationError, match=f"verl {version} is installed, supported is 0.9"):
+    with pytest.raises(IntegrationError, match=f"verl {version} is installed, expected >=0.9"):
         check_version("verl", version, VERL)

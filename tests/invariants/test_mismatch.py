@@ -1,7 +1,6 @@
-"""Truncated importance weights: numbers by hand, the gradient of their definition however it is cut, and the ratio upside down."""
+"""Truncated importance weights: numbers by hand, the gradient for any micro-batches, and the inverted ratio."""
 
 import copy
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -20,15 +19,17 @@ from tests.invariants.test_update import (
     make_config,
     scored_by_old,
 )
+from tests.steps import updated as update_policy
+from tests.steps import with_column
 from tests.toys import small_config
 from tests.train.test_loop import steps
 
 from turnwise.config import Config
-from turnwise.losses import mismatch_weights
+from turnwise.objective.mismatch import mismatch_weights
+from turnwise.objective.token_rules import TokenCredit
 from turnwise.segments import Segments
-from turnwise.token_rules import TokenCredit
 from turnwise.train.loop import train
-from turnwise.train.step import Scored, update_policy
+from turnwise.train.update import Measured
 
 
 def test_weights_by_hand():
@@ -53,14 +54,14 @@ def test_no_ratio_is_too_large_for_its_cap():
     assert capped.all()
 
 
-def with_mismatch(config: Config) -> Scored:
+def with_mismatch(config: Config) -> Measured:
     """As if the engine had reported other log-probabilities: ratios from 0.5 to 2, drawn once."""
     scored = scored_by_old(config)
-    noise = np.random.default_rng(4).uniform(-math.log(2), math.log(2), len(scored.old_logprob_T))
-    return dataclasses.replace(scored, behavior_logprob_T=scored.old_logprob_T + noise)
+    noise = np.random.default_rng(4).uniform(-math.log(2), math.log(2), len(scored.batch.columns["logprob_T"]))
+    return with_column(scored, behavior_logprob_T=scored.batch.columns["logprob_T"] + noise)
 
 
-def updated(config: Config, scored: Scored) -> tuple[Gradient, dict[str, float]]:
+def updated(config: Config, scored: Measured) -> tuple[Gradient, dict[str, float]]:
     policy, _, _, _, advantage_R = experience()
     model = copy.deepcopy(policy.model)
     metrics, _ = update_policy(model, Frozen(model.parameters()), scored, advantage_R, config, step=1)
@@ -91,7 +92,7 @@ def defined(config: Config, weigh: Callable[[Config, list[float]], float] = righ
     tokens = all_tokens(config, model)
     # The log-ratio is the noise itself; what old_logprob is to the last digit does not matter for it.
     scored = with_mismatch(config)
-    log_ratio = (scored.old_logprob_T - scored.behavior_logprob_T).tolist()
+    log_ratio = (scored.batch.columns["logprob_T"] - scored.batch.columns["behavior_logprob_T"]).tolist()
     weights = defined_weights(tokens, config.update.aggregate, [True] * len(tokens), config)
     loss = torch.zeros((), dtype=torch.float64)
     for at, weight in enumerate(weights):
@@ -136,7 +137,7 @@ def test_the_size_of_micro_batches_does_not_matter(max_tokens, option):
 def test_an_engine_that_agrees_is_left_alone():
     config, plain = make_config(mismatch_cap=1.5), make_config()
     scored = scored_by_old(config)
-    agreeing = dataclasses.replace(scored, behavior_logprob_T=scored.old_logprob_T)
+    agreeing = with_column(scored, behavior_logprob_T=scored.batch.columns["logprob_T"])
     gradient, metrics = updated(config, agreeing)
     assert torch.equal(gradient, updated(plain, agreeing)[0])
     assert metrics["mismatch_weight"] == 1.0
@@ -146,7 +147,7 @@ def test_an_engine_that_agrees_is_left_alone():
 def test_what_was_done_is_logged():
     config = make_config(mismatch_cap=1.3)
     scored = with_mismatch(config)
-    ratio_T = np.exp(scored.old_logprob_T - scored.behavior_logprob_T)
+    ratio_T = np.exp(scored.batch.columns["logprob_T"] - scored.batch.columns["behavior_logprob_T"])
     metrics = updated(config, scored)[1]
     assert metrics["mismatch_weight"] == pytest.approx(np.minimum(ratio_T, 1.3).mean())
     assert metrics["mismatch_capped_frac"] == pytest.approx((ratio_T > 1.3).mean())

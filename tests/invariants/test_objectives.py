@@ -1,7 +1,7 @@
 """Every choice of `[update]`: its gradient is the one of its definition, however the step is cut into passes.
 
-The definition goes token by token in float64, over all trajectories at once, every denominator counted by hand. A rule's columns come
-from the rule itself, which `tests/token_rules` checks, given what the old policy says in float64.
+The definition goes token by token in float64, over all trajectories at once, every denominator counted by hand. A
+rule's columns come from the rule itself, which `tests/token_rules` checks, given what the old policy says in float64.
 """
 
 import copy
@@ -22,14 +22,15 @@ from tests.invariants.test_update import (
     make_config,
     scored_by_old,
 )
+from tests.steps import measured as score_trajectories
+from tests.steps import updated as update_policy
 
 from turnwise.config import Config
-from turnwise.token_rules import StepTokens, TokenCredit
-from turnwise.token_rules.build import build_entropy_rule, build_token_rule
-from turnwise.tokens import generated_logprobs
-from turnwise.train import step as step_module
-from turnwise.train.objective import RULE_STREAM
-from turnwise.train.step import score_trajectories, update_policy
+from turnwise.objective.policy import RULE_STREAM
+from turnwise.objective.token_rules import StepTokens, TokenCredit
+from turnwise.objective.token_rules.build import build_entropy_rule, build_token_rule
+from turnwise.objective.tokens import generated_logprobs
+from turnwise.train import update as step_module
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "nested mean": {"aggregate": "nested-mean"},
@@ -264,7 +265,7 @@ def test_trajectories_that_a_mask_leaves_nothing_of_are_skipped(monkeypatch):
     whole = updated_gradient(config)
     monkeypatch.setattr(step_module, "generated_logprobs", counted)
     assert_same(updated_gradient(config), whole)
-    assert 0 < len(passes) <= 0.05 * scored_by_old(config).old_logprob_T.size
+    assert 0 < len(passes) <= 0.05 * scored_by_old(config).batch.columns["logprob_T"].size
     passes.clear()
     updated_gradient(make_config(tokens={"name": "kl_cov", "frac": 1.0}))  # a penalty acts without an advantage too
     assert len(passes) == 16
@@ -285,15 +286,17 @@ def test_rules_are_worked_out_once_a_step_and_hand_on_their_state(monkeypatch):
     config = make_config(
         tokens={"name": "repo", "zeta": 0.1, "zeta_min": 0.01, "zeta_max": 1.0},
         entropy={"name": "epo", "beta_decay": 1.0},
-        epochs=2, mini_batches=2, max_tokens=1,
-    )  # fmt: skip
+        epochs=2,
+        mini_batches=2,
+        max_tokens=1,
+    )
     scored, state = scored_by_old(config), None
-    mean = float(scored.entropy_T.mean())
+    mean = float(scored.batch.columns["entropy_T"].mean())
     for step in (1, 2):
         model = copy.deepcopy(policy.model)
         _, state = update_policy(model, Frozen(model.parameters()), scored, advantage_R, config, step=step, state=state)
         assert state is not None
-        assert state["entropy"] == {"total": pytest.approx(step * mean), "steps": step}
-        assert state["tokens"] == {"zeta": 0.1, "target": pytest.approx(mean)}
+        assert state["entropy_rule"] == {"total": pytest.approx(step * mean), "steps": step}
+        assert state["policy"] == {"zeta": 0.1, "target": pytest.approx(mean)}
     _, state = update_policy(model, Frozen(model.parameters()), scored, advantage_R, make_config(), step=1)
-    assert state == {"tokens": None, "entropy": None}
+    assert state == {"policy": None}

@@ -1,4 +1,4 @@
-"""What a step's optimiser steps share: whole trajectories where a ratio needs them, means of metrics, orders, the reference's column."""
+"""Optimiser steps of a step: whole trajectories where a ratio needs them, mean metrics, orders, reference column."""
 
 import copy
 import dataclasses
@@ -15,15 +15,17 @@ from tests.invariants.test_update import (
     make_config,
     scored_by_old,
 )
+from tests.steps import measured as score_trajectories
+from tests.steps import updated as update_policy
 from tests.toys import trajectory
 
-from turnwise.tokens import generated_logprobs
-from turnwise.train import step as step_module
-from turnwise.train.step import rollout_metrics, score_trajectories, update_policy
+from turnwise.objective.tokens import generated_logprobs
+from turnwise.rollout.source import rollout_metrics
+from turnwise.train import update as step_module
 
 
 def test_a_trajectory_in_pieces_has_one_ratio_whatever_the_micro_batches():
-    """Where turns begin conversations of their own, a trajectory is several sequences: its ratio needs all of them in one pass."""
+    """A trajectory whose turns start new conversations has several sequences: its ratio needs all in one pass."""
     policy, old, _, trajectories, advantage_R = experience()
     pieces = [
         dataclasses.replace(t, turns=[dataclasses.replace(turn, fresh=True) for turn in t.turns]) for t in trajectories
@@ -107,6 +109,12 @@ def test_what_a_rollout_shows_by_hand():
     for turn in played[2].turns:
         turn.valid, turn.truncated, turn.reward = False, True, 100.0
     assert rollout_metrics(played) == {
-        "success": 0.5, "reward": 1.5, "turns": 1.5, "invalid_frac": pytest.approx(1 / 3), "cut_frac": pytest.approx(1 / 3),
-        "context_frac": 0.5, "failed_frac": pytest.approx(1 / 3), "tokens": 7.0,
-    }  # fmt: skip
+        "success": 0.5,
+        "reward": 1.5,
+        "turns": 1.5,
+        "invalid_frac": pytest.approx(1 / 3),
+        "cut_frac": pytest.approx(1 / 3),
+        "context_frac": 0.5,
+        "failed_frac": pytest.approx(1 / 3),
+        "tokens": 7.0,
+    }

@@ -1,9 +1,9 @@
 """The update is a function of the trajectories and their advantages, not of how they are cut into passes.
 
-Gradients are compared twice. The largest difference, relative to the largest entry of the gradient, catches a gross error anywhere;
-float32 sums of a few hundred terms in another order differ by about 1e-6, the bound is ten times that. The mean difference, relative
-to the mean entry, catches a small error of one sign everywhere, such as a wrong denominator: rounding has either sign and averages
-out over thousands of entries.
+Gradients are compared twice. The largest difference, relative to the largest entry of the gradient, catches a gross
+error anywhere; float32 sums of a few hundred terms in another order differ by about 1e-6, the bound is ten times that.
+The mean difference, relative to the mean entry, catches a small error of one sign everywhere, such as a wrong
+denominator: rounding has either sign and averages out over thousands of entries.
 """
 
 import copy
@@ -13,19 +13,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.steps import measured as score_trajectories
+from tests.steps import updated as update_policy
 from tests.toys import Colors, color_policy, small_config, trajectory
 
 from turnwise.config import Config
-from turnwise.losses import policy_loss
-from turnwise.policy import Policy
+from turnwise.models.policy import Policy
+from turnwise.objective.losses import policy_loss
+from turnwise.objective.tokens import generated_logprobs, score
 from turnwise.rollout.collect import blocking, collect
 from turnwise.rollout.engine import Sampling
+from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.local import LocalEngine
-from turnwise.rollout.record import Trajectory
-from turnwise.rollout.worlds import InProcessWorlds
-from turnwise.tokens import generated_logprobs, score
-from turnwise.train import step as step_module
-from turnwise.train.step import Scored, score_trajectories, update_policy
+from turnwise.rollout.trajectory import Trajectory
+from turnwise.train import update as step_module
+from turnwise.train.update import Measured
 
 MAX_DIFFERENCE = 1e-5
 MEAN_DIFFERENCE = 1e-5
@@ -60,13 +62,13 @@ def moved(policy: Policy, size: float, seed: int) -> Policy:
 
 @functools.cache
 def experience() -> tuple[Policy, Policy, Policy, list[Trajectory], np.ndarray]:
-    """Policy to update, the one that sampled, the reference, ragged trajectories, and advantages, 0 for three trajectories."""
+    """Policy to update, sampling policy, reference, ragged trajectories, and advantages, 0 for three trajectories."""
     policy = make_policy()
     old = moved(policy, 0.02, 1)
     played = collect(
         LocalEngine(old.model),
         [(0, 1), (1, 4), (2, 2), (3, 3)],
-        InProcessWorlds(lambda task: Colors(task[0], turns=task[1])),
+        InProcessEnvironments(lambda task: Colors(task[0], turns=task[1])),
         old.format,
         group_size=4,
         sampling=Sampling(max_new_tokens=4, stop_ids=(old.format.stop_id,), temperature=0.8, seed=3),
@@ -80,7 +82,7 @@ def experience() -> tuple[Policy, Policy, Policy, list[Trajectory], np.ndarray]:
     return policy, old, moved(policy, 0.05, 2), trajectories, advantage_R
 
 
-def scored_by_old(config: Config, *, reference: bool = False) -> Scored:
+def scored_by_old(config: Config, *, reference: bool = False) -> Measured:
     _, old, ref, trajectories, _ = experience()
     return score_trajectories(old.model, trajectories, config, reference=ref.model if reference else None)
 
@@ -245,7 +247,7 @@ def local_denominators(max_tokens: int) -> Gradient:
     scored, model = scored_by_old(config), copy.deepcopy(policy.model)
     assert scored.batch.tokens is not None
     advantage_T = torch.from_numpy(scored.batch.tokens.broadcast(advantage_R)).float()
-    old_T = torch.from_numpy(scored.old_logprob_T).float()
+    old_T = torch.tensor(scored.batch.columns["logprob_T"]).float()
     batches = list(scored.sequences.micro_batches(max_tokens))
     for indices in batches:
         where = torch.from_numpy(scored.sequences.token_index(indices))
@@ -272,7 +274,7 @@ def test_the_gradient_points_up_the_expected_reward():
     trajectories = [trajectory(0, (prompt, [action])) for action in range(num_actions)]
     config = make_config()
     scored = score_trajectories(policy.model, trajectories, config)
-    probability = np.exp(scored.old_logprob_T)
+    probability = np.exp(scored.batch.columns["logprob_T"])
     assert probability.sum() == pytest.approx(1.0, abs=1e-5)
     model = copy.deepcopy(policy.model)
     advantage = num_actions * probability * reward  # every action once, weighted as often as it would be drawn
@@ -338,6 +340,6 @@ def test_the_absolute_log_ratio_is_the_mean_over_tokens():
     model, scored = copy.deepcopy(policy.model), scored_by_old(config)
     totals, _ = update_policy(model, Frozen(model.parameters()), scored, advantage_R, config, step=1)
     now_T, _ = score(policy.model, scored.sequences, temperature=config.rollout.temperature)
-    moved_T = now_T - scored.old_logprob_T
+    moved_T = now_T - scored.batch.columns["logprob_T"]
     assert totals["log_ratio_abs"] == pytest.approx(np.abs(moved_T).mean(), rel=1e-4)
     assert totals["kl_old"] == pytest.approx(-moved_T.mean(), rel=1e-3)

@@ -94,9 +94,12 @@ def an_equal_outcome_teaches_nothing(credit: Credit) -> None:
 
 
 COMPARING = [
-    *EVERY, a_lone_trajectory_gets_nothing, turns_do_not_vote, credit_sums_to_zero_over_trajectories,
+    *EVERY,
+    a_lone_trajectory_gets_nothing,
+    turns_do_not_vote,
+    credit_sums_to_zero_over_trajectories,
     an_equal_outcome_teaches_nothing,
-]  # fmt: skip
+]
 
 
 def one_success_of_four(*expected: float) -> Check:

@@ -84,14 +84,16 @@ def discounted(rows: Rows, discount: float, power: Callable[[int, int], int]) ->
     """Sum over the trajectory's turns k >= t of `discount ** power(t, k) * reward`."""
     names = rows.names()
     turn = [names[:row].count(name) for row, name in enumerate(names)]
-    return np.array([
-        sum(
-            discount ** power(turn[row], turn[other]) * rows.reward[other]
-            for other in range(len(rows))
-            if names[other] == names[row] and turn[other] >= turn[row]
-        )
-        for row in range(len(rows))
-    ])  # fmt: skip
+    return np.array(
+        [
+            sum(
+                discount ** power(turn[row], turn[other]) * rows.reward[other]
+                for other in range(len(rows))
+                if names[other] == names[row] and turn[other] >= turn[row]
+            )
+            for row in range(len(rows))
+        ]
+    )
 
 
 def coefficient(rows: Rows, *, keys=None, mean_one: bool = True, weights=None) -> np.ndarray:

@@ -31,10 +31,12 @@ def by_group(credit: Callable[..., np.ndarray]) -> Credit:
     """Credit of one-turn trajectories from the columns of each group alone."""
 
     def whole(groups: Groups) -> np.ndarray:
-        return np.concatenate([
-            credit(**{name: np.array([trajectory[0][name] for trajectory in group]) for name in group[0][0]})
-            for group in groups
-        ])  # fmt: skip
+        return np.concatenate(
+            [
+                credit(**{name: np.array([trajectory[0][name] for trajectory in group]) for name in group[0][0]})
+                for group in groups
+            ]
+        )
 
     return whole
 
@@ -66,6 +68,9 @@ def halves(success, metric, *, own: bool = False, keep: tuple[float, float] = (1
 
 CANON = prompt(success=[1, 0, 0, 0], entropy=[0.1, 0.2, 0.3, 0.4], length=[4, 2, 3, 1])
 SURE = prompt(success=[0, 1, 1, 0], entropy=[1.1, 1.2, 1.3, 1.4], length=[1, 1, 1, 1])
+SPLIT = prompt(success=[1, 0, 1, 0], entropy=[0.1, 0.2, 0.3, 0.4], length=[1, 1, 1, 1])
+# the mean of 0.3, -0.5, 0.6, -0.4 (efficiency 0.8, the other half) and of +-0.5 (the own half as it is)
+MIXED_HALVES = [0.4, -0.5, 0.55, -0.45]
 WINS = prompt(success=[1, 1, 1, 0], entropy=[0.1, 0.2, 0.3, 0.4], length=[1, 1, 1, 1])
 
 # -- V_0.5 (V = 0.8) ---------------------------------------------------------------------------------------------------
@@ -239,6 +244,7 @@ SUITES: dict[str, list[Check]] = {
         equals("halves_are_the_prompts_own", [CANON, SURE], 1, 0, -0.5, -0.5, -0.5, 0.5, 0.5, -0.5),
     ],
     "canon, efficiency by entropy": [equals("the_surer_half_is_the_one_to_leave", [WINS], 0.3, 0.3, 0.2, -0.8)],
+    "canon, half of each": [equals("efficiency_is_for_the_other_half_only", [SPLIT], *MIXED_HALVES)],
     "ngrpo": [
         equals("one_success_of_eight_is_the_cards", [prompt(success=[1] + [0] * 7)], 1.7638, *[-0.5040] * 7),
         equals("a_group_that_only_fails_is_pushed_down", [prompt(success=[0] * 8)], *[-1 / 3] * 8),
@@ -269,11 +275,12 @@ SUITES: dict[str, list[Check]] = {
         equals("a_uniform_group_stays", [UNIFORM], 3, 2),
     ],
     "verl_er": [equals("the_bonus_is_relative_and_bounded", [RANKS], 1, 1 + T, -0.1)],
-}  # fmt: skip
+}
 
 REAL: dict[str, Credit] = {
     "canon": real(tw.canon()),
     "canon, efficiency by entropy": real(tw.canon(efficiency=0.8)),
+    "canon, half of each": real(tw.canon(mu=0.5, efficiency=0.8)),
     "ngrpo": real(tw.ngrpo()),
     "v05": real(tw.v05(unseen=0.8)),
     "adora": real(tw.adora()),
@@ -303,6 +310,12 @@ VARIANTS: dict[str, Variant] = {
         "canon, efficiency by entropy",
         by_group(lambda success, reward, entropy, length: halves(success, entropy, keep=(1.0, 0.8))),
         "CANON card, formula 4: the entropy version is mirrored", ("the_surer_half_is_the_one_to_leave",)),
+    "CANON's efficiency in both comparisons": Variant(
+        "canon, half of each",
+        by_group(lambda success, reward, entropy, length: 0.5 * (
+            halves(success, entropy, keep=(0.8, 1.0)) + halves(success, entropy, own=True, keep=(0.8, 1.0)))),
+        "turnwise before the code was read: CANON card, efficiency acts on the inter part only",
+        ("efficiency_is_for_the_other_half_only",)),
     "NGRPO with the population std": Variant(
         "ngrpo", by_group(lambda success, reward: standardised(np.append(success, 1.0), ddof=0)[:-1]),
         "NGRPO card: the printed equation, not the figure or the code", ("a_group_that_only_fails_is_pushed_down",)),

@@ -32,10 +32,14 @@ HIGH, LOW = [Z[0] + Z[1], Z[1], 0], [Z[2] + Z[3], Z[3], 0]
 UNEVEN = known([[[0, 0, 1], [0]]], gold_logprob=[-1.0] * 4)  # no gains: outcomes 1 and 0 alone
 IGPO: list[Check] = [
     worked("the_card_of_igpo", CARD, [2.7888, 1.4472, 1, -2.7888, -2.3416, -1], atol=1e-4),
-    worked("gains_are_compared_within_their_prompt", TWO,
-           [*np.add(HIGH, 1), *np.subtract(LOW, 1), *np.subtract(HIGH, 1), *np.add(LOW, 1)], atol=1e-4),
+    worked(
+        "gains_are_compared_within_their_prompt",
+        TWO,
+        [*np.add(HIGH, 1), *np.subtract(LOW, 1), *np.subtract(HIGH, 1), *np.add(LOW, 1)],
+        atol=1e-4,
+    ),
     worked("an_outcome_counts_once_however_many_turns", UNEVEN, [1, 1, 1, -1]),
-]  # fmt: skip
+]
 
 
 def igpo(
@@ -67,9 +71,13 @@ DIFFERENT = known([[[0, 0.1], [0, 0]]], info_gain=[1, 0, 3, 0], length=[1, 1, 1,
 CLOSED = 1 / (1 + np.exp(np.sqrt(2)))
 INFOPO: list[Check] = [
     worked("information_counts_half_where_outcomes_agree_and_zeros_not_at_all", ALIKE, INFO / 2),
-    worked("the_gate_is_a_sigmoid_of_the_deviation_of_returns", DIFFERENT,
-           np.array([1, 1, -1, -1]) * np.sqrt(0.5) + np.array([-1, 0, 1, 0]) * np.sqrt(0.5) * CLOSED, atol=1e-4),
-]  # fmt: skip
+    worked(
+        "the_gate_is_a_sigmoid_of_the_deviation_of_returns",
+        DIFFERENT,
+        np.array([1, 1, -1, -1]) * np.sqrt(0.5) + np.array([-1, 0, 1, 0]) * np.sqrt(0.5) * CLOSED,
+        atol=1e-4,
+    ),
+]
 
 
 def infopo(rows: Rows, *, zeros=False, tokens=True, gate="sigmoid", of="returns", per_token=False) -> np.ndarray:
@@ -85,15 +93,22 @@ def infopo(rows: Rows, *, zeros=False, tokens=True, gate="sigmoid", of="returns"
 
 # -- MatchTIR, with discount 1/2 ---------------------------------------------------------------------------------------
 
-REACHED = known([[[1], [0.5, 0], [0, 0.5, 1]]], length=[1] * 6)  # returns 1, 1/2, 3/2; to go 1 | 1/2, 0 | 1/2, 1, 1
+REACHED = known(
+    [[[1], [0.5, 0], [0, 0.5, 1]]], step_reward=[1, 0.5, 0, 0, 0.5, 1]
+)  # returns 1, 1/2, 3/2; to go 1 | 1/2, 0 | 1/2, 1, 1
 R2, R3 = np.sqrt(0.5), 1 / np.sqrt(3)  # z of 0, 1 and of 1, 1/2, 1/2
 MATCHTIR: list[Check] = [
-    worked("a_turn_is_compared_with_the_same_turn", REACHED,
-           np.array([0 + 2 * R3, -1 - R3, -1 - R2, 1 - R3, 1 + R2, 1 + 0]) / 2),
-]  # fmt: skip
+    worked(
+        "a_turn_is_compared_with_the_same_turn",
+        REACHED,
+        np.array([0 + 2 * R3, -1 - R3, -1 - R2, 1 - R3, 1 + R2, 1 + 0]) / 2,
+    ),
+    worked("tool_calls_are_what_is_paid", known([[[1], [0]]], step_reward=[0, 1]), [-R2, R2]),
+]
 
 
-def matchtir(rows: Rows, *, leak=False, discount=0.5, by_turn=True, weight=0.5) -> np.ndarray:
+def matchtir(rows: Rows, *, leak=False, discount=0.5, by_turn=True, weight=0.5, paid="step_reward") -> np.ndarray:
+    rows = rows if not paid else rows.replace(reward=column(rows, paid))
     names = rows.names()
     turn = [names[:row].count(name) for row, name in enumerate(names)]
     keys = list(zip(rows.group, turn, strict=True)) if by_turn else rows.group
@@ -173,9 +188,11 @@ def a_call_of_another_tool_earns_nothing(match: Match) -> None:
 
 
 MATCHING = [
-    the_sum_of_similarities_is_the_greatest, one_call_a_reference, a_wrong_value_costs_its_share,
+    the_sum_of_similarities_is_the_greatest,
+    one_call_a_reference,
+    a_wrong_value_costs_its_share,
     a_call_of_another_tool_earns_nothing,
-]  # fmt: skip
+]
 
 
 def matched(score: Callable[[ToolCall, ToolCall], float]) -> Match:
@@ -256,9 +273,14 @@ def by_mean_score(judge: Callable, num: int) -> np.ndarray:
 
 
 SUITES: dict[str, list] = {
-    "igpo": IGPO, "infopo": INFOPO, "matchtir": MATCHTIR, "unlikeliness": UNLIKELY, "overlong fine": OVERLONG,
-    "tool calls": MATCHING, "tournament": TOURNAMENT,
-}  # fmt: skip
+    "igpo": IGPO,
+    "infopo": INFOPO,
+    "matchtir": MATCHTIR,
+    "unlikeliness": UNLIKELY,
+    "overlong fine": OVERLONG,
+    "tool calls": MATCHING,
+    "tournament": TOURNAMENT,
+}
 
 REAL: dict[str, Any] = {
     "igpo": lambda rows: rows.credit(tw.igpo()),
@@ -315,6 +337,9 @@ VARIANTS: dict[str, Variant] = {
         "matchtir", lambda rows: matchtir(rows, weight=1.0), "card MatchTIR, formula 4: their mean", SAME_TURN),
     "turn returns without discount": variant(
         "matchtir", lambda rows: matchtir(rows, discount=1.0), "card MatchTIR: 0.9 a turn", SAME_TURN),
+    "outcomes in place of tool calls": variant(
+        "matchtir", lambda rows: matchtir(rows, paid=""), "turnwise train before: no environment scores tool calls",
+        "tool_calls_are_what_is_paid"),
     "likelihood summed over tokens": variant(
         "unlikeliness", lambda rows: unlikeliness(rows, sums=True), "prefers long answers; card: length-normalised",
         WORTH_MORE),

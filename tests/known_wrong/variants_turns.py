@@ -172,32 +172,18 @@ ROOT = math.sqrt(1 / 3)  # sample deviation of 1/2, 1/2, -1/2
 PP = [
     worked("tokens_are_counted", known([[[1], [0]]], length=[2, 1]), [1 / 3 / ROOT, -2 / 3 / ROOT]),
     # deviations +-1/2 and +-2: one scale for both prompts, sqrt(17/6)
-    worked("prompts_share_one_scale", known([[[1], [0]], [[14], [10]]], length=[1, 1, 1, 1]),
-           np.array([1 / 2, -1 / 2, 2, -2]) / math.sqrt(17 / 6)),
-]  # fmt: skip
+    worked(
+        "prompts_share_one_scale",
+        known([[[1], [0]], [[14], [10]]], length=[1, 1, 1, 1]),
+        np.array([1 / 2, -1 / 2, 2, -2]) / math.sqrt(17 / 6),
+    ),
+]
 
 
 def whitened(rows: Rows, values: np.ndarray, *, over_tokens: bool = True) -> np.ndarray:
     length = column(rows, "length").astype(int) if over_tokens else np.ones(len(rows), dtype=int)
     counted = np.repeat(values, length)
     return (values - counted.mean()) / counted.std(ddof=1)
-
-
-# -- rejection of a mismatch -------------------------------------------------------------------------------------------
-
-DRIFT = known([[[1, 2], [3, 4]]], mismatch=[0.0, 0.002, 0.0005, 0.0], mismatch_min=[-1, -1, -1, -9.3])
-REJECT = [
-    worked("the_response_alone_is_rejected", DRIFT, [1, 0, 3, 0]),
-    worked("the_mean_is_of_logarithms", known([[[1]]], mismatch=[0.0], mismatch_min=[-1.0]), [1]),
-]
-
-
-def rejected(rows: Rows, wrong: np.ndarray) -> np.ndarray:
-    return np.where(wrong, 0.0, rows.reward)
-
-
-def drifts(rows: Rows) -> np.ndarray:
-    return (np.abs(column(rows, "mismatch")) > 0.001) | (column(rows, "mismatch_min") < math.log(1e-4))
 
 
 SUITES: dict[str, list[Check]] = {
@@ -207,7 +193,6 @@ SUITES: dict[str, list[Check]] = {
     "mica": MICA,
     "srgpo": SRGPO,
     "reinforce++ baseline": PP,
-    "rejection of a mismatch": REJECT,
 }
 
 REAL: dict[str, Credit] = {
@@ -217,7 +202,6 @@ REAL: dict[str, Credit] = {
     "mica": lambda rows: rows.credit(tw.mica(discount=1.0)),
     "srgpo": lambda rows: rows.credit(tw.srgpo()),
     "reinforce++ baseline": lambda rows: rows.credit(tw.reinforce_pp_baseline()),
-    "rejection of a mismatch": lambda rows: rows.credit(tw.reject_mismatch()),
 }
 
 WEIGHTS = "longer_histories_weigh_one_two_three"
@@ -277,7 +261,10 @@ VARIANTS: dict[str, Variant] = {
         (TURN_PEERS,),
     ),
     "roles in one pot": Variant(
-        "mars", lambda rows: mars(rows, to_go(rows), by_role=False), "MARS without its second part", ("each_role_has_its_own_mean",)
+        "mars",
+        lambda rows: mars(rows, to_go(rows), by_role=False),
+        "MARS without its second part",
+        ("each_role_has_its_own_mean",),
     ),
     "centred, then summed": Variant(
         "mars",
@@ -345,16 +332,4 @@ VARIANTS: dict[str, Variant] = {
         "REINFORCE++ without its baseline variant",
         ("prompts_share_one_scale",),
     ),
-    "the whole trajectory is rejected": Variant(
-        "rejection of a mismatch",
-        lambda rows: rejected(rows, grouped(rows, drifts(rows), np.max, keys=rows.names(), counted=everyone(rows)) > 0),
-        "sequence-level rejection on rows that hold several turns",
-        ("the_response_alone_is_rejected",),
-    ),
-    "logarithms compared with ratios": Variant(
-        "rejection of a mismatch",
-        lambda rows: rejected(rows, drifts(rows) | (np.abs(column(rows, "mismatch") - 1) > 0.001)),
-        "bounds of a ratio on a mean of logarithms",
-        ("the_mean_is_of_logarithms",),
-    ),
-}  # fmt: skip
+}

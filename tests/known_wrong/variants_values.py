@@ -129,6 +129,16 @@ SUBGOALS = [
 ]
 
 
+KEEPING = known([[[1], [1, 2]]], switch=[0, 0, 1])
+KEEPS = [worked("a_trajectory_of_one_turn_is_not_fined", KEEPING, [1, 1 - 0.15, 2])]
+
+
+def fined(rows: Rows, *, each: bool = False) -> np.ndarray:
+    """All keeps fined, by their share of the turns or in full."""
+    num_turns = np.array([1 if each else rows.names().count(name) for name in rows.names()])
+    return rows.reward - 0.3 * (column(rows, "switch") == 0) / num_turns
+
+
 def subgoals(rows: Rows, *, turns: int = 2, on_all: bool = False) -> np.ndarray:
     first = 4 + 2 / 2**turns - 5
     total = first + 2 / 2**turns / 2
@@ -223,15 +233,22 @@ def centred_by_label(rows: Rows) -> np.ndarray:
 
 
 SUITES: dict[str, list[Check]] = {
-    "egae": GAE, "turning points": TURNS, "actions": ACTIONS, "subgoals": SUBGOALS, "saturation": DAMPED,
-    "hindsight": QUALITY, "empg on returns": EMPG,
-}  # fmt: skip
+    "egae": GAE,
+    "turning points": TURNS,
+    "actions": ACTIONS,
+    "subgoals": SUBGOALS,
+    "keeping": KEEPS,
+    "saturation": DAMPED,
+    "hindsight": QUALITY,
+    "empg on returns": EMPG,
+}
 
 REAL: dict[str, Credit] = {
     "egae": lambda rows: rows.credit(tw.egae(discount=0.5, decay=0.5)),
     "turning points": lambda rows: rows.credit(tw.reward_turning_points()),
     "actions": lambda rows: rows.credit(tw.credit_actions(discount=0.5, standardize=False)),
     "subgoals": lambda rows: rows.credit(tw.credit_subgoals(discount=0.5, decay=0.5, standardize=False)),
+    "keeping": lambda rows: rows.credit(tw.penalize_keeping()),
     "saturation": lambda rows: rows.credit(tw.chain(tw.dr_grpo(), tw.damp_after_saturation())),
     "hindsight": lambda rows: rows.credit(tw.chain(tw.outcome_return(), tw.weigh_by_hindsight(discount=0.5))),
     "empg on returns": lambda rows: rows.credit(tw.empg(tw.reinforce())),
@@ -257,7 +274,10 @@ VARIANTS: dict[str, Variant] = {
         (STILL,),
     ),
     "decay without discount": Variant(
-        "egae", lambda rows: gae(rows) + 0.25 * following(rows, gae(rows)), "(lambda)^k for (discount lambda)^k", (LAST,)
+        "egae",
+        lambda rows: gae(rows) + 0.25 * following(rows, gae(rows)),
+        "(lambda)^k for (discount lambda)^k",
+        (LAST,),
     ),
     "turning points whatever follows": Variant(
         "turning points",
@@ -295,32 +315,58 @@ VARIANTS: dict[str, Variant] = {
         "card HiPER: subgoal tokens of boundary turns only",
         ("a_subgoal_is_credited_once_and_later_ones_by_their_distance_in_turns",),
     ),
+    "a lone turn is fined for keeping": Variant(
+        "keeping",
+        fined,
+        "turnwise before the code was read: HiPER-agent's normalized mode skips such trajectories",
+        ("a_trajectory_of_one_turn_is_not_fined",),
+    ),
+    "every keep is fined in full": Variant(
+        "keeping",
+        lambda rows: fined(rows, each=True),
+        "HiPER-agent's keep_penalty_mode=fixed",
+        ("a_trajectory_of_one_turn_is_not_fined",),
+    ),
     "an answer damps its own response": Variant(
-        "saturation", lambda rows: damped(rows, lambda t: t + 1), "card SPAE: C_k counts earlier steps",
+        "saturation",
+        lambda rows: damped(rows, lambda t: t + 1),
+        "card SPAE: C_k counts earlier steps",
         ("only_earlier_answers_damp",),
     ),
     "all earlier answers damp once": Variant(
-        "saturation", lambda rows: damped(rows, lambda t: min(t, 1)), "card SPAE: a count, not a flag",
+        "saturation",
+        lambda rows: damped(rows, lambda t: min(t, 1)),
+        "card SPAE: a count, not a flag",
         ("only_earlier_answers_damp",),
     ),
     "hindsight compared over the batch": Variant(
-        "hindsight", lambda rows: quality(rows, over_batch=True), "card HCAPO: mean over the trajectory's turns",
+        "hindsight",
+        lambda rows: quality(rows, over_batch=True),
+        "card HCAPO: mean over the trajectory's turns",
         ("hindsight_is_compared_within_the_trajectory",),
     ),
     "discounted from the start": Variant(
-        "hindsight", lambda rows: quality(rows, from_start=True), "card HCAPO: discount^(T - t)",
+        "hindsight",
+        lambda rows: quality(rows, from_start=True),
+        "card HCAPO: discount^(T - t)",
         ("hindsight_is_compared_within_the_trajectory",),
     ),
     "the whole batch scaled once per segment": Variant(
-        "empg on returns", scaled_once_per_segment, "the authors' listing, card EMPG: g_H[i] inside the loop",
+        "empg on returns",
+        scaled_once_per_segment,
+        "the authors' listing, card EMPG: g_H[i] inside the loop",
         ("the_cards_steps",),
     ),
     "min and max over padding": Variant(
-        "empg on returns", lambda rows: empg(rows, low=0.0), "card EMPG, known bugs: padding has entropy 0",
+        "empg on returns",
+        lambda rows: empg(rows, low=0.0),
+        "card EMPG, known bugs: padding has entropy 0",
         ("the_cards_steps",),
     ),
     "the mean counts padding": Variant(
-        "empg on returns", centred_over_padding, "card EMPG, known bugs: the centre of masked places",
+        "empg on returns",
+        centred_over_padding,
+        "card EMPG, known bugs: the centre of masked places",
         ("credit_sums_to_zero_over_responses",),
     ),
     "a bonus at the last step, from the next trajectory": Variant(
@@ -333,11 +379,15 @@ VARIANTS: dict[str, Variant] = {
         "empg on returns", lambda rows: empg(rows, next_of=lambda rows, scale: scale), "card EMPG: f_{k+1}", (NEXT,)
     ),
     "not centred": Variant(
-        "empg on returns", lambda rows: empg(rows, centre=False), "card EMPG, step 5 left out",
+        "empg on returns",
+        lambda rows: empg(rows, centre=False),
+        "card EMPG, step 5 left out",
         ("credit_sums_to_zero_over_responses",),
     ),
     "centred by numbers made of labels": Variant(
-        "empg on returns", centred_by_label, "verl 0.9.1, as_torch_index, under EMPG's centring",
+        "empg on returns",
+        centred_by_label,
+        "verl 0.9.1, as_torch_index, under EMPG's centring",
         ("labels_are_names_not_numbers",),
     ),
-}  # fmt: skip
+}

@@ -56,7 +56,8 @@ def test_aem_passes_its_options_on():
 
 def test_the_name_says_all_that_was_chosen():
     assert tw.aem(tw.rloo(), temperature=0.5, scope="batch").name == (
-        "aem(rloo(convention='turnwise'), temperature=0.5, scope='batch', min_range=0.1, shuffle=False, seed=0, keep='all')"
+        "aem(rloo(convention='turnwise'), temperature=0.5, scope='batch', min_range=0.1, shuffle=False, seed=0, "
+        "keep='all')"
     )
 
 
@@ -70,7 +71,7 @@ def test_shuffled_credit_is_the_bases_on_average_over_seeds():
     base = tw.rloo()(BATCH)
     seeds = 3000
     dealt = tw.modulate_by_entropy.function  # pyright: ignore[reportFunctionMemberAccess]
-    mean = sum(dealt(base, BATCH, shuffle=True, seed=seed) for seed in range(seeds)) / seeds
+    mean = sum(base * dealt(base, BATCH, shuffle=True, seed=seed) for seed in range(seeds)) / seeds
     # a coefficient has a standard deviation of 0.4; four standard errors of the mean of 3000, times credit up to 3
     np.testing.assert_allclose(mean, base, rtol=0, atol=3 * 4 * 0.4 / np.sqrt(seeds))
     assert np.abs(tw.aem(tw.rloo())(BATCH) - base).max() > 0.3, "which cannot be said of the coefficients in place"
@@ -107,7 +108,7 @@ def test_where_alpha_is_one_the_mask_keeps_nothing():
 
 
 def test_the_mask_compares_in_its_scope():
-    # spread over the batch: the second prompt is sure throughout, so that alpha is above 1 in it and below 1 in the first
+    # scope batch: the policy is certain on the second prompt, so that alpha is above 1 in it and below 1 in the first
     entropy = [2.0, 1.9, 0.2, 0.0]
     batch = tw.Batch(tw.Segments([0, 2, 4]), tw.Segments(range(5)), [1.0, 1.0, 1.0, 1.0], {"entropy": entropy})
     np.testing.assert_array_equal(tw.mask_by_drift(scope="batch")(batch), [0, 0, 1, 1])

@@ -1,7 +1,6 @@
-"""ADORA, A-GRAE, GRPO-N, D3S, ACE, ProGRPO and VERL's ranks: their cards' checks, equivalences and edges, by hand."""
+"""ADORA, A-GRAE, GRPO-N, D3S, ACE and ProGRPO: their cards' checks, equivalences and edges, by hand."""
 
 import itertools
-import json
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ from tests.properties.strategies import advantage
 
 import turnwise as tw
 from turnwise.errors import BatchError, ConfigError
-from turnwise.hidden_rank import effective_rank, rank_metrics
 
 # -- ADORA -------------------------------------------------------------------------------------------------------------
 
@@ -162,9 +160,7 @@ def test_d3s_draws_equal_advantages_by_lot_and_never_by_place():
     num = 40
     batch = group_of(*[0] * num)
     values = np.where(np.arange(num) % 2 == 0, 1.0, -1.0)  # half of each; 10 of each are kept
-    kept = np.array([
-        applied(tw.keep_extremes(kept_frac=0.5, seed=seed), batch, *values) != 0 for seed in range(400)
-    ])  # fmt: skip
+    kept = np.array([applied(tw.keep_extremes(kept_frac=0.5, seed=seed), batch, *values) != 0 for seed in range(400)])
     assert (kept.sum(axis=1) == 20).all()
     assert (kept[:, ::2].sum(axis=1) == 10).all()
     # each is kept with probability 1/2; five standard errors of a mean of 400
@@ -191,7 +187,7 @@ def test_d3s_counts_trajectories_or_responses():
     np.testing.assert_array_equal(applied(tw.keep_extremes(kept_frac=2 / 3), batch, *credit), [0, 0, 0, 0, -3, 4])
     over_responses = applied(tw.keep_extremes(kept_frac=4 / 6, over="responses"), batch, *credit)
     assert sorted(over_responses.tolist()) == [-3, 0, 0, 1, 1, 4]
-    with pytest.raises(BatchError, match="keep_extremes counts one value a trajectory, but the credit varies"):
+    with pytest.raises(BatchError, match="keep_extremes counts one value per trajectory, but the credit varies"):
         applied(tw.keep_extremes(kept_frac=0.5), batch, 1, 2, 3, 4, 5, 6)
 
 
@@ -249,100 +245,17 @@ def test_progrpo_moves_mixed_groups_only():
     np.testing.assert_array_equal(tw.progrpo(weight=0.0)(batch), tw.grpo()(batch))
 
 
-# -- VERL (ranks) ------------------------------------------------------------------------------------------------------
-
-
-def ranks(rank, velocity, acceleration, num=None) -> tw.Batch:
-    return group_of(*[0] * len(rank), effective_rank=rank, rank_velocity=velocity, rank_acceleration=acceleration)
-
-
-def test_verl_er_by_hand():
-    batch = ranks([1, 3], [2, 2], [1, 1])
-    # first batch: usual 2, 2, 1. dev(ER) = -1/2, 1/2; the others 0, so beta = 1/2; the second's Phi = tanh(1/2) / 2
-    bonus = np.tanh(0.5) / 2
-    np.testing.assert_allclose(applied(tw.add_rank_bonus(), batch, 1, 1), [1, 1 + bonus], rtol=1e-8)
-    np.testing.assert_allclose(applied(tw.add_rank_bonus(), batch, -1, -1), [-1, -1 + bonus], rtol=1e-8)
-    np.testing.assert_allclose(applied(tw.add_rank_bonus(), batch, 0, 0), [0, 0])
-    np.testing.assert_allclose(applied(tw.add_rank_bonus(), batch, 0, 0.2), [0, 0.3])  # bounded by |A| / 2
-    np.testing.assert_allclose(applied(tw.add_rank_bonus(kappa=4.0), batch, 0, -0.2), [0, -0.15])
-
-
-def test_verl_er_compares_with_the_past_and_turns_by_acceleration():
-    block = tw.add_rank_bonus()
-    assert block.init is not None
-    first, second = ranks([2], [1], [1]), ranks([4], [0.5], [1.5])
-    ones = np.array([100.0])
-    _, state = block.update(ones, block.init(), first)
-    credit_R, after = block.update(ones, json.loads(json.dumps(state)), second)
-    beta = 1 / (1 + np.exp(-1))  # gain 2, dev(ERA) = 1/2
-    np.testing.assert_allclose(credit_R, 100 + beta * np.tanh(1) + (1 - beta) * np.tanh(-0.5), rtol=1e-8)
-    assert after == pytest.approx({"effective_rank": 2.6, "rank_velocity": 0.85, "rank_acceleration": 1.15})
-    assert state == {"effective_rank": 2, "rank_velocity": 1, "rank_acceleration": 1}, "the state given stays"
-    credit_R, _ = tw.add_rank_bonus(gain=0.0, rate=1.0).update(ones, state, second)
-    np.testing.assert_allclose(credit_R, 100 + (np.tanh(1) + np.tanh(-0.5)) / 2, rtol=1e-8)
-
-
-def test_verl_er_clips_deviations():
-    block = tw.add_rank_bonus()
-    state = {"effective_rank": 1e-3, "rank_velocity": 0.0, "rank_acceleration": 0.0}
-    credit_R, _ = block.update(np.array([100.0]), state, ranks([9], [-1], [-1]))
-    beta = 1 / (1 + np.exp(10))
-    np.testing.assert_allclose(credit_R, 100 + max(0, beta * np.tanh(5) - (1 - beta) * np.tanh(5)), rtol=1e-14)
-    credit_R, _ = block.update(np.array([100.0]), state, ranks([9], [1], [0]))
-    np.testing.assert_allclose(credit_R, 100 + np.tanh(5), rtol=1e-14)
-
-
-def test_verl_er_measures_deviations_from_a_negative_average_in_its_size():
-    state = {"effective_rank": 1.0, "rank_velocity": -2.0, "rank_acceleration": 1.0}
-    credit_R, _ = tw.add_rank_bonus().update(np.array([100.0]), state, ranks([1], [-1], [1]))
-    np.testing.assert_allclose(credit_R, 100 + np.tanh(0.5) / 2, rtol=1e-8)
-
-
-def test_verl_er_never_turns_a_sign():
-    with pytest.raises(ConfigError, match=r"kappa=0.5 must be at least 1"):
-        tw.verl_er(kappa=0.5)
-
-
-def test_effective_rank_card():
-    assert round(effective_rank(np.array([[1.0, 0], [0, 1], [1, 1]])), 4) == 1.9286
-
-
-def test_effective_rank_counts_directions():
-    for num in (1, 2, 5):
-        cross = np.vstack([np.eye(num), -np.eye(num)])
-        assert effective_rank(cross) == pytest.approx(num, rel=1e-12)
-        assert effective_rank(7 * cross + 3) == pytest.approx(num, rel=1e-12)
-    assert effective_rank(np.ones((1, 4))) == 0
-    assert effective_rank(np.full((5, 4), 0.1)) == 0
-
-
-def test_rank_metrics_follow_the_prefixes():
-    hidden = np.random.default_rng(0).normal(size=(9, 4))
-    m = [effective_rank(hidden[:stop]) for stop in (2, 4, 6, 8)]
-    d = [m[1] - m[0], m[2] - (m[0] + m[1]) / 2, m[3] - (m[0] + m[1] + m[2]) / 3]
-    rank, velocity, acceleration = rank_metrics(hidden, stride=2)
-    assert rank == effective_rank(hidden)
-    assert velocity == pytest.approx(sum(d) / 3)
-    assert acceleration == pytest.approx((d[1] - d[0] + d[2] - d[1]) / 2)
-    assert rank_metrics(hidden, stride=2, last=5) == rank_metrics(hidden[4:], stride=2)
-
-
-@pytest.mark.parametrize(("stride", "known"), [(40, 0), (9, 0), (5, 0), (4, 1), (3, 2)])
-def test_short_responses_have_no_velocity_or_acceleration(stride, known):
-    hidden = np.random.default_rng(0).normal(size=(9, 4))
-    rank, velocity, acceleration = rank_metrics(hidden, stride=stride)
-    assert rank > 1
-    assert (velocity != 0) == (known >= 1)
-    assert (acceleration != 0) == (known >= 2)
-
-
 # -- all ---------------------------------------------------------------------------------------------------------------
 
 MODULATORS = {
-    "adora": tw.adora, "a_grae": tw.a_grae, "grpo_n": tw.grpo_n, "d3s": lambda base: tw.d3s(base, kept_frac=0.5),
-    "ace": lambda base: tw.ace(base, weight=1.0), "progrpo": lambda base: tw.progrpo(base, weight=0.3),
+    "adora": tw.adora,
+    "a_grae": tw.a_grae,
+    "grpo_n": tw.grpo_n,
+    "d3s": lambda base: tw.d3s(base, kept_frac=0.5),
+    "ace": lambda base: tw.ace(base, weight=1.0),
+    "progrpo": lambda base: tw.progrpo(base, weight=0.3),
     "verl_er": tw.verl_er,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", MODULATORS)
@@ -350,11 +263,12 @@ def test_a_modulator_takes_any_base_with_or_without_state(name):
     num = 6
     generator = np.random.default_rng(0)
     batch = groups_of(
-        3, 3,
+        3,
+        3,
         reward=[1, 0, 0, 1, 1, 0],
         **{column: generator.uniform(0.1, 1, num) for column in tw.COLUMNS if tw.COLUMNS[column].kind == "value"}
         | {"success": [1, 0, 0, 1, 1, 0], "length": [3, 2, 4, 6, 5, 3], "task": [*"qqqrrr"], "truncated": [0] * num},
-    )  # fmt: skip
+    )
     make = MODULATORS[name]
     assert make(tw.rloo()).name.startswith(f"{name}(rloo(")
     assert (advantage(make(tw.rloo()), batch) != advantage(make(tw.v05(unseen=0.5)), batch)).any()

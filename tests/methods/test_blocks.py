@@ -98,7 +98,7 @@ def test_scale_by_group_std_over_responses_and_within_states():
 def test_credit_that_varies_within_a_trajectory_has_no_one_value_to_count(block):
     with pytest.raises(
         BatchError,
-        match=rf"{block.__name__} counts one value a trajectory, but the credit varies within it "
+        match=rf"{block.__name__} counts one value per trajectory, but the credit varies within it "
         r"\(group 0, trajectory 1, turn 1\); use outcome_return\(\) before it, or over='responses'",
     ):
         block()(SPARSE)

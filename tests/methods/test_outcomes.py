@@ -62,6 +62,26 @@ def test_canons_efficiency_discounts_the_longer_half_and_mirrors_entropy():
     np.testing.assert_allclose(tw.canon(efficiency=0.8)(batch), [0.3, 0.3, 0.2, -0.8], rtol=1e-14)
 
 
+def test_canons_efficiency_acts_on_the_comparison_with_the_other_half_only():
+    batch = group_of(1, 1, 1, 0, length=[1, 2, 3, 4], entropy=[0.1, 0.2, 0.3, 0.4])
+    for metric in ("length", "entropy"):
+        inter, own = (tw.canon(metric=metric, mu=mu, efficiency=0.8)(batch) for mu in (1.0, 0.0))
+        np.testing.assert_array_equal(own, tw.canon(metric=metric, mu=0.0)(batch))
+        mixed = tw.canon(metric=metric, mu=0.25, efficiency=0.8)(batch)
+        np.testing.assert_allclose(mixed, 0.25 * inter + 0.75 * own, rtol=1e-14)
+
+
+def test_canons_lone_trajectory_is_in_the_half_to_leave_in_the_release():
+    lone = {"length": [3], "entropy": [0.5], "convention": "release"}
+    columns = {name: lone.pop(name) for name in ("length", "entropy")}
+    batch = group_of(10, **columns)
+    np.testing.assert_allclose(tw.canon(metric="length", efficiency=0.88, **lone)(batch), [8.8], rtol=1e-15)
+    np.testing.assert_allclose(tw.canon(metric="length", mu=0.5, efficiency=0.88, **lone)(batch), [9.4], rtol=1e-15)
+    np.testing.assert_array_equal(tw.canon(metric="length", mu=0.0, efficiency=0.88, **lone)(batch), [10])
+    np.testing.assert_array_equal(tw.canon(efficiency=0.88, **lone)(batch), [10])  # the longer half, not the surer one
+    np.testing.assert_array_equal(tw.canon(metric="length", efficiency=0.88)(batch), [0])
+
+
 def test_canons_equal_trajectories_share_the_cut_so_that_order_means_nothing():
     # metric 1, 2, 2, 3: the twos are half in each half; low = (4 + 1) / 2 of ..., by hand:
     batch = group_of(4, 2, 0, 1, length=[1, 2, 2, 3])
@@ -200,9 +220,9 @@ def test_v05_counts_every_group_of_a_task_once_and_keeps_the_state_it_was_given(
 
 
 def test_v05_says_what_is_wrong():
-    with pytest.raises(ConfigError, match=r"unseen=1.5 is no prior"):
+    with pytest.raises(ConfigError, match=r"unseen=1.5 must be between -1 and 1"):
         tw.v05(unseen=1.5)
-    with pytest.raises(BatchError, match=r"one task a group, but 'r' \(group 0, trajectory 1, turn 0\)"):
+    with pytest.raises(BatchError, match=r"one task per group, but 'r' \(group 0, trajectory 1, turn 0\)"):
         advantage(tw.v05(), group_of(0, 1, success=[0, 1], task=["q", "r"]))
     with pytest.raises(BatchError, match=r"a return of 10.0 \(group 0, trajectory 1, turn 0\), expected -1 to 1"):
         advantage(tw.subtract_shrunk_mean(), group_of(0, 10, task=["q", "q"]))
@@ -214,13 +234,13 @@ def test_v05_says_what_is_wrong():
 def test_success_is_between_zero_and_one(success, shown):
     batch = group_of(0, 1, success=success)
     for method in (tw.ngrpo(), tw.a_grae()):
-        with pytest.raises(BatchError, match="one success between 0 and 1 a trajectory, got " + shown):
+        with pytest.raises(BatchError, match="one success between 0 and 1 per trajectory, got " + shown):
             method(batch)
 
 
 def test_success_is_one_a_trajectory():
     batch = tw.Batch(tw.Segments([0, 1]), tw.Segments([0, 2]), [0, 1], {"success": [0, 1]})
-    with pytest.raises(BatchError, match=r"a trajectory, got 1.0 \(group 0, trajectory 0, turn 1\)"):
+    with pytest.raises(BatchError, match=r"per trajectory, got 1.0 \(group 0, trajectory 0, turn 1\)"):
         tw.success_return()(batch)
 
 

@@ -50,7 +50,7 @@ def test_a_potential_at_the_threshold_is_not_above_it():
 
 
 def test_what_a_response_gained_is_compared_with_the_batch():
-    # potentials 1, 0, 1/2 and 0: gains 0, -1, 1/2 and 0 (the first of a trajectory gains nothing), so u = 2/3, 0, 1, 2/3
+    # potentials 1, 0, 1/2 and 0: gains 0, -1, 1/2 and 0 (0 at the start of a trajectory), so u = 2/3, 0, 1, 2/3
     batch = make_batch([[3], [1]], [0] * 4, accuracy=[1, 0, 1, 0], confidence=[1, 0, 0, 0])
     size = np.exp([2 / 3, 0, 1, 2 / 3])
     np.testing.assert_allclose(tw.add_potential_gain(weight=2.0)(batch), 2 * (size - size.mean()), **CLOSE)
@@ -78,10 +78,13 @@ def test_spae_switched_off_is_its_base_standardised_over_tokens():
     np.testing.assert_array_equal(
         tw.spae(strength=0.3, threshold=0.2, weight=0.1)(batch),
         tw.chain(
-            tw.dr_grpo(), tw.damp_after_saturation(strength=0.3, threshold=0.2), tw.add_potential_gain(weight=0.1),
-            tw.center_by_group(**over_tokens), tw.scale_by_group_std(**over_tokens),
+            tw.dr_grpo(),
+            tw.damp_after_saturation(strength=0.3, threshold=0.2),
+            tw.add_potential_gain(weight=0.1),
+            tw.center_by_group(**over_tokens),
+            tw.scale_by_group_std(**over_tokens),
         )(batch),
-    )  # fmt: skip
+    )
 
 
 def test_spae_says_which_probe_is_missing():
@@ -143,8 +146,11 @@ def test_hcapo_adds_a_standardised_q_to_its_base():
     statistics = {"group": {"over": "responses"}, "turn": {"over": "responses", "same": "turn"}}
     for compared, how in statistics.items():
         quality = tw.chain(
-            tw.outcome_return(), tw.weigh_by_hindsight(smoothing=0.25), tw.center_by_group(**how), tw.scale_by_group_std(**how)
-        )(batch)  # fmt: skip
+            tw.outcome_return(),
+            tw.weigh_by_hindsight(smoothing=0.25),
+            tw.center_by_group(**how),
+            tw.scale_by_group_std(**how),
+        )(batch)
         for base in (tw.grpo(), tw.rloo()):
             mixed = tw.hcapo(base, weight=0.5, compared=compared, spare=False, smoothing=0.25)(batch)
             np.testing.assert_allclose(mixed, base(batch) + 0.5 * quality, **CLOSE)

@@ -10,16 +10,38 @@ import turnwise as tw
 def test_mismatch_is_rejected_outside_its_bounds_and_the_bounds_are_kept():
     ratios = np.array([0.999, 1.001, 0.9989, 1.0011, 1.0, 1.0])
     least = np.array([1e-4, 0.5, 0.5, 0.5, 0.99e-4, 1.01e-4])
-    batch = batch_of([[6]], [1, 2, 3, 4, 5, 6], mismatch=np.log(ratios), mismatch_min=np.log(least))
-    np.testing.assert_array_equal(tw.reject_mismatch()(batch), [1, 2, 0, 0, 0, 6])
-    np.testing.assert_array_equal(tw.reject_mismatch(min_ratio=0.0)(batch), [1, 2, 0, 0, 5, 6])
-    np.testing.assert_array_equal(tw.reject_mismatch(low=0.0, high=2.0)(batch), [1, 2, 3, 4, 0, 6])
+    for over, lengths in (("responses", [[6]]), ("trajectories", [[1] * 6])):  # six turns of one, or six of one turn
+        batch = batch_of(
+            lengths, [1, 2, 3, 4, 5, 6], mismatch=np.log(ratios), mismatch_min=np.log(least), length=[7] * 6
+        )
+        for options, expected in (
+            ({}, [1, 2, 0, 0, 0, 6]),
+            ({"min_ratio": 0.0}, [1, 2, 0, 0, 5, 6]),
+            ({"low": 0.0, "high": 2.0}, [1, 2, 3, 4, 0, 6]),
+        ):
+            np.testing.assert_array_equal(tw.reject_mismatch(over=over, **options)(batch), expected)
 
 
-def test_mismatch_is_rejected_by_response_behind_any_method():
-    batch = batch_of([[2, 1]], [0, 1, 0], mismatch=[0.0, 0.1, 0.0], mismatch_min=[0.0] * 3)
+def test_mismatch_is_that_of_all_tokens_of_the_trajectory():
+    """The scripts that Dr. Kernel ships ask for "geometric": one number for all turns."""
+    batch = batch_of([[2, 2]], [1, 2, 3, 4], mismatch=[0.002, -0.002, 0, 0.004], mismatch_min=[-1] * 4, length=[5] * 4)
+    np.testing.assert_array_equal(tw.reject_mismatch()(batch), [1, 2, 0, 0])
+    np.testing.assert_array_equal(tw.reject_mismatch(over="responses")(batch), [0, 0, 3, 0])
+    # 9 tokens of 0 and 1 of 0.004 have a mean of 0.0004
+    by_tokens = batch_of([[2]], [3, 4], mismatch=[0, 0.004], mismatch_min=[-1] * 2, length=[9, 1])
+    np.testing.assert_array_equal(tw.reject_mismatch()(by_tokens), [3, 4])
+    # one impossible token rejects all turns
+    vetoed = batch_of([[2, 1]], [1, 2, 3], mismatch=[0, 0, 0], mismatch_min=[-1, -9.3, -1], length=[5] * 3)
+    np.testing.assert_array_equal(tw.reject_mismatch()(vetoed), [0, 0, 3])
+    np.testing.assert_array_equal(tw.reject_mismatch(over="responses")(vetoed), [1, 0, 3])
+    assert "length" not in tw.reject_mismatch(over="responses").needs
+
+
+def test_mismatch_is_rejected_behind_any_method():
+    batch = batch_of([[2, 1]], [0, 1, 0], mismatch=[0.0, 0.1, 0.0], mismatch_min=[0.0] * 3, length=[1] * 3)
     base = tw.trloo()(batch)
-    np.testing.assert_array_equal(tw.chain(tw.trloo(), tw.reject_mismatch())(batch), base * [1, 0, 1])
+    for over, kept in (("trajectories", [0, 0, 1]), ("responses", [1, 0, 1])):
+        np.testing.assert_array_equal(tw.chain(tw.trloo(), tw.reject_mismatch(over=over))(batch), base * kept)
 
 
 def test_profiles_are_kept_with_their_probability():
@@ -30,6 +52,20 @@ def test_profiles_are_kept_with_their_probability():
     assert abs(kept[2] - 0.25) < 4 * np.sqrt(0.25 * 0.75 / num)  # four standard errors
     assert kept[3] == 1.0
     assert set(tw.reject_by_profile()(batch)) == {0.0, 1.0}
+
+
+def test_profiles_of_failures_reject_nothing():
+    """Dr. Kernel rejects correct code only; rejecting failures as well would leave no negative advantage."""
+    batch = group_of(1, 0, profile_frac=[0.9, 0.0])
+    np.testing.assert_array_equal(tw.chain(tw.trloo(), tw.reject_by_profile())(batch), [1, -1])
+    hollow = group_of(1, 0, profile_frac=[0.0, 0.0])
+    np.testing.assert_array_equal(tw.chain(tw.trloo(), tw.reject_by_profile())(hollow), [0, -1])
+
+
+def test_a_column_can_say_which_responses_are_correct():
+    batch = group_of(1, 2, 3, profile_frac=[0.0] * 3, success=[1.0, 0.0, 0.5])
+    np.testing.assert_array_equal(tw.reject_by_profile(correct="success")(batch), [0, 2, 3])
+    assert tw.reject_by_profile(correct="success").needs == ("profile_frac", "success")
 
 
 def test_profile_draws_depend_on_the_seed_and_the_batch_alone():

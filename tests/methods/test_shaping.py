@@ -1,12 +1,14 @@
 """IGPO, InfoPO, MatchTIR, unlikeliness and ArenaRL: their cards' checks, equivalences, conventions."""
 
 import itertools
+from typing import get_args
 
 import numpy as np
 import pytest
 from tests.methods.shaped import each_response, group_of, of_trajectory, on, ragged, random_batch, tokens
 
 import turnwise as tw
+from turnwise.transforms.shaping import Convention
 
 # -- IGPO --------------------------------------------------------------------------------------------------------------
 
@@ -87,9 +89,11 @@ def test_infopo_without_information_is_grpo():
 def information(std: float, **options) -> float:
     """The share of information that the gate lets through when two returns have this standard deviation."""
     batch = tw.Batch(
-        tw.Segments([0, 2]), tw.Segments([0, 2, 4]), [0, 0, 0, std * np.sqrt(2)],
+        tw.Segments([0, 2]),
+        tw.Segments([0, 2, 4]),
+        [0, 0, 0, std * np.sqrt(2)],
         {"info_gain": [1.0, 0.0, 3.0, 0.0], "length": [1, 1, 1, 1]},
-    )  # fmt: skip
+    )
     added = tw.infopo(beta=1.0, **options)(batch) - tw.grpo()(batch)
     np.testing.assert_allclose(added[[1, 3]], 0.0, atol=1e-15)
     z = 1 / (np.sqrt(2) + 1e-6)  # gains 1 and 3: mean 2, standard deviation of the sample sqrt(2)
@@ -127,9 +131,7 @@ def test_the_release_divides_gains_by_length_once_more():
 
 
 def test_a_lone_trajectory_in_the_release_keeps_its_return_and_hears_no_information():
-    lone = tw.Batch(
-        tw.Segments([0, 1]), tw.Segments([0, 2]), [0, 3], {"info_gain": [1.0, 2.0], "length": [1, 1]}
-    )  # fmt: skip
+    lone = tw.Batch(tw.Segments([0, 1]), tw.Segments([0, 2]), [0, 3], {"info_gain": [1.0, 2.0], "length": [1, 1]})
     np.testing.assert_allclose(tw.infopo(convention="release")(lone), 3.0, rtol=1e-8)
     np.testing.assert_allclose(tw.infopo()(lone), np.array([-1, 1]) * 0.25 * 0.5 / (np.sqrt(0.5) + 1e-6), rtol=1e-12)
 
@@ -149,11 +151,11 @@ def test_the_cap_of_the_released_code_never_binds(seed):
 
 def test_matchtir_of_one_turn_is_grpo():
     batch = group_of(0.75, 0, 0.5, 1)
-    np.testing.assert_allclose(tw.matchtir()(batch), tw.grpo()(batch), rtol=1e-15)
+    np.testing.assert_allclose(tw.matchtir(column=None)(batch), tw.grpo()(batch), rtol=1e-15)
 
 
 def test_matchtir_is_the_mean_of_both_levels():
-    both = tw.matchtir(discount=0.5)(ragged())
+    both = tw.matchtir(discount=0.5, column=None)(ragged())
     turn = tw.chain(
         tw.discounted_return(discount=0.5),
         tw.center_by_group(over="responses", same="turn"),
@@ -166,11 +168,25 @@ def test_matchtir_is_the_mean_of_both_levels():
 
 
 def test_a_lone_turn_gets_nothing_for_its_turn_and_leaks_in_the_release():
-    ours, release = tw.matchtir()(ragged()), tw.matchtir(convention="release")(ragged())
+    ours, release = tw.matchtir(column=None)(ragged()), tw.matchtir(column=None, convention="release")(ragged())
     whole = tw.grpo()(ragged())[5]
     np.testing.assert_array_equal(ours[5], whole / 2)
     np.testing.assert_allclose(release[5], (whole + 1.0) / 2, rtol=1e-15)  # the raw reward of turn 2
     np.testing.assert_array_equal(release[:5], ours[:5])
+
+
+def test_matchtir_reads_the_rewards_of_tool_calls_where_they_are_told():
+    scored = tw.Batch(
+        ragged().groups, ragged().trajectories, np.full(ragged().num_responses, 9.0), {"step_reward": ragged().reward_R}
+    )
+    for convention in get_args(Convention):
+        expected = tw.matchtir(column=None, convention=convention)(ragged())
+        np.testing.assert_array_equal(tw.matchtir(convention=convention)(scored), expected)
+        assert tw.matchtir(convention=convention).needs == ("step_reward",)
+    assert tw.matchtir(column="calls").needs == ("calls",)
+    assert tw.matchtir(column=None).needs == ()
+    with pytest.raises(tw.BatchError, match="needs column 'step_reward'"):
+        tw.matchtir()(ragged())
 
 
 # -- unlikeliness ------------------------------------------------------------------------------------------------------
@@ -207,9 +223,11 @@ def test_uniform_groups_are_skipped_by_their_success_not_by_what_the_ranks_made_
 def test_likelihood_is_a_mean_over_tokens_not_over_turns():
     # (-4 + 3 * 0) / 4 = -1 against -1.5: over turns it would be -2 against -1.5
     batch = tw.Batch(
-        tw.Segments([0, 2]), tw.Segments([0, 2, 3]), [0, 0, 0],
+        tw.Segments([0, 2]),
+        tw.Segments([0, 2, 3]),
+        [0, 0, 0],
         {"success": [1, 1, 1], "logprob": [-4.0, 0.0, -1.5], "length": [1, 3, 2]},
-    )  # fmt: skip
+    )
     np.testing.assert_array_equal(on(tw.favor_unlikely(beta=0.5), [1, 1, 1], batch), [0.5, 0.5, 0.75])
 
 

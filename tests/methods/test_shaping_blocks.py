@@ -40,9 +40,11 @@ def test_dominance_takes_both_entropies():
 
 def test_failures_are_compared_within_their_group_only():
     two = tw.Batch(
-        tw.Segments([0, 2, 5]), tw.Segments(range(6)), [0] * 5,
+        tw.Segments([0, 2, 5]),
+        tw.Segments(range(6)),
+        [0] * 5,
         {"success": [0] * 5, "length": [1] * 5, "peak_entropy": [1, 2, 9, 8, 7], "entropy": [5, 4, 1, 2, 3]},
-    )  # fmt: skip
+    )
     np.testing.assert_array_equal(tw.rank_failures(max_reward=1.0)(two), [0, 1, 1, 0.5, 0])
 
 
@@ -70,9 +72,12 @@ def test_a_failure_with_nobody_to_compare_with_gets_nothing():
 @pytest.mark.parametrize("seed", range(5))
 def test_dominance_equals_a_loop_over_pairs(seed):
     batch = random_batch(
-        seed, success=of_trajectory(0, 1), length=lambda g, b: np.ones(b.num_responses, dtype=int),
-        peak_entropy=of_trajectory(1, 2, 3), entropy=of_trajectory(0.1, 0.2, 0.3),
-    )  # fmt: skip
+        seed,
+        success=of_trajectory(0, 1),
+        length=lambda g, b: np.ones(b.num_responses, dtype=int),
+        peak_entropy=of_trajectory(1, 2, 3),
+        entropy=of_trajectory(0.1, 0.2, 0.3),
+    )
     for mixed in (False, True):
         paid = on(tw.rank_failures(max_reward=0.5, mixed=mixed), np.zeros(batch.num_responses), batch)
         paid_N, offsets = batch.trajectories.sum(paid), batch.groups.offsets
@@ -181,7 +186,7 @@ def test_scalarize_weighs_columns_of_responses_or_of_trajectories():
         (tw.reward_rank(), {"rank": [0, 1, 1, 3, 3, 3]},
          r"rank is 3 \(group 0, trajectory 2, turn 0\), expected 0 \(best\) to 2, one less than the group's"),
         (tw.reward_rank(), {"rank": [-1, 1, 1, 2, 2, 2]}, r"rank is -1 \(group 0, trajectory 0, turn 0\)"),
-        (tw.skip_uniform_success(), {"success": [0, 0, 1, 1, 1, 1]}, r"one success between 0 and 1 a trajectory"),
+        (tw.skip_uniform_success(), {"success": [0, 0, 1, 1, 1, 1]}, r"one success between 0 and 1 per trajectory"),
     ],
 )  # fmt: skip
 def test_errors_say_what_and_where(block, columns, complaint):

@@ -1,6 +1,8 @@
-"""ProxMO: success weights, vectors of texts, and states that read alike, by hand."""
+"""ProxMO: success weights, vectors of texts, and states that read alike, by hand; GiGPO's clusters of texts."""
 
 import math
+from difflib import SequenceMatcher
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +42,7 @@ def test_proxmo_half_a_success_weighs_half_of_both():
     np.testing.assert_allclose(tw.weigh_by_success_rate(beta=1.0)(batch), 1 + 0.5 * f - 0.5 * f, rtol=1e-14)
 
 
-def vectors(texts, **options) -> np.ndarray:
+def vectors(texts, **options: Any) -> np.ndarray:
     text, word, value = tw.tf_idf(texts, **options)
     dense = np.zeros((len(texts), int(word.max()) + 1))
     dense[text, word] = value
@@ -76,7 +78,48 @@ def test_tf_idf_keeps_the_most_frequent_words_and_the_first_of_equals():
     np.testing.assert_array_equal(text, [0, 2])  # berry now twice
 
 
-def similar(texts, credit, lengths=None, **options) -> np.ndarray:
+MANY = [" ".join(f"word{n}" for n in np.random.default_rng(k).integers(0, 1500, 40)) for k in range(90)]
+
+
+def test_of_equally_frequent_words_those_of_scikit_learn_count():
+    """More than 1,024 words: its `_limit_features` sorts the counts of the alphabetical vocabulary unstably."""
+    words = sorted({word for text in MANY for word in text.split()})
+    count = np.array([[text.split().count(word) for word in words] for text in MANY])
+    assert len(words) > 1024
+    kept = np.sort((-count.sum(axis=0)).argsort()[:1024])
+    value = count[:, kept] * (np.log((1 + len(MANY)) / (1 + (count[:, kept] > 0).sum(axis=0))) + 1)
+    value = value / np.linalg.norm(value, axis=1, keepdims=True)
+    ours, alphabetical = (vectors(MANY, ties=ties) for ties in ("scikit-learn", "alphabet"))
+    np.testing.assert_allclose(ours @ ours.T, value @ value.T, atol=1e-13)
+    assert np.abs(ours @ ours.T - alphabetical @ alphabetical.T).max() > 1e-3
+    released = similar(MANY, np.arange(90), ties="scikit-learn")
+    weight = np.exp((value @ value.T) / 0.1)
+    np.testing.assert_allclose(released, np.arange(90) - weight @ np.arange(90) / weight.sum(axis=1), atol=1e-10)
+
+
+@pytest.mark.parametrize("texts", [MANY, [*MANY, *MANY[:30]], MANY[:20]], ids=["many", "repeated", "few"])
+def test_vectors_are_those_of_scikit_learn(texts):
+    """Where it is installed; turnwise does not need it."""
+    vectorizer = pytest.importorskip("sklearn.feature_extraction.text").TfidfVectorizer(max_features=1024)
+    theirs = vectorizer.fit_transform(texts).toarray()
+    known = list(dict.fromkeys(texts))
+    number = [known.index(text) for text in texts]
+    ours = vectors(known, count=np.bincount(number), ties="scikit-learn")[number]
+    np.testing.assert_allclose(ours @ ours.T, theirs @ theirs.T, atol=1e-13)
+
+
+def test_the_release_of_proxmo_takes_the_words_that_scikit_learn_takes():
+    batch = batch_of([[1] * 90], np.arange(90.0), state_text=MANY, success=[0.0] * 90)
+    released = tw.center_by_similarity(ties="scikit-learn")(batch) - tw.center_by_similarity()(batch)
+    assert np.abs(released).max() > 1e-3
+    cases: Any = [("release", "scikit-learn"), ("paper", "alphabet")]
+    for convention, ties in cases:
+        parts = [tw.proxmo(weight=weight, convention=convention)(batch) for weight in (0.0, 1.0)]
+        step = tw.center_by_similarity(ties=ties)(batch)
+        np.testing.assert_allclose(parts[1] - parts[0], step, atol=1e-10)
+
+
+def similar(texts, credit, lengths=None, **options: Any) -> np.ndarray:
     batch = batch_of(lengths or [[1] * len(texts)], credit, state_text=texts)
     return tw.center_by_similarity(**options)(batch)
 
@@ -121,3 +164,66 @@ def test_equal_credit_and_lone_responses_get_exactly_nothing():
 def test_proxmos_release_needs_no_success_flag():
     assert set(tw.proxmo(convention="release").needs) == {"state_text"}
     assert set(tw.proxmo().needs) == {"state_text", "success"}
+
+
+# -- GiGPO's clusters --------------------------------------------------------------------------------------------------
+
+
+def released_clusters(texts, threshold):
+    """verl-agent's `build_step_group(enable_similarity=True)`, within one group."""
+    clusters = []
+    for row, text in enumerate(texts):
+        for cluster in clusters:
+            if SequenceMatcher(None, text, texts[cluster[0]]).ratio() >= threshold:
+                cluster.append(row)
+                break
+        else:
+            clusters.append([row])
+    return clusters
+
+
+@pytest.mark.parametrize("threshold", [0.5, 0.8, 0.9, 0.95])
+def test_clusters_are_those_of_verl_agent(threshold):
+    generator = np.random.default_rng(int(100 * threshold))
+    long = " and a lamp, a desk, a mug," * 10  # above 200 characters difflib leaves out popular ones of the second text
+    texts = []
+    for k in range(60):
+        text = list(f"You are in room {k % 7} and see {k % 3} doors." + (long if k % 2 else ""))
+        for place in generator.integers(0, len(text), 4):
+            text[place] = "xyz"[generator.integers(3)]
+        texts.append("".join(text))
+    texts += texts[:10]
+    credit = generator.normal(size=70)
+    for scale in (False, True):
+        expected = np.zeros(70)
+        for rows in released_clusters(texts, threshold):
+            std = credit[rows].std(ddof=1) + 1e-6 if scale and len(rows) > 1 else 1.0
+            expected[rows] = (credit[rows] - credit[rows].mean()) / std
+        batch = batch_of([[1] * 70], credit, state_text=texts)
+        ours = tw.center_by_cluster(similarity=threshold, scale=scale)(batch)
+        np.testing.assert_allclose(ours, expected, atol=1e-12)
+
+
+def test_gigpo_takes_similar_texts_for_one_state_if_asked():
+    texts = ["You see 12 mugs here.", "You see 13 mugs here.", "The end", "The end"]
+    batch = batch_of([[1, 1, 1, 1]], [1, 0, 3, 5], state_text=texts, state_key=[0, 1, 2, 3])
+    options: Any = {"weight": 1.0, "scale": False}
+    episode = tw.gigpo(weight=0.0, scale=False)(batch)
+    np.testing.assert_array_equal(tw.gigpo(**options)(batch), episode)  # four different keys
+    np.testing.assert_allclose(
+        tw.gigpo(similarity=0.9, **options)(batch), np.add(episode, [0.5, -0.5, -1, 1]), rtol=1e-15
+    )
+    assert tw.gigpo(similarity=0.9).needs == ("state_text",)
+    assert tw.gigpo().needs == ("state_key",)
+
+
+def test_equal_texts_only_are_one_state_at_a_similarity_of_one():
+    batch = batch_of([[1, 1, 1]], [1, 0, 5], state_text=["a mug", "a mug", "a mud"], state_key=[0, 0, 1])
+    np.testing.assert_array_equal(tw.gigpo(similarity=1.0)(batch), tw.gigpo()(batch))
+    for wrong in (0.0, -0.5, 1.5):
+        with pytest.raises(tw.ConfigError, match="must be above 0 and at most 1"):
+            tw.gigpo(similarity=wrong)(batch)
+    with pytest.raises(
+        tw.BatchError, match="center_by_cluster needs texts, but column 'state_key' does not hold texts"
+    ):
+        tw.center_by_cluster(column="state_key")(batch)

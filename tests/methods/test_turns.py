@@ -120,7 +120,7 @@ def test_more_depth_than_turns_changes_nothing_any_more():
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_the_release_leaves_out_average_levels_in_any_order_of_the_rows(order):
-    # 0.4 is the mean of 0.1, 0.4 and 0.7, though not in every order of summing; behind "a" it is compared with 0.1 alone
+    # 0.4 is the mean of 0.1, 0.4 and 0.7, but not in every order of summing; behind "a" it is compared with 0.1 only
     values, before = np.array([0.1, 0.4, 0.7]), np.array(["a", "a", "b"])
     reward = np.stack([np.zeros(3), values[list(order)]], axis=1).ravel()
     states = [state for n in order for state in (before[n], "c")]
@@ -216,7 +216,7 @@ def test_mica_compares_a_turn_that_nobody_else_reached_in_the_second_part_only()
 
 
 def test_mica_asks_for_its_discount():
-    with pytest.raises(ConfigError, match=r"^method 'mica' needs the option 'discount': no value of it is published"):
+    with pytest.raises(ConfigError, match=r"^method 'mica' needs the option 'discount'; no value is published"):
         build_method("mica", {}, with_aem=False)
 
 
@@ -286,7 +286,7 @@ def test_take_column_gives_a_column_of_its_own():
     assert batch.columns["step_reward"].min() == 0.0
 
 
-# -- ProxMO, more in test_texts.py --------------------------------------------------------------------------------------
+# -- ProxMO, more in test_texts.py -------------------------------------------------------------------------------------
 
 
 def test_proxmo_when_cold_and_unweighted_is_grpo_with_gigpos_step_term():
@@ -295,8 +295,12 @@ def test_proxmo_when_cold_and_unweighted_is_grpo_with_gigpos_step_term():
         batch.groups,
         batch.trajectories,
         batch.reward_R,
-        {"success": batch.columns["success"], "state_text": batch.columns["state_text"], "state_key": batch.columns["state_text"].tolist()},
-    )  # fmt: skip
+        {
+            "success": batch.columns["success"],
+            "state_text": batch.columns["state_text"],
+            "state_key": batch.columns["state_text"].tolist(),
+        },
+    )
     cold = tw.proxmo(beta=0.0, tau=1e-3)(keyed)
     np.testing.assert_allclose(cold, tw.grpo()(keyed) + step_term(scale=False)(keyed), atol=1e-12)
 
@@ -333,7 +337,7 @@ def test_reinforce_pp_baseline_reads_lengths_from_tokens_too():
     ("make", "complaint"),
     [
         (lambda b: tw.hgpo(depth=-1)(b), r"depth=-1 must be 0 or more; it counts earlier states$"),
-        (lambda b: tw.srgpo(group_size=0)(b), r"size=0 must be 1 or more; it counts responses$"),
+        (lambda b: tw.srgpo(group_size=0)(b), r"size=0 must be at least 1; it counts responses per group$"),
         (lambda b: tw.proxmo(tau=0.0)(b), r"temperature=0.0 must be positive$"),
         (lambda b: tw.proxmo(alpha=0.0)(b), r"alpha=0.0 must be above 0"),
         (lambda b: tw.reject_by_profile(width=0.0)(b), r"width=0.0 must be positive"),
@@ -353,7 +357,7 @@ def test_columns_of_the_wrong_kind_are_refused():
         tw.take_column(column="role")(batch)
     with pytest.raises(BatchError, match=r"^take_column needs values, but column 'state_text' holds names"):
         tw.take_column(column="state_text")(batch)
-    with pytest.raises(BatchError, match=r"^center_by_similarity needs texts, but column 'role' holds none"):
+    with pytest.raises(BatchError, match=r"^center_by_similarity needs texts, but column 'role' does not hold texts"):
         tw.center_by_similarity(column="role")(batch)
 
 
@@ -396,8 +400,11 @@ def test_methods_say_whether_they_look_across_prompts():
 def test_aem_modulates_them_like_any_method():
     batch = drawn()
     entropic = tw.Batch(
-        batch.groups, batch.trajectories, batch.reward_R, {**batch.columns, "entropy": np.linspace(0, 2, batch.num_responses)}
-    )  # fmt: skip
+        batch.groups,
+        batch.trajectories,
+        batch.reward_R,
+        {**batch.columns, "entropy": np.linspace(0, 2, batch.num_responses)},
+    )
     for base in (tw.hgpo(), tw.trloo(), tw.mars(), tw.srgpo(), tw.proxmo(), tw.mica(discount=0.9)):
         expected = base(entropic) * tw.entropy_coefficient(entropic)
         np.testing.assert_array_equal(tw.aem(base)(entropic), expected)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import turnwise as tw
+from turnwise.analysis.decisions import PROBLEMS
 from turnwise.analysis.groups import enumerate_groups
-from turnwise.analysis.worlds import WORLDS
 from turnwise.errors import BatchError, ConfigError
 
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
@@ -142,7 +142,7 @@ def test_with_exact_values_gae_is_unbiased_at_every_decay_and_with_wrong_ones_at
     def wrong(batch, columns):
         return columns["value"] + 0.3 * np.cos(3.0 * columns["state_key"])  # a function of the state
 
-    for world in (WORLDS["sparse"], WORLDS["dense"]):
+    for world in (PROBLEMS["sparse"], PROBLEMS["dense"]):
         assert bias(tw.gae(decay=decay), world) < 1e-12
         off = bias(tw.gae(decay=decay), world, value=wrong)
         assert off < 1e-12 if decay == 1.0 else off > 1e-3
@@ -216,6 +216,53 @@ def test_tp_grpo_compares_responses_of_the_same_turn_in_the_group():
     np.testing.assert_allclose(tw.tp_grpo()(batch), expected, rtol=1e-12)
     lone = make_batch([[2, 1]], [0, 1, 1], value=[0.5, 0.25, 0.5])
     assert tw.tp_grpo()(lone)[1] == 0.0
+
+
+def released_turning_points(values, rewards):
+    """YunzeTong/TurningPoint-GRPO with the flags of common_op3.sh: process rewards of trajectories of equal length.
+
+    `values[b]` are R_ode, R_1, ..., R_n: what is expected before every step, and after the last one.
+    """
+    expected = np.array(values)
+    outcome = np.array(rewards, dtype=float)
+    change, gain = np.diff(expected, axis=1), outcome - expected[:, 0]
+    sign = np.sign(change) * np.sign(gain)[:, None]
+    goes_on = np.sign(change) * np.sign(outcome[:, None] - expected[:, 1:]) > 0
+    first, turned = np.ones((len(sign), 1), dtype=bool), (sign[:, :-1] < 0) & (sign[:, 1:] > 0)
+    indicator = goes_on & np.concatenate([first, turned], axis=1)
+    up, down = (np.flatnonzero(indicator & (s * gain > 0)[:, None]) for s in (1, -1))
+    if min(len(up), len(down)) > 0:
+        size = np.broadcast_to(np.abs(gain)[:, None], indicator.shape).ravel()
+        kept = [side[np.argsort(-size[side], kind="stable")[: min(len(up), len(down))]] for side in (up, down)]
+        indicator = np.zeros(indicator.size, dtype=bool)
+        indicator[np.concatenate(kept)] = True
+        indicator = indicator.reshape(change.shape)
+    return np.where(indicator, outcome[:, None] - expected[:, :-1], change)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_tp_grpo_of_the_release(seed):
+    generator = np.random.default_rng(seed)
+    groups, size, turns = 3, 4, 5
+    outcome = generator.integers(0, 2, groups * size)
+    values = generator.uniform(0, 1, (groups * size, turns))  # before every response; all is paid at the end
+    rewards = np.zeros((groups * size, turns))
+    rewards[:, -1] = outcome
+    batch = make_batch([[turns] * size] * groups, rewards.ravel(), value=values.ravel())
+    # the release knows what is expected after every step; at the end that is the outcome
+    paid = released_turning_points(np.concatenate([values, outcome[:, None]], axis=1), outcome)
+    np.testing.assert_allclose(tw.reward_turning_points(balance=True)(batch), paid.ravel(), **CLOSE)
+    assert (tw.reward_turning_points()(batch) != paid.ravel()).any()
+    by_prompt = paid.reshape(groups, size, turns)
+    z = (by_prompt - by_prompt.mean(axis=1, keepdims=True)) / (by_prompt.std(axis=1, keepdims=True) + 1e-4)
+    np.testing.assert_allclose(tw.tp_grpo(convention="release")(batch), z.ravel(), rtol=1e-9, atol=1e-9)
+
+
+def test_turning_points_of_one_kind_are_all_paid():
+    batch = make_batch([[3]], [0, 0, 1], value=[0.5, 0.25, 0.5])
+    np.testing.assert_array_equal(tw.reward_turning_points(balance=True)(batch), tw.reward_turning_points()(batch))
+    assert tw.reward_turning_points(balance=True).across_groups
+    assert not tw.reward_turning_points().across_groups
 
 
 # -- HiPER -------------------------------------------------------------------------------------------------------------
@@ -294,14 +341,14 @@ def test_hiper_is_the_actions_stream_and_mixes_in_the_others():
 
 def test_keeping_costs_its_share_of_the_turns():
     batch = make_batch([[4, 1, 1]], [0, 0, 0, 10, 1, 2], switch=[1, 0, 1, 0, 0, 1])
-    # -0.3 * 2 / 4 on two turns; all of it on the only turn that keeps; nothing on a switch
-    np.testing.assert_allclose(tw.penalize_keeping()(batch), [0, -0.075, 0, 9.925, 0.7, 2], **CLOSE)
-    np.testing.assert_allclose(tw.penalize_keeping(penalty=-3.5)(batch)[4], -2.5, **CLOSE)
+    # -0.3 * 2 / 4 on two turns; nothing on a switch, and nothing on a trajectory of one turn, which had no choice
+    np.testing.assert_allclose(tw.penalize_keeping()(batch), [0, -0.075, 0, 9.925, 1, 2], **CLOSE)
+    np.testing.assert_allclose(tw.penalize_keeping(penalty=-3.5)(batch)[:4], [0, -0.875, 0, 9.125], **CLOSE)
 
 
 def test_a_switch_that_depends_on_the_response_biases_what_is_bootstrapped_at_it():
     """A segment ends because the next response says so: the value of its state, before the response, is another."""
-    world, actions = WORLDS["dense"], tw.credit_actions(standardize=False)
+    world, actions = PROBLEMS["dense"], tw.credit_actions(standardize=False)
     values = {name: lambda batch, columns: columns["value"] for name in ("value_low", "value_high")}
 
     def on_the_response(batch, columns):

@@ -1,11 +1,11 @@
-"""Holds a method to what it declares about the expected gradient: every group of small worlds, exactly."""
+"""Holds a method to what it declares about the expected gradient: every group of small problems, exactly."""
 
 from collections.abc import Iterable, Iterator
 
 import turnwise as tw
-from turnwise.analysis.bias import HISTORY, Measurement, measure, worlds_of
+from turnwise.analysis.bias import HISTORY, Measurement, measure, problems_of
+from turnwise.analysis.decisions import Problem
 from turnwise.analysis.groups import sees_one_group, sees_order
-from turnwise.analysis.worlds import World
 
 TOLERANCE = 1e-10  # sums of thousands of groups of float64 terms of order 1
 NOT_PARALLEL = 1e-6  # least 1 - cosine that counts as biased; rounding gives 1e-15
@@ -13,24 +13,24 @@ MOST_GROUPS = 4000  # in one batch
 MOST_BATCHES = 400  # of one group each
 
 
-def num_ordered(world: World, size: int) -> int:
-    return max(map(len, world.trajectories)) ** size
+def num_ordered(problem: Problem, size: int) -> int:
+    return max(map(len, problem.trajectories)) ** size
 
 
 def measured(method: tw.Transform) -> Iterator[Measurement]:
-    """Measurements of a method, the cheap ones first: all groups of two and three in every order, then those of the tables.
+    """Measure a method, the cheap cases first: all groups of two and three in every order, then those of the tables.
 
     A method with state is measured at its first step and later.
     """
     apart = sees_one_group(method)
     for history in (0, HISTORY) if method.init else (0,):
         for size in (2, 3):
-            for world in worlds_of(method):
-                if num_ordered(world, size) <= (MOST_BATCHES if apart else MOST_GROUPS):
-                    yield measure(method, world, size, ordered=True, history=history)
+            for problem in problems_of(method):
+                if num_ordered(problem, size) <= (MOST_BATCHES if apart else MOST_GROUPS):
+                    yield measure(method, problem, size, ordered=True, history=history)
     if not apart and not sees_order(method):
-        for world in worlds_of(method):
-            yield measure(method, world, world.size)
+        for problem in problems_of(method):
+            yield measure(method, problem, problem.size)
 
 
 def check_declaration(gradient: tw.Gradient | None, measurements: Iterable[Measurement]) -> None:

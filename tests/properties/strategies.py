@@ -19,8 +19,9 @@ import turnwise as tw
 class Rows:
     """One value a response. Trajectory labels are unique in their group only.
 
-    `identity`, `home`, `origin` and `place` number the response, its trajectory, its group and the trajectory within the group as they
-    were drawn: further columns are made from them, so that a response keeps its values wherever it goes.
+    `identity`, `home`, `origin` and `place` number the response, its trajectory, its group and the trajectory within
+    the group as they were drawn: further columns are made from them, so that a response keeps its values wherever it
+    goes.
     """
 
     group: tuple
@@ -70,11 +71,13 @@ class Rows:
 
     def take(self, rows: np.ndarray) -> "Rows":
         """Select rows, in the order asked for."""
-        return type(self)(**{
-            field.name: column[rows] if isinstance(column, np.ndarray) else tuple(column[row] for row in rows)
-            for field in dataclasses.fields(self)
-            for column in [getattr(self, field.name)]
-        })  # fmt: skip
+        return type(self)(
+            **{
+                field.name: column[rows] if isinstance(column, np.ndarray) else tuple(column[row] for row in rows)
+                for field in dataclasses.fields(self)
+                for column in [getattr(self, field.name)]
+            }
+        )
 
     def replace(self, **columns) -> "Rows":
         """Change some columns."""
@@ -100,10 +103,13 @@ def advantage(method: tw.Transform, batch: tw.Batch) -> np.ndarray:
 @st.composite
 def rows(draw, *, max_groups=3, max_trajectories=4, max_turns=4, min_trajectories=1) -> Rows:
     """Draw sorted groups of trajectories of turns, with ties, constant groups, lone members, large and small scales."""
-    lengths = draw(st.lists(
-        st.lists(st.integers(1, max_turns), min_size=min_trajectories, max_size=max_trajectories),
-        min_size=1, max_size=max_groups,
-    ))  # fmt: skip
+    lengths = draw(
+        st.lists(
+            st.lists(st.integers(1, max_turns), min_size=min_trajectories, max_size=max_trajectories),
+            min_size=1,
+            max_size=max_groups,
+        )
+    )
     num_rows = sum(map(sum, lengths))
     scale = 2.0 ** draw(st.sampled_from([0, 0, -20, 20]))
     pool = draw(st.sampled_from([[0], [0, 8], [-8, 0, 1, 8], list(range(-8, 9))]))

@@ -59,17 +59,21 @@ def test_groups_do_not_see_each_other(table):
 
 @pytest.mark.parametrize("name", sorted(ACROSS))
 def test_a_method_that_says_so_does_see_the_other_groups(name):
-    generator = np.random.default_rng(3)
-    table = Rows.of(
-        group=("a",) * 6 + ("b",) * 6,
-        trajectory=(0, 1, 2, 3, 4, 5, 0, 0, 1, 1, 2, 2),
-        reward=generator.normal(size=12) + np.repeat([0.0, 1.0], 6),
-        entropy=generator.uniform(0, 1, 12) + np.repeat([0.0, 2.0], 6),
-        penalty=np.zeros(12),
-        state_key=("s",) * 12,
-    )
-    alone = table.take(np.arange(6)).credit(ALL[name])
-    assert np.abs(alone - table.credit(ALL[name])[:6]).max() > 1e-3, "this one should see the whole batch"
+    single_turns, long = (0, 1, 2, 3, 4, 5, 0, 0, 1, 1, 2, 2), (0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3) * 2
+    changes = []
+    for seed, trajectory in ((3, single_turns), (6, long)):  # turning points need turns to come
+        generator, half = np.random.default_rng(seed), len(trajectory) // 2
+        table = Rows.of(
+            group=("a",) * half + ("b",) * half,
+            trajectory=trajectory,
+            reward=generator.normal(size=2 * half) + np.repeat([0.0, 1.0], half),
+            entropy=generator.uniform(0, 1, 2 * half) + np.repeat([0.0, 2.0], half),
+            penalty=np.zeros(2 * half),
+            state_key=("s",) * 2 * half,
+        )
+        alone = table.take(np.arange(half)).credit(ALL[name])
+        changes.append(np.abs(alone - table.credit(ALL[name])[:half]).max())
+    assert max(changes) > 1e-3, "this one should see the whole batch"
 
 
 @given(table=rows())

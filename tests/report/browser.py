@@ -31,3 +31,38 @@ def chromium() -> Iterator:
             pytest.skip(f"no Chromium: apt install chromium, or set CHROMIUM ({str(error).splitlines()[0]})")
         yield browser
         browser.close()
+
+
+class Opened:
+    """An opened page, with what it said on the console."""
+
+    def __init__(self, browser, url: str, **context):
+        self.context = browser.new_context(viewport={"width": 1300, "height": 900}, **context)
+        self.context.set_default_timeout(PATIENCE_MS)
+        self.page, self.said = self.context.new_page(), []
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on(
+            "request", lambda request: self.said.append(request.url) if request.url.startswith("http") else None
+        )
+        self.profiler = self.context.new_cdp_session(self.page)
+        self.profiler.send("Performance.enable", {"timeDomain": "threadTicks"})
+        self.page.goto(url)
+        self.page.wait_for_selector("body[data-ready=yes]")
+
+    def text(self, selector: str) -> str:
+        return self.page.inner_text(selector)
+
+    def processor_seconds(self) -> float:
+        metrics = self.profiler.send("Performance.getMetrics")["metrics"]
+        return next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration")
+
+    def here(self) -> tuple[str, str]:
+        """Rollout and turn that have the focus."""
+        return tuple(
+            self.page.evaluate("[document.activeElement.dataset.trajectory, document.activeElement.dataset.turn]")
+        )
+
+    def press(self, *keys: str) -> None:
+        for key in keys:
+            self.page.keyboard.press(key)

@@ -22,11 +22,19 @@
   let worst = { ratio: 21 };
   for (const element of document.querySelectorAll("body *")) {
     const text = [...element.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.textContent.trim());
-    if (!text || !element.checkVisibility() || element.closest("script, noscript, .skip, option, :disabled, canvas, [_echarts_instance_]")) continue;
+    if (
+      !text ||
+      !element.checkVisibility() ||
+      element.closest("script, noscript, .skip, option, :disabled, canvas, [_echarts_instance_]")
+    )
+      continue;
     const below = layers(element);
-    const [one, other] = [luminance([...below, getComputedStyle(element).color]), luminance(below)].sort((a, b) => b - a);
+    const [one, other] = [luminance([...below, getComputedStyle(element).color]), luminance(below)].sort(
+      (a, b) => b - a,
+    );
     const ratio = (one + 0.05) / (other + 0.05);
-    if (ratio < worst.ratio) worst = { ratio, text: element.textContent.slice(0, 60), where: `${element.tagName}.${element.className}` };
+    if (ratio < worst.ratio)
+      worst = { ratio, text: element.textContent.slice(0, 60), where: `${element.tagName}.${element.className}` };
   }
   return worst;
-})()
+})();

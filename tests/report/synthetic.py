@@ -10,13 +10,12 @@ import pyarrow.parquet as pq
 
 from turnwise.batch import Batch
 from turnwise.config import parse_config
+from turnwise.files import write_json
 from turnwise.methods.build import build_method
 from turnwise.rollout.record import SCHEMA
 from turnwise.segments import Segments
-from turnwise.train.folder import write_json
-from turnwise.transform import chain
+from turnwise.transform import Transform, chain
 from turnwise.transforms import add_penalty
-from turnwise.transforms.modulation import entropy_coefficient
 
 WORDS = np.array(["go", "to", "open", "take", "the", "cabinet", "drawer", "mug", "1", "2", "<end>"])
 PENALTY = 0.1
@@ -31,8 +30,14 @@ def write_run(
     turns: int = 4,
     seed: int = 0,
     failed: bool = True,
+    method: Transform | None = None,
+    level: bool = False,
 ) -> Path:
-    """Write a run of GRPO with AEM; with `failed`, the last trajectory of each step was lost before its first turn."""
+    """Write a run of GRPO with AEM, or of another method.
+
+    With `failed`, the last trajectory of each step was lost before its first turn. With `level`, no trajectory of each
+    step's first group succeeds, so that the group has no contrast.
+    """
     path.mkdir(parents=True)
     settings = {
         "run": {"name": path.name, "folder": str(path.parent), "steps": steps},
@@ -44,16 +49,17 @@ def write_run(
     write_json(path / "config.json", {"config": config.model_dump(mode="json"), "created": "2026-01-01T00:00:00Z"})
     write_tokenizer(path / "checkpoints" / "step-000000" / "tokenizer.json")
     (path / "rollouts").mkdir()
+    method = method or build_method("grpo", {}, with_aem=True)
     generator, records = np.random.default_rng(seed), [evaluation(0, 0.3)]
     for step in range(1, steps + 1):
-        records.append(write_step(path, generator, step, groups, group_size, turns, failed=failed))
+        records.append(write_step(path, generator, step, groups, group_size, turns, method, failed=failed, level=level))
         if step % max(1, steps // 4) == 0:
             records.append(evaluation(step, 0.3 + 0.4 * step / steps))
     (path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     return path
 
 
-def write_step(path, generator, step, groups, group_size, turns, *, failed) -> dict:
+def write_step(path, generator, step, groups, group_size, turns, method, *, failed, level) -> dict:
     """Write a step's rollouts; returns its metrics."""
     num = groups * group_size
     lengths = generator.integers(max(1, turns // 2), turns + 1, num)
@@ -64,6 +70,8 @@ def write_step(path, generator, step, groups, group_size, turns, *, failed) -> d
     success_N = generator.random(num) < 0.3 + 0.4 * step / 150
     if failed:
         success_N[-1] = False
+    if level:
+        success_N[:group_size] = False
     last_R = turn_R + 1 == trajectories.broadcast(lengths)
     token_lengths = generator.integers(3, 9, rows)
     if failed:
@@ -78,18 +86,25 @@ def write_step(path, generator, step, groups, group_size, turns, *, failed) -> d
     entropy_R = generator.gamma(2.0, 0.2, rows)
     reward_R = np.where(last_R & trajectories.broadcast(success_N), 10.0, 0.0)
     table = {
-        "group": trajectory_R // group_size, "trajectory": trajectory_R, "turn": turn_R,
+        "group": trajectory_R // group_size,
+        "trajectory": trajectory_R,
+        "turn": turn_R,
         "task": [f"task-{(step * groups + g) % 40}" for g in trajectory_R // group_size],
         "observation": [f"You are in room {s}. You see a cabinet 1 and a drawer 2." for s in state_R],
-        "response": texts, "reward": reward_R, "valid": valid_R, "truncated": np.zeros(rows, bool),
-        "state_key": [f"room {s}" for s in state_R], "success": trajectories.broadcast(success_N),
+        "response": texts,
+        "reward": reward_R,
+        "valid": valid_R,
+        "truncated": np.zeros(rows, bool),
+        "state_key": [f"room {s}" for s in state_R],
+        "success": trajectories.broadcast(success_N),
         "ended": np.where(lost_R, "failed", np.where(trajectories.broadcast(success_N), "terminated", "truncated")),
         "failure": [f"OSError: world {step} is gone" if lost else None for lost in lost_R],
-        "info": ["{}" if last else None for last in last_R], "fresh": turn_R == 0,
+        "info": ["{}" if last else None for last in last_R],
+        "fresh": turn_R == 0,
         "prompt_ids": pa.ListArray.from_arrays(np.zeros(rows + 1, np.int32), np.zeros(0, np.int32)),
         "response_ids": pa.ListArray.from_arrays(offsets.astype(np.int32), ids),
         "behavior_logprobs": pa.ListArray.from_arrays(offsets.astype(np.int32), logprobs),
-    }  # fmt: skip
+    }
     table = pa.table({name: pa.array(column, SCHEMA.field(name).type) for name, column in table.items()})
     kept = ~lost_R
     columns = {"entropy": entropy_R[kept], "penalty": np.where(valid_R, 0.0, -PENALTY)[kept]}
@@ -97,27 +112,38 @@ def write_step(path, generator, step, groups, group_size, turns, *, failed) -> d
     batch = Batch(
         Segments.from_sorted_ids(used.first((trajectory_R // group_size)[kept])), used, reward_R[kept], columns
     )
-    advantage_R = chain(build_method("grpo", {}, with_aem=True), add_penalty())(batch)
-    credit = {"entropy": batch.columns["entropy"], "alpha": entropy_coefficient(batch), "advantage": advantage_R}
+    trace, _ = chain(method, add_penalty()).trace(batch)
+    credit = {"entropy": batch.columns["entropy"], **trace.columns}
     for name, values in credit.items():
         filled = np.full(rows, np.nan)
         filled[kept] = values
         table = table.append_column(name, pa.array(filled, pa.float64(), from_pandas=True))
     pq.write_table(table, path / "rollouts" / f"step-{step:06d}.parquet", compression="zstd")
     return {
-        "step": step, "rollout/success": float(success_N.mean()), "rollout/turns": float(lengths.mean()),
-        "rollout/invalid_frac": float(1 - valid_R.mean()), "rollout/tokens": float(len(ids)),
-        "credit/entropy": float(entropy_R.mean()), "credit/signal_frac": 0.8, "update/grad_norm": 0.5,
-        "time/rollout_s": 2.0, "time/update_s": 1.0,
-    }  # fmt: skip
+        "step": step,
+        "rollout/success": float(success_N.mean()),
+        "rollout/turns": float(lengths.mean()),
+        "rollout/invalid_frac": float(1 - valid_R.mean()),
+        "rollout/tokens": float(len(ids)),
+        "credit/entropy": float(entropy_R.mean()),
+        "credit/signal_frac": 0.8,
+        "update/grad_norm": 0.5,
+        "time/rollout_s": 2.0,
+        "time/update_s": 1.0,
+    }
 
 
 def evaluation(step: int, success: float) -> dict[str, float]:
     """An evaluation's metrics."""
     return {
-        "step": step, "eval/success": success, "eval/success_low": success - 0.05, "eval/success_high": success + 0.05,
-        "eval/success/heat": success, "eval/success/cool": success / 2, "time/eval_s": 3.0,
-    }  # fmt: skip
+        "step": step,
+        "eval/success": success,
+        "eval/success_low": success - 0.05,
+        "eval/success_high": success + 0.05,
+        "eval/success/heat": success,
+        "eval/success/cool": success / 2,
+        "time/eval_s": 3.0,
+    }
 
 
 def write_tokenizer(path: Path) -> None:

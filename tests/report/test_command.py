@@ -41,18 +41,18 @@ def test_a_report_goes_into_its_run_or_beside_several(run, capsys):
 
 def test_a_mistake_is_one_line(run, capsys, tmp_path):
     assert "Did you mean 'seed" in refused(capsys, run.parent / "seedO")
-    assert "is no run folder" in refused(capsys, tmp_path)
+    assert "is not a run folder" in refused(capsys, tmp_path)
     assert "Did you mean 'gigpo'?" in refused(capsys, run, "--methods", "gigop")
-    assert "belong to --live" in refused(capsys, run, "--port", 8010)
-    assert "leave --output out" in refused(capsys, run, "--live", "--output", tmp_path)
-    assert "exists and is no report" in refused(capsys, run, "--output", run)
+    assert "need --live" in refused(capsys, run, "--port", 8010)
+    assert "remove --output" in refused(capsys, run, "--live", "--output", tmp_path)
+    assert "exists and is not a report" in refused(capsys, run, "--output", run)
 
 
 def test_a_folder_of_another_is_left_alone(run, capsys, tmp_path):
     mine = tmp_path / "mine" / "files-2024" / "thesis.txt"
     mine.parent.mkdir(parents=True)
     mine.write_text("years")
-    assert "exists and is no report" in refused(capsys, run, "--output", mine.parents[1])
+    assert "exists and is not a report" in refused(capsys, run, "--output", mine.parents[1])
     assert main(["report", str(run), "--output", str(tmp_path / "report")]) == 0
     mine.parent.rename(tmp_path / "report" / "files-2024")
     assert main(["report", str(run), "--output", str(tmp_path / "report")]) == 0
@@ -62,7 +62,7 @@ def test_a_folder_of_another_is_left_alone(run, capsys, tmp_path):
 
 def test_a_taken_port_is_one_line(run, capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        assert "choose another with --port" in refused(capsys, run, "--live", "--port", taken.getsockname()[1])
+        assert "choose another port with --port" in refused(capsys, run, "--live", "--port", taken.getsockname()[1])
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="needs IPv6")
@@ -121,7 +121,8 @@ def steps(port: int) -> list[int]:
 
 
 def test_the_report_needs_no_torch(run, tmp_path):
-    statement = f"import sys; from turnwise.cli import main; main(['report', {str(run)!r}, '--output', {str(tmp_path / 'page')!r}]); print('torch' in sys.modules)"  # fmt: skip
+    command = ["report", str(run), "--output", str(tmp_path / "page")]
+    statement = f"import sys; from turnwise.cli import main; main({command!r}); print('torch' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", statement], capture_output=True, text=True, check=False, env={**os.environ}
     )

@@ -15,12 +15,12 @@ from tests.report.synthetic import PENALTY, WORDS, write_run
 from turnwise.errors import ConfigError, DataError, RunError
 from turnwise.report.build import ReportData
 from turnwise.report.chunks import token_shades
-from turnwise.report.credit import OtherMethods, base_advantage, named_method
+from turnwise.report.credit import OtherMethods, named_method
 from turnwise.report.steps import OUTCOMES, index_columns, outcomes
 from turnwise.report.summary import failure_causes, flattened, metrics_columns, step_statistics
 from turnwise.report.write import write_report
 from turnwise.train.folder import RunFolder
-from turnwise.train.recorded import TOKEN_ENTROPY, read_step
+from turnwise.train.recorded import TOKEN_ENTROPY, base_advantage, read_step
 
 
 @pytest.fixture(scope="module")
@@ -50,19 +50,23 @@ def table_in(script: Path) -> pa.Table:
 
 
 def test_the_runs_own_method_recomputed_is_what_the_trainer_recorded(step, config):
-    again = OtherMethods(["grpo+aem"], config)(step)["grpo+aem"]
+    again = OtherMethods(["grpo+aem"], invalid_penalty=config.environment.invalid_penalty)(step)["grpo+aem"]
     np.testing.assert_allclose(again, step.values("advantage"), rtol=0, atol=1e-12)
 
 
 def test_base_advantage_is_that_of_the_method_without_aem_and_penalty(step, config):
-    grpo = OtherMethods(["grpo"], config)(step)["grpo"]
+    grpo = OtherMethods(["grpo"], invalid_penalty=config.environment.invalid_penalty)(step)["grpo"]
     penalty = np.where(step.values("valid") > 0, 0.0, -PENALTY)
-    np.testing.assert_allclose(base_advantage(step, config), grpo - penalty, rtol=0, atol=1e-12)
-    assert np.isnan(base_advantage(step, config)).sum() == 1  # the trajectory that was lost
+    np.testing.assert_allclose(
+        base_advantage(step, invalid_penalty=config.environment.invalid_penalty), grpo - penalty, rtol=0, atol=1e-12
+    )
+    assert (
+        np.isnan(base_advantage(step, invalid_penalty=config.environment.invalid_penalty)).sum() == 1
+    )  # the trajectory that was lost
 
 
 def test_other_methods_differ_and_leave_out_what_the_step_left_out(step, config):
-    values = OtherMethods(["grpo", "gigpo"], config)(step)
+    values = OtherMethods(["grpo", "gigpo"], invalid_penalty=config.environment.invalid_penalty)(step)
     assert np.nanmax(np.abs(values["grpo"] - values["gigpo"])) > 0.01
     for name in values:
         np.testing.assert_array_equal(np.isnan(values[name]), ~step.learned_R)
@@ -72,7 +76,7 @@ def test_a_step_that_learned_nothing_has_no_credit(run, config, tmp_path):
     table = pq.read_table(run / "rollouts" / "step-000001.parquet").drop(["entropy", "alpha", "advantage"])
     pq.write_table(table, tmp_path / "step-000001.parquet")
     bare = read_step(tmp_path / "step-000001.parquet")
-    assert np.isnan(OtherMethods(["grpo"], config)(bare)["grpo"]).all()
+    assert np.isnan(OtherMethods(["grpo"], invalid_penalty=config.environment.invalid_penalty)(bare)["grpo"]).all()
     assert "positive" not in step_statistics(bare)
 
 
@@ -144,7 +148,11 @@ def test_causes_count_trajectories_and_ignore_numbers(step):
 
 
 def test_metrics_become_columns_without_nan():
-    records = [{"step": 0, "eval/success": 0.5}, {"step": 1, "rollout/success": 0.1, "update/loss": float("nan")}, {"step": 2, "rollout/success": 0.2}]  # fmt: skip
+    records = [
+        {"step": 0, "eval/success": 0.5},
+        {"step": 1, "rollout/success": 0.1, "update/loss": float("nan")},
+        {"step": 2, "rollout/success": 0.2},
+    ]
     columns = metrics_columns(records)
     assert columns["eval"] == {"step": [0], "eval/success": [0.5]}
     assert columns["train"] == {"step": [1, 2], "rollout/success": [0.1, 0.2], "update/loss": [None, None]}
@@ -217,7 +225,7 @@ def test_a_report_replaces_an_older_one_and_nothing_else(run, tmp_path):
     other = tmp_path / "mine"
     other.mkdir()
     (other / "thesis.txt").write_text("x")
-    with pytest.raises(RunError, match="exists and is no report of turnwise"):
+    with pytest.raises(RunError, match="exists and is not a report of turnwise"):
         write_report([run], other, ["grpo"])
     assert [path.name for path in other.iterdir()] == ["thesis.txt"]
 

@@ -2,11 +2,9 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.report.browser import PATIENCE_MS, chromium
 from tests.report.synthetic import write_run
 
 from turnwise.report.write import write_report
@@ -15,67 +13,11 @@ METHODS = ["grpo", "gigpo+aem"]
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator:
-    with chromium() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
 def page_url(browser, tmp_path_factory) -> str:
     """A report of two runs; after `browser`, so that nothing is made where there is none."""
     runs = tmp_path_factory.mktemp("runs")
     paths = [write_run(runs / "first", group_size=8), write_run(runs / "second", steps=3)]
     return write_report(paths, runs / "report", METHODS).as_uri()
-
-
-class Opened:
-    """An opened page, with what it said on the console."""
-
-    def __init__(self, browser, url: str, **context):
-        self.context = browser.new_context(viewport={"width": 1300, "height": 900}, **context)
-        self.context.set_default_timeout(PATIENCE_MS)
-        self.page, self.said = self.context.new_page(), []
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on(
-            "request", lambda request: self.said.append(request.url) if request.url.startswith("http") else None
-        )
-        self.profiler = self.context.new_cdp_session(self.page)
-        self.profiler.send("Performance.enable", {"timeDomain": "threadTicks"})
-        self.page.goto(url)
-        self.page.wait_for_selector("body[data-ready=yes]")
-
-    def text(self, selector: str) -> str:
-        return self.page.inner_text(selector)
-
-    def processor_seconds(self) -> float:
-        metrics = self.profiler.send("Performance.getMetrics")["metrics"]
-        return next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration")
-
-    def here(self) -> tuple[str, str]:
-        """Rollout and turn that have the focus."""
-        return tuple(
-            self.page.evaluate("[document.activeElement.dataset.trajectory, document.activeElement.dataset.turn]")
-        )
-
-    def press(self, *keys: str) -> None:
-        for key in keys:
-            self.page.keyboard.press(key)
-
-
-@pytest.fixture
-def opened(browser, page_url) -> Iterator:
-    pages: list[Opened] = []
-
-    def open_page(hash_: str = "", url: str = page_url, **context) -> Opened:
-        pages.append(Opened(browser, url + hash_, **context))
-        return pages[-1]
-
-    yield open_page
-    for page in pages:
-        said = page.said
-        page.context.close()
-        assert not said, "the page said something on the console, or asked the network for something"
 
 
 def test_names_that_worlds_and_users_choose_are_text(opened, tmp_path):
@@ -106,7 +48,9 @@ def test_charts_are_drawn_and_described(opened):
     labels = page.eval_on_selector_all("#learning .canvas", "all => all.map((one) => one.getAttribute('aria-label'))")
     assert "first: from 30 % to 70 %" in labels[0]
     painted = page.evaluate(
-        "(() => { const c = document.querySelector('#learning canvas'); const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
+        "(() => "
+        "{ const c = document.querySelector('#learning canvas'); "
+        "const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
         " return new Set(new Uint32Array(d.buffer)).size })()"
     )
     assert painted > 20
@@ -186,8 +130,8 @@ def test_a_run_without_rollouts_says_so(opened, tmp_path):
     page = opened(url=write_report([run], tmp_path / "report", METHODS).as_uri())
     tiles = page.text("#tiles").split("\n")
     assert tiles[tiles.index("trajectories") + 1] == "48"  # 4 steps of 3 groups of 4
-    assert tiles[tiles.index("lost to faults") + 1] == "not kept"
-    assert "No rollouts were kept." in page.text("#causes")
+    assert tiles[tiles.index("failed") + 1] == "not kept"
+    assert "No rollouts were recorded." in page.text("#causes")
 
 
 def test_runs_can_be_switched_and_fit_a_phone_in_the_dark(opened):

@@ -15,7 +15,7 @@ def test_what_the_trainer_recorded_is_recomputed_and_shown(tmp_path):
     folder, config = RunFolder.open(path)
     files = sorted(folder.rollouts.glob("step-*.parquet"))
     assert files
-    own = OtherMethods([config.method.name + ("+aem" if config.aem else "")], config)
+    own = OtherMethods([config.label.replace(" ", "")], invalid_penalty=config.environment.invalid_penalty)
     for file in files:
         step = read_step(file)
         (again,) = own(step).values()

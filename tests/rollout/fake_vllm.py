@@ -1,6 +1,6 @@
 """A small HTTP server that answers as vLLM 0.32 does, with a transformers model, and that can be made to fail.
 
-It keeps logits by prefix, as vLLM keeps keys and values: who loads weights without emptying that cache gets answers from the old ones.
+It caches logits by prefix, as vLLM caches keys and values: without emptying this cache, answers use old weights.
 `tests/crosscheck/vllm` holds the real one to the same.
 """
 
@@ -27,7 +27,8 @@ class FakeVllm:
     """Serves a copy of a model until `stop`; `start` brings it back with the weights that it had at first.
 
     Attributes:
-        faults: What happens to the next requests for a response, one each: an HTTP status, "drop", "garbage", "abort", "slow", "die" or None.
+        faults: Fault of each of the next requests for a response: an HTTP status, "drop", "garbage", "abort", "slow",
+            "die" or None.
         asked: Path and body of all requests.
         most: Largest number of requests for a response at one time.
     """
@@ -113,7 +114,9 @@ class FakeVllm:
         settings, ids = body["sampling_params"], list(body["token_ids"])
         if len(ids) >= self.max_model_len:
             return 400, {"error": {"message": f"longer than the maximum model length of {self.max_model_len}"}}
-        asked = Sampling(max_new_tokens=settings["max_tokens"], temperature=settings["temperature"], top_p=settings["top_p"])  # fmt: skip
+        asked = Sampling(
+            max_new_tokens=settings["max_tokens"], temperature=settings["temperature"], top_p=settings["top_p"]
+        )
         stops, content = settings.get("stop_token_ids", []), []
         while len(content) < asked.max_new_tokens and not (content and content[-1]["token_id"] in stops):
             while self.paused:

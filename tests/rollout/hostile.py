@@ -1,10 +1,12 @@
-"""Worlds that do what worlds should not. Workers import this file, so it imports nothing heavy."""
+"""Environments that do what environments should not. Workers import this file, so it imports nothing heavy."""
 
 import os
 import signal
 import sys
 import time
 from typing import Any
+
+import numpy as np
 
 from turnwise.environments.base import Step
 
@@ -18,7 +20,7 @@ class Hostile:
         self.seed, self.turns, self.kind = task
         self.said: list[str] = []
         if self.kind == "constructor":
-            raise OSError("no room for another world")
+            raise OSError("no room for another environment")
 
     def start(self) -> Any:
         while self.kind == "start hangs":
@@ -80,6 +82,38 @@ class Hostile:
 
     def _process(self) -> Step:
         return Step(observation=str(os.getpid()))
+
+
+def _last(**fields: Any) -> Any:
+    """A method that answers with a last step of these fields."""
+    return lambda self: Step(**{"observation": "", "terminated": True, **fields})
+
+
+ANSWERS: dict[str, tuple[dict[str, Any], str]] = {
+    "success_text": ({"info": {"success": "no"}}, "info[\"success\"] = 'no' (str), expected True or False"),
+    "success_array": ({"info": {"success": np.zeros(2)}}, 'info["success"] = array('),
+    "success_two": ({"info": {"success": 2}}, 'info["success"] = 2'),
+    "success_none": ({"info": {"success": None}}, 'info["success"] = None'),
+    "info_text": ({"info": "success"}, "info = 'success' (str), expected a dict"),
+    "info_none": ({"info": None}, "info = None (NoneType), expected a dict"),
+    "key_nan": ({"state_key": float("nan"), "terminated": False}, "state_key = nan: nan does not equal itself"),
+    "key_part_nan": ({"state_key": ("a", float("nan"))}, "state_key = ('a', nan)"),
+    "key_list": ({"state_key": ["a"]}, "state_key that cannot name a state (TypeError: unhashable"),
+    "key_huge": ({"state_key": 10**5000}, "state_key that cannot name a state (ValueError"),
+    "reward_huge": ({"reward": 1e200}, "reward of 1e+200, expected a finite number from -1,000,000 to 1,000,000"),
+    "reward_negative": ({"reward": -1.1e6}, "reward of -1100000.0"),
+    "reward_infinite": ({"reward": float("inf")}, "reward of inf"),
+    "reward_text": ({"reward": "1"}, "reward of '1'"),
+    "reward_long": ({"reward": 10**400}, "expected a finite number"),
+    "flag_array": ({"terminated": np.ones(2, dtype=bool)}, "terminated = array("),
+    "flag_text": ({"truncated": "no"}, "truncated = 'no'"),
+    "valid_none": ({"valid": None}, "valid = None"),
+    "admissible_text": ({"admissible": "look"}, "admissible = 'look', expected a list of texts"),
+    "admissible_numbers": ({"admissible": [1, 2]}, "admissible that holds 1 (int), expected texts only"),
+}
+"""Fields that no run can use, by kind, and what the cause says of them."""
+for _kind, (_fields, _) in ANSWERS.items():
+    setattr(Hostile, f"_{_kind}", _last(**_fields))
 
 
 class Waiting(Hostile):

@@ -1,15 +1,15 @@
-"""Plays `Colors` through `collect`: a tiny policy, an engine of one word, worlds of chosen lengths, a count of passes."""
+"""Play `Colors` through `collect`: a tiny policy, an engine of one word, chosen episode lengths, a count of passes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.toys import Colors, ScriptedEngine, color_policy
 
-from turnwise.policy import Policy
+from turnwise.models.policy import Policy
 from turnwise.rollout.collect import blocking, collect
 from turnwise.rollout.engine import Sampling
-from turnwise.rollout.record import Trajectory
-from turnwise.rollout.worlds import InProcessWorlds
+from turnwise.rollout.environments import InProcessEnvironments
+from turnwise.rollout.trajectory import Trajectory
 
 POLICY = color_policy()
 FORMAT = POLICY.format
@@ -21,13 +21,20 @@ def word(text: str) -> list[int]:
 
 
 def play(
-    engine, tasks, world, *, group_size: int = 2, max_context: int = 64, seed: int = 0, **more
+    engine, tasks, environment, *, group_size: int = 2, max_context: int = 64, seed: int = 0, **more
 ) -> list[Trajectory]:
     sampling = Sampling(max_new_tokens=3, stop_ids=(STOP,), seed=seed)
-    worlds = world if isinstance(world, InProcessWorlds) else InProcessWorlds(world)
+    environments = environment if isinstance(environment, InProcessEnvironments) else InProcessEnvironments(environment)
     return blocking(
         collect(
-            engine, tasks, worlds, FORMAT, group_size=group_size, sampling=sampling, max_context=max_context, **more
+            engine,
+            tasks,
+            environments,
+            FORMAT,
+            group_size=group_size,
+            sampling=sampling,
+            max_context=max_context,
+            **more,
         )
     )
 

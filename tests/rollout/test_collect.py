@@ -1,4 +1,4 @@
-"""From tasks to trajectories: what is recorded, in which order, whatever the schedule and the kind of world."""
+"""From tasks to trajectories: what is recorded, in which order, whatever the schedule and the kind of environment."""
 
 import asyncio
 from collections import Counter
@@ -9,9 +9,9 @@ from tests.rollout.playing import FORMAT, POLICY, STOP, Lasting, Passes, always,
 from tests.toys import COLORS, Colors, ScriptedEngine, color_policy
 
 from turnwise.environments.base import Step
+from turnwise.objective.tokens import Sequences, score
 from turnwise.rollout.local import LocalEngine
-from turnwise.rollout.record import Trajectory
-from turnwise.tokens import Sequences, score
+from turnwise.rollout.trajectory import Trajectory
 
 
 def mixed() -> ScriptedEngine:
@@ -57,15 +57,19 @@ def test_conversations_that_ended_are_closed():
 
 
 def test_rewards_validity_success_and_state_keys_are_recorded():
-    class World(Colors):
+    class Toy(Colors):
         def step(self, response: str) -> Step:
             step = super().step(response)
             return Step(
-                observation=step.observation, reward=2 * step.reward, terminated=step.terminated, valid=response != "red",
-                state_key=(self.seed, self.played), info={**step.info, "task_type": "kind"},
-            )  # fmt: skip
+                observation=step.observation,
+                reward=2 * step.reward,
+                terminated=step.terminated,
+                valid=response != "red",
+                state_key=(self.seed, self.played),
+                info={**step.info, "task_type": "kind"},
+            )
 
-    t = play(always("red"), [0], lambda seed: World(seed, turns=2), group_size=1)[0]
+    t = play(always("red"), [0], lambda seed: Toy(seed, turns=2), group_size=1)[0]
     assert [turn.reward for turn in t.turns] == [2.0, 0.0]
     assert [turn.valid for turn in t.turns] == [False, False]
     assert t.reward == 2.0
@@ -79,21 +83,21 @@ def test_the_state_key_defaults_to_the_observation():
     assert [turn.state_key for turn in t.turns] == [turn.observation for turn in t.turns]
 
 
-def test_an_end_by_a_limit_of_the_world_is_no_termination():
-    class World(Colors):
+def test_an_end_by_a_limit_of_the_environment_is_no_termination():
+    class Toy(Colors):
         def step(self, response: str) -> Step:
             return Step(observation="", truncated=True, info={"success": True})
 
-    t = play(always(), [0], World, group_size=1)[0]
+    t = play(always(), [0], Toy, group_size=1)[0]
     assert (t.ended, t.success) == ("truncated", True)
 
 
 def test_a_start_may_return_a_whole_step():
-    class World(Colors):
+    class Toy(Colors):
         def start(self) -> Step:  # pyright: ignore[reportIncompatibleMethodOverride]
             return Step(observation="say blue", state_key="first", admissible=["blue"])
 
-    t = play(always(), [0], World, group_size=1)[0]
+    t = play(always(), [0], Toy, group_size=1)[0]
     assert (t.turns[0].observation, t.turns[0].state_key) == ("say blue", "first")
 
 
@@ -113,7 +117,7 @@ class AsyncColors(Colors):
         return super().step(response)
 
 
-def test_async_worlds_equal_sync_ones():
+def test_async_environments_equal_sync_ones():
     for turns in (1, 3):
         plain = play(mixed(), [0, 1, 2], lambda seed, turns=turns: Colors(seed, turns=turns))
         awaited = play(mixed(), [0, 1, 2], lambda seed, turns=turns: AsyncColors(seed, turns=turns))
@@ -122,11 +126,11 @@ def test_async_worlds_equal_sync_ones():
 
 
 @pytest.mark.parametrize("slow", [0, 3, 5])
-def test_a_slow_world_is_not_waited_for_by_others(slow):
+def test_a_slow_environment_is_not_waited_for_by_others(slow):
     policy, loops = color_policy(), 0
     passes = Passes(policy)
 
-    class World(Colors):
+    class Toy(Colors):
         async def step(self, response: str) -> Step:  # pyright: ignore[reportIncompatibleMethodOverride]
             nonlocal loops
             target = passes.count + 10
@@ -136,12 +140,12 @@ def test_a_slow_world_is_not_waited_for_by_others(slow):
                 await asyncio.sleep(0)
             return super().step(response)
 
-    def once(world: type[Colors]) -> list[Trajectory]:
+    def once(environment: type[Colors]) -> list[Trajectory]:
         return play(
-            LocalEngine(policy.model), range(6), lambda seed: world(seed, turns=6), group_size=1, max_context=100
+            LocalEngine(policy.model), range(6), lambda seed: environment(seed, turns=6), group_size=1, max_context=100
         )
 
-    late = once(World)
+    late = once(Toy)
     assert loops > 0
     plain = once(Colors)
     for one, other in zip(late, plain, strict=True):  # what is said is the same, whoever is late
@@ -152,10 +156,10 @@ def test_a_slow_world_is_not_waited_for_by_others(slow):
     assert {len(t.turns) for t in late} == {6}
 
 
-def test_async_worlds_wait_together():
+def test_async_environments_wait_together():
     waiting, most = 0, 0
 
-    class World(Colors):
+    class Toy(Colors):
         async def step(self, response: str) -> Step:  # pyright: ignore[reportIncompatibleMethodOverride]
             nonlocal waiting, most
             waiting += 1
@@ -164,7 +168,7 @@ def test_async_worlds_wait_together():
             waiting -= 1
             return super().step(response)
 
-    play(always(), [0, 1, 2], World)
+    play(always(), [0, 1, 2], Toy)
     assert most == 6
 
 

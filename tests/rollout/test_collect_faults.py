@@ -1,4 +1,4 @@
-"""Faults while trajectories are collected: a broken world breaks its own trajectory only, and nothing is left behind."""
+"""Faults during collection: a broken environment fails only its own trajectory, and nothing is left behind."""
 
 import asyncio
 import dataclasses
@@ -12,8 +12,8 @@ from turnwise.environments.base import Step
 from turnwise.errors import EngineFault
 from turnwise.rollout.collect import collect
 from turnwise.rollout.engine import Sampling
+from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.local import LocalEngine
-from turnwise.rollout.worlds import InProcessWorlds
 
 
 class Faulty(Colors):
@@ -23,7 +23,7 @@ class Faulty(Colors):
         super().__init__(0, turns=3)
         self.place = place
         if place == "constructor":
-            raise OSError("no room for another world")
+            raise OSError("no room for another environment")
 
     def start(self) -> Any:
         if self.place == "start":
@@ -37,6 +37,8 @@ class Faulty(Colors):
                 raise ValueError("a wire came loose")
             if self.place == "cancelled":
                 raise asyncio.CancelledError
+            if self.place == "system exit":
+                raise SystemExit("the game is over")
             if self.place == "step returns nothing":
                 return None
             if self.place == "step returns a text":
@@ -60,10 +62,11 @@ class AsyncFaulty(Faulty):
 
 
 CAUSES = {
-    "constructor": "OSError: no room for another world",
+    "constructor": "OSError: no room for another environment",
     "start": "KeyError: 'no such game'",
     "start returns nothing": "NoneType",
     "step": "ValueError: a wire came loose",
+    "system exit": "SystemExit: the game is over",
     "step returns nothing": "NoneType",
     "step returns a text": "str",
     "reward": "nan",
@@ -72,10 +75,10 @@ CAUSES = {
 }
 
 
-@pytest.mark.parametrize("world", [Faulty, AsyncFaulty])
+@pytest.mark.parametrize("environment", [Faulty, AsyncFaulty])
 @pytest.mark.parametrize("place", CAUSES)
-def test_a_world_that_breaks_fails_its_own_trajectory_only(place, world):
-    trajectories = play(always(), ["nowhere", place, "nowhere"], world)
+def test_an_environment_that_breaks_fails_its_own_trajectory_only(place, environment):
+    trajectories = play(always(), ["nowhere", place, "nowhere"], environment)
     assert [t.usable for t in trajectories] == [True, True, False, False, True, True]
     for t in trajectories[2:4]:
         assert t.ended == "failed"
@@ -84,42 +87,42 @@ def test_a_world_that_breaks_fails_its_own_trajectory_only(place, world):
         assert CAUSES[place] in t.failure
         assert not t.success
     assert trajectories[2:4] == [t for t in trajectories if t.ended == "failed"]
-    sound = play(always(), ["nowhere"], world)
+    sound = play(always(), ["nowhere"], environment)
     assert [t.turns for t in trajectories[:2]] == [t.turns for t in sound]
 
 
-def test_a_failure_names_the_line_in_the_world():
+def test_a_failure_names_the_line_in_the_environment():
     t = play(always(), ["step"], Faulty, group_size=1)[0]
     assert t.failure is not None
     assert "at step:" in t.failure
 
 
-def test_half_a_surrogate_pair_in_what_a_world_says_costs_nothing():
-    class World(Colors):
+def test_half_a_surrogate_pair_in_what_an_environment_says_costs_nothing():
+    class Toy(Colors):
         def __init__(self, seed: int):
             super().__init__(seed, turns=3)
 
         def step(self, response: str) -> Step:
             return dataclasses.replace(super().step(response), observation="\udcff.py", admissible=["\ud83d"])
 
-    odd = play(always(), [0], World)
+    odd = play(always(), [0], Toy)
     assert all(t.usable and len(t.turns) == 3 for t in odd)
     assert {turn.observation for t in odd for turn in t.turns[1:]} == {"?.py"}
 
 
-def test_a_cancelled_world_is_a_failed_one():
+def test_a_cancelled_environment_is_a_failed_one():
     t = play(always(), ["cancelled"], AsyncFaulty, group_size=1)[0]
     assert t.failure is not None
     assert "CancelledError" in t.failure
 
 
-def test_an_interrupt_is_no_failure_of_the_world():
-    class World(Colors):
+def test_an_interrupt_is_no_failure_of_the_environment():
+    class Toy(Colors):
         def step(self, response: str) -> Step:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        play(always(), [0], World)
+        play(always(), [0], Toy)
 
 
 def test_a_fault_of_the_engine_fails_the_trajectories_that_it_hits():
@@ -148,11 +151,11 @@ def test_a_broken_model_fails_all_that_are_live_with_the_cause():
     policy = color_policy()
     fed = Passes(policy)
 
-    def world(task: tuple[int, int]) -> Lasting:
+    def environment(task: tuple[int, int]) -> Lasting:
         return Lasting(task)
 
     with fed.broken_at(6):
-        trajectories = play(LocalEngine(policy.model), [(0, 1), (1, 9)], world, group_size=2)
+        trajectories = play(LocalEngine(policy.model), [(0, 1), (1, 9)], environment, group_size=2)
     assert [t.usable for t in trajectories] == [True, True, False, False]
     assert {t.failure for t in trajectories[2:]} == {"engine: RuntimeError: a cable was pulled"}
 
@@ -167,8 +170,8 @@ def test_progress_counts_those_that_fail_and_those_without_room_too():
 # --- what is let go of ---
 
 
-class Kept(InProcessWorlds):
-    """Remembers which worlds were let go."""
+class Kept(InProcessEnvironments):
+    """Remembers which environments were let go."""
 
     def __init__(self, make_environment: Any):
         super().__init__(make_environment)
@@ -179,19 +182,19 @@ class Kept(InProcessWorlds):
         super().close(key)
 
 
-def test_every_world_is_let_go_of_however_it_ended():
-    worlds = Kept(Faulty)
+def test_every_environment_is_let_go_of_however_it_ended():
+    environments = Kept(Faulty)
     engine = always()
-    play(engine, ["nowhere", "constructor", "step"], worlds)
-    assert sorted(worlds.closed) == list(range(6))
+    play(engine, ["nowhere", "constructor", "step"], environments)
+    assert sorted(environments.closed) == list(range(6))
     assert engine.closed[-1] is None
-    worlds = Kept(Colors)
-    play(always(), [0], worlds, max_context=3)
-    assert sorted(worlds.closed) == [0, 1]
+    environments = Kept(Colors)
+    play(always(), [0], environments, max_context=3)
+    assert sorted(environments.closed) == [0, 1]
 
 
 def test_cancelling_a_collection_cleans_up_everything():
-    worlds, engine = Kept(lambda seed: Hanging(seed, turns=3)), LocalEngine(POLICY.model)
+    environments, engine = Kept(lambda seed: Hanging(seed, turns=3)), LocalEngine(POLICY.model)
     began, ended = [], []
 
     class Hanging(Colors):
@@ -206,9 +209,9 @@ def test_cancelling_a_collection_cleans_up_everything():
     async def scenario() -> None:
         collection = asyncio.ensure_future(
             collect(
-                engine, [0, 1], worlds, FORMAT, group_size=2, sampling=Sampling(max_new_tokens=3), max_context=64
+                engine, [0, 1], environments, FORMAT, group_size=2, sampling=Sampling(max_new_tokens=3), max_context=64
             )
-        )  # fmt: skip
+        )
         while began.count(1) < 4:  # both have taken a first step, and hang in the second
             await asyncio.sleep(0.01)
         assert not collection.done()
@@ -218,18 +221,18 @@ def test_cancelling_a_collection_cleans_up_everything():
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(scenario())
-    assert sorted(worlds.closed) == [0, 1, 2, 3]
+    assert sorted(environments.closed) == [0, 1, 2, 3]
     assert ended.count(1) == 4  # two first steps that returned, two that were interrupted
     assert play(engine, [0], Colors)[0].usable
 
 
 def test_an_error_of_ours_ends_the_collection_and_cleans_up():
-    worlds, engine = Kept(lambda seed: Colors(seed, turns=3)), LocalEngine(POLICY.model)
+    environments, engine = Kept(lambda seed: Colors(seed, turns=3)), LocalEngine(POLICY.model)
 
     def break_(live: int, total: int) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        play(engine, [0, 1], worlds, on_turn=break_)
-    assert sorted(set(worlds.closed)) == [0, 1, 2, 3]
+        play(engine, [0, 1], environments, on_turn=break_)
+    assert sorted(set(environments.closed)) == [0, 1, 2, 3]
     assert play(engine, [0], Colors)[0].usable

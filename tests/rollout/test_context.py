@@ -1,4 +1,4 @@
-"""What a policy reads: nothing is encoded differently a second time, and exactly the generated tokens are learned from."""
+"""Prompts: nothing is re-encoded differently, and exactly the generated tokens are learned from."""
 
 import asyncio
 
@@ -8,22 +8,25 @@ import torch
 from tests.rollout.chat_models import FAMILIES, chat_model
 from tests.toys import Colors, ScriptedEngine, color_policy
 
-from turnwise.config import ModelConfig, PromptConfig
 from turnwise.environments.base import Step
-from turnwise.pretrained import pretrained_policy
+from turnwise.models.pretrained import pretrained_policy
+from turnwise.models.settings import ModelConfig, PromptConfig
+from turnwise.objective.tokens import Sequences, score
 from turnwise.rollout.collect import collect
 from turnwise.rollout.context import Append, Window, make_context
 from turnwise.rollout.engine import Sampling
+from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.local import LocalEngine
-from turnwise.rollout.worlds import InProcessWorlds
-from turnwise.tokens import Sequences, score
 
 POLICIES = {
     "tiny": lambda prompt: color_policy(context=512),
-    **{family: lambda prompt, family=family: pretrained_policy(
-        ModelConfig(name=str(chat_model(family)), max_context=1000), prompt, seed=0
-    ) for family in FAMILIES},
-}  # fmt: skip
+    **{
+        family: lambda prompt, family=family: pretrained_policy(
+            ModelConfig(name=str(chat_model(family)), max_context=1000), prompt, seed=0
+        )
+        for family in FAMILIES
+    },
+}
 PROMPTS = {
     "plain": PromptConfig(),
     "reasoning": PromptConfig(think=True),
@@ -41,9 +44,13 @@ class Long(Colors):
     def step(self, response: str) -> Step:
         step = super().step(response)
         return Step(
-            observation=step.observation, reward=step.reward, terminated=step.terminated, truncated=step.truncated,
-            info=step.info, admissible=["red", "green", "blue"],
-        )  # fmt: skip
+            observation=step.observation,
+            reward=step.reward,
+            terminated=step.terminated,
+            truncated=step.truncated,
+            info=step.info,
+            admissible=["red", "green", "blue"],
+        )
 
 
 def play(policy, *, window=None, seed=0, engine=None, temperature=1.0):
@@ -52,7 +59,7 @@ def play(policy, *, window=None, seed=0, engine=None, temperature=1.0):
         collect(
             engine or LocalEngine(policy.model),
             [0, 1, 2],
-            InProcessWorlds(Long),
+            InProcessEnvironments(Long),
             policy.format,
             group_size=3,
             sampling=sampling,
@@ -176,7 +183,9 @@ def test_micro_batches_of_a_window_hold_every_sequence_once(whole):
     policy = POLICIES["tiny"](PromptConfig())
     sequences = Sequences.from_trajectories(play(policy, window=1))
     only = np.array([0, 2, 5, 8])
-    batches = list(sequences.micro_batches(120, only=only, whole=whole))
+    batches = list(
+        sequences.micro_batches(120, only=only, unit_N=np.arange(sequences.trajectory.max() + 1) if whole else None)
+    )
     used = np.flatnonzero(np.isin(sequences.trajectory, only))
     assert sorted(np.concatenate(batches).tolist()) == used.tolist()
     for batch in batches:

@@ -7,8 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 from tests.toys import trajectory
 
-from turnwise.rollout.record import SCHEMA, Trajectory, Turn, rows, write_rollouts
-from turnwise.train.experience import Experience
+from turnwise.rollout.record import SCHEMA, rows, write_rollouts
+from turnwise.rollout.source import Experience
+from turnwise.rollout.trajectory import Trajectory, Turn
 
 
 def some_trajectories() -> list[Trajectory]:
@@ -35,7 +36,7 @@ def test_a_round_trip_keeps_every_value(tmp_path):
     assert pq.read_schema(path).equals(SCHEMA)
 
 
-def test_what_a_world_says_never_stops_a_write(tmp_path):
+def test_what_an_environment_says_never_stops_a_write(tmp_path):
     loop: dict = {}
     loop["itself"] = loop
     told = Trajectory(0, "task \udcff", ended="failed", failure="said \ud83d")

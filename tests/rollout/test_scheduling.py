@@ -48,9 +48,12 @@ def ragged(count: int = 9) -> dict[int, list[list[int]]]:
     """Conversations of one to four turns, some of which begin alike."""
     system = tokens(12, seed=99)
     return {
-        n: [[*(system if n % 3 else []), *tokens(1 + 5 * n % 17, n % 4)], *(tokens(1 + n % 5, 10 * n + t) for t in range(n % 4))]
+        n: [
+            [*(system if n % 3 else []), *tokens(1 + 5 * n % 17, n % 4)],
+            *(tokens(1 + n % 5, 10 * n + t) for t in range(n % 4)),
+        ]
         for n in range(count)
-    }  # fmt: skip
+    }
 
 
 @contextmanager
@@ -256,7 +259,7 @@ def test_a_row_is_free_for_others_once_its_conversation_is_closed():
 
 
 def test_max_rows_must_leave_room():
-    with pytest.raises(ConfigError, match="max_rows=0 leaves no room"):
+    with pytest.raises(ConfigError, match="max_rows=0: expected 1 or more"):
         LocalEngine(make_model(), max_rows=0)
 
 

@@ -1,4 +1,4 @@
-"""Faults under continuous batching: whoever fails, is cancelled or closed leaves the others as they are, and no trace."""
+"""Faults under continuous batching: failed, cancelled or closed requests do not affect others, and leave no trace."""
 
 import asyncio
 
@@ -17,9 +17,11 @@ def test_a_fault_in_one_request_leaves_the_others_alone():
     async def scenario(engine: LocalEngine) -> None:
         await engine.generate(0, [1, 2, 3], GREEDY)
         results = await asyncio.gather(
-            engine.generate(1, [1, 2], GREEDY), engine.generate(0, [9], GREEDY), engine.generate(2, [3, 4, 5], GREEDY),
+            engine.generate(1, [1, 2], GREEDY),
+            engine.generate(0, [9], GREEDY),
+            engine.generate(2, [3, 4, 5], GREEDY),
             return_exceptions=True,
-        )  # fmt: skip
+        )
         assert isinstance(results[1], EngineFault)
         for result, prompt in ((results[0], [1, 2]), (results[2], [3, 4, 5])):
             assert isinstance(result, Generation)

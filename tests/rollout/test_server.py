@@ -1,4 +1,4 @@
-"""The server engine against a real HTTP server in a thread: it says what a plain forward pass says, through all weathers."""
+"""The server engine against an HTTP server in a thread: responses equal a plain forward pass, despite faults."""
 
 import asyncio
 import gc
@@ -26,11 +26,12 @@ from tests.rollout.models import (
 )
 from tests.rollout.test_local import nucleus
 
-from turnwise.config import EngineConfig, load_config
+from turnwise.config import load_config
 from turnwise.errors import ConfigError, EngineFault, EngineLost, TurnwiseError
 from turnwise.rollout.connection import check_server
 from turnwise.rollout.engine import Sampling
 from turnwise.rollout.server import ServerEngine
+from turnwise.rollout.settings import EngineConfig
 
 
 @pytest.fixture
@@ -142,7 +143,7 @@ def test_weights_are_kept_once_and_not_for_ever(fake, tmp_path):
 
 
 def test_what_killed_runs_have_left_is_removed(fake, tmp_path):
-    """Whose lock is held is alive, whatever its process is called: containers may share a host's name and count processes by themselves."""
+    """A held lock marks a live run, whatever its process id, because containers can share a host name."""
     here = f"turnwise-weights-{socket.gethostname()}"
     for name in (
         f"{here}-1-killed",
@@ -152,7 +153,10 @@ def test_what_killed_runs_have_left_is_removed(fake, tmp_path):
         "mine",
     ):
         (tmp_path / name).mkdir()
-    hold = "import sys, time; from filelock import FileLock; lock = FileLock(sys.argv[1]); lock.acquire(); print(1, flush=True); time.sleep(100)"
+    hold = (
+        "import sys, time; from filelock import FileLock; lock = FileLock(sys.argv[1]); lock.acquire(); "
+        "print(1, flush=True); time.sleep(100)"
+    )
     holders = []
     for name in (f"{here}-1-killed", f"{here}-999999-alive", "turnwise-weights-elsewhere-1-c"):
         holder = subprocess.Popen([sys.executable, "-c", hold, tmp_path / name / ".lock"], stdout=subprocess.PIPE)
@@ -205,7 +209,9 @@ def test_patience_ends_in_one_line(fake):
     engine = make_engine(fake, timeout_s=1.0, patience_s=0.5)
     fake.faults.extend(["slow"] * 20)
     start = time.monotonic()
-    with pytest.raises(EngineLost, match=rf"{fake.url} was asked for 0.5 s in vain \(ReadTimeout.*--resume") as caught:
+    with pytest.raises(
+        EngineLost, match=rf"{fake.url} gave no usable answer for 0.5 s \(ReadTimeout.*--resume"
+    ) as caught:
         play(engine, {0: [1, 2]})
     assert 1.5 < time.monotonic() - start < 20
     assert "\n" not in str(caught.value)
@@ -214,7 +220,7 @@ def test_patience_ends_in_one_line(fake):
 def test_a_server_that_is_gone_ends_the_rollout_for_all(fake):
     engine = make_engine(fake, patience_s=0.3)
     fake.faults.extend([None, None, "die"])
-    with pytest.raises(EngineLost, match="in vain"):
+    with pytest.raises(EngineLost, match="gave no usable answer"):
         play(engine, {number: [1, 2, 3] for number in range(12)})
     with pytest.raises(EngineLost, match="ConnectError"):
         asyncio.run(engine.update_weights())
@@ -246,7 +252,7 @@ def test_an_update_waits_for_the_server(fake):
 
 def test_a_server_with_the_weights_of_another_run_is_not_used(fake):
     ours, theirs = make_engine(fake), make_engine(fake, make_model(seed=1))
-    with pytest.raises(EngineLost, match="another run has given the server"):
+    with pytest.raises(EngineLost, match="another run has loaded its weights"):
         play(ours, {0: [1, 2]})
     assert play(theirs, {0: [1, 2]})
 

@@ -5,11 +5,11 @@ import asyncio
 import pytest
 from tests.rollout.chat_models import chat_model
 
-from turnwise.config import ModelConfig, PromptConfig
 from turnwise.errors import EngineFault
-from turnwise.policy import Policy
-from turnwise.pretrained import pretrained_policy
-from turnwise.rollout.engine import Generation, Sampling, says
+from turnwise.models.policy import Policy
+from turnwise.models.pretrained import pretrained_policy
+from turnwise.models.settings import ModelConfig, PromptConfig
+from turnwise.rollout.engine import Generation, Sampling, ends_with_stop
 from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.server import _until
 
@@ -52,9 +52,9 @@ def test_a_response_ends_where_it_first_says_a_stop_text(policy):
 def test_a_stop_text_may_lie_across_many_tokens(policy):
     ids = policy.tokenizer.encode("x <action> go to cabinet 1 </action>", add_special_tokens=False)
     decode = policy.tokenizer.decode
-    first = next(end for end in range(1, len(ids) + 1) if says(("</action>",), ids[:end], decode))
+    first = next(end for end in range(1, len(ids) + 1) if ends_with_stop(("</action>",), ids[:end], decode))
     assert decode(ids[:first]).endswith("</action>")
-    assert not says((), ids, decode)
+    assert not ends_with_stop((), ids, decode)
 
 
 def test_without_a_tokenizer_it_is_said(policy):

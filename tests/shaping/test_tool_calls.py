@@ -154,7 +154,7 @@ def test_from_calls_to_advantages():
     reference = [f(a=1), f(a=2)]
     trajectories = [[[f(a=1)], [f(a=2)]], [[f(a=1)], [f(a=3)]], [[f(a=3)]]]
     rewards = [turn_rewards(calls, reference) for calls in trajectories]
-    batch = tw.Batch.from_trajectories([[[{"reward": r} for r in turns] for turns in rewards]])
+    batch = tw.Batch.from_trajectories([[[{"reward": 0.0, "step_reward": r} for r in turns] for turns in rewards]])
     credit = tw.matchtir()(batch)
     assert credit[0] > credit[2] > credit[4], "the more calls are right, the better"
     assert credit[1] > 0 > credit[3], "the second call was right in the first trajectory"
@@ -165,7 +165,7 @@ def test_errors_are_one_line(monkeypatch):
         match_calls([f()], [f()], rule="hungarian")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="Did you mean 'greedy'"):
         match_calls([f()], [f()], rule="gredy")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ConfigError, match=r"an answer can be scored against gold="):
+    with pytest.raises(ConfigError, match=r"an answer needs gold="):
         turn_rewards([[]], [f()], answer="Oslo")
     with pytest.raises(ConfigError, match="reg=0 must be positive"):
         transport_plan(np.ones((1, 1)), reg=0)

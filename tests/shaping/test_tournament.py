@@ -246,13 +246,13 @@ def test_from_judgements_to_advantages():
 
 
 def test_errors_are_one_line():
-    with pytest.raises(ConfigError, match="an arena needs one trajectory or more, got 0"):
+    with pytest.raises(ConfigError, match="an arena needs at least one trajectory, got 0"):
         Arena(lambda pairs: [], 0)
     with pytest.raises(ConfigError, match=r"scores must be square.* got shape \(2, 3\)"):
         round_robin(np.ones((2, 3)))
-    with pytest.raises(ConfigError, match="anchor=3 is none of the 3 trajectories"):
+    with pytest.raises(ConfigError, match="anchor=3 must be from 0 to 2"):
         anchor_only(np.ones((3, 3)), anchor=3)
-    with pytest.raises(ConfigError, match="the judge was given 2 pairs and returned 1 results"):
+    with pytest.raises(ConfigError, match="the judge got 2 pairs and returned 1 results"):
         Arena(lambda pairs: [(1.0, 2.0)], 2).play([(0, 1)])
     with pytest.raises(ConfigError, match="Did you mean 'release'"):
         single_elimination(np.ones((2, 2)), byes="releas")  # pyright: ignore[reportArgumentType]

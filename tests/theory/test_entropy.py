@@ -136,8 +136,11 @@ def test_drift_along_the_natural_gradient_flow_is_advantage_times_relative_surpr
     def flow(span: float) -> float:
         solution = solve_ivp(
             lambda _, probability: fisher_rao_velocity(probability, sampled, advantage),
-            (0.0, span), CATEGORICAL, rtol=1e-12, atol=1e-14,
-        )  # fmt: skip
+            (0.0, span),
+            CATEGORICAL,
+            rtol=1e-12,
+            atol=1e-14,
+        )
         return entropy_of(solution.y[:, -1])
 
     slope = (flow(time) - flow(-time)) / (2 * time)
@@ -164,10 +167,14 @@ def test_the_same_drift_follows_from_the_fisher_matrix_of_token_logits(seed):
 
         def moved(size: float, direction: np.ndarray = direction) -> float:
             change = dict(zip(slots, size * direction, strict=True))
-            return response_entropy(policy_of({
-                prefix: values + [change[prefix, token] for token in range(len(values))]
-                for prefix, values in logits.items()
-            }))  # fmt: skip
+            return response_entropy(
+                policy_of(
+                    {
+                        prefix: values + [change[prefix, token] for token in range(len(values))]
+                        for prefix, values in logits.items()
+                    }
+                )
+            )
 
         slope = (moved(step) - moved(-step)) / (2 * step)
         expected = fisher_rao_drift(policy.probability_Y, y, advantage)
@@ -229,10 +236,13 @@ def test_the_exponential_map_solves_the_entropy_regularised_problem(temperature)
         return float(weight @ COST + (weight * np.log(weight)).sum() / temperature)
 
     solved = minimize(
-        objective, np.full(len(COST), 1 / len(COST)), method="SLSQP",
-        bounds=[(1e-9, 1.0)] * len(COST), constraints={"type": "eq", "fun": lambda weight: weight.sum() - 1},
+        objective,
+        np.full(len(COST), 1 / len(COST)),
+        method="SLSQP",
+        bounds=[(1e-9, 1.0)] * len(COST),
+        constraints={"type": "eq", "fun": lambda weight: weight.sum() - 1},
         options={"ftol": 1e-15, "maxiter": 500},
-    )  # fmt: skip
+    )
     weights = entropy_regularized_weights(COST, temperature=temperature)
     np.testing.assert_allclose(weights, solved.x, rtol=0, atol=1e-5)  # the solver's accuracy: sqrt of its ftol
     assert objective(weights) <= objective(solved.x) + 1e-12

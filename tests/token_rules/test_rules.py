@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+import turnwise as tw
 from turnwise.errors import ConfigError
-from turnwise.token_rules import (
+from turnwise.objective.token_rules import (
     StepTokens,
     TokenCredit,
     clip_cov,
@@ -21,7 +22,7 @@ from turnwise.token_rules import (
     spo_mask,
     steer,
 )
-from turnwise.token_rules.covariance import covariance
+from turnwise.objective.token_rules.covariance import covariance
 
 
 def step(advantage: Any = 0.0, logprob: Any = -1.0, entropy: Any = 1.0, **fields: Any) -> StepTokens:
@@ -163,11 +164,27 @@ def test_spo_keeps_tokens_below_the_threshold():
 
 def test_d3s_keeps_the_largest_products_on_its_schedule():
     fields: Any = {"advantage": [-3.0, 1.0, 0.0, 2.0, -1.0], "entropy": [1.0, 2.5, 9.0, 0.5, 0.5]}  # 3, 2.5, 0, 1, 0.5
-    for done, kept in [(0, [0]), (5, [0, 1, 3]), (10, [0, 1, 3, 4, 2])]:  # 0.2, 0.6 and 1 of five
+    for done, kept in [(0, [0]), (5, [0, 1]), (10, [0, 1, 3, 4])]:  # 0.2, 0.6 and 1 of the four that have an advantage
         credit = d3s_mask(step(**fields, steps_done=done, steps=10), first_frac=0.2, last_frac=1.0)
         assert given(credit) == {"kept_T"}
         assert set(np.flatnonzero(column(credit.kept_T))) == set(kept)
     assert column(d3s_mask(step(**fields), first_frac=0.01, last_frac=0.01).kept_T).sum() == 1
+    assert column(d3s_mask(step(0.0, np.full(4, -1.0)), first_frac=0.5, last_frac=0.5).kept_T).sum() == 2
+
+
+def test_d3s_takes_its_share_of_the_tokens_of_the_trajectories_it_kept():
+    """Ten rows of ten tokens, two of them kept: half of 20 tokens, not of 100."""
+    rewards = [5, 4, 1, 0, 0, 0, 0, 0, 0, -9]
+    groups = [[[{"reward": reward, "num_tokens": 10}] for reward in rewards]]
+    batch = tw.Batch.from_trajectories(groups)
+    advantage_R = tw.d3s(tw.dr_grpo(), kept_frac=0.2)(batch)
+    np.testing.assert_array_equal(np.flatnonzero(advantage_R), [0, 9])
+    entropy_T = np.random.default_rng(0).uniform(0.1, 1, 100)
+    assert batch.tokens is not None
+    tokens = step(batch.tokens.broadcast(advantage_R), entropy=entropy_T)
+    kept_T = column(d3s_mask(tokens, first_frac=0.5, last_frac=0.5).kept_T)
+    assert kept_T.sum() == 10
+    assert (tokens.advantage_T[kept_T] != 0).all()
 
 
 def test_d3s_tells_equal_products_apart_by_lot():
@@ -291,7 +308,7 @@ def test_epo_measures_against_the_past():
         (lambda: flexible_clip(step(), schedule="od", **WIDTHS), r"'od' needs the option 'entropy_min'"),
         (
             lambda: repo(step(), zeta=1.0, zeta_min=0.1, zeta_max=0.5),
-            "zeta=1.0 lies outside zeta_min=0.1 .. zeta_max=0.5",
+            "zeta=1.0 must lie between zeta_min=0.1 and zeta_max=0.5",
         ),
     ],
 )
@@ -302,12 +319,16 @@ def test_options_at_odds_are_one_clear_line(call, message):
 
 
 RULES: Any = [
-    clip_cov, kl_cov, steer, spo_mask, hapo,
+    clip_cov,
+    kl_cov,
+    steer,
+    spo_mask,
+    hapo,
     lambda tokens: d3s_mask(tokens, first_frac=0.5, last_frac=0.5),
     lambda tokens: flexible_clip(tokens, **WIDTHS),
     lambda tokens: repo(tokens, zeta=0.1, zeta_min=0.1, zeta_max=0.1),
     lambda tokens: epo(tokens, beta_decay=1.0),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -1,6 +1,8 @@
-"""Kills a training at random moments and lets it go on, again and again: `python -m tests.train.kills FOLDER KILLS SEED`.
+"""Kills a training at random moments and lets it go on, again and again: `python -m tests.train.kills FOLDER KILLS
+SEED`.
 
-Lives are forks of one process that has imported everything, so that a kill falls into the training and not into the imports. A run that ends
+Lives are forks of one process that has imported everything, so that a kill falls into the training and not into the
+imports. A run that ends
 is compared with one that nobody disturbed, and the next one begins.
 """
 

@@ -1,4 +1,6 @@
-"""Memory that runs out changes nothing but time; numbers that are not finite stop the run before they reach the weights."""
+"""Memory that runs out changes nothing but time; numbers that are not finite stop the run before they reach the
+weights.
+"""
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -6,11 +8,11 @@ import pytest
 import torch
 from tests.toys import small_config
 
-import turnwise.train.step as step_module
+import turnwise.train.update as step_module
 from turnwise.errors import RunError
-from turnwise.tokens import generated_logprobs
+from turnwise.objective.gradient import Budget
+from turnwise.objective.tokens import generated_logprobs
 from turnwise.train.checkpoint import latest_checkpoint, load_checkpoint
-from turnwise.train.gradient import Budget
 from turnwise.train.loop import train
 
 ERRORS = [
@@ -35,7 +37,9 @@ def metrics_of(folder, *left_out: str) -> list[dict]:
 
 @pytest.mark.parametrize("error", ERRORS, ids=["cuda", "cpu", "python"])
 def test_out_of_memory_halves_the_micro_batch_and_keeps_the_gradient(error, tmp_path, monkeypatch):
-    """More than 60 padded tokens are too many: in scoring, and in updates after some of the gradient has been accumulated."""
+    """More than 60 padded tokens are too many: in scoring, and in updates after some of the gradient has been
+    accumulated.
+    """
     sections = {"update": {"learning_rate": 0.01, "max_tokens": 1000, "mini_batches": 2}}
     undisturbed = train(small_config(tmp_path, run={"name": "undisturbed"}, **sections))
     failures = []
@@ -48,7 +52,7 @@ def test_out_of_memory_halves_the_micro_batch_and_keeps_the_gradient(error, tmp_
         return result
 
     monkeypatch.setattr(step_module, "generated_logprobs", limited)
-    monkeypatch.setattr("turnwise.tokens.generated_logprobs", limited)
+    monkeypatch.setattr("turnwise.objective.tokens.generated_logprobs", limited)
     disturbed = train(small_config(tmp_path, run={"name": "disturbed"}, **sections))
     assert failures.count(False) >= 1
     for one, other in zip(weights_of(undisturbed), weights_of(disturbed), strict=True):
@@ -126,7 +130,7 @@ def test_what_is_not_finite_stops_the_run_before_the_weights_change(where, tmp_p
         train(config)
     text = str(caught.value)
     assert "\n" not in text
-    assert "step-000001 is good" in text
+    assert "step-000001 is intact" in text
     step, policy, _ = load_checkpoint(
         latest_checkpoint(
             type("Folder", (), {"checkpoints": config.run_folder / "checkpoints", "path": config.run_folder})

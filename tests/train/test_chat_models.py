@@ -14,14 +14,15 @@ from tests.rollout.chat_models import FAMILIES, chat_model
 from tests.toys import Colors, small_config
 from transformers import LlamaForCausalLM
 
-from turnwise.config import ModelConfig, PromptConfig, parse_config
+from turnwise.config import parse_config
 from turnwise.environments.base import Step
 from turnwise.errors import ConfigError, DataError
-from turnwise.policy import choose_trainable, freeze_but_norms, load_policy, rounded_copy, trainable
-from turnwise.pretrained import pretrained_policy, smollm2
+from turnwise.models.policy import choose_trainable, freeze_but_norms, load_policy, rounded_copy, trainable
+from turnwise.models.pretrained import pretrained_policy, smollm2
+from turnwise.models.settings import ModelConfig, PromptConfig
+from turnwise.objective.tokens import Sequences, score
 from turnwise.rollout.engines import make_engine
-from turnwise.rollout.record import Trajectory, Turn
-from turnwise.tokens import Sequences, score
+from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.train.loop import train
 
 peft = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="needs peft: pip install 'turnwise[lora]'")
@@ -126,10 +127,10 @@ def test_layers_that_the_cache_does_not_know_are_refused(settings, said, tmp_pat
     for key, value in settings.items():
         setattr(policy.model.config, key, value)
     if said is None:
-        make_engine(config_of(tmp_path), policy)
+        make_engine(config_of(tmp_path).engine, "fp32", policy)
         return
     with pytest.raises(ConfigError, match=re.escape(said)):
-        make_engine(config_of(tmp_path), policy)
+        make_engine(config_of(tmp_path).engine, "fp32", policy)
 
 
 @peft
@@ -138,7 +139,7 @@ def test_adapters_without_their_base_say_what_is_missing(tmp_path):
     policy = pretrained_policy(ModelConfig(name=str(base), train="lora"), PromptConfig(), seed=0)
     policy.save(tmp_path / "saved")
     base.rename(tmp_path / "elsewhere")
-    with pytest.raises(DataError, match=rf"adapters of '{base}', which must be where it was"):
+    with pytest.raises(DataError, match=rf"adapters of '{base}', which must still be available"):
         load_policy(tmp_path / "saved")
 
 
@@ -163,7 +164,7 @@ def test_reinforcement_may_move_norms_alone():
 
 @peft
 def test_among_adapters_there_are_no_norms():
-    with pytest.raises(ConfigError, match=r"update\.only_norms=true, but no normalisation layer"):
+    with pytest.raises(ConfigError, match=r"update\.only_norms=true needs trainable normalisation layers"):
         freeze_but_norms(policy_of(train="lora").model)
 
 
@@ -192,15 +193,25 @@ def test_the_copy_for_generating_has_the_same_weights_rounded(way):
 @pytest.mark.parametrize(
     ("family", "sections"),
     [
-        ("smollm2", {"rollout": {"context": "window", "window": 1}, "update": {"importance": "trajectory", "max_tokens": 200}}),
+        (
+            "smollm2",
+            {"rollout": {"context": "window", "window": 1}, "update": {"importance": "trajectory", "max_tokens": 200}},
+        ),
         ("qwen2_5", {"model": {"train": "top", "top_layers": 1, "precision": "bf16"}, "method": "gigpo"}),
-        ("qwen3", {"prompt": {"think": True, "system": "Play."}, "model": {"gradient_checkpointing": True}, "update": {"kl": 0.1}}),
+        (
+            "qwen3",
+            {
+                "prompt": {"think": True, "system": "Play."},
+                "model": {"gradient_checkpointing": True},
+                "update": {"kl": 0.1},
+            },
+        ),
         pytest.param("qwen3", {"model": {"train": "lora", "lora_rank": 2, "precision": "bf16"}}, marks=peft),
         ("smollm2", {"update": {"scoring": "engine"}, "model": {"precision": "bf16"}}),
         ("qwen3", {"update": {"only_norms": True, "learning_rate": 0.1}}),
     ],
     ids=["window", "top", "reasoning", "lora", "engine-scores", "norms"],
-)  # fmt: skip
+)
 def test_a_run_trains_and_resumes_exactly(family, sections, tmp_path):
     warm = {"games": 4, "steps": 2, "batch_size": 2, "learning_rate": 1e-3}
     world = {"name": "tests.train.test_chat_models:Graded"}
@@ -230,8 +241,12 @@ def test_a_run_trains_and_resumes_exactly(family, sections, tmp_path):
 def test_the_warm_start_teaches_a_chat_model_what_the_demonstrations_say(tmp_path):
     warm = {"games": 8, "steps": 60, "batch_size": 4, "learning_rate": 1e-2, "observation_weight": 0.0}
     config = config_of(
-        tmp_path, "smollm2", warmstart=warm, run={"steps": 0}, evaluate={"temperature": 0.0},
-    )  # fmt: skip
+        tmp_path,
+        "smollm2",
+        warmstart=warm,
+        run={"steps": 0},
+        evaluate={"temperature": 0.0},
+    )
     folder = train(config)
     assert folder.metrics()[0]["eval/success"] > 0.6
 
@@ -239,9 +254,9 @@ def test_the_warm_start_teaches_a_chat_model_what_the_demonstrations_say(tmp_pat
 @pytest.mark.parametrize(
     ("model", "cause"),
     [
-        ({"name": "/no/such/folder"}, "model.name='/no/such/folder' is neither"),
-        ({"max_context": 4000}, "more than the 1024 tokens"),
-        ({"hidden_size": 32}, "model.hidden_size is of model.name='tiny' only"),
+        ({"name": "/no/such/folder"}, "model.name='/no/such/folder' cannot be loaded"),
+        ({"max_context": 4000}, "exceeds the 1024 tokens"),
+        ({"hidden_size": 32}, "model.hidden_size is only for model.name='tiny'"),
     ],
 )
 def test_a_model_that_cannot_be_used_is_one_line(model, cause, tmp_path):

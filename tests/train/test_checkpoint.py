@@ -8,7 +8,14 @@ import torch
 from tests.toys import color_policy, small_config
 
 from turnwise.errors import RunError
-from turnwise.train.checkpoint import checkpoint_at, checkpoints, latest_checkpoint, load_checkpoint, save_checkpoint
+from turnwise.train.checkpoint import (
+    checkpoint_at,
+    checkpoints,
+    latest_checkpoint,
+    load_checkpoint,
+    load_parts,
+    save_checkpoint,
+)
 from turnwise.train.folder import RunFolder
 
 
@@ -27,13 +34,27 @@ def trained(seed: int = 0):
     return policy, optimizer
 
 
+class Remembers:
+    """A part with a state."""
+
+    def __init__(self, state):
+        self.state = state
+
+    def state_dict(self):
+        return self.state
+
+    def load_state_dict(self, state):
+        self.state = state
+
+
 def save(folder: RunFolder, step: int, *, keep: int = 2, state=None) -> Path:
-    return save_checkpoint(folder, step, *trained(), {"method": state}, keep=keep)
+    policy, optimizer = trained()
+    return save_checkpoint(folder, step, policy, {"optimizer": optimizer, "method": Remembers(state)}, keep=keep)
 
 
 def test_a_round_trip_keeps_weights_optimizer_and_tokenizer(folder):
     policy, optimizer = trained()
-    step, loaded, state = load_checkpoint(save_checkpoint(folder, 7, policy, optimizer, {}, keep=2))
+    step, loaded, state = load_checkpoint(save_checkpoint(folder, 7, policy, {"optimizer": optimizer}, keep=2))
     assert step == 7
     for ours, theirs in zip(policy.model.parameters(), loaded.model.parameters(), strict=True):
         assert torch.equal(ours, theirs)
@@ -117,7 +138,7 @@ def test_a_damaged_checkpoint_is_named(folder, name, how):
 
 
 def test_a_run_without_checkpoints_says_so(folder):
-    with pytest.raises(RunError, match=r"has no checkpoint to go on from; start it anew under another run.name"):
+    with pytest.raises(RunError, match=r"has no checkpoint to resume from; start a new run with another run.name"):
         latest_checkpoint(folder)
 
 
@@ -126,5 +147,16 @@ def test_an_unknown_step_names_the_known_ones(folder):
     save(folder, 20)
     assert checkpoint_at(folder, 20).name == "step-000020"
     assert checkpoint_at(folder, None).name == "step-000020"
-    with pytest.raises(RunError, match="no checkpoint of step 10; it has those of step 0, 20"):
+    with pytest.raises(RunError, match="no checkpoint of step 10; saved steps: 0, 20"):
         checkpoint_at(folder, 10)
+
+
+def test_parts_get_their_states_by_name(folder):
+    states = load_checkpoint(save(folder, 1, state={"mean": 0.5}))[2]
+    optimizer, method = trained(seed=1)[1], Remembers(None)
+    load_parts({"optimizer": optimizer, "method": method}, states)
+    assert method.state == {"mean": 0.5}
+    with pytest.raises(RunError, match=r"has a state of 'method', which this run lacks. Did you mean 'methods'\?"):
+        load_parts({"optimizer": optimizer, "methods": method}, states)
+    with pytest.raises(RunError, match="has no state of 'critic'; it has states of 'optimizer', 'method'"):
+        load_parts({"optimizer": optimizer, "method": method, "critic": method}, states)

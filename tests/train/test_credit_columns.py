@@ -1,25 +1,58 @@
 """The coefficient that is recorded and shown is the one that AEM multiplied by, however AEM was asked for."""
 
 import numpy as np
+import pytest
 from tests.test_conformance import SHAPES, make_batch
+from tests.toys import small_config
 
 import turnwise as tw
 from turnwise.config import parse_config
-from turnwise.train.credit import coefficients
+from turnwise.rollout.record import read_rollouts
+from turnwise.train.credit import Credit, make_transform
+from turnwise.train.loop import train
 
 BATCH = make_batch(SHAPES["many groups"])
 
 
+def coefficients(data):
+    return Credit(make_transform(parse_config(data).method)).update(BATCH).coefficient_R
+
+
 def test_the_recorded_coefficient_is_the_methods():
-    expected = tw.modulate_by_entropy(temperature=2.0, scope="batch").update(np.ones(BATCH.num_responses), None, BATCH)[
-        0
-    ]
+    expected = tw.entropy_coefficient(BATCH, temperature=2.0, scope="batch")
     options = {"temperature": 2.0, "scope": "batch"}
     for data in (
         {"method": {"name": "grpo", **options}, "aem": True},
         {"method": {"name": "aem", **options}, "aem": False},
         {"method": {"name": "aem", "base": "rloo", **options}, "aem": True},
+        {"method": {"name": "mix", "parts": [{"name": "aem", **options}]}, "aem": False},
     ):
-        np.testing.assert_array_equal(coefficients(BATCH, parse_config(data)), expected)
-    np.testing.assert_array_equal(coefficients(BATCH, parse_config({"method": "grpo", "aem": False})), 1.0)
+        np.testing.assert_allclose(coefficients(data), expected, rtol=1e-12)
+    np.testing.assert_array_equal(coefficients({"method": "grpo", "aem": False}), 1.0)
     assert expected.std() > 0.01
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"name": "grpo", "keep": "positive", "min_range": 0.0},
+        {"name": "mix", "parts": ["grpo", {"name": "aem", "min_range": 0.0}]},
+    ],
+)
+def test_a_record_adds_up(tmp_path, method):
+    """Base, coefficient and the result of each block stand in the record, also where a part of a mix is modulated (T1,
+    T2).
+    """
+    aem = method["name"] != "mix"
+    folder = train(small_config(tmp_path, method=method, aem=aem))
+    _, columns = read_rollouts(folder.rollouts / "step-000002.parquet")
+    last = [name for name in columns if name.startswith("trace.") and name.endswith("add_penalty")]
+    np.testing.assert_array_equal(columns[last[0]], columns["advantage"])
+    first = next(name for name in columns if name.startswith("trace.0."))
+    assert first.endswith("modulate_by_entropy")
+    if aem:
+        np.testing.assert_allclose(columns[first], columns["base"] * columns["alpha"], atol=1e-12)
+    else:
+        before_penalty = next(name for name in columns if ".mix" in name and not name.endswith("coefficient"))
+        np.testing.assert_allclose(columns[before_penalty], columns["base"] * columns["alpha"], atol=1e-12)
+    assert np.nanstd(columns["alpha"]) > 0

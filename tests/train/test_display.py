@@ -9,10 +9,19 @@ from rich.console import Console
 from turnwise.train.display import LIVE_ROWS, ConsoleDisplay, glance, warnings
 
 STEP = {
-    "rollout/success": 0.625, "rollout/turns": 7.25, "rollout/invalid_frac": 0.125, "rollout/tokens": 3000.0,
-    "rollout/batches": 1.0, "rollout/kept_frac": 1.0, "rollout/filled_frac": 1.0, "rollout/failed_frac": 0.0,
-    "credit/entropy": 0.3125, "time/rollout_s": 2.0, "time/update_s": 1.5, "time/eval_s": 100.0,
-}  # fmt: skip
+    "rollout/success": 0.625,
+    "rollout/turns": 7.25,
+    "rollout/invalid_frac": 0.125,
+    "rollout/tokens": 3000.0,
+    "rollout/batches": 1.0,
+    "rollout/kept_frac": 1.0,
+    "rollout/filled_frac": 1.0,
+    "rollout/failed_frac": 0.0,
+    "credit/entropy": 0.3125,
+    "time/rollout_s": 2.0,
+    "time/update_s": 1.5,
+    "time/eval_s": 100.0,
+}
 HELD_OUT = {
     "success": 0.5,
     "success_low": 0.4,
@@ -75,7 +84,7 @@ def test_a_narrow_terminal_gets_no_line_that_is_too_long(width):
         ({"rollout/batches": 3.0, "rollout/kept_frac": 0.25}, "kept 0.25 of 3 batches"),
         ({"rollout/failed_frac": 0.25}, "FAILED 25% of the trajectories"),
         ({"rollout/filled_frac": 0.5}, "ONLY 50% of rollout.groups to learn from"),
-        ({"credit/signal_frac": 0.0}, "NO SIGNAL: in no group do returns differ"),
+        ({"credit/signal_frac": 0.0}, "NO SIGNAL: returns do not differ in any group"),
         ({"rollout/filled_frac": 0.0}, "SKIPPED: no group to learn from"),
     ],
 )

@@ -28,9 +28,13 @@ KILLS = 50
 def test_fifty_kills_at_random_moments_change_nothing(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "tests.train.kills", str(tmp_path), str(KILLS), "0"],
-        cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False,
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
         timeout=1200,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["killed"] == KILLS
@@ -46,7 +50,8 @@ if sys.argv[1] == "go on":
     sys.exit(main(["train", "--resume", sys.argv[2] + "/run"]))
 from tests.toys import small_config
 import turnwise.commands.common
-turnwise.commands.common.load_config = lambda recipe, overrides: small_config(Path(sys.argv[2]), **json.loads(sys.argv[3]))
+turnwise.commands.common.load_config = lambda recipe, overrides: small_config(Path(sys.argv[2]),
+**json.loads(sys.argv[3]))
 sys.exit(main(["train", "any.toml"]))
 """
 SETTINGS = {"run": {"steps": 40}, "checkpoint": {"every": 10, "keep": 1}, "evaluate": {"every": 20}}
@@ -125,7 +130,8 @@ def test_a_record_that_cannot_be_gone_on_with_is_left_alone(tmp_path):
     run.metrics_path.write_text("".join(line for line in records if json.loads(line)["step"] != 1))
     before = whole()
     with pytest.raises(
-        RunError, match=r"metrics.jsonl lacks 1 of the 2 steps before the last checkpoint, 1 for one; put it back"
+        RunError,
+        match=r"metrics.jsonl lacks 1 of the 2 steps before the last checkpoint, such as step 1; restore the file",
     ):
         train(override_config(config, ["run.steps=3"]), resume=run.path)
     assert whole() == before
@@ -135,7 +141,7 @@ def test_a_record_that_cannot_be_gone_on_with_is_left_alone(tmp_path):
     for steps in ("run.steps=2", "run.steps=1", "run.steps=3"):  # to train anew over what is there would lose it
         with pytest.raises(
             RunError,
-            match=r"has no checkpoint to go on from; start it anew under another run.name. Nothing was changed",
+            match=r"has no checkpoint to resume from; start a new run with another run.name. Nothing was changed",
         ):
             train(override_config(config, [steps]), resume=run.path)
     assert whole() == before

@@ -7,8 +7,11 @@ import pytest
 from tests.toys import Broken, Colors, ScriptedEngine, color_policy, small_config
 
 from turnwise.environments.suites import Seeded
+from turnwise.evaluation.play import evaluate, invalid_frac, panel, wilson_interval
+from turnwise.rollout.collectors import make_collector
+from turnwise.rollout.environments import InProcessEnvironments
+from turnwise.rollout.models import Models, NamedModel
 from turnwise.train.display import describe
-from turnwise.train.evaluate import evaluate, invalid_frac, panel, wilson_interval
 
 POLICY = color_policy()
 
@@ -55,7 +58,10 @@ CONFIG = small_config(Path("runs"), environment={"eval_split": "valid"}, evaluat
 
 def report(suite, respond, episodes: int = 8, **more):
     engine = ScriptedEngine(respond)
-    return (*evaluate(engine, POLICY, suite, CONFIG, episodes=episodes, **more), engine)
+    collector = make_collector(CONFIG.rollout, InProcessEnvironments(suite.environment), suite.task_name)
+    models, tasks = Models(policy=NamedModel(POLICY, engine)), suite.tasks(CONFIG.environment.eval_split)
+    told = evaluate(collector, models, tasks, episodes=episodes, temperature=CONFIG.evaluate.temperature, **more)
+    return (*told, engine)
 
 
 def word(text: str) -> list[int]:

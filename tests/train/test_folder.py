@@ -6,7 +6,8 @@ import pytest
 from tests.toys import small_config
 
 from turnwise.errors import RunError
-from turnwise.train.folder import RunFolder, by_step, write_text
+from turnwise.files import write_text
+from turnwise.train.folder import RunFolder, by_step
 
 
 def test_a_new_run_records_its_configuration_and_where_it_came_from(tmp_path):
@@ -23,7 +24,7 @@ def test_an_existing_run_is_refused_and_left_alone(tmp_path):
     folder = RunFolder.create(small_config(tmp_path))
     before = {path: path.read_bytes() for path in folder.path.rglob("*")}
     with pytest.raises(
-        RunError, match=r"never overwritten; continue it with `turnwise train --resume .*/run`, or .* run.name=run-2"
+        RunError, match=r"never overwritten; resume it with `turnwise train --resume .*/run`, or .* run.name=run-2"
     ):
         RunFolder.create(small_config(tmp_path, run={"seed": 1}))
     assert {path: path.read_bytes() for path in folder.path.rglob("*")} == before
@@ -42,13 +43,13 @@ def test_a_file_in_the_way_is_refused(tmp_path):
 def test_what_is_no_run_is_said_so(tmp_path, content):
     if content is not None:
         (tmp_path / "config.json").write_text(content)
-    with pytest.raises(RunError, match="no run folder" if content is None else "config.json is damaged"):
+    with pytest.raises(RunError, match="not a run folder" if content is None else "config.json is damaged"):
         RunFolder.open(tmp_path)
 
 
 def test_a_run_that_is_not_there_names_one_that_is(tmp_path):
     RunFolder.create(small_config(tmp_path, run={"name": "mine"}))
-    with pytest.raises(RunError, match=r"mime is no run folder: .* Did you mean 'mine'\?"):
+    with pytest.raises(RunError, match=r"mime is not a run folder: .* Did you mean 'mine'\?"):
         RunFolder.open(tmp_path / "mime")
 
 
@@ -92,7 +93,9 @@ def test_a_checkpoint_is_no_run(tmp_path):
     folder.mkdir(parents=True)
     (folder / "config.json").write_text('{"model_type": "llama"}')
     (folder / "step.json").write_text('{"step": 20}')
-    with pytest.raises(RunError, match=rf"is a checkpoint of the run {tmp_path / 'run'}; name the run, with --step 20"):
+    with pytest.raises(
+        RunError, match=rf"is a checkpoint of the run {tmp_path / 'run'}; name the run instead, and --step 20"
+    ):
         RunFolder.open(folder)
 
 

@@ -12,8 +12,12 @@ from turnwise.train.loop import train
 EPO = {"name": "epo", "beta_decay": 1.0, "bonus": 0.05, "high": 1.0}
 REPO = {"name": "repo", "zeta": 0.1, "zeta_min": 0.01, "zeta_max": 1.0}
 OSCILLATING = {
-    "name": "flexible_clip", "schedule": "od", "entropy_min": 0.1, "upper": [0.5, 0.2], "lower": [0.4, 0.1],
-}  # fmt: skip
+    "name": "flexible_clip",
+    "schedule": "od",
+    "entropy_min": 0.1,
+    "upper": [0.5, 0.2],
+    "lower": [0.4, 0.1],
+}
 
 
 @pytest.mark.parametrize(
@@ -58,9 +62,9 @@ def test_a_run_that_was_interrupted_remembers_past_entropies(tmp_path, update):
     assert step == 3
     if "entropy" in update:
         entropies = [record["credit/entropy"] for record in steps(folder)]
-        assert state["objective"]["entropy"] == {"total": pytest.approx(sum(entropies[:3])), "steps": 3}
-        assert state["objective"]["tokens"]["target"] == pytest.approx(entropies[0])
+        assert state["objective"]["entropy_rule"] == {"total": pytest.approx(sum(entropies[:3])), "steps": 3}
+        assert state["objective"]["policy"]["target"] == pytest.approx(entropies[0])
     else:
-        assert state["objective"]["tokens"].keys() == {"first", "raising"}
+        assert state["objective"]["policy"].keys() == {"first", "raising"}
     assert_same_run(train(half, resume=half.run_folder), whole)
     assert len(steps(whole)) == 6

@@ -6,9 +6,17 @@ import pytest
 from tests.toys import small_config, trajectory
 
 from turnwise.errors import RunError
-from turnwise.rollout.record import Trajectory
-from turnwise.train.evaluate import wilson_interval
-from turnwise.train.scores import ALL, Row, as_markdown, as_table, evaluation_record, rows_by_type, write_evaluation
+from turnwise.evaluation.play import wilson_interval
+from turnwise.evaluation.scores import (
+    ALL,
+    Row,
+    as_markdown,
+    as_table,
+    evaluation_record,
+    rows_by_type,
+    write_evaluation,
+)
+from turnwise.rollout.trajectory import Trajectory
 
 
 def played(kind: str | None, success: bool, turns: int, *, invalid: int = 0, **info) -> Trajectory:

@@ -1,4 +1,6 @@
-"""Which tasks a step plays and which groups it learns from: VADE's numbers by hand, the filter on groups whose ends are scripted."""
+"""Which tasks a step plays and which groups it learns from: VADE's numbers by hand, the filter on groups whose ends are
+scripted.
+"""
 
 import itertools
 import time
@@ -10,16 +12,17 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from rich.console import Console
+from tests.steps import gathered as gather
 from tests.toys import Levels, ScriptedEngine, color_policy, small_config
 
 from turnwise.config import load_config, parse_config
 from turnwise.environments.suites import Seeded
 from turnwise.errors import ConfigError
+from turnwise.rollout.selection import Epochs, TaskSelector, Vade, build_selector, information_gain, kept
+from turnwise.rollout.source import Experience
 from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
 from turnwise.train.display import ConsoleDisplay
-from turnwise.train.experience import Experience, gather
 from turnwise.train.loop import MAX_EMPTY_STEPS, train
-from turnwise.train.selection import Epochs, TaskSelector, Vade, build_selector, information_gain, kept
 
 POLICY = color_policy()
 
@@ -74,7 +77,9 @@ def test_the_gain_is_largest_at_one_third():
 
 
 def test_counts_decay_as_the_card_says():
-    """`(a, b) <- g_obs g_unobs^(dv - 1) (a, b) + (s, f)` when played, read with `g_unobs^dv` otherwise; powers of two are exact."""
+    """`(a, b) <- g_obs g_unobs^(dv - 1) (a, b) + (s, f)` when played, read with `g_unobs^dv` otherwise; powers of two
+    are exact.
+    """
     selector = vade(3, observed_decay=1 / 2, unobserved_decay=1 / 4)
     observe(selector, (0, 3, 1), (1, 0, 2))
     for read in (1 / 4, 1 / 16, 1 / 64):  # one, two, three steps later
@@ -170,7 +175,7 @@ def test_a_selector_is_a_name_and_options():
     config = load_config(None, GIVEN)
     assert config.rollout.select.model_dump() == VADE
     assert parse_config(config.model_dump(mode="json")) == config
-    assert parse_config({"rollout": {"select": VADE}}) == config
+    assert parse_config({"aem": True, "rollout": {"select": VADE}}) == config
     assert load_config(None).rollout.select.name == "epochs"
     assert isinstance(build_selector("epochs", {}, num_tasks=3, seed=0), Epochs)
 
@@ -358,9 +363,11 @@ def test_dropped_groups_are_recorded_without_credit(tmp_path):
 def test_a_run_in_which_all_succeeds_goes_on_without_updates(tmp_path):
     steps = MAX_EMPTY_STEPS + 2
     config = small_config(
-        tmp_path, run={"steps": steps}, rollout={"filter": "mixed", "max_batches": 2},
+        tmp_path,
+        run={"steps": steps},
+        rollout={"filter": "mixed", "max_batches": 2},
         environment={"name": "tests.toys:Levels", "options": {"levels": ["always"]}},
-    )  # fmt: skip
+    )
     display = ConsoleDisplay(Console(file=open(tmp_path / "log", "w"), width=120))  # noqa: SIM115
     folder = train(config, display=display)
     records = [record for record in folder.metrics() if "rollout/success" in record]
@@ -377,9 +384,12 @@ def test_a_run_in_which_all_succeeds_goes_on_without_updates(tmp_path):
 
 def test_vade_learns_which_tasks_are_worth_playing(tmp_path):
     config = small_config(
-        tmp_path, run={"steps": 25}, environment={"name": "tests.train.test_selection:ThreeLevels"},
-        rollout={"select": {**VADE, "observed_decay": 1.0}, "groups": 1, "group_size": 8}, update={"learning_rate": 1e-5},
-    )  # fmt: skip
+        tmp_path,
+        run={"steps": 25},
+        environment={"name": "tests.train.test_selection:ThreeLevels"},
+        rollout={"select": {**VADE, "observed_decay": 1.0}, "groups": 1, "group_size": 8},
+        update={"learning_rate": 1e-5},
+    )
     folder = train(config)
     counts = load_checkpoint(checkpoint_at(folder, 25))[2]["selector"]["counts"].sum(0)
     assert 25 * 8 * 0.7 < counts.sum() < 25 * 8  # all but what the word "pink" broke

@@ -8,9 +8,9 @@ from tests.toys import COLORS, Colors, small_config
 from turnwise.environments.base import Demonstrated
 from turnwise.environments.suites import Seeded, make_suite
 from turnwise.errors import ConfigError, RunError, TurnwiseError
-from turnwise.tiny import tiny_policy
+from turnwise.models.tiny import tiny_policy
 from turnwise.train import warmstart
-from turnwise.train.warmstart import cache_folder, demonstrations, warm_policy
+from turnwise.train.warmstart import Teaching, cache_folder, demonstrations, warm_policy
 
 WARM = {"steps": 3, "games": 12, "batch_size": 4}
 
@@ -124,7 +124,7 @@ def test_a_cache_that_another_process_has_made_meanwhile_stays_as_it_is(tmp_path
 def test_a_warm_start_that_diverges_is_said_and_not_cached(cache, tmp_path):
     config = small_config(tmp_path, warmstart={**WARM, "learning_rate": 1e30})
     with pytest.raises(
-        RunError, match=r"the warm start has diverged after \d of .* lower warmstart.learning_rate=1e\+30"
+        RunError, match=r"the warm start diverged after \d of .* lower warmstart.learning_rate=1e\+30"
     ) as caught:
         warm(config)
     assert "\n" not in str(caught.value)
@@ -186,7 +186,7 @@ def test_noise_is_played_and_not_imitated(tmp_path, monkeypatch):
     )
     suite = make_suite(config.environment)
     policy = tiny_policy(Colors.words(), config.model, seed=0)
-    [(ids, weights)] = demonstrations(config, policy, suite)  # pyright: ignore[reportArgumentType]
+    [(ids, weights)] = demonstrations(Teaching.of(config), policy, suite)  # pyright: ignore[reportArgumentType]
     words = policy.tokenizer.convert_ids_to_tokens(ids.tolist())
     turn = ["<obs>", "say", None, "<act>", None, "<end>"]
     assert [word if word in turn else None for word in words] == turn * 3
@@ -212,9 +212,11 @@ def test_a_world_of_coroutines_is_demonstrated_alike(tmp_path):
             return self.world.step(response)
 
     policy = tiny_policy(Colors.words(), config.model, seed=0)
-    plain = demonstrations(config, policy, suite)  # pyright: ignore[reportArgumentType]
+    plain = demonstrations(Teaching.of(config), policy, suite)  # pyright: ignore[reportArgumentType]
     suite.environment = Slow  # pyright: ignore[reportAttributeAccessIssue]
-    for (ids, weights), (slow_ids, slow_weights) in zip(plain, demonstrations(config, policy, suite), strict=True):  # pyright: ignore
+    for (ids, weights), (slow_ids, slow_weights) in zip(
+        plain, demonstrations(Teaching.of(config), policy, suite), strict=True
+    ):  # pyright: ignore
         np.testing.assert_array_equal(ids, slow_ids)
         np.testing.assert_array_equal(weights, slow_weights)
 
@@ -240,7 +242,7 @@ def test_a_cut_off_cache_entry_says_which_to_remove(tmp_path):
     warm(config)
     [entry] = (cache_folder() / "warmstart").iterdir()
     (entry / "model.safetensors").write_bytes(b"\x00" * 30)
-    with pytest.raises(TurnwiseError, match=f"{entry.name}: .* Remove this folder"):
+    with pytest.raises(TurnwiseError, match=f"{entry.name}: .* Delete this cache folder"):
         warm(config)
 
 
@@ -252,7 +254,8 @@ def test_household_demonstrations_follow_the_expert(tmp_path):
         warmstart={"games": 4, "noise": 0.5},
     )
     suite = make_suite(config.environment)
-    demos = demonstrations(config, tiny_policy(suite.words(), config.model, seed=0), suite)  # pyright: ignore
+    policy = tiny_policy(suite.words(), config.model, seed=0)
+    demos = demonstrations(Teaching.of(config), policy, suite)  # pyright: ignore
     assert demos
     assert any((weights == 0).any() for _, weights in demos)  # noise
     assert all((weights == 1).any() for _, weights in demos)

@@ -1,15 +1,15 @@
-"""What a way of giving credit does to the gradient and to entropy, exact in worlds small enough to write down.
+"""Compute exactly how a method of credit assignment changes gradient and entropy, in small problems.
 
-    from turnwise.analysis import WORLDS, measure
+    from turnwise.analysis import PROBLEMS, measure
 
-    measure(my_method, WORLDS["failures"], size=3).cosine
+    measure(my_method, PROBLEMS["failures"], size=3).cosine
 
-`worlds` are the processes, `groups` every group of trajectories in them, `bias` and `drift` the measurements, `tables` what is printed.
-`python -m turnwise.analysis` writes the reference page.
+`decisions` defines the problems, `groups` enumerates groups of trajectories, `bias` and `drift` measure, and `tables`
+formats the results. `python -m turnwise.analysis` writes the reference page.
 """
 
 from turnwise.analysis.bias import Measurement, measure, rows
+from turnwise.analysis.decisions import PROBLEMS, Problem
 from turnwise.analysis.drift import Drift, measure_drift
-from turnwise.analysis.worlds import WORLDS, World
 
-__all__ = ["WORLDS", "Drift", "Measurement", "World", "measure", "measure_drift", "rows"]
+__all__ = ["PROBLEMS", "Drift", "Measurement", "Problem", "measure", "measure_drift", "rows"]

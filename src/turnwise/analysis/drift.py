@@ -1,10 +1,11 @@
-"""What a step does to entropy, exactly: what theory predicts, what a finite step does, and what AEM changes.
+"""Compute exactly how a step changes entropy: the prediction of theory, finite steps, and the effect of AEM.
 
-One state, a policy over a handful of responses, a set of responses that succeed (reward 1; all others -1), groups of K. The theory is
-first order and along the natural gradient: a response moves entropy by `A (S - H)`, so a group moves it by the mean of that, and in
-expectation by `Cov(A, S)` if A depends on the response alone. AEM (arXiv 2605.00425) multiplies A by a coefficient that falls with the
-response's mean token entropy, to raise entropy while failures dominate and to lower it once successes do. The table says for which
-policies and advantages it does: every success set of a policy is tried, each with all groups.
+The setting is one state, a policy over a few responses, a set of successful responses (reward 1; all others -1), and
+groups of K. To first order along the natural gradient, a response changes entropy by `A (S - H)`. A group changes it by
+the mean of that, and in expectation by `Cov(A, S)` if A depends on the response alone. AEM (arXiv 2605.00425)
+multiplies A by a coefficient that falls with the response's mean token entropy. It should raise entropy while failures
+dominate and lower it once successes dominate. The table shows for which policies and advantages it does, over all
+success sets and all groups.
 """
 
 import dataclasses
@@ -21,36 +22,36 @@ from turnwise.segments import Segments
 from turnwise.transform import Transform
 
 POLICIES: dict[str, TreePolicy] = {
-    # the hesitant branch is the unlikely one
+    # the uncertain branch is the unlikely one
     "shown": TreePolicy({(): [0.0, 0.7, 0.3], (1,): [0.8, 0.15, 0.05], (2,): [0.4, 0.35, 0.25]}),
-    # the hesitant branch is the likely one
+    # the uncertain branch is the likely one
     "hidden": TreePolicy({(): [0.0, 0.3, 0.7], (1,): [0.8, 0.15, 0.05], (2,): [0.4, 0.35, 0.25]}),
 }
-"""Two policies of six responses: where mean token entropy shows how surprising a response is, and where it hides it."""
+"""Two policies of six responses, in which mean token entropy does and does not reflect surprisal."""
 
 ADVANTAGES: dict[str, Transform] = {"grpo": grpo(), "raw": reinforce()}
-"""Centred within the group, or the reward itself, +1 or -1."""
+"""Advantages centred within the group, or the reward itself, +1 or -1."""
 
 REGIMES: dict[str, tuple[float, float, int]] = {
     "failures dominate": (0.0, 1 / 3, 1),
     "balanced": (1 / 3, 2 / 3, 0),
     "successes dominate": (2 / 3, 1.0, -1),
 }
-"""Between which success rates, and the sign that AEM's change of drift is meant to have; 0 for none."""
+"""Range of success rates, and intended sign of AEM's effect on drift; 0 for none."""
 
 
 class OneState:
-    """A policy in one state and every group of K of its responses.
+    """Policy in one state with every group of K of its responses.
 
     Args:
-        policy: The policy.
-        size: K.
+        policy: Policy of the state.
+        size: Group size K.
 
     Attributes:
         probability_Y: `[responses]` probability of each response.
-        relative_Y: `S - H`, how much more surprising than the typical one, nats.
-        member_GK: The responses of each group, as a multiset.
-        chance_G: Its probability.
+        relative_Y: `[responses]` surprisal minus its mean, `S - H` (nats).
+        member_GK: `[groups, K]` responses of each group, as a multiset.
+        chance_G: `[groups]` probability of each group.
     """
 
     def __init__(self, policy: TreePolicy, size: int):
@@ -62,32 +63,32 @@ class OneState:
         self.chance_G = ways_G * self.probability_Y[self.member_GK].prod(axis=1)
 
     def credit(self, method: Transform, reward_Y: Float[np.ndarray, " Y"]) -> Float[np.ndarray, "G K"]:
-        """Advantage of every member of every group."""
+        """Compute the advantage of every member of every group."""
         (num_groups, size), member = self.member_GK.shape, self.member_GK.ravel()
         groups, trajectories = Segments.from_lengths([size] * num_groups), Segments.from_lengths([1] * len(member))
         batch = Batch(groups, trajectories, reward_Y[member], {"entropy": self.token_entropy_Y[member]})
         return method(batch).reshape(num_groups, size)
 
     def push(self, credit_GK: Float[np.ndarray, "G K"]) -> Float[np.ndarray, "G Y"]:
-        """How hard each group pushes each response: its advantages over K."""
+        """Sum the advantages of each response in each group, divided by K."""
         num_groups, size = credit_GK.shape
         slot_GK = self.member_GK + len(self.probability_Y) * np.arange(num_groups)[:, None]
         push = np.bincount(slot_GK.ravel(), credit_GK.ravel(), num_groups * len(self.probability_Y))
         return push.reshape(num_groups, -1) / size
 
     def drift(self, credit_GK: Float[np.ndarray, "G K"]) -> float:
-        """Predicted by Fisher-Rao: the expectation of `1/K sum_k A_k (S_k - H)`."""
+        """Predict the drift along the natural gradient: the expectation of `1/K sum_k A_k (S_k - H)`."""
         return float(self.chance_G @ (credit_GK * self.relative_Y[self.member_GK]).mean(axis=1))
 
     def plain_drift(self, credit_GK: Float[np.ndarray, "G K"]) -> float:
-        """Predicted for the plain gradient in the logits of responses: the same expectation of `logit_drift`."""
+        """Predict the drift along the plain gradient in the logits of responses: the expectation of `logit_drift`."""
         rate_Y = np.array([logit_drift(self.probability_Y, y, 1.0) for y in range(len(self.probability_Y))])
         return float(self.chance_G @ self.push(credit_GK) @ rate_Y)
 
     def step(self, credit_GK: Float[np.ndarray, "G K"], *, size: float, natural: bool) -> float:
-        """Expected change of entropy, divided by `size`, when each group makes a step of that size in the logits.
+        """Compute the expected change of entropy by a step of `size` in the logits for each group, divided by `size`.
 
-        The natural gradient moves the logits by `push / pi`, the plain one by `push - pi sum(push)`.
+        The natural gradient changes the logits by `push / pi`, the plain one by `push - pi sum(push)`.
         """
         push_GY, probability_Y = self.push(credit_GK), self.probability_Y
         move_GY = push_GY / probability_Y if natural else push_GY - push_GY.sum(axis=1, keepdims=True) * probability_Y
@@ -101,22 +102,22 @@ class OneState:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Drift:
-    """Drift of entropy, nats a unit step, in one setting; means over the success sets of a regime.
+    """Drift of entropy (nats per unit step) in one setting, averaged over the success sets of a regime.
 
     Attributes:
-        policy: Which of `POLICIES`.
-        advantage: Which of `ADVANTAGES`.
-        regime: Which of `REGIMES`.
-        num_sets: How many success sets the regime has.
-        predicted: By Fisher-Rao, `E[A (S - H)]`.
-        natural: What a finite natural-gradient step does.
-        plain_predicted: For the plain gradient, to first order.
-        plain: What a finite step of the plain gradient does.
-        aem_failures: What AEM adds to `predicted` through responses with A < 0.
-        aem_successes: Through those with A > 0.
-        aem_natural: What AEM adds to `natural`.
-        aem_plain: What AEM adds to `plain`.
-        agree: Share of success sets in which the sum of the two has the sign that AEM means it to have; nan where it means none.
+        policy: Name in `POLICIES`.
+        advantage: Name in `ADVANTAGES`.
+        regime: Name in `REGIMES`.
+        num_sets: Number of success sets of the regime.
+        predicted: Prediction for the natural gradient, `E[A (S - H)]`.
+        natural: Effect of a finite natural-gradient step.
+        plain_predicted: Prediction for the plain gradient, to first order.
+        plain: Effect of a finite plain-gradient step.
+        aem_failures: Effect of AEM on `predicted` through responses with A < 0.
+        aem_successes: Effect of AEM on `predicted` through responses with A > 0.
+        aem_natural: Effect of AEM on `natural`.
+        aem_plain: Effect of AEM on `plain`.
+        agree: Fraction of success sets in which AEM's total effect has the intended sign; nan without one.
     """
 
     policy: str
@@ -135,15 +136,15 @@ class Drift:
 
     @property
     def aem(self) -> float:
-        """What AEM adds to `predicted`."""
+        """Return the effect of AEM on `predicted`."""
         return self.aem_failures + self.aem_successes
 
 
 def measure_drift(*, size: int = 8, step: float = 0.1) -> Iterator[Drift]:
-    """Every policy, advantage and regime.
+    """Measure the drift for every policy, advantage and regime.
 
     Args:
-        size: K, trajectories a group.
+        size: Group size K.
         step: Size of the finite steps.
     """
     for policy_name, policy in POLICIES.items():
@@ -162,7 +163,7 @@ def measure_drift(*, size: int = 8, step: float = 0.1) -> Iterator[Drift]:
 
 
 def _drifts(state: OneState, base: Transform, reward_Y: np.ndarray, step: float) -> dict[str, float]:
-    """The numbers of `Drift` for one success set."""
+    """Compute the numbers of `Drift` for one success set."""
     credit_GK, with_aem_GK = state.credit(base, reward_Y), state.credit(aem(base), reward_Y)
     added_GK = with_aem_GK - credit_GK
     natural, plain = (state.step(credit_GK, size=step, natural=natural) for natural in (True, False))

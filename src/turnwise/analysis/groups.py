@@ -1,4 +1,4 @@
-"""Every group of K trajectories of a small world, in one batch, and what a method's update is on each."""
+"""Enumerate the groups of K trajectories of a small problem, and compute a method's update on each."""
 
 import functools
 import itertools
@@ -8,15 +8,15 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Float
 
+from turnwise.analysis.decisions import Problem
 from turnwise.analysis.filling import fill
-from turnwise.analysis.worlds import World
 from turnwise.batch import Batch
 from turnwise.segments import Segments
 from turnwise.transform import State, Transform
 
 
 def multisets(num: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Every multiset of `size` out of `num` things, `[multisets, size]`, and in how many orders each can be drawn."""
+    """List every multiset of `size` out of `num` items, `[multisets, size]`, and its number of orders."""
     member_GK = np.array(list(itertools.combinations_with_replacement(range(num), size)))
     run_GK = np.ones_like(member_GK)  # place among its like: K! over their product is the multinomial coefficient
     for k in range(1, size):
@@ -25,18 +25,18 @@ def multisets(num: int, size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @functools.cache
-def enumerate_groups(world: World, size: int, ordered: bool = False) -> "list[Groups]":
-    """All groups of `size` trajectories, by prompt; built once for all methods."""
-    return [Groups(world, prompt, size, ordered=ordered) for prompt in range(world.num_prompts)]
+def enumerate_groups(problem: Problem, size: int, ordered: bool = False) -> "list[Groups]":
+    """Enumerate all groups of `size` trajectories per prompt; cached for all methods."""
+    return [Groups(problem, prompt, size, ordered=ordered) for prompt in range(problem.num_prompts)]
 
 
 def sees_one_group(method: Transform) -> bool:
-    """Whether a method must see each enumerated group in a batch of its own: it compares groups, or remembers them."""
+    """Return whether a method needs one batch per group, because it compares groups or keeps state."""
     return method.across_groups or method.init is not None
 
 
 def sees_order(method: Transform) -> bool:
-    """Whether the orders of a group must be counted apart: trajectories of equal return are ranked in the order drawn."""
+    """Return whether a method needs every order of a group: ties in return are ranked in the order drawn."""
     return "rank" in method.needs
 
 
@@ -44,14 +44,14 @@ class Groups:
     """All groups of K trajectories of one prompt, in one batch.
 
     Attributes:
-        size: K.
+        size: Group size K.
         chance_G: `[groups]` probability of each group.
-        batch: The groups, with every column that methods know.
+        batch: Batch of the groups, with every known column.
         score_R: `[responses, parameters]` gradient of each response's log-probability.
     """
 
-    def __init__(self, world: World, prompt: int, size: int, *, ordered: bool):
-        trajectories = world.trajectories[prompt]
+    def __init__(self, problem: Problem, prompt: int, size: int, *, ordered: bool):
+        trajectories = problem.trajectories[prompt]
         member_GK, ways_G = multisets(len(trajectories), size)
         if ordered:
             member_GK = np.array(list(itertools.product(range(len(trajectories)), repeat=size)))
@@ -61,9 +61,9 @@ class Groups:
         turns = Segments.from_lengths([len(t.turns) for t in trajectories])
         members = Segments.from_lengths(turns.lengths[member_GK.ravel()])
         row_R = members.broadcast(turns.offsets[member_GK.ravel()]) + members.positions
-        columns = {name: column[row_R] for name, column in fill(world, trajectories).items()}
+        columns = {name: column[row_R] for name, column in fill(problem, trajectories).items()}
         total_GK = np.array([t.total for t in trajectories])[member_GK]
-        order_GK = np.argsort(-total_GK, axis=1, kind="stable")  # of equal returns, the first drawn is ranked first
+        order_GK = np.argsort(-total_GK, axis=1, kind="stable")  # ties in return rank in the order drawn
         columns["rank"] = members.broadcast(np.argsort(order_GK, axis=1).ravel())
         self.batch = Batch(
             Segments.from_lengths([size] * len(member_GK)),
@@ -76,7 +76,7 @@ class Groups:
 
     @cached_property
     def apart(self) -> list[Batch]:
-        """The same groups, each a batch of its own."""
+        """Return one batch per group."""
         return [self._take(group) for group in range(self.batch.num_groups)]
 
     def _state(self, method: Transform, history: int) -> State:
@@ -101,11 +101,11 @@ class Groups:
         )
 
     def updates(self, method: Transform, *, history: int = 0) -> Float[np.ndarray, "groups parameters"]:
-        """Each group's estimate of the gradient, `1/K sum_i sum_t A_it grad log pi(a_it)`.
+        """Compute each group's gradient estimate, `1/K sum_i sum_t A_it grad log pi(a_it)`.
 
         Args:
-            method: Any method or chain. One that compares groups, or keeps state, sees each group alone.
-            history: How many groups, drawn from the policy, a method with state has seen before.
+            method: Any method or chain. Methods that compare groups or keep state get one batch per group.
+            history: Number of groups, drawn from the policy, that a method with state has seen before.
         """
         batches = self.apart if sees_one_group(method) else [self.batch]
         state = self._state(method, history)

@@ -1,35 +1,37 @@
-"""Tables of bias and drift, for the terminal and for Markdown."""
+"""Format tables of bias and drift."""
 
 from collections.abc import Iterable, Sequence
 
 from turnwise.analysis.bias import Measurement, Row
+from turnwise.analysis.decisions import PROBLEMS
 from turnwise.analysis.drift import REGIMES, Drift
-from turnwise.analysis.worlds import WORLDS
 from turnwise.tables import Table
 
 NOISE = "variance, RLOO = 1"
 
 
 def summary(rows: Iterable[Row]) -> Table:
-    """All worlds in one line a method: the worst direction, and the noise from the best world to the worst."""
+    """Summarise all problems in one row per method: the worst direction, and the range of noise."""
     table: list[Sequence[str]] = [("method", "expected gradient", "cosine", "worst in", "bias", "raw bias", NOISE, "K")]
     for row in rows:
         worst, noise, sizes = row.worst, [m.noise_vs_rloo for m in row.measured], [m.size for m in row.measured]
-        table.append((
-            row.name,
-            declared(row),
-            f"{worst.cosine:.3f}",
-            "-" if worst.bias < 5e-4 else worst.world,
-            f"{max(m.bias for m in row.measured):.3f}",
-            f"{max(m.raw_bias for m in row.measured):.2f}",
-            _between(_short(min(noise)), _short(max(noise))),
-            _between(str(min(sizes)), str(max(sizes))),
-        ))  # fmt: skip
+        table.append(
+            (
+                row.name,
+                declared(row),
+                f"{worst.cosine:.3f}",
+                "-" if worst.bias < 5e-4 else worst.problem,
+                f"{max(m.bias for m in row.measured):.3f}",
+                f"{max(m.raw_bias for m in row.measured):.2f}",
+                _between(_short(min(noise)), _short(max(noise))),
+                _between(str(min(sizes)), str(max(sizes))),
+            )
+        )
     return table
 
 
-def in_one_world(rows: Iterable[Row]) -> Table:
-    """Every method's direction, length and noise in the first of its worlds; a line of dashes if it has none."""
+def in_one_problem(rows: Iterable[Row]) -> Table:
+    """Show every method's direction, length and noise in the first of its problems; dashes if it has none."""
     table: list[Sequence[str]] = [("method", "expected gradient", "cosine", "bias", "raw bias", "length", NOISE, "K")]
     for row in rows:
         if not row.measured:
@@ -41,18 +43,18 @@ def in_one_world(rows: Iterable[Row]) -> Table:
     return table
 
 
-def across_worlds(rows: Sequence[Row], value: str) -> Table:
-    """One property of `Measurement`, methods by worlds."""
-    worlds = [name for name in WORLDS if any(m.world == name for row in rows for m in row.measured)]
-    table: list[Sequence[str]] = [("method", *worlds)]
+def across_problems(rows: Sequence[Row], value: str) -> Table:
+    """Show one property of `Measurement`, methods by problems."""
+    problems = [name for name in PROBLEMS if any(m.problem == name for row in rows for m in row.measured)]
+    table: list[Sequence[str]] = [("method", *problems)]
     for row in rows:
-        measured: dict[str, Measurement] = {m.world: m for m in row.measured}
-        table.append((row.name, *(_short(getattr(measured[w], value)) if w in measured else "-" for w in worlds)))
+        measured: dict[str, Measurement] = {m.problem: m for m in row.measured}
+        table.append((row.name, *(_short(getattr(measured[w], value)) if w in measured else "-" for w in problems)))
     return table
 
 
 def drifts(measured: Iterable[Drift]) -> Table:
-    """Drift of entropy, a line a setting; the last columns are what AEM adds."""
+    """Show the drift of entropy, one row per setting; the last columns are the effect of AEM."""
     table: list[Sequence[str]] = [(
         "policy", "advantage", "regime", "sets", "predicted", "natural step", "plain step",
         "AEM: through A < 0", "through A > 0", "in all", "natural step", "plain step", "as meant",
@@ -66,7 +68,7 @@ def drifts(measured: Iterable[Drift]) -> Table:
 
 
 def declared(row: Row) -> str:
-    """What the method says of its gradient, in a word or two."""
+    """Describe the method's declared gradient in a few words."""
     gradient = row.method.gradient
     return "-" if gradient is None else gradient.kind if gradient.kind == "biased" else str(gradient)
 

@@ -1,4 +1,4 @@
-"""`turnwise analyse`."""
+"""Define `turnwise analyse`."""
 
 import argparse
 from pathlib import Path
@@ -9,21 +9,26 @@ from turnwise.tables import Table, as_markdown, as_text
 
 
 def add(commands: Any) -> None:
-    """Add the command with its kinds."""
-    analyse = commands.add_parser("analyse", help="the analyses of AEM's paper on runs of your own")
+    """Add the command and its analyses."""
+    analyse = commands.add_parser("analyse", help="run the analyses of AEM's paper on your runs")
     kinds = analyse.add_subparsers(required=True, metavar="ANALYSIS")
     surprisal = kinds.add_parser("surprisal", help="A: alpha - 1 against Monte-Carlo relative surprisal")
     surprisal.add_argument("run_folder", type=Path, metavar="RUN")
-    surprisal.add_argument("--states", type=count, default=64)
-    surprisal.add_argument("--responses", type=count, default=64, help="fresh responses a state")
-    surprisal.add_argument("--step", type=int, help="default: the last that follows a kept checkpoint")
+    surprisal.add_argument("--states", type=count, default=64, help="recorded responses to examine; default: 64")
+    surprisal.add_argument("--responses", type=count, default=64, help="fresh responses per state; default: 64")
+    surprisal.add_argument("--step", type=int, help="step to analyse; default: the last that follows a kept checkpoint")
     surprisal.add_argument("--seed", type=natural, default=0)
     surprisal.set_defaults(run=_surprisal)
-    noise = kinds.add_parser("noise", help="how many groups a step needs before its gradient is more signal than noise")
+    noise = kinds.add_parser("noise", help="estimate how many groups make a step's gradient more signal than noise")
     noise.add_argument("run_folder", type=Path, metavar="RUN")
-    noise.add_argument("--method", action="append", metavar="NAME", help="may be repeated; default: grpo and grpo+aem")
-    noise.add_argument("--groups", type=count, default=32)
-    noise.add_argument("--step", type=int, help="default: the last checkpoint")
+    noise.add_argument(
+        "--method",
+        action="append",
+        metavar="NAME",
+        help="method to measure; may be repeated; default: grpo and grpo+aem",
+    )
+    noise.add_argument("--groups", type=count, default=32, help="groups to play; default: 32")
+    noise.add_argument("--step", type=int, help="step of the checkpoint; default: the last")
     noise.add_argument("--seed", type=natural, default=0)
     noise.set_defaults(run=_noise)
     masked = kinds.add_parser("masked", help="B: entropy of runs with method.keep=positive and =negative")
@@ -46,9 +51,14 @@ def _surprisal(options: argparse.Namespace) -> int:
     folder, config = RunFolder.open(options.run_folder)
     quiet()
     made = measure_fidelity(
-        folder, config, states=options.states, responses=options.responses, step=options.step, seed=options.seed,
-        device=use_device(config),
-    )  # fmt: skip
+        folder,
+        config,
+        states=options.states,
+        responses=options.responses,
+        step=options.step,
+        seed=options.seed,
+        device=use_device(config.run),
+    )
     head = f"Step {made.step} of {folder.path}: {len(made.alpha_R)} states, {made.responses} fresh responses each."
     return _written(options.out, "surprisal", head, fidelity_table(made), fidelity_figure(made))
 
@@ -61,12 +71,18 @@ def _noise(options: argparse.Namespace) -> int:
 
     folder, config = RunFolder.open(options.run_folder)
     quiet()
-    device = use_device(config)
+    device = use_device(config.run)
     with ConsoleDisplay() as display:
         found = measure_noise(
-            folder, config, options.method or ["grpo", "grpo+aem"], step=options.step, groups=options.groups,
-            seed=options.seed, device=device, on_trajectory=lambda done, total: display.count("gradients", done, total),
-        )  # fmt: skip
+            folder,
+            config,
+            options.method or ["grpo", "grpo+aem"],
+            step=options.step,
+            groups=options.groups,
+            seed=options.seed,
+            device=device,
+            on_trajectory=lambda done, total: display.count("gradients", done, total),
+        )
     print(as_text(noise_table(found, config.rollout.groups)))
     return 0
 
@@ -76,7 +92,10 @@ def _masked(options: argparse.Namespace) -> int:
     from turnwise.diagnostics.runs import find_runs
 
     runs = find_runs(options.runs)
-    head = "Training on responses with one sign of A (alpha - 1); entropy over the first and last fifth of the steps, 95 % over runs."
+    head = (
+        "Training on responses with one sign of A (alpha - 1); entropy over the first and last fifth of the steps, "
+        "95 % over runs."
+    )
     return _written(options.out, "masked", head, masked_table(runs), dynamics_figure(by_label(runs)))
 
 
@@ -85,8 +104,11 @@ def _dynamics(options: argparse.Namespace) -> int:
     from turnwise.diagnostics.runs import find_runs
 
     arms = by_label(find_runs(options.runs))
-    head = ("Means over the steps that all runs have, 95 % over runs. The paper: AEM keeps entropy higher early and lower late, "
-            "GRPO's collapses early.")  # fmt: skip
+    head = (
+        "Means over the steps that all runs have, 95 % over runs. The paper: AEM keeps entropy higher early and lower "
+        "late, "
+        "GRPO's collapses early."
+    )
     return _written(options.out, "dynamics", head, dynamics_table(arms), dynamics_figure(arms))
 
 

@@ -1,4 +1,4 @@
-"""What several commands share."""
+"""Share helpers between commands."""
 
 import argparse
 import math
@@ -33,18 +33,18 @@ def natural(text: str) -> int:
 
 
 def share(text: str) -> float:
-    """Parse a number above 0, up to 1."""
+    """Parse a number in (0, 1]."""
     try:
         number = float(text)
     except ValueError:
         number = math.nan
     if not 0.0 < number <= 1.0:
-        raise argparse.ArgumentTypeError(f"expected a number above 0, up to 1, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a number in (0, 1], got {text!r}")
     return number
 
 
 def recipe(options: argparse.Namespace) -> Config:
-    """The configuration of `recipe overrides...`; the recipe may be left out."""
+    """Load the configuration of `recipe overrides...`. The recipe may be left out."""
     recipe, overrides = options.recipe, list(options.overrides)
     if recipe is not None and "=" in recipe and not Path(recipe).exists():
         recipe, overrides = None, [recipe, *overrides]
@@ -54,17 +54,21 @@ def recipe(options: argparse.Namespace) -> Config:
 def add_out(parser: argparse.ArgumentParser, default: str) -> None:
     """Add `--out`, the folder of a table and its figure."""
     parser.add_argument(
-        "--out", type=Path, default=Path(default), metavar="FOLDER", help=f"for table and figure; default: {default}"
+        "--out",
+        type=Path,
+        default=Path(default),
+        metavar="FOLDER",
+        help=f"folder for table and figure; default: {default}",
     )
 
 
 def say_written(path: Path) -> None:
-    """Say where a table and its figure lie; on stderr, since the table itself is printed."""
+    """Print on stderr where a table and its figure were written. The table itself goes to stdout."""
     print(f"written: {path}, with its figure", file=sys.stderr)
 
 
 def progress(items: Iterable[T], total: int, what: str) -> Iterator[T]:
-    """Say on a terminal's stderr how far it is, once it has taken two seconds."""
+    """Show progress on a terminal's stderr once the work has taken two seconds."""
     start, shown = time.monotonic(), False
     for done, item in enumerate(items, start=1):
         yield item
@@ -76,7 +80,7 @@ def progress(items: Iterable[T], total: int, what: str) -> Iterator[T]:
 
 
 def quiet() -> None:
-    """Keep transformers' own progress bars and hints out of ours."""
+    """Silence transformers' progress bars and hints."""
     import transformers
 
     transformers.logging.set_verbosity_error()

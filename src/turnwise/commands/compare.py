@@ -1,4 +1,4 @@
-"""`turnwise compare` and `turnwise study`."""
+"""Define `turnwise compare` and `turnwise study`."""
 
 import argparse
 import sys
@@ -11,20 +11,25 @@ from turnwise.errors import ConfigError, RunError
 
 def add(commands: Any) -> None:
     """Add the commands."""
-    compare = commands.add_parser("compare", help="is A better than B? Paired by seed and task, with intervals")
+    compare = commands.add_parser("compare", help="compare runs A with runs B, paired by seed and task, with intervals")
     compare.add_argument("runs", nargs="+", type=Path, metavar="A", help="run folders, or folders of runs")
-    compare.add_argument("--against", nargs="+", type=Path, metavar="B", help="the baseline; `--` for short")
-    compare.add_argument("--step", type=int, help="compare after this step; default: the last of each run")
-    compare.add_argument("--panel", help="use the results of `turnwise eval --panel NAME`")
-    compare.add_argument("--level", type=share, help="success whose cost in trajectories is compared")
+    compare.add_argument("--against", nargs="+", type=Path, metavar="B", help="baseline runs; `--` for short")
+    compare.add_argument("--step", type=int, help="step to compare at; default: the last of each run")
+    compare.add_argument("--panel", help="compare results of `turnwise eval --panel NAME`")
+    compare.add_argument(
+        "--level", type=share, help="success level; the command compares how many trajectories reach it"
+    )
+    compare.add_argument(
+        "--unequal", action="store_true", help="compare runs of unequal budgets, warm starts or models all the same"
+    )
     add_out(compare, "comparison")
     compare.set_defaults(run=_compare)
 
     study = commands.add_parser("study", help="train a grid of methods, seeds and recipes, and compare; can be resumed")
     study.add_argument("study", type=Path, help="TOML file, followed by overrides for all runs")
     study.add_argument("overrides", nargs="*", default=[], help=argparse.SUPPRESS)
-    study.add_argument("--jobs", type=count, help="runs at one time, a thread each; default: as many as cores")
-    study.add_argument("--report", action="store_true", help="train nothing: write the comparisons of what is finished")
+    study.add_argument("--jobs", type=count, help="parallel runs, one thread each; default: number of cores")
+    study.add_argument("--report", action="store_true", help="train nothing; write the comparisons of finished runs")
     study.set_defaults(run=_study)
 
 
@@ -36,7 +41,12 @@ def _compare(options: argparse.Namespace) -> int:
     if not options.against:
         raise ConfigError("compare needs a baseline: `turnwise compare A... -- B...`")
     made = compare(
-        find_runs(options.runs), find_runs(options.against), step=options.step, panel=options.panel, level=options.level
+        find_runs(options.runs),
+        find_runs(options.against),
+        step=options.step,
+        panel=options.panel,
+        level=options.level,
+        unequal=options.unequal,
     )
     text = page(made)
     written = write(options.out, "comparison", text, figure(made))
@@ -59,7 +69,7 @@ def _study(options: argparse.Namespace) -> int:
         try:
             failed = Runner(study, options.jobs or cores(), console).run()
         except KeyboardInterrupt:
-            print("turnwise: interrupted; the same command goes on", file=sys.stderr)
+            print("turnwise: interrupted; run the same command again to resume", file=sys.stderr)
             return INTERRUPTED
     written = write_study(study)
     if written:
@@ -70,7 +80,8 @@ def _study(options: argparse.Namespace) -> int:
         raise RunError(f"no run of {study.name} is finished yet")
     if failed:
         print(
-            f"turnwise: {len(failed)} run{'s' * (len(failed) > 1)} failed, see {failed[0].path}.log; call the study again to retry",
+            f"turnwise: {len(failed)} run{'s' * (len(failed) > 1)} failed, see {failed[0].path}.log; run the same "
+            "command again to retry",
             file=sys.stderr,
         )
     return 2 if failed else 0

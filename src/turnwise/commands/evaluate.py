@@ -14,14 +14,16 @@ from turnwise.errors import ConfigError, RunError
 from turnwise.tables import as_text
 
 IDLE = {
-    "evaluate.episodes": "; say --episodes N",
-    "evaluate.final_episodes": "; say --episodes N",
+    "evaluate.episodes": "; use --episodes N",
+    "evaluate.final_episodes": "; use --episodes N",
     "evaluate.every": "",
-    "run.seed": ", whose sampling seeds are 0, 1, ...: say --seeds N for the first N",
-    "run.steps": "; say --step N for the checkpoint of a step",
+    "run.seed": ", whose sampling seeds are 0, 1, ...; use --seeds N for the first N",
+    "run.steps": "; use --step N for the checkpoint of a step",
     "run.name": "; name the run's folder",
     "run.folder": "; name the run's folder",
-    **dict.fromkeys(("method", "aem=", "update.", "warmstart.", "checkpoint.", "log."), ": the policy is trained"),
+    **dict.fromkeys(
+        ("method", "aem=", "update.", "warmstart.", "checkpoint.", "log."), "; the policy is already trained"
+    ),
     **dict.fromkeys(
         (
             "rollout.groups",
@@ -31,10 +33,10 @@ IDLE = {
             "rollout.max_batches",
             "rollout.temperature",
         ),
-        ", in which every task is played once a seed; its temperature is evaluate.temperature",
+        ", which plays every task once per seed; set evaluate.temperature for its temperature",
     ),
 }
-"""Overrides that an evaluation does not heed, and what to say instead."""
+"""Overrides that do not affect an evaluation, and what to use instead."""
 
 
 NO_ROOM = "model.max_context has no room for the first observation and a response"
@@ -45,13 +47,15 @@ def add(commands: Any) -> None:
     evaluate = commands.add_parser("eval", help="evaluate a run's checkpoint")
     evaluate.add_argument("run_folder", type=Path, metavar="RUN")
     evaluate.add_argument(
-        "overrides", nargs="*", default=[], help="such as environment.name=alfworld evaluate.temperature=0"
+        "overrides", nargs="*", default=[], help="overrides such as environment.name=alfworld evaluate.temperature=0"
     )
-    evaluate.add_argument("--split", help="split of the environment; default: the run's held-out split")
-    evaluate.add_argument("--environment", help="another environment than the run's")
-    evaluate.add_argument("--episodes", type=count, help="panel size; default: evaluate.final_episodes")
-    evaluate.add_argument("--seeds", type=count, help="repeat with this many sampling seeds; default: 1")
-    evaluate.add_argument("--panel", metavar="NAME", help="fixed tasks, limits and seeds, to compare runs on")
+    evaluate.add_argument("--split", help="split of the environment; default: the run's held-out one")
+    evaluate.add_argument("--environment", help="environment to play; default: the run's")
+    evaluate.add_argument("--episodes", type=count, help="episodes to play; default: evaluate.final_episodes")
+    evaluate.add_argument("--seeds", type=count, help="number of sampling seeds; default: 1")
+    evaluate.add_argument(
+        "--panel", metavar="NAME", help="named panel: fixed tasks, limits and seeds, to compare runs on"
+    )
     evaluate.add_argument("--panels", action=_ListPanels, nargs=0, help="list the panels and exit")
     evaluate.add_argument("--step", type=int, help="step of the checkpoint; default: the last")
     evaluate.set_defaults(run=_evaluate)
@@ -59,7 +63,7 @@ def add(commands: Any) -> None:
 
 class _ListPanels(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from turnwise.environments.panels import PANELS
+        from turnwise.evaluation.panels import PANELS
 
         table = [("panel", "tasks", "turns", "seeds", "needs")]
         for name, panel in PANELS.items():
@@ -75,18 +79,19 @@ def _evaluate(options: argparse.Namespace) -> int:
     folder, config = RunFolder.open(options.run_folder)
     config = _asked(config, options)
     quiet()
-    from turnwise.environments.panels import check_tasks, find_panel, task_digest
     from turnwise.environments.suites import make_suite
-    from turnwise.rollout.collect import blocking
+    from turnwise.evaluation.panels import check_tasks, find_panel, task_digest
+    from turnwise.evaluation.play import evaluate, panel
+    from turnwise.evaluation.scores import as_table, evaluation_record, rows_by_type, write_evaluation
+    from turnwise.rollout.collectors import make_collector
     from turnwise.rollout.engines import check_engine, make_engine
-    from turnwise.rollout.workers import make_worlds
+    from turnwise.rollout.models import Models, NamedModel
+    from turnwise.rollout.workers import make_environments
     from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
     from turnwise.train.display import ConsoleDisplay, describe
-    from turnwise.train.evaluate import evaluate, panel
     from turnwise.train.prepare import use_device
-    from turnwise.train.scores import as_table, evaluation_record, rows_by_type, write_evaluation
 
-    check_engine(config)
+    check_engine(config.engine)
     suite = make_suite(config.environment)
     found = suite.tasks(config.environment.eval_split)
     if options.panel:
@@ -98,16 +103,23 @@ def _evaluate(options: argparse.Namespace) -> int:
     tasks = [suite.task_name(task) for task in panel(found, episodes)]
     if options.panel:
         check_tasks(options.panel, tasks)
-    worlds, device = make_worlds(suite, config.environment), use_device(config)
+    environments, device = make_environments(suite, config.environment), use_device(config.run)
     step, policy, _ = load_checkpoint(checkpoint_at(folder, options.step), to_play=True)
     policy.model.to(device)  # pyright: ignore[reportArgumentType]
-    engine = make_engine(config, policy)
-    blocking(engine.update_weights())
+    collector = make_collector(config.rollout, environments, suite.task_name)
+    models = Models(policy=NamedModel(policy, make_engine(config.engine, config.model.precision, policy)))
+    models.publish()
     results, played = [], []
     with ConsoleDisplay() as display:
         for seed in seeds:
             metrics, trajectories = evaluate(
-                engine, policy, suite, config, episodes=episodes, seed=seed, worlds=worlds, on_turn=display.turn
+                collector,
+                models,
+                found,
+                episodes=episodes,
+                temperature=config.evaluate.temperature,
+                seed=seed,
+                on_turn=display.turn,
             )
             cause = f" ({_commonest(trajectories)})" if metrics["failed"] else ""
             display.console.print(
@@ -127,24 +139,24 @@ def _evaluate(options: argparse.Namespace) -> int:
 
 
 def _commonest(played: Sequence[Any]) -> str:
-    """Why most of the episodes that were not played to an end were not."""
+    """Describe the most common cause of failed episodes."""
     causes = Counter(trajectory.failure or NO_ROOM for trajectory in played if not trajectory.usable)
     cause, times = causes.most_common(1)[0]
     return f"{times} x {cause}"
 
 
 def _asked(config: Config, options: argparse.Namespace) -> Config:
-    """A run's configuration with what the command line says to do otherwise."""
-    from turnwise.environments.panels import on_panel
+    """Apply the command line's settings to a run's configuration."""
+    from turnwise.evaluation.panels import on_panel
 
     overrides = []
     for given in options.overrides:
         if instead := next((said for prefix, said in IDLE.items() if given.startswith(prefix)), None):
-            raise ConfigError(f"{given!r} would change nothing of an evaluation{instead}")
+            raise ConfigError(f"{given!r} does not affect an evaluation{instead}")
     if options.panel:
         given = [name for name in ("split", "environment", "episodes", "seeds") if getattr(options, name)]
         if given:
-            raise ConfigError(f"--panel {options.panel} fixes what --{given[0]} would change: leave one of them out")
+            raise ConfigError(f"--panel {options.panel} fixes what --{given[0]} sets; remove one of them")
         config = on_panel(config, options.panel, options.overrides)
     if options.environment:
         overrides += [f"environment.name={options.environment}"]

@@ -12,17 +12,19 @@ def add(commands: Any) -> None:
     """Add the command."""
     methods = commands.add_parser("methods", help="list the methods of credit assignment")
     what = methods.add_mutually_exclusive_group()
-    what.add_argument("--bias", action="store_true", help="direction and noise of each one's gradient in small worlds")
-    what.add_argument("--drift", action="store_true", help="what steps do to entropy, with AEM and without")
-    methods.add_argument("--world", metavar="NAME", help="with --bias: this world only, in more detail")
+    what.add_argument(
+        "--bias", action="store_true", help="measure direction and noise of each method's gradient in small problems"
+    )
+    what.add_argument("--drift", action="store_true", help="measure what steps do to entropy, with and without AEM")
+    methods.add_argument("--problem", metavar="NAME", help="with --bias: show only this problem, in more detail")
     methods.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     methods.set_defaults(run=_methods)
 
 
 def _methods(options: argparse.Namespace) -> int:
-    if options.world is not None and not options.bias:
-        raise ConfigError("--world belongs to --bias: turnwise methods --bias --world NAME")
-    table = _bias(options.world) if options.bias else _drift() if options.drift else _list()
+    if options.problem is not None and not options.bias:
+        raise ConfigError("--problem needs --bias: turnwise methods --bias --problem NAME")
+    table = _bias(options.problem) if options.bias else _drift() if options.drift else _list()
     print((as_markdown if options.markdown else as_text)(table))
     return 0
 
@@ -40,16 +42,16 @@ def _list() -> Table:
     return table
 
 
-def _bias(world: str | None) -> Table:
+def _bias(problem: str | None) -> Table:
     from turnwise.analysis.bias import rows
-    from turnwise.analysis.tables import in_one_world, summary
-    from turnwise.analysis.worlds import WORLDS
+    from turnwise.analysis.decisions import PROBLEMS
+    from turnwise.analysis.tables import in_one_problem, summary
     from turnwise.methods import METHODS
 
-    if world is not None and world not in WORLDS:
-        raise ConfigError(f"unknown world {world!r}.{did_you_mean(world, WORLDS)}")
-    measured = progress(rows(only=world), len(METHODS), "methods measured")
-    return in_one_world(measured) if world else summary(measured)
+    if problem is not None and problem not in PROBLEMS:
+        raise ConfigError(f"unknown problem {problem!r}.{did_you_mean(problem, PROBLEMS)}")
+    measured = progress(rows(only=problem), len(METHODS), "methods measured")
+    return in_one_problem(measured) if problem else summary(measured)
 
 
 def _drift() -> Table:

@@ -1,4 +1,4 @@
-"""`turnwise recredit`."""
+"""Define `turnwise recredit`."""
 
 import argparse
 import sys
@@ -22,14 +22,15 @@ HEAD = (
 
 
 LEGEND = """\
-beside the advantages that the run trained with: same sign, correlation, and equal are shares or Pearson's over responses; variance is the
-mean square in units of the run's; zero: responses without credit; thirds: where in a trajectory the absolute credit falls, one of two turns
-being first or last; signal / noise: of a tabular policy gradient, below 0 where no signal is seen"""
+Compared with the advantages that the run trained with, over responses:
+same sign, equal: share of responses; correlation: Pearson's; variance: mean square relative to the run's;
+zero: share of responses without credit; thirds: share of the absolute credit in each third of the turns;
+signal / noise: of a tabular policy gradient, below 0 if there is no signal"""
 
 
 def add(commands: Any) -> None:
     """Add the command."""
-    recredit = commands.add_parser("recredit", help="what would other methods have said of a run's rollouts?")
+    recredit = commands.add_parser("recredit", help="assign the credit of other methods to a run's recorded rollouts")
     recredit.add_argument("run_folder", type=Path, metavar="RUN")
     recredit.add_argument(
         "overrides", nargs="*", default=[], help="options of the method, such as method.discount=0.9 aem=false"
@@ -37,7 +38,7 @@ def add(commands: Any) -> None:
     recredit.add_argument(
         "--method", action="append", metavar="NAME", help="NAME, or NAME+aem; may be repeated; default: the run's own"
     )
-    recredit.add_argument("--step", type=int, help="this step alone; default: all")
+    recredit.add_argument("--step", type=int, help="replay only this step; default: all")
     recredit.add_argument("--out", type=Path, metavar="FILE", help="Parquet file for the advantages of a single method")
     recredit.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     recredit.set_defaults(run=_recredit)
@@ -46,28 +47,35 @@ def add(commands: Any) -> None:
 def _recredit(options: argparse.Namespace) -> int:
     from turnwise.config import override_config
     from turnwise.diagnostics.recredit import replay, statistics, write_credit
+    from turnwise.measures.plan import plan_measures
     from turnwise.methods.build import split_name
-    from turnwise.train.credit import make_credit
+    from turnwise.train.credit import make_transform
     from turnwise.train.folder import RunFolder
 
     folder, config = RunFolder.open(options.run_folder)
     foreign = [given for given in options.overrides if not given.startswith(("method.", "aem="))]
     if foreign:
-        raise ConfigError(f"{foreign[0]!r}: recredit takes method.* and aem= only; the rollouts are what they are")
+        raise ConfigError(
+            f"{foreign[0]!r}: recredit accepts only method.* and aem=, since the rollouts are already recorded"
+        )
     if options.out and len(options.method or []) > 1:
-        raise ConfigError("--out is for a single --method; run the command once a method")
+        raise ConfigError("--out needs a single --method; run the command once per method")
     table: list[Sequence[str]] = [HEAD]
     for name in options.method or [None]:
         overrides = options.overrides
         if name is not None:
             base, with_aem = split_name(name)
             if with_aem and "aem=false" in overrides:
-                raise ConfigError(f"--method {name} has AEM, and aem=false takes it away: leave one of them out")
+                raise ConfigError(f"--method {name} includes AEM, but aem=false removes it; remove one of them")
             overrides = [f"method={base}", f"aem={str(with_aem).lower()}", *overrides]
         asked = override_config(config, overrides)
-        replayed = list(replay(folder, config, make_credit(asked), only=options.step))
+        transform, penalty = make_transform(asked.method), config.environment.invalid_penalty
+        plan_measures(
+            {f"method {asked.label!r}": transform.needs}, further=config.measures
+        )  # raises for columns that no run measures
+        replayed = list(replay(folder, transform, invalid_penalty=penalty, only=options.step))
         if not replayed:
-            raise RunError(f"{folder.path} learned from nothing in the steps asked for")
+            raise RunError(f"{folder.path} learned nothing in the requested steps; choose others with --step")
         s = statistics(replayed)
         numbers = [f"{number:.3f}" for number in (s.agreement, s.correlation, s.equal, s.variance, s.zero_frac)]
         thirds = " ".join(f"{share:.2f}" for share in s.share_K)

@@ -1,4 +1,4 @@
-"""`turnwise report`."""
+"""Define `turnwise report`."""
 
 import argparse
 import contextlib
@@ -14,15 +14,15 @@ from turnwise.errors import ConfigError
 
 def add(commands: Any) -> None:
     """Add the command."""
-    report = commands.add_parser("report", help="write runs as a page, or serve it while they train")
+    report = commands.add_parser("report", help="write a page about runs, or serve it while they train")
     report.add_argument("runs", nargs="+", type=Path, metavar="RUN")
-    report.add_argument("--output", type=Path, metavar="FOLDER", help="default: report/ in the run, or beside several")
-    report.add_argument("--live", action="store_true", help="serve the page and keep it up to date; writes nothing")
-    report.add_argument("--port", type=count, help="with --live; default: 8010")
-    report.add_argument("--host", help="with --live: address to listen on; default: 127.0.0.1, this machine only")
     report.add_argument(
-        "--methods", metavar="A,B+aem", help="methods to recompute the credit of recorded responses with"
+        "--output", type=Path, metavar="FOLDER", help="default: report/ in the run, or next to several runs"
     )
+    report.add_argument("--live", action="store_true", help="serve the page and keep it up to date; write nothing")
+    report.add_argument("--port", type=count, help="with --live: port to listen on; default: 8010")
+    report.add_argument("--host", help="with --live: address to listen on; default: 127.0.0.1 (this machine only)")
+    report.add_argument("--methods", metavar="A,B+aem", help="methods that recompute the credit of recorded responses")
     report.set_defaults(run=_report)
 
 
@@ -33,14 +33,14 @@ def _report(options: argparse.Namespace) -> int:
     methods = [name for name in given if name]
     if not options.live:
         if options.port is not None or options.host is not None:
-            raise ConfigError("--port and --host belong to --live: turnwise report --live RUN")
+            raise ConfigError("--port and --host need --live: turnwise report --live RUN")
         from turnwise.report.write import write_report
 
         with _bar() as progress:
             print(write_report(options.runs, options.output or _default_output(options.runs), methods, progress))
         return 0
     if options.output is not None:
-        raise ConfigError("--live writes no folder: leave --output out")
+        raise ConfigError("--live writes no folder; remove --output")
     from turnwise.report.live import serve_report
 
     with contextlib.suppress(KeyboardInterrupt), _bar() as progress:
@@ -56,13 +56,13 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _default_output(runs: list[Path]) -> Path:
-    """Where a report goes by itself: into its run, or beside the first of several."""
+    """Return the default folder: inside a single run, or next to the first of several."""
     return runs[0] / "report" if len(runs) == 1 else runs[0].parent / "report"
 
 
 @contextlib.contextmanager
 def _bar() -> Iterator[Any]:
-    """A bar on a terminal's stderr, if the work takes longer than a moment; gives `progress(done, total)`."""
+    """Show a progress bar on a terminal's stderr after two seconds; yields `progress(done, total)`."""
     from rich.console import Console
     from rich.progress import Progress
 

@@ -1,4 +1,4 @@
-"""`turnwise make-swe-tasks`: tasks of software repair from released packages, with no download but theirs."""
+"""Define `turnwise make-swe-tasks`, which makes software repair tasks from released packages."""
 
 import argparse
 import os
@@ -14,12 +14,12 @@ def add(commands: Any) -> None:
     """Add the command."""
     parser = commands.add_parser("make-swe-tasks", help="make bugs to repair, for the environment 'swe'")
     parser.add_argument(
-        "--output", type=Path, metavar="FOLDER", help="default: SWE_DATA, or the cache, where the environment looks"
+        "--output", type=Path, metavar="FOLDER", help="default: SWE_DATA, or the cache; the environment looks there"
     )
-    parser.add_argument("--packages", metavar="A,B", help="default: all that it knows")
-    parser.add_argument("--per-package", type=count, default=40, help="tasks of each; default: 40")
-    parser.add_argument("--seed", type=natural, default=0, help="of the choice of bugs; default: 0")
-    parser.add_argument("--jobs", type=count, help="runs of tests side by side; default: as many as cores")
+    parser.add_argument("--packages", metavar="A,B", help="packages to break; default: all known ones")
+    parser.add_argument("--per-package", type=count, default=40, help="tasks per package; default: 40")
+    parser.add_argument("--seed", type=natural, default=0, help="seed of the choice of bugs; default: 0")
+    parser.add_argument("--jobs", type=count, help="parallel test runs; default: number of cores")
     parser.set_defaults(run=_make)
 
 

@@ -1,4 +1,4 @@
-"""`turnwise train` and `turnwise config`."""
+"""Define `turnwise train` and `turnwise config`."""
 
 import argparse
 import json
@@ -11,18 +11,18 @@ from turnwise.config import override_config
 from turnwise.errors import ConfigError
 
 FREE = ("run.steps=", "run.threads=", "checkpoint.", "evaluate.", "engine.", "log.")
-"""What can be given anew when a run goes on."""
+"""Settings that may change when a run resumes."""
 
 
 def add(commands: Any) -> None:
     """Add the commands."""
-    train = commands.add_parser("train", help="train a recipe, or go on with a run")
+    train = commands.add_parser("train", help="train a recipe, or resume a run")
     train.add_argument("recipe", nargs="?", help="TOML file, followed by overrides such as update.learning_rate=1e-4")
     train.add_argument("overrides", nargs="*", default=[], help=argparse.SUPPRESS)
-    train.add_argument("--resume", type=Path, metavar="RUN", help="go on with the run in this folder")
+    train.add_argument("--resume", type=Path, metavar="RUN", help="resume the run in this folder")
     train.set_defaults(run=_train)
 
-    config = commands.add_parser("config", help="print the resolved configuration; touches nothing")
+    config = commands.add_parser("config", help="print the resolved configuration and change nothing")
     config.add_argument("recipe", nargs="?")
     config.add_argument("overrides", nargs="*", default=[])
     config.set_defaults(run=_config)
@@ -31,7 +31,9 @@ def add(commands: Any) -> None:
 def _train(options: argparse.Namespace) -> int:
     if options.resume is None:
         if options.recipe is None:
-            raise ConfigError("name a recipe, such as recipes/household-tiny-aem.toml, or a run with --resume")
+            raise ConfigError(
+                "no recipe given; name one, such as recipes/household-tiny-aem.toml, or resume with --resume RUN"
+            )
         config = recipe(options)
     else:
         from turnwise.train.folder import RunFolder
@@ -39,8 +41,10 @@ def _train(options: argparse.Namespace) -> int:
         given = [*([options.recipe] if options.recipe else []), *options.overrides]
         frozen = [override for override in given if not override.startswith(FREE)]
         if frozen:
-            raise ConfigError(f"{frozen[0]!r} would change a run that has begun; with --resume only run.steps, run.threads, "
-                              "evaluate.*, checkpoint.*, engine.* and log.* can be given")  # fmt: skip
+            raise ConfigError(
+                f"{frozen[0]!r} would change a run that has begun; --resume accepts only run.steps, run.threads, "
+                "evaluate.*, checkpoint.*, engine.* and log.*"
+            )
         config = override_config(RunFolder.open(options.resume)[1], given)
     quiet()
     from turnwise.train.display import ConsoleDisplay
@@ -50,18 +54,18 @@ def _train(options: argparse.Namespace) -> int:
         with ConsoleDisplay() as display:
             train(config, resume=options.resume, display=display)
     except KeyboardInterrupt:
-        print(f"turnwise: interrupted; {_how_to_go_on(options.resume or config.run_folder)}", file=sys.stderr)
+        print(f"turnwise: interrupted; {_how_to_resume(options.resume or config.run_folder)}", file=sys.stderr)
         return INTERRUPTED
     return 0
 
 
-def _how_to_go_on(path: Path) -> str:
+def _how_to_resume(path: Path) -> str:
     from turnwise.train.folder import RunFolder, by_step
 
     steps = by_step(RunFolder(path).checkpoints)
     if not steps:
-        return "nothing had been written, the same command begins again"
-    return f"`turnwise train --resume {path}` goes on after step {max(steps)}, its last checkpoint"
+        return "no checkpoint was saved; run the same command to start again"
+    return f"resume from the checkpoint of step {max(steps)} with `turnwise train --resume {path}`"
 
 
 def _config(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`turnwise verl-check`."""
+"""Define `turnwise verl-check`."""
 
 import argparse
 from typing import Any
@@ -8,16 +8,16 @@ from turnwise.commands.common import count
 
 def add(commands: Any) -> None:
     """Add the command."""
-    verl = commands.add_parser("verl-check", help="is the plug-in of verl there, in Ray's workers too?")
+    verl = commands.add_parser("verl-check", help="check that verl loads the plug-in, in Ray's workers too")
     verl.add_argument(
-        "--address", help="of a Ray cluster, or auto; default: RAY_ADDRESS, else one started for the purpose"
+        "--address", help="address of a Ray cluster, or auto; default: RAY_ADDRESS, else a new local cluster"
     )
-    verl.add_argument("--workers", type=count, default=1, help="worker processes to ask; default: 1")
+    verl.add_argument("--workers", type=count, default=1, help="worker processes to check; default: 1")
     verl.set_defaults(run=_check)
 
 
 def _check(options: argparse.Namespace) -> int:
-    from turnwise.verl_check import check
+    from turnwise.integrations.verl_check import check
 
     code, lines = check(address=options.address, workers=options.workers)
     print("\n".join(lines))

@@ -1,9 +1,9 @@
-"""What finished runs say: comparisons with intervals, studies over many seeds, credit assigned anew, and the analyses of AEM's paper.
+"""Analyse finished runs: comparisons with intervals, studies over seeds, replayed credit, and AEM's analyses.
 
-    turnwise compare runs/aem -- runs/grpo          is A better than B, and how surely?
+    turnwise compare runs/aem -- runs/grpo          compare A with B, with intervals
     turnwise study studies/aem-household.toml       train a grid of methods and seeds, and compare
-    turnwise recredit runs/a --method gigpo         what would another method have said of the same rollouts?
-    turnwise analyse surprisal runs/a               the paper's figures on a run of your own
+    turnwise recredit runs/a --method gigpo         assign another method's credit to the same rollouts
+    turnwise analyse surprisal runs/a               make the paper's figures from your run
 
-Everything here reads run folders; nothing of it is needed to train.
+This package only reads run folders. Training does not need it.
 """

@@ -1,4 +1,4 @@
-"""The arms of a study side by side: what each reaches, and with which kinds of task."""
+"""Compare the arms of a study by success and task type."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -11,12 +11,12 @@ from turnwise.tables import Table
 
 
 def arm_table(arms: Mapping[str, Sequence[Run]]) -> Table:
-    """A line an arm: held-out success before and after, then after by task type, as the papers' tables have it.
+    """Tabulate each arm: held-out success before and after training, then after by task type.
 
-    All are means over runs, each of which counts the same; the interval is 95 %, over runs.
+    All numbers are means over runs with equal weight. The interval is 95 %, over runs.
 
     Args:
-        arms: Name to its finished runs, at least one.
+        arms: Finished runs by name of the arm, at least one each.
     """
     by_arm = {name: [_by_type(run) for run in runs] for name, runs in arms.items()}
     types = sorted({kind for runs in by_arm.values() for run in runs for kind in run})
@@ -31,7 +31,7 @@ def arm_table(arms: Mapping[str, Sequence[Run]]) -> Table:
 
 
 def _by_type(run: Run) -> dict[str, float]:
-    """Success after the last step by task type; empty where the world has none."""
+    """Return success after the last step by task type; empty if the environment has no types."""
     wins: dict[str, list[float]] = defaultdict(list)
     for row in outcomes(run, last_step(run, None), None).values():
         if row.get("task_type"):

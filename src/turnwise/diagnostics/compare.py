@@ -1,4 +1,4 @@
-"""Is A better than B? Runs paired by seed, their episodes by task, and a verdict that knows its own limits."""
+"""Compare two sets of runs, paired by seed and by task, and give a verdict with its power."""
 
 import dataclasses
 import math
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from turnwise.diagnostics.differences import Difference, differences
 from turnwise.diagnostics.runs import Run, last_step, outcomes, split_finished
 from turnwise.diagnostics.statistics import (
     Interval,
@@ -18,23 +19,23 @@ from turnwise.diagnostics.statistics import (
     win_probability_unpaired,
 )
 from turnwise.errors import RunError
+from turnwise.evaluation.outcomes import Episode
 from turnwise.segments import Labels
-from turnwise.train.outcomes import Episode
 
 ALL = "all"
 MANY = 1000
-"""More seeds than that are not counted out: nobody runs them, and the estimate is not that good."""
+"""Largest number of further seeds to report; the estimate is not more precise."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """Two runs that began alike: the same world and seed.
+    """Hold two runs with the same environment and seed.
 
     Attributes:
-        seed: Of both.
-        a: Success of A on the episodes that both played to an end.
-        b: Success of B on them.
-        by_task: `[tasks]` A's success minus B's, a mean over the episodes of a task; a single number where only means were kept.
+        seed: Seed shared by both.
+        a: Success of A on the episodes that both completed.
+        b: Success of B on the same episodes.
+        by_task: `[tasks]` success of A minus B, averaged over the episodes of a task; one number if only means exist.
     """
 
     seed: int
@@ -45,13 +46,13 @@ class Pair:
 
 @dataclasses.dataclass(frozen=True)
 class Efficiency:
-    """Trajectories played until held-out success reaches a level; a run that never does counts with the whole budget.
+    """Hold the number of trajectories until held-out success reaches a level. Other runs count the whole budget.
 
     Attributes:
-        level: The success to reach.
-        budget: Trajectories that all runs have played.
-        reached: How many runs of A, and of B.
-        rollouts: Their means.
+        level: Success to reach.
+        budget: Number of trajectories that every run has played.
+        reached: Number of runs of A and of B that reach the level.
+        rollouts: Mean number of trajectories of A and of B.
         difference: A minus B; below 0, A needs fewer.
     """
 
@@ -64,21 +65,22 @@ class Efficiency:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """A against B.
+    """Hold the comparison of A with B.
 
     Attributes:
-        names: Of A and B.
-        unit: What was resampled: "seeds, paired", "runs, not paired", or "tasks, paired" for one run each.
-        runs: How many of A and of B count.
-        success: Mean success of each.
-        difference: A minus B.
+        names: Names of A and B.
+        unit: Resampled unit: "seeds, paired", "runs, not paired", or "tasks, paired" for one run each.
+        runs: Number of runs of A and of B.
+        success: Mean success of A and of B.
+        difference: Success of A minus B.
         wins: Probability that A beats B.
         spread: Standard deviation of the differences between pairs; for unpaired runs, `sqrt(var_A + var_B)`.
-        pairs: The pairs, if paired.
-        efficiency: How many trajectories it takes.
-        by_type: Task type to success of A, of B, and their number of episodes.
-        notes: What a reader must know.
-        sides: The runs of A and B.
+        pairs: Pairs of runs, if paired.
+        efficiency: Trajectories to a success level.
+        by_type: Success of A, success of B, and number of episodes, by task type.
+        notes: Remarks for the reader.
+        sides: Runs of A and of B.
+        unequal: Budgets, warm starts and the like in which A and B differ, unless the caller asked for that.
     """
 
     names: tuple[str, str]
@@ -93,17 +95,23 @@ class Comparison:
     by_type: dict[str, tuple[float, float, int]]
     notes: list[str]
     sides: tuple[list[Run], list[Run]]
+    unequal: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def of_methods(self) -> bool:
-        """Whether the interval is about the methods; that of one run each is about these two policies alone."""
+        """Whether the interval is about the methods. With one run each it is only about these two policies."""
         return not self.unit.startswith("tasks")
 
     @property
     def verdict(self) -> str:
-        """What may be said."""
+        """State in words whether a difference is shown."""
         gap = f"{self.difference.text(sign=True)}, 95 %"
         what = "success" if self.of_methods else "success of these two runs, which says nothing about other seeds"
+        if self.unequal:
+            return (
+                f"Not a comparison of methods: A and B differ in {', '.join(self.unequal)}. Difference {gap}, in "
+                f"{what}. Compare runs of equal budgets, or ask for this comparison with --unequal."
+            )
         if self.difference.shown:
             better = self.names[0] if self.difference.value > 0 else self.names[1]
             return f"Shown: {better} is better. Difference {gap}, in {what}."
@@ -121,31 +129,44 @@ class Comparison:
         found = detectable(self.spread, runs, arms=arms)
         more = f"{max(0, int(needed) - runs)} more" if needed - runs <= MANY else f"more than {MANY:,}"
         kind = "paired seeds" if self.pairs else "runs of each"
-        return (f"{said} If the true difference is the one seen, {more} {kind} would show it in four studies of five; "
-                f"those at hand show a true difference of {found:.3f} or more that often.")  # fmt: skip
+        return (
+            f"{said} If the true difference is the one seen, {more} {kind} would detect it with 80 % power; "
+            f"these {'seeds' if self.pairs else 'runs'} detect a difference of {found:.3f} or more with 80 % power."
+        )
 
 
-def compare(a: Sequence[Run], b: Sequence[Run], *, names: tuple[str, str] | None = None, step: int | None = None,
-            panel: str | None = None, level: float | None = None) -> Comparison:  # fmt: skip
+def compare(
+    a: Sequence[Run],
+    b: Sequence[Run],
+    *,
+    names: tuple[str, str] | None = None,
+    step: int | None = None,
+    panel: str | None = None,
+    level: float | None = None,
+    unequal: bool = False,
+    name_settings: bool = True,
+) -> Comparison:
     """Compare the runs of two sides.
 
     Args:
         a: Runs of A.
         b: Runs of B, the baseline.
-        names: What to call them; default after their methods.
-        step: Compare after this step; default: after the last step of each run, unfinished runs being left out.
-        panel: Use the episodes of `turnwise eval --panel`; default: those of the runs' own evaluations.
-        level: Success for the sample efficiency; default: half way from B's mean start to B's mean end.
+        names: Names of A and B; default: their methods.
+        step: Step to compare after; default: the last step of each finished run.
+        panel: Panel of `turnwise eval --panel` to compare on; default: the runs' own evaluations.
+        level: Success level of the sample efficiency; default: half way from B's mean start to B's mean end.
+        unequal: Compare runs of unequal budgets, warm starts or models all the same.
+        name_settings: Look for settings that differ in addition to the method; the arms of a study say so themselves.
 
     Raises:
-        RunError: Nothing can be compared: other worlds, no episode in common, no finished run.
+        RunError: The runs have different environments or no common episode, or none is finished.
     """
     if both := {run.folder.path.resolve() for run in a} & {run.folder.path.resolve() for run in b}:
-        raise RunError(f"{min(both)} is on both sides; a run cannot be compared with itself")
+        raise RunError(f"{min(both)} is on both sides; remove it from one")
     notes: list[str] = []
     sides = [_counted(side, name, step, notes) for side, name in ((a, "A"), (b, "B"))]
     names = names or _names(*sides)
-    _refuse_other_worlds(sides, step, panel)
+    _refuse_other_environments(sides, step, panel)
     keyed_a, keyed_b = _keyed(sides[0], "A", panel), _keyed(sides[1], "B", panel)
     common = sorted(keyed_a.keys() & keyed_b.keys())
     paired = bool(common)
@@ -156,12 +177,15 @@ def compare(a: Sequence[Run], b: Sequence[Run], *, names: tuple[str, str] | None
         sides = [[keyed[key] for key in common] for keyed in (keyed_a, keyed_b)]
     elif sum(map(len, sides)) > 2:
         notes.append("no seed is common to A and B, so that runs are not paired: pairing would need fewer of them")
+    found = differences(*([run.config for run in side] for side in sides)) if name_settings else []
+    notes += _differing(found, unequal=unequal)
     played = [[outcomes(run, last_step(run, step), panel) for run in side] for side in sides]
     made: dict[str, Any] = {
         "names": names,
         "runs": (len(sides[0]), len(sides[1])),
         "by_type": _by_type(*played),
         "notes": notes,
+        "unequal": [] if unequal else [str(one) for one in found if not one.is_of_the_method],
         "sides": (sides[0], sides[1]),
         "efficiency": _efficiency(*sides, paired=paired, level=level),
     }
@@ -169,39 +193,52 @@ def compare(a: Sequence[Run], b: Sequence[Run], *, names: tuple[str, str] | None
         return _one_each(sides, played, made)
     if paired:
         return _paired(common, sides, played, made)
-    if len({panel or run.world for side in sides for run in side}) > 1:
+    if len({panel or run.environment for side in sides for run in side}) > 1:
         raise RunError(
-            "runs of several worlds can be compared when they are paired by seed only; compare one world at a time"
+            "runs of several environments can be compared when they are paired by seed only; compare one environment "
+            "at a time"
         )
     return _unpaired(sides, played, made)
 
 
-def _refuse_other_worlds(sides: Sequence[Sequence[Run]], step: int | None, panel: str | None) -> None:
-    """Raise unless both sides have played the same, and on a panel every run."""
-    worlds = [
-        [(run, run.world if panel is None else run.world_on(panel, last_step(run, step))) for run in side]
+def _differing(found: Sequence[Difference], *, unequal: bool) -> list[str]:
+    """Name the settings that differ in addition to the credit method."""
+    named = [one for one in found if not one.is_of_the_credit and (unequal or one.is_of_the_method)]
+    return [f"A and B also differ in {', '.join(map(str, named))}"] if named else []
+
+
+def _refuse_other_environments(sides: Sequence[Sequence[Run]], step: int | None, panel: str | None) -> None:
+    """Raise unless both sides were evaluated in the same environments; on a panel, all runs in one."""
+    environments = [
+        [(run, run.environment if panel is None else run.environment_on(panel, last_step(run, step))) for run in side]
         for side in sides
     ]
-    a, b = ({world for _, world in side} for side in worlds)
+    a, b = ({environment for _, environment in side} for side in environments)
     if panel is None and a == b:
         return
-    first, world = worlds[0][0]
-    other = next(((run, its) for side in worlds[::-1] for run, its in side if its != world), None)
+    first, environment = environments[0][0]
+    other = next(((run, its) for side in environments[::-1] for run, its in side if its != environment), None)
     if other:
-        mend = "evaluate them alike" if panel else "use a common --panel, or compare runs of one recipe"
-        raise RunError(f"these runs were not evaluated in the same worlds: {first.folder.path} plays {world}, "
-                       f"{other[0].folder.path} plays {other[1]}; {mend}")  # fmt: skip
+        mend = (
+            "evaluate them with the same settings" if panel else "use a common --panel, or compare runs of one recipe"
+        )
+        raise RunError(
+            f"these runs were not evaluated in the same environments: {first.folder.path} plays {environment}, "
+            f"{other[0].folder.path} plays {other[1]}; {mend}"
+        )
 
 
 def _counted(side: Sequence[Run], name: str, step: int | None, notes: list[str]) -> list[Run]:
-    """The runs of a side that can be compared; the notes say what was left out or mixed."""
+    """Select the runs of a side that can be compared; `notes` gets what was left out or mixed."""
     whole, parts = split_finished(side) if step is None else (list(side), [])
     if parts:
         some = f"{len(parts)} unfinished run{'s' * (len(parts) > 1)} of {name}"
         notes.append(f"{some} left out, such as {parts[0].folder.path}")
     if not whole:
-        raise RunError(f"no run of {name} is finished, such as {parts[0].folder.path}; go on with `turnwise train --resume`, or "
-                       "compare at an earlier evaluation with --step")  # fmt: skip
+        raise RunError(
+            f"no run of {name} is finished, such as {parts[0].folder.path}; resume with `turnwise train --resume`, or "
+            "compare at an earlier evaluation with --step"
+        )
     labels = sorted({run.label for run in whole})
     if len(labels) > 1:
         notes.append(f"{name} mixes {len(labels)} methods: {', '.join(labels)}")
@@ -209,7 +246,7 @@ def _counted(side: Sequence[Run], name: str, step: int | None, notes: list[str])
 
 
 def _names(a: Sequence[Run], b: Sequence[Run]) -> tuple[str, str]:
-    """After their methods, or their folders where the methods are the same."""
+    """Name the sides after their methods, or after their folders if the methods are the same."""
     labels = [" / ".join(sorted({run.label for run in side})) for side in (a, b)]
     if labels[0] == labels[1]:
         labels = [side[0].folder.path.name if len(side) == 1 else side[0].folder.path.parent.name for side in (a, b)]
@@ -221,10 +258,12 @@ def _names(a: Sequence[Run], b: Sequence[Run]) -> tuple[str, str]:
 def _keyed(side: Sequence[Run], name: str, panel: str | None) -> dict[tuple[str, int], Run]:
     keyed: dict[tuple[str, int], Run] = {}
     for run in side:
-        key = panel or run.world, run.config.run.seed
+        key = panel or run.environment, run.config.run.seed
         if key in keyed:
-            raise RunError(f"{keyed[key].folder.path} and {run.folder.path} of {name} have the same seed {key[1]}, so that they are no "
-                           "independent runs; leave one out")  # fmt: skip
+            raise RunError(
+                f"{keyed[key].folder.path} and {run.folder.path} of {name} have the same seed {key[1]}, so they "
+                "are not independent; remove one"
+            )
         keyed[key] = run
     return keyed
 
@@ -234,9 +273,10 @@ def _pair(seed: int, a: dict, b: dict, runs: tuple[Run, Run]) -> Pair:
     if not common:
         if min(len(a), len(b)) > 1:
             raise RunError(
-                f"{runs[0].folder.path} and {runs[1].folder.path} have no episode in common; evaluate both with one --panel"
+                f"{runs[0].folder.path} and {runs[1].folder.path} have no episode in common; evaluate both with one "
+                "--panel"
             )
-        means = _mean(a), _mean(b)  # of one, only the mean was kept
+        means = _mean(a), _mean(b)  # only the mean of one is recorded
         return Pair(seed, *means, np.array([means[0] - means[1]]))
     success = np.array([[side[episode]["success"] for episode in common] for side in (a, b)], dtype=np.float64)
     tasks = Labels.of(np.unique([task for task, _, _ in common], return_inverse=True)[1])
@@ -251,22 +291,24 @@ def _paired(common: Sequence[tuple[str, int]], sides, played, made) -> Compariso
     runs = zip(*sides, strict=True)
     pairs = [_pair(key[1], a, b, two) for key, a, b, two in zip(common, *played, runs, strict=True)]
     strata: dict[str, list[Pair]] = defaultdict(list)
-    for (world, _), pair in zip(common, pairs, strict=True):
-        strata[world].append(pair)
+    for (environment, _), pair in zip(common, pairs, strict=True):
+        strata[environment].append(pair)
     samples = [np.array([pair.a - pair.b for pair in stratum]) for stratum in strata.values()]
     every = np.concatenate(samples)
     within = [sample - sample.mean() for sample in samples]
     freedom = len(every) - len(samples)
     spread = math.sqrt(sum(float(part @ part) for part in within) / freedom) if freedom else math.inf
     return Comparison(
-        unit="seeds, paired" if len(strata) == 1 else f"seeds, paired, within each of {len(strata)} worlds of equal weight",
+        unit="seeds, paired"
+        if len(strata) == 1
+        else f"seeds, paired, within each of {len(strata)} environments of equal weight",
         success=(_over(strata, "a"), _over(strata, "b")),
         difference=contrast(samples, [1 / len(samples)] * len(samples)),
         wins=win_probability(every),
         spread=spread,
         pairs=pairs,
         **made,
-    )  # fmt: skip
+    )
 
 
 def _over(strata: dict[str, list[Pair]], side: str) -> float:
@@ -288,7 +330,7 @@ def _unpaired(sides, played, made) -> Comparison:
 
 
 def _one_each(sides, played, made) -> Comparison:
-    """Two policies on the same tasks: the interval is over tasks, whose repetitions share what is hard in them, and about these two alone."""
+    """Compare two policies on the same tasks. The interval is over tasks and only about these two policies."""
     two = sides[0][0], sides[1][0]
     pair = _pair(two[0].config.run.seed, played[0][0], played[1][0], two)
     return Comparison(
@@ -305,19 +347,22 @@ def _one_each(sides, played, made) -> Comparison:
 def _by_type(
     a: Sequence[dict[Episode, Mapping[str, Any]]], b: Sequence[dict[Episode, Mapping[str, Any]]]
 ) -> dict[str, tuple[float, float, int]]:
-    """Mean success of each side by task type, over all its episodes."""
+    """Compute the mean success of each side by task type, over all its episodes."""
     wins: dict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     for number, side in enumerate((a, b)):
         for episodes in side:
             for row in episodes.values():
                 if row.get("task_type"):
                     wins[row["task_type"]][number].append(row["success"])
-    return {name: (float(np.mean(one)), float(np.mean(other)), len(one) + len(other))
-            for name, (one, other) in sorted(wins.items()) if one and other}  # fmt: skip
+    return {
+        name: (float(np.mean(one)), float(np.mean(other)), len(one) + len(other))
+        for name, (one, other) in sorted(wins.items())
+        if one and other
+    }
 
 
 def rollouts_to(run: Run, level: float) -> float:
-    """Trajectories played until held-out success first reaches a level, linear between evaluations; infinite if it never does."""
+    """Compute trajectories until held-out success reaches a level; linear between evaluations, infinite if never."""
     _, rollouts, success = run.curve()
     above = np.flatnonzero(success >= level)
     if not len(above):
@@ -330,7 +375,7 @@ def rollouts_to(run: Run, level: float) -> float:
 
 
 def _efficiency(a: Sequence[Run], b: Sequence[Run], *, paired: bool, level: float | None) -> Efficiency | None:
-    """None where there is nothing to reach: B gained nothing, and no level was given."""
+    """Compare the trajectories to a level; None if B gained nothing and no level was given."""
     curves = [[run.curve() for run in side] for side in (a, b)]
     if level is None:
         start, end = (float(np.mean([curve[2][place] for curve in curves[1]])) for place in (0, -1))

@@ -1,4 +1,4 @@
-"""Analyses B, C and D of AEM's paper, read from the metrics of runs: entropy under masked gradients, dynamics, cost by stage."""
+"""Run analyses B, C and D of AEM's paper on metrics: entropy under masked gradients, dynamics, cost by stage."""
 
 import time
 from collections import defaultdict
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from turnwise.diagnostics.recredit import read_step, recorded_steps
+from turnwise.diagnostics.recredit import read_recorded, recorded_steps
 from turnwise.diagnostics.runs import Run
 from turnwise.diagnostics.show import color_of, shade
 from turnwise.diagnostics.statistics import contrast
@@ -20,14 +20,14 @@ CURVES = (
     ("rollout/success", "success in training"),
     ("credit/positive_frac", "responses with A > 0"),
 )
-STAGES = ("rollout", "score", "credit", "update", "weights", "eval")
+STAGES = ("rollout", "score", "measure", "credit", "update", "weights", "eval")
 PAPER_COST = "1.1 %"
 KEEPS = {"positive": "falls", "negative": "rises"}
-"""What the theorem says of entropy when only responses with this sign of A * (alpha - 1) teach."""
+"""Change of entropy that the theorem predicts when only responses with this sign of A * (alpha - 1) teach."""
 
 
 def by_label(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Runs of one method together, in the order in which they were given."""
+    """Group runs by method, in the given order."""
     arms: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         arms[run.label].append(run)
@@ -35,7 +35,7 @@ def by_label(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def curve(runs: Sequence[Run], name: str, *, beside: Sequence[Run] = ()) -> tuple[np.ndarray, np.ndarray]:
-    """Steps that all runs have, and those that they stand beside, `[steps]`, and the values of a metric, `[runs, steps]`."""
+    """Return the steps that `runs` and `beside` have in common, `[steps]`, and a metric of `runs`, `[runs, steps]`."""
     found = [_by_step(run, name) for run in runs]
     steps = sorted(set.intersection(*map(set, found), *(set(_by_step(run, name)) for run in beside)))
     return np.array(steps), np.array([[values[step] for step in steps] for values in found]).reshape(len(runs), -1)
@@ -46,7 +46,7 @@ def _by_step(run: Run, name: str) -> dict[int, float]:
 
 
 def dynamics_figure(arms: Mapping[str, Sequence[Run]]) -> Figure:
-    """Entropy, success and the balance of samples by step: mean and 95 % over the runs of each arm."""
+    """Plot entropy, success and balance of samples by step: mean and 95 % over the runs of each arm."""
     made = Figure(figsize=(13, 3.6), layout="constrained")
     places = made.subplots(1, 3)
     for axes, (name, label) in zip(places, CURVES, strict=True):
@@ -64,7 +64,7 @@ def _colors(arms: Mapping[str, Sequence[Run]]) -> list[str]:
 
 
 def dynamics_table(arms: Mapping[str, Sequence[Run]]) -> list[tuple[str, ...]]:
-    """Means over the first, middle and last third of the steps that all runs have, an arm and a curve a line."""
+    """Tabulate means over the first, middle and last third of the common steps, by arm and curve."""
     everyone = [run for runs in arms.values() for run in runs]
     lines: list[tuple[str, ...]] = [("arm", "runs", "what", "first third", "middle", "last", "last - first")]
     for arm, runs in arms.items():
@@ -72,7 +72,7 @@ def dynamics_table(arms: Mapping[str, Sequence[Run]]) -> list[tuple[str, ...]]:
             steps, values = curve(runs, name, beside=everyone)
             if len(steps) < 3:
                 raise RunError(
-                    f"these runs have {len(steps)} steps in common, 3 or more are needed; leave out those that have hardly begun"
+                    f"these runs have {len(steps)} common steps, expected 3 or more; remove runs with few steps"
                 )
             thirds = [part.mean(axis=1) for part in np.array_split(values, 3, axis=1)]
             change = contrast([thirds[2] - thirds[0]], [1.0]).text(sign=True)
@@ -81,19 +81,22 @@ def dynamics_table(arms: Mapping[str, Sequence[Run]]) -> list[tuple[str, ...]]:
 
 
 def masked_table(runs: Sequence[Run]) -> list[tuple[str, ...]]:
-    """Whether entropy moved as the theorem says, by what the runs kept (`method.keep`).
+    """Tabulate whether entropy changed as the theorem predicts, by `method.keep`.
 
     Raises:
-        RunError: No run kept a part only.
+        RunError: No run has `method.keep`.
     """
     arms: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
-        arms[str((run.config.method.model_extra or {}).get("keep", "all"))].append(run)
+        arms[str(run.config.method.options.get("keep", "all"))].append(run)
     if not set(arms) & set(KEEPS):
-        raise RunError("none of these runs masked its gradients; train some with method.keep=positive and method.keep=negative, as "
-                       "`turnwise study studies/aem-masked.toml` does")  # fmt: skip
+        raise RunError(
+            "none of these runs masked its gradients; train some with method.keep=positive and method.keep=negative, "
+            "as "
+            "`turnwise study studies/aem-masked.toml` does"
+        )
     lines: list[tuple[str, ...]] = [
-        ("kept: sign of A (alpha - 1)", "runs", "entropy at first", "at last", "change", "theorem", "as said")
+        ("kept: sign of A (alpha - 1)", "runs", "entropy at first", "at last", "change", "theorem", "agrees")
     ]
     for keep, kept in sorted(arms.items()):
         _, values = curve(kept, "credit/entropy", beside=runs)
@@ -109,14 +112,14 @@ def masked_table(runs: Sequence[Run]) -> list[tuple[str, ...]]:
 
 
 def cost_table(run: Run, *, repeats: int = 5) -> list[tuple[str, ...]]:
-    """Seconds a step by stage, and what AEM itself costs: its coefficient and product, timed on the run's own batches.
+    """Tabulate seconds per step by stage, and the cost of AEM, timed on the run's own batches.
 
     Raises:
         RunError: No step learned anything.
     """
     steps = [record for record in run.records if "time/rollout_s" in record]
     if not steps:
-        raise RunError(f"{run.folder.path} has no training step yet")
+        raise RunError(f"{run.folder.path} has no training step yet; train it first")
     seconds = {stage: sum(record.get(f"time/{stage}_s", 0.0) for record in steps) / len(steps) for stage in STAGES[:-1]}
     total = sum(seconds.values())
     lines: list[tuple[str, ...]] = [("stage", "seconds a step", "share", "paper")]
@@ -128,23 +131,26 @@ def cost_table(run: Run, *, repeats: int = 5) -> list[tuple[str, ...]]:
 
 
 def aem_seconds(run: Run, *, repeats: int = 5, batches: int = 5) -> float:
-    """Median seconds that AEM adds to the credit of a step, over some of the run's recorded steps."""
+    """Measure the median seconds that AEM adds to the credit of a step, over some recorded steps."""
     steps = recorded_steps(run.folder)
     chosen = [steps[place] for place in np.linspace(0, len(steps) - 1, min(batches, len(steps))).astype(int)]
     spent = []
-    for recorded in filter(None, (read_step(run.folder, run.config, step) for step in chosen)):
-        base_R = build_method("grpo", {}, with_aem=False)(recorded.batch)
+    for recorded in filter(
+        None,
+        (read_recorded(run.folder, step, invalid_penalty=run.config.environment.invalid_penalty) for step in chosen),
+    ):
+        base_R = build_method("grpo", {})(recorded.batch)
         for _ in range(repeats):
             start = time.perf_counter()
             _ = base_R * entropy_coefficient(recorded.batch)
             spent.append(time.perf_counter() - start)
     if not spent:
-        raise RunError(f"{run.folder.path} has no step that learned from anything")
+        raise RunError(f"{run.folder.path} has no recorded step that learned anything; choose another run")
     return float(np.median(spent))
 
 
 def cost_figure(run: Run, table: Sequence[Sequence[str]]) -> Figure:
-    """Seconds a step by stage."""
+    """Plot seconds per step by stage."""
     made = Figure(figsize=(6, 2.8), layout="constrained")
     axes = made.subplots()
     lines = [line for line in table[1:] if line[0] != "whole step"]

@@ -1,13 +1,13 @@
-"""How many groups a step needs before its gradient is more signal than noise, by method of credit.
+"""Estimate how many groups make a step's gradient more signal than noise, by method.
 
-With g_k the policy gradient of prompt group k (the sum over its responses of advantage times the gradient of their log-probability) and G its
-expectation, a step over B groups has signal B^2 |G|^2 and noise B tr(Cov g): they are equal at
+Let g_k be the policy gradient of group k: the sum over its responses of advantage times gradient of the
+log-probability. Let G be its expectation. A step over B groups has signal B^2 |G|^2 and noise B tr(Cov g), equal at
 
     B* = tr(Cov g) / |G|^2            the simple noise scale of McCandlish et al. (arXiv 1812.06162), in groups
 
-Both are estimated without bias from groups played by one policy: |G|^2 as the mean of g_k . g_l over pairs of groups, which have other prompts and
-other draws, so that it counts only what one prompt teaches about another; tr(Cov g) as the mean of |g_k|^2 less that. B* depends on scale, baseline
-and choice of responses, not on the size of the advantages.
+Both estimates are unbiased. |G|^2 is the mean of g_k . g_l over pairs of groups, which have different prompts and
+draws, so it counts only what prompts teach about each other. tr(Cov g) is the mean of |g_k|^2 minus that. B* does not
+depend on the size of the advantages.
 """
 
 import dataclasses
@@ -16,33 +16,36 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import torch
 
-from turnwise.config import Config, parse_config
-from turnwise.environments.suites import make_suite
+from turnwise.config import Config
+from turnwise.environments.suites import Suite, make_suite
 from turnwise.errors import ConfigError, RunError
-from turnwise.methods.build import split_name
-from turnwise.policy import Policy, autocast, choose_trainable, freeze_but_norms, trainable
+from turnwise.measures.base import Played
+from turnwise.measures.plan import plan_measures
+from turnwise.models.policy import autocast, choose_trainable, freeze_but_norms, trainable
+from turnwise.objective.gradient import Budget
+from turnwise.objective.scorer import Scorer
+from turnwise.objective.tokens import Sequences, generated_logprobs
 from turnwise.rollout.collect import blocking
+from turnwise.rollout.collectors import Collector, make_collector
 from turnwise.rollout.engines import make_engine
-from turnwise.rollout.record import Trajectory
-from turnwise.rollout.workers import make_worlds
-from turnwise.tokens import generated_logprobs
+from turnwise.rollout.models import Models, NamedModel
+from turnwise.rollout.trajectory import Trajectory
+from turnwise.rollout.workers import make_environments
 from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
-from turnwise.train.credit import make_credit
-from turnwise.train.experience import play
+from turnwise.train.credit import named_transform
 from turnwise.train.folder import RunFolder
-from turnwise.train.step import score_trajectories
 
 SKETCH = 2**17
-"""Numbers that stand for a gradient. Inner products of the random projection are right on average, and off by about |g||h| / sqrt(SKETCH)."""
+"""Size of the random projection of a gradient. Its inner products are unbiased, with error |g||h| / sqrt(SKETCH)."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Noise:
-    """The gradient of one method, in units that only the method's own rows share.
+    """Hold signal and noise of one method's gradient, in units of this method.
 
     Attributes:
-        signal: |G|^2; below 0 where it is lost in the noise.
-        error: Its standard error, by the jackknife over groups: up to sqrt(2) times too large where there is little signal.
+        signal: |G|^2; its estimate can be below 0.
+        error: Standard error of the signal, by the jackknife over groups; up to sqrt(2) times too large at low signal.
         noise: tr(Cov g) of one group.
     """
 
@@ -52,12 +55,12 @@ class Noise:
 
     @property
     def groups(self) -> float:
-        """B*, groups for as much signal as noise; infinite where no signal was seen."""
+        """B*, number of groups for equal signal and noise; infinite without signal."""
         return self.noise / self.signal if self.signal > 0 else np.inf
 
     @property
     def least_groups(self) -> float:
-        """What B* is at least, at the upper end of the signal's 95 % interval."""
+        """Lower bound of B*, at the upper end of the signal's 95 % interval."""
         most = self.signal + 1.959964 * self.error
         return self.noise / most if most > 0 else np.inf
 
@@ -76,40 +79,51 @@ def measure_noise(
     """Play groups of training tasks with a checkpoint's policy, and compare methods on the same responses.
 
     Args:
-        folder: Of the run.
-        config: Of the run; what learns, and the temperature, are its own.
+        folder: Folder of the run.
+        config: Configuration of the run.
         methods: Names such as "grpo" or "gigpo+aem", with their default options.
-        step: Whose checkpoint; default: the last.
-        groups: How many, of `rollout.group_size` trajectories each, every one of another task.
-        seed: Of the tasks, the draws and the projection.
-        device: Where the policy computes; default: the CPU.
-        on_trajectory: Called with the trajectories done and all of them.
+        step: Step of the checkpoint; default: the last.
+        groups: Number of groups of `rollout.group_size` trajectories, each on another task.
+        seed: Seed of tasks, draws and projection.
+        device: Device of the policy; default: the CPU.
+        on_trajectory: Called with the number of trajectories done and of all.
 
     Raises:
-        TurnwiseError: A method is unknown or cannot be fed, there is no such checkpoint, or fewer than three groups could be played.
+        TurnwiseError: A method is unknown or needs a missing column, there is no such checkpoint, or fewer than three
+            groups could be played.
     """
     if groups < 3:
-        raise ConfigError(f"groups={groups}: to tell signal from noise takes three or more")
-    credits = {name: make_credit(named(config, name)) for name in methods}
+        raise ConfigError(f"groups={groups}, expected 3 or more to separate signal from noise")
+    transforms = {name: named_transform(name) for name in methods}
+    needs = {f"method {name!r}": transform.needs for name, transform in transforms.items()}
+    plan = plan_measures(needs | {"this analysis": ("logprob_T",)}, scoring=config.update.scoring)
+    if "reference" in plan.models:
+        raise ConfigError("methods that need a reference model cannot be measured here; remove them")
     _, policy, _ = load_checkpoint(checkpoint_at(folder, step), to_play=True)
     model = policy.model
     model.to(device)  # pyright: ignore[reportArgumentType]
     choose_trainable(model, config.model)
     if config.update.only_norms:
         freeze_but_norms(model)
-    played = _play(policy, config, groups, seed)
-    scored = score_trajectories(model, played, config)
-    batch, sequences = scored.batch, scored.sequences
+    suite = make_suite(config.environment)
+    environments = make_environments(suite, config.environment)
+    models = Models(policy=NamedModel(policy, make_engine(config.engine, config.model.precision, policy)))
+    models.publish()
+    collector = make_collector(config.rollout, environments, suite.task_name)
+    trajectories = _play(suite, models, collector, config.environment.train_split, groups, seed)
+    blocking(environments.aclose())
+    sequences = Sequences.from_trajectories(trajectories)
+    score = Scorer(sequences, config.model, config.rollout.temperature, Budget(config.update.max_tokens))
+    penalty = config.environment.invalid_penalty
+    batch, _ = plan.take(Played(trajectories, invalid_penalty=penalty, models={"policy": model}, score=score))
     if batch.num_groups < 3:
         raise RunError(
-            f"{batch.num_groups} of {groups} groups could be played; to tell signal from noise takes three or more"
+            f"only {batch.num_groups} of {groups} groups could be played, expected 3 or more; raise --groups"
         )
-    assert batch.tokens is not None, "the trainer's batches have them"
+    assert batch.tokens is not None, "the trainer's batches have tokens"
     credit_T = {
-        name: torch.from_numpy(
-            batch.tokens.broadcast(credit.update(batch.reward_R, credit.init and credit.init(), batch)[0])
-        )
-        for name, credit in credits.items()
+        name: torch.from_numpy(batch.tokens.broadcast(transform.trace(batch)[0].advantage_R))
+        for name, transform in transforms.items()
     }
     weights, generator = trainable(model), torch.Generator().manual_seed(seed)
     signs = [torch.randint(2, weight.shape, generator=generator, dtype=torch.int8) * 2 - 1 for weight in weights]
@@ -129,14 +143,8 @@ def measure_noise(
     return {name: noise_of(table.double().numpy()) for name, table in sums.items()}
 
 
-def named(config: Config, method: str) -> Config:
-    """The run with another method, such as "gigpo" or "gigpo+aem", under that method's own options."""
-    base, with_aem = split_name(method)
-    return parse_config(config.model_dump(mode="json") | {"method": {"name": base}, "aem": with_aem})
-
-
 def sketch(gradient: Sequence[torch.Tensor], signs: Sequence[torch.Tensor]) -> torch.Tensor:
-    """`[SKETCH]` a random projection: every number with a sign of its own into one of the places, round and round."""
+    """Project a gradient to `[SKETCH]` numbers: each entry, with a random sign, is added at its index modulo SKETCH."""
     result, start = torch.zeros(SKETCH), 0
     for part, sign in zip(gradient, signs, strict=True):
         signed = torch.nn.functional.pad((part.cpu() * sign).flatten().float(), (start, 0))
@@ -146,7 +154,7 @@ def sketch(gradient: Sequence[torch.Tensor], signs: Sequence[torch.Tensor]) -> t
 
 
 def noise_of(gradient_G: np.ndarray) -> Noise:
-    """Signal and noise of groups' gradients, `[groups, size]`."""
+    """Estimate signal and noise of the groups' gradients, `[groups, size]`."""
     products = gradient_G @ gradient_G.T
     size = len(products)
     squares = np.diagonal(products)
@@ -158,7 +166,7 @@ def noise_of(gradient_G: np.ndarray) -> Noise:
 
 
 def noise_table(found: Mapping[str, Noise], groups: int) -> list[tuple[str, ...]]:
-    """A row a method: what share of one group's gradient is signal, and how many groups make as much signal as noise."""
+    """Tabulate by method the share of signal in one group's gradient, and the groups for equal signal and noise."""
     rows: list[tuple[str, ...]] = [
         ("method", "signal of one group", "groups for signal = noise", "95 %: at least", "in this run's step")
     ]
@@ -170,12 +178,8 @@ def noise_table(found: Mapping[str, Noise], groups: int) -> list[tuple[str, ...]
     return rows
 
 
-def _play(policy: Policy, config: Config, groups: int, seed: int) -> list[Trajectory]:
-    suite = make_suite(config.environment)
-    engine, worlds = make_engine(config, policy), make_worlds(suite, config.environment)
-    blocking(engine.update_weights())
-    tasks = suite.tasks(config.environment.train_split)
+def _play(suite: Suite, models: Models, collector: Collector, split: str, groups: int, seed: int) -> list[Trajectory]:
+    tasks = suite.tasks(split)
     chosen = np.random.default_rng([seed, 5]).permutation(len(tasks))[:groups].tolist()
-    played = play(engine, policy, suite, [tasks[number] for number in chosen], worlds, config, seed)
-    blocking(worlds.aclose())
+    played = collector.play(models, [tasks[number] for number in chosen], seed=seed)
     return [trajectory for trajectory in played if trajectory.usable]

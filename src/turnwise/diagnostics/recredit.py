@@ -1,4 +1,4 @@
-"""Credit assigned anew to recorded rollouts, and how two ways of giving it differ on the same responses."""
+"""Assign credit again to recorded rollouts, and compare it with the credit of the run."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -9,13 +9,12 @@ import pyarrow as pa
 from jaxtyping import Float
 
 from turnwise.batch import Batch
-from turnwise.config import Config
 from turnwise.errors import BatchError, DataError, RunError
 from turnwise.rollout.record import write_table
 from turnwise.segments import Segments
+from turnwise.trace import Trace
 from turnwise.train.folder import RunFolder, by_step
-from turnwise.train.recorded import read_step as recorded_step
-from turnwise.train.recorded import recorded_batch
+from turnwise.train.recorded import read_step, recorded_batch
 from turnwise.transform import Transform
 
 Values = Float[np.ndarray, " R"]
@@ -23,14 +22,14 @@ Values = Float[np.ndarray, " R"]
 
 @dataclasses.dataclass(frozen=True)
 class Recorded:
-    """What a step learned from, as its file tells.
+    """Hold the recorded responses that a step learned from.
 
     Attributes:
-        step: Its number.
-        batch: The responses with the columns that the trainer gave to the method.
+        step: Number of the step.
+        batch: Responses with the columns that the trainer gave to the method.
         response_R: Texts of the responses.
-        advantage_R: The advantages that the run trained with.
-        row_R: Their rows in the file.
+        advantage_R: Advantages that the run trained with.
+        row_R: Rows of the responses in the file.
     """
 
     step: int
@@ -41,71 +40,81 @@ class Recorded:
 
 
 def recorded_steps(folder: RunFolder) -> list[int]:
-    """Steps whose rollouts are there.
+    """List the steps with recorded rollouts.
 
     Raises:
-        RunError: None is.
+        RunError: There are none.
     """
     steps = list(by_step(folder.rollouts, ".parquet"))
     if not steps:
-        raise RunError(f"{folder.path} has no rollouts; only runs that have kept them can be credited anew")
+        raise RunError(f"{folder.path} has no rollouts, which recredit needs; choose a run that recorded them")
     return steps
 
 
-def read_step(folder: RunFolder, config: Config, step: int) -> Recorded | None:
-    """Read a step back; None where it learned from nothing.
+def read_recorded(folder: RunFolder, step: int, *, invalid_penalty: float) -> Recorded | None:
+    """Load the record of a step; None if it learned nothing.
+
+    Args:
+        folder: Folder of the run.
+        step: Number of the step.
+        invalid_penalty: `environment.invalid_penalty` of the run.
 
     Raises:
         DataError: The file is missing, damaged or of another version.
     """
-    recorded = recorded_step(folder.rollouts / f"step-{step:06d}.parquet")
+    recorded = read_step(folder.rollouts / f"step-{step:06d}.parquet")
     kept = recorded.learned_R
     if not kept.any():
         return None
-    batch, response_R = recorded_batch(recorded, config), recorded.table["response"].to_numpy()[kept]
+    batch, response_R = (
+        recorded_batch(recorded, invalid_penalty=invalid_penalty),
+        recorded.table["response"].to_numpy()[kept],
+    )
     return Recorded(step, batch, response_R, recorded.values("advantage")[kept], np.flatnonzero(kept))
 
 
 def replay(
-    folder: RunFolder, config: Config, method: Transform, *, only: int | None = None
-) -> Iterator[tuple[Recorded, Values]]:
-    """Assign credit to the recorded steps in their order.
+    folder: RunFolder, method: Transform, *, invalid_penalty: float, only: int | None = None
+) -> Iterator[tuple[Recorded, Trace]]:
+    """Assign credit to recorded steps in order.
 
-    A method that keeps state (a running baseline) sees all steps from the first one on, whichever is asked for.
+    A method that keeps state (a running baseline) sees all steps from the first on, even with `only`.
 
     Args:
-        folder: Of the run.
-        config: Of the run.
-        method: Of `turnwise.train.credit.make_credit`.
-        only: Yield this step alone; default: every step.
+        folder: Folder of the run.
+        method: Method, such as `turnwise.train.credit.make_transform` builds.
+        invalid_penalty: `environment.invalid_penalty` of the run.
+        only: Step to yield; default: every step.
 
     Yields:
-        A step and the advantages that the method gives to its responses.
+        A step, and the trace of the credit that the method assigns to its responses.
 
     Raises:
-        RunError: The step was not recorded, or earlier ones that the method's state depends on were not.
-        DataError: A file is damaged, or lacks a column that the method needs, as files of early versions do.
+        RunError: The step, or an earlier one that the method's state depends on, was not recorded.
+        DataError: A file is damaged, or lacks a column that the method needs, such as files of early versions.
     """
     steps = recorded_steps(folder)
     if only is not None and only not in steps:
-        raise RunError(f"{folder.path} has no rollouts of step {only}; it has those of {_ranges(steps)}")
+        raise RunError(
+            f"{folder.path} has no rollouts of step {only}; recorded steps: {_ranges(steps)}. Choose one of these"
+        )
     if method.init is None and only is not None:
         steps = [only]
     elif method.init is not None and steps != list(range(1, steps[-1] + 1)):
         raise RunError(
-            f"{method.name} keeps state and needs the rollouts of all steps; {folder.path} has those of {_ranges(steps)}"
+            f"{method.name} keeps state and needs the rollouts of all steps; {folder.path} has only {_ranges(steps)}"
         )
-    state = method.init() if method.init else None
+    state = None
     for step in steps:
-        recorded = read_step(folder, config, step)
+        recorded = read_recorded(folder, step, invalid_penalty=invalid_penalty)
         if recorded is None:
             continue
         try:
-            advantage_R, state = method.update(recorded.batch.reward_R, state, recorded.batch)
+            trace, state = method.trace(recorded.batch, state)
         except BatchError as error:
             raise DataError(f"step {step} of {folder.path}: {error}") from None
         if only in (None, step):
-            yield recorded, advantage_R
+            yield recorded, trace
         if step == only:
             return
 
@@ -116,16 +125,16 @@ def _ranges(steps: Sequence[int]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Statistics:
-    """How a method's advantages look, beside those that the run trained with.
+    """Compare a method's advantages with those that the run trained with.
 
     Attributes:
         agreement: Share of responses whose advantage has the same sign as the run's (0 is a sign of its own).
-        correlation: Pearson's, over responses; NaN where one of the two is constant.
+        correlation: Pearson's, over responses; NaN if either is constant.
         equal: Share of responses with exactly the run's advantage.
-        variance: Mean squared advantage in units of the run's: 1 means steps of the same size.
+        variance: Mean squared advantage relative to the run's; 1 means the same scale.
         zero_frac: Share of responses without credit.
-        share_K: `[thirds]` share of the absolute advantage that falls on the first, middle and last third of a trajectory's turns.
-        signal_to_noise: See `signal_to_noise`; NaN where it cannot be told.
+        share_K: `[thirds]` share of the absolute advantage in the first, middle and last third of the turns.
+        signal_to_noise: Ratio of `signal_and_noise`; NaN if undefined.
     """
 
     agreement: float
@@ -138,18 +147,18 @@ class Statistics:
 
 
 def same_sign(x: np.ndarray, y: np.ndarray) -> float:
-    """Share of places where both have the same sign."""
+    """Return the share of entries with the same sign."""
     return float(np.mean(np.sign(x) == np.sign(y)))
 
 
-def statistics(replayed: Sequence[tuple[Recorded, Values]]) -> Statistics:
-    """Compare a method's advantages with those that the run trained with, over all given steps."""
-    new = np.concatenate([advantage_R for _, advantage_R in replayed])
+def statistics(replayed: Sequence[tuple[Recorded, Trace]]) -> Statistics:
+    """Compare a method's advantages with the run's, over all given steps."""
+    new = np.concatenate([trace.advantage_R for _, trace in replayed])
     old = np.concatenate([recorded.advantage_R for recorded, _ in replayed])
     third = np.concatenate([_third(recorded.batch.trajectories) for recorded, _ in replayed])
     weight = np.bincount(third, np.abs(new), minlength=3)
     varied = new.std() > 0 and old.std() > 0
-    signal, noise = np.sum([signal_and_noise(*step) for step in replayed], axis=0)
+    signal, noise = np.sum([signal_and_noise(step, trace.advantage_R) for step, trace in replayed], axis=0)
     return Statistics(
         agreement=same_sign(new, old),
         correlation=float(np.corrcoef(new, old)[0, 1]) if varied else np.nan,
@@ -162,24 +171,26 @@ def statistics(replayed: Sequence[tuple[Recorded, Values]]) -> Statistics:
 
 
 def _third(trajectories: Segments) -> np.ndarray:
-    """Third of its trajectory that the middle of each response is in: 0, 1 or 2; an only response is in the middle, of two none is."""
+    """Return the third of its trajectory that each response's middle lies in: 0, 1 or 2."""
     return 3 * (2 * trajectories.positions + 1) // (2 * trajectories.broadcast(trajectories.lengths))
 
 
 def signal_and_noise(recorded: Recorded, advantage_R: Values) -> tuple[float, float]:
-    """Signal and noise of the policy gradient, without the policy: sums over the groups of a step, whose ratio is the signal to noise.
+    """Estimate signal and noise of a tabular policy gradient, summed over the groups of a step.
 
-    The gradient is that of a table of logits with a row a state (`state_key`) and an entry a response text, the policy being how often the
-    group's trajectories said what in that state:
+    The table has one row of logits per state (`state_key`) and one entry per response text. Its policy is the frequency
+    of each response in that state among the group's trajectories:
 
         g_n = sum over the turns t of trajectory n of  A_t * (e[s_t, y_t] - pi(. | s_t))
-        noise = sum_n |g_n - mean(g)|^2 / (N - 1) / N                      variance of the mean of N trajectories, unbiased
-        signal = |mean(g)|^2 - noise                                       squared length of the expected gradient, unbiased
+        noise = sum_n |g_n - mean(g)|^2 / (N - 1) / N        variance of the mean of N trajectories
+        signal = |mean(g)|^2 - noise                         squared length of the expected gradient
 
-    if the trajectories of a group are independent. Their advantages are not quite, since a group method compares them with each other, which
-    biases both by O(1 / N). The ratio of a gradient's squared mean to its variance as a measure of learning speed is Roberts and Tedrake's
-    (Signal-to-Noise Ratio Analysis of Policy Gradient Algorithms, NIPS 2008), in our choice of estimator and parameters: it says whether
-    trajectories that met in a state agree on what to do there, not what a neural policy would make of it.
+    Both are unbiased if the trajectories of a group are independent. A group method compares them, which biases both
+    by O(1 / N). The ratio measures whether trajectories in the same state agree on what to do there, not what a neural
+    policy learns from them.
+
+    Reference: Roberts and Tedrake, Signal-to-Noise Ratio Analysis of Policy Gradient Algorithms, NIPS 2008. The
+    estimator and the parameters are ours.
     """
     batch = recorded.batch
     group_R, trajectory_R = batch.group_responses.ids, batch.trajectories.ids
@@ -213,16 +224,21 @@ def signal_and_noise(recorded: Recorded, advantage_R: Values) -> tuple[float, fl
 
 
 def _codes(outer: np.ndarray, inner: np.ndarray) -> np.ndarray:
-    """A code for each distinct pair."""
+    """Return a code for each distinct pair."""
     return np.unique(np.stack([outer, inner]), axis=1, return_inverse=True)[1].ravel()
 
 
-def write_credit(path: Path, replayed: Sequence[tuple[Recorded, Values]]) -> None:
-    """Write a Parquet row a response: `step`, its `row` in the rollout file, the `recorded` advantage and the new `advantage`."""
+def write_credit(path: Path, replayed: Sequence[tuple[Recorded, Trace]]) -> None:
+    """Write a Parquet row per response.
+
+    Columns: `step`, `row` in the rollout file, `recorded` advantage, and the new trace: `base`, `alpha`, `advantage`,
+    and the result of each traced block.
+    """
     columns = {
-        "step": [np.full(len(advantage_R), recorded.step) for recorded, advantage_R in replayed],
+        "step": [np.full(len(recorded.row_R), recorded.step) for recorded, _ in replayed],
         "row": [recorded.row_R for recorded, _ in replayed],
         "recorded": [recorded.advantage_R for recorded, _ in replayed],
-        "advantage": [advantage_R for _, advantage_R in replayed],
     }
+    names = [name for name in replayed[0][1].columns if all(name in trace.columns for _, trace in replayed)]
+    columns |= {name: [trace.columns[name] for _, trace in replayed] for name in names}
     write_table(path, pa.table({name: np.concatenate(parts) for name, parts in columns.items()}))

@@ -1,4 +1,4 @@
-"""Runs the jobs of a study, a process each, as many at one time as there are cores."""
+"""Run the jobs of a study in parallel, one process each."""
 
 import contextlib
 import math
@@ -23,7 +23,7 @@ POLL_S = 0.5
 
 
 class Runner:
-    """The state of a study that is being run."""
+    """Run a study and track its state."""
 
     def __init__(self, study: Study, jobs_at_once: int, console: Console):
         self.study, self.jobs_at_once, self.console = study, jobs_at_once, console
@@ -36,7 +36,7 @@ class Runner:
         self._already = len(self.done)
 
     def run(self) -> list[Job]:
-        """Run everything that is left; returns the jobs that failed, which the next call tries again."""
+        """Run all remaining jobs and return those that failed. The next call retries them."""
         live = (
             Live(console=self.console, get_renderable=self.table, refresh_per_second=1)
             if self.console.is_terminal
@@ -44,7 +44,7 @@ class Runner:
         )
         folder = self.study.folder
         with held(folder, f"another `turnwise study` is at work in {folder}"), live or contextlib.nullcontext():
-            for job in self.done:  # the last call may have been killed before it did
+            for job in self.done:  # the last call may have been killed before this
                 tidy(self.study, job)
             try:
                 while self.pending or self.running:
@@ -57,7 +57,7 @@ class Runner:
 
     def _start(self) -> None:
         while self.pending and len(self.running) < self.jobs_at_once:
-            # two runs of one seed would make the same warm start twice; the second finds it in the cache
+            # runs of one seed share a warm start: the first makes it, the others find it in the cache
             warming = {(job.recipe, job.seed) for job in self.running if not (job.path / "config.json").exists()}
             job = next((job for job in self.pending if (job.recipe, job.seed) not in warming), None)
             if job is None:
@@ -75,8 +75,8 @@ class Runner:
             try:
                 ended = code == 0 and state(job) == "done"
                 if ended:
-                    self._success[job] = _success(job)  # first: the table may be drawn at any time
-            except RunError as error:  # what it wrote was damaged meanwhile; the others go on
+                    self._success[job] = _success(job)  # set first, since the table may be drawn at any time
+            except RunError as error:  # its files are damaged; the other jobs continue
                 ended, cause = False, str(error)
             if ended:
                 self.done.append(job)
@@ -108,7 +108,7 @@ class Runner:
         return f"  about {minutes / 60:.1f} h left" if minutes >= 60 else f"  about {math.ceil(minutes)} min left"
 
     def table(self) -> Table:
-        """Arms by how far they are."""
+        """Build the table of progress by arm."""
         made = Table(title=f"{self.study.name}: {len(self.done)}/{len(self.study.jobs)} runs{self._left()}")
         for column in ("recipe", "method", "done", "running", "failed", "success so far"):
             made.add_column(column)
@@ -124,7 +124,7 @@ class Runner:
 
 
 def start(job: Job) -> subprocess.Popen:
-    """Begin a job, or go on with it, in a process with one thread; what it prints goes to a log beside its folder."""
+    """Start or resume a job in a process with one thread. Its output goes to a log next to its folder."""
     arguments = ["train", str(job.recipe), *job.overrides]
     if state(job) == "begun":
         arguments = ["train", "--resume", str(job.path)]
@@ -132,22 +132,22 @@ def start(job: Job) -> subprocess.Popen:
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
         return subprocess.Popen(
-            [sys.executable, "-m", "turnwise.diagnostics.child", str(os.getpid()), *arguments],
+            [sys.executable, "-m", "turnwise.commands.study_child", str(os.getpid()), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
-            start_new_session=True,  # an interrupt at the terminal reaches the study alone, which passes it on
+            start_new_session=True,  # an interrupt reaches only the study, which forwards it
         )
 
 
 def log_of(job: Job) -> Path:
-    """Where what a job prints is kept."""
+    """Return the path of a job's log."""
     return job.path.with_name(job.path.name + ".log")
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -156,13 +156,13 @@ def _success(job: Job) -> float:
 
 
 def _progress(job: Job) -> str:
-    """Its last step, of all."""
+    """Return the job's last step of all steps."""
     try:
         folder, config = RunFolder.open(job.path)
     except RunError:
         return "(warm start)"
     try:
         records = folder.metrics()
-    except RunError:  # said when it ends
+    except RunError:  # reported when it ends
         return "(metrics.jsonl is damaged)"
     return f"{records[-1]['step'] if records else 0}/{config.run.steps}"

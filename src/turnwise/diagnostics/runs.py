@@ -12,42 +12,42 @@ import numpy as np
 
 from turnwise.config import Config
 from turnwise.errors import RunError, did_you_mean
+from turnwise.evaluation.outcomes import Episode, by_episode, read_outcomes
 from turnwise.train.folder import RunFolder
-from turnwise.train.outcomes import Episode, by_episode, read_outcomes
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run folder with its configuration and its records."""
+    """Hold a run folder with its configuration and records."""
 
     folder: RunFolder
     config: Config
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl."""
+        """Records of metrics.jsonl."""
         return self.folder.metrics()
 
     @property
     def label(self) -> str:
-        """Its method, with the options that are not the method's own."""
-        options = self.config.method.model_extra or {}
+        """Method of the run, with options that differ from the defaults."""
+        options = self.config.method.options
         return self.config.label + "".join(f" {name}={value}" for name, value in options.items())
 
     @property
-    def world(self) -> str:
-        """What it was evaluated in; runs are compared within one world."""
+    def environment(self) -> str:
+        """Environment that the run was evaluated in; runs are compared within one environment."""
         environment = self.config.environment
         told = environment.model_dump(mode="json", include={"name", "eval_split", "max_steps", "options"})
         return json.dumps({**told, "temperature": self.config.evaluate.temperature}, sort_keys=True)
 
     @property
     def finished(self) -> bool:
-        """Whether it has been evaluated after its last step."""
+        """Whether the run was evaluated after its last step."""
         return any(record["step"] == self.config.run.steps and "eval/success" in record for record in self.records)
 
     def curve(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Held-out success: `[evaluations]` step, trajectories played for training until then, success."""
+        """Return the learning curve: `[evaluations]` step, training trajectories so far, held-out success."""
         settings = self.config.rollout
         played, curve = 0.0, []
         for record in self.records:
@@ -58,11 +58,11 @@ class Run:
         return steps, rollouts, success
 
     def episodes_path(self, step: int) -> Path:
-        """Where the episodes of the evaluation after a step are kept."""
+        """Return the path of the episodes of the evaluation after a step."""
         return self.folder.evaluations / f"step-{step:06d}.parquet"
 
     def episodes(self, step: int, panel: str | None = None) -> dict[Episode, Mapping[str, Any]]:
-        """Its episodes at a step, by task: of the evaluation during training, or of `turnwise eval --panel`.
+        """Load the episodes at a step, of the evaluation during training or of `turnwise eval --panel`.
 
         Raises:
             RunError: There was no such evaluation.
@@ -71,38 +71,43 @@ class Run:
             return by_episode(read_outcomes(self.episodes_path(step)))
         return by_episode(self._on_panel(panel, step)["episodes"])
 
-    def world_on(self, panel: str, step: int) -> str:
-        """What it was evaluated in on a panel: the tasks that it found, and at which temperature.
+    def environment_on(self, panel: str, step: int) -> str:
+        """Describe the environment of an evaluation on a panel: tasks and temperature.
 
         Raises:
-            RunError: It was not evaluated there, or more than once with other results.
+            RunError: The run was not evaluated on the panel, or more than once with different results.
         """
         record = self._on_panel(panel, step)
         temperature = record["settings"]["temperature"]
         return json.dumps({"panel": panel, "tasks": record["tasks"], "temperature": temperature}, sort_keys=True)
 
     def _on_panel(self, panel: str, step: int) -> dict[str, Any]:
-        """The record of `turnwise eval --panel`."""
+        """Load the record of `turnwise eval --panel`."""
         path = self.folder.evaluations / f"{panel}-step-{step}.json"
         if further := sorted(path.parent.glob(f"{glob.escape(path.stem)}-*.json")):
             raise RunError(
-                f"{path} has another beside it, {further[0].name}: which one is meant? Move the others out of {path.parent}"
+                f"{path} is ambiguous, since {further[0].name} exists too; move all but one out of {path.parent}"
             )
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
             _ = record["episodes"], record["tasks"], record["settings"]["temperature"]
             return record
         except (OSError, json.JSONDecodeError, KeyError, TypeError):
-            raise RunError(f"{self.folder.path} has no readable {path.name}; make it with `turnwise eval {self.folder.path} --panel "
-                           f"{panel} --step {step}`") from None  # fmt: skip
+            raise RunError(
+                f"{self.folder.path} has no readable {path.name}; make it with `turnwise eval {self.folder.path} "
+                "--panel "
+                f"{panel} --step {step}`"
+            ) from None
 
     def success(self, step: int) -> float:
-        """Held-out success at a step, for runs that kept no episodes."""
+        """Return held-out success at a step, for runs without recorded episodes."""
         found = [
             record["eval/success"] for record in self.records if record["step"] == step and "eval/success" in record
         ]
         if not found:
-            raise RunError(f"{self.folder.path} was not evaluated at step {step}; it was at {self._evaluated()}")
+            raise RunError(
+                f"{self.folder.path} was not evaluated at step {step}; choose one of the steps {self._evaluated()}"
+            )
         return found[-1]
 
     def _evaluated(self) -> str:
@@ -110,10 +115,10 @@ class Run:
 
 
 def find_runs(paths: Iterable[Path]) -> list[Run]:
-    """The runs in these folders, each a run or a folder of runs, in order.
+    """Find the runs in folders, each a run or a folder of runs, in order.
 
     Raises:
-        RunError: A path holds none, or a run comes twice.
+        RunError: A path holds no run, or a run is given twice.
     """
     found: list[Run] = []
     for path in paths:
@@ -130,17 +135,17 @@ def find_runs(paths: Iterable[Path]) -> list[Run]:
 
 
 def outcomes(run: Run, step: int, panel: str | None) -> dict[Episode, Mapping[str, Any]]:
-    """Episodes of a run, or one that stands for all of them, where only their mean was kept."""
+    """Load the episodes of a run, or one pseudo-episode with their mean if only this was recorded."""
     if panel is None and not run.episodes_path(step).exists():
         return {("", 0, 0): {"success": run.success(step), "task_type": None}}
     return run.episodes(step, panel)
 
 
 def last_step(run: Run, step: int | None) -> int:
-    """The step to look at: the given one, or the run's last."""
+    """Return the given step, or the run's last."""
     return run.config.run.steps if step is None else step
 
 
 def split_finished(runs: Sequence[Run]) -> tuple[list[Run], list[Run]]:
-    """Those that are finished, and those that are not."""
+    """Split runs into finished and unfinished ones."""
     return [run for run in runs if run.finished], [run for run in runs if not run.finished]

@@ -1,4 +1,4 @@
-"""Comparisons for people: Markdown and figures."""
+"""Write comparisons as Markdown and figures."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,21 +13,25 @@ from turnwise.diagnostics.runs import Run
 from turnwise.diagnostics.statistics import Interval, contrast, holm
 from turnwise.diagnostics.study import Study, finished, results, slug
 from turnwise.errors import RunError
+from turnwise.files import write_text
 from turnwise.tables import as_markdown
-from turnwise.train.folder import write_text
 
 COLORS = ("#1f4e79", "#b3541e")
 PALE = "#9bb8d3"
 EVERY_COLOR = ("#1f4e79", "#b3541e", "#3b7d4f", "#7a4f9a", "#8a6d1d", "#2a8a8a", "#a23b5a", "#555555", "#6f8f2f")
 HOLM = (
-    'Each interval has its own 5 %. "p, Holm" counts all of these comparisons: "shown" is what is below 0.05 there, "by itself" what only its own '
+    'Each interval has its own 5 %. "p, Holm" counts all of these comparisons: "shown" is what is below 0.05 there, '
+    '"by itself" what only its own '
     "interval shows."
 )
-ARMS = "Held-out success of each arm, before and after: means over its finished runs, 95 % over runs, and after by task type."
+ARMS = (
+    "Held-out success of each arm, before and after: means over its finished runs, 95 % over runs, and after by task "
+    "type."
+)
 
 
 def page(comparison: Comparison) -> str:
-    """The comparison of two sides as Markdown."""
+    """Format the comparison of two sides as Markdown."""
     a, b = comparison.names
     return (
         "\n\n".join(
@@ -38,7 +42,7 @@ def page(comparison: Comparison) -> str:
 
 
 def table(comparisons: Sequence[Comparison]) -> str:
-    """A line a comparison; if there are several, with p-values that count them all."""
+    """Tabulate comparisons, with Holm-corrected p-values if there are several."""
     several = ("p, Holm",) * (len(comparisons) > 1)
     lines: list[Sequence[str]] = [
         ("A", "B", "unit", "runs", "success of A", "of B", "A - B", "P(A beats B)", "", *several)
@@ -46,13 +50,24 @@ def table(comparisons: Sequence[Comparison]) -> str:
     for c, p, stands in zip(comparisons, *_among_all(comparisons), strict=True):
         size = str(c.runs[0]) if c.runs[0] == c.runs[1] else f"{c.runs[0]}, {c.runs[1]}"
         shown = "shown" if stands else "by itself" if c.difference.shown else "not shown"
-        lines.append((*c.names, c.unit, size, f"{c.success[0]:.3f}", f"{c.success[1]:.3f}", c.difference.text(sign=True),
-                      c.wins.text(2), shown, *([_p_text(p)] * len(several))))  # fmt: skip
+        lines.append(
+            (
+                *c.names,
+                c.unit,
+                size,
+                f"{c.success[0]:.3f}",
+                f"{c.success[1]:.3f}",
+                c.difference.text(sign=True),
+                c.wins.text(2),
+                shown,
+                *([_p_text(p)] * len(several)),
+            )
+        )
     return as_markdown(lines)
 
 
 def _among_all(comparisons: Sequence[Comparison]) -> tuple[list[float], list[bool]]:
-    """Of each its p-value, and whether it is shown, when all count; one alone has its interval."""
+    """Return each comparison's Holm-corrected p-value, and whether it is significant; one alone keeps its interval."""
     p_values = holm([c.difference.p for c in comparisons])
     alone = len(comparisons) == 1
     return p_values, [c.difference.shown and (alone or p < 0.05) for c, p in zip(comparisons, p_values, strict=True)]
@@ -70,11 +85,20 @@ def _details(c: Comparison) -> list[str]:
         e = c.efficiency
         sizes = [f"{count} of {total}" for count, total in zip(e.reached, c.runs, strict=True)]
         head = ("", c.names[0], c.names[1], "A - B")
-        parts.append(as_markdown([
-            head,
-            (f"runs that reach success {e.level:.3f}", *sizes, ""),
-            (f"trajectories until then, at most {e.budget:,.0f}", f"{e.rollouts[0]:,.0f}", f"{e.rollouts[1]:,.0f}", e.difference.text(0, sign=True)),
-        ]))  # fmt: skip
+        parts.append(
+            as_markdown(
+                [
+                    head,
+                    (f"runs that reach success {e.level:.3f}", *sizes, ""),
+                    (
+                        f"trajectories until then, at most {e.budget:,.0f}",
+                        f"{e.rollouts[0]:,.0f}",
+                        f"{e.rollouts[1]:,.0f}",
+                        e.difference.text(0, sign=True),
+                    ),
+                ]
+            )
+        )
     if c.by_type:
         body = [(name, f"{a:.3f}", f"{b:.3f}", f"{a - b:+.3f}", str(n)) for name, (a, b, n) in c.by_type.items()]
         parts.append(as_markdown([("task type", *c.names, "A - B", "episodes of both"), *body]))
@@ -85,20 +109,25 @@ def _details(c: Comparison) -> list[str]:
 
 
 def _how(c: Comparison) -> str:
-    """How the numbers were made."""
+    """Describe how the numbers were computed."""
     lines = [
-        "Success is the mean over held-out episodes of a run's last evaluation, or of the step asked for; of a pair, over the episodes that both played to an end.",
-        f"Intervals are 95 %, over {c.unit.split(',')[0]}; each end is the outer of a stratified bootstrap's (corrected for few runs) and Student's. "
+        "Success is the mean over held-out episodes of a run's last evaluation, or of the step asked for; of a pair, "
+        "over the episodes that both played to an end.",
+        f"Intervals are 95 %, over {c.unit.split(',')[0]}; each end is the outer of a stratified bootstrap's "
+        "(corrected for few runs) and Student's. "
         "With several comparisons on one page each has its own 5 %.",
-        "More seeds needed: n = ((1.960 + 0.842) s / d)^2 + 1.92, with d the difference seen and s the standard deviation of the paired "
-        "differences (unpaired: sqrt(var A + var B)), for a power of 0.8; d is itself uncertain, so this is an order of magnitude.",
-        "Trajectories to a level: linear between evaluations; a run that never gets there counts with the whole budget.",
-    ]  # fmt: skip
+        "More seeds needed: n = ((1.960 + 0.842) s / d)^2 + 1.92, with d the difference seen and s the standard "
+        "deviation of the paired "
+        "differences (unpaired: sqrt(var A + var B)), for a power of 0.8; d is itself uncertain, so this is an order "
+        "of magnitude.",
+        "Trajectories to a level: linear between evaluations; a run that never gets there counts with the whole "
+        "budget.",
+    ]
     return "\n".join(["## How", "", *(f"* {line}" for line in lines)])
 
 
 def figure(comparison: Comparison) -> Figure:
-    """Learning curves of both sides, and the differences of the pairs with their mean."""
+    """Plot learning curves of both sides, and the differences of the pairs with their mean."""
     made = Figure(figsize=(10, 3.6), layout="constrained")
     left, right = made.subplots(1, 2, width_ratios=[3, 2])
     for side, name, color in zip(comparison.sides, comparison.names, COLORS, strict=True):
@@ -116,12 +145,12 @@ def figure(comparison: Comparison) -> Figure:
 
 
 def color_of(number: int) -> str:
-    """Colour of an arm, by its number among all."""
+    """Return the colour of an arm by its number."""
     return EVERY_COLOR[number % len(EVERY_COLOR)]
 
 
 def curves(arms: Mapping[Path, Mapping[str, Sequence[Run]]]) -> Figure:
-    """Learning curves of all arms, a panel a recipe."""
+    """Plot learning curves of all arms, one panel per recipe."""
     made = Figure(figsize=(6 * len(arms), 3.6), layout="constrained")
     for axes, (recipe, mine) in zip(made.subplots(1, len(arms), squeeze=False)[0], arms.items(), strict=True):
         for number, (name, runs) in enumerate(mine.items()):
@@ -132,15 +161,19 @@ def curves(arms: Mapping[Path, Mapping[str, Sequence[Run]]]) -> Figure:
 
 
 def forest(comparisons: Sequence[Comparison], stand: Sequence[bool]) -> Figure:
-    """A line a comparison: the difference with its interval; in colour what stands when all count, pale what only its own interval shows."""
+    """Plot the difference and interval of each comparison, in colour if significant after Holm correction."""
     made = Figure(figsize=(8, 1.2 + 0.45 * len(comparisons)), layout="constrained")
     axes = made.subplots()
     axes.axvline(0.0, color="#999999", linewidth=1)
     for place, (c, stands) in enumerate(reversed(list(zip(comparisons, stand, strict=True)))):
         _interval(axes, c.difference, place, PALE if c.difference.shown and not stands else None)
     names = [f"{c.names[0]} - {c.names[1]} ({min(c.runs)})" for c in reversed(comparisons)]
-    axes.set(xlabel="difference in held-out success, 95 %", yticks=range(len(comparisons)), yticklabels=names,
-             ylim=(-0.6, len(comparisons) - 0.4))  # fmt: skip
+    axes.set(
+        xlabel="difference in held-out success, 95 %",
+        yticks=range(len(comparisons)),
+        yticklabels=names,
+        ylim=(-0.6, len(comparisons) - 0.4),
+    )
     return made
 
 
@@ -152,7 +185,7 @@ def _interval(axes, d: Interval, place: float, color: str | None = None) -> None
 
 
 def band(axes, runs: Sequence[Run], label: str, color: str) -> None:
-    """Mean success over runs by trajectories played, with a 95 % band where there are several."""
+    """Plot mean success over runs by trajectories played, with a 95 % band for several runs."""
     curves = [run.curve() for run in runs]
     common = sorted(set.intersection(*(set(curve[0].tolist()) for curve in curves)))
     at = [[int(np.flatnonzero(curve[0] == step)[-1]) for step in common] for curve in curves]
@@ -163,7 +196,7 @@ def band(axes, runs: Sequence[Run], label: str, color: str) -> None:
 
 
 def shade(axes, x: np.ndarray, values: np.ndarray, color: str) -> None:
-    """95 % band of the mean over runs, `values` `[runs, points]`."""
+    """Draw the 95 % band of the mean over runs; `values` is `[runs, points]`."""
     if len(values) > 1:
         ends = [contrast([column], [1.0], draws=1000) for column in values.T]
         known = [math.isfinite(end.high - end.low) for end in ends]
@@ -173,7 +206,7 @@ def shade(axes, x: np.ndarray, values: np.ndarray, color: str) -> None:
 
 
 def write(folder: Path, stem: str, text: str, made: Figure) -> Path:
-    """Write STEM.md and STEM.png, each in one move; returns the Markdown file.
+    """Write STEM.md and STEM.png atomically and return the Markdown file.
 
     Raises:
         RunError: The folder cannot be written.
@@ -191,7 +224,7 @@ def write(folder: Path, stem: str, text: str, made: Figure) -> Path:
 
 
 def _among_verdict(c: Comparison, p: float, stands: bool) -> str:
-    """The verdict of one among several."""
+    """Format the verdict of one of several comparisons."""
     said = f"* {c.names[0]} against {c.names[1]}: {c.verdict}"
     if c.difference.shown and not stands:
         said += f" Not when all comparisons count: p {_p_text(p)} by Holm."
@@ -199,9 +232,9 @@ def _among_verdict(c: Comparison, p: float, stands: bool) -> str:
 
 
 def write_study(study: Study) -> tuple[Path, str] | None:
-    """Write a study's page and figure, and a page for each of its comparisons; returns the page's file and text.
+    """Write a study's page and figure, and a page per comparison; return the page's file and text.
 
-    None if no run is finished; without comparisons, the page has a line an arm.
+    Returns None if no run is finished. Without comparisons, the page has one line per arm.
     """
     arms = finished(study)
     if not arms:

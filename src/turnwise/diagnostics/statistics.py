@@ -1,6 +1,6 @@
-"""Intervals for differences between arms of a few runs each.
+"""Compute intervals for differences between arms of a few runs each.
 
-The unit is the run (a training seed): episodes of one run share its luck, so that they are never counted as if they were independent.
+The unit is the run (a training seed). Episodes of one run are not independent, so they never count as such.
 """
 
 import bisect
@@ -18,13 +18,13 @@ DRAWS = 10_000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Interval:
-    """An estimate and its 95 % interval; infinite ends where the data say nothing about the spread.
+    """Hold an estimate and its 95 % interval, with infinite ends if the spread is unknown.
 
     Attributes:
         value: The estimate.
         low: Lower end.
         high: Upper end.
-        p: Of Student's two-sided test that the truth is zero; not a number where none was made.
+        p: p-value of Student's two-sided test against zero; nan without a test.
     """
 
     value: float
@@ -34,17 +34,17 @@ class Interval:
 
     @property
     def shown(self) -> bool:
-        """Whether it leaves out zero."""
+        """Whether the interval excludes zero."""
         return self.low > 0.0 or self.high < 0.0
 
     def within(self, lowest: float, highest: float) -> "Interval":
-        """Cut to what the quantity can be, which loses nothing; one without ends keeps none."""
+        """Clip the interval to the possible range; infinite ends stay infinite."""
         if not math.isfinite(self.high - self.low):
             return self
         return dataclasses.replace(self, low=max(self.low, lowest), high=min(self.high, highest))
 
     def text(self, digits: int = 3, *, sign: bool = False) -> str:
-        """The estimate with its interval in brackets."""
+        """Format the estimate with its interval in brackets."""
         spec = f"{'+' * sign},.{digits}f"
         if not math.isfinite(self.high - self.low):
             return f"{self.value:{spec}} [no interval]"
@@ -52,27 +52,26 @@ class Interval:
 
 
 def contrast(samples: Sequence[np.ndarray], weights: Sequence[float], *, draws: int = DRAWS, seed: int = 0) -> Interval:
-    """`sum_j weights[j] * mean(samples[j])` with an interval: the outer of a bootstrap's and Student's at each end.
+    """Estimate `sum_j weights[j] * mean(samples[j])` with the wider of bootstrap and Student's interval at each end.
 
-    Each sample is resampled by itself (the stratified bootstrap). Two corrections for few runs (Hesterberg, What Teachers Should Know about
-    the Bootstrap, 2015): deviations of a sample of n count `sqrt(n / (n - 1))`-fold, and the percentiles are those of Student's t instead of
-    the normal. A bootstrap of five runs still knows no more than five values, hence Student's interval beside it (Welch's degrees of
-    freedom); the bootstrap is wider where the data are skewed.
+    The bootstrap is stratified: each sample is resampled separately. Two corrections for few runs follow Hesterberg,
+    What Teachers Should Know about the Bootstrap, 2015: deviations of a sample of n are scaled by `sqrt(n / (n - 1))`,
+    and percentiles come from Student's t instead of the normal. Student's interval has Welch's degrees of freedom.
 
     Args:
-        samples: Of independent runs, or of differences of paired runs.
-        weights: One a sample: (1,) for a mean, (1, -1) for a difference of means.
-        draws: Bootstrap resamples.
-        seed: Of the resampling.
+        samples: Values of independent runs, or differences of paired runs.
+        weights: One weight per sample: (1,) for a mean, (1, -1) for a difference of means.
+        draws: Number of bootstrap resamples.
+        seed: Seed of the resampling.
     """
     means = [float(np.mean(sample)) for sample in samples]
     value = float(np.dot(weights, means))
-    parts = [weight**2 * sample.var(ddof=1) / len(sample) if len(sample) > 1 else math.nan
-             for sample, weight in zip(samples, weights, strict=True)]  # fmt: skip
+    parts = [
+        weight**2 * sample.var(ddof=1) / len(sample) if len(sample) > 1 else math.nan
+        for sample, weight in zip(samples, weights, strict=True)
+    ]
     variance = sum(parts)
-    if (
-        not variance > (1e-9 * max(1.0, abs(value))) ** 2
-    ):  # a single run, or runs that agree to the last episode: no spread to go by
+    if not variance > (1e-9 * max(1.0, abs(value))) ** 2:  # one run, or identical runs: the spread is unknown
         return Interval(value, -math.inf, math.inf)
     freedom = variance**2 / sum(part**2 / (len(sample) - 1) for part, sample in zip(parts, samples, strict=True))
     quantile = float(stats.t.ppf(0.5 + LEVEL / 2, freedom))
@@ -90,11 +89,11 @@ def contrast(samples: Sequence[np.ndarray], weights: Sequence[float], *, draws: 
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjust the p-values of several comparisons so that 0.05 is the chance of one false alarm or more among all (Holm, 1979).
+    """Adjust p-values of several comparisons by Holm's method (1979), which controls the family-wise error rate.
 
         adjusted p of the k-th smallest of m = max over j <= k of min(1, (m - j + 1) p_j)
 
-    Where there is no p-value, none is returned, and it counts as one of the m.
+    A missing p-value stays missing, and counts as one of the m.
     """
     order = sorted(range(len(p_values)), key=lambda place: (math.isnan(p_values[place]), p_values[place]))
     adjusted, largest = [math.nan] * len(p_values), 0.0
@@ -105,15 +104,19 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def win_probability(differences: np.ndarray) -> Interval:
-    """Probability that a run of A beats the run of B of the same seed, ties half, with Wilson's interval."""
-    from turnwise.train.evaluate import wilson_interval  # with torch, which nothing else here needs
+    """Estimate the probability that A beats B of the same seed, ties half, with Wilson's interval."""
+    from turnwise.evaluation.play import wilson_interval  # imports torch, which nothing else here needs
 
     wins = float(np.sum(differences > 0) + 0.5 * np.sum(differences == 0))
-    return Interval(wins / len(differences), *wilson_interval(wins, len(differences)))  # pyright: ignore[reportArgumentType]
+    low, high = wilson_interval(wins, len(differences))  # pyright: ignore[reportArgumentType]
+    return Interval(wins / len(differences), low, high)
 
 
 def win_probability_unpaired(a: np.ndarray, b: np.ndarray, *, draws: int = DRAWS, seed: int = 0) -> Interval:
-    """Probability that a run of A beats any run of B, ties half (Mann and Whitney's U / nm), percentile bootstrap over the runs of each."""
+    """Estimate the probability that a run of A beats one of B, ties half (Mann and Whitney's U / nm).
+
+    The interval is a percentile bootstrap over the runs of each side.
+    """
     better = (a[:, None] > b[None, :]) + 0.5 * (a[:, None] == b[None, :])
     generator = np.random.default_rng(seed)
     rows, columns = generator.integers(len(a), size=(draws, len(a))), generator.integers(len(b), size=(draws, len(b)))
@@ -123,9 +126,9 @@ def win_probability_unpaired(a: np.ndarray, b: np.ndarray, *, draws: int = DRAWS
 
 
 def pairs_needed(difference: float, spread: float, *, arms: int = 1) -> float:
-    """Pairs, or runs of each of two arms, with which Student's test shows a true difference in four of five studies; see `power`.
+    """Compute the pairs, or runs per arm, for 80 % power of Student's test; see `power`.
 
-    An observed difference is itself uncertain, so this is an order of magnitude; infinite for a difference of zero.
+    The observed difference is uncertain, so the result is an order of magnitude. It is infinite for a difference of 0.
     """
     if not abs(difference) > 1e-9 * spread:
         return math.inf
@@ -137,29 +140,31 @@ def pairs_needed(difference: float, spread: float, *, arms: int = 1) -> float:
 
 
 def detectable(spread: float, runs: int, *, arms: int = 1) -> float:
-    """The true difference that so many pairs, or runs of each of two arms, show in four of five studies; infinite for one."""
+    """Compute the difference that this many pairs, or runs per arm, detect with 80 % power; infinite for one."""
     if runs < 2:
         return math.inf
-    # in units of the spread: 12 for two pairs, less for more
+    # bounds in units of the spread: 12 for two pairs, less for more
     found = optimize.root_scalar(lambda reach: power(reach, 1.0, runs, arms=arms) - POWER, bracket=(0.0, 20.0))
     return spread * found.root
 
 
 def power(difference: float, spread: float, runs: int, *, arms: int = 1) -> float:
-    """How often Student's two-sided test at 0.05 shows a true difference, with its sign: by the noncentral t distribution, exact for normal data.
+    """Compute the power of Student's two-sided test at 0.05 for a true difference, with the right sign.
+
+    The noncentral t distribution gives it, exactly for normal data:
 
         P(T > t_0.975),  T of `arms * (runs - 1)` degrees of freedom, noncentral by difference / spread * sqrt(runs)
 
     Args:
-        difference: The truth.
-        spread: Standard deviation of the paired differences, or of two arms `sqrt(var_A + var_B)`.
-        runs: Pairs, or runs of each arm.
-        arms: 1 for pairs, 2 for arms that are not paired.
+        difference: True difference.
+        spread: Standard deviation of the paired differences, or `sqrt(var_A + var_B)` for two arms.
+        runs: Number of pairs, or of runs per arm.
+        arms: 1 for pairs, 2 for unpaired arms.
     """
     if runs < 2:
         return 0.0
     freedom, away = arms * (runs - 1), abs(difference) / spread * math.sqrt(runs)
     bound = float(stats.t.ppf(0.5 + LEVEL / 2, freedom))
-    if away > 35.0 + bound:  # where the distribution function is no longer computed, and nothing is left to doubt
+    if away > 35.0 + bound:  # the power is 1 here, and scipy's distribution function fails
         return 1.0
     return float(stats.nct.sf(bound, freedom, away))

@@ -1,4 +1,4 @@
-"""A study: a grid of methods, seeds and recipes, described in TOML.
+"""Define a study: a grid of methods, seeds and recipes in a TOML file.
 
     recipes = ["../recipes/household-tiny-aem.toml"]      # relative to the study's file
     seeds = 30
@@ -9,8 +9,8 @@
     "grpo" = ["method=grpo", "aem=false"]
     "grpo + aem" = ["method=grpo", "aem=true"]
 
-Its runs are runs/STUDY/RECIPE/METHOD/seed-NN, ordinary run folders. Seeds are the outer loop, so that a study that is stopped early has pairs to
-compare.
+Its runs are ordinary run folders, runs/STUDY/RECIPE/METHOD/seed-NN. Seeds are the outer loop, so that a study that is
+stopped early has pairs to compare.
 """
 
 import dataclasses
@@ -27,46 +27,47 @@ import pydantic
 
 from turnwise.config import Config, load_config
 from turnwise.diagnostics.compare import Comparison, compare
+from turnwise.diagnostics.differences import settings_of
 from turnwise.diagnostics.runs import Run
 from turnwise.errors import ConfigError, RunError, did_you_mean
-from turnwise.settings import Section
+from turnwise.section import Section
 from turnwise.train.folder import RunFolder
 
 
 class StudyConfig(Section):
-    """What a study's file may say."""
+    """Define the keys of a study's file."""
 
     recipes: list[Path] = pydantic.Field(min_length=1)
     """Recipes, relative to the file."""
     methods: dict[str, list[str]] = pydantic.Field(min_length=1)
-    """Name of an arm to its overrides."""
+    """Overrides of each arm by name."""
     like: Path | None = None
-    """Another study, relative to the file, whose `methods` and `compare` are taken where this one has none."""
+    """Another study, relative to the file, that provides `methods` and `compare` if this one has none."""
     seeds: int = pydantic.Field(ge=1)
-    """Runs of each arm on each recipe."""
+    """Number of runs per arm and recipe."""
     first_seed: int = pydantic.Field(default=0, ge=0)
-    """Seeds count up from here."""
+    """First seed; seeds count up from it."""
     settings: tuple[str, ...] = ()
     """Overrides for all runs."""
     compare: tuple[tuple[str, str], ...] = ()
     """Pairs of arms: A against B."""
     notes: str = ""
-    """Markdown for the end of its page, such as what others have reported."""
+    """Markdown for the end of the page, such as results reported by others."""
     folder: Path = Path("runs")
-    """Parent of the study's folder."""
+    """Folder that holds the study's folder."""
     keep: Literal["everything", "policies", "results"] = "everything"
-    """Of finished runs. "policies": no rollouts, a tenth of the disk, and `recredit` has nothing to read; "results": no checkpoints either, so that
-    what is left (configuration, metrics, episodes of evaluations) is small enough to be kept for good, and to be taken to another machine."""
+    """Files to keep of finished runs. "policies" drops rollouts, which saves nine tenths of the disk space but leaves
+    nothing for `recredit`. "results" also drops checkpoints; configuration, metrics and evaluation episodes remain."""
 
 
 OWN = ("run.seed=", "run.folder=", "run.name=", "run.threads=")
-"""What a study says of each run."""
+"""Settings that the study controls in each run."""
 _NOT_KEPT = {"everything": (), "policies": ("rollouts",), "results": ("rollouts", "checkpoints")}
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One run of the grid."""
+    """Define one run of the grid."""
 
     recipe: Path
     arm: str
@@ -75,18 +76,18 @@ class Job:
 
     @cached_property
     def config(self) -> Config:
-        """What it is trained with."""
+        """Configuration of the run."""
         return load_config(self.recipe, self.overrides)
 
     @property
     def path(self) -> Path:
-        """Its run folder."""
+        """Folder of the run."""
         return self.config.run_folder
 
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """A study and its jobs, in the order in which they are run."""
+    """Hold a study and its jobs, in running order."""
 
     name: str
     config: StudyConfig
@@ -94,23 +95,23 @@ class Study:
 
     @property
     def folder(self) -> Path:
-        """Where its runs and its results are."""
+        """Folder of the study's runs and results."""
         return self.config.folder / self.name
 
     def of_arm(self, recipe: Path, arm: str) -> list[Job]:
-        """The jobs of an arm on a recipe."""
+        """Return the jobs of an arm on a recipe."""
         return [job for job in self.jobs if (job.recipe, job.arm) == (recipe, arm)]
 
 
 def load_study(path: Path, overrides: tuple[str, ...] = ()) -> Study:
-    """Read a study and check every arm's configuration, before anything is run.
+    """Load a study and check every arm's configuration.
 
     Args:
-        path: The TOML file.
-        overrides: Further ones for all runs.
+        path: TOML file of the study.
+        overrides: Extra overrides for all runs.
 
     Raises:
-        ConfigError: The file is missing or wrong, or an arm's configuration is.
+        ConfigError: The file is missing or invalid, or an arm's configuration is invalid.
     """
     told = _read(path)
     if isinstance(like := told.get("like"), str):
@@ -121,11 +122,12 @@ def load_study(path: Path, overrides: tuple[str, ...] = ()) -> Study:
         raise ConfigError(f"{path}: {_explain(error)}") from None
     for pair in config.compare:
         if pair[0] == pair[1]:
-            raise ConfigError(f"{path}: compare names {pair[0]!r} against itself")
+            raise ConfigError(f"{path}: compare lists {pair[0]!r} against itself; name two different arms")
         for arm in pair:
             if arm not in config.methods:
                 raise ConfigError(
-                    f"{path}: compare names {arm!r}, which is no method of this study.{did_you_mean(arm, config.methods)}"
+                    f"{path}: compare lists {arm!r}, which is not a method of this "
+                    f"study.{did_you_mean(arm, config.methods)}"
                 )
     for what, names in (
         ("methods", map(slug, config.methods)),
@@ -139,7 +141,7 @@ def load_study(path: Path, overrides: tuple[str, ...] = ()) -> Study:
     told = (*config.settings, *overrides, *(override for arm in config.methods.values() for override in arm))
     if own := next((override for override in told if override.startswith(OWN)), None):
         raise ConfigError(
-            f"{path}: {own!r} is the study's own to say: seeds, first_seed and folder are keys of its file, and a run has one thread"
+            f"{path}: {own!r} is set by the study; use the keys seeds, first_seed and folder (each run has one thread)"
         )
     jobs = list(_jobs(path, config, overrides))
     for job in jobs[: len(config.recipes) * len(config.methods)]:
@@ -157,15 +159,17 @@ def _read(path: Path) -> dict[str, Any]:
         near = did_you_mean(path.name, [found.name for found in path.parent.glob("*.toml")])
         raise ConfigError(f"cannot read the study {path}: {error.strerror}.{near}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is no valid TOML: {error}") from None
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
 
 def _explain(error: pydantic.ValidationError) -> str:
-    first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")  # a misspelt key is missing too
+    first = min(
+        error.errors(), key=lambda found: found["type"] != "extra_forbidden"
+    )  # a misspelt key is also reported as missing
     where = ".".join(map(str, first["loc"]))
     if first["type"] == "extra_forbidden":
         if where in Config.model_fields:
-            return f"{where!r} is a key of a recipe, and this is read as a study: `turnwise train` takes recipes"
+            return f"{where!r} is a key of a recipe, not of a study; run the file with `turnwise train`"
         return f"unknown key {where!r}.{did_you_mean(where, StudyConfig.model_fields)}"
     return f"{where}: {first['msg']}"
 
@@ -180,34 +184,40 @@ def _jobs(path: Path, config: StudyConfig, overrides: tuple[str, ...]) -> Iterat
 
 
 def slug(arm: str) -> str:
-    """A folder name for an arm."""
+    """Return a folder name for an arm."""
     return re.sub(r"[^A-Za-z0-9_.+-]+", "-", re.sub(r"\s*\+\s*", "+", arm)).strip("-.") or "arm"
 
 
+FREE = ("run.threads", "run.folder", "run.name", "log.")
+"""Settings that may differ between a job and the folder that it goes on with."""
+
+
 def state(job: Job) -> str:
-    """How far a job is: "new", "begun", or "done".
+    """Return the state of a job: "new", "begun", or "done".
 
     Raises:
-        RunError: Its folder holds a run with other settings.
+        RunError: The job's folder holds a run with other settings.
     """
     if not (job.path / "config.json").exists():
         return "new"
     folder, config = RunFolder.open(job.path)
-    there, asked = _plain(config), _plain(job.config)
+    there, asked = (settings_of(given, irrelevant=FREE) for given in (config, job.config))
     changed = [name for name in sorted(there | asked) if there.get(name) != asked.get(name)]
     if changed:
         told = ", ".join(f"{name} is {there.get(name)!r} there and {asked.get(name)!r} here" for name in changed[:3])
         further = f", and {len(changed) - 3} more differ" if len(changed) > 3 else ""
-        raise RunError(f"{job.path} was made with other settings than the study's: {told}{further}. Give the overrides that it was made with, "
-                       "or move it away, or give the study another name")  # fmt: skip
+        raise RunError(
+            f"{job.path} was made with other settings than the study's: {told}{further}. Use the overrides that it was "
+            "made with, move the folder away, or rename the study"
+        )
     trimmed, last = not folder.checkpoints.exists(), folder.checkpoints / f"step-{config.run.steps:06d}"
     return "done" if Run(folder, config).finished and (trimmed or last.exists()) else "begun"
 
 
 def tidy(study: Study, job: Job) -> None:
-    """Remove what the study does not keep of a finished run, and draw the figure of one that was killed before it did.
+    """Remove files of a finished run that the study does not keep, and draw its figure if missing.
 
-    Killed in the middle of this, it is still a finished one.
+    A run whose cleanup was killed still counts as finished.
     """
     for name in _NOT_KEPT[study.config.keep]:
         whole, going = job.path / name, job.path / f".{name}"
@@ -218,26 +228,11 @@ def tidy(study: Study, job: Job) -> None:
     if not folder.figure.exists():
         from turnwise.train.display import plot_run
 
-        plot_run(folder, config)
-
-
-def _plain(config: Config) -> dict[str, Any]:
-    """Settings that the numbers depend on, by their dotted names."""
-    return dict(
-        _leaves("", config.model_dump(mode="json", exclude={"run": {"threads", "folder", "name"}, "log": True}))
-    )
-
-
-def _leaves(name: str, settings: Any) -> Iterator[tuple[str, Any]]:
-    if not isinstance(settings, dict):
-        yield name, settings
-        return
-    for key, value in settings.items():
-        yield from _leaves(f"{name}.{key}".lstrip("."), value)
+        plot_run(folder, config.label)
 
 
 def finished(study: Study) -> dict[Path, dict[str, list[Run]]]:
-    """The study's finished runs by recipe and arm; arms without one are left out."""
+    """Find the study's finished runs by recipe and arm, without empty arms."""
     found: dict[Path, dict[str, list[Run]]] = {}
     for job in study.jobs:
         if state(job) == "done":
@@ -246,9 +241,9 @@ def finished(study: Study) -> dict[Path, dict[str, list[Run]]]:
 
 
 def results(study: Study, arms: dict[Path, dict[str, list[Run]]] | None = None) -> list[tuple[Path, Comparison]]:
-    """The study's comparisons by recipe, of the pairs that are finished; `arms` are those of `finished`, where they are at hand."""
+    """Compare the finished arms of a study, by recipe. `arms` is the result of `finished`, if already known."""
     return [
-        (recipe, compare(arms[a], arms[b], names=(a, b)))
+        (recipe, compare(arms[a], arms[b], names=(a, b), name_settings=False))
         for recipe, arms in (finished(study) if arms is None else arms).items()
         for a, b in study.config.compare
         if a in arms and b in arms

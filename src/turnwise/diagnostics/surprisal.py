@@ -1,7 +1,7 @@
-"""Analysis A of AEM's paper: does the coefficient alpha tell how surprising a response was?
+"""Run analysis A of AEM's paper: how well the coefficient alpha predicts the surprisal of a response.
 
-The paper reports r = 0.63 between alpha - 1 and the relative surprisal, and the same sign in 55 of 64 states, with 64 responses a state. Its sign
-needs care: alpha falls with surprisal, so the quantity that agrees with alpha - 1 is H - S, the opposite of the S - H of the theorem.
+The paper reports r = 0.63 between alpha - 1 and the relative surprisal, and the same sign in 55 of 64 states, with 64
+responses per state. Alpha falls with surprisal, so alpha - 1 agrees with H - S, the opposite of the theorem's S - H.
 """
 
 import asyncio
@@ -14,36 +14,37 @@ from matplotlib.figure import Figure
 
 from turnwise.batch import Batch
 from turnwise.config import Config
-from turnwise.diagnostics.recredit import Recorded, read_step, recorded_steps, same_sign
+from turnwise.diagnostics.recredit import Recorded, read_recorded, recorded_steps, same_sign
 from turnwise.errors import RunError
 from turnwise.rollout.collect import blocking
+from turnwise.rollout.collectors import make_sampling
 from turnwise.rollout.engine import Engine, Generation, Sampling
 from turnwise.rollout.engines import make_engine
-from turnwise.rollout.record import Trajectory, read_rollouts
+from turnwise.rollout.record import read_rollouts
+from turnwise.rollout.trajectory import Trajectory
 from turnwise.segments import Segments
 from turnwise.train.checkpoint import checkpoint_at, checkpoints, load_checkpoint
-from turnwise.train.experience import sampling
 from turnwise.train.folder import RunFolder
 from turnwise.transforms import entropy_coefficient
 
 PAPER = {"correlation": "0.63", "same sign": "55 of 64"}
 AT_ONCE = 1024
-"""Conversations in the engine at one time."""
+"""Largest number of parallel conversations in the engine."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Fidelity:
-    """One recorded response a state, and what fresh responses in the same state say about it.
+    """Hold one recorded response per state, with statistics of fresh responses in the same state.
 
     Attributes:
-        alpha_R: AEM's coefficient of the recorded response, at temperature 1 in its prompt's group.
-        surprisal_R: Its surprisal S = -log pi(response) (nats).
+        alpha_R: AEM's coefficient of the recorded response, at temperature 1 in its group.
+        surprisal_R: Surprisal S = -log pi(response) of the recorded response (nats).
         entropy_R: Mean surprisal of the fresh responses, the Monte-Carlo estimate of the response entropy H (nats).
-        length_R: Its tokens.
-        rate_R: Its surprisal per token (nats).
+        length_R: Number of tokens of the recorded response.
+        rate_R: Surprisal per token of the recorded response (nats).
         rate_entropy_R: Mean surprisal per token of the fresh responses (nats).
-        step: Whose rollouts.
-        responses: Fresh responses a state.
+        step: Step of the rollouts.
+        responses: Number of fresh responses per state.
     """
 
     alpha_R: np.ndarray
@@ -57,16 +58,16 @@ class Fidelity:
 
     @property
     def relative_R(self) -> np.ndarray:
-        """`H - S`: above 0, the response was less surprising than its state's average."""
+        """`H - S`; above 0, the response was less surprising than average in its state."""
         return self.entropy_R - self.surprisal_R
 
     @property
     def relative_rate_R(self) -> np.ndarray:
-        """The same of the surprisals per token, which long responses do not dominate."""
+        """`H - S` per token, which long responses do not dominate."""
         return self.rate_entropy_R - self.rate_R
 
     def measures(self, *, draws: int = 2000, seed: int = 0) -> list[tuple[str, float, float, float]]:
-        """Measures of agreement: name, value, and the ends of a 95 % bootstrap interval over states."""
+        """Compute measures of agreement: name, value, and a 95 % bootstrap interval over states."""
         excess, total, rate = self.alpha_R - 1.0, self.relative_R, self.relative_rate_R
         named = {
             "correlation": lambda i: correlation(excess[i], total[i]),
@@ -86,12 +87,12 @@ class Fidelity:
 
 
 def correlation(x: np.ndarray, y: np.ndarray) -> float:
-    """Pearson's; NaN where one is constant."""
+    """Compute Pearson's correlation; NaN if either is constant."""
     return float(np.corrcoef(x, y)[0, 1]) if np.ptp(x) > 0 and np.ptp(y) > 0 else np.nan
 
 
 def partial(x: np.ndarray, y: np.ndarray, given: np.ndarray) -> float:
-    """Correlation of what a straight line in `given` leaves of `x` and `y`."""
+    """Compute the partial correlation of `x` and `y` given `given`."""
     design = np.stack([np.ones(len(x)), given.astype(np.float64)], axis=1)
     rest = [column - design @ np.linalg.lstsq(design, column, rcond=None)[0] for column in (x, y)]
     scale = [np.abs(column).max(initial=0.0) for column in (x, y)]
@@ -110,37 +111,40 @@ def measure_fidelity(
     seed: int = 0,
     device: torch.device | None = None,
 ) -> Fidelity:
-    """Draw recorded responses whose coefficient is not fixed at 1, and fresh responses in their states from the policy of that step.
+    """Compare AEM's coefficients of recorded responses with the surprisal of fresh responses in their states.
 
     Args:
-        folder: Of the run.
-        config: Of the run.
-        states: Recorded responses, each from a state of its own draw.
-        responses: Fresh responses a state.
-        step: Whose rollouts; default: the latest that follows a kept checkpoint, since its policy is needed.
-        seed: Of the choice, and of the fresh responses.
-        device: Where the policy computes; default: the CPU.
+        folder: Folder of the run.
+        config: Configuration of the run.
+        states: Number of recorded responses, drawn from those whose coefficient is not fixed at 1.
+        responses: Number of fresh responses per state.
+        step: Step of the rollouts; default: the last that follows a kept checkpoint.
+        seed: Seed of the choice and of the fresh responses.
+        device: Device of the policy; default: the CPU.
 
     Raises:
-        RunError: No checkpoint before a recorded step is there, or no group's entropies differ enough for AEM to act.
+        RunError: No recorded step has the checkpoint before it, or no group's entropies differ enough for AEM to act.
     """
     step = _step(folder, step)
-    recorded = read_step(folder, config, step)
+    recorded = read_recorded(folder, step, invalid_penalty=config.environment.invalid_penalty)
     if recorded is None:
-        raise RunError(f"step {step} of {folder.path} learned from nothing; choose another with --step")
+        raise RunError(f"step {step} of {folder.path} learned nothing; choose another with --step")
     alpha_R, open_R = _coefficients(recorded)
     candidates = np.flatnonzero(open_R)
     if not len(candidates):
-        raise RunError(f"in step {step} of {folder.path} no group's entropies differ by 0.1 nats or more, so that every coefficient is 1; "
-                       "choose another with --step")  # fmt: skip
+        raise RunError(
+            f"in step {step} of {folder.path} no group's entropies differ by 0.1 nats or more, so every coefficient is "
+            "1; "
+            "choose another with --step"
+        )
     chosen = np.sort(np.random.default_rng(seed).permutation(candidates)[:states])
     prompts = _prompts(read_rollouts(folder.rollouts / f"step-{step:06d}.parquet")[0], recorded.row_R[chosen])
     _, policy, _ = load_checkpoint(checkpoint_at(folder, step - 1), to_play=True)
     policy.model.to(device)  # pyright: ignore[reportArgumentType]
-    engine = make_engine(config, policy)
+    engine = make_engine(config.engine, config.model.precision, policy)
     blocking(engine.update_weights())
     asked = [prompt for prompt, _ in prompts for _ in range(responses)]
-    fresh = blocking(_continue(engine, asked, sampling(config, policy, seed=seed)))
+    fresh = blocking(_continue(engine, asked, make_sampling(config.rollout, policy, seed=seed)))
     surprisal = -np.array([sum(generation.logprobs) for generation in fresh]).reshape(len(chosen), responses)
     length = np.array([len(generation.token_ids) for generation in fresh]).reshape(len(chosen), responses)
     own, own_length = -np.array([sum(told) for _, told in prompts]), np.array([len(told) for _, told in prompts])
@@ -153,22 +157,24 @@ def measure_fidelity(
         (surprisal / length).mean(axis=1),
         step,
         responses,
-    )  # fmt: skip
+    )
 
 
 def _step(folder: RunFolder, step: int | None) -> int:
-    """A recorded step whose policy is there: the checkpoint of the step before."""
+    """Choose a recorded step whose policy, the checkpoint of the step before, exists."""
     policies = {int(path.name.removeprefix("step-")) for path in checkpoints(folder)}
     possible = sorted(policies & {recorded - 1 for recorded in recorded_steps(folder)})
     if not possible or (step is not None and step - 1 not in possible):
         known = ", ".join(str(before + 1) for before in possible) or "none"
-        raise RunError(f"the policy of a step is the checkpoint before it; in {folder.path} these steps have both: {known}. Train with "
-                       "checkpoint.every=1 checkpoint.keep=1000 to keep all")  # fmt: skip
+        raise RunError(
+            f"the analysis needs rollouts of a step and the checkpoint before it; in {folder.path} these steps have "
+            f"both: {known}. Train with checkpoint.every=1 checkpoint.keep=1000 to keep all"
+        )
     return possible[-1] + 1 if step is None else step
 
 
 def _coefficients(recorded: Recorded) -> tuple[np.ndarray, np.ndarray]:
-    """AEM's published coefficients, and where they can differ from 1."""
+    """Compute AEM's published coefficients, and where they can differ from 1."""
     batch: Batch = recorded.batch
     alpha_R = entropy_coefficient(batch)
     group = batch.group_responses
@@ -176,7 +182,7 @@ def _coefficients(recorded: Recorded) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _prompts(trajectories: Sequence[Trajectory], rows: np.ndarray) -> list[tuple[list[int], list[float]]]:
-    """What the policy had read before the responses in these rows of the file, and the log-probabilities of their tokens."""
+    """Return the prompts of the responses in these rows of the file, and the log-probabilities of their tokens."""
     segments = Segments.from_lengths([max(1, len(trajectory.turns)) for trajectory in trajectories])
     result = []
     for row in rows.tolist():
@@ -193,7 +199,7 @@ def _prompts(trajectories: Sequence[Trajectory], rows: np.ndarray) -> list[tuple
 
 
 async def _continue(engine: Engine, prompts: Sequence[list[int]], sampling: Sampling) -> list[Generation]:
-    """A response to each prompt, a part of them at one time."""
+    """Generate a response to each prompt, in parts."""
     result: list[Generation] = []
     for numbers in _parts(len(prompts), AT_ONCE):
         result += await asyncio.gather(*(engine.generate(number, prompts[number], sampling) for number in numbers))
@@ -207,7 +213,7 @@ def _parts(total: int, size: int) -> Iterator[range]:
 
 
 def fidelity_table(fidelity: Fidelity) -> list[tuple[str, ...]]:
-    """The measures beside the paper's."""
+    """Tabulate the measures next to the paper's."""
     n = len(fidelity.alpha_R)
     lines: list[tuple[str, ...]] = [("alpha - 1 against H - S", "this run", "95 % over states", "paper")]
     for name, value, low, high in fidelity.measures():
@@ -217,7 +223,7 @@ def fidelity_table(fidelity: Fidelity) -> list[tuple[str, ...]]:
 
 
 def fidelity_figure(fidelity: Fidelity) -> Figure:
-    """Coefficients against relative surprisal, of responses and per token; a dot a state."""
+    """Plot coefficients against relative surprisal, per response and per token, one dot per state."""
     made = Figure(figsize=(9.6, 4.2), layout="constrained")
     excess = fidelity.alpha_R - 1
     panels = {"of the response": fidelity.relative_R, "per token": fidelity.relative_rate_R}
@@ -226,8 +232,10 @@ def fidelity_figure(fidelity: Fidelity) -> Figure:
         axes.axvline(0, color="#999999", linewidth=1)
         dots = axes.scatter(relative, excess, c=fidelity.length_R, cmap="viridis", s=18)
         same = round(same_sign(excess, relative) * len(excess))
-        axes.set(xlabel=f"H - S {what} (nats), Monte Carlo",
-                 title=f"r = {correlation(excess, relative):.2f}, same sign {same} of {len(excess)}")  # fmt: skip
+        axes.set(
+            xlabel=f"H - S {what} (nats), Monte Carlo",
+            title=f"r = {correlation(excess, relative):.2f}, same sign {same} of {len(excess)}",
+        )
     made.axes[0].set_ylabel("alpha - 1")
     made.colorbar(dots, ax=made.axes, label="tokens")  # pyright: ignore[reportPossiblyUnboundVariable]
     made.suptitle(

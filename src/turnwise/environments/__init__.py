@@ -1,1 +1,1 @@
-"""The worlds that agents act in: the protocol, its conformance check, and one module or folder an environment."""
+"""Environments: the protocol, its conformance check, and one module or folder per environment."""

@@ -1,36 +1,49 @@
-"""The environment protocol: a world in which one trajectory is played, with `start` and `step`.
+"""Define the environment protocol: `start` and `step` play one trajectory.
 
     environment = factory(task)
     observation = environment.start()
     step = environment.step("open fridge 1")
 
-An environment is single use: one object, one trajectory. It must depend on its task and the responses alone; one whose observations
-may yet differ in what does not matter (how long a command took) says so by an attribute `repeats = False`. A plain string is an
-observation; a world that can say more (a state key for anchor-state credit, the actions that are admissible now) returns a `Step`,
-from `start` too. Both methods may be coroutines. See `turnwise.environments.check` for the conformance test, and `turnwise check-env module:factory`.
+An environment is single use: one object plays one trajectory. It must depend only on its task and the responses. If its
+observations can differ in irrelevant details (how long a command took), it sets the attribute `repeats = False`.
+
+`start` returns the first observation as a string, or a `Step` with further fields: a state key for anchor-state credit,
+or the admissible actions. Both methods may be coroutines. `turnwise check-env module:factory` tests an environment; see
+`turnwise.environments.check`.
 """
 
 import dataclasses
 import math
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+import reprlib
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
+from numbers import Real
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
+
 from turnwise.errors import EnvironmentFault
+
+MAX_REWARD = 1e6
+"""Largest absolute reward. Squares of larger rewards would dominate sums, intervals and gradients."""
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 60
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What the world answers to one response.
+    """An environment's answer to one response.
 
     Attributes:
         observation: The text that the policy reads next.
-        reward: Reward of this response (outcome and shaping together, without the invalid-action penalty).
-        terminated: The task ended (won or lost): no further step is allowed.
-        truncated: A limit of the world was hit; no further step is allowed.
-        valid: False when the response was no action that the world understands or admits.
-        state_key: Names the state reached, for credit that compares equal states (GiGPO); None: the observation is the key.
-        admissible: The actions that the world would accept now, when it can tell.
-        info: Anything else. The last step's is recorded as JSON; its `success` (bool) is what evaluation counts.
+        reward: Reward of this response (outcome plus shaping, without the invalid-action penalty), at most `MAX_REWARD`
+            in absolute value.
+        terminated: The task ended (won or lost); no further step is allowed.
+        truncated: A limit of the environment was hit; no further step is allowed.
+        valid: False if the response was not an action that the environment understands or admits.
+        state_key: Names the state reached, for credit that compares equal states (GiGPO); None: the observation.
+        admissible: The actions that the environment would accept now, if known.
+        info: Further values by name. The last step's is recorded as JSON; evaluation counts its `success` (bool).
     """
 
     observation: str
@@ -44,20 +57,20 @@ class Step:
 
     @property
     def ended(self) -> bool:
-        """Whether this was the last step, for whichever reason."""
+        """Whether this was the last step, for any reason."""
         return self.terminated or self.truncated
 
 
 @runtime_checkable
 class Environment(Protocol):
-    """One trajectory's world. See the module docstring."""
+    """The environment of one trajectory; see the module docstring."""
 
     def start(self) -> str | Step | Awaitable[str | Step]:
-        """Begin; returns the first observation."""
+        """Start the trajectory and return the first observation."""
         ...
 
     def step(self, response: str) -> Step | Awaitable[Step]:
-        """Play one response (its whole text) and return what it led to."""
+        """Play one response (its whole text) and return the resulting step."""
         ...
 
 
@@ -69,7 +82,7 @@ class Demonstrated(NamedTuple):
     """One turn of a demonstration.
 
     Attributes:
-        response: What was played.
+        response: The response that was played.
         imitate: Whether it is the expert's choice, rather than noise.
     """
 
@@ -81,30 +94,146 @@ EnvironmentFactory = Callable[[Task], Environment]
 
 
 def as_step(answer: Any) -> Step:
-    """Turn what `start` returned into a `Step`; see `checked_step`."""
+    """Convert the result of `start` into a checked `Step`; see `checked_step`."""
     return checked_step(Step(observation=answer) if isinstance(answer, str) else answer)
 
 
 def checked_step(step: Any) -> Step:
-    """Return the step; what UTF-8 cannot hold in its observation is replaced by "?".
+    """Validate a step of an environment, and return it with plain types.
+
+    Returns:
+        The step. Rewards are floats, flags and `info["success"]` are bools, `info` is a dict. In the observation, "?"
+        replaces characters that UTF-8 cannot encode.
 
     Raises:
-        EnvironmentFault: It is none, or holds what no run can use.
+        EnvironmentFault: It is not a `Step`, or a field has an invalid value.
     """
     if not isinstance(step, Step):
-        raise EnvironmentFault(f"the world answered with {type(step).__name__}, expected a Step")
+        raise EnvironmentFault(f"the environment answered with {type(step).__name__}, expected a Step")
     if not isinstance(step.observation, str):
-        raise EnvironmentFault(f"the world answered with observation {step.observation!r}, expected a text")
-    if not math.isfinite(step.reward):
-        raise EnvironmentFault(f"the world paid a reward of {step.reward}, expected a finite number")
-    hash(step.state_key)  # Python's own error says what is not hashable
-    if (observation := sound_text(step.observation)) is not step.observation:
-        step = dataclasses.replace(step, observation=observation)
-    return step
+        raise EnvironmentFault(f"the environment answered with observation {shown(step.observation)}, expected a text")
+    checked = {
+        "observation": sound_text(step.observation),
+        "reward": checked_reward(step.reward),
+        **{name: checked_flag(getattr(step, name), name) for name in ("terminated", "truncated", "valid")},
+        "state_key": checked_key(step.state_key),
+        "admissible": checked_admissible(step.admissible),
+        "info": checked_info(step.info),
+    }
+    changed = {name: value for name, value in checked.items() if value is not getattr(step, name)}
+    return dataclasses.replace(step, **changed) if changed else step
+
+
+def checked_reward(reward: Any) -> float:
+    """Validate a reward and return it as a float.
+
+    Raises:
+        EnvironmentFault: It is not a finite number, or exceeds `MAX_REWARD` in absolute value.
+    """
+    try:
+        size = abs(float(reward)) if math.isfinite(reward) else math.inf
+    except (TypeError, ValueError, OverflowError):
+        size = math.inf
+    if size > MAX_REWARD:
+        raise EnvironmentFault(
+            f"the environment returned a reward of {shown(reward)}, expected a finite number from -{MAX_REWARD:,.0f} "
+            f"to {MAX_REWARD:,.0f}; scale its rewards"
+        )
+    return reward if type(reward) is float else float(reward)
+
+
+def checked_flag(value: Any, name: str) -> bool:
+    """Validate a flag and return it as a bool.
+
+    Raises:
+        EnvironmentFault: It is not True, False, 0 or 1 (of Python or NumPy).
+    """
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, (Real, np.bool_)) and value in (0, 1):
+        return bool(value)
+    raise EnvironmentFault(
+        f"the environment answered with {name} = {shown(value)} ({type(value).__name__}), expected True or False"
+    )
+
+
+def checked_key(key: Any) -> Any:
+    """Validate a state key: it must be hashable, equal to itself, and convertible to text.
+
+    Raises:
+        EnvironmentFault: The key does not meet these conditions.
+    """
+    if type(key) is str or key is None:
+        return key
+    try:
+        hash(key)
+        alike = not _holds_nan(key)
+        str(key)
+    except Exception as error:  # a key may be of any class
+        raise EnvironmentFault(
+            f"the environment answered with a state_key that cannot name a state ({type(error).__name__}: {error}); "
+            "use a string or a tuple of strings"
+        ) from error
+    if not alike:
+        raise EnvironmentFault(
+            f"the environment answered with state_key = {shown(key)}: nan does not equal itself; "
+            "use a string, or None to compare observations"
+        )
+    return key
+
+
+def checked_admissible(actions: Any) -> Sequence[str] | None:
+    """Validate admissible actions and return them as a sequence.
+
+    Raises:
+        EnvironmentFault: They are neither a collection of strings nor None.
+    """
+    if actions is None:
+        return None
+    if isinstance(actions, (str, bytes)) or not isinstance(actions, Collection):
+        raise EnvironmentFault(f"the environment answered with admissible = {shown(actions)}, expected a list of texts")
+    for action in actions:
+        if not isinstance(action, str):
+            raise EnvironmentFault(
+                f"the environment answered with admissible that holds {shown(action)} ({type(action).__name__}), "
+                "expected texts only"
+            )
+    return actions if isinstance(actions, Sequence) else tuple(actions)
+
+
+def checked_info(info: Any) -> dict[str, Any]:
+    """Validate `info` and return it as a dict whose `success`, if present, is a bool.
+
+    Raises:
+        EnvironmentFault: It is not a mapping, or `success` is not a flag.
+    """
+    if not isinstance(info, Mapping):
+        raise EnvironmentFault(
+            f"the environment answered with info = {shown(info)} ({type(info).__name__}), expected a dict such as "
+            '{"success": True}'
+        )
+    checked = info if type(info) is dict else dict(info)
+    if "success" in checked:
+        success = checked_flag(checked["success"], 'info["success"]')
+        if success is not checked["success"]:
+            checked = {**checked, "success": success}
+    return checked
+
+
+def _holds_nan(key: Any) -> bool:
+    """Return whether a key, or a part of it, differs from itself."""
+    if isinstance(key, (tuple, frozenset)):
+        return any(map(_holds_nan, key))
+    return type(key) is not str and bool(key != key)
+
+
+def shown(value: Any) -> str:
+    """Shorten any value to one line of text, for messages."""
+    return " ".join(_SHORT.repr(value).split())
 
 
 def sound_text(text: str) -> str:
-    """The text itself; where it holds what UTF-8 cannot (half a surrogate pair, as JSON may spell it), a copy with "?" in its place."""
+    """Replace characters that UTF-8 cannot encode (lone surrogates, which JSON allows) with "?"."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,10 +1,10 @@
-"""Search as Lucene has it (WebShop's, and Pyserini's, which Search-R1 uses): English analysis and BM25, hit for hit.
+"""Search with BM25 exactly as Lucene does (in WebShop, and in Pyserini, which Search-R1 uses).
 
     index = LuceneIndex.build({"B07HRFSNL4": "nautica men's t-shirt ...", ...})
     index.search("mens t-shirts", 50)     # at most 50 names, best first
 
-Lucene keeps the length of a document in one byte, takes pictographs for words, and breaks ties by name. A library that
-follows its formula alone (bm25s) returns less than half of the pages in Lucene's order: see docs/decisions.
+Lucene stores a document's length in one byte, treats pictographs as words, and breaks ties by name. A library that
+follows only its formula (bm25s) returns less than half of the pages in Lucene's order: see docs/decisions.
 """
 
 import array
@@ -22,9 +22,10 @@ from turnwise.cache import cache_folder, made_aside
 from turnwise.environments.needs import needed
 
 FORMAT_VERSION = 1
-"""Part of the cache key; raise it when the same texts give another index."""
+"""Part of the cache key; raise it if the same texts give another index."""
 
-K1, B = 0.9, 0.4  # pyserini's defaults
+K1, B = 0.9, 0.4
+"""Pyserini's defaults, which WebShop uses; see `LuceneIndex.build`."""
 
 STOP_WORDS = frozenset(
     re.findall(
@@ -83,7 +84,7 @@ def _porter() -> Callable[[str], str]:
 
 
 def stored_length(length: int) -> int:
-    """What is left of a document's length in Lucene's one byte: exact below 40, then four significant bits."""
+    """Round a document's length as Lucene's one byte does: exact below 40, then four significant bits."""
     if length < 40:
         return length
     shift = (length - 24).bit_length() - 4
@@ -91,17 +92,17 @@ def stored_length(length: int) -> int:
 
 
 class LuceneIndex:
-    """The terms of documents with what each adds to the score of its documents.
+    """An index of terms with their contribution to the score of each document.
 
-        score(query, document) = sum over terms of idf * tf / (tf + K1 * (1 - B + B * length / mean length))
+        score(query, document) = sum over terms of idf * tf / (tf + k1 * (1 - b + b * length / mean length))
         idf = log(1 + (N - n + 0.5) / (n + 0.5))
 
     Args:
-        names: Names of the documents, sorted: the order of ties.
-        terms: The number of each term.
-        starts: Where the documents of a term start; one more than there are terms.
-        documents: Numbers of the documents of each term.
-        impacts: What the term adds to their scores.
+        names: Names of the documents, sorted, which is the order of ties.
+        terms: Number of each term.
+        starts: Offset of each term's documents, `[terms + 1]`.
+        documents: Numbers of the documents of each term, one term after the other.
+        impacts: Contribution of the term to each of these documents' scores.
 
     Reference: S. Robertson et al., Okapi at TREC-3; as in Apache Lucene 8 and later.
     """
@@ -113,8 +114,14 @@ class LuceneIndex:
         self._starts, self._documents, self._impacts = starts, documents, impacts
 
     @classmethod
-    def build(cls, texts: Mapping[str, str]) -> "LuceneIndex":
-        """Index texts by name."""
+    def build(cls, texts: Mapping[str, str], *, k1: float = K1, b: float = B) -> "LuceneIndex":
+        """Index texts by name.
+
+        Args:
+            texts: Names and texts.
+            k1: Saturation of the term frequency; 0: only the first mention counts.
+            b: Weight of the document length, 0 to 1.
+        """
         names = sorted(texts)
         terms: dict[str, int] = {}
         found = array.array("i")
@@ -131,19 +138,19 @@ class LuceneIndex:
         num_filled, holders = np.count_nonzero(lengths), np.diff(starts)
         idf = np.log(1 + (num_filled - holders + 0.5) / (holders + 0.5))
         stored = np.array([stored_length(length) for length in lengths.tolist()], dtype=np.float64)
-        damping = K1 * (1 - B + B * stored / max(lengths.sum() / max(num_filled, 1), 1e-9))
+        damping = k1 * (1 - b + b * stored / max(lengths.sum() / max(num_filled, 1), 1e-9))
         impacts = idf[term] * counts / (counts + damping[document])
         return cls(names, terms, starts, document.astype(np.int32), impacts.astype(np.float32))
 
     @classmethod
-    def cached(cls, texts: Mapping[str, str]) -> "LuceneIndex":
-        """Load the index of these texts from the cache, or build it and store it there."""
-        key = hashlib.sha256(f"{FORMAT_VERSION}".encode())
+    def cached(cls, texts: Mapping[str, str], *, k1: float = K1, b: float = B) -> "LuceneIndex":
+        """Load the index of these texts from the cache, or build it as `build` does and store it there."""
+        key = hashlib.sha256(f"{FORMAT_VERSION} {float(k1)} {float(b)}\0".encode())
         for name, text in texts.items():
             key.update(f"{name}\0{text}\0".encode("utf-8", "surrogatepass"))
         folder = cache_folder() / "bm25" / key.hexdigest()[:16]
         if not folder.exists():
-            cls.build(texts)._store(folder)
+            cls.build(texts, k1=k1, b=b)._store(folder)
         return cls._load(folder)
 
     def _store(self, folder: Path) -> None:
@@ -159,7 +166,7 @@ class LuceneIndex:
         return cls(names, {term: number for number, term in enumerate(terms)}, *arrays)
 
     def search(self, query: str, limit: int) -> list[str]:
-        """Return the names of the best documents, those of equal score in the order of their names."""
+        """Return the names of the best documents; equal scores are ordered by name."""
         scores = np.zeros(len(self._names))
         for term, count in Counter(analyse(query)).items():
             number = self._terms.get(term)

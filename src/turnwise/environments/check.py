@@ -1,185 +1,328 @@
-"""Conformance test for environments: what a world must keep to before anything can be learned in it."""
+"""Test whether an environment conforms to the protocol, before training in it.
 
-import asyncio
+`check_environment` plays in this process. `turnwise.environments.check_apart` uses separate processes, so it also
+reports a step that hangs or ends its process.
+"""
+
 import contextlib
-import dataclasses
-import inspect
 import math
 import pickle
-import random
-import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
-from turnwise.environments.base import Environment, Step, Task, as_step
+from turnwise.environments.base import (
+    MAX_REWARD,
+    Environment,
+    Step,
+    Task,
+    checked_admissible,
+    checked_info,
+    checked_key,
+    shown,
+)
+from turnwise.environments.check_plays import (
+    Broken,
+    OnCall,
+    Play,
+    Problem,
+    nonsense_first,
+    offered,
+    play,
+    scripted,
+    untried,
+)
 from turnwise.environments.suites import Suite
+from turnwise.errors import EnvironmentFault
 
-NONSENSE = ("", "xyzzy", "go to nowhere 99", "<action>look</action>", "a" * 2000)
-"""Responses that no world admits; it must answer them all the same."""
+TRIED_TURNS, TRIED_PLAYS = 50, 5
+"""Turns and episodes per task in which admissible actions are tried."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Problem:
-    """Something to mend; `severe` when training would break or lie."""
+class Checked(NamedTuple):
+    """Result of the conformance test.
 
-    what: str
-    mend: str
-    severe: bool = True
+    Attributes:
+        problems: Problems found, empty for a sound environment.
+        told: By task, what a policy sees of its first play; see `Play.told`. Empty if a problem is severe.
+        repeats: Whether the environment promises the same observations in every play.
+    """
+
+    problems: list[Problem]
+    told: dict[str, list[dict[str, Any]]]
+    repeats: bool
 
 
 def check_environment(
     suite: Suite, *, split: str = "train", num_tasks: int = 3, max_turns: int = 200, slow_s: float = 1.0
 ) -> list[Problem]:
-    """Play some tasks twice with the same responses and look for what would break a run.
+    """Play some tasks twice with the same responses and report problems that would break a run.
 
     Args:
         suite: The environment to test.
-        split: Where the tasks come from.
+        split: Split of the tasks.
         num_tasks: Tasks to play.
-        max_turns: An episode that is longer has no end.
-        slow_s: Median seconds a step above which a warning is due.
+        max_turns: Turns after which a trajectory counts as endless.
+        slow_s: Median seconds per step above which a warning is given.
 
     Returns:
-        Problems found, none for a sound environment: determinism, types, finiteness, ends, picklability, time a step.
+        Problems found, empty for a sound environment. Tested: determinism, types, finite rewards, admissible actions,
+        ends, picklable tasks, tasks that differ, time per step.
+    """
+    return inspect_environment(suite, split=split, num_tasks=num_tasks, max_turns=max_turns, slow_s=slow_s).problems
+
+
+def inspect_environment(
+    suite: Suite,
+    *,
+    split: str = "train",
+    num_tasks: int = 3,
+    max_turns: int = 200,
+    slow_s: float = 1.0,
+    on_call: OnCall = lambda call: None,
+) -> Checked:
+    """Test an environment as `check_environment` does, and also return its answers.
+
+    Args:
+        suite: The environment to test.
+        split: Split of the tasks.
+        num_tasks: Tasks to play.
+        max_turns: Turns after which a trajectory counts as endless.
+        slow_s: Median seconds per step above which a warning is given.
+        on_call: Called with the name of every call of the environment, and None after it.
     """
     problems: list[Problem] = []
     tasks = suite.tasks(split)
     if len(tasks) == 0:
-        return [Problem(f"split {split!r} has no tasks", "return at least one task from tasks()")]
+        return Checked([Problem(f"split {split!r} has no tasks", "return at least one task from tasks()")], {}, True)
     count = min(num_tasks, len(tasks))
-    for task in [tasks[index * len(tasks) // count] for index in range(count)]:
+    chosen = [tasks[index * len(tasks) // count] for index in range(count)]
+    plays: dict[str, Play] = {}
+    refused: dict[str, None] = {}
+    for task in chosen:
+        problems += _check_pickling(suite, task)
+
+        def build(task: Task = task) -> Environment:
+            return suite.environment(task)
+
         try:
-            if suite.task_name(pickle.loads(pickle.dumps(task))) != suite.task_name(task):
-                problems.append(Problem("a task changes when it is pickled", "make tasks plain data"))
-        except Exception as error:  # whatever pickling raises, the task cannot be sent to a worker
-            problems.append(
-                Problem(f"a task cannot be pickled ({error})", "make tasks plain data: numbers, strings, dataclasses")
+            first = play(build, nonsense_first(), max_turns, on_call)
+            second = play(build, scripted(first.responses), max_turns, on_call)
+            further = _try_offered(build, first, on_call)
+        except Broken as broken:
+            problems.append(broken.problem)
+            continue
+        problems += _check_play(first, second, max_turns, slow_s)
+        for episode in further:
+            problems += _check_steps(episode.steps)
+        for episode in (first, *further):
+            refused.update(dict.fromkeys(episode.refused()))
+        plays[str(suite.task_name(task))] = first
+    if refused:
+        some = ", ".join(repr(text[:40]) for text in list(refused)[:3])
+        problems.append(
+            Problem(
+                f"{len(refused)} actions were offered as admissible and then refused (valid=False), such as {some}",
+                "offer only what step() accepts, or leave admissible out",
             )
-        problems += _check_task(lambda task=task: suite.environment(task), task, max_turns, slow_s)
-    unique: dict[str, Problem] = {}
-    for problem in problems:
-        unique.setdefault(problem.what, problem)
-    return list(unique.values())
+        )
+    repeats = all(getattr(played.environment, "repeats", True) for played in plays.values())
+    if any(problem.severe for problem in problems):
+        return Checked(_unique(problems), {}, repeats)
+    told = {name: played.told() for name, played in plays.items()}
+    problems += _check_seeds(suite, chosen, list(plays.values()), list(told.values()), on_call)
+    return Checked(_unique(problems), told, repeats)
 
 
 def report(name: str, problems: Sequence[Problem]) -> str:
-    """Text for people."""
+    """Format the problems as text."""
     if not problems:
-        return f"{name}: sound (determinism, types, finite rewards, ends, picklable tasks, time a step)"
-    lines = [f"{name}: {len(problems)} to mend"]
+        return (
+            f"{name}: sound (determinism, types, finite rewards, admissible actions, ends, picklable tasks, "
+            "tasks that differ, time per step)"
+        )
+    lines = [f"{name}: {len(problems)} problem{'s' * (len(problems) > 1)} found"]
     lines += [
         f"  {'ERROR' if problem.severe else 'warning'}: {problem.what}\n    {problem.mend}" for problem in problems
     ]
     return "\n".join(lines)
 
 
-def _check_task(build: Callable[[], Environment], task: Task, max_turns: int, slow_s: float) -> list[Problem]:
+def _unique(problems: Sequence[Problem]) -> list[Problem]:
+    unique: dict[str, Problem] = {}
+    for problem in problems:
+        unique.setdefault(problem.what, problem)
+    return list(unique.values())
+
+
+def _check_pickling(suite: Suite, task: Task) -> list[Problem]:
     try:
-        first, responses, seconds = _play(build, None, max_turns)
-        second, _, _ = _play(build, responses, max_turns)
-    except _Broken as broken:
-        return [broken.problem]
-    problems = _check_steps(first)
-    pairs = enumerate(zip(first, second, strict=False))
-    differ = [turn for turn, (a, b) in pairs if a != b and repr(a) != repr(b)]  # nan does not equal itself
-    if differ or len(first) != len(second):
-        turn = min([*differ, len(first), len(second)])
-        problems.append(Problem(f"the same responses gave another answer at turn {turn} of a second play",
-                                "derive all randomness from the task; keep no state outside the object"))  # fmt: skip
-    if not first[-1].ended:
-        problems.append(Problem(f"an episode did not end within {max_turns} turns",
-                                "return truncated=True after a limit of the world's own"))  # fmt: skip
-    median = sorted(seconds)[len(seconds) // 2]
+        if suite.task_name(pickle.loads(pickle.dumps(task))) == suite.task_name(task):
+            return []
+        return [Problem("a task changes when it is pickled", "make tasks plain data")]
+    except Exception as error:  # any error means that the task cannot be sent to a worker
+        mend = "make tasks plain data: numbers, strings, dataclasses"
+        return [Problem(f"a task cannot be pickled ({error})", mend)]
+
+
+def _try_offered(build: Callable[[], Environment], first: Play, on_call: OnCall) -> list[Play]:
+    """Play admissible actions from the start, until all offered ones are tried or the turns are used up."""
+    tried, turns = set(first.responses), TRIED_TURNS
+    plays = [first]
+    while turns > 0 and len(plays) <= TRIED_PLAYS:
+        if all(tried.issuperset(offered(step)) for played in plays for step in played.steps):
+            break
+        plays.append(play(build, untried(tried), turns, on_call))
+        turns -= max(1, len(plays[-1].responses))
+    return plays[1:]
+
+
+def _check_play(first: Play, second: Play, max_turns: int, slow_s: float) -> list[Problem]:
+    problems = _check_steps(first.steps)
+    repeats = getattr(first.environment, "repeats", True)
+    pairs = enumerate(zip(first.steps, second.steps, strict=False))
+    differ = [turn for turn, (one, other) in pairs if not _alike(one, other, repeats)]
+    if differ or len(first.steps) != len(second.steps):
+        turn = min([*differ, len(first.steps), len(second.steps)])
+        problems.append(
+            Problem(
+                f"the same responses gave another answer at turn {turn} of a second play",
+                "derive all randomness from the task; keep no state outside the object",
+            )
+        )
+    if not first.steps[-1].ended:
+        problems.append(
+            Problem(
+                f"an episode did not end within {max_turns} turns",
+                "return truncated=True after a step limit of the environment",
+            )
+        )
+    median = sorted(first.seconds)[len(first.seconds) // 2] if first.seconds else 0.0
     if median > slow_s:
-        problems.append(Problem(f"a step takes {median:.2f} s", "meanwhile no response is generated; cache what is static, or "
-                                "make step a coroutine", severe=False))  # fmt: skip
+        problems.append(
+            Problem(
+                f"a step takes {median:.2f} s",
+                "no response is generated meanwhile; cache static data, or make step a coroutine",
+                severe=False,
+            )
+        )
     return problems
 
 
-def _play(
-    build: Callable[[], Environment], script: list[str] | None, max_turns: int
-) -> tuple[list[Step], list[str], list[float]]:
-    """Play a script, or admissible actions and nonsense in turn; returns steps, responses and seconds."""
-    with contextlib.closing(asyncio.Runner()) as runner:
-        return _play_with(runner, build, script, max_turns)
+def _alike(one: Step, other: Step, repeats: bool) -> bool:
+    """Return whether two plays gave equal answers; without `repeats`, texts and what depends on them may differ."""
+    fields = [name for name in Step.__slots__ if repeats or name in ("reward", "terminated", "truncated", "valid")]
+    return all(_equal(getattr(one, name), getattr(other, name)) for name in fields)
 
 
-def _play_with(
-    runner: asyncio.Runner, build: Callable[[], Environment], script: list[str] | None, max_turns: int
-) -> tuple[list[Step], list[str], list[float]]:
-    rng = random.Random(0)
-    try:
-        world = build()
-    except Exception as error:  # the world's own exception, of any kind
-        raise _Broken(Problem(f"the constructor raised {type(error).__name__}: {error}",
-                              "every task of tasks() must have a world")) from error  # fmt: skip
-    for method, form in (("start", "start() -> str | Step"), ("step", "step(response) -> Step")):
-        if not callable(getattr(world, method, None)):
-            raise _Broken(Problem(f"{type(world).__name__} has no {method}()", f"give it {form}"))
-    steps = [_answer(runner, "start()", world.start, ())]
-    responses: list[str] = []
-    seconds: list[float] = []
-    while not steps[-1].ended and len(responses) < (len(script) if script is not None else max_turns):
-        if script is not None:
-            response = script[len(responses)]
-        elif len(responses) < len(NONSENSE):
-            response = NONSENSE[len(responses)]
-        else:
-            admissible = steps[-1].admissible
-            response = rng.choice(list(admissible)) if admissible else rng.choice(NONSENSE)
-        start = time.perf_counter()
-        steps.append(_answer(runner, f"step({response[:40]!r})", world.step, (response,)))
-        seconds.append(time.perf_counter() - start)
-        responses.append(response)
-    return steps, responses, seconds or [0.0]
-
-
-class _Broken(Exception):
-    def __init__(self, problem: Problem):
-        super().__init__(problem.what)
-        self.problem = problem
-
-
-def _answer(runner: asyncio.Runner, call: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Step:
-    try:
-        answer = function(*arguments)
-        if inspect.isawaitable(answer):
-            answer = runner.run(_wait(answer))
-    except Exception as error:  # the world's own exception, of any kind
-        raise _Broken(Problem(f"{call} raised {type(error).__name__}: {error}",
-                              "answer every response, also nonsense, with Step(..., valid=False)")) from error  # fmt: skip
-    if isinstance(answer, str) and call.startswith("start"):
-        answer = as_step(answer)
-    if not isinstance(answer, Step):
-        raise _Broken(Problem(f"{call} returned {type(answer).__name__}, expected turnwise.environments.base.Step",
-                              "return Step(observation=..., reward=..., terminated=...)"))  # fmt: skip
-    return answer
-
-
-async def _wait(answer: Awaitable[Any]) -> Any:
-    return await answer
+def _equal(one: Any, other: Any) -> bool:
+    """Return whether two values are equal or print the same, which covers nan and arrays."""
+    with contextlib.suppress(Exception):
+        if one == other:
+            return True
+    with contextlib.suppress(Exception):
+        return repr(one) == repr(other)
+    return False
 
 
 def _check_steps(steps: Sequence[Step]) -> list[Problem]:
-    problems: list[Problem] = []
+    """Check the fields of each step; a field is reported at its first turn only."""
+    found: dict[str, Problem] = {}
     for turn, step in enumerate(steps):
-        if not isinstance(step.observation, str):
-            problems.append(Problem(f"observation at turn {turn} is {type(step.observation).__name__}, expected str",
-                                    "describe the state in words"))  # fmt: skip
-        if isinstance(step.reward, bool) or not isinstance(step.reward, (int, float)) or not math.isfinite(step.reward):
-            problems.append(Problem(f"reward at turn {turn} is {step.reward!r}, expected a finite number",
-                                    "return a float; 0.0 when nothing was earned"))  # fmt: skip
-        for name in ("terminated", "truncated", "valid"):
-            if not isinstance(getattr(step, name), bool):
-                problems.append(Problem(f"{name} at turn {turn} is {getattr(step, name)!r}, expected True or False",
-                                        "wrap it in bool()"))  # fmt: skip
+        for name, problem in _check_step(turn, step).items():
+            found.setdefault(name, problem)
+    last = steps[-1]
+    if last.ended and "info" not in found and "success" not in last.info:
+        found["success"] = Problem(
+            "the last step's info has no 'success'",
+            "add info={'success': True or False}; evaluation counts a missing one as failure",
+            severe=False,
+        )
+    return list(found.values())
+
+
+def _check_step(turn: int, step: Step) -> dict[str, Problem]:
+    """Find the problems of one step, by field."""
+    found: dict[str, Problem] = {}
+    if not isinstance(step.observation, str):
+        found["observation"] = Problem(
+            f"observation at turn {turn} is {type(step.observation).__name__}, expected str",
+            "describe the state in words",
+        )
+    reward = step.reward
+    if isinstance(reward, bool) or not isinstance(reward, (int, float)) or not math.isfinite(reward):
+        found["reward"] = Problem(
+            f"reward at turn {turn} is {shown(reward)}, expected a finite number",
+            "return a float; 0.0 when nothing was earned",
+        )
+    elif abs(reward) > MAX_REWARD:
+        found["reward"] = Problem(
+            f"reward at turn {turn} is {shown(reward)}, expected at most {MAX_REWARD:,.0f} in size", "scale the rewards"
+        )
+    for name in ("terminated", "truncated", "valid"):
+        if not isinstance(getattr(step, name), bool):
+            found[name] = Problem(
+                f"{name} at turn {turn} is {shown(getattr(step, name))}, expected True or False", "wrap it in bool()"
+            )
+    if step.terminated and step.truncated:
+        found["ends"] = Problem(f"turn {turn} is both terminated and truncated", "terminated wins: the task ended")
+    try:
+        hash(step.state_key)
+        checked_key(step.state_key)
+    except TypeError:
+        found["state_key"] = Problem(f"state_key at turn {turn} is not hashable", "use a string or a tuple")
+    except EnvironmentFault as fault:
+        found["state_key"] = Problem(f"turn {turn}: {fault}", "use a string or a tuple of strings")
+    for name, check, mend in (
+        ("admissible", checked_admissible, "give a list of the texts that step() accepts, or None"),
+        ("info", checked_info, "give a dict; its 'success' is True or False"),
+    ):
         try:
-            hash(step.state_key)
-        except TypeError:
-            problems.append(Problem(f"state_key at turn {turn} is not hashable", "use a string or a tuple"))
-        if step.terminated and step.truncated:
-            problems.append(Problem(f"turn {turn} is both terminated and truncated", "terminated wins: the task ended"))
-    if steps[-1].ended and "success" not in steps[-1].info:
-        problems.append(Problem("the last step's info has no 'success'", "add info={'success': True or False}; evaluation "
-                                "counts it, and reads a missing one as failure", severe=False))  # fmt: skip
-    return problems
+            check(getattr(step, name))
+        except Exception as fault:  # a field may be of any class
+            found[name] = Problem(f"turn {turn}: {fault}", mend)
+    return found
+
+
+def _check_seeds(
+    suite: Suite, tasks: Sequence[Task], plays: Sequence[Play], told: Sequence[list[dict[str, Any]]], on_call: OnCall
+) -> list[Problem]:
+    """Report tasks that all look the same, because held-out tasks would equal training tasks.
+
+    If all responses were refused, the environments must also have the same attributes, apart from the task.
+    """
+    if len(plays) < 2 or any(other != told[0] for other in told[1:]):
+        return []
+    names = ", ".join(str(suite.task_name(task)) for task in tasks)
+    understood = any(step["valid"] for step in told[0][1:])
+    try:
+        begun = [play(lambda task=task: suite.environment(task), scripted([]), 0, on_call) for task in tasks[:2]]
+    except Broken as broken:
+        return [broken.problem]
+    if understood and _holds(begun[0], None) is not None and _holds(begun[0], None) == _holds(begun[1], None):
+        return [
+            Problem(
+                f"the seed is ignored: tasks {names} gave the same answers, and nothing of the task is kept",
+                "derive what differs between games from the task (the seed); if there is only one game, write a suite "
+                "whose tasks() has one task",
+            )
+        ]
+    without = [_holds(played, task) for played, task in zip(begun, tasks, strict=False)]
+    if understood or (without[0] is not None and without[0] == without[1]):
+        return [
+            Problem(
+                f"tasks {names} gave the same answers to the same responses: the seed may be ignored",
+                "derive what differs between games from the task (the seed); if there is one game only, held-out tasks "
+                "are those of training",
+                severe=False,
+            )
+        ]
+    return []
+
+
+def _holds(played: Play, task: Task | None) -> bytes | None:
+    """Pickle an environment's attributes without the task itself; None if they cannot be pickled."""
+    try:
+        kept = {name: value for name, value in vars(played.environment).items() if task is None or value != task}
+        return pickle.dumps(kept)
+    except Exception:  # the attributes may be of any class
+        return None

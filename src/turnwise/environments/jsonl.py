@@ -1,4 +1,4 @@
-"""Data files of an object a line."""
+"""Read JSON Lines files, one object per line."""
 
 import gzip
 import json
@@ -11,17 +11,17 @@ from turnwise.errors import DataError
 
 
 def read_objects(path: Path, keys: Sequence[str] = ()) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Read JSON Lines, compressed where the name ends in .gz.
+    """Read JSON Lines; a file name that ends in .gz is compressed.
 
     Args:
         path: The file.
-        keys: What every object must have.
+        keys: Keys that every object must have.
 
     Yields:
-        Number of the line, from 1, and its object; empty lines are left out.
+        Line number, from 1, and object; empty lines are skipped.
 
     Raises:
-        DataError: The file cannot be read, or a line is no such object.
+        DataError: The file cannot be read, or a line is not an object with these keys.
     """
     try:
         with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
@@ -31,7 +31,7 @@ def read_objects(path: Path, keys: Sequence[str] = ()) -> Iterator[tuple[int, di
                 try:
                     line = json.loads(written)
                 except ValueError as error:
-                    raise DataError(f"{path}, line {number}: no JSON ({str(error).split(':')[0]}).") from None
+                    raise DataError(f"{path}, line {number}: not valid JSON ({str(error).split(':')[0]}).") from None
                 if not isinstance(line, dict) or not set(keys) <= set(line):
                     expected = f"an object with {', '.join(keys)}" if keys else "an object"
                     raise DataError(f"{path}, line {number}: expected {expected}, got {written.strip()[:80]!r}.")

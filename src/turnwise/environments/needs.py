@@ -1,4 +1,4 @@
-"""What environments need of the one who configures them: choices that exist, code of theirs, and packages that not everybody has."""
+"""Check what environments need: valid options, optional packages and programs."""
 
 import importlib
 import os
@@ -19,15 +19,15 @@ def check_choices(choices: Mapping[str, Sequence[str]], **given: str) -> None:
 
 
 def needed(module: str, package: str, *, by: str) -> Any:
-    """Import a module.
+    """Import an optional module.
 
     Args:
         module: What to import.
-        package: What pip calls it.
-        by: Who asks.
+        package: Name of the package for pip.
+        by: What needs the module, for the message.
 
     Raises:
-        ConfigError: It is not installed.
+        ConfigError: The module is not installed.
     """
     try:
         return importlib.import_module(module)
@@ -39,14 +39,14 @@ def needed_program(name: str, home: str, below: str, *, by: str, hint: str) -> s
     """Find a program.
 
     Args:
-        name: What the shell calls it.
-        home: Environment variable that may name the folder where it is installed.
-        below: The program in that folder.
-        by: Who asks.
-        hint: What to do where there is none.
+        name: Name of the program.
+        home: Environment variable that may name its installation folder.
+        below: Path of the program in that folder.
+        by: What needs the program, for the message.
+        hint: What to do if it is missing, for the message.
 
     Raises:
-        ConfigError: It is neither there nor on the PATH.
+        ConfigError: The program is neither in that folder nor on the PATH.
     """
     folder = os.environ.get(home)
     found = shutil.which(Path(folder, below)) if folder else shutil.which(name)

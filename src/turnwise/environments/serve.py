@@ -1,4 +1,4 @@
-"""Our environments over OpenEnv's protocol, so that other trainers can use them: `turnwise serve-env household`."""
+"""Serve our environments over OpenEnv's protocol, for other trainers: `turnwise serve-env household`."""
 
 import asyncio
 import inspect
@@ -8,31 +8,32 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from turnwise.config import EnvironmentConfig
 from turnwise.environments.base import Environment, as_step, checked_step
 from turnwise.environments.needs import needed
+from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.errors import EnvironmentFault
 
 EXTRA = "turnwise[serve-env]"
-"""What pip calls what the server needs."""
+"""Name of the optional dependency for pip."""
 
 PING_TIMEOUT_S = 600.0
-"""A trainer may leave its connections alone while it computes; after this long without a sign of life its session ends."""
+"""Idle time after which a session ends (seconds); a computing trainer may be silent for long."""
 
 LISTED = 1000
-"""Tasks that a list shows at most; all can be asked for by index."""
+"""Maximum number of tasks in a list; all can be requested by index."""
 
 
 def make_app(config: EnvironmentConfig, *, sessions: int = 256) -> Any:
     """Build the server of an environment, an ASGI application.
 
-    `reset(split=..., index=...)` chooses a task by its place in a split, `reset(seed=...)` the task of that number, counted round;
-    without either it is drawn. The observation's `info` says which one it is. Each connection has a world of its own.
+    `reset(split=..., index=...)` selects a task by its index in a split. `reset(seed=...)` takes the seed modulo the
+    number of tasks; without either, the task is random. The observation's `info` names the task. Each connection has
+    its own environment.
 
     Args:
-        config: Which environment, with its options.
-        sessions: Worlds at one time.
+        config: The environment with its options.
+        sessions: Maximum number of concurrent environments.
 
     Raises:
         ConfigError: The environment cannot be made, or the package is missing.
@@ -41,15 +42,15 @@ def make_app(config: EnvironmentConfig, *, sessions: int = 256) -> Any:
     types = needed("openenv.core.env_server.types", EXTRA, by="serve-env")
     interfaces = needed("openenv.core.env_server.interfaces", EXTRA, by="serve-env")
     suite = make_suite(config)
-    suite.tasks(config.train_split)  # what is wrong or slow to load should show now
+    suite.tasks(config.train_split)  # loads the tasks, and fails early
 
     class TextAction(types.Action):
-        """What the policy says."""
+        """The policy's response."""
 
         text: str
 
     class TextObservation(types.Observation):
-        """What the world answers; see `turnwise.environments.base.Step`."""
+        """The environment's answer; see `turnwise.environments.base.Step`."""
 
         text: str
         valid: bool = True
@@ -59,13 +60,13 @@ def make_app(config: EnvironmentConfig, *, sessions: int = 256) -> Any:
         info: dict[str, Any] = {}  # noqa: RUF012 (pydantic copies it)
 
     class Served(interfaces.Environment):
-        """One connection's world."""
+        """The environment of one connection."""
 
         SUPPORTS_CONCURRENT_SESSIONS = True
 
         def __init__(self):
             super().__init__()
-            self._world: Environment | None = None
+            self._environment: Environment | None = None
             self._task: dict[str, Any] = {}
             self._state = types.State()
 
@@ -83,16 +84,16 @@ def make_app(config: EnvironmentConfig, *, sessions: int = 256) -> Any:
             index = _place(len(tasks), seed, index, split)
             self._task = {"split": split, "index": index, "task": suite.task_name(tasks[index])}
             self._state = types.State(episode_id=episode_id or secrets.token_hex(8), **self._task)
-            self._world = await asyncio.to_thread(suite.environment, tasks[index])
-            return self._observation(as_step(await _answer(self._world.start)))
+            self._environment = await asyncio.to_thread(suite.environment, tasks[index])
+            return self._observation(as_step(await _answer(self._environment.start)))
 
         async def step_async(self, action: Any, timeout_s: float | None = None, **further: Any) -> Any:
-            if self._world is None:
+            if self._environment is None:
                 raise EnvironmentFault("step() before reset()")
             self._state.step_count += 1
-            return self._observation(checked_step(await _answer(self._world.step, action.text)))
+            return self._observation(checked_step(await _answer(self._environment.step, action.text)))
 
-        def reset(self, **options: Any) -> Any:  # what OpenEnv asks of an environment; its server uses the coroutines
+        def reset(self, **options: Any) -> Any:  # OpenEnv requires it; its server uses the coroutines
             return asyncio.run(self.reset_async(**options))
 
         def step(self, action: Any, **options: Any) -> Any:
@@ -152,11 +153,11 @@ def _place(count: int, seed: int | None, index: int | None, split: str) -> int:
 
 
 async def _answer(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Ask a world in a thread, so that the others go on; one whose methods are coroutines in the server's event loop."""
+    """Call an environment without blocking the others: in a thread, or await its coroutine."""
     answer = await asyncio.to_thread(function, *arguments)
     return await answer if inspect.isawaitable(answer) else answer
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it; what it has not, as text."""
+    """Convert a value to JSON types; other values become text."""
     return json.loads(json.dumps(value, default=str))

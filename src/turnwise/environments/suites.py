@@ -1,7 +1,7 @@
-"""Suites: an environment with its tasks, by name or as `module:factory`.
+"""Make suites: an environment with its tasks, by name or as `module:factory`.
 
-A suite says which tasks there are and builds the world of a task. What only some suites can do (words for a tiny policy, expert
-demonstrations for its warm start) is optional.
+A suite lists tasks and builds the environment of a task. Words for a tiny policy, and expert demonstrations for its
+warm start, are optional.
 """
 
 import inspect
@@ -9,7 +9,6 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from turnwise.config import EnvironmentConfig
 from turnwise.environments.adapters.gymnasium import Gymnasium
 from turnwise.environments.adapters.openenv import OpenEnv
 from turnwise.environments.adapters.textworld import Textworld
@@ -23,6 +22,7 @@ from turnwise.environments.grids.rooms import random_room
 from turnwise.environments.grids.sokoban import Sokoban
 from turnwise.environments.scienceworld.suite import Scienceworld
 from turnwise.environments.search_qa.suite import SearchQa
+from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.splits import split_seeds
 from turnwise.environments.swe.suite import Swe
 from turnwise.environments.webshop.shop import load_shop
@@ -33,14 +33,14 @@ from turnwise.imports import import_named
 
 
 class Suite(Protocol):
-    """Tasks and their worlds."""
+    """A set of tasks with their environments."""
 
     def tasks(self, split: str) -> Sequence[Task]:
         """Return the tasks of a split, always the same in the same order."""
         ...
 
     def environment(self, task: Task) -> Environment:
-        """Build a fresh world."""
+        """Build a fresh environment."""
         ...
 
     def task_name(self, task: Task) -> str:
@@ -52,19 +52,19 @@ class TeachingSuite(Suite, Protocol):
     """A suite that can warm a policy up."""
 
     def words(self) -> list[str]:
-        """Every word that observations and responses hold, for a word-level tokenizer."""
+        """Return every word of observations and responses, for a word-level tokenizer."""
         ...
 
     def demonstrate(self, task: Task, *, noise: float, seed: int) -> list[Demonstrated] | None:
-        """Let an expert play a task; None when it does not win."""
+        """Let an expert play a task; None if it does not win."""
         ...
 
 
 class Seeded:
-    """A user's environment: `factory(seed)` builds the world of task number `seed`.
+    """Wrap a user's factory: `factory(seed)` builds the environment of task number `seed`.
 
-    To warm a tiny policy up, the factory has two functions more (static methods, where it is a class): `words()` and
-    `demonstrate(seed, noise=..., seed=...)`. All are called with the environment's options, too.
+    To warm-start a tiny policy, the factory needs two further functions (static methods of a class): `words()` and
+    `demonstrate(seed, noise=..., seed=...)`. All functions also get the environment's options.
     """
 
     def __init__(self, factory: Callable[..., Environment], options: dict[str, Any]):
@@ -75,7 +75,7 @@ class Seeded:
         return split_seeds(split, of="a seeded environment")
 
     def environment(self, task: Task) -> Environment:
-        """Build a fresh world."""
+        """Build a fresh environment."""
         return self._factory(task, **self._options)
 
     def task_name(self, task: Task) -> str:
@@ -83,23 +83,29 @@ class Seeded:
         return str(task)
 
     def words(self) -> list[str]:
-        """Every word that the world and its player may say."""
-        texts = self._own("words", "words() -> list[str], which returns every word of its observations and responses: "
-                          "a tiny policy knows no others")(**self._options)  # fmt: skip
+        """Return every word of observations and responses."""
+        texts = self._own(
+            "words",
+            "words() -> list[str], which returns every word of its observations and responses: "
+            "a tiny policy knows no others",
+        )(**self._options)
         return sorted({word for text in texts for word in split_words(text)})
 
     def demonstrate(self, task: Task, *, noise: float, seed: int) -> list[Demonstrated] | None:
         """Let an expert play a task."""
-        play = self._own("demonstrate", "demonstrate(task, *, noise, seed) -> list[str], which returns an expert's "
-                         "responses, or leave the warm start out with warmstart.steps=0")  # fmt: skip
+        play = self._own(
+            "demonstrate",
+            "demonstrate(task, *, noise, seed) -> list[str], which returns an expert's "
+            "responses, or leave the warm start out with warmstart.steps=0",
+        )
         turns = play(task, noise=noise, seed=seed, **self._options)
         return [Demonstrated(turn, True) if isinstance(turn, str) else Demonstrated(*turn) for turn in turns or ()]
 
     def _own(self, name: str, what: str) -> Callable[..., Any]:
-        """A function that the user gave the factory."""
+        """Return an optional function of the user's factory."""
         if not hasattr(self._factory, name):
             where = f"{self._factory.__module__}:{getattr(self._factory, '__qualname__', self._factory)}"
-            raise ConfigError(f"{where} has no {name}(): give it {what}")
+            raise ConfigError(f"{where} has no {name}(): add {what}")
         return getattr(self._factory, name)
 
 
@@ -117,13 +123,13 @@ SUITES: dict[str, tuple[Callable[..., Suite], Callable[..., Any]]] = {
     "scienceworld": (Scienceworld, Scienceworld),
     "textworld": (Textworld, Textworld),
 }
-"""Name to suite, and to the function that takes its further options."""
+"""Suite by name, with the function that takes its further options."""
 
 
 def make_suite(config: EnvironmentConfig) -> Suite:
     """Build the suite that a configuration names.
 
-    `module:factory` names either a suite (what it returns has `tasks`; called with the configuration and the options) or a
+    `module:factory` names either a suite (it has `tasks`, and is called with the configuration and the options) or a
     factory of environments that takes a seed.
 
     Raises:
@@ -132,7 +138,9 @@ def make_suite(config: EnvironmentConfig) -> Suite:
     if ":" in config.name:
         factory = import_named(config.name)
         _check_options(config, factory)
-        return factory(config, **config.options) if hasattr(factory, "tasks") else Seeded(factory, config.options)
+        is_suite = hasattr(factory, "tasks")
+        _check_call(config, factory, is_suite=is_suite)
+        return factory(config, **config.options) if is_suite else Seeded(factory, config.options)
     if config.name not in SUITES:
         raise ConfigError(
             f"unknown environment {config.name!r}.{did_you_mean(config.name, SUITES)} Your own is 'module:factory'"
@@ -142,15 +150,37 @@ def make_suite(config: EnvironmentConfig) -> Suite:
     return suite(config, **config.options)
 
 
-def _check_options(config: EnvironmentConfig, *functions: Callable[..., Any]) -> None:
-    """Raise when no function has an option, or when it is no number or text where its default is one.
+def _check_call(config: EnvironmentConfig, factory: Callable[..., Any], *, is_suite: bool) -> None:
+    """Raise if a user's factory cannot be called: a suite with the configuration, others with a seed."""
+    try:
+        inspect.signature(factory).bind(config if is_suite else 0, **config.options)
+    except TypeError as error:
+        what = (
+            "has tasks(), so it is a suite, and is called with the configuration"
+            if is_suite
+            else "is called with a seed"
+        )
+        form = "config: EnvironmentConfig" if is_suite else "seed: int"
+        given = ", ".join(
+            ["config" if is_suite else "seed", *(f"{name}={value!r}" for name, value in config.options.items())]
+        )
+        raise ConfigError(
+            f"{config.name!r} {what} and the options, as ({given}), but {error}; write "
+            f"def __init__(self, {form}, *, <options>)"
+        ) from None
 
-    Each function but the last hands the options that it does not know on to the next.
+
+def _check_options(config: EnvironmentConfig, *functions: Callable[..., Any]) -> None:
+    """Raise if an option is unknown, or if its type is not that of a number or text default.
+
+    Each function passes unknown options on to the next.
     """
     try:
         parameters = [list(inspect.signature(function).parameters.values())[1:] for function in functions]
     except (TypeError, ValueError):
-        raise ConfigError(f"{config.name!r} is no factory of environments: it cannot be called with a seed") from None
+        raise ConfigError(
+            f"{config.name!r} is not a factory of environments: it cannot be called with a seed"
+        ) from None
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters[-1]):
         return
     known = {p.name: p.default for p in itertools.chain(*parameters) if p.kind is not p.VAR_KEYWORD}

@@ -1,8 +1,8 @@
-"""Texts as words, for policies that have a token a word."""
+"""Split texts into words, for policies with one token per word."""
 
 import re
 
 
 def split_words(text: str) -> list[str]:
-    """Split a text into its runs of letters, its numbers and its punctuation characters; spaces vanish."""
+    """Split a text into runs of letters, numbers and punctuation characters; drop white space."""
     return re.findall(r"[A-Za-z]+|\d+|[^\sA-Za-z\d]", text)

@@ -1,1 +1,1 @@
-"""Credit inside the trainers that people run already. Imported on request; nothing in turnwise imports it."""
+"""Assign credit inside other trainers. Nothing else in turnwise imports this package."""

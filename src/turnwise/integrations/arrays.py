@@ -1,22 +1,22 @@
-"""Arrays of other trainers, NumPy's or torch's, as checked NumPy arrays, and back. Torch is imported only where its tensors come in."""
+"""Convert arrays of other trainers to checked NumPy arrays, and back. Imports torch only if given its tensors."""
 
 from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
 
-from turnwise.batch import encode_labels, looks_like_label  # what counts as equal labels is decided in one place
+from turnwise.batch import encode_labels, looks_like_label
 from turnwise.columns import COLUMNS
 from turnwise.errors import IntegrationError
 
 Array = Any
 """A NumPy array, a torch tensor or nested lists."""
 Labels = Sequence[Hashable] | np.ndarray | Any
-"""One label a row."""
+"""One label per row."""
 
 
 def as_table(name: str, given: Array) -> np.ndarray:
-    """`[rows, length]`, as it came."""
+    """Convert to a `[rows, length]` array with the same dtype."""
     table = _numpy(given)
     if table.ndim != 2:
         raise IntegrationError(f"{name} has shape {table.shape}, expected [rows, length]")
@@ -24,7 +24,7 @@ def as_table(name: str, given: Array) -> np.ndarray:
 
 
 def as_numbers(name: str, given: Array, shape: tuple[int, ...], real: np.ndarray) -> np.ndarray:
-    """`[rows, length]` in the precision it came in, or `[rows]` float64, finite in the `real` rows."""
+    """Convert to `[rows, length]` in its own precision, or to `[rows]` float64, finite in the `real` rows."""
     try:
         values = _numpy(given)
         values = values if values.dtype.kind == "f" else np.asarray(values, dtype=np.float64)
@@ -40,14 +40,14 @@ def as_numbers(name: str, given: Array, shape: tuple[int, ...], real: np.ndarray
 
 
 def not_finite(name: str, where: tuple[int, ...], values: np.ndarray) -> IntegrationError:
-    """What to raise about a value."""
+    """Build the error for a value that is not finite."""
     return IntegrationError(
         f"{name}{list(where)} is {values[where]}; drop or repair the trajectory before credit assignment"
     )
 
 
 def as_whole(name: str, given: Array, shape: tuple[int, ...], where: np.ndarray) -> np.ndarray:
-    """Whole numbers as int64: those of `[rows]` or `[rows, length]` that `where` selects."""
+    """Convert the selected whole numbers of `[rows]` or `[rows, length]` to int64."""
     numbers = _numpy(given)
     if numbers.shape != shape:
         raise IntegrationError(f"{name} has shape {numbers.shape}, expected {shape} as response_mask")
@@ -58,37 +58,37 @@ def as_whole(name: str, given: Array, shape: tuple[int, ...], where: np.ndarray)
 
 
 def as_column(name: str, given: Any, shape: tuple[int, ...], real: np.ndarray) -> np.ndarray:
-    """A column: numbers, or labels and texts as they came, one a row."""
+    """Convert a column: numbers, or unchanged labels and texts, one per row."""
     array = _one_a_row(given)
     kind = COLUMNS[name].kind if name in COLUMNS else "label" if looks_like_label(array) else "value"
     if kind == "value":
         return as_numbers(name, given, shape, real)
     if array.shape != shape[:1]:
-        raise IntegrationError(f"column {name!r} has shape {array.shape}, expected {shape[:1]}: one {kind} a row")
+        raise IntegrationError(f"column {name!r} has shape {array.shape}, expected {shape[:1]}: one {kind} per row")
     return array
 
 
 def as_codes(name: str, labels: Labels, num_rows: int, rows: np.ndarray) -> np.ndarray:
-    """Labels of some rows as numbers, 0, 1, ... by first appearance."""
+    """Encode the labels of some rows as 0, 1, ... by first appearance."""
     array = _one_a_row(labels)
     if array.shape != (num_rows,):
         raise IntegrationError(
-            f"{name} has shape {array.shape}, expected {(num_rows,)}: one label a row of response_mask"
+            f"{name} has shape {array.shape}, expected {(num_rows,)}: one label per row of response_mask"
         )
     return encode_labels(name, array[rows], rows)
 
 
 def dtype_of(mask: Array, rewards: Array) -> np.dtype:
-    """In which precision to compute what `like` will return."""
+    """Return the precision in which to compute values for `like`."""
     name = str(getattr(rewards, "dtype", "")).removeprefix("torch.")
     exact = name == "float64" or not (name == "float32" or hasattr(mask, "new_tensor"))
     return np.dtype(np.float64 if exact else np.float32)
 
 
 def like(values: np.ndarray, mask: Array, rewards: Array) -> Array:
-    """Values as the mask's kind of array, on its device, in the rewards' dtype where that is a float of this kind."""
+    """Convert values to the mask's kind of array and device, and to the rewards' dtype if it is a float."""
     if hasattr(mask, "new_tensor"):
-        import torch  # the caller has it; its tensors made of arrays share their memory
+        import torch  # already installed; from_numpy shares memory
 
         is_float = hasattr(rewards, "is_floating_point") and rewards.is_floating_point()
         return torch.from_numpy(values).to(mask.device, rewards.dtype if is_float else torch.float32)
@@ -105,5 +105,5 @@ def _numpy(given: Array) -> np.ndarray:
 
 
 def _one_a_row(given: Any) -> np.ndarray:
-    """An array of its own kind, or of objects: NumPy would turn a list of mixed labels into strings."""
+    """Convert to an array; a list becomes an array of objects, since NumPy would turn mixed labels into strings."""
     return _numpy(given) if hasattr(given, "tolist") else np.fromiter(given, dtype=object, count=len(given))

@@ -1,11 +1,12 @@
-"""Credit for trainers that keep padded `[rows, length]` tensors: verl-agent, SkyRL, OpenRLHF, slime and your own.
+"""Assign credit in trainers with padded `[rows, length]` tensors, such as verl-agent, SkyRL, OpenRLHF and slime.
 
     advantages, per_row = padded_advantages(
-        tw.aem(tw.grpo()), row="turn", rewards=rewards, response_mask=mask, group=uid, trajectory=traj_uid, turn=turn, entropies=entropies
+        tw.aem(tw.grpo()), row="turn", rewards=rewards, response_mask=mask,
+        group=uid, trajectory=traj_uid, turn=turn, entropies=entropies,
     )
 
-A row is one turn or one whole trajectory with several responses in its mask; the caller says which. What such batches carry beside
-responses is told apart here, once: padding rows, copies of rows, rows in any order.
+A row is one turn, or one whole trajectory with several responses in its mask; `row` says which. Batches may contain
+padding rows, copies of rows, and rows in any order.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,15 +35,15 @@ from turnwise.transforms.grouping import choice
 
 Row = Literal["turn", "trajectory"]
 RELATIVE, ABSOLUTE = 1e-2, 1e-3
-"""How far the numbers of copies may differ: they may have been scored apart, in bfloat16."""
+"""Tolerance between copies, which may have been scored separately in bfloat16."""
 
 
 class Padded(NamedTuple):
-    """Advantages in the trainer's own layout: kind and device of the mask, dtype of the rewards where that is a float of this kind.
+    """Hold advantages in the trainer's layout, with kind and device of the mask and dtype of the rewards.
 
     Attributes:
-        tokens: `[rows, length]`, the advantage of the response that a token belongs to; 0 outside the mask.
-        rows: `[rows]`, the advantage of the row's response; of several, the mean over their tokens. 0 for padding.
+        tokens: `[rows, length]` advantage of each token's response; 0 outside the mask.
+        rows: `[rows]` advantage of the row's response, or the mean over the tokens of several; 0 for padding.
     """
 
     tokens: Array
@@ -50,14 +51,14 @@ class Padded(NamedTuple):
 
 
 class PaddedBatch(NamedTuple):
-    """A padded batch as the library sees it.
+    """Hold the responses of a padded batch, and the way back to its rows.
 
     Attributes:
-        batch: Its responses, each once.
-        order: Response of the table, as `responses` counts them, of each of the batch's.
-        responses: Where the responses of all rows are.
-        source_R: For each response of the table, the one that it is a copy of, itself where it is none.
-        like: The caller's mask and rewards, whose kind results have.
+        batch: Distinct responses.
+        order: Index in `responses` of each response of the batch.
+        responses: Positions of the responses of all rows.
+        source_R: Index of the response that each response copies; its own index if it is not a copy.
+        like: The caller's mask and rewards, which determine the kind of results.
     """
 
     batch: Batch
@@ -67,7 +68,7 @@ class PaddedBatch(NamedTuple):
     like: tuple[Array, Array]
 
     def spread(self, advantage_R: np.ndarray) -> Padded:
-        """Put one value a response of the batch on the tokens and rows of the table."""
+        """Spread one value per response of the batch over the tokens and rows of the table."""
         mask, rewards = self.like
         value_R = np.zeros(len(self.source_R))
         value_R[self.order] = advantage_R
@@ -96,13 +97,13 @@ def padded_advantages(
     entropies: Array | None = None,
     columns: Mapping[str, Any] | None = None,
 ) -> Padded:
-    """Advantages of a padded batch by any method without state; see `padded_batch` for the arguments.
+    """Compute the advantages of a padded batch by a stateless method; see `padded_batch` for the arguments.
 
-    Rows with an empty mask are padding: whatever their labels say, they change nothing. Rows that name the same response (or the same
-    trajectory, with `row="trajectory"`) are copies: they count once, and each gets the advantage.
+    Rows with an empty mask are padding and change nothing. Rows that name the same response (or the same trajectory,
+    with `row="trajectory"`) are copies: they count once, and each gets the advantage.
 
     Raises:
-        IntegrationError: The batch does not say what the method needs, or contradicts itself; names the first such row.
+        IntegrationError: The batch lacks what the method needs, or contradicts itself; names the first such row.
         ConfigError: The method keeps state.
     """
     for name in method.needs:
@@ -113,9 +114,16 @@ def padded_advantages(
                 f"{method} needs column {name!r}, which was not given; pass {how}.{did_you_mean(name, given)}"
             )
     padded = padded_batch(
-        row=row, rewards=rewards, response_mask=response_mask, group=group, trajectory=trajectory, turn=turn,
-        turn_ids=turn_ids, entropies=entropies, columns=columns,
-    )  # fmt: skip
+        row=row,
+        rewards=rewards,
+        response_mask=response_mask,
+        group=group,
+        trajectory=trajectory,
+        turn=turn,
+        turn_ids=turn_ids,
+        entropies=entropies,
+        columns=columns,
+    )
     return padded.spread(method(padded.batch))
 
 
@@ -137,23 +145,25 @@ def padded_batch(
     """Find the responses of a padded batch, each once, and the way back to its rows.
 
     Args:
-        row: What a row holds: "turn", one response; "trajectory", all of them.
-        rewards: `[rows, length]`, at tokens of the responses that earned them, or `[rows]`: with `row="turn"` the reward of that turn
-            (not of its trajectory, which would count once a turn), with `row="trajectory"` of the whole, paid for its last response.
-        response_mask: `[rows, length]` of 0 and 1, 1 at generated tokens. In a row that is a trajectory each run of ones is a response.
+        row: Content of a row: "turn" for one response, "trajectory" for all of them.
+        rewards: `[rows, length]` at tokens of the responses that earned them, or `[rows]`: with `row="turn"` the reward
+            of that turn (not of its trajectory), with `row="trajectory"` of the whole, paid for its last response.
+        response_mask: `[rows, length]` of 0 and 1, 1 at generated tokens. With `row="trajectory"` each run of ones is a
+            response.
         group: `[rows]` prompt of each row.
-        trajectory: `[rows]` trajectory of each row, unlike any of another group. With `row="trajectory"` it finds copies; without it
-            every row is a trajectory of its own.
-        turn: `[rows]` number of each turn within its trajectory, any growing numbers. Without it rows of a trajectory are in their
-            order and none is a copy. For `row="turn"`.
-        turn_ids: `[rows, length]` number of the response that each generated token belongs to, growing along a row, where runs of ones
-            do not tell (two responses with nothing between, one with masked tokens in it). For `row="trajectory"`.
-        entropies: `[rows, length]` entropy of each generated token, nats; or `[rows]`, their mean, with `row="turn"`.
-        columns: Further columns by name: `[rows]` values or labels, or `[rows, length]` values, of which each response gets its mean.
-        response_columns: Further columns by name: one value or label a response, as they follow each other in a row, row after row.
-            `reward` is added to what `rewards` pays.
-        responses: Where the caller has found them already.
-        strays_to_last: Rewards at cells without a response are paid for the last one of their row, and dropped where it has none.
+        trajectory: `[rows]` trajectory of each row, distinct between groups. With `row="trajectory"` it identifies
+            copies; without it every row is its own trajectory.
+        turn: `[rows]` increasing number of each turn within its trajectory, for `row="turn"`. Without it the rows of a
+            trajectory are in order and none is a copy.
+        turn_ids: `[rows, length]` number of each generated token's response, increasing along a row, for
+            `row="trajectory"`. Needed if runs of ones are not responses: adjacent responses, or masked tokens inside
+            one.
+        entropies: `[rows, length]` entropy of each generated token (nats); or `[rows]`, their mean, with `row="turn"`.
+        columns: Further columns by name: `[rows]` values or labels, or `[rows, length]` values to average per response.
+        response_columns: Further columns by name: one value or label per response, in order of rows and positions.
+            `reward` is added to `rewards`.
+        responses: Positions of the responses, if already known.
+        strays_to_last: Pay rewards outside of responses for the last response of their row; drop them if it has none.
 
     Raises:
         IntegrationError: The batch contradicts itself; names the first such row.
@@ -164,7 +174,7 @@ def padded_batch(
         raise IntegrationError('row="turn" needs trajectory=, the trajectory of each row, and takes no turn_ids=')
     if row == "trajectory" and turn is not None:
         raise IntegrationError(
-            'row="trajectory" takes no turn=; say with turn_ids= which response each token belongs to'
+            'row="trajectory" takes no turn=; pass turn_ids=, the response that each token belongs to'
         )
     ids = None
     if turn_ids is not None:
@@ -184,7 +194,7 @@ def padded_batch(
     columns_R = {**own, **{name: _of_responses(name, table, responses) for name, table in tables.items()}}
 
     group_codes = as_codes("group", group, len(mask), rows.real)
-    trajectory_codes = unit = rows.real  # unit: what a row is, equal in copies, growing with the turns of a trajectory
+    trajectory_codes = unit = rows.real  # unit: identity of a row, equal in copies, increasing by turn
     original, source_R = np.arange(len(rows.real)), np.arange(len(rows.row_R))
     if trajectory is not None:
         trajectory_codes = unit = as_codes("trajectory", trajectory, len(mask), rows.real)
@@ -212,14 +222,14 @@ def padded_batch(
 
 
 class _Rows:
-    """The rows that are no padding, and which of them are copies of others.
+    """Hold the rows that are not padding, and find copies among them.
 
     Attributes:
-        real: Their numbers in the table.
-        first_R: First response of each.
-        counts: How many responses each has.
-        row_R: Row of each response, in the table.
-        place_R: The same as a place in `real`.
+        real: Row numbers in the table.
+        first_R: First response of each row.
+        counts: Number of responses of each row.
+        row_R: Row of each response in the table.
+        place_R: Row of each response as an index into `real`.
     """
 
     def __init__(self, responses: Stretches):
@@ -230,7 +240,7 @@ class _Rows:
         self.place_R = np.repeat(np.arange(len(self.real)), self.counts)
 
     def originals(self, unit: np.ndarray, tables: Mapping[str, np.ndarray]) -> np.ndarray:
-        """For each row the first one of its unit, both as places in `real`; copies must agree in the tables."""
+        """Return the first row of each row's unit, as indices into `real`. Copies must agree in the tables."""
         _, first, copy_of = np.unique(unit, return_index=True, return_inverse=True)
         original = first[copy_of.reshape(-1)]
         copies = np.flatnonzero(original != np.arange(len(original)))
@@ -240,7 +250,7 @@ class _Rows:
         return original
 
     def sources(self, original: np.ndarray, columns_R: Mapping[str, np.ndarray]) -> np.ndarray:
-        """For each response the one that it is a copy of, itself where it is none; copies must agree in the columns."""
+        """Return the response that each response copies, or itself. Copies must agree in the columns."""
         within_R = np.arange(len(self.row_R)) - self.first_R[self.place_R]
         source_R = self.first_R[original][self.place_R] + within_R
         for name, column in columns_R.items():
@@ -262,14 +272,14 @@ def split_responses(mask: np.ndarray) -> tuple[Segments, np.ndarray]:
         mask: `[rows, length]` bool, true at generated tokens.
 
     Returns:
-        Segments of the generated tokens, one a response, and `[responses]` the row of each.
+        Segments of the generated tokens, one per response, and `[responses]` the row of each.
     """
     responses = find_responses(mask, by_run=True)
     return Segments.from_lengths(responses.lengths_R), responses.row_R
 
 
 def _rewards(reward: np.ndarray, mask: np.ndarray, responses: Stretches, strays_to_last: bool) -> np.ndarray:
-    """Reward of each response; none may lie where there is no response, or its row's last one gets it."""
+    """Return the reward of each response. A reward outside of responses is an error, or goes to the row's last one."""
     row_R = responses.row_R
     if reward.ndim == 1:
         if (lost := np.setdiff1d(np.flatnonzero(reward), row_R)).size:
@@ -306,20 +316,27 @@ def _of_responses(name: str, table: np.ndarray, responses: Stretches) -> np.ndar
 
 
 def _lost(reward: np.ndarray, where: tuple[int, ...]) -> IntegrationError:
-    return IntegrationError(f"rewards{list(where)} is {reward[where]}, where response_mask has no response; put it on a generated "
-                            "token, or set it to 0 if it is padding")  # fmt: skip
+    return IntegrationError(
+        f"rewards{list(where)} is {reward[where]}, where response_mask has no response; put it on a generated "
+        "token, or set it to 0 if it is padding"
+    )
 
 
 def _check_one_group(trajectory: np.ndarray, group: np.ndarray, real: np.ndarray) -> None:
     _, first, inverse = np.unique(trajectory, return_index=True, return_inverse=True)
     if (wrong := np.flatnonzero(group != group[first[inverse.reshape(-1)]])).size:
         other = first[inverse.reshape(-1)[wrong[0]]]
-        raise IntegrationError(f"rows {real[other]} and {real[wrong[0]]} are of one trajectory but of two groups; trajectory labels must "
-                               "differ between groups")  # fmt: skip
+        raise IntegrationError(
+            f"rows {real[other]} and {real[wrong[0]]} have the same trajectory but different groups; trajectory labels "
+            "must "
+            "differ between groups"
+        )
 
 
 def _check_copies(name: str, row: np.ndarray, original: np.ndarray, copied: np.ndarray, column: np.ndarray) -> None:
     same = np.isclose(copied, column, rtol=RELATIVE, atol=ABSOLUTE) if column.dtype.kind == "f" else copied == column
     if (wrong := np.flatnonzero(~(same.all(1) if same.ndim == 2 else same))).size:
-        raise IntegrationError(f"rows {original[wrong[0]]} and {row[wrong[0]]} name the same response but differ in {name}; say with turn= "
-                               "and trajectory= which rows are different ones")  # fmt: skip
+        raise IntegrationError(
+            f"rows {original[wrong[0]]} and {row[wrong[0]]} name the same response but differ in {name}; give "
+            "different rows different turn= or trajectory= labels"
+        )

@@ -1,6 +1,6 @@
-"""Where the responses of a padded `[rows, length]` table are, and what they sum to, without copies of the table's size.
+"""Find and sum the responses of a padded `[rows, length]` table without copying it.
 
-A large step has tens of millions of padded cells: what is computed of them goes through blocks that fit in a cache.
+A large step has tens of millions of padded cells, so they are processed in blocks that fit in the CPU cache.
 """
 
 from collections.abc import Iterator
@@ -10,17 +10,17 @@ import numpy as np
 from turnwise.errors import IntegrationError
 
 BLOCK = 1 << 17
-"""Cells that are looked at together."""
+"""Cells per block."""
 
 
 class Stretches:
-    """Responses of padded rows, as stretches of adjacent cells; a response has one, or several where it has masked tokens in it.
+    """Hold responses of padded rows as stretches of adjacent cells. A response with masked tokens has several.
 
     Attributes:
-        starts: Cell in which each stretch begins, counted through all rows.
-        stops: Cell behind its end.
-        response: Response of each stretch, growing.
-        row_R: Row of each response, growing.
+        starts: First cell of each stretch, counted through all rows.
+        stops: Cell after the end of each stretch.
+        response: Response of each stretch, increasing.
+        row_R: Row of each response, increasing.
         lengths_R: Tokens of each response.
     """
 
@@ -30,13 +30,13 @@ class Stretches:
         self.lengths_R = np.bincount(response, weights=stops - starts).astype(np.int64)
 
     def of_cells(self, cells: np.ndarray) -> np.ndarray:
-        """Response of each cell, -1 where there is none."""
+        """Return the response of each cell, -1 outside of responses."""
         at = np.searchsorted(self.starts, cells, side="right") - 1
         inside = (at >= 0) & (cells < self.stops[at])
         return np.where(inside, self.response[at], -1)
 
     def sum(self, table: np.ndarray) -> np.ndarray:
-        """Sum of each response in float64, `[responses]`; cells outside of responses are not read."""
+        """Sum a table over each response in float64, `[responses]`. Cells outside of responses are not read."""
         cuts = np.stack([self.starts, self.stops], axis=1)
         sums = np.empty(len(self.starts))
         for rows in blocks(self.shape):
@@ -44,12 +44,12 @@ class Stretches:
             if first == last:
                 continue
             flat, at = table[rows].ravel(), cuts[first:last].ravel() - rows.start * self.shape[1]
-            at = at[: len(at) - (at[-1] == len(flat))]  # a stretch may end at the very end
+            at = at[: len(at) - (at[-1] == len(flat))]  # a stretch may end at the end of the table
             sums[first:last] = np.add.reduceat(flat, at, dtype=np.float64)[::2]
         return np.bincount(self.response, weights=sums)
 
     def spread(self, values_R: np.ndarray, dtype: np.dtype) -> np.ndarray:
-        """Table with the value of each response on its tokens, 0 elsewhere."""
+        """Make a table with the value of each response at its tokens, 0 elsewhere."""
         values = np.zeros(2 * len(self.starts) + 1, dtype=dtype)
         values[1::2] = values_R[self.response]
         cuts = np.stack([self.starts, self.stops], axis=1).ravel()
@@ -63,15 +63,15 @@ def find_responses(mask: np.ndarray, *, by_run: bool, ids: np.ndarray | None = N
     Args:
         mask: `[rows, length]` of 0 and 1.
         by_run: Each run of ones is a response; else all generated tokens of a row are one.
-        ids: `[rows, length]` number of the response of each generated token, growing along a row, in place of `by_run`.
+        ids: `[rows, length]` number of each generated token's response, increasing along a row; replaces `by_run`.
 
     Raises:
-        IntegrationError: The mask holds another value, or the numbers fall.
+        IntegrationError: The mask holds other values, or the numbers decrease.
     """
     length = mask.shape[1]
     parts, num_marked = [np.zeros(0, dtype=np.int64)], 0
     for rows in blocks(mask.shape):
-        ones = np.zeros((rows.stop - rows.start, length + 1), dtype=bool)  # a column of zeros parts the rows
+        ones = np.zeros((rows.stop - rows.start, length + 1), dtype=bool)  # a column of zeros separates the rows
         np.equal(mask[rows], 1, out=ones[:, :length])
         num_marked += np.count_nonzero(mask[rows] != 0)
         flat = ones.ravel()
@@ -91,7 +91,7 @@ def find_responses(mask: np.ndarray, *, by_run: bool, ids: np.ndarray | None = N
 
 
 def _by_number(starts: np.ndarray, stops: np.ndarray, ids: np.ndarray) -> Stretches:
-    """Split and join runs by the number that stands on each token."""
+    """Split and join runs by the number of each token."""
     lengths = stops - starts
     begins = np.cumsum(lengths) - lengths
     cells = np.arange(lengths.sum()) + np.repeat(starts - begins, lengths)
@@ -99,8 +99,10 @@ def _by_number(starts: np.ndarray, stops: np.ndarray, ids: np.ndarray) -> Stretc
     same_row = np.diff(row, prepend=-1) == 0
     growth = np.diff(number, prepend=0)
     if (falls := np.flatnonzero((growth < 0) & same_row)).size:
-        raise IntegrationError(f"turn_ids falls from {number[falls[0] - 1]} to {number[falls[0]]} within a row; it must grow from "
-                               "response to response")  # fmt: skip
+        raise IntegrationError(
+            f"turn_ids falls from {number[falls[0] - 1]} to {number[falls[0]]} within a row; it must increase "
+            "from response to response"
+        )
     fresh = ~same_row | (growth != 0)
     cut = fresh.copy()
     cut[begins] = True
@@ -111,14 +113,14 @@ def _by_number(starts: np.ndarray, stops: np.ndarray, ids: np.ndarray) -> Stretc
 
 
 def nonzero(table: np.ndarray) -> np.ndarray:
-    """Cells that are not 0, counted through all rows; nan is not 0."""
+    """Return the cells that are not 0, including nan, counted through all rows."""
     width = table.shape[1]
     parts = [np.flatnonzero((table[rows] != 0).ravel()) + rows.start * width for rows in blocks(table.shape)]
     return np.concatenate([np.zeros(0, dtype=np.int64), *parts])
 
 
 def blocks(shape: tuple[int, ...]) -> Iterator[slice]:
-    """Rows in blocks of about `BLOCK` cells."""
+    """Split rows into blocks of about `BLOCK` cells."""
     size = max(1, BLOCK // max(1, shape[1]))
     for start in range(0, shape[0], size):
         yield slice(start, min(start + size, shape[0]))

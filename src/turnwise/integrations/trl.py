@@ -1,8 +1,10 @@
-"""Turnwise methods in TRL's `GRPOTrainer`.
+"""Use turnwise methods in TRL's `GRPOTrainer`.
 
-    trainer = TurnwiseGRPOTrainer(model, reward_funcs=..., args=GRPOConfig(...), train_dataset=..., method=tw.aem(tw.grpo()))
+    trainer = TurnwiseGRPOTrainer(
+        model, reward_funcs=..., args=GRPOConfig(...), train_dataset=..., method=tw.aem(tw.grpo())
+    )
 
-Everything but the advantages stays TRL's: generation, environments, losses, logs, processes.
+Only the advantages change. Generation, environments, losses, logs and processes stay TRL's.
 """
 
 import importlib.metadata
@@ -16,21 +18,29 @@ from turnwise.integrations.versions import check_version
 from turnwise.transform import Transform
 
 SUPPORTED = (1, 16), (1, 17)
-"""Versions of TRL: the first that this works with, and the first that it was not tried with."""
+"""Versions of TRL: the first supported one, and the first untested one."""
 COLUMNS = ("entropy", "logprob", "length", "turn")
-"""What every run has; worlds of ours (`turnwise.integrations.trl_worlds`) add `state_key`."""
+"""Columns of every run. Environments of turnwise (`turnwise.integrations.trl_environments`) add `state_key`."""
 FORWARD = (
-    "pixel_values", "image_grid_thw", "num_images", "pixel_attention_mask", "spatial_shapes", "num_tiles", "image_sizes",
-    "token_type_ids", "mm_token_type_ids", "image_position_ids",
-)  # fmt: skip
-"""What a model that sees images gets beside tokens."""
+    "pixel_values",
+    "image_grid_thw",
+    "num_images",
+    "pixel_attention_mask",
+    "spatial_shapes",
+    "num_tiles",
+    "image_sizes",
+    "token_type_ids",
+    "mm_token_type_ids",
+    "image_position_ids",
+)
+"""Inputs of vision models in addition to tokens."""
 
 
 try:
     check_version("TRL", importlib.metadata.version("trl"), SUPPORTED)
 except importlib.metadata.PackageNotFoundError:
     raise IntegrationError(
-        "turnwise.integrations.trl: TRL is not installed; pip install 'turnwise[trl]', torch first"
+        "turnwise.integrations.trl: TRL is not installed; install torch, then pip install 'turnwise[trl]'"
     ) from None
 
 from accelerate.utils import gather_object  # noqa: E402  # pyright: ignore[reportMissingImports]
@@ -39,40 +49,49 @@ from trl.models.utils import disable_gradient_checkpointing  # noqa: E402  # pyr
 
 
 class TurnwiseGRPOTrainer(GRPOTrainer):
-    """TRL's trainer with a turnwise method in place of its advantages.
+    """Train with TRL's trainer and the advantages of a turnwise method.
 
-    `scale_rewards` has no say: a method does its own scaling. Trajectories that `mask_truncated_completions` masks are left out of
-    their group, where TRL would still count their reward.
+    `scale_rewards` has no effect, since a method does its own scaling. Trajectories that `mask_truncated_completions`
+    masks are left out of their group, while TRL would count their reward.
 
     Args:
-        args, kwargs: As for `trl.GRPOTrainer`.
-        method: Any method without state whose columns are known here: `entropy`, `logprob`, `length`, and with worlds of ours `state_key`.
+        args, kwargs: Arguments of `trl.GRPOTrainer`.
+        method: Stateless method that needs only `entropy`, `logprob`, `length`, and with environments of turnwise
+            `state_key`.
 
     Raises:
-        IntegrationError: The method cannot be served.
+        IntegrationError: The method keeps state or needs a missing column.
     """
 
     def __init__(self, *args: Any, method: Transform, **kwargs: Any):
         super().__init__(*args, **kwargs)
         if method.init is not None:
-            raise IntegrationError(f"{method} keeps state, which TRL's checkpoints would lose; use one without")
+            raise IntegrationError(
+                f"{method} keeps state, which TRL's checkpoints would lose; choose a stateless method"
+            )
         if self.multi_objective_aggregation != "sum_then_normalize":
             raise IntegrationError(
-                f"multi_objective_aggregation={self.multi_objective_aggregation!r}: a method gets one reward a trajectory; "
+                f"multi_objective_aggregation={self.multi_objective_aggregation!r}: a method gets one reward per "
+                "trajectory; "
                 "use 'sum_then_normalize'"
             )
-        known = {*COLUMNS, *self._world_columns()}
+        known = {*COLUMNS, *self._environment_columns()}
         if missing := [name for name in method.needs if name not in known]:
             raise IntegrationError(
-                f"{method} needs column {missing[0]!r}, which this trainer does not have; it has {', '.join(sorted(known))}"
-                + ("; worlds of turnwise.integrations.trl_worlds have it" if missing[0] == "state_key" else "")
+                f"{method} needs column {missing[0]!r}, which this trainer does not have; it has "
+                f"{', '.join(sorted(known))}"
+                + (
+                    "; environments of turnwise.integrations.trl_environments have it"
+                    if missing[0] == "state_key"
+                    else ""
+                )
             )
         self.method = method
-        self._rewards: torch.Tensor | None = None  # [all rows, functions], of the batch at hand
+        self._rewards: torch.Tensor | None = None  # [all rows, functions], of the current batch
         self._played: list[Any] | None = None  # [all rows]
         self._first_pass: list[tuple[torch.Tensor, torch.Tensor]] | None = None  # None: not scoring
 
-    def _world_columns(self) -> set[str]:
+    def _environment_columns(self) -> set[str]:
         pools = getattr(self, "_environment_pool", {}).values()
         own = [set(getattr(pool[0], "_columns", ())) for pool in pools]
         return set.intersection(*own) if own else set()
@@ -83,14 +102,14 @@ class TurnwiseGRPOTrainer(GRPOTrainer):
         if self.environments:
             pairs = zip(self.environments, completions, strict=True)
             self._played = gather_object(
-                [world._record(said) if hasattr(world, "_record") else None for world, said in pairs]
+                [environment._record(said) if hasattr(environment, "_record") else None for environment, said in pairs]
             )
-            broken = gather_object([getattr(world, "_fault", False) for world in self.environments])
-            rewards[torch.tensor(broken, device=rewards.device)] = torch.nan  # whatever other functions say
+            broken = gather_object([getattr(environment, "_fault", False) for environment in self.environments])
+            rewards[torch.tensor(broken, device=rewards.device)] = torch.nan  # overrides other reward functions
         return rewards
 
     def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> Any:
-        # a reference model has no entropies to give
+        # entropies are needed only from the policy, not from a reference model
         if self._first_pass is None or self._first_pass or model is not self.model:
             return super()._get_per_token_logps_and_entropies(model, *args, **kwargs)
         result = super()._get_per_token_logps_and_entropies(model, *args, **{**kwargs, "compute_entropy": True})
@@ -104,13 +123,14 @@ class TurnwiseGRPOTrainer(GRPOTrainer):
             first = self._first_pass
         finally:
             self._first_pass = None
-        # TRL's first pass is the sampling policy's if it kept the log-probabilities, else none or one without an adapter
+        # TRL's first pass is the sampling policy's if it kept the log-probabilities, else none or one without an
+        # adapter
         logprob, entropy = first[0] if "old_per_token_logps" in output else self._score(output)
         self._replace_advantages(output, logprob, entropy)
         return output
 
     def _score(self, output: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probabilities and entropies of the policy that sampled, `[rows, length]` each, nats."""
+        """Return log-probabilities and entropies of the sampling policy, `[rows, length]` each (nats)."""
         training = self.model.training
         size = self.args.per_device_train_batch_size if training else self.args.per_device_eval_batch_size
         images = {name: output[name] for name in FORWARD if name in output}
@@ -136,7 +156,7 @@ class TurnwiseGRPOTrainer(GRPOTrainer):
             .cpu()
             .numpy()
             for part in (mask, entropy, logprob)
-        ]  # a group's rows may lie in several processes, each with a width of its own
+        ]  # rows of a group may be in several processes with different widths
         weighted = self._rewards * self.reward_weights.to(self._rewards.device)
         reward = weighted.nansum(dim=1).masked_fill(self._rewards.isnan().all(dim=1), torch.nan)
         credited = credit(
@@ -156,7 +176,7 @@ class TurnwiseGRPOTrainer(GRPOTrainer):
             self._metrics[mode][name].append(value)
         for name, rows in credited.turns.items():
             self._logs["extra"][name].extend(rows)
-        logged = self._logs["advantages"]  # TRL has put its own there, one a row
+        logged = self._logs["advantages"]  # TRL logged its own advantages, one per row
         ours = credited.advantage.sum(axis=1) / everywhere[0].sum(axis=1).clip(min=1)
         for _ in range(min(len(logged), len(ours))):
             logged.pop()

@@ -1,6 +1,7 @@
-"""Credit on TRL's rows: which tokens make a response, what each response gets, and what the logs say of it.
+"""Assign credit to TRL's rows: find responses, compute their advantages and metrics.
 
-A row of TRL is a whole trajectory; its responses are the maximal runs of generated tokens in its mask. NumPy alone.
+A row of TRL is a whole trajectory. Its responses are the maximal runs of generated tokens in its mask.
+Needs only NumPy.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,18 +11,18 @@ import numpy as np
 
 from turnwise.batch import Batch
 from turnwise.errors import IntegrationError
-from turnwise.integrations.measures import credit_metrics, what_entropy_did
 from turnwise.integrations.padded import split_responses
+from turnwise.metrics import adapter_metrics
 from turnwise.transform import Transform
 
 
 class Credited(NamedTuple):
-    """What a method made of a batch.
+    """Hold the credit of a batch.
 
     Attributes:
-        advantage: `[rows, length]`, at each generated token that of its response; 0 elsewhere.
-        metrics: Name to value, for the log.
-        turns: Name to one list a row, of a value a response, for the table of completions.
+        advantage: `[rows, length]` advantage of each generated token's response; 0 elsewhere.
+        metrics: Values for the log, by name.
+        turns: One list of values per response for each row, by name, for the table of completions.
     """
 
     advantage: np.ndarray
@@ -41,23 +42,24 @@ def credit(
 ) -> Credited:
     """Apply a method to rows of trajectories.
 
-    Rows without a generated token, or without a reward, are left out: they change no statistic and get 0.
+    Rows without a generated token or a reward are left out of all statistics and get 0.
 
     Args:
-        method: Any method without state.
+        method: Stateless method.
         mask: `[rows, length]` bool, true at generated tokens.
-        entropy: `[rows, length]` of the policy at each generated token, nats.
-        logprob: `[rows, length]` of each generated token, nats.
-        reward: `[rows]` reward of the whole trajectory; nan where there is none.
-        group_size: Rows of a prompt, which follow each other.
-        played: One a row: `reward` and columns of each response, as a world of ours recorded them. What `reward` holds beside them is
-            paid for the last response, as all of it is without.
+        entropy: `[rows, length]` entropy of the policy at each generated token (nats).
+        logprob: `[rows, length]` log-probability of each generated token (nats).
+        reward: `[rows]` reward of the whole trajectory; nan if missing.
+        group_size: Number of adjacent rows per prompt.
+        played: Record of each row: `reward` and columns per response, from an environment of turnwise. The last
+            response gets the rest of the row's reward, or all of it without a record.
 
     Raises:
-        IntegrationError: What a world recorded does not fit the responses in the mask.
+        IntegrationError: A record does not match the responses in the mask.
     """
     mask = mask & ~np.isnan(reward)[:, None]
-    names = ["turn_entropy", "turn_advantage", *(["turn_alpha"] if "entropy" in method.needs else [])]
+    names = ["turn_entropy", "turn_advantage"]  # the same in all processes, even if one has nothing to learn
+    names += ["turn_alpha", "turn_base"] if "entropy" in method.needs else []
     if not mask.any():
         return Credited(np.zeros(mask.shape), {}, {name: [[] for _ in mask] for name in names})
     tokens, row_R = split_responses(mask)
@@ -75,22 +77,23 @@ def credit(
 
     given = {"group": row_R // group_size, "trajectory": row_R, "reward": reward_R, "num_tokens": tokens.lengths}
     batch, order = Batch.from_arrays(**given, columns=columns)
+    trace, _ = method.trace(batch)
     advantage_R = np.empty(len(row_R))
-    advantage_R[order] = method(batch)
+    advantage_R[order] = trace.advantage_R
     advantage = np.zeros(mask.shape)
     advantage[mask] = tokens.broadcast(advantage_R)
     values = {"turn_entropy": columns["entropy"], "turn_advantage": advantage_R}
-    alpha_R = None
-    if "entropy" in method.needs:
-        alpha_R = what_entropy_did(method, batch, advantage_R[order])
-        values["turn_alpha"] = np.empty(len(row_R))
-        values["turn_alpha"][order] = alpha_R
+    for name, traced_R in (("turn_alpha", trace.coefficient_R), ("turn_base", trace.base_R)):
+        values[name] = np.empty(len(row_R))
+        values[name][order] = traced_R
     turns = {name: [values[name][row_R == row].tolist() for row in range(len(mask))] for name in names}
-    return Credited(advantage, credit_metrics(batch, advantage_R[order], alpha_R), turns)
+    return Credited(advantage, adapter_metrics(batch, trace), turns)
 
 
 def _check_responses(steps: Sequence[Any], rows: np.ndarray, counts: np.ndarray) -> None:
     for row, record in zip(rows.tolist(), steps, strict=True):
         if len(record["reward"]) != counts[row]:
-            raise IntegrationError(f"row {row} has {counts[row]} runs of generated tokens, but its conversation has "
-                                   f"{len(record['reward'])} responses; is its tool mask right?")  # fmt: skip
+            raise IntegrationError(
+                f"row {row} has {counts[row]} runs of generated tokens, but its conversation has "
+                f"{len(record['reward'])} responses; check the tool mask"
+            )

@@ -1,11 +1,12 @@
-"""The plug-in of verl: turnwise's methods as its estimators, trainers and agent loop.
+"""Register turnwise's methods in verl, as estimators, trainers and an agent loop.
 
-verl imports this module in every process once turnwise is installed (its entry-point group `verl.plugins`); `turnwise verl-check` says
-whether it did. Then, in verl's configuration,
+verl imports this module in every process once turnwise is installed (entry-point group `verl.plugins`). Check it with
+`turnwise verl-check`. Then set in verl's configuration
 
-    algorithm.adv_estimator=turnwise_rloo                              a method that reads rewards, masks and groups alone
+    algorithm.adv_estimator=turnwise_rloo                              a method that needs no other columns
     algorithm.adv_estimator=turnwise trainer.v1.trainer_mode=turnwise_sync
-    +algorithm.turnwise.method=gigpo +algorithm.turnwise.aem=true      any other; `+algorithm.turnwise.options.discount=0.9`
+    +algorithm.turnwise.method=gigpo +algorithm.turnwise.aem=true      any other method
+    +algorithm.turnwise.options.discount=0.9                           with its options
 """
 
 import functools
@@ -19,7 +20,7 @@ from turnwise.integrations.verl_estimator import PREFIX, estimate, seeing, serva
 from turnwise.integrations.versions import check_version
 
 SUPPORTED = (0, 9), (0, 10)
-"""The first version of verl that this works with, and the first that it was not tried with."""
+"""Versions of verl: the first supported one, and the first untested one."""
 log = logging.getLogger(__name__)
 
 
@@ -27,7 +28,7 @@ def register() -> None:
     """Register estimators, trainers and the agent loop with verl.
 
     Raises:
-        IntegrationError: This version of verl is not supported, or lacks what its trainers import.
+        IntegrationError: This version of verl is not supported, or a package that its trainers import is missing.
     """
     check_version("verl", importlib.metadata.version("verl"), SUPPORTED)
     from verl.trainer.ppo.core_algos import (  # pyright: ignore[reportMissingImports]
@@ -53,9 +54,9 @@ def register() -> None:
 
 
 def _telling_keys(compute: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, whose estimators know which rows are of one session.
+    """Wrap verl's function so that estimators know which rows belong to one session.
 
-    verl has the names of the rows here and gives estimators none; without them the rows of a session look like trajectories.
+    verl does not pass the names of the rows to estimators. Without them each row of a session looks like a trajectory.
     """
 
     @functools.wraps(compute)
@@ -70,5 +71,5 @@ def _telling_keys(compute: Callable[..., Any]) -> Callable[..., Any]:
 try:
     register()
 except Exception as error:
-    log.error("turnwise is not available in verl: %s", error)  # verl itself says nothing of a plug-in that fails
+    log.error("turnwise is not available in verl: %s", error)  # verl does not report a plug-in that fails
     raise

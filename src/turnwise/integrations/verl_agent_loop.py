@@ -1,13 +1,13 @@
-"""Turnwise's worlds inside verl: an agent loop that plays them, and rows of a data set that name their tasks.
+"""Play turnwise's environments inside verl: an agent loop, and a data set with their tasks.
 
-verl takes the loop from the file that `actor_rollout_ref.rollout.agent.agent_loop_config_path` names:
+verl reads the loop from the file at `actor_rollout_ref.rollout.agent.agent_loop_config_path`:
 
     - name: turnwise
       _target_: turnwise.integrations.verl_agent_loop.TurnwiseAgentLoop
       environment: {name: alfworld, max_steps: 50}
       window: 2
 
-and the tasks from a Parquet file:
+and the tasks from a Parquet file, which this command writes:
 
     python -m turnwise.integrations.verl_agent_loop loop.yaml train.parquet --split train
 """
@@ -29,36 +29,38 @@ from verl.experimental.agent_loop.agent_loop import (  # pyright: ignore[reportM
     register,
 )
 
-from turnwise.config import EnvironmentConfig, PromptConfig
+from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import Suite, make_suite
 from turnwise.errors import ConfigError, EngineFault, did_you_mean
 from turnwise.integrations.verl_rows import RECORD
-from turnwise.rollout.chat import chat_format
+from turnwise.measures import Played, played
+from turnwise.models.chat import chat_format
+from turnwise.models.settings import PromptConfig
 from turnwise.rollout.collect import collect
 from turnwise.rollout.engine import Generation, Sampling
-from turnwise.rollout.record import Trajectory, Turn
-from turnwise.rollout.worlds import InProcessWorlds
-from turnwise.train.columns import played_columns
+from turnwise.rollout.environments import InProcessEnvironments
+from turnwise.rollout.trajectory import Trajectory, Turn
 
 NAME = "turnwise"
 log = logging.getLogger(__name__)
 
 
 class Settings(pydantic.BaseModel):
-    """What stands in the loop's file beside its name."""
+    """Define the keys of the loop's file in addition to its name."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
 
     environment: EnvironmentConfig = EnvironmentConfig()
     prompt: PromptConfig = PromptConfig()
     window: int | None = pydantic.Field(default=None, ge=0)
-    """Observations and responses that a prompt repeats, each response in a row of its own; none: the whole conversation in one row."""
+    """Number of earlier turns that a prompt repeats, with one row per response; None: one row with the whole
+    conversation."""
     max_new_tokens: int = pydantic.Field(default=512, ge=1)
     """Longest response."""
 
 
 def parse_settings(given: Mapping[str, Any]) -> Settings:
-    """Check what a file says.
+    """Validate the settings of a loop.
 
     Raises:
         ConfigError: A key is unknown, or a value has the wrong type.
@@ -75,29 +77,30 @@ def parse_settings(given: Mapping[str, Any]) -> Settings:
 
 @functools.lru_cache(maxsize=4)
 def _suite(environment: str) -> Suite:
-    """Games of a configuration, made once a process."""
+    """Build the suite of a configuration, once per process."""
     return make_suite(EnvironmentConfig.model_validate_json(environment))
 
 
 @register(NAME)
 class TurnwiseAgentLoop(AgentLoopBase):
-    """Plays one trajectory.
+    """Play one trajectory.
 
-    With a window each response becomes a row of verl, whose prompt is what the policy read; without, a trajectory is one row, whose mask
-    covers the generated tokens. Rewards, states and penalties of the responses go into `extra_fields`, for turnwise's trainers.
+    With a window each response becomes a row of verl with its own prompt. Without, a trajectory is one row, whose mask
+    covers the generated tokens. `extra_fields` gets rewards, states and penalties of the responses for turnwise's
+    trainers.
 
     Args:
-        args, kwargs: verl's, and those of `Settings`.
+        args, kwargs: Arguments of verl's loop, and the fields of `Settings`.
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
         own = {name: kwargs.pop(name) for name in list(kwargs) if name in Settings.model_fields}
-        kwargs.pop("name", None)  # the file's entry comes whole
+        kwargs.pop("name", None)  # verl passes all keys of the file's entry
         super().__init__(*args, **kwargs)
         self.settings = parse_settings(own)
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> list[AgentLoopOutput]:
-        """Play the task of a row of the data set; nothing comes back of a trajectory that broke."""
+        """Play the task of a row of the data set; returns an empty list if the trajectory failed."""
         settings, extra = self.settings, kwargs["extra_info"]
         suite = _suite(settings.environment.model_dump_json())
         task = suite.tasks(extra["split"])[int(extra["task"])]
@@ -108,7 +111,7 @@ class TurnwiseAgentLoop(AgentLoopBase):
         trajectories = await collect(
             engine,
             [task],
-            InProcessWorlds(suite.environment),
+            InProcessEnvironments(suite.environment),
             fmt,
             group_size=1,
             sampling=Sampling(max_new_tokens=new_tokens, stop_ids=(fmt.stop_id,)),
@@ -118,24 +121,25 @@ class TurnwiseAgentLoop(AgentLoopBase):
         )
         trajectory = trajectories[0]
         if trajectory.failure is not None:
-            log.warning("a trajectory of task %r is not trained on: %s", trajectory.task, trajectory.failure)
+            log.warning("a trajectory of task %r is left out of training: %s", trajectory.task, trajectory.failure)
             return []
         if not trajectory.turns or len(trajectory.turns[0].prompt_ids) > prompt_length:
             raise ConfigError(
-                f"the first prompt of task {trajectory.task!r} does not fit data.max_prompt_length={prompt_length} beside a response of "
-                f"{new_tokens} tokens within data.max_response_length={response_length}; raise them"
+                f"the first prompt of task {trajectory.task!r} does not fit data.max_prompt_length={prompt_length} "
+                "with a response of "
+                f"{new_tokens} tokens within data.max_response_length={response_length}; raise these limits"
             )
         return outputs(trajectory, settings, engine, logprobs=bool(sampling_params.get("logprobs")))
 
 
 class ServerEngine:
-    """verl's server as an engine of turnwise: token ids in and out."""
+    """Wrap verl's server as an engine of turnwise."""
 
     def __init__(self, server: Any, sampling_params: Mapping[str, Any]):
         self.server, self.sampling_params = server, dict(sampling_params)
-        self.request = uuid4().hex  # one a trajectory, so that its turns find their cache
+        self.request = uuid4().hex  # one id per trajectory, so that its turns share a cache
         self.versions: list[int] = []
-        """Steps whose weights generated something."""
+        """Steps whose weights generated tokens."""
 
     async def generate(self, conversation: int, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         """Continue a conversation."""
@@ -154,22 +158,22 @@ class ServerEngine:
         return Generation(ids, list(output.log_probs or [])[: len(ids)], ids[-1] not in sampling.stop_ids)
 
     async def update_weights(self) -> None:
-        """Nothing to do: verl brings weights to its servers."""
+        """Do nothing, since verl updates its servers."""
 
     def close(self, conversations: Sequence[int] | None = None) -> None:
-        """Nothing to do: verl's servers forget by themselves."""
+        """Do nothing, since verl's servers free their caches."""
 
     async def aclose(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 def outputs(
     trajectory: Trajectory, settings: Settings, engine: ServerEngine, *, logprobs: bool
 ) -> list[AgentLoopOutput]:
-    """Rows of a trajectory: one, or with a window one a response."""
+    """Make the rows of a trajectory: one, or with a window one per response."""
     columns = {
         name: [str(value) for value in values] if name in ("state_key", "state_text", "task") else values
-        for name, values in played_columns([trajectory], invalid_penalty=settings.environment.invalid_penalty).items()
+        for name, values in played.run(Played([trajectory], settings.environment.invalid_penalty), {}).items()
     }
     record = {"reward": [turn.reward for turn in trajectory.turns], **columns}
     whole = settings.window is None
@@ -201,7 +205,7 @@ def outputs(
 
 
 def _row(turns: Sequence[Turn]) -> tuple[list[int], list[int], list[float]]:
-    """Ids behind the first prompt, which of them were generated, and their log-probabilities when they were, 0 elsewhere."""
+    """Return the ids after the first prompt, their mask of generated tokens, and log-probabilities (0 elsewhere)."""
     ids, mask, sampled = [], [], []
     for number, turn in enumerate(turns):
         read = turn.prompt_ids if number else []
@@ -214,7 +218,7 @@ def _row(turns: Sequence[Turn]) -> tuple[list[int], list[int], list[float]]:
 def task_rows(
     environment: EnvironmentConfig, *, split: str, limit: int | None = None, loop: str = NAME
 ) -> list[dict[str, Any]]:
-    """Rows of a data set for verl, one a task, to be played by the loop of this name; the worlds say what the policy reads."""
+    """Make rows of a data set for verl, one per task, for the agent loop of this name."""
     suite = make_suite(environment)
     tasks = list(suite.tasks(split))[:limit]
     return [
@@ -230,16 +234,16 @@ def task_rows(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Write the rows of a split as Parquet."""
+    """Write the tasks of a split as a Parquet file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    parser = argparse.ArgumentParser(description="Write the tasks of turnwise's worlds as a data set for verl.")
+    parser = argparse.ArgumentParser(description="Write the tasks of turnwise's environments as a data set for verl.")
     parser.add_argument("loop", type=Path, help="the agent loop's YAML file")
     parser.add_argument("out", type=Path, help="Parquet file to write")
-    parser.add_argument("--name", default=NAME, help="which of the file's loops plays them")
+    parser.add_argument("--name", default=NAME, help="name of the loop in the file that plays them")
     parser.add_argument("--split", default="train")
-    parser.add_argument("--limit", type=int, help="tasks at most")
+    parser.add_argument("--limit", type=int, help="largest number of tasks")
     options = parser.parse_args(arguments)
     entries = {entry["name"]: dict(entry) for entry in OmegaConf.load(options.loop)}
     if options.name not in entries:

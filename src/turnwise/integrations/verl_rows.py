@@ -1,7 +1,7 @@
-"""What the rows of a verl batch are: sessions, turns, padding. Needs no verl.
+"""Find sessions, turns and padding in the rows of a verl batch. Does not need verl.
 
-verl names a row `{uid}_{session}_{index}`. A session is a trajectory; its loop put out one row with the whole conversation, or several, one a
-response. verl copies the score of a session's last row to all of them.
+verl names a row `{uid}_{session}_{index}`. A session is a trajectory. Its loop returns one row with the whole
+conversation, or one row per response. verl copies the score of a session's last row to all its rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from turnwise.integrations.padded import PaddedBatch, padded_batch
 from turnwise.integrations.stretches import find_responses
 
 RECORD = "turnwise"
-"""Key of an agent loop's extra fields: what it knows of the responses of a row, name to one value a response; `reward` among them."""
+"""Key of an agent loop's extra fields with columns of a row's responses, one value each; `reward` is one column."""
 Record = Mapping[str, Sequence[Any]]
 
 
@@ -32,19 +32,19 @@ def verl_batch(
     entropies: Array | None = None,
     records: Sequence[Record | None] | None = None,
 ) -> PaddedBatch:
-    """Find trajectories and responses.
+    """Find the trajectories and responses of a verl batch.
 
     Args:
-        rewards: `[rows, length]`, token-level rewards as verl's estimators get them.
-        response_mask: `[rows, length]`, 1 at generated tokens, before any was rejected.
+        rewards: `[rows, length]` token-level rewards as verl's estimators get them.
+        response_mask: `[rows, length]`, 1 at generated tokens, before rejection.
         uid: `[rows]` prompt of each row.
         keys: `[rows]` verl's names of the rows; without them each row is a trajectory.
-        scores: `[rows, length]`, rewards without a KL penalty; default `rewards`.
-        entropies: `[rows, length]`, nats.
-        records: One a row, what the agent loop left of its responses.
+        scores: `[rows, length]` rewards without a KL penalty; default: `rewards`.
+        entropies: `[rows, length]` entropies (nats).
+        records: Records of the agent loop, one per row.
 
     Raises:
-        IntegrationError: The rows do not say which responses belong together, and why.
+        IntegrationError: The rows do not identify which responses belong together.
     """
     mask = as_table("response_mask", response_mask)
     paid = as_table("rewards", rewards)
@@ -59,8 +59,10 @@ def verl_batch(
     row_R, count = responses.row_R, np.bincount(responses.row_R, minlength=len(mask))
     if keys is not None and not alone and (count > 1).any():
         raise IntegrationError(
-            f"row {keys[int(np.argmax(count > 1))]!r} has several runs of generated tokens, and its batch has sessions of several rows: which "
-            "responses are turns of which trajectory is unknown; let the agent loop put out one row a session, or one row a response"
+            f"row {keys[int(np.argmax(count > 1))]!r} has several runs of generated tokens, and its batch has sessions "
+            "of "
+            "several rows, so the trajectory of each response is unknown; return one row per session or one row per "
+            "response from the agent loop"
         )
     real = np.flatnonzero(count)
     recorded = records is not None and any(records[row] is not None for row in real.tolist())
@@ -72,7 +74,7 @@ def verl_batch(
     score = paid if scores is None or scores is rewards else as_table("scores", scores)
     last, heirs = _last_rows(session, index), _last_rows(session, np.where(count > 0, index, -1))
     earned = np.bincount(session[row_R], weights=earned_R, minlength=len(last))
-    rest = np.zeros(len(mask))  # what is left of each session's score, on its last row that has a response
+    rest = np.zeros(len(mask))  # rest of each session's score, on its last row with a response
     rest[heirs] = score.sum(1, dtype=np.float64)[last] - earned
     own["reward"] = earned_R + np.where(np.diff(row_R, append=-1) != 0, rest[row_R], 0.0)
     penalty = np.zeros(len(mask), paid.dtype) if score is paid else np.subtract(paid, score, dtype=np.float64) * mask
@@ -84,9 +86,11 @@ def verl_batch(
 
 
 def _sessions(keys: Sequence[str] | None, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Number of each row's session, and the row's place in it."""
+    """Return the number of each row's session, and the row's index in it."""
     if keys is not None and len(keys) != num_rows:
-        raise IntegrationError(f"there are {len(keys)} keys for {num_rows} rows of response_mask")
+        raise IntegrationError(
+            f"keys has {len(keys)} entries, expected one for each of the {num_rows} rows of response_mask"
+        )
     if keys is None or len(set(keys)) == num_rows == "\n".join([*keys, ""]).count("_0\n"):
         return np.arange(num_rows), np.zeros(num_rows, dtype=np.int64)  # the first rows of as many sessions
     names, _, places = zip(*map(str.rpartition, keys, repeat("_")), strict=True)
@@ -95,32 +99,39 @@ def _sessions(keys: Sequence[str] | None, num_rows: int) -> tuple[np.ndarray, np
             key for key, name, n in zip(keys, names, places, strict=True) if "_" not in name or not n.isdecimal()
         )
         raise IntegrationError(
-            f"the row {wrong!r} is not named uid_session_index, so its trajectory is unknown; use verl's own agent loop manager"
+            f"row {wrong!r} is not named uid_session_index, so its trajectory is unknown; use verl's agent loop manager"
         )
     return encode_labels("keys", names), np.fromiter(map(int, places), np.int64, num_rows)
 
 
 def _last_rows(session: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """Row with the highest index of each session."""
+    """Return the row with the highest index of each session."""
     order = np.lexsort((index, session))
     return order[np.flatnonzero(np.diff(session[order], append=-1))]
 
 
 def _recorded(records: Sequence[Record | None], rows: np.ndarray, counts: np.ndarray) -> dict[str, list[Any]]:
-    """What loops recorded, name to one value a response of the rows."""
+    """Collect the records of the rows: one value per response, by name."""
     names: list[str] | None = None
     columns: dict[str, list[Any]] = {}
     for row, count in zip(rows.tolist(), counts.tolist(), strict=True):
         record = records[row]
         if record is None or "reward" not in record:
-            raise IntegrationError(f"row {row} has no record of its responses, other rows have; all must come from TurnwiseAgentLoop, or "
-                                   f"have extra_fields[{RECORD!r}] with 'reward'")  # fmt: skip
+            raise IntegrationError(
+                f"row {row} has no record of its responses, but other rows have; all must come from TurnwiseAgentLoop, "
+                "or "
+                f"have extra_fields[{RECORD!r}] with 'reward'"
+            )
         names = names or list(record)
         if set(record) != set(names):
-            raise IntegrationError(f"row {row} records {sorted(record)}, another row {sorted(names)}; they must agree")
+            raise IntegrationError(
+                f"row {row} records {sorted(record)}, another row {sorted(names)}; record the same columns in all rows"
+            )
         for name in names:
             if len(record[name]) != count:
-                raise IntegrationError(f"row {row} has {count} responses in its mask, but its agent loop recorded {len(record[name])} of "
-                                       f"{name!r}; one value a response")  # fmt: skip
+                raise IntegrationError(
+                    f"row {row} has {count} responses in its mask, but its agent loop recorded {len(record[name])} of "
+                    f"{name!r}; record one value per response"
+                )
             columns.setdefault(name, []).extend(record[name])
     return columns

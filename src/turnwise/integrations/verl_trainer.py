@@ -1,8 +1,8 @@
-"""verl's trainers, which tell estimators what they do not know by themselves: entropies, the mask before rejection, what loops recorded.
+"""Extend verl's trainers to pass entropies, the mask before rejection, and records of agent loops to estimators.
 
     trainer.v1.trainer_mode=turnwise_sync        or turnwise_colocate_async, turnwise_separate_async
 
-Everything but the advantages stays verl's.
+Only the advantages change.
 """
 
 from typing import Any
@@ -23,32 +23,34 @@ from turnwise.integrations.verl_estimator import PREFIX, configured, seeing, ser
 from turnwise.integrations.verl_rows import RECORD
 
 MODES = ("sync", "colocate_async", "separate_async")
-"""verl's trainers; ours are named `turnwise_` and theirs."""
+"""Names of verl's trainers; turnwise's add the prefix `turnwise_`."""
 
 
 class TurnwiseTrainer(PPOTrainer):
-    """What is added to each of verl's trainers.
+    """Extend each of verl's trainers.
 
     Raises:
-        ConfigError: The configuration asks for no method of turnwise, or for one that cannot be used.
+        ConfigError: The configuration names no method of turnwise, or one that cannot be used.
     """
 
     def __init__(self, config: Any):
         mode = config.trainer.v1.trainer_mode.removeprefix(f"{PREFIX}_")
         with open_dict(config):
-            config.trainer.v1.trainer_mode = mode  # verl's code asks for its own names
+            config.trainer.v1.trainer_mode = mode  # verl's code checks its own names
         estimator = str(config.algorithm.adv_estimator)
         name = estimator.removeprefix(f"{PREFIX}_")
         if estimator != PREFIX and (name == estimator or name not in servable()):
             raise ConfigError(
-                f"algorithm.adv_estimator={estimator!r} is no method of turnwise, which trainer_mode={PREFIX}_{mode} is for; set "
-                "adv_estimator=turnwise and +algorithm.turnwise.method=..."
+                f"algorithm.adv_estimator={estimator!r} is not a method of turnwise, which "
+                f"trainer_mode={PREFIX}_{mode} needs; "
+                "set adv_estimator=turnwise and +algorithm.turnwise.method=..."
             )
         self._method = configured(settings_of(config.algorithm), None if estimator == PREFIX else name)
         correction = config.algorithm.get("rollout_correction") or {}
         if "entropy" in self._method.needs and correction.get("bypass_mode"):
             raise ConfigError(
-                f"{self._method} needs entropies, which algorithm.rollout_correction.bypass_mode=True leaves unmeasured; set it False"
+                f"{self._method} needs entropies, but algorithm.rollout_correction.bypass_mode=True skips them; set it "
+                "to False"
             )
         super().__init__(config=config)
 

@@ -1,7 +1,6 @@
-"""Published methods, one file each: a chain of public blocks, its formula, its reference.
+"""Provide published methods, one file each: a chain of public blocks, its formula, its reference.
 
-To add one: write its file, add it to `METHODS`. That line enters it into the conformance table, the oracle, the command line and the
-docs.
+To add a method, write its file and add it to `METHODS`. Tests, command line and docs then include it.
 """
 
 from collections.abc import Callable
@@ -86,7 +85,7 @@ METHODS: dict[str, Callable[..., Transform]] = {
     "r3": r3,
     "tp_grpo": tp_grpo,
 }
-"""Name to constructor. An option without a published value has no default; `trial` makes any of them for a first look."""
+"""Constructors by name. An option without a published value has no default; `turnwise.trial` builds any method."""
 
 __all__ = [
     "METHODS",

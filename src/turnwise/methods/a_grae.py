@@ -1,21 +1,22 @@
-"""A-GRAE: easy prompts and failures first, hard prompts and successes later."""
+"""A-GRAE: weigh easy prompts and failures first, hard prompts and successes later."""
 
+from turnwise.card import Gradient
 from turnwise.methods.grpo import grpo
-from turnwise.transform import Gradient, Transform, chain, method
+from turnwise.transform import Transform, chain, method
 from turnwise.transforms import weigh_by_progress
 from turnwise.transforms.asymmetry import EasyTerm
 
 
 @method("Unveiling Implicit Advantage Symmetry (A-GRAE)", arxiv="2602.05548", stage="modulation")
 def a_grae(base: Transform | None = None, *, full_at: float = 1.0, convention: EasyTerm = "paper") -> Transform:
-    """Reweigh advantages by the prompt's difficulty and the progress of training, and hold successes back at first.
+    """Weigh advantages by the prompt's difficulty and the progress of training, and damp successes at first.
 
         A'  = A * (w/2 / sqrt(p) + (1 - w)/2 / sqrt(1 - p))
         A'' = A' * min(1, w / full_at) where A' > 0
         p = mean success of the group, w = mean of p over the batch
 
     While the batch fails (w small), easy prompts (p near 1) get the larger weight; later, hard ones. Groups where p is
-    0 or 1 stay as they are. p and w come from the column `success`, whatever the rewards.
+    0 or 1 stay as they are. p and w come from the column `success`, not from the rewards.
 
     Args:
         base: Any method or chain; default `grpo()`.
@@ -24,7 +25,7 @@ def a_grae(base: Transform | None = None, *, full_at: float = 1.0, convention: E
         convention: "paper", or "release": its code divides the second term by 1 - sqrt(p) + 1e-6.
 
     Expected gradient: biased: the weights depend on the outcomes of the group and of the batch.
-    Use it when: a run settles too early on the few prompts that it can do.
+    Use it when: a run converges too early on the few prompts that it can solve.
     Reference: arXiv 2602.05548; released code HKU-HealthAI/A-GRAE.
     """
     base = base if base is not None else grpo()

@@ -1,7 +1,8 @@
-"""ACE: errors that the policy has grown sure of count more."""
+"""ACE: amplify errors that the policy has become confident of."""
 
+from turnwise.card import Gradient
 from turnwise.methods.grpo import grpo
-from turnwise.transform import Gradient, Transform, chain, method
+from turnwise.transform import Transform, chain, method
 from turnwise.transforms import amplify_sure_errors
 
 
@@ -13,17 +14,17 @@ from turnwise.transforms import amplify_sure_errors
     trial={"weight": 1.0},
 )
 def ace(base: Transform | None = None, *, weight: float) -> Transform:
-    """Amplify a negative advantage by how much likelier its response is than under the reference model.
+    """Amplify a negative advantage if its response is likelier than under the reference model.
 
         A' = A * (1 + weight * softplus(c)) where A < 0, else A
         c = logprob - ref_logprob, means over the response's tokens
 
-    softplus(0) = 0.69: every error is amplified, the sure ones more. The paper defines c as a sum over the sequence and
-    implements the mean; the mean is what this is. Its sequences are single responses, and so is c here.
+    softplus(0) = 0.69: every error is amplified, confident ones more. The paper defines c as a sum over the sequence,
+    but implements the mean; this method uses the mean over a response.
 
     Args:
         base: Any method or chain; default `grpo()`.
-        weight: alpha in the paper, whose value is not published.
+        weight: alpha in the paper; its value is not published.
 
     Expected gradient: biased: a response's weight depends on its likelihood. At `weight=0`, the base's.
     Use it when: the policy repeats mistakes that its reference model would not make.

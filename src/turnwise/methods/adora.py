@@ -1,7 +1,8 @@
-"""ADORA: groups whose successes are no longer than their failures count less."""
+"""ADORA: reduce the weight of groups whose successes are not longer than their failures."""
 
+from turnwise.card import Gradient
 from turnwise.methods.grpo import grpo
-from turnwise.transform import Gradient, Transform, chain, method
+from turnwise.transform import Transform, chain, method
 from turnwise.transforms import weigh_by_length_contrast
 from turnwise.transforms.asymmetry import EmptyRule
 
@@ -19,12 +20,12 @@ def adora(base: Transform | None = None, *, weight: float = 0.1, convention: Emp
     Args:
         base: Any method or chain; default `grpo()`.
         weight: lambda in the paper.
-        convention: What an empty side means, where the two released codes differ. "llm": no correct one weighs
-            `weight`, no incorrect one weighs 1. "vl": no correct one weighs 1, no incorrect one `weight`. No matter for
-            a base of GRPO's kind, which gives such groups 0.
+        convention: Factor of one-sided groups, in which the two released codes differ. "llm": `weight` without a
+            correct, 1 without an incorrect trajectory. "vl": the reverse. It does not matter for a base like GRPO,
+            which gives such groups 0.
 
     Expected gradient: biased: the group's weight depends on its outcomes and lengths. At `weight=1`, the base's.
-    Use it when: longer reasoning should be learned where it is what succeeds.
+    Use it when: the policy should learn longer reasoning where it succeeds.
     Reference: arXiv 2602.10019; released code ShadeCloak/ADORA.
     """
     base = base if base is not None else grpo()

@@ -1,9 +1,10 @@
-"""ARPO's credit for branched rollouts: what several trajectories share gets their mean."""
+"""ARPO: assign credit in branched rollouts."""
 
 from typing import Literal
 
+from turnwise.card import Gradient
 from turnwise.methods.grpo import grpo
-from turnwise.transform import Gradient, Transform, chain, method
+from turnwise.transform import Transform, chain, method
 from turnwise.transforms import share_between_forks
 from turnwise.transforms.grouping import choice
 
@@ -17,14 +18,14 @@ def arpo(*, mode: Mode = "soft") -> Transform:
         A_it = mean(A_j over the trajectories j of the group that contain response (i, t))        mode = "hard"
         A_it = A_i = (R_i - mean(R)) / (std(R) + 1e-6)                                            mode = "soft"
 
-    Which responses are one and the same is read from the column `prefix`, a name that forked trajectories share. "soft"
-    is plain GRPO: copies of a shared response have the same ratio, so their gradients add up to the mean by themselves.
+    The column `prefix` identifies responses that forked trajectories share. "soft" is plain GRPO: copies of a shared
+    response have the same ratio, so that their gradients sum to that of the mean.
 
     Args:
         mode: "soft" (the paper's default) or "hard".
 
     Expected gradient: biased; divides by the group's standard deviation, and "hard" also by who shares what.
-    Use it when: rollouts fork after a turn; forking itself is the sampler's.
+    Use it when: rollouts fork after a turn. The sampler must fork them.
     Reference: arXiv 2507.19849; released code RUC-NLPIR/ARPO. Another paper of the same name (2505.16282) replays
     trajectories.
     """

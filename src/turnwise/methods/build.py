@@ -1,9 +1,8 @@
-"""Make a method from plain data: a name and options, as a recipe gives them.
+"""Build a method from a name and options, as a recipe gives them.
 
-{name = "gigpo", discount = 0.9}
-{name = "empg", base = {name = "hgpo", depth = 4}}
-{name = "mix", parts = ["grpo", {name = "gigpo"}], weights = [0.5, 0.5]}
-{name = "my_module:my_method", discount = 0.9}          # your own: a function that returns a `Transform`, its keyword arguments the options
+{name = "gigpo", discount = 0.9} {name = "empg", base = {name = "hgpo", depth = 4}} {name = "mix", parts = ["grpo",
+{name = "gigpo"}], weights = [0.5, 0.5]} {name = "my_module:my_method", discount = 0.9}  # your own function that
+returns a `Transform`; options are its arguments
 """
 
 import inspect
@@ -17,12 +16,14 @@ from turnwise.methods import METHODS
 from turnwise.transform import Transform, mix
 from turnwise.transforms.grouping import choice
 
+MIX_OPTIONS = ("parts", "weights")
+
 
 def split_name(name: str) -> tuple[str, bool]:
-    """A name such as "gigpo+aem" as the method's name and whether AEM modulates it.
+    """Split a name such as "gigpo+aem" into the method's name and whether AEM modulates it.
 
     Raises:
-        ConfigError: Something else follows the plus sign.
+        ConfigError: The suffix is not "+aem".
     """
     base, _, modulation = name.partition("+")
     if modulation not in ("", "aem"):
@@ -30,47 +31,64 @@ def split_name(name: str) -> tuple[str, bool]:
     return base, bool(modulation)
 
 
-def build_method(name: str, options: Mapping[str, Any], *, with_aem: bool) -> Transform:
-    """Build `METHODS[name]`, or call what `module:function` names, inside `aem` if asked. Each option goes to whichever of the two has it.
+def build_method(name: str, options: Mapping[str, Any], *, with_aem: bool = False) -> Transform:
+    """Build `METHODS[name]`, or call your own `module:function`.
+
+    Args:
+        name: Name of the method.
+        options: Options of the method.
+        with_aem: Whether AEM modulates the method, as with `aem = true` in a recipe; see `with_aem_around`.
 
     Raises:
-        ConfigError: The name or an option is unknown, missing, of the wrong type, or of both.
+        ConfigError: The name or an option is unknown, missing, or of the wrong type.
     """
+    if with_aem and name != "aem":
+        whole = with_aem_around(name, options)
+        name, options = "aem", {option: value for option, value in whole.items() if option != "name"}
     if name == "mix":
-        method = _mixed(options)
-        return METHODS["aem"](method) if with_aem else method
-    own, modulation = _parameters(name), _parameters("aem")
-    if not with_aem or name == "aem":
-        for option in options:
-            if option not in own:
-                off = "; it belongs to aem, which is off" if option in modulation else ""
-                raise ConfigError(f"method {name!r} has no option {option!r}{off}.{did_you_mean(option, own)}")
-        return _construct(name, options)
+        return _mixed(options)
+    own = _parameters(name)
+    for option in options:
+        if option not in own:
+            off = "; it belongs to aem, which is off" if option in _parameters("aem") else ""
+            raise ConfigError(f"method {name!r} has no option {option!r}{off}.{did_you_mean(option, own)}")
+    return _construct(name, options)
+
+
+def with_aem_around(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of AEM around a method. Each option goes to the one of the two that has it.
+
+    Raises:
+        ConfigError: Neither or both have an option.
+    """
+    modulation = _parameters("aem")
     modulation.pop("base")
+    own = dict.fromkeys(MIX_OPTIONS) if name == "mix" else _parameters(name)
     for option in options:
         if option in own and option in modulation:
-            raise ConfigError(f"{name!r} and 'aem' both have an option {option!r}; say whose: "
-                              f'method = {{name = "aem", base = {{name = "{name}", {option} = ...}}}}')  # fmt: skip
+            raise ConfigError(
+                f"{name!r} and 'aem' both have an option {option!r}; say whose: "
+                f'method = {{name = "aem", base = {{name = "{name}", {option} = ...}}}}'
+            )
         if option not in own and option not in modulation:
-            hint = did_you_mean(option, {**own, **modulation})
-            raise ConfigError(f"method {name!r} has no option {option!r}.{hint}")
-    method = _construct(name, {k: v for k, v in options.items() if k in own})
-    return _construct("aem", {"base": method, **{k: v for k, v in options.items() if k in modulation}})
+            raise ConfigError(f"method {name!r} has no option {option!r}.{did_you_mean(option, [*own, *modulation])}")
+    base = {"name": name, **{option: value for option, value in options.items() if option in own}}
+    return {"name": "aem", "base": base, **{option: value for option, value in options.items() if option in modulation}}
 
 
 def _plain(data: object) -> Transform:
-    """A method given as a name, or as a table with a name and options."""
+    """Build a method from a name, or from a table with a name and options."""
     if isinstance(data, Transform):
         return data
     if isinstance(data, str):
-        return build_method(data, {}, with_aem=False)
+        return build_method(data, {})
     if isinstance(data, Mapping) and isinstance(data.get("name"), str):
-        return build_method(data["name"], {k: v for k, v in data.items() if k != "name"}, with_aem=False)
+        return build_method(data["name"], {k: v for k, v in data.items() if k != "name"})
     raise ConfigError(f"expected a method, as a name or a table with a name, got {data!r}")
 
 
 def _mixed(options: Mapping[str, Any]) -> Transform:
-    unknown = set(options) - {"parts", "weights"}
+    unknown = set(options) - set(MIX_OPTIONS)
     if unknown or not isinstance(options.get("parts"), Sequence):
         raise ConfigError(f"method 'mix' takes parts = [methods] and weights = [numbers], got {dict(options)}")
     return mix(*map(_plain, options["parts"]), weights=options.get("weights"))
@@ -85,21 +103,21 @@ def _constructor(name: str) -> Callable[..., Transform]:
         made = import_named(name)
         if isinstance(made, Transform) or not callable(made):
             raise ConfigError(
-                f"method {name!r} is no function; write one that returns a Transform, such as chain(...) makes"
+                f"method {name!r} is not a function; write one that returns a Transform, for example chain(...)"
             )
         return cast(Callable[..., Transform], made)
     if name not in METHODS:
         hint = did_you_mean(name, [*METHODS, "mix"])
-        raise ConfigError(f"unknown method {name!r}.{hint} See `turnwise methods`; your own is 'module:function'")
+        raise ConfigError(f"unknown method {name!r}.{hint} See `turnwise methods`; name your own as 'module:function'")
     return METHODS[name]
 
 
 def _construct(name: str, options: Mapping[str, Any]) -> Transform:
-    """Call the constructor with options that it has, checking their types, which a recipe may get wrong."""
+    """Call the constructor after checking names and types of the options."""
     parameters = _parameters(name)
     missing = [k for k, p in parameters.items() if p.default is p.empty and k not in options]
     if missing:
-        raise ConfigError(f"method {name!r} needs the option {missing[0]!r}: no value of it is published, choose one")
+        raise ConfigError(f"method {name!r} needs the option {missing[0]!r}; no value is published, choose one")
     checked: dict[str, Any] = {}
     for option, value in options.items():
         if option == "base":
@@ -116,7 +134,7 @@ def _construct(name: str, options: Mapping[str, Any]) -> Transform:
     made = _constructor(name)(**checked)
     if not isinstance(made, Transform):
         raise ConfigError(
-            f"method {name!r} returned {type(made).__name__}, expected a Transform, such as chain(...) makes"
+            f"method {name!r} returned {type(made).__name__}, expected a Transform, for example chain(...)"
         )
     return made
 

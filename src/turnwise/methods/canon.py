@@ -1,8 +1,9 @@
-"""CANON: compare a trajectory with the other half of its group, cut by entropy or length."""
+"""CANON: compare a trajectory with the other half of its group, split by entropy or length."""
 
 from typing import Literal
 
-from turnwise.transform import Gradient, Transform, chain, method, mix
+from turnwise.card import Gradient
+from turnwise.transform import Transform, chain, method, mix
 from turnwise.transforms import center_by_halves, outcome_return
 from turnwise.transforms.grouping import choice
 from turnwise.transforms.outcomes import Metric
@@ -21,27 +22,27 @@ def canon(
     divisor: float = 1.0,
     convention: Convention = "turnwise",
 ) -> Transform:
-    """Cut a group at the median of a metric and compare with the other half, or with one's own.
+    """Split a group at the median of a metric and compare trajectories with the other half, or with their own.
 
         A_i = (R_i - (mu * mean(R of the other half) + (1 - mu) * mean(R of the own half))) / divisor
 
-    The lower half has n // 2 of the group's n trajectories. A trajectory's metric is the mean entropy of its tokens, or
-    their number. Comparing halves shows which side of the metric pays; with equal halves `mu=0.5` is the group's mean.
-    The advantages of a group need not sum to 0. The paper's schedules move `mu` during a run; here it is fixed.
+    The lower half has n // 2 of the group's n trajectories. The metric is the mean entropy of a trajectory's tokens, or
+    their number. With equal halves, `mu=0.5` gives the group's mean. The advantages of a group need not sum to 0. The
+    paper schedules `mu` during a run; here it is fixed.
 
     Args:
         metric: "entropy" (columns `entropy` and `length`) or "length".
-        mu: 1 compares with the other half ("inter", the paper's default), 0 with the own ("intra").
-        efficiency: a in the paper (1, 0.96, 0.88), published for `mu=1`: factor on the returns of the half to be left,
-            the longer one; for "entropy" it is mirrored, the lower one.
-        divisor: Divides everything. The paper's is its constant maximal length, 8192; here that is a matter of the
-            loss's denominator.
-        convention: Who belongs to which half where equal metrics straddle the cut. "turnwise": each to both, by its
-            share, whatever the order; a lone trajectory gets 0. "release": by order in the batch; a lone trajectory
-            keeps its return.
+        mu: 1 compares with the other half ("inter", the paper's default), 0 with the own half ("intra").
+        efficiency: a in the paper (1, 0.96, 0.88): factor on the returns of the half to discourage: the longer one, or
+            the one of lower entropy. It applies to the comparison with the other half only.
+        divisor: Divisor of the advantages. The paper uses its constant maximal length, 8192; here the denominator of
+            the loss does this.
+        convention: Ties at the median. "turnwise": they belong to both halves proportionally; a lone trajectory gets 0.
+            "release": the order in the batch decides. A lone trajectory keeps its return, times `efficiency` in the
+            comparison with the other half if `metric` is "length".
 
     Expected gradient: biased: the half that a trajectory falls in depends on its own responses.
-    Use it when: longer or more hesitant trajectories may earn more or less than others of the prompt.
+    Use it when: return may depend on the length or the entropy of a trajectory.
     Reference: arXiv 2509.23962; released code biuboomc/CANON.
     """
     choice("convention", convention, Convention)

@@ -1,7 +1,8 @@
 """EMPG: entropy-modulated policy gradients."""
 
+from turnwise.card import Gradient
 from turnwise.methods.grpo import grpo
-from turnwise.transform import Gradient, Transform, chain, method
+from turnwise.transform import Transform, chain, method
 from turnwise.transforms import add_clarity_bonus, center_by_group, modulate_by_entropy
 from turnwise.transforms.grouping import Scope
 
@@ -16,7 +17,7 @@ def empg(
     center: bool = True,
     scope: Scope = "batch",
 ) -> Transform:
-    """Weigh a base advantage by the response's certainty, pay for the certainty of the next one, centre.
+    """Weigh a base advantage by the response's certainty, add a bonus for the certainty of the next one, and centre.
 
         A_t = B_t - mean(B)
         B_t = g_t * A_base_t + bonus * exp(-bonus_temperature * h_{t+1})        no bonus at the last turn
@@ -24,21 +25,21 @@ def empg(
         h_t = (H_t - min(H)) / (max(H) - min(H))
 
     `H_t` is the mean token entropy (column `entropy`); all statistics run over the responses in scope. AEM is the same
-    coefficient within the prompt's group, without bonus and centring. The bonus is paid for failures, too; if all
-    responses have the same entropy, h is 0. (The paper adds 1e-8 to the range.)
+    coefficient within the prompt's group, without bonus and centring. Failures get the bonus, too. If all responses
+    have the same entropy, h is 0. (The paper adds 1e-8 to the range.)
 
     Args:
         base: Any method or chain; default `grpo()`.
-        temperature: k in the paper; 0 switches the weighing off.
-        bonus: zeta, 0.1 in the authors' listing; ARLArena's copy takes 0.05. 0 switches it off.
+        temperature: k in the paper; 0 switches the weights off.
+        bonus: zeta: 0.1 in the authors' listing, 0.05 in ARLArena's copy. 0 switches it off.
         bonus_temperature: k' in the paper.
         center: Subtract the mean over responses at the end, as the paper does.
         scope: "batch" (the paper), or the prompt's "group".
 
     Expected gradient: biased: the weight depends on the response's entropy, the bonus on what follows, and the mean
         counts responses.
-    Use it when: as AEM, when responses of different prompts are comparable; its bonus also pays for leading to
-    clear situations.
+    Use it when: as for AEM, if responses of different prompts are comparable. Its bonus also rewards leading to states
+    in which the policy is certain.
     Reference: Wang et al., Harnessing Uncertainty, arXiv 2509.09265.
     """
     base = base if base is not None else grpo()
@@ -48,6 +49,6 @@ def empg(
         *([center_by_group(over="responses", scope=scope)] if center else []),
     ]
     biased = Gradient(
-        "biased", reason="the weight depends on the entropy, the bonus on what follows, the mean on who lives"
+        "biased", reason="the weight depends on the entropy, the bonus on what follows, the mean on lengths"
     )
     return chain(base, *parts, gradient=biased if parts else base.gradient)

@@ -1,27 +1,29 @@
-"""GAE and its extension to trajectories that are still running: credit from a critic's values."""
+"""GAE and EGAE: assign credit from a critic's values."""
 
-from turnwise.transform import Gradient, Transform, chain, method
+from turnwise.card import Gradient
+from turnwise.transform import Transform, chain, method
 from turnwise.transforms.values import Unfinished, sum_td_errors
 
 
 @method("Generalized Advantage Estimation (GAE)", arxiv="1506.02438")
 def gae(*, discount: float = 1.0, decay: float = 0.95, unfinished: Unfinished = "zero") -> Transform:
-    """Sum the critic's surprises from a response on, each turn further away counting less.
+    """Compute generalised advantage estimates over turns: discounted sums of the critic's TD errors.
 
         A_t = delta_t + discount * decay * A_{t+1}        delta_t = r_t + discount * value_{t+1} - value_t
 
-    `value_t` is the return expected before response t (column `value`). One step is one turn, as in turn-level PPO.
+    `value_t` is the expected return before response t (column `value`). One step is one turn, as in turn-level PPO.
 
     Args:
-        discount: gamma a turn. 1, since the reward comes at the end of a bounded number of turns; PPO's paper has 0.99.
+        discount: gamma per turn. The default is 1, since rewards come at the end of a bounded number of turns; PPO's
+            paper has 0.99.
         decay: lambda; 0.95 is PPO's usual value (arXiv 1707.06347). 1 gives the return minus the value, 0 the single
-            surprise.
-        unfinished: What a trajectory that was cut off (column `finished` is 0) still had to expect: "zero" as if it had
-            ended, "next" its column `value_next`, "repeat" its last value (EGAE).
+            TD error.
+        unfinished: Value after a truncated trajectory (column `finished` is 0): "zero", "next" (column `value_next`) or
+            "repeat" (its last value, EGAE).
 
-    Expected gradient: unbiased at `discount=1` if the values are exact, or at `decay=1` whatever they are; the values
-        of a critic that errs bias it the more, the smaller `decay`. (biased with `discount` below 1 and with "repeat".)
-    Use it when: there is an estimate of each state's value worth trusting.
+    Expected gradient: unbiased at `discount=1` if the values are exact, or at `decay=1` with any values. With an
+        inexact critic, the bias grows as `decay` falls. (biased with `discount` below 1 and with "repeat".)
+    Use it when: a critic estimates state values well.
     Reference: Schulman et al., arXiv 1506.02438.
     """
     return chain(
@@ -31,20 +33,20 @@ def gae(*, discount: float = 1.0, decay: float = 0.95, unfinished: Unfinished = 
 
 @method("Truncated PPO (T-PPO), its EGAE", arxiv="2506.15050", confidence="reconstructed", trial={"decay": 0.95})
 def egae(*, decay: float, discount: float = 1.0) -> Transform:
-    """GAE that also credits trajectories that are still running.
+    """Compute GAE with credit for unfinished trajectories.
 
         A_t = delta_t + discount * decay * A_{t+1}        delta_t = r_t + discount * value_{t+1} - value_t
 
-    as `gae`, with the value after the last response set to that before it where the column `finished` is 0, so that its
-    delta is 0 if nothing was paid. Finished trajectories get GAE. The rest of T-PPO (continuing generation, a policy
-    step on the new tokens only, a value step on finished responses) belongs to the trainer.
+    Where the column `finished` is 0, the value after the last response is that before it, so that its delta is 0
+    without a reward. Finished trajectories get GAE. The rest of T-PPO (continuing generation, a policy step on new
+    tokens only, a value step on finished responses) belongs to the trainer.
 
     Args:
-        decay: lambda; the paper's value is not known here.
-        discount: gamma a turn.
+        decay: lambda; the paper's value is unknown.
+        discount: gamma per turn.
 
-    Expected gradient: biased: what an unfinished trajectory has yet to earn is guessed to be its last value.
-    Use it when: as `gae`, when trajectories are cut off before their end.
+    Expected gradient: biased: the remaining return of an unfinished trajectory is taken to be its last value.
+    Use it when: as for `gae`, when trajectories are truncated.
     Reference: Fan et al., Truncated Proximal Policy Optimization, arXiv 2506.15050; no official code. Reconstructed.
     """
     return chain(

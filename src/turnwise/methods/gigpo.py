@@ -1,10 +1,17 @@
-"""GiGPO: whole trajectories compared within the prompt, single responses within the state in which they were given."""
+"""GiGPO: compare trajectories within the prompt, and responses within their state."""
 
 from typing import Literal
 
+from turnwise.card import Gradient
 from turnwise.methods.grpo import dr_grpo
-from turnwise.transform import Gradient, Transform, chain, method, mix
-from turnwise.transforms import center_by_group, discounted_return, outcome_return, scale_by_group_std
+from turnwise.transform import Transform, chain, method, mix
+from turnwise.transforms import (
+    center_by_cluster,
+    center_by_group,
+    discounted_return,
+    outcome_return,
+    scale_by_group_std,
+)
 from turnwise.transforms.grouping import Over, choice
 
 Convention = Literal["turnwise", "verl-agent"]
@@ -12,38 +19,50 @@ Convention = Literal["turnwise", "verl-agent"]
 
 @method("Group-in-Group Policy Optimization (GiGPO)", arxiv="2505.10978")
 def gigpo(
-    *, discount: float = 0.95, weight: float = 1.0, scale: bool = True, convention: Convention = "turnwise"
+    *,
+    discount: float = 0.95,
+    weight: float = 1.0,
+    scale: bool = True,
+    similarity: float | None = None,
+    convention: Convention = "turnwise",
 ) -> Transform:
-    """Episode advantage plus anchor-state advantage.
+    """Add a trajectory advantage ("episode" in the paper) and an anchor-state advantage.
 
         A_it = A_episode_i + weight * A_step_it
         A_episode_i = (R_i - mean(R)) / F                          R_i = sum_t r_it, over the group's trajectories
         A_step_it = (G_it - mean_{same state}(G)) / F              G_it = sum_{k >= t} discount^(k - t) r_ik
 
-    "Same state" are the responses of the prompt's group, of any trajectory and turn, with equal `state_key`; a response in a
-    state that nobody else visited gets A_step = 0. (For search the paper takes texts of a similarity above 0.9 for one
-    state: give such clusters as `state_key`, or see `proxmo`, which weighs by similarity.) `F` is the standard deviation
-    (sample, + 1e-6) of the values compared, or 1.
+    "Same state" means responses of the prompt's group, of any trajectory and turn, with equal `state_key`. A response
+    in a state without other visits gets A_step = 0. With `similarity`, "same state" means a similar `state_text` (see
+    `center_by_cluster`); `proxmo` weighs by similarity instead. `F` is the standard deviation (sample, + 1e-6) of the
+    compared values, or 1.
 
     Args:
-        discount: Factor a turn of the step returns.
+        discount: Factor per turn of the step returns.
         weight: omega in the paper.
-        scale: Divide by the standard deviations (the paper's "w/ std"), or not.
-        convention: "turnwise" counts trajectories in the episode part. "verl-agent" counts responses (its default), and a lone
+        scale: Whether to divide by the standard deviations (the paper's "w/ std").
+        similarity: Smallest fraction of matching characters in texts of "the same state"; None for equal `state_key`.
+            The release has it off by default and at 0.9 for search.
+        convention: "turnwise" counts trajectories in A_episode. "verl-agent" counts responses (its default), and a lone
             response keeps its raw return there.
 
-    Expected gradient: biased, with or without `scale`: which responses share a state depends on the actions. (At `weight=0`
-    without `scale` it is Dr. GRPO, and says so.)
+    Expected gradient: biased, with or without `scale`: which responses share a state depends on the actions. (At
+    `weight=0` without `scale` it is Dr. GRPO.)
     Use it when: states repeat within a prompt (rooms, pages, boards) and rewards come at the end.
     Reference: Feng et al., arXiv 2505.10978.
     """
     choice("convention", convention, Convention)
     over: Over = "responses" if convention == "verl-agent" else "trajectories"
     episode = [outcome_return(), center_by_group(over=over, lone="keep" if convention == "verl-agent" else "zero")]
-    step = [discounted_return(discount=discount), center_by_group(over="responses", same="state_key")]
+    step = [discounted_return(discount=discount)]
+    if similarity is None:
+        step.append(center_by_group(over="responses", same="state_key"))
+    else:
+        step.append(center_by_cluster(similarity=similarity, scale=scale))
     if scale:
         episode.append(scale_by_group_std(over=over))
-        step.append(scale_by_group_std(over="responses", same="state_key"))
+        if similarity is None:
+            step.append(scale_by_group_std(over="responses", same="state_key"))
     episode_only = weight == 0.0 and not scale and over == "trajectories"
     biased = Gradient("biased", reason="the members of an anchor-state group depend on the actions")
     return mix(

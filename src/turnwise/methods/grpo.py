@@ -1,8 +1,9 @@
-"""GRPO and Dr. GRPO: compare whole trajectories of one prompt."""
+"""GRPO and Dr. GRPO: compare the trajectories of one prompt."""
 
 from typing import Literal
 
-from turnwise.transform import Gradient, Transform, chain, method
+from turnwise.card import Gradient
+from turnwise.transform import Transform, chain, method
 from turnwise.transforms import center_by_group, outcome_return, scale_by_group_std
 from turnwise.transforms.grouping import Over, choice
 
@@ -16,14 +17,14 @@ def grpo(*, convention: Convention = "turnwise") -> Transform:
         A_i = (R_i - mean(R)) / (std(R) + eps)        R_i = sum_t r_it, statistics over the group's trajectories
 
     Args:
-        convention: Whose details. "turnwise": sample standard deviation, eps 1e-6, a lone trajectory gets 0.
+        convention: Implementation to match. "turnwise": sample standard deviation, eps 1e-6, a lone trajectory gets 0.
             "verl": the same, but a lone trajectory keeps its raw return. "trl": eps 1e-4. "torchtitan": population
             standard deviation. "verl-agent": statistics over all responses, so that long trajectories weigh more (its
             default), a lone *response* keeps its raw return.
 
     Expected gradient: biased; the division by the standard deviation makes prompts of medium difficulty count less than
     rare successes or failures.
-    Use it when: you want what everyone else runs.
+    Use it when: you want the most common method.
     Reference: Shao et al., DeepSeekMath, arXiv 2402.03300.
     """
     choice("convention", convention, Convention)
@@ -40,14 +41,14 @@ def grpo(*, convention: Convention = "turnwise") -> Transform:
 
 @method("Understanding R1-Zero-like training (Dr. GRPO)", arxiv="2503.20783")
 def dr_grpo() -> Transform:
-    """GRPO without the division by the standard deviation.
+    """Apply GRPO without the division by the standard deviation.
 
         A_i = R_i - mean(R)        over the group's trajectories
 
-    Its other half, a constant loss denominator, is the loss option `aggregate = "constant"`.
+    The paper's constant loss denominator is the loss option `aggregate = "constant"`.
 
     Expected gradient: scaled by (K - 1) / K for groups of K, since the mean includes the trajectory itself.
-    Use it when: GRPO's preference for prompts of medium difficulty, or for short successes, is in the way.
+    Use it when: GRPO's preference for certain difficulties or for short successes is unwanted.
     Reference: Liu et al., Understanding R1-Zero-like training, arXiv 2503.20783.
     """
     return chain(

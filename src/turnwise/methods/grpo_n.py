@@ -1,7 +1,8 @@
-"""GRPO-N and GRPO-P: one sign of the advantages only."""
+"""GRPO-N and GRPO-P: keep one sign of the advantages."""
 
+from turnwise.card import Gradient
 from turnwise.methods.grpo import grpo
-from turnwise.transform import Gradient, Transform, chain, method
+from turnwise.transform import Transform, chain, method
 from turnwise.transforms import keep_sign
 from turnwise.transforms.asymmetry import Sign
 
@@ -13,20 +14,20 @@ from turnwise.transforms.asymmetry import Sign
     confidence="reconstructed",
 )
 def grpo_n(base: Transform | None = None, *, sign: Sign = "negative") -> Transform:
-    """Learn from failures only: keep the negative part of an advantage.
+    """Keep only the negative, or only the positive, advantages.
 
         A' = min(A, 0)        sign = "negative", GRPO-N
         A' = max(A, 0)        sign = "positive", its dual, GRPO-P
 
-    The two add up to the base. Negative updates alone lower the likelihood of all that was tried: long runs want a KL
-    term.
+    The two sum to the base. Negative updates alone lower the likelihood of all sampled responses, so that long runs
+    need a KL term.
 
     Args:
         base: Any method or chain; default `grpo()`.
-        sign: What is kept.
+        sign: Sign of the advantages to keep.
 
     Expected gradient: biased: half of the comparison is missing.
-    Use it when: pass@k of many attempts matters more than pass@1, or to see what each sign contributes.
+    Use it when: pass@k matters more than pass@1, or to study the effect of each sign.
     Reference: arXiv 2510.04028, reconstructed from secondary notes.
     """
     base = base if base is not None else grpo()

@@ -1,8 +1,9 @@
-"""HAPO's baseline: outcomes standardised over all tokens of the group."""
+"""HAPO: standardise outcomes over all tokens of the group."""
 
 from typing import Literal
 
-from turnwise.transform import Gradient, Transform, chain, method
+from turnwise.card import Gradient
+from turnwise.transform import Transform, chain, method
 from turnwise.transforms import outcome_return, standardize_by_tokens
 from turnwise.transforms.grouping import choice
 
@@ -15,15 +16,16 @@ def hapo(*, convention: Convention = "paper") -> Transform:
 
         A_i = (R_i - sum_j L_j R_j / sum_j L_j) / (std + 1e-6)        L_j tokens of trajectory j; population std
 
-    Long trajectories weigh more. This is part B of four: the temperature (A) belongs to the sampler, the redistribution
-    by entropy (C) and the clipping (D) are token rules of the loss.
+    Long trajectories weigh more. This is part B of the paper's four parts. The redistribution by entropy (C) and the
+    clipping (D) are the token rule `hapo` of the loss. The temperature per token (A) is missing: no engine here can
+    sample with it.
 
     Args:
         convention: "paper"; or "release": a group where any |A| reaches 5 falls back to GRPO.
 
     Expected gradient: biased; the mean over tokens is shifted by the length of one's own responses, and the standard
     deviation divides.
-    Use it when: the loss is a mean over tokens too, and their sum of advantages in a group should vanish.
+    Use it when: the loss is a mean over tokens, and the advantages of a group's tokens should sum to 0.
     Reference: arXiv 2509.16591; released code starriver030515/HAPO.
     """
     choice("convention", convention, Convention)

@@ -1,9 +1,10 @@
-"""HCAPO: how likely was this response, knowing how it ended?"""
+"""HCAPO: weigh returns by the hindsight probability of responses."""
 
 from typing import Literal
 
+from turnwise.card import Gradient
 from turnwise.methods.grpo import grpo
-from turnwise.transform import Gradient, Transform, chain, method, mix
+from turnwise.transform import Transform, chain, method, mix
 from turnwise.transforms import (
     center_by_group,
     outcome_return,
@@ -14,10 +15,15 @@ from turnwise.transforms import (
 from turnwise.transforms.grouping import choice
 
 Compared = Literal["group", "turn"]
-"""With whom a response's Q is compared: all responses of the group, or those at the same turn."""
+"""Responses that a response's Q is compared with: all of the group, or those at the same turn."""
 
 
-@method("Hindsight Credit Assignment for Long-Horizon LLM Agents (HCAPO)", arxiv="2603.08754", stage="modulation")
+@method(
+    "Hindsight Credit Assignment for Long-Horizon LLM Agents (HCAPO)",
+    arxiv="2603.08754",
+    stage="modulation",
+    confidence="near-exact",
+)
 def hcapo(
     base: Transform | None = None,
     *,
@@ -30,32 +36,31 @@ def hcapo(
     compared: Compared = "group",
     spare: bool = True,
 ) -> Transform:
-    """A base advantage plus the standardised return, weighed by how likely the response is once the end is known.
+    """Add to a base advantage the standardised return weighed by the response's hindsight probability.
 
         A_it = A_base_it + weight * (Q_it - mean(Q)) / (std(Q) + 1e-6)
         Q_it = clip(p_it / mean_i(p), low, high) * discount^(T_i - t) * R_i
         p_it = exp(hindsight_logprob_it / temperature)
 
-    `hindsight_logprob` is the mean log-probability of the response's tokens with the final state in the prompt: one
-    more pass. `R_i` is the trajectory's return, in the paper 10 for a success and 0 for a failure (since Q is
-    standardised, its unit does not matter; a return that can be negative turns the weighing round). Statistics run over
-    responses.
+    `hindsight_logprob` is the mean log-probability of the response's tokens with the final state in the prompt, which
+    takes one more pass. `R_i` is the trajectory's return; the paper has 10 for a success and 0 for a failure. Its unit
+    does not matter, but negative returns reverse the weights. Statistics run over responses.
 
     Args:
         base: Any method or chain; default `grpo()`.
         weight: omega in the paper.
         temperature: T_temp in the paper.
-        low: Least hindsight weight.
+        low: Smallest hindsight weight.
         high: Largest hindsight weight.
-        discount: gamma a turn before the last, T_i.
-        smoothing: Share of the next response's Q; 0.5 in the paper's smoothed variant.
-        compared: The paper says "group" in the text and the same time step ("turn") at the equation.
+        discount: gamma per turn before the last, T_i.
+        smoothing: Weight of the next response's Q; 0.5 in the paper's smoothed variant.
+        compared: Responses to standardise over: "group" as in the paper's text, or "turn" as at its equation.
         spare: "Do no harm": no negative second term in trajectories with `success` 1.
 
-    Expected gradient: biased: Q is no return, it is divided by a deviation, and its baseline counts responses.
-    Use it when: another scoring pass is affordable and the final state says which responses led there.
-    Reference: Tan et al., arXiv 2603.08754. No official code; that smoothing works on all Q at once and leaves the last
-        is our reading.
+    Expected gradient: biased: Q is not a return, it is divided by a deviation, and its baseline counts responses.
+    Use it when: another scoring pass is affordable, and the final state tells which responses led there.
+    Reference: Tan et al., arXiv 2603.08754. No official code. We read the smoothing as simultaneous for all Q, without
+        the last.
     """
     choice("compared", compared, Compared)
     same = "turn" if compared == "turn" else None

@@ -1,11 +1,12 @@
-"""HGPO: GiGPO's states, told apart by what led to them, at several depths."""
+"""HGPO: compare responses in the same state with the same history, at several depths."""
 
 from typing import Literal
 
 import numpy as np
 
 from turnwise.batch import Batch
-from turnwise.transform import Credit, Gradient, State, Transform, chain, method
+from turnwise.card import Gradient
+from turnwise.transform import Credit, State, Transform, chain, method
 from turnwise.transforms import (
     center_by_group,
     compare_by_history,
@@ -29,28 +30,29 @@ def hgpo(
     base_group: bool = False,
     convention: Convention = "turnwise",
 ) -> Transform:
-    """Compare a response with those in the same state, and with the fewer that got there through the same states.
+    """Compare a response with those in the same state, and with those that also share the previous states.
 
-        A_it = sum_k w_k A_k_it / sum_k w_k                       over the levels k = 0 .. depth with more than one member
-        A_k_it = (G_it - mean_k(G)) / (std_k(G) + 1e-6)           G_it = sum_{j >= t} discount^(j - t) r_ij
-        w_k = (k + 1)^alpha
+        A_it = sum_k w_k A_k_it / sum_k w_k                       over the levels k = 0 .. depth with more than one
+        member A_k_it = (G_it - mean_k(G)) / (std_k(G) + 1e-6)           G_it = sum_{j >= t} discount^(j - t) r_ij w_k =
+        (k + 1)^alpha
 
-    Level k compares the responses of the prompt's group, of any trajectory and turn, with the same last k + 1 `state_key`s; its
-    deviation is the population's. Level 0 is GiGPO's anchor state. There is no episode part: a response in a state that nobody else
-    visited gets 0.
+    Level k compares the responses of the prompt's group, of any trajectory and turn, with the same last k + 1
+    `state_key`s; its deviation is the population's. Level 0 is GiGPO's anchor state. There is no trajectory advantage:
+    a response in a state without other visits gets 0.
 
     Args:
-        depth: K in the paper (2 or 4): most earlier states that count.
-        alpha: How much more a longer history weighs; 0 weighs all levels alike.
-        discount: Factor a turn of the returns.
-        scale: Divide by the deviations (ALFWorld), or not (WebShop).
-        base_group: Add the trajectory's standardised return within its group as the lowest level: weight 1, those above (k + 2)^alpha.
-        convention: "verl-agent": weights (k + 2)^alpha (2:3:4 for the paper's 1:2:3), levels on which the response is exactly
-            average left out of the sums, and `base_group` counts responses, a lone one keeping its return.
+        depth: K in the paper (2 or 4): largest number of earlier states to compare.
+        alpha: Exponent of the weights; 0 weighs all levels alike.
+        discount: Factor per turn of the returns.
+        scale: Whether to divide by the deviations (ALFWorld: yes, WebShop: no).
+        base_group: Add the trajectory's standardised return within its group as the lowest level, with weight 1; the
+            other levels get the weights (k + 2)^alpha.
+        convention: "verl-agent": the weights are (k + 2)^alpha (2:3:4 for the paper's 1:2:3), levels on which the
+            response is exactly average are left out, and `base_group` counts responses; a lone one keeps its return.
 
     Expected gradient: biased: which responses share a state and a history depends on the actions.
-    Use it when: states repeat, but what is right in them depends on what was done before. Otherwise `gigpo`, which falls back to the
-    episode.
+    Use it when: states repeat, but the best action depends on the history. Otherwise use `gigpo`, which also has a
+    trajectory advantage.
     Reference: He et al., arXiv 2602.22817; verl-agent, recipe/hgpo.
     """
     choice("convention", convention, Convention)
@@ -67,7 +69,7 @@ def hgpo(
     def update(credit_R: Credit, state: State, batch: Batch) -> tuple[Credit, State]:
         outcome_R, step_R = (part.update(credit_R, None, batch)[0] for part in (outcome, returns))
         base_R = center.update(outcome_R, None, batch)[0]
-        if release:  # exactly average, up to the rounding of a mean, is no level there
+        if release:  # the release leaves out levels on which the response is average, up to rounding
             largest_R = batch.group_responses.broadcast(batch.group_responses.max(np.abs(outcome_R)))
             base_R = np.where(np.abs(base_R) > 1e-12 * largest_R, base_R, 0.0)
         if scale:

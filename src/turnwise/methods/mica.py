@@ -1,6 +1,7 @@
-"""MICA: what a turn led to, compared at its turn, and what it earned, compared with all turns."""
+"""MICA: compare a turn's return at the same turn, and its reward with all turns."""
 
-from turnwise.transform import Gradient, Transform, chain, method, mix
+from turnwise.card import Gradient
+from turnwise.transform import Transform, chain, method, mix
 from turnwise.transforms import center_by_group, discounted_return, scale_by_group_std
 
 
@@ -11,23 +12,25 @@ from turnwise.transforms import center_by_group, discounted_return, scale_by_gro
     trial={"discount": 0.95},
 )
 def mica(*, discount: float, turn_weight: float = 0.5, group_weight: float = 0.5) -> Transform:
-    """Standardised return among the turns of the same index, plus standardised reward among all turns of the prompt.
+    """Add the return standardised within the same turn and the reward standardised over all turns of the prompt.
 
-        A_it = turn_weight * (G_it - mean_turn(G)) / (std_turn(G) + 1e-8) + group_weight * (r_it - mean(r)) / (std(r) + 1e-8)
+        A_it = turn_weight * (G_it - mean_turn(G)) / (std_turn(G) + 1e-8)
+               + group_weight * (r_it - mean(r)) / (std(r) + 1e-8)
         G_it = sum_{k >= t} discount^(k - t) r_ik
 
-    The first mean runs over the group's trajectories that reached turn t, the second over all its responses; deviations are the
-    population's. A turn that nobody else reached gets 0 in the first part. The rewards are to be given turn by turn; the paper's are
-    how much nearer the user came to the goal, by a judge's distance.
+    The first mean runs over the group's trajectories that reached turn t, the second over all its responses; deviations
+    are the population's. A turn that no other trajectory reached gets 0 in the first part. Rewards must be given per
+    turn; the paper uses the user's progress towards the goal, as a judge scores it.
 
     Args:
-        discount: Factor a turn of the returns; no value of it is published.
-        turn_weight: alpha in the paper, which found 0.5 to 0.7 best.
+        discount: Factor per turn of the returns; no value is published.
+        turn_weight: alpha in the paper; 0.5 to 0.7 was best there.
         group_weight: beta in the paper.
 
     Expected gradient: biased: deviations, and comparisons with turns whose number depends on the actions.
-    Use it when: every turn has a reward of its own, as in dialogue, and states never repeat.
-    Reference: Zhang et al., arXiv 2603.06194, called MAPO in its first versions (not arXiv 2509.18849). No official code.
+    Use it when: every turn has its own reward, as in dialogue, and states never repeat.
+    Reference: Zhang et al., arXiv 2603.06194, named MAPO in its first versions (not arXiv 2509.18849). No official
+    code.
     """
 
     def standardize(same: str | None) -> tuple[Transform, Transform]:

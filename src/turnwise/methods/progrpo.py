@@ -1,7 +1,8 @@
-"""ProGRPO: a bonus for responses that the policy was unsure of, in groups that both succeed and fail."""
+"""ProGRPO: add a bonus for uncertain responses, in groups with successes and failures."""
 
+from turnwise.card import Gradient
 from turnwise.methods.grpo import grpo
-from turnwise.transform import Gradient, Transform, chain, method
+from turnwise.transform import Transform, chain, method
 from turnwise.transforms import add_confidence_gap
 
 
@@ -13,18 +14,19 @@ from turnwise.transforms import add_confidence_gap
     trial={"weight": 0.3},
 )
 def progrpo(base: Transform | None = None, *, weight: float, only_correct: bool = False) -> Transform:
-    """Add how much surer the policy is of the prompt than of the response's least likely tokens.
+    """Add the policy's confidence in the prompt minus that in the response's least likely tokens.
 
         A' = A + weight * (c_q - c_o)        c_q = exp(prompt_logprob), c_o = exp(rare_logprob)
 
-    In groups with both correct and incorrect trajectories (`success` above 1/2 and not); others stay as they are.
-    `rare_logprob` is the mean over the least likely fifth of the response's tokens.
+    Only groups with both correct (`success` above 1/2) and incorrect trajectories get the bonus. `rare_logprob` is the
+    mean over the least likely fifth of the response's tokens. In one secondary source, groups in which all trajectories
+    are correct get the bonus, too.
 
     Args:
         base: Any method or chain; default `grpo()`.
-        weight: alpha in the paper, whose value is not published.
-        only_correct: Add it to correct trajectories only, as the paper's abstract suggests; its formula has all of a
-            mixed group.
+        weight: alpha in the paper; its value is not published.
+        only_correct: Add it to correct trajectories only, as the paper's abstract suggests. Its formula includes all
+            trajectories of a mixed group.
 
     Expected gradient: biased: the bonus depends on the response's own likelihood. At `weight=0`, the base's.
     Use it when: pass@k falls as pass@1 rises.

@@ -1,7 +1,8 @@
-"""R3: failures ranked by their entropies, successes by their length. Its replay and reflection are no credit rules."""
+"""R3: rank failures by their entropies, successes by their length. Its replay and reflection are not included."""
 
+from turnwise.card import Gradient
 from turnwise.errors import ConfigError
-from turnwise.transform import Gradient, Transform, chain, method, mix
+from turnwise.transform import Transform, chain, method, mix
 from turnwise.transforms import (
     add_length_reward,
     center_by_group,
@@ -20,31 +21,30 @@ from turnwise.transforms import (
     trial={"max_reward": 0.5, "std_weight": 1.0, "eps": 1e-6},
 )
 def r3(*, max_reward: float, std_weight: float, eps: float, max_length: int = 32768, mixed: bool = False) -> Transform:
-    """Compare successes by how short they are, and failures, where nobody succeeds, by how well they explored.
+    """Reward short successes and, in groups without a success, failures that explore well.
 
         A_i = (r_i - mean(r)) / (std_weight * std(r) + eps)        over the group's trajectories
         r_i = success_i * (1 + max(0, 1 - length_i / max_length))        of a success
         r_i = max_reward * (1 - k_i / (n - 1))        of the k-th best of n failures
 
-    A failure is the better, the more others it dominates: with a higher `peak_entropy` (mean over the most hesitant
-    tokens, a share of them that the paper has and our sources do not) and a lower `entropy`, both means over the
-    trajectory's tokens. Reads the column `success`, not the reward. The sources name the constants without their
-    values: they have no default here.
+    Failures rank by the number of others they dominate with a higher `peak_entropy` (mean over the most uncertain
+    tokens, a fraction that our sources do not give) and a lower `entropy`. Both are means over the trajectory's tokens.
+    The method reads the column `success`, not the reward. Constants whose values the sources omit have no default.
 
     Args:
         max_reward: R_max, reward of the best failure.
         std_weight: alpha, weight of the standard deviation (of the sample) in the divisor; positive.
         eps: lambda in the divisor; positive.
-        max_length: Length from which on a success earns no more for being short, tokens.
-        mixed: Rank failures beside successes too, which the sources leave open.
+        max_length: Length from which a success gets no bonus for shortness (tokens).
+        mixed: Also rank failures in groups with successes. The sources do not specify this.
 
-    Expected gradient: biased: divides by the standard deviation, and pays for entropies and length.
-    Use it when: many prompts are beyond the policy, or its right answers are long-winded.
+    Expected gradient: biased: divides by the standard deviation, and rewards entropies and length.
+    Use it when: many prompts are too hard for the policy, or its right answers are too long.
     Reference: Jiang et al., R3, arXiv 2601.19620. No code is public; the formulas come from notes on the paper.
     """
     if std_weight <= 0 or eps <= 0:
         raise ConfigError(
-            f"r3: std_weight={std_weight} and eps={eps} must be positive; center_by_group() alone divides by nothing"
+            f"r3: std_weight={std_weight} and eps={eps} must be positive; without a division use center_by_group()"
         )
     compared = chain(
         scalarize(weights={"success": 1.0}, over="trajectories"),
@@ -54,5 +54,5 @@ def r3(*, max_reward: float, std_weight: float, eps: float, max_length: int = 32
         center_by_group(),
         scale_by_group_std(eps=eps / std_weight),
     )
-    reason = "divides by the standard deviation, and pays for entropies and length"
+    reason = "divides by the standard deviation, and rewards entropies and length"
     return mix(compared, weights=(1 / std_weight,), gradient=Gradient("biased", reason=reason))

@@ -2,7 +2,8 @@
 
 from typing import Literal
 
-from turnwise.transform import Gradient, Transform, chain, method
+from turnwise.card import Gradient
+from turnwise.transform import Transform, chain, method
 from turnwise.transforms import center_by_group, outcome_return, scale_by_group_std
 from turnwise.transforms.grouping import choice
 
@@ -13,16 +14,17 @@ Convention = Literal["turnwise", "verl"]
 def reinforce_pp_baseline(*, convention: Convention = "turnwise") -> Transform:
     """Subtract the group's mean return, then standardise over all tokens of the batch.
 
-        A_i = (D_i - mean_tokens(D)) / (std_tokens(D) + 1e-6)          D_i = R_i - mean_group(R)          R_i = sum_t r_it
+        A_i = (D_i - mean_tokens(D)) / (std_tokens(D) + 1e-6)          D_i = R_i - mean_group(R)          R_i = sum_t
+        r_it
 
-    The group's mean counts trajectories. The batch's mean and deviation count tokens: a response counts `length` times. One scale for
-    all prompts is what distinguishes it from GRPO, which makes rare successes and rare failures larger.
+    The group's mean counts trajectories. The batch's mean and deviation count tokens: a response counts `length` times.
+    All prompts share one scale, while GRPO makes rare successes and rare failures larger.
 
     Args:
         convention: "verl": a lone trajectory of a group keeps its raw return, and the divisor is `sqrt(var + 1e-8)`.
 
     Expected gradient: biased: the batch's mean and deviation over tokens depend on the actions.
-    Use it when: prompts differ much in difficulty and GRPO's division by each group's deviation is not wanted.
+    Use it when: prompts differ much in difficulty, and GRPO's division by each group's deviation is unwanted.
     Reference: Hu et al., REINFORCE++, arXiv 2501.03262; verl's compute_reinforce_plus_plus_baseline_outcome_advantage.
     """
     choice("convention", convention, Convention)

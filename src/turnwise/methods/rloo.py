@@ -1,8 +1,9 @@
-"""RLOO: the mean of the other trajectories as baseline."""
+"""RLOO: subtract the mean of the other trajectories."""
 
 from typing import Literal
 
-from turnwise.transform import Gradient, Transform, chain, method
+from turnwise.card import Gradient
+from turnwise.transform import Transform, chain, method
 from turnwise.transforms import outcome_return, subtract_leave_one_out
 from turnwise.transforms.grouping import choice
 
@@ -19,7 +20,7 @@ def rloo(*, convention: Convention = "turnwise") -> Transform:
         convention: "turnwise": a lone trajectory gets 0. "verl": it keeps its raw return, as in verl's RLOO loop.
 
     Expected gradient: unbiased for groups of two or more.
-    Use it when: you want the true gradient from outcomes alone. The honest baseline of every comparison.
+    Use it when: you want the true gradient from outcomes alone. A good baseline for comparisons.
     Reference: Ahmadian et al., arXiv 2402.14740; Kool et al. 2019.
     """
     choice("convention", convention, Convention)

@@ -1,9 +1,10 @@
-"""SRGPO: verifiable step rewards, compared within random groups of steps."""
+"""SRGPO: compare verifiable step rewards within random groups of steps."""
 
 from typing import Literal
 
+from turnwise.card import Gradient
 from turnwise.methods.grpo import grpo
-from turnwise.transform import Gradient, Transform, chain, method, mix
+from turnwise.transform import Transform, chain, method, mix
 from turnwise.transforms import standardize_in_random_groups, take_column
 from turnwise.transforms.grouping import choice
 
@@ -17,23 +18,23 @@ Convention = Literal["turnwise", "release"]
 def srgpo(
     *, weight: float = 0.5, group_size: int = 16, seed: int = 0, convention: Convention = "turnwise"
 ) -> Transform:
-    """GRPO's advantage, plus the step's own reward standardised among steps drawn from the whole batch.
+    """Add to GRPO's advantage the step's reward, standardised within random groups of steps of the batch.
 
         A_it = A_episode_i + weight * (s_it - mean_random(s)) / (std_random(s) + 1e-6)
 
-    `s_it` is the column `step_reward`, a verifiable reward of the single response (0 or 1 in the paper), and A_episode is `grpo()`. All
-    responses of the batch are shuffled and cut into groups of `group_size`, whatever task and turn they are from; the last may be
-    smaller. Neither is discounted.
+    `s_it` is the column `step_reward`, a verifiable reward of the single response (0 or 1 in the paper), and A_episode
+    is `grpo()`. All responses of the batch are shuffled and split into groups of `group_size`, regardless of task and
+    turn; the last group may be smaller. Neither term is discounted.
 
     Args:
         weight: omega in the paper.
-        group_size: Responses a random group.
-        seed: Of the shuffle, which depends on nothing else but the batch.
-        convention: "release": the episode part counts responses, and a lone one keeps its return. (The release's option to stay
-            within a task has no effect; it is not offered.)
+        group_size: Responses per random group.
+        seed: Seed of the shuffle, which depends only on it and on the batch.
+        convention: "release": A_episode counts responses, and a lone one keeps its return. (The release's option to
+            stay within a task has no effect and is not offered.)
 
     Expected gradient: biased: it follows the step rewards as well, and divides by deviations.
-    Use it when: the environment can tell of every step by itself whether it was right, on one scale in all tasks.
+    Use it when: the environment can verify every single step, on the same scale in all tasks.
     Reference: Wang et al., SeeNav-Agent, arXiv 2512.02631; its verl-agent/srgpo/core_srgpo.py.
     """
     choice("convention", convention, Convention)

@@ -1,29 +1,30 @@
-"""Unlikeliness reward: among right answers, those count more that the policy would hardly have given."""
+"""Unlikeliness reward: raise the weight of unlikely successes."""
 
+from turnwise.card import Gradient
 from turnwise.methods.grpo import grpo
-from turnwise.transform import Gradient, Transform, chain, method
+from turnwise.transform import Transform, chain, method
 from turnwise.transforms import favor_unlikely, scalarize, skip_uniform_success
 from turnwise.transforms.shaping import Convention
 
 
 @method("Rewarding the Unlikely (unlikeliness reward)", arxiv="2506.02355", stage="shaping")
 def unlikeliness(*, beta: float = 0.25, skip_uniform: bool = True, convention: Convention = "paper") -> Transform:
-    """GRPO on successes, of which the likelier ones are worth less.
+    """Apply GRPO to successes with smaller rewards for likelier ones.
 
         r_i = success_i * (1 - beta * (rank_i + 1) / n)        of the group's n trajectories, then A_grpo of r
 
-    `rank_i` is 0 for the trajectory that the policy was least likely to give, by the mean log-probability of its tokens
-    (columns `logprob`, `length`); equal ones share their mean rank, so that their order means nothing (the code sorts).
-    Reads the column `success`, not the reward.
+    `rank_i` is 0 for the least likely trajectory, by the mean log-probability of its tokens (columns `logprob`,
+    `length`). Ties share their mean rank (the code breaks them by order). The method reads the column `success`, not
+    the reward.
 
     Args:
         beta: Strength; at 0 it is GRPO on `success`.
-        skip_uniform: Give 0 to groups in which all succeeded alike, as the code does, which decides on success before
-            the ranks count. Otherwise groups without a failure prefer their unlikely members.
+        skip_uniform: Give 0 to groups in which all trajectories succeed equally, as the code does. Otherwise groups
+            without a failure prefer their unlikely members.
         convention: "paper" as above, from the text. "release": `1 - beta * rank_i / n`.
 
-    Expected gradient: biased: divides by the standard deviation, and pays less for likely successes.
-    Use it when: many trajectories of a prompt shall keep differing (pass@n), as in the search for proofs.
+    Expected gradient: biased: divides by the standard deviation, and reduces the reward of likely successes.
+    Use it when: the trajectories of a prompt should stay diverse (pass@n), as in the search for proofs.
     Reference: He et al., Rewarding the Unlikely, arXiv 2506.02355.
     """
     return chain(
@@ -31,5 +32,5 @@ def unlikeliness(*, beta: float = 0.25, skip_uniform: bool = True, convention: C
         favor_unlikely(beta=beta, convention=convention),
         grpo(),
         *([skip_uniform_success()] if skip_uniform else []),
-        gradient=Gradient("biased", reason="divides by the standard deviation, and pays less for likely successes"),
+        gradient=Gradient("biased", reason="divides by the standard deviation, and likely successes count less"),
     )

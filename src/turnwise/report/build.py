@@ -1,4 +1,4 @@
-"""All that a page shows of some runs, built step by step, so that a run that goes on costs its new steps only."""
+"""Build the data of a page step by step, so that a live run costs only its new steps."""
 
 import os
 from collections import Counter
@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from turnwise.report.chunks import turns_table, write_table, write_value
-from turnwise.report.credit import OtherMethods, base_advantage
+from turnwise.report.credit import OtherMethods
 from turnwise.report.pieces import Pieces
 from turnwise.report.steps import OUTCOMES, index_columns
 from turnwise.report.summary import describe_run, failure_causes, metrics_columns, step_statistics
@@ -20,15 +20,15 @@ Progress = Callable[[int, int], None]
 
 
 class ReportData:
-    """The data of a page about some runs.
+    """Build the data of a page about some runs.
 
     Args:
         paths: Run folders.
-        folder: Where the data go.
+        folder: Folder to write the data to.
         methods: Methods to compare with, such as "gigpo+aem".
 
     Raises:
-        TurnwiseError: A path is no run, or a method cannot be computed.
+        TurnwiseError: A path is not a run, or a method cannot be computed.
     """
 
     def __init__(self, paths: Sequence[Path], folder: Path, methods: Sequence[str]):
@@ -42,7 +42,7 @@ class ReportData:
         ]
 
     def update(self, progress: Progress = lambda done, total: None) -> bool:
-        """Bring the data up to date; returns whether anything has changed."""
+        """Update the data and return whether anything has changed."""
         new = [(run, path) for run in self.runs for path in run.new_files()]
         changed = bool(new)
         for done, (run, path) in enumerate(new):
@@ -61,7 +61,7 @@ class ReportData:
 
 
 class _Run:
-    """One run of the page."""
+    """Build the data of one run."""
 
     def __init__(self, path: Path, folder: Path, label: str, methods: Sequence[str]):
         self.run, self.config = RunFolder.open(path)
@@ -69,7 +69,9 @@ class _Run:
         self._start()
 
     def _start(self) -> None:
-        self.others, self.pieces = OtherMethods(self._methods, self.config), Pieces(self.run)
+        self._penalty = self.config.environment.invalid_penalty
+        self.others = OtherMethods(self._methods, invalid_penalty=self._penalty)
+        self.pieces = Pieces(self.run)
         self._seen: dict[Path, tuple[int, int]] = {}
         self._index: list[pa.Table] = []
         self._statistics: list[dict[str, float | None]] = []
@@ -80,14 +82,14 @@ class _Run:
         self._stale = True
 
     def new_files(self) -> list[Path]:
-        """Rollout files that are not in the data yet, in order; all of them when one has changed since, as after a rewind."""
+        """List rollout files that are not in the data yet; all files if one has changed, such as after a rewind."""
         found = {path: _stamp(path) for path in by_step(self.run.rollouts, ".parquet").values()}
         if any(found.get(path) != stamp for path, stamp in self._seen.items()):
             self._start()
         return [path for path in found if path not in self._seen]
 
     def add(self, path: Path) -> None:
-        """Take a step in."""
+        """Add the data of a step."""
         self._seen[path] = _stamp(path)
         step = read_step(path)
         self._index.append(pa.table(index_columns(step)))
@@ -97,12 +99,12 @@ class _Run:
             self._examples.setdefault(cause, (step.number, example))
         self._token_entropy |= step.has_token_entropies
         self.pieces.add(_distinct_tokens(step))
-        table = turns_table(step, base_advantage(step, self.config), self.others(step))
+        table = turns_table(step, self.others(step), invalid_penalty=self._penalty)
         write_table(self.folder / f"step-{step.number:06d}.js", f"{self.folder.name}/step-{step.number:06d}", table)
         self._stale = True
 
     def finish(self) -> bool:
-        """Write what depends on all steps; returns whether anything has changed."""
+        """Write the data that depend on all steps, and return whether anything has changed."""
         metrics = metrics_columns(self.run.metrics())
         changed = self._stale or metrics != self._metrics
         if self._stale:
@@ -114,7 +116,7 @@ class _Run:
         return changed
 
     def summary(self) -> dict[str, Any]:
-        """What the page loads first."""
+        """Return the data that the page loads first."""
         names = dict.fromkeys(name for statistics in self._statistics for name in statistics)
         return {
             "name": self.folder.name,

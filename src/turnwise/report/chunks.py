@@ -1,4 +1,4 @@
-"""Tables as scripts: a page that was opened from disk may not read files, but it may load scripts."""
+"""Write tables as scripts, because a page opened from disk may load scripts but not read files."""
 
 import base64
 import io
@@ -12,18 +12,32 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from turnwise.files import write_text
+from turnwise.report.blocks import blocks_column, traced_blocks
 from turnwise.report.steps import outcomes
-from turnwise.train.folder import write_text
-from turnwise.train.recorded import TOKEN_ENTROPY, Step
+from turnwise.train.recorded import TOKEN_ENTROPY, Step, base_advantage
 
-SHOWN = ("group", "trajectory", "turn", "task", "observation", "response", "reward", "valid", "truncated", "state_key", "ended",
-         "failure", "info")  # fmt: skip
+SHOWN = (
+    "group",
+    "trajectory",
+    "turn",
+    "task",
+    "observation",
+    "response",
+    "reward",
+    "valid",
+    "truncated",
+    "state_key",
+    "ended",
+    "failure",
+    "info",
+)
 
 
 def write_table(path: Path, name: str, table: pa.Table) -> None:
     """Write a table as a script that hands its Parquet bytes to the page under a name.
 
-    Snappy, because the page's reader knows it without a further library.
+    Snappy compression needs no further library in the page.
     """
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="snappy", write_statistics=False)
@@ -37,18 +51,29 @@ def write_value(path: Path, name: str, value: Any) -> None:
     write_text(path, f"turnwise.take({json.dumps(name)}, {json.dumps(value, allow_nan=False)});\n")
 
 
-def turns_table(step: Step, base_R: np.ndarray, others: Mapping[str, np.ndarray]) -> pa.Table:
-    """What the page shows of a step, a row a response; advantages of other methods are columns named "as:METHOD"."""
+def turns_table(step: Step, others: Mapping[str, np.ndarray], *, invalid_penalty: float) -> pa.Table:
+    """Build what the page shows of a step, one row per response.
+
+    Args:
+        step: Recorded rollouts of the step.
+        others: Advantages of other methods by name; their columns are named "as:METHOD".
+        invalid_penalty: `environment.invalid_penalty` of the run.
+
+    Returns:
+        Recorded columns; the outcome; tokens with their shades; entropy, base, alpha and advantage; and `trace`, a list
+        of what each block did: block, coefficient, added, result and part, see `turnwise.report.blocks`.
+    """
     table = step.table.select(SHOWN)
     numbers = {
         **{name: step.values(name) for name in ("entropy", "alpha", "advantage")},
-        "base": base_R,
+        "base": base_advantage(step, invalid_penalty=invalid_penalty),
         **{f"as:{name}": values for name, values in others.items()},
     }
     columns = {
         "outcome": pa.array(step.trajectories.broadcast(outcomes(step)).astype(np.int32)),
         "tokens": step.table["response_ids"],
         "shade": token_shades(step),
+        "trace": blocks_column(step, traced_blocks(step, invalid_penalty=invalid_penalty)),
         **{name: pa.array(values.astype(np.float32), from_pandas=True) for name, values in numbers.items()},
     }
     for name, column in columns.items():
@@ -57,7 +82,7 @@ def turns_table(step: Step, base_R: np.ndarray, others: Mapping[str, np.ndarray]
 
 
 def token_shades(step: Step) -> pa.ChunkedArray:
-    """A number of every token, in nats: its entropy where the run's engine measured it, else its surprisal, -log p."""
+    """Return a number per token (nats): its entropy if the run recorded it, else its surprisal, -log p."""
     logprobs = step.table["behavior_logprobs"].combine_chunks()
     offsets = np.concatenate([[0], np.cumsum(logprobs.value_lengths().to_numpy())])
     surprisal = -logprobs.flatten().to_numpy()

@@ -1,4 +1,4 @@
-"""A report that is served while its runs train: the same folder, brought up to date every few seconds."""
+"""Serve a report while its runs train, and update it every few seconds."""
 
 import contextlib
 import functools
@@ -16,7 +16,7 @@ from turnwise.report.write import install, write_index
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 EVERY_S = 3.0
-"""Seconds between looks at the run folders."""
+"""Seconds between updates."""
 
 
 def serve_report(
@@ -28,18 +28,18 @@ def serve_report(
     on_ready: Callable[[str], None],
     progress: Progress = lambda done, total: None,
 ) -> None:
-    """Serve until interrupted.
+    """Serve a report until interrupted.
 
     Args:
         paths: Run folders; they may still be empty.
         methods: Methods to compare with.
         host: Address to listen on.
         port: Port to listen on; 0 takes a free one.
-        on_ready: Told the page's address once it can be opened.
-        progress: Told how far the first reading of the runs is.
+        on_ready: Called with the page's address once it can be opened.
+        progress: Called with the steps read and all steps, at the start.
 
     Raises:
-        TurnwiseError: A path is no run, or the port is taken.
+        TurnwiseError: A path is not a run, or the port is taken.
     """
     with tempfile.TemporaryDirectory(prefix="turnwise-report-") as name:
         output = Path(name)
@@ -65,7 +65,7 @@ def serve_report(
 
 def _watch(data: ReportData, stop: threading.Event) -> None:
     while not stop.wait(EVERY_S):
-        # a file may go away under us, as when the run is rewound: the next look will see it right
+        # a file may disappear, such as when the run is rewound; the next update reads the new state
         with contextlib.suppress(OSError, TurnwiseError):
             data.update()
 
@@ -77,18 +77,18 @@ def _listen(host: str, port: int, folder: Path) -> ThreadingHTTPServer:
     try:
         return kind((host, port), functools.partial(_Handler, directory=str(folder)))
     except (OSError, OverflowError) as error:
-        raise ConfigError(f"cannot listen on {host}:{port}: {error}; choose another with --port") from None
+        raise ConfigError(f"cannot listen on {host}:{port}: {error}; choose another port with --port") from None
 
 
 class _Handler(SimpleHTTPRequestHandler):
-    """Serves files of the report, to readers that asked for this machine by its own name."""
+    """Serve files of the report to requests whose Host is this machine."""
 
     def do_GET(self) -> None:
-        # a page elsewhere could point a name of its own at the loopback address and read on through the visitor's browser
+        # guard against DNS rebinding: another site's name could resolve to the loopback address
         listening = self.request.getsockname()[0]
         asked = self.headers.get("Host", "").rsplit(":", 1)[0].strip("[]")
         if listening in LOOPBACK and asked not in LOOPBACK:
-            self.send_error(403, "this report is for this machine only")
+            self.send_error(403, "this report is only for this machine")
             return
         super().do_GET()
 
@@ -100,4 +100,4 @@ class _Handler(SimpleHTTPRequestHandler):
         super().end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: the terminal shows the training."""
+        """Log nothing, because the terminal shows the training."""

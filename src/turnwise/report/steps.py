@@ -1,4 +1,4 @@
-"""What each trajectory of a step comes to."""
+"""Classify the outcome of each trajectory of a step."""
 
 import numpy as np
 import pyarrow as pa
@@ -6,11 +6,11 @@ import pyarrow as pa
 from turnwise.train.recorded import Step
 
 OUTCOMES = ("won", "lost", "out of turns", "context full", "failed")
-"""How a trajectory ends, best first; the page colours them in this order."""
+"""Outcomes of a trajectory, best first; the page colours them in this order."""
 
 
 def outcomes(step: Step) -> np.ndarray:
-    """`[trajectories]` int: how each ended, as a place in `OUTCOMES`."""
+    """Return the outcome of each trajectory: `[trajectories]` int, an index into `OUTCOMES`."""
     first = np.concatenate([[0], np.cumsum(step.trajectories.lengths)[:-1]])
     ended = step.table["ended"].to_numpy()[first]
     success = step.trajectories.first(step.values("success")) > 0
@@ -18,11 +18,11 @@ def outcomes(step: Step) -> np.ndarray:
 
 
 def index_columns(step: Step) -> dict[str, pa.Array]:
-    """One value a trajectory: where it is, how it ended, and what to find it by."""
+    """Build the table of trajectories: position, outcome, and numbers to filter by, one row each."""
     parts = step.trajectories
     first = pa.array(np.concatenate([[0], np.cumsum(parts.lengths)[:-1]]))
     played = step.values("turn").copy()
-    played[step.table["response_ids"].combine_chunks().value_lengths().to_numpy() == 0] = -1  # lost before it began
+    played[step.table["response_ids"].combine_chunks().value_lengths().to_numpy() == 0] = -1  # failed before it began
     numbers = {
         "step": np.full(len(parts), step.number),
         "group": parts.first(step.values("group")),

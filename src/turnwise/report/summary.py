@@ -1,4 +1,4 @@
-"""What the page needs at once: metrics, settings, how trajectories ended and why some failed."""
+"""Build the data that the page loads first: metrics, settings, outcomes, and causes of failure."""
 
 import json
 import math
@@ -14,11 +14,11 @@ from turnwise.train.folder import RunFolder
 from turnwise.train.recorded import Step
 
 QUANTILES = (0.05, 0.5, 0.95)
-"""Of alpha over the responses of a step."""
+"""Quantiles of alpha over the responses of a step."""
 
 
 def metrics_columns(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Records of metrics.jsonl as columns: those of training steps under "train", those of evaluations under "eval"."""
+    """Turn records of metrics.jsonl into columns: "train" for training steps, "eval" for evaluations."""
     training = [record for record in records if "rollout/success" in record]
     evaluations = [record for record in records if "eval/success" in record]
     return {"train": _columns(training), "eval": _columns(evaluations)}
@@ -30,15 +30,15 @@ def _columns(records: Sequence[Mapping[str, Any]]) -> dict[str, list[float | Non
 
 
 def _number(value: Any) -> float | None:
-    """JSON has no nan."""
+    """Replace values that JSON cannot represent, such as nan, by None."""
     return value if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def step_statistics(step: Step) -> dict[str, float | None]:
-    """One value a step: trajectories by outcome, alpha's quantiles, and the balance of credit.
+    """Summarise a step: trajectories by outcome, quantiles of alpha, and balance of credit.
 
-    `positive` and `negative` are shares of the responses that the step learned from; `gain` and `loss` the means of the positive
-    and the negative part of their advantage.
+    `positive` and `negative` are shares of the responses that the step learned from. `gain` and `loss` are the means of
+    the positive and the negative part of their advantages.
     """
     counts = np.bincount(outcomes(step), minlength=len(OUTCOMES))
     result: dict[str, Any] = {"step": step.number, **dict(zip(OUTCOMES, counts.tolist(), strict=True))}
@@ -57,7 +57,7 @@ def step_statistics(step: Step) -> dict[str, float | None]:
 
 
 def failure_causes(step: Step) -> dict[str, tuple[int, int]]:
-    """Cause to (how many trajectories, the first of them); numbers in a cause do not make it another one."""
+    """Count failures by cause: (number of trajectories, first trajectory). Causes that differ in numbers are merged."""
     result: dict[str, tuple[int, int]] = {}
     for row in (
         step.table.filter(step.table["failure"].is_valid()).select(["trajectory", "turn", "failure"]).to_pylist()
@@ -70,7 +70,7 @@ def failure_causes(step: Step) -> dict[str, tuple[int, int]]:
 
 
 def describe_run(run: RunFolder, config: Config, label: str) -> dict[str, Any]:
-    """Name, method, settings (flat, by path) and where and with what the run was made."""
+    """Describe a run: name, method, settings by path, versions and machine."""
     record = json.loads((run.path / "config.json").read_text(encoding="utf-8"))
     return {
         "label": label,
@@ -85,7 +85,7 @@ def describe_run(run: RunFolder, config: Config, label: str) -> dict[str, Any]:
 
 
 def flattened(data: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Nested tables as one, "update.learning_rate" to its value as text."""
+    """Flatten nested tables: "update.learning_rate" to its value as text."""
     result: dict[str, str] = {}
     for name, value in data.items():
         if isinstance(value, Mapping) and value:

@@ -1,4 +1,4 @@
-"""A report as a folder that opens from disk: index.html, and beside it a folder with everything that it loads."""
+"""Write a report as a folder that opens from disk: index.html, and a folder with everything that it loads."""
 
 import contextlib
 import re
@@ -9,23 +9,23 @@ from importlib import resources
 from pathlib import Path
 
 from turnwise.errors import RunError
+from turnwise.files import write_text
 from turnwise.report.build import Progress, ReportData
-from turnwise.train.folder import write_text
 
 PARTS = ("page", "vendor")
 MARK = '<meta name="generator" content="turnwise report">'
-"""In every index.html of ours: a folder without it is not replaced."""
+"""Mark in every index.html that turnwise writes. A folder without it is not replaced."""
 
 
 def write_report(
     paths: Sequence[Path], output: Path, methods: Sequence[str], progress: Progress = lambda done, total: None
 ) -> Path:
-    """Write a report, in place of an older one there if any; returns the page.
+    """Write a report, replacing an older one, and return the page.
 
-    The page is replaced in one move, after everything that it loads is on disk.
+    The page is replaced atomically, after everything that it loads is on disk.
 
     Raises:
-        TurnwiseError: A path is no run, or there is something else at `output`. Nothing that exists was changed.
+        TurnwiseError: A path is not a run, or `output` is not a report. Nothing that exists was changed.
     """
     refuse_foreign(output)
     files = output / f"files-{time.time_ns():016x}"
@@ -41,27 +41,27 @@ def write_report(
 
 
 def refuse_foreign(output: Path) -> None:
-    """Raise when `output` is something else than a report, or than nothing."""
+    """Raise if `output` exists and is not a report."""
     page = output / "index.html"
     ours = page.is_file() and MARK in page.read_text(encoding="utf-8", errors="replace")
     if output.exists() and not ours and not (output.is_dir() and all(map(_is_files, output.iterdir()))):
-        raise RunError(f"{output} exists and is no report of turnwise; choose another folder with --output")
+        raise RunError(f"{output} exists and is not a report of turnwise; choose another folder with --output")
 
 
 def _is_files(path: Path) -> bool:
-    """Whether this is what a page of ours loads from, by its name: a time in nanoseconds."""
+    """Return whether a folder holds the files of a page, judged by its name: a time in nanoseconds."""
     return path.is_dir() and re.fullmatch(r"files-[0-9a-f]{16}", path.name) is not None
 
 
 def install(files: Path) -> None:
-    """Put the page's scripts and libraries there."""
+    """Copy the page's scripts and libraries to a folder."""
     for part in PARTS:
         with resources.as_file(resources.files("turnwise.report") / part) as source:
             shutil.copytree(source, files / part, ignore=shutil.ignore_patterns("index.html"))
 
 
 def write_index(output: Path, files: str, *, live: bool) -> Path:
-    """Write index.html, which loads from the folder `files` beside it."""
+    """Write index.html, which loads from the folder `files` next to it."""
     template = (resources.files("turnwise.report") / "page" / "index.html").read_text(encoding="utf-8")
     page = output / "index.html"
     write_text(
@@ -72,7 +72,7 @@ def write_index(output: Path, files: str, *, live: bool) -> Path:
 
 @contextlib.contextmanager
 def _made(files: Path, output: Path) -> Iterator[None]:
-    """Make a folder, and leave nothing of it behind when filling it fails."""
+    """Create a folder, and remove it if filling it fails."""
     existed = output.exists()
     try:
         files.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Play groups of episodes side by side: each trajectory goes from its engine to its world and back at its own pace."""
+"""Play groups of trajectories concurrently: each one alternates between engine and environment at its own pace."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -6,12 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from turnwise.environments.base import Task
-from turnwise.errors import EngineFault, WorldFault
+from turnwise.errors import EngineFault, EnvironmentFault
+from turnwise.models.format import Format
 from turnwise.rollout.context import make_context
 from turnwise.rollout.engine import Engine, Sampling
-from turnwise.rollout.format import Format
-from turnwise.rollout.record import Trajectory, Turn
-from turnwise.rollout.worlds import Worlds
+from turnwise.rollout.environments import Environments
+from turnwise.rollout.trajectory import Trajectory, Turn
 
 T = TypeVar("T")
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 async def collect(
     engine: Engine,
     tasks: Sequence[Task],
-    worlds: Worlds,
+    environments: Environments,
     fmt: Format,
     *,
     group_size: int,
@@ -33,19 +33,19 @@ async def collect(
 
     Args:
         engine: Generates the responses; all its conversations are closed at the end.
-        tasks: One a group.
-        worlds: Where they are played; the number of a trajectory is its key.
+        tasks: One per group.
+        environments: Where the tasks are played; the key is the trajectory's number.
         fmt: Turns observations into tokens.
-        group_size: Trajectories a task.
-        sampling: How to sample.
-        max_context: An episode ends ("context") when its conversation could outgrow this many tokens.
+        group_size: Trajectories per task.
+        sampling: Sampling settings of all responses.
+        max_context: Tokens; a trajectory ends ("context") when its conversation could exceed them.
         window: Observations and responses that a prompt repeats; None: the whole conversation.
         task_name: Names a task in the record.
-        on_turn: Called after every turn and at every end of a trajectory with the number of live ones and of all, for progress displays.
+        on_turn: Called after every turn and every end of a trajectory, with the number of live trajectories and of all.
 
     Returns:
-        Trajectories, those of a group adjacent. A fault of the engine or of a world ends its own trajectory only, with the cause in
-        `failure`.
+        Trajectories, those of a group adjacent. A fault of the engine or of an environment ends only its own
+        trajectory; `failure` holds the cause.
     """
     trajectories = [Trajectory(group, task_name(task)) for group, task in enumerate(tasks) for _ in range(group_size)]
     live = len(trajectories)
@@ -54,7 +54,7 @@ async def collect(
         nonlocal live
         context = make_context(fmt, number, window=window, stride=len(trajectories))
         try:
-            step = await worlds.start(number, tasks[trajectory.group])
+            step = await environments.start(number, tasks[trajectory.group])
             while True:
                 before, prompt_ids = context.conversation, context.observe(step)
                 if context.conversation != before:
@@ -71,7 +71,7 @@ async def collect(
                 turn.behavior_entropies = generation.entropies
                 turn.response, turn.truncated = fmt.text(generation.token_ids), generation.truncated
                 action, formed = fmt.action(turn.response)
-                step = await worlds.step(number, action)
+                step = await environments.step(number, action)
                 turn.reward, turn.valid = float(step.reward), bool(step.valid) and formed
                 if step.ended:
                     trajectory.ended = "terminated" if step.terminated else "truncated"
@@ -79,11 +79,11 @@ async def collect(
                     trajectory.info = dict(step.info)
                     break
                 progress(live)
-        except (EngineFault, WorldFault) as fault:
+        except (EngineFault, EnvironmentFault) as fault:
             where = "engine" if isinstance(fault, EngineFault) else "environment"
             trajectory.failure, trajectory.ended = f"{where}: {fault}", "failed"
         finally:
-            worlds.close(number)
+            environments.close(number)
             engine.close([context.conversation])
             live -= 1
         progress(live)
@@ -104,7 +104,7 @@ async def collect(
 
 
 def blocking(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end from code that is not async, in a notebook too, where an event loop is running already."""
+    """Run a coroutine from synchronous code, also in a notebook, where an event loop already runs."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

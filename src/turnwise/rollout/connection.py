@@ -1,4 +1,4 @@
-"""Talking to a server that may be away for a while: requests that are made again, and errors that say what is wrong."""
+"""Send requests to a server that may be unavailable for a while: retries, and errors that name the cause."""
 
 import asyncio
 import dataclasses
@@ -9,21 +9,21 @@ from typing import Any, TypeVar
 
 import httpx2
 
-from turnwise.config import EngineConfig
 from turnwise.errors import ConfigError, EngineFault, EngineLost
+from turnwise.rollout.settings import EngineConfig
 
 T = TypeVar("T")
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.25, 30.0
-"""Between a failed request and the next try; doubles each time."""
+"""Seconds between a failed request and the next try; the wait doubles each time."""
 GUIDE = "start one as docs/how-to/vllm.md says"
-RESUME = "then go on with `turnwise train --resume RUN_FOLDER`"
+RESUME = "then resume with `turnwise train --resume RUN_FOLDER`"
 
 log = logging.getLogger(__name__)
 
 
 class Unanswered(Exception):
-    """The server gave no usable answer, and may give one later."""
+    """The server gave no usable answer; a later request may succeed."""
 
 
 class Refused(Unanswered):
@@ -32,7 +32,7 @@ class Refused(Unanswered):
 
 @dataclasses.dataclass(eq=False, slots=True)
 class _Session:
-    """What belongs to one event loop."""
+    """Client and locks of one event loop."""
 
     loop: asyncio.AbstractEventLoop
     client: httpx2.AsyncClient
@@ -41,10 +41,10 @@ class _Session:
 
 
 class Connection:
-    """Requests to one server, from any event loop.
+    """Send requests to one server, from any event loop.
 
     Args:
-        settings: Where the server is, and how patient to be.
+        settings: Address, timeouts and limits of the server.
     """
 
     def __init__(self, settings: EngineConfig):
@@ -54,33 +54,33 @@ class Connection:
 
     @property
     def gate(self) -> asyncio.Semaphore:
-        """Lets in `max_concurrent` at one time."""
+        """Semaphore that admits `max_concurrent` requests at a time."""
         return self._open().gate
 
     @property
     def alone(self) -> asyncio.Lock:
-        """Lets in one at a time."""
+        """Lock that admits one request at a time."""
         return self._open().alone
 
     async def get(self, path: str) -> Any:
-        """The content at a path; see `post`."""
+        """Get the content at a path; see `post`."""
         return await self._ask("GET", path)
 
     async def post(self, path: str, **content: Any) -> Any:
-        """Ask once.
+        """Send one request, without retries.
 
         Raises:
-            Unanswered: There may be an answer later.
-            EngineFault: The server says that the request is wrong.
-            ConfigError: It does not serve this kind of request.
+            Unanswered: No usable answer; a later request may succeed.
+            EngineFault: The server rejects the request as wrong.
+            ConfigError: The server does not offer this kind of request.
         """
         return await self._ask("POST", path, **content)
 
     async def patiently(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Try until it works.
+        """Retry until the request succeeds.
 
         Raises:
-            EngineLost: It did not within `patience_s`.
+            EngineLost: It did not succeed within `patience_s`.
         """
         url, patience_s = self.settings.url, self.settings.patience_s
         since, wait_s = None, FIRST_WAIT_S
@@ -92,10 +92,11 @@ class Connection:
                 left_s = since + patience_s - time.monotonic()
                 if left_s <= 0:
                     raise EngineLost(
-                        f"the server at {url} was asked for {patience_s:g} s in vain ({error}): start it again, {RESUME}"
+                        f"the server at {url} gave no usable answer for {patience_s:g} s ({error}): "
+                        f"start it again, {RESUME}"
                     ) from error
-                if not self._away:  # said once, not for each of the requests that wait
-                    log.warning("turnwise: the server at %s is asked again for %g s (%s)", url, patience_s, error)
+                if not self._away:  # one warning, not one per waiting request
+                    log.warning("turnwise: retrying the server at %s for %g s (%s)", url, patience_s, error)
                 self._away = True
                 await asyncio.sleep(min(wait_s, left_s))
                 wait_s = min(2 * wait_s, LONGEST_WAIT_S)
@@ -104,7 +105,7 @@ class Connection:
                 return result
 
     async def aclose(self) -> None:
-        """Close what is open in this event loop."""
+        """Close the connections of this event loop."""
         session, self._session = self._session, None
         if session and session.loop is asyncio.get_running_loop():
             await session.client.aclose()
@@ -117,7 +118,7 @@ class Connection:
                 base_url=settings.url,
                 timeout=settings.timeout_s,
                 limits=httpx2.Limits(max_connections=None, max_keepalive_connections=settings.max_concurrent),
-                trust_env=False,  # a proxy has no business between a trainer and its engine
+                trust_env=False,  # no proxy between trainer and engine
             )
             self._session = _Session(loop, client, asyncio.Semaphore(settings.max_concurrent), asyncio.Lock())
         return self._session
@@ -130,10 +131,10 @@ class Connection:
 
 
 def check_server(url: str) -> None:
-    """Ask a server once whether it is well.
+    """Check once that a server is healthy.
 
     Raises:
-        ConfigError: It is not there, or not well.
+        ConfigError: The server cannot be reached, or reports that it is not healthy.
     """
     try:
         status = httpx2.get(url.rstrip("/") + "/health", trust_env=False).status_code
@@ -145,7 +146,7 @@ def check_server(url: str) -> None:
 
 
 def _read(response: httpx2.Response, path: str, url: str) -> Any:
-    """The content of an answer."""
+    """Read the JSON content of an answer."""
     status = response.status_code
     if status < 300:
         try:
@@ -159,7 +160,7 @@ def _read(response: httpx2.Response, path: str, url: str) -> Any:
         raise Unanswered(text)
     if status in (400, 413, 422):
         raise EngineFault(f"the server rejects the request: {text}")
-    raise ConfigError(f"the server at {url} does not offer what is needed ({text}): {GUIDE}")
+    raise ConfigError(f"the server at {url} does not offer a required endpoint ({text}): {GUIDE}")
 
 
 def _name(error: Exception) -> str:

@@ -1,20 +1,20 @@
-"""What a policy reads before a response: how the conversation with a world becomes token ids."""
+"""Build prompts: turn the conversation with an environment into the token ids that the policy reads."""
 
 from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
 from turnwise.environments.base import Step
-from turnwise.rollout.format import Format
+from turnwise.models.format import Format
 
 
 class Context(Protocol):
     """The prompts of one trajectory.
 
     Attributes:
-        conversation: Number under which the engine knows what is read; the same as long as ids are only added.
+        conversation: The engine's number of this conversation; it stays the same while ids are only appended.
         ids: Token ids that the next response continues.
-        fresh: Whether `ids` begin anew, instead of continuing those of the response before.
+        fresh: Whether `ids` start over, instead of continuing those of the previous response.
     """
 
     conversation: int
@@ -22,7 +22,7 @@ class Context(Protocol):
     fresh: bool
 
     def observe(self, step: Step) -> list[int]:
-        """Take in what the world said; returns the ids that it adds to the response before, all of them if `fresh`."""
+        """Add an observation; returns the ids that it appends after the previous response, or all ids if `fresh`."""
         ...
 
     def respond(self, response_ids: Sequence[int]) -> None:
@@ -31,11 +31,11 @@ class Context(Protocol):
 
 
 class Append:
-    """The whole conversation, one list of ids that only ever grows: nothing is encoded twice.
+    """Keep the whole conversation as one growing list of ids; nothing is encoded twice.
 
     Args:
         fmt: Turns observations into tokens.
-        number: Of the trajectory.
+        number: Number of the trajectory.
     """
 
     def __init__(self, fmt: Format, number: int):
@@ -44,7 +44,7 @@ class Append:
         self.fresh = True
 
     def observe(self, step: Step) -> list[int]:
-        """Take in what the world said; returns the ids that it adds."""
+        """Add an observation; returns the ids that it appends."""
         self.fresh = not self.ids
         known = len(self.ids)
         self.ids = self.fmt.closed(self.ids) if known else []
@@ -57,16 +57,16 @@ class Append:
 
 
 class Window:
-    """The first observation, the last `size` observations with their responses, and the latest: a prompt of its own for each response.
+    """Build a separate prompt per response: first observation, last `size` turns, latest observation.
 
-    An empty response stands for what is left out. Up to `size` responses the prompt is that of `Append`, except that admissible
-    actions are those of the latest step, and reasoning is left out of earlier responses.
+    An empty response stands for the omitted turns. Up to `size` responses, the prompt equals that of `Append`, with two
+    differences: it lists only the latest admissible actions, and omits the reasoning of earlier responses.
 
     Args:
         fmt: Turns observations into tokens.
-        number: Of the trajectory.
-        size: Observations and responses that are remembered, 0 or more.
-        stride: Added to the conversation's number at each response; the number of trajectories, so that no two meet.
+        number: Number of the trajectory.
+        size: Observations and responses to repeat, 0 or more.
+        stride: Added to the conversation's number at each response; the number of trajectories keeps numbers distinct.
     """
 
     def __init__(self, fmt: Format, number: int, *, size: int, stride: int):
@@ -75,12 +75,12 @@ class Window:
         self.fresh = True
         self._stride = stride
         self._first: list[int] = []
-        self._latest: list[int] = []  # the latest observation as it will be remembered
+        self._latest: list[int] = []  # the latest observation, as later prompts repeat it
         self._past: deque[list[int]] = deque(maxlen=size)
         self._num_responses = 0
 
     def observe(self, step: Step) -> list[int]:
-        """Take in what the world said; returns the whole prompt."""
+        """Add an observation; returns the whole prompt."""
         first = not self._num_responses
         latest = self.fmt.prompt_ids(self.fmt.describe(step), first=first)
         self._latest = self.fmt.prompt_ids(self.fmt.describe(step, latest=False), first=first)
@@ -102,5 +102,5 @@ class Window:
 
 
 def make_context(fmt: Format, number: int, *, window: int | None, stride: int) -> Context:
-    """The context of trajectory `number` of `stride`; `window` None keeps the whole conversation."""
+    """Make the context of trajectory `number` of `stride`; `window` None keeps the whole conversation."""
     return Append(fmt, number) if window is None else Window(fmt, number, size=window, stride=stride)

@@ -1,7 +1,8 @@
-"""The local engine: transformers in process, continuous batching over one KV cache that is kept across turns.
+"""Generate in process with transformers: continuous batching over one KV cache that is kept across turns.
 
-Requests wait until it is worth a forward pass to feed their prompts together; then all unfinished responses grow by one token a pass. A response
-that ends is handed over at once, and the conversation's next prompt may be fed while others still grow.
+Requests wait until feeding their prompts together is worth a forward pass. Then each pass adds one token to every
+unfinished response. A finished response is returned at once; its conversation's next prompt can be fed while others
+grow.
 """
 
 import asyncio
@@ -15,18 +16,18 @@ import torch
 from transformers import PreTrainedModel
 
 from turnwise.errors import ConfigError, EngineFault, EngineLost, out_of_memory
-from turnwise.policy import rounded_copy
-from turnwise.rollout.engine import Decode, Generation, Sampling, says
+from turnwise.models.policy import rounded_copy
+from turnwise.rollout.engine import Decode, Generation, Sampling, ends_with_stop
 from turnwise.rollout.rows import Rows
 from turnwise.rollout.sampling import sample, uniform
 
 PREFILL_TOKENS = 16384
-"""Tokens of a pass that feeds prompts, padding included (one prompt may exceed it)."""
+"""Tokens of a prefill pass, padding included (a single prompt may exceed it)."""
 
 
 @dataclasses.dataclass(eq=False, slots=True)
 class _Request:
-    """A response to come."""
+    """A pending response."""
 
     conversation: int
     prompt: np.ndarray
@@ -34,7 +35,7 @@ class _Request:
     future: asyncio.Future[Generation]
 
     def fail(self, fault: EngineFault | EngineLost, error: Exception | None = None) -> None:
-        if not self.future.done():  # nobody waits for it any more
+        if not self.future.done():  # otherwise nobody waits for it
             fault.__cause__ = error
             self.future.set_exception(fault)
 
@@ -44,12 +45,12 @@ class LocalEngine:
 
     Args:
         trained: A causal LM with SDPA attention, on any device. Call `update_weights` when its weights have changed.
-        rounded: Generate with a copy in bfloat16, adapters merged: half the memory to read for each token.
-        decode: Token ids to text; needed for stop texts only.
-        max_rows: Conversations held at one time; further ones wait until one is closed. None: no bound.
-        share_prefixes: Compute what conversations begin with in common once, and copy its keys and values.
-        patience: Prompts wait until there are this many for each response that grows, since a pass over few rows costs nearly as much
-            as one over many; 0 feeds them at once.
+        rounded: Generate with a copy in bfloat16, adapters merged, which halves the memory read per token.
+        decode: Decodes token ids to text; needed for stop texts only.
+        max_rows: Conversations held at a time; further ones wait until one is closed. None: no limit.
+        share_prefixes: Compute common prefixes of conversations once, and copy their keys and values.
+        patience: Waiting prompts per growing response that trigger a prefill; 0 feeds prompts at once. A pass over few
+            rows costs nearly as much as one over many.
     """
 
     def __init__(
@@ -63,10 +64,10 @@ class LocalEngine:
         patience: float = 0.5,
     ):
         if max_rows is not None and max_rows < 1:
-            raise ConfigError(f"max_rows={max_rows} leaves no room for a conversation; expected 1 or more, or None")
+            raise ConfigError(f"max_rows={max_rows}: expected 1 or more, or None for no limit")
         self.trained, self.rounded, self.decode = trained, rounded, decode
         self.max_rows, self.share_prefixes, self.patience = max_rows, share_prefixes, patience
-        self._waiting: dict[int, _Request] = {}  # conversation -> request, first come first served
+        self._waiting: dict[int, _Request] = {}  # conversation -> request, in order of arrival
         self._growing: dict[int, _Request] = {}  # row -> request
         self._driver: asyncio.Task[None] | None = None
         self._clear()
@@ -74,11 +75,11 @@ class LocalEngine:
     def _clear(self) -> None:
         self._cache = Rows(self.trained.config.get_text_config().num_hidden_layers)
         self._row_of: dict[int, int] = {}  # conversation -> row
-        self._free: set[int] = set()  # rows without a conversation; what they hold may still be shared
+        self._free: set[int] = set()  # rows without a conversation; their prefixes can still be shared
         self._num_rows = 0
         self._ids = np.zeros((0, 0), dtype=np.int64)  # [rows, places] tokens; the cache holds `length` of each row
-        self._logprobs = np.zeros((0, 0), dtype=np.float32)  # of those that were drawn
-        self._entropies = np.zeros((0, 0), dtype=np.float32)  # of what they were drawn from
+        self._logprobs = np.zeros((0, 0), dtype=np.float32)  # log-probabilities of the drawn tokens
+        self._entropies = np.zeros((0, 0), dtype=np.float32)  # entropies of the distributions they were drawn from
         self._length = np.zeros(0, dtype=np.int64)
         self._start = np.zeros(0, dtype=np.int64)  # place where the row's latest response begins
         self._conversation = np.zeros(0, dtype=np.int64)
@@ -87,7 +88,7 @@ class LocalEngine:
 
     @functools.cached_property
     def model(self) -> PreTrainedModel:
-        """What generates: made when it is first used, and by `update_weights`."""
+        """The generating model, made at first use and by `update_weights`."""
         return rounded_copy(self.trained) if self.rounded else self.trained
 
     async def generate(self, conversation: int, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
@@ -106,14 +107,16 @@ class LocalEngine:
     def _check(self, conversation: int, prompt: np.ndarray) -> None:
         row = self._row_of.get(conversation, -1)
         if conversation in self._waiting or row in self._growing:
-            raise EngineFault(f"conversation {conversation} still waits for a response: await it, or close()")
+            raise EngineFault(f"conversation {conversation} still waits for a response: await it, or call close()")
         known = self._ids[row, : self._length[row]] if row >= 0 else prompt[:0]
         if len(prompt) <= len(known) or (prompt[: len(known)] != known).any():
-            raise EngineFault(f"conversation {conversation} must extend the {len(known)} tokens that it had; it has "
-                              f"{len(prompt)} and differs or adds none. Use a new conversation number, or close() it first")  # fmt: skip
+            raise EngineFault(
+                f"conversation {conversation} must extend the {len(known)} tokens that it had; it has "
+                f"{len(prompt)} and differs or adds none. Use a new conversation number, or close() it first"
+            )
 
     def close(self, conversations: Sequence[int] | None = None) -> None:
-        """Forget conversations, all of them by default."""
+        """Forget conversations, by default all."""
         closed = {*self._row_of, *self._waiting} if conversations is None else set(conversations)
         lost = [self._waiting.pop(conversation) for conversation in closed & self._waiting.keys()]
         freed = {self._row_of.pop(conversation) for conversation in closed & self._row_of.keys()}
@@ -127,7 +130,7 @@ class LocalEngine:
             self._wake()
 
     async def update_weights(self) -> None:
-        """Generate with the weights that the trainer's model has now."""
+        """Load the current weights of the trainer's model."""
         self.close()
         if self.rounded:
             self.model = rounded_copy(self.trained, self.__dict__.get("model"))
@@ -137,7 +140,7 @@ class LocalEngine:
         self.close()
 
     def _wake(self) -> None:
-        """Have the scheduler run while there is something to do: no task of ours outlives its work, or its event loop."""
+        """Start the scheduler if it is not running; it ends when no request is left."""
         if self._waiting and (self._driver is None or self._driver.done()):
             self._driver = asyncio.get_running_loop().create_task(self._drive())
 
@@ -151,8 +154,8 @@ class LocalEngine:
                     self._decode()
                 else:
                     return
-                await asyncio.sleep(0)  # those whose response has come go on, and ask for their next one
-        except Exception as error:  # whatever it is, nobody may wait for ever, and what the cache holds is in doubt
+                await asyncio.sleep(0)  # lets callers with a finished response send their next request
+        except Exception as error:  # nobody may wait forever, and the cache may be inconsistent
             lost = [*self._waiting.values(), *self._growing.values()]
             self._waiting.clear()
             self._growing.clear()
@@ -170,7 +173,7 @@ class LocalEngine:
                 request.fail(kind(cause), error)
 
     def _ready(self) -> list[_Request]:
-        """Waiting requests for which there is a row."""
+        """Return the waiting requests for which there is a row."""
         room = len(self._waiting) if self.max_rows is None else len(self._free) + self.max_rows - self._num_rows
         ready = []
         for request in self._waiting.values():
@@ -192,21 +195,23 @@ class LocalEngine:
 
     @torch.inference_mode()
     def _decode(self) -> None:
-        """Feed the last token of every response that grows, and draw the next."""
+        """Feed the last token of every growing response, and draw the next one."""
         rows = np.sort(np.fromiter(self._growing, dtype=np.int64))
         top = rows[-1] + 1
-        # Rows side by side need no copy for the attention: let idle ones among them do idle work, unless they are most of them.
+        # Contiguous rows need no copy for the attention: idle rows among them are computed too, unless most are idle.
         fed = np.arange(top) if top <= 2 * len(rows) else rows
         logits = self._forward(fed, np.ones_like(fed), rows)
         self._length[rows] += 1
         self._draw(rows, logits)
 
     def _admit(self, ready: Sequence[_Request]) -> list[int]:
-        """Give requests a row and write their prompts into it; one that had better wait for another's prefix stays."""
+        """Assign rows to requests and write their prompts; a request that should wait for another's prefix stays."""
         num_new = sum(request.conversation not in self._row_of for request in ready)
-        self._reserve(self._num_rows + max(0, num_new - len(self._free)),
-                      max(len(request.prompt) + request.sampling.max_new_tokens for request in ready))  # fmt: skip
-        soon = self._length.copy()  # what the cache will hold after this pass
+        self._reserve(
+            self._num_rows + max(0, num_new - len(self._free)),
+            max(len(request.prompt) + request.sampling.max_new_tokens for request in ready),
+        )
+        soon = self._length.copy()  # cached tokens per row after this pass
         admitted = []
         for request in ready:
             row = self._row_of.get(request.conversation)
@@ -225,18 +230,18 @@ class LocalEngine:
         return admitted
 
     def _seat(self, request: _Request, soon: np.ndarray) -> int | None:
-        """Find a row for a new conversation, with as much of its prompt as some row has; None: it pays to wait for one admitted now."""
+        """Find a row for a new conversation and copy the longest cached prefix; None: waiting for one is cheaper."""
         prompt, donor, shared = request.prompt, -1, 0
         if self.share_prefixes and self._num_rows:
             used = slice(self._num_rows)
-            same = np.zeros((self._num_rows, len(prompt)), dtype=bool)  # the last is always fed, for its logits
+            same = np.zeros((self._num_rows, len(prompt)), dtype=bool)  # the last token is always fed, for its logits
             np.equal(self._ids[used, : len(prompt) - 1], prompt[:-1], out=same[:, :-1])
-            alike = same.argmin(1)  # the first place that is not
+            alike = same.argmin(1)  # the first place that differs
             cached = np.minimum(alike, self._length[used])
             donor = int(cached.argmax())
             shared = int(cached[donor])
             gain = int(np.minimum(alike, soon[used]).max()) - shared
-            if 2 * gain >= len(prompt) - shared:  # half of what is to be computed: worth a pass of its own
+            if 2 * gain >= len(prompt) - shared:  # saves half of the computation: worth another pass
                 return None
         if donor in self._free:
             row = donor
@@ -253,7 +258,7 @@ class LocalEngine:
         return row
 
     def _reserve(self, num_rows: int, num_places: int) -> None:
-        """Have room for so many rows and tokens a row; grows by half to copy seldom."""
+        """Reserve space for `num_rows` rows of `num_places` tokens; grows by half so that copies are rare."""
         rows, places = self._ids.shape
         if num_rows > rows or num_places > places:
             rows = rows if num_rows <= rows else max(num_rows, min(rows * 3 // 2, self.max_rows or sys.maxsize))
@@ -266,9 +271,9 @@ class LocalEngine:
             self._cache.reserve(rows, places)
 
     def _forward(self, fed: np.ndarray, num_new: np.ndarray, wanted: np.ndarray | None = None) -> torch.Tensor:
-        """Feed rows their next `num_new` tokens; logits after the last one of the wanted rows (default: all), float32.
+        """Feed rows their next `num_new` tokens; returns float32 logits after the last token of the wanted rows.
 
-        Padding goes to the places behind, and never beyond the last one, which no token that is fed ever takes.
+        Padding takes the places behind the tokens, at most the last place, which no fed token ever takes.
         """
         device = self.model.device
         places = np.minimum(self._length[fed, None] + np.arange(num_new.max()), self._ids.shape[1] - 1)
@@ -288,7 +293,7 @@ class LocalEngine:
         return output_layer(hidden[last[0], last[1]]).float()
 
     def _draw(self, rows: np.ndarray, logits: torch.Tensor) -> None:
-        """Draw a token for each row from its logits; hand over the responses that it completes."""
+        """Draw a token for each row from its logits; return the responses that it completes."""
         samplings = self._sampling[rows]
         for index in np.unique(samplings):
             own = samplings == index
@@ -301,11 +306,11 @@ class LocalEngine:
         drawn = sample(logits, sampling, uniform(sampling.seed, where[0], where[1]))
         tokens, logprobs, self._entropies[rows, places] = (column.cpu().numpy() for column in drawn)
         if not np.isfinite(logprobs).all():
-            raise EngineFault("the logits are not finite: the weights have diverged, lower update.learning_rate")
+            raise EngineFault("the logits are not finite: the weights diverged; lower update.learning_rate")
         self._ids[rows, places], self._logprobs[rows, places] = tokens, logprobs
         stopped = np.isin(tokens, sampling.stop_ids)
         if sampling.stop:
-            stopped |= self._says(sampling.stop, rows, places)
+            stopped |= self._ends_with_stop(sampling.stop, rows, places)
         ended = stopped | (places + 1 - self._start[rows] >= sampling.max_new_tokens)
         for row, truncated in zip(rows[ended].tolist(), (~stopped[ended]).tolist(), strict=True):
             request, response = self._growing.pop(row), slice(self._start[row], self._length[row] + 1)
@@ -314,18 +319,18 @@ class LocalEngine:
                 ids, logprobs_T, entropies_T = (column[row, response].tolist() for column in columns)
                 request.future.set_result(Generation(ids, logprobs_T, truncated, entropies_T))
 
-    def _says(self, stop: Sequence[str], rows: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """Which rows' responses say a stop text with their newest token."""
+    def _ends_with_stop(self, stop: Sequence[str], rows: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """Return which rows' responses complete a stop text with their newest token, `[rows]` bool."""
         if self.decode is None:
-            raise EngineFault("stop texts need LocalEngine(decode=...), the tokenizer's")
+            raise EngineFault("stop texts need a tokenizer: pass LocalEngine(decode=tokenizer.decode)")
         responses = (
             self._ids[row, self._start[row] : place + 1].tolist() for row, place in zip(rows, places, strict=True)
         )
-        return np.array([says(stop, response, self.decode) for response in responses])
+        return np.array([ends_with_stop(stop, response, self.decode) for response in responses])
 
 
 def _passes(num_new: np.ndarray) -> Iterator[np.ndarray]:
-    """Split prompts over passes, longest first, so that none is too large or mostly padding; yields indices."""
+    """Split prompts into passes, longest first, so that none is too large or mostly padding; yields indices."""
     order = np.argsort(-num_new, kind="stable")
     first, tokens = 0, 0
     for index, size in enumerate(num_new[order].tolist()):

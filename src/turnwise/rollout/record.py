@@ -1,9 +1,9 @@
-"""What a rollout leaves behind: trajectories of turns, and their place on disk."""
+"""Save and load rollouts: trajectories as Parquet files, one row per response."""
 
 import dataclasses
 import json
 import os
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,10 @@ import pyarrow.parquet as pq
 
 from turnwise.environments.base import sound_text
 from turnwise.errors import DataError
+from turnwise.rollout.trajectory import Trajectory, Turn
 
 FORMAT = 1
-"""Of run folders and of the files in them; raised when an older turnwise would read them wrongly."""
+"""Version of run folders and their files; raised when an older turnwise would read them wrongly."""
 SCHEMA = pa.schema(
     {
         "group": pa.int32(),
@@ -40,75 +41,11 @@ SCHEMA = pa.schema(
     },
     metadata={"turnwise_format": str(FORMAT)},
 )
-"""Columns of a rollout file, one row a response; credit columns follow."""
-
-
-@dataclasses.dataclass(slots=True)
-class Turn:
-    """One response, what the policy had read before it, and what the world answered.
-
-    Attributes:
-        observation: Text that the policy read last.
-        state_key: Names the state in which the response was given.
-        prompt_ids: Tokens that this turn added to the conversation before the response; all that it read, if `fresh`.
-        response_ids: Generated tokens.
-        behavior_logprobs: Their log-probabilities when sampled (nats).
-        response: The response as text.
-        truncated: The response hit the length limit.
-        reward: What the world paid.
-        valid: Whether the world understood the response.
-        behavior_entropies: Entropies of the tokens' distributions when sampled (nats), if the engine measured them.
-        fresh: The prompt does not continue the turn before; that of a first turn never does.
-    """
-
-    observation: str
-    state_key: Hashable
-    prompt_ids: list[int]
-    response_ids: list[int]
-    behavior_logprobs: list[float]
-    response: str
-    truncated: bool
-    reward: float = 0.0
-    valid: bool = True
-    fresh: bool = False
-    behavior_entropies: list[float] | None = None
-
-
-@dataclasses.dataclass(slots=True)
-class Trajectory:
-    """One episode.
-
-    Attributes:
-        group: Index of the task among those collected together.
-        task: Name of the task.
-        turns: Its responses in order.
-        success: Whether the world declared success.
-        ended: "terminated", "truncated" (by the world), "context" (the conversation got too long), or "failed".
-        failure: Cause, for "failed": such a trajectory is recorded and counted, and never trained on.
-        info: What the world said at the end.
-    """
-
-    group: int
-    task: str
-    turns: list[Turn] = dataclasses.field(default_factory=list)
-    success: bool = False
-    ended: str = ""
-    failure: str | None = None
-    info: dict[str, Any] = dataclasses.field(default_factory=dict)
-
-    @property
-    def usable(self) -> bool:
-        """Whether credit may be assigned to it."""
-        return self.failure is None and bool(self.turns)
-
-    @property
-    def reward(self) -> float:
-        """Total reward."""
-        return sum(turn.reward for turn in self.turns)
+"""Columns of a rollout file, one row per response; credit columns follow."""
 
 
 def rows(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
-    """One record a response, in the order of the trajectories; a failed trajectory without turns leaves one record too."""
+    """Return one record per response, in the order of the trajectories; a trajectory without turns has one record."""
     return [
         {
             "group": trajectory.group,
@@ -139,7 +76,7 @@ def rows(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
 def _as_json(info: Mapping[str, Any]) -> str:
     try:
         return json.dumps(info, default=str)
-    except (TypeError, ValueError, RecursionError):  # keys that JSON has not, or a value that holds itself
+    except (TypeError, ValueError, RecursionError):  # keys that JSON does not allow, or a value that contains itself
         return json.dumps({str(name): _plain(value) for name, value in info.items()})
 
 
@@ -153,12 +90,12 @@ def _plain(value: Any) -> Any:
 def write_rollouts(
     path: Path, trajectories: Sequence[Trajectory], credit: Mapping[str, Sequence[float | None]]
 ) -> None:
-    """Write one Parquet row a response.
+    """Save the rollouts of one step, one Parquet row per response.
 
     Args:
         path: File to write, atomically.
-        trajectories: All of a step, failed ones included.
-        credit: Further columns (entropy, coefficient, base advantage, advantage), one value a row, None where there is none.
+        trajectories: All trajectories of the step, failed ones included.
+        credit: Further columns (entropy, coefficient, base advantage, advantage), one value or None per row.
     """
     table = pa.Table.from_pylist(rows(trajectories), schema=SCHEMA)
     for name, values in credit.items():
@@ -167,7 +104,7 @@ def write_rollouts(
 
 
 def write_table(path: Path, table: pa.Table) -> None:
-    """Write a Parquet file in one move."""
+    """Write a Parquet file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
     try:
@@ -175,26 +112,36 @@ def write_table(path: Path, table: pa.Table) -> None:
         os.replace(temporary, path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        error.filename = str(path)  # which Arrow's have not
+        error.filename = str(path)  # Arrow's errors have no file name
         raise
 
 
 def check_format(path: Path, written: int) -> None:
-    """Refuse what a newer turnwise has written in a form that this one does not know.
+    """Raise if a newer turnwise wrote a file in a format that this one does not know.
 
     Raises:
         DataError: The format is above `FORMAT`.
     """
     if written > FORMAT:
-        raise DataError(f"{path} was written by a newer turnwise, in format {written}, and this one knows formats up to {FORMAT}; "
-                        "pip install --upgrade turnwise")  # fmt: skip
+        raise DataError(
+            f"{path} was written by a newer turnwise, in format {written}, and this one knows formats up to {FORMAT}; "
+            "pip install --upgrade turnwise"
+        )
 
 
-def read_table(path: Path, columns: Sequence[str], *, only: Sequence[str] | None = None) -> pa.Table:
-    """Read a Parquet file that must have these columns; of all its columns, or `only` of these, where they are there.
+def read_table(
+    path: Path, columns: Sequence[str], *, only: Sequence[str] | None = None, further: bool = False
+) -> pa.Table:
+    """Read a Parquet file that must have some columns.
+
+    Args:
+        path: The file.
+        columns: Columns that it must have.
+        only: Read only those of these columns that exist; default: all columns.
+        further: In addition to `only`, read every column outside `SCHEMA`: measures and credit.
 
     Raises:
-        DataError: It is missing, damaged, or was written by another version.
+        DataError: The file is missing, damaged, or was written by another version.
     """
     try:
         schema = pq.read_schema(path)
@@ -202,19 +149,22 @@ def read_table(path: Path, columns: Sequence[str], *, only: Sequence[str] | None
         missing = [name for name in columns if name not in schema.names]
         if missing:
             raise DataError(
-                f"{path} has no column {missing[0]!r}: another version of turnwise wrote it, which may read it"
+                f"{path} has no column {missing[0]!r}: another version of turnwise wrote it; read it with that version"
             )
-        return pq.read_table(path, columns=only and [name for name in only if name in schema.names])
+        if only is None:
+            return pq.read_table(path)
+        beyond = [name for name in schema.names if further and name not in SCHEMA.names and name not in only]
+        return pq.read_table(path, columns=[*(name for name in only if name in schema.names), *beyond])
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"cannot read {path}: {' '.join(str(error).split())[:200]}") from None
 
 
 def read_rollouts(path: Path) -> tuple[list[Trajectory], dict[str, np.ndarray]]:
-    """Read back what `write_rollouts` wrote; state keys come back as text.
+    """Load rollouts that `write_rollouts` saved; state keys are loaded as text.
 
     Returns:
-        The trajectories, failed ones included, and the further columns, `[rows]` float64 with NaN where there is no value. A trajectory
-        has a row a turn; one without turns has one row.
+        The trajectories, failed ones included, and the further columns, `[rows]` float64 with NaN for missing values. A
+        trajectory has one row per turn; a trajectory without turns has one row.
 
     Raises:
         DataError: The file is missing, damaged, or was written by another version.
@@ -228,7 +178,7 @@ def read_rollouts(path: Path) -> tuple[list[Trajectory], dict[str, np.ndarray]]:
             trajectories.append(Trajectory(**{name: row[name] for name in told}))
         if row["info"] is not None:
             trajectories[-1].info = json.loads(row["info"])
-        if row["prompt_ids"]:  # else the row stands for a trajectory without turns
+        if row["prompt_ids"]:  # otherwise the row stands for a trajectory without turns
             trajectories[-1].turns.append(Turn(**{name: row[name] for name in of_turn}))
     further = [name for name in table.column_names if name not in SCHEMA.names]
     return trajectories, {name: table[name].to_numpy().astype(np.float64) for name in further}

@@ -1,4 +1,4 @@
-"""A KV cache without holes: a row is a conversation, and its keys and values lie one behind the other, whatever the others do."""
+"""Hold the KV cache of many conversations: one row per conversation, its keys and values contiguous."""
 
 import torch
 from transformers import Cache
@@ -8,8 +8,8 @@ from transformers.cache_utils import CacheLayerMixin
 class Rows(Cache):
     """Keys and values of many conversations.
 
-    Before each forward pass `place` says which rows it feeds and where their tokens go. What padding writes lies beyond a row's end, is seen
-    by no query, and is overwritten by the row's next tokens.
+    Before each forward pass, `place` sets which rows it feeds and where their tokens go. Padding is written beyond a
+    row's end; no query sees it, and the row's next tokens overwrite it.
     """
 
     def __init__(self, num_layers: int):
@@ -17,17 +17,17 @@ class Rows(Cache):
         super().__init__(layers=list(self._kept))
 
     def reserve(self, num_rows: int, num_places: int) -> None:
-        """Have room for so many rows and tokens a row, from the next pass or copy on."""
+        """Reserve space for `num_rows` rows of `num_places` tokens, from the next pass or copy on."""
         for layer in self._kept:
             layer.capacity = num_rows, num_places
 
     def place(self, rows: torch.Tensor | None, positions: torch.Tensor, length: int) -> None:
-        """Say where the tokens of the next forward pass go.
+        """Set where the tokens of the next forward pass go.
 
         Args:
-            rows: `[rows]` int64; None: as many as there are positions, from the first on, which spares the attention a copy.
+            rows: `[rows]` int64; None: the first rows, one per row of `positions`, which saves the attention a copy.
             positions: Places of the tokens in their rows, `[rows, tokens]` int64.
-            length: Keys of each row that the attention gets, those that a mask hides included.
+            length: Keys per row that the attention gets, masked ones included.
         """
         index = torch.arange(len(positions), device=positions.device) if rows is None else rows
         for layer in self._kept:

@@ -1,4 +1,4 @@
-"""Drawing tokens: uniform numbers that depend on what is drawn and not on when, and the inverse distribution function."""
+"""Sample tokens with the inverse distribution function and uniform numbers that do not depend on the schedule."""
 
 import torch
 
@@ -6,15 +6,15 @@ from turnwise.rollout.engine import Sampling
 
 
 def uniform(seed: int, conversation: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-    """A number in `[0, 1)` for each token: `hash(seed, conversation, position) / 2^24`, whatever else is drawn beside it.
+    """Draw a number in `[0, 1)` per token: `hash(seed, conversation, position) / 2^24`.
 
     Args:
-        seed: Of the sampling.
+        seed: Seed of the sampling.
         conversation: Number of the conversation, `[rows]` int64.
         position: Place of the token in its conversation, `[rows]` int64.
 
     Returns:
-        `[rows]` float32: the upper 24 of 64 bits, all that a float32 holds.
+        `[rows]` float32: the upper 24 of 64 bits, which a float32 holds exactly.
 
     Reference: the finaliser of SplitMix64, Steele, Lea and Flood, OOPSLA 2014.
     """
@@ -27,7 +27,7 @@ def uniform(seed: int, conversation: torch.Tensor, position: torch.Tensor) -> to
 def sample(
     logits: torch.Tensor, sampling: Sampling, uniform: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Draw one token a row: the first whose cumulative probability exceeds `uniform`.
+    """Draw one token per row: the first whose cumulative probability exceeds `uniform`.
 
     Args:
         logits: `[rows, vocabulary]` float32.
@@ -35,9 +35,9 @@ def sample(
         uniform: `[rows]` in `[0, 1)`.
 
     Returns:
-        Tokens, their log-probabilities (nats) under the distribution that they were drawn from, and the entropies (nats) of all tokens'
-        distribution at this temperature, whatever top_p leaves out: `[rows]` each. Log-probabilities of logits that are not finite
-        are not finite.
+        Tokens, their log-probabilities (nats) under the distribution that they were drawn from, and the entropies
+        (nats) of the full distribution at this temperature, before top_p: `[rows]` each. Logits that are not finite
+        give log-probabilities that are not finite.
     """
     if sampling.temperature == 0:
         logprobs = torch.log_softmax(logits, -1)
@@ -52,9 +52,9 @@ def sample(
         logprobs = torch.log_softmax(logprobs.masked_fill(dropped, -torch.inf), -1)
     cumulative = logprobs.exp().cumsum(-1)
     total = cumulative[:, -1:].contiguous()
-    last = torch.searchsorted(cumulative, total)  # the last token that has any probability
+    last = torch.searchsorted(cumulative, total)  # the last token with nonzero probability
     token = torch.searchsorted(cumulative, uniform[:, None] * total, right=True).minimum(last)
-    token = token.clamp(max=logits.shape[-1] - 1)  # what is not finite has no last token either
+    token = token.clamp(max=logits.shape[-1] - 1)  # logits that are not finite have no last token
     return token[:, 0], logprobs.gather(-1, token)[:, 0], entropy
 
 
@@ -76,5 +76,5 @@ def _mix(bits: torch.Tensor) -> torch.Tensor:
 
 
 def _shift(bits: torch.Tensor, by: int) -> torch.Tensor:
-    """To the right, zeros from the left: int64 is all that torch has everywhere, and its own shift keeps the sign."""
+    """Shift right and fill with zeros; torch's own shift of int64 keeps the sign."""
     return (bits >> by) & (2 ** (64 - by) - 1)

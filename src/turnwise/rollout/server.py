@@ -1,8 +1,8 @@
-"""The server engine: vLLM over HTTP, token ids in and out.
+"""Generate with a vLLM server over HTTP, token ids in and out.
 
-Weights travel by files: `update_weights` writes a checkpoint into a folder that the server sees, has it loaded in place while generation is
-paused, empties the prefix cache, and gives the weights a version. vLLM names the version behind every token, so that a response from other
-weights (of a server that was started again, or that another run has taken over) is never taken for one of the policy.
+Weights are passed as files. `update_weights` writes a checkpoint into a folder that the server sees, and has it loaded
+while generation is paused. It then empties the prefix cache and gives the weights a version. vLLM reports the version
+of every token, so responses from other weights (a restarted server, or another run's) are never used.
 """
 
 import asyncio
@@ -21,28 +21,28 @@ from typing import Any
 from filelock import FileLock, Timeout
 from transformers import PreTrainedModel
 
-from turnwise.config import EngineConfig
 from turnwise.errors import ConfigError, EngineFault, EngineLost
-from turnwise.policy import adapted_layers, merged_copy
+from turnwise.models.policy import adapted_layers, merged_copy
 from turnwise.rollout.connection import RESUME, Connection, Refused, Unanswered
-from turnwise.rollout.engine import Decode, Generation, Sampling, says
+from turnwise.rollout.engine import Decode, Generation, Sampling, ends_with_stop
+from turnwise.rollout.settings import EngineConfig
 
 GENERATE = "/inference/v1/generate"
 PREFIX, LOCK = "turnwise-weights-", ".lock"
 UNTOUCHED = "default"
-"""vLLM's name for the weights that a server started with."""
+"""vLLM's version name of the weights that a server started with."""
 
 
 class ServerEngine:
-    """Generate with a vLLM server; see docs/how-to/vllm.md for how to start it.
+    """Generate with a vLLM server; docs/how-to/vllm.md describes how to start it.
 
-    Requests are made again while the server is away, for `settings.patience_s`. A server that comes back gets the weights anew.
+    Requests to an unavailable server are retried for `settings.patience_s`. A restarted server gets the weights again.
 
     Args:
-        model: The trainer's. The server must serve the same architecture; its own weights do not matter.
-        settings: Where the server is, and how to treat it.
-        max_context: Tokens that a conversation may have; the server must allow as many.
-        decode: Token ids to text; needed for stop texts only.
+        model: The trainer's model. The server must serve the same architecture; its own weights do not matter.
+        settings: Address, timeouts and limits of the server.
+        max_context: Tokens per conversation; the server must allow as many.
+        decode: Decodes token ids to text; needed for stop texts only.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class ServerEngine:
     ):
         self.model, self.settings, self.max_context, self.decode = model, settings, max_context, decode
         self._server = Connection(settings)
-        self._run = uuid.uuid4().hex[:12]  # tells our weights from those of other runs
+        self._run = uuid.uuid4().hex[:12]  # distinguishes our weights from those of other runs
         self._folder: Path | None = None
         self._weights: Path | None = None
         self._updates = 0
@@ -58,11 +58,11 @@ class ServerEngine:
         self._tasks: dict[int, asyncio.Task[Generation]] = {}
 
     async def update_weights(self) -> None:
-        """Take over the weights that the model has now.
+        """Load the current weights of the trainer's model into the server.
 
         Raises:
-            EngineLost: The server stayed away, or cannot load them.
-            ConfigError: The server was started with options that cannot be used.
+            EngineLost: The server stayed unavailable, or cannot load the weights.
+            ConfigError: The server was started with unsupported options.
         """
         self._write_weights()
         try:
@@ -78,10 +78,10 @@ class ServerEngine:
 
         Raises:
             EngineFault: The server rejects this request, or the conversation was closed.
-            EngineLost: The server stayed away.
+            EngineLost: The server stayed unavailable.
         """
         if conversation in self._tasks:
-            raise EngineFault(f"conversation {conversation} still waits for a response: await it, or close()")
+            raise EngineFault(f"conversation {conversation} still waits for a response: await it, or call close()")
         work = self._generate(conversation, [int(token) for token in prompt_ids], sampling)
         task = self._tasks[conversation] = asyncio.ensure_future(work)
         try:
@@ -96,7 +96,7 @@ class ServerEngine:
         return task.result()
 
     def close(self, conversations: Sequence[int] | None = None) -> None:
-        """Forget conversations, all of them by default. What the server keeps of them, it drops by itself."""
+        """Forget conversations, by default all. The server evicts its own cache."""
         for conversation in list(self._tasks) if conversations is None else conversations:
             if task := self._tasks.pop(conversation, None):
                 task.cancel()
@@ -113,7 +113,7 @@ class ServerEngine:
         return f"{self._run}-{self._updates}"
 
     def _write_weights(self) -> None:
-        """Write a checkpoint, under a name of its own: a server may keep what it has read under another."""
+        """Write a checkpoint under a new name, because a server may cache what it read under an old one."""
         if self._folder is None:
             within = self.settings.sync_folder
             if within:
@@ -121,9 +121,9 @@ class ServerEngine:
             _remove_orphans(within or Path(tempfile.gettempdir()))
             prefix = f"{PREFIX}{socket.gethostname()}-{os.getpid()}-"
             self._folder = Path(tempfile.mkdtemp(prefix=prefix, dir=within)).resolve()
-            self._lock = FileLock(self._folder / LOCK)  # ends with this process, however that does
+            self._lock = FileLock(self._folder / LOCK)  # released when this process ends
             self._lock.acquire(timeout=0)
-            self._folder.chmod(0o755)  # the server may be another user's
+            self._folder.chmod(0o755)  # the server may run as another user
             weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         old, self._updates = self._weights, self._updates + 1
         self._weights = self._folder / f"{self._updates:06d}"
@@ -132,7 +132,7 @@ class ServerEngine:
             shutil.rmtree(old, ignore_errors=True)
 
     async def _push(self) -> None:
-        """Have the server load the weights, unless it has them."""
+        """Make the server load the weights, unless it has them."""
         server = self._server
         async with server.alone:
             if (await server.get("/weight_info"))["weight_version"] == self._version:
@@ -143,12 +143,12 @@ class ServerEngine:
                 await self._call("reload_weights", weights_path=str(self._weights))
             except (Refused, EngineFault) as error:  # vLLM's engine does not survive it
                 raise EngineLost(
-                    f"the server at {self.settings.url} cannot load the weights ({error}): it must see {self._weights} (engine.sync_folder) "
-                    f"and serve the kind of model that is trained; start it again, {RESUME}"
-                ) from error  # fmt: skip
+                    f"the server at {self.settings.url} cannot load the weights ({error}): it must see {self._weights} "
+                    f"(engine.sync_folder) and serve the trained architecture; start it again, {RESUME}"
+                ) from error
             if not (await server.post("/reset_prefix_cache"))["success"]:
                 raise Unanswered("its prefix cache is in use")
-            # The version comes last: whatever fails on the way, the next try starts over.
+            # The version is set last: after any failure, the next try starts over.
             await server.post("/update_weight_version", json={"new_version": self._version})
             await server.post("/resume")
 
@@ -164,11 +164,11 @@ class ServerEngine:
             "sampling_params": {
                 "max_tokens": sampling.max_new_tokens,
                 "stop_token_ids": list(sampling.stop_ids),
-                "ignore_eos": True,  # `stop_ids` say it all
+                "ignore_eos": True,  # `stop_ids` holds all stop tokens
                 "temperature": sampling.temperature,
                 "top_p": sampling.top_p,
                 "seed": _seed(sampling.seed, conversation, len(prompt)),
-                "logprobs": 0,  # of the sampled token alone
+                "logprobs": 0,  # of the sampled token only
                 "detokenize": False,
             },
         }
@@ -179,39 +179,45 @@ class ServerEngine:
             for version in versions:
                 if version != UNTOUCHED and not version.startswith(self._run):
                     raise EngineLost(
-                        f"another run has given the server at {self.settings.url} weights of its own ({version}): start a "
-                        f"server for each run, {RESUME}"
+                        f"another run has loaded its weights ({version}) into the server at {self.settings.url}: "
+                        f"start one server per run, {RESUME}"
                     )
             if versions != {self._version} or choice["finish_reason"] not in ("stop", "length"):
                 await self._push()
-                raise Unanswered(f"it had weights {sorted(versions)}, not {self._version}, or gave a response up")
+                raise Unanswered(f"it used weights {sorted(versions)}, expected {self._version}, or aborted a response")
             return _until(sampling.stop, _generation(choice, sampling), self.decode)
 
         async with self._server.gate:
             return await self._server.patiently(ask)
 
     async def _check_options(self) -> None:
-        """Look for what answers would not show."""
+        """Check server options whose effect would not show in answers."""
         server = (await self._server.get("/server_info?config_format=json"))["vllm_config"]
         model, missing = server["model_config"], None
         tied, overrides = self.model.config.get_text_config().tie_word_embeddings, model["hf_overrides"] or {}
         if model["max_model_len"] < self.max_context:
-            missing = f"--max-model-len {self.max_context}: it allows {model['max_model_len']} tokens, the policy's conversations have more"
+            missing = (
+                f"--max-model-len {self.max_context}: it allows {model['max_model_len']} tokens, fewer than the "
+                "policy's conversations can have"
+            )
         elif model["logprobs_mode"] != "processed_logprobs":
-            missing = "--logprobs-mode processed_logprobs: its log-probabilities are not those of the distribution it samples from"
+            missing = (
+                "--logprobs-mode processed_logprobs: its log-probabilities are not those of the distribution "
+                "it samples from"
+            )
         elif tied and server["device_config"]["device"] == "cpu" and overrides.get("tie_word_embeddings") is not False:
             missing = (
-                "--load-format dummy --hf-overrides '{\"tie_word_embeddings\": false}': on a CPU, vLLM packs tied output weights once "
-                "and does not renew them"
+                "--load-format dummy --hf-overrides '{\"tie_word_embeddings\": false}': on a CPU, vLLM packs tied "
+                "output weights once and does not update them"
             )
         if missing:
             raise ConfigError(f"the server at {self.settings.url} must be started with {missing}")
 
 
 def _remove_orphans(within: Path) -> None:
-    """Remove what runs of this machine have left that were killed: all weights of each.
+    """Remove the weights of killed runs on this machine.
 
-    Their locks tell, and not the numbers of their processes, which say nothing where containers share a host's name.
+    Locks identify them; process ids would not, because containers can share a host name.
     """
     for folder in within.glob(f"{PREFIX}{socket.gethostname()}-*"):
         if not (folder / LOCK).exists():
@@ -222,7 +228,7 @@ def _remove_orphans(within: Path) -> None:
 
 
 def _save(model: PreTrainedModel, folder: Path) -> None:
-    """Write a checkpoint of all weights, the output layer's too where it shares those of the input."""
+    """Write a checkpoint of all weights, including an output layer that is tied to the input embeddings."""
     merged = merged_copy(model) if adapted_layers(model) else model
     weights, head = merged.state_dict(), merged.get_output_embeddings()
     for name, module in merged.named_modules():
@@ -234,26 +240,26 @@ def _save(model: PreTrainedModel, folder: Path) -> None:
 def _generation(choice: dict[str, Any], sampling: Sampling) -> Generation:
     ids, content = choice["token_ids"], choice["logprobs"]["content"]
     if not ids or [token["token_id"] for token in content] != ids:
-        raise EngineFault(f"the server's {len(ids)} token ids are not those of its {len(content)} log-probabilities")
+        raise EngineFault(f"the server's {len(ids)} token ids do not match its {len(content)} log-probabilities")
     logprobs = [float(token["logprob"]) for token in content]
-    if not min(logprobs) > -9000.0:  # vLLM writes -9999 for what is not finite
-        raise EngineFault("the log-probabilities are not finite: the weights have diverged, lower update.learning_rate")
+    if not min(logprobs) > -9000.0:  # vLLM writes -9999 for values that are not finite
+        raise EngineFault("the log-probabilities are not finite: the weights diverged; lower update.learning_rate")
     return Generation(ids, logprobs, ids[-1] not in sampling.stop_ids)
 
 
 def _until(stop: Sequence[str], generation: Generation, decode: Decode | None) -> Generation:
-    """Cut a response off after the token that completes a stop text: with token ids only, the server cannot see texts."""
+    """Cut a response after the token that completes a stop text; with token ids only, the server cannot do so."""
     if not stop:
         return generation
     if decode is None:
-        raise EngineFault("stop texts need ServerEngine(decode=...), the tokenizer's")
+        raise EngineFault("stop texts need a tokenizer: pass ServerEngine(decode=tokenizer.decode)")
     for end in range(1, len(generation.token_ids) + 1):
-        if says(stop, generation.token_ids[:end], decode):
+        if ends_with_stop(stop, generation.token_ids[:end], decode):
             return Generation(generation.token_ids[:end], generation.logprobs[:end], truncated=False)
     return generation
 
 
 def _seed(seed: int, conversation: int, position: int) -> int:
-    """A seed of 63 bits for each response; the server's draws depend on nothing else."""
+    """Make a 63-bit seed per response; the server's draws depend on nothing else."""
     digest = hashlib.blake2b(f"{seed} {conversation} {position}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1

@@ -1,8 +1,8 @@
-"""The processes of `turnwise.rollout.workers`: a starter that forks workers, and what a worker does.
+"""Run the processes of `turnwise.rollout.workers`: a starter that forks workers, and the workers.
 
-The starter is a fresh interpreter without torch and without threads. It loads what makes the worlds once; its forks have it at no cost, and
-all hash texts alike. It alone knows which workers are its children, so it ends them, too: one by one when it is told to, all of them and
-whatever they started when its pipe closes, because the trainer has let go of it or is dead.
+The starter is a fresh interpreter without torch and without threads. It loads the environments' code once; its forks
+share it at no cost and use the same hash seed. The starter also ends the workers, because they are its children: one
+worker on request, or all with their descendants when its pipe closes because the trainer released it or died.
 """
 
 import asyncio
@@ -25,35 +25,35 @@ from typing import Any, NamedTuple
 
 from turnwise.environments.base import Environment, Step, Task, as_step, checked_step
 from turnwise.errors import EnvironmentFault
-from turnwise.rollout.worlds import cause_of
+from turnwise.rollout.environments import cause_of
 
 HEAD = struct.Struct("<q")
-"""Length of what follows in a pipe of a worker; number of a process in the starter's."""
+"""Length of the message that follows, in a worker's pipe; process id, in the starter's pipe."""
 
 FORK = HEAD.pack(0)
-"""Asks the starter for a worker; comes with the worker's end of its pipe."""
+"""Requests a worker from the starter; sent with the worker's end of its pipe."""
 
 PATIENCE_S = 10.0
-"""Longest wait for the starter to end a process."""
+"""Longest wait for the starter to end a process (seconds)."""
 
 MAX_CAUSE = 1000
-"""Characters of a cause that are kept."""
+"""Longest recorded cause of a fault (characters)."""
 
 
 class Limits(NamedTuple):
-    """What a worker holds its worlds to; see `turnwise.rollout.workers.WorkerWorlds`."""
+    """Limits of a worker's environments; see `turnwise.rollout.workers.WorkerEnvironments`."""
 
     memory_mb: int | None
     max_observation_chars: int
 
     @property
     def max_bytes(self) -> int:
-        """Longest answer as a whole: a few texts as long as the observation, in any script, but never less than 1 MiB."""
+        """Longest answer (bytes): several texts as long as the longest observation, at least 1 MiB."""
         return max(1 << 20, 16 * self.max_observation_chars)
 
 
 class Played(NamedTuple):
-    """One call of a world and what it answered; without a response it was `start`."""
+    """One call of an environment with its answer; response None is the call of `start`."""
 
     response: str | None
     observation: str
@@ -61,9 +61,9 @@ class Played(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What a worker is asked: to play a response, to start a world (no response), or to forget it (neither).
+    """A request to a worker: play a response, start an environment (no response), or forget it (neither).
 
-    `made` comes where the worker does not have the world: the pickled task, and what was played in it before.
+    `made` is set if the worker does not have the environment: the pickled task, and the calls to replay.
     """
 
     key: int
@@ -72,13 +72,13 @@ class Request(NamedTuple):
 
 
 def packed(message: Any) -> bytes:
-    """A message as it goes through a pipe."""
+    """Serialize a message for a pipe."""
     body = pickle.dumps(tuple(message), pickle.HIGHEST_PROTOCOL)
     return HEAD.pack(len(body)) + body
 
 
 class Starter:
-    """The trainer's end of the process that forks workers, which is started with the first one."""
+    """Control the process that forks workers; it starts with the first worker."""
 
     def __init__(self, program: bytes, limits: Limits):
         self._program = pickle.dumps((limits, program))
@@ -86,14 +86,14 @@ class Starter:
         self._control: socket.socket | None = None
 
     def fork(self) -> socket.socket:
-        """Ask for a worker; returns its pipe at once, it is ready when it says so."""
+        """Request a worker; returns its pipe at once. The worker sends a message when it is ready."""
         if self._process and self._process.poll() is not None:
-            self.close()  # it was killed
+            self.close()  # the starter was killed
         if self._control is None:
             self._control = self._started()
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        with theirs, contextlib.suppress(OSError):  # the pipe, which nobody holds then, says so
+        with theirs, contextlib.suppress(OSError):  # the pipe is closed then, which reports the error
             socket.send_fds(self._control, [FORK], [theirs.fileno()])
         return ours
 
@@ -108,12 +108,12 @@ class Starter:
                 [sys.executable, "-u", "-c", command],
                 stdin=program,
                 pass_fds=[theirs.fileno()],
-                start_new_session=True,  # Ctrl-C is the trainer's to handle
+                start_new_session=True,  # only the trainer handles Ctrl-C
             )
         return ours
 
     def end(self, pid: int) -> str:
-        """Kill a worker, unless it is dead; says how it ended. Blocks for a moment, about a millisecond."""
+        """Kill a worker unless it is dead, and return how it ended. Blocks for about a millisecond."""
         try:
             if self._control:
                 self._control.sendall(HEAD.pack(pid))
@@ -124,20 +124,20 @@ class Starter:
         return "as did the process that had started it"
 
     def close(self) -> None:
-        """End all workers, and itself."""
+        """End all workers and the starter."""
         if self._control:
             self._control.close()
         if self._process:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(PATIENCE_S)
-            with contextlib.suppress(ProcessLookupError):  # it leaves nobody behind, unless it was killed
+            with contextlib.suppress(ProcessLookupError):  # the starter ends its workers, unless it was killed
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
         self._control = self._process = None
 
 
 def main(control_fd: int) -> None:
-    """Be the starter. What to load comes on the standard input, requests on the pipe."""
+    """Run the starter. Standard input holds the code to load; requests come through the pipe."""
     control = socket.socket(fileno=control_fd)
     limits, program = pickle.load(sys.stdin.buffer)
     make_environment, error = None, None
@@ -145,7 +145,7 @@ def main(control_fd: int) -> None:
         make_environment = pickle.loads(program)
     except BaseException as raised:
         error = cause_of(raised)
-    gc.freeze()  # pages that are never written stay shared between forks
+    gc.freeze()  # unwritten pages stay shared between forks
     children: set[int] = set()
     while True:
         message, fds, *_ = socket.recv_fds(control, HEAD.size, 1)
@@ -165,11 +165,11 @@ def main(control_fd: int) -> None:
             children.discard(child)
     for child in children:
         _end(child)
-    os.killpg(0, signal.SIGKILL)  # and what the worlds have started
+    os.killpg(0, signal.SIGKILL)  # also processes that the environments started
 
 
 def _end(child: int) -> int:
-    os.kill(child, signal.SIGKILL)  # a process that has died by itself keeps the status of that
+    os.kill(child, signal.SIGKILL)  # a process that died before keeps its own status
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
@@ -192,7 +192,7 @@ def _be_worker(pipe: socket.socket, make_environment: Any, error: str | None, li
 
 
 def _limit_memory(memory_mb: int) -> None:
-    """Bound the address space to what the process has now and so much more."""
+    """Limit the address space to the current size plus `memory_mb` MiB."""
     import resource
 
     with open("/proc/self/statm") as numbers:
@@ -202,11 +202,11 @@ def _limit_memory(memory_mb: int) -> None:
 
 
 def _serve(pipe: socket.socket, make_environment: Callable[[Task], Environment], limits: Limits) -> None:
-    worlds: dict[int, Environment] = {}
+    environments: dict[int, Environment] = {}
     runner = asyncio.Runner()
 
-    def call(world: Environment, response: str | None) -> Step:
-        answer: Any = world.start() if response is None else world.step(response)
+    def call(environment: Environment, response: str | None) -> Step:
+        answer: Any = environment.start() if response is None else environment.step(response)
         if inspect.isawaitable(answer):
             answer = runner.run(_awaited(answer))
         return as_step(answer) if response is None else checked_step(answer)
@@ -215,36 +215,40 @@ def _serve(pipe: socket.socket, make_environment: Callable[[Task], Environment],
         begun = perf_counter()
         if request.made is not None:
             task, past = request.made
-            worlds[request.key] = make_environment(pickle.loads(task))
+            environments[request.key] = make_environment(pickle.loads(task))
             for turn, old in enumerate(past):
-                again = call(worlds[request.key], old.response)
-                same = again.observation == old.observation or not getattr(worlds[request.key], "repeats", True)
+                again = call(environments[request.key], old.response)
+                same = again.observation == old.observation or not getattr(environments[request.key], "repeats", True)
                 if not same or again.reward != old.reward:
                     raise EnvironmentFault(_difference(turn, old, again))
             if past:
-                begun = perf_counter()  # to be played again is no fault of its own
-        step = call(worlds[request.key], request.response)
+                begun = perf_counter()  # the replay does not count as its time
+        step = call(environments[request.key], request.response)
         if len(step.observation) > limits.max_observation_chars:
-            raise EnvironmentFault(f"the world answered with an observation of {len(step.observation)} characters, "
-                                   f"expected at most max_observation_chars={limits.max_observation_chars}")  # fmt: skip
+            raise EnvironmentFault(
+                f"the environment answered with an observation of {len(step.observation)} characters, "
+                f"expected at most max_observation_chars={limits.max_observation_chars}"
+            )
         return perf_counter() - begun, step
 
     def answered(request: Request) -> bytes:
         try:
             answer = packed(play(request))
             if len(answer) > limits.max_bytes:
-                raise EnvironmentFault(f"the world's answer takes {len(answer)} bytes, expected at most {limits.max_bytes} "
-                                       f"with max_observation_chars={limits.max_observation_chars}")  # fmt: skip
+                raise EnvironmentFault(
+                    f"the environment's answer takes {len(answer)} bytes, expected at most {limits.max_bytes} "
+                    f"with max_observation_chars={limits.max_observation_chars}"
+                )
             return answer
-        except BaseException as error:  # a world that calls sys.exit must not end the others
-            worlds.pop(request.key, None)
-            return packed((0.0, _cause(error)))
+        except BaseException as error:  # an environment that calls sys.exit must not end the worker
+            environments.pop(request.key, None)
+            return packed((0.0, cause_of(error)[:MAX_CAUSE]))
 
     with pipe.makefile("rb", buffering=1 << 16) as stream:
         while head := stream.read(HEAD.size):
             request = Request(*pickle.loads(stream.read(HEAD.unpack(head)[0])))
             if request.made is None and request.response is None:
-                worlds.pop(request.key, None)
+                environments.pop(request.key, None)
             else:
                 pipe.sendall(answered(request))
 
@@ -253,19 +257,15 @@ async def _awaited(answer: Any) -> Any:
     return await answer
 
 
-def _cause(error: BaseException) -> str:
-    try:
-        return cause_of(error)[:MAX_CAUSE]
-    except Exception:  # an error whose text raises, too
-        return type(error).__name__
-
-
 def _difference(turn: int, old: Played, again: Step) -> str:
-    """Say where a replay went another way."""
+    """Describe where a replay differs from the recorded call."""
     if again.observation == old.observation:
-        what = f"paid {again.reward:g}, not {old.reward:g}"
+        what = f"returned reward {again.reward:g}, expected {old.reward:g}"
     else:
         same = len(commonprefix([again.observation, old.observation]))  # noqa: RUF071 (no paths)
-        what = f"said {again.observation[same : same + 40]!r}, not {old.observation[same : same + 40]!r} (character {same})"
-    return (f"the world was played again after its worker was lost, and at turn {turn} {what}: "
-            "it must depend on its task and the responses alone")  # fmt: skip
+        got, expected = again.observation[same : same + 40], old.observation[same : same + 40]
+        what = f"answered {got!r}, expected {expected!r} (character {same})"
+    return (
+        f"the environment was replayed after its worker was lost, and at turn {turn} {what}: "
+        "make it depend on its task and the responses only"
+    )

@@ -1,8 +1,8 @@
-"""Worlds in worker processes, so that one that crashes, hangs or eats the memory takes no other with it, nor the run.
+"""Play environments in worker processes, so that one that crashes, hangs or exhausts memory affects no other.
 
-A worker hosts many worlds and answers one request after the other. When it is lost, because a world hung or killed it, the other worlds that
-lived there are made anew elsewhere when they are next needed, and brought to where they were by playing their recorded responses.
-See `worker_process` for the other end of the pipes.
+A worker hosts many environments and answers requests one by one. If an environment hangs or kills its worker, the
+worker's other environments are rebuilt elsewhere when next needed, by replaying their recorded responses.
+`worker_process` holds the other end of the pipes.
 """
 
 import asyncio
@@ -16,31 +16,32 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from turnwise.config import EnvironmentConfig
 from turnwise.environments.base import Environment, Step, Task
+from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import Suite, make_suite
-from turnwise.errors import ConfigError, WorldFault
+from turnwise.errors import ConfigError, EnvironmentFault
+from turnwise.rollout.environments import Environments, InProcessEnvironments, cause_of
 from turnwise.rollout.worker_process import HEAD, Limits, Played, Request, Starter, packed
-from turnwise.rollout.worlds import InProcessWorlds, Worlds, cause_of
 
 GRACE_S = 1.0
-"""For the rest of an answer whose beginning has come."""
+"""Seconds for the rest of an answer that has begun to arrive."""
 
 
-class WorkerWorlds:
-    """Worlds in worker processes. Processes start when they are needed, and serve one collection after the other until `aclose`.
+class WorkerEnvironments:
+    """Play environments in worker processes, which start when needed and serve all collections until `aclose`.
 
     Args:
-        make_environment: Builds a fresh world for a task. It is pickled, as tasks and answers are. Worlds whose methods are coroutines
-            are waited for one at a time in each worker.
+        make_environment: Builds a fresh environment for a task. It is pickled, as are tasks and answers. A worker
+            awaits environments whose methods are coroutines one at a time.
         workers: Processes; None: as many as cores.
-        step_timeout_s: Longest time for one answer (seconds), that of `start` with the making of the world.
-        episode_timeout_s: Longest time that one world may compute in all (seconds); None: no limit.
-        memory_mb: Address space that a worker may take beside what it begins with (MiB), shared by its worlds; None: no limit. Linux only.
-        max_observation_chars: Longest observation.
+        step_timeout_s: Longest time for one answer (seconds); for `start`, construction included.
+        episode_timeout_s: Longest computing time of one environment in total (seconds); None: no limit.
+        memory_mb: Address space of a worker in addition to its initial size (MiB), shared by its environments; None: no
+            limit. Linux only.
+        max_observation_chars: Longest observation (characters).
 
     Raises:
-        ConfigError: A limit makes no sense, or `make_environment` cannot be pickled.
+        ConfigError: A limit is not above 0, or `make_environment` cannot be pickled.
     """
 
     def __init__(
@@ -60,42 +61,44 @@ class WorkerWorlds:
             if value is not None and not value > 0:
                 raise ConfigError(f"{name}={value}: expected more than 0")
         if memory_mb is not None and sys.platform != "linux":
-            raise ConfigError(f"memory_mb={memory_mb} needs Linux, this is {sys.platform}; leave it out")
+            raise ConfigError(f"memory_mb={memory_mb} needs Linux, this is {sys.platform}; remove it")
         try:
             program = pickle.dumps(make_environment, pickle.HIGHEST_PROTOCOL)
         except Exception as error:
-            raise ConfigError(f"make_environment cannot be sent to a worker: {type(error).__name__}: {error}. Give a function or class of "
-                              "a module, whose settings can be pickled") from error  # fmt: skip
+            raise ConfigError(
+                f"make_environment cannot be sent to a worker: {type(error).__name__}: {error}. "
+                "Pass a function or class of a module, with settings that can be pickled"
+            ) from error
         self._starter = Starter(program, Limits(memory_mb, max_observation_chars))
-        weakref.finalize(self, self._starter.close)  # when nobody called aclose
+        weakref.finalize(self, self._starter.close)  # if nobody called aclose
         self._lives: dict[int, _Life] = {}
         self._workers: list[_Worker] = []
 
     async def start(self, key: int, task: Task) -> Step:
-        """Make the world of a task and return what it says first; see `Worlds.start`."""
+        """Make the environment of a task and return its first step; see `Environments.start`."""
         try:
             self._lives[key] = life = _Life(key, pickle.dumps(task, pickle.HIGHEST_PROTOCOL))
         except Exception as error:
-            raise WorldFault(
+            raise EnvironmentFault(
                 f"a task of type {type(task).__name__} cannot be sent to a worker: {type(error).__name__}: {error}"
             ) from error
         return await self._ask(life, None)
 
     async def step(self, key: int, response: str) -> Step:
-        """Play one response; see `Worlds.step`."""
+        """Play one response; see `Environments.step`."""
         return await self._ask(self._lives[key], response)
 
     def close(self, key: int) -> None:
-        """Let go of a world."""
+        """Release an environment."""
         if life := self._lives.pop(key, None):
-            life.fail(WorldFault("its world was closed"))
+            life.fail(EnvironmentFault("its environment was closed"))
             if life.home:
                 life.home.forget(life)
 
     async def aclose(self) -> None:
-        """Let go of everything."""
+        """Release all environments and end all workers."""
         for life in self._lives.values():
-            life.fail(WorldFault("its world was closed"))
+            life.fail(EnvironmentFault("its environment was closed"))
         self._lives.clear()
         for worker in list(self._workers):
             worker.abandon()
@@ -112,12 +115,12 @@ class WorkerWorlds:
             raise
         life.seconds += seconds
         if self.episode_timeout_s is not None and life.seconds > self.episode_timeout_s:
-            raise WorldFault(self._late(life))
+            raise EnvironmentFault(self._late(life))
         life.past.append(Played(response, step.observation, step.reward))
         return step
 
     def _send(self, life: "_Life") -> None:
-        """Hand a request to the world's worker, or to the one with the fewest worlds."""
+        """Send a request to the environment's worker, or to the worker with the fewest environments."""
         while life.home is None or life.home.has_died_idle():
             if life.home:
                 life.home.end()
@@ -130,7 +133,7 @@ class WorkerWorlds:
         life.home.ask(life, Request(life.key, made, life.response))
 
     def _patience(self, life: "_Life", *, anew: bool) -> float:
-        """Seconds that an answer may take."""
+        """Return the longest time for an answer (seconds)."""
         left = self.step_timeout_s
         if self.episode_timeout_s is not None:
             left = min(left, self.episode_timeout_s - life.seconds)
@@ -138,11 +141,11 @@ class WorkerWorlds:
 
     def _late(self, life: "_Life", waited: float = 0.0) -> str:
         if self.episode_timeout_s is not None and life.seconds + waited >= self.episode_timeout_s:
-            return f"its world took more than episode_timeout_s={self.episode_timeout_s:g} in all"
-        return f"its world gave no answer within step_timeout_s={self.step_timeout_s:g}"
+            return f"its environment took more than episode_timeout_s={self.episode_timeout_s:g} in total"
+        return f"its environment gave no answer within step_timeout_s={self.step_timeout_s:g}"
 
     def _lost(self, worker: "_Worker") -> None:
-        """A worker is gone: whoever still waits is served elsewhere."""
+        """Move the waiting requests of a lost worker to other workers."""
         if worker in self._workers:
             self._workers.remove(worker)
         for life in worker.lives:
@@ -154,7 +157,7 @@ class WorkerWorlds:
 
 @dataclasses.dataclass(eq=False, slots=True)
 class _Life:
-    """A world as its owner knows it: enough to make it anew."""
+    """An environment with all that is needed to rebuild it."""
 
     key: int
     task: bytes
@@ -175,16 +178,16 @@ class _Life:
 
 
 class _Worker:
-    """A process and its pipe. It is tied to an event loop only while it has worlds."""
+    """A process and its pipe; bound to an event loop only while it has environments."""
 
-    def __init__(self, owner: WorkerWorlds, pipe: socket.socket):
+    def __init__(self, owner: WorkerEnvironments, pipe: socket.socket):
         self.owner, self.pipe, self.pid = owner, pipe, 0
         self.lives: set[_Life] = set()
-        self.asked: deque[_Life] = deque()  # answers come in this order
-        self._anew: deque[bool] = deque()  # which of them made their world anew
+        self.asked: deque[_Life] = deque()  # answers arrive in this order
+        self._anew: deque[bool] = deque()  # which of them rebuild their environment
         self._unsent, self._received = bytearray(), bytearray()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._writing = False  # whether the loop says when there is room to write
+        self._writing = False  # whether the loop watches for room to write
         self._alarm: asyncio.TimerHandle | None = None
 
     def ask(self, life: _Life, request: Request) -> None:
@@ -200,7 +203,7 @@ class _Worker:
             self._watch()
 
     def forget(self, life: _Life) -> None:
-        """A world is no longer needed."""
+        """Release an environment in the process."""
         self.lives.discard(life)
         self._unsent += packed(Request(life.key, None, None))
         self._write()
@@ -209,17 +212,17 @@ class _Worker:
             self._detach()
 
     def settle(self) -> None:
-        """End a worker that computes what nobody waits for: the event loop may be gone before it is done."""
+        """End the worker if nobody waits for its answers, because the event loop may close before it is done."""
         if self.asked and not any(life.waits for life in self.asked):
             self.end()
 
     def abandon(self) -> None:
-        """End it, whoever waits."""
+        """End the worker, even if requests wait."""
         self.asked.clear()
         self.end()
 
     def has_died_idle(self) -> bool:
-        """Whether it died when it was not asked anything: no world's fault."""
+        """Return whether the process died without a pending request, which is no environment's fault."""
         if self.asked:
             return False
         try:
@@ -230,23 +233,23 @@ class _Worker:
             return True
 
     def end(self) -> str:
-        """Kill the process, unless it is dead already; says how it ended."""
+        """Kill the process unless it is dead, and return how it ended."""
         self._detach()
         self.pipe.close()
-        how = self.owner._starter.end(self.pid) if self.pid else ""  # one that is not ready ends with its pipe
+        how = self.owner._starter.end(self.pid) if self.pid else ""  # a process that is not ready ends with its pipe
         self.owner._lost(self)
         return how
 
     def _blame(self, cause: str | None) -> None:
-        """End it for the sake of the first request."""
+        """End the worker because of its first request."""
         life = self.asked.popleft()
         life.home = None
         self.lives.discard(life)
         how = self.end()
-        life.fail(WorldFault(cause or f"its worker process ended, {how}"))
+        life.fail(EnvironmentFault(cause or f"its worker process ended, {how}"))
 
     def _fail(self, error: Exception) -> None:
-        """End it when it could do nothing at all."""
+        """End a worker that never became usable."""
         for life in self.asked:
             life.fail(error)
         self.abandon()
@@ -256,14 +259,14 @@ class _Worker:
             del self._unsent[: self.pipe.send(self._unsent)]
         except BlockingIOError:
             pass
-        except OSError:  # the process is gone, as `_read` will see
+        except OSError:  # the process has ended; `_read` handles it
             self._unsent.clear()
         if self._loop and self._writing != bool(self._unsent):
             self._writing = bool(self._unsent)
             self._loop.add_writer(self.pipe, self._write) if self._writing else self._loop.remove_writer(self.pipe)
 
     def _read(self) -> bool:
-        """Take what has come; says whether anything has, so that there may be more."""
+        """Read from the pipe; returns whether anything arrived."""
         try:
             chunk = self.pipe.recv(1 << 16)
         except BlockingIOError:
@@ -272,7 +275,7 @@ class _Worker:
             chunk = b""
         if not chunk:
             if not self.pid:
-                self._fail(WorldFault("no worker process could be started; its messages say why"))
+                self._fail(EnvironmentFault("no worker process could be started; see its messages above"))
             elif self.asked:
                 self._blame(None)
             else:
@@ -280,7 +283,7 @@ class _Worker:
             return False
         self._received += chunk
         place = 0
-        while self._loop and len(self._received) >= place + HEAD.size:  # no longer once it has ended
+        while self._loop and len(self._received) >= place + HEAD.size:  # stops once the worker has ended
             body = place + HEAD.size
             place_after = body + HEAD.unpack_from(self._received, place)[0]
             if len(self._received) < place_after:
@@ -296,9 +299,7 @@ class _Worker:
         if not self.pid:
             self.pid, error = pickle.loads(message)
             if error:
-                cause = (
-                    f"workers cannot load make_environment: {error}. It must come from a module that they can import"
-                )
+                cause = f"workers cannot load make_environment: {error}. Define it in a module that they can import"
                 self._fail(ConfigError(cause))
             return
         life = self.asked.popleft()
@@ -308,15 +309,15 @@ class _Worker:
             try:
                 seconds, answer = pickle.loads(message)
             except Exception as error:  # a class that only the worker could import
-                life.fail(WorldFault(f"its answer cannot be read: {cause_of(error)}"))
+                life.fail(EnvironmentFault(f"its answer cannot be read: {cause_of(error)}"))
                 return
             if isinstance(answer, str):
-                life.fail(WorldFault(answer))
+                life.fail(EnvironmentFault(answer))
             else:
                 life.answer.set_result((seconds, answer))
 
     def _watch(self) -> None:
-        """Give the first request its time; the clock does not run before the process is ready."""
+        """Start the timer of the first request, once the process is ready."""
         if self._alarm:
             self._alarm.cancel()
         if self.pid and self._loop and self.asked:
@@ -324,9 +325,9 @@ class _Worker:
             self._alarm = self._loop.call_later(patience, self._overdue, patience)
 
     def _overdue(self, waited: float, had: int = 0) -> None:
-        """Blame the first request, unless its answer is here, or more of it than the bytes that it `had`."""
+        """Fail the first request, unless its answer arrived, or more of it than the `had` bytes before."""
         late = self.asked[0]
-        while self._loop and self._read():  # this loop itself may have been busy for so long
+        while self._loop and self._read():  # this event loop may have been blocked meanwhile
             pass
         if self._loop and self.asked and self.asked[0] is late:
             if (has := len(self._received)) > had:
@@ -344,24 +345,27 @@ class _Worker:
 
 
 class SuiteEnvironments:
-    """Builds the worlds of a configured suite. Only the configuration is pickled; the starter loads the suite anew, once for all workers."""
+    """Build the environments of a configured suite.
+
+    Only the configuration is pickled; the starter loads the suite once for all workers.
+    """
 
     def __init__(self, config: EnvironmentConfig, suite: Suite | None = None):
         self.config, self.suite = config, suite or make_suite(config)
 
     def __call__(self, task: Task) -> Environment:
-        """Build a fresh world."""
+        """Build a fresh environment."""
         return self.suite.environment(task)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SuiteEnvironments, (self.config,)
 
 
-def make_worlds(suite: Suite, config: EnvironmentConfig) -> Worlds:
-    """Where a suite is played: in this process, or in `environment.workers` others."""
+def make_environments(suite: Suite, config: EnvironmentConfig) -> Environments:
+    """Make the environments of a suite, in this process or in `environment.workers` others."""
     if not config.workers:
-        return InProcessWorlds(suite.environment)
-    return WorkerWorlds(
+        return InProcessEnvironments(suite.environment)
+    return WorkerEnvironments(
         SuiteEnvironments(config, suite),
         workers=config.workers,
         step_timeout_s=config.step_timeout_s,

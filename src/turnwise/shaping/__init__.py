@@ -1,1 +1,1 @@
-"""Where shaped rewards come from: matched tool calls, tournaments of judged trajectories. NumPy only."""
+"""Make shaped rewards: from matched tool calls, and from tournaments of judged trajectories."""

@@ -1,4 +1,4 @@
-"""Turn rewards from tool calls: those of a trajectory are matched with a reference (MatchTIR, arXiv 2601.10712).
+"""Compute turn rewards by matching tool calls with a reference (MatchTIR, arXiv 2601.10712).
 
 >>> import turnwise as tw
 >>> reference = [ToolCall("search", {"query": "Oslo", "top": 3}), ToolCall("open", {"page": 1})]
@@ -10,7 +10,8 @@
 ... ]
 >>> [reward.round(3).tolist() for reward in rewards]
 [[0.75, 1.0, 0.5], [0.667, 0.0]]
->>> batch = tw.Batch.from_trajectories([[[{"reward": r} for r in trajectory] for trajectory in rewards]])
+>>> turns = [[{"reward": 0.0, "step_reward": reward} for reward in trajectory] for trajectory in rewards]
+>>> batch = tw.Batch.from_trajectories([turns])
 >>> tw.matchtir()(batch).round(3).tolist()
 [0.707, 0.707, 0.354, -0.707, -0.707]
 """
@@ -25,16 +26,16 @@ import numpy as np
 from turnwise.errors import ConfigError, did_you_mean
 
 Rule = Literal["assignment", "greedy", "transport"]
-"""How calls find their references: the best one-to-one assignment, the most similar pair first, or in shares."""
+"""Matching rule: the best one-to-one assignment, the most similar pair first, or optimal transport."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call of a tool.
+    """Tool call.
 
     Attributes:
         name: Name of the tool; case does not matter.
-        arguments: Name to value, as parsed from JSON.
+        arguments: Values by name, as parsed from JSON.
     """
 
     name: str
@@ -42,10 +43,10 @@ class ToolCall:
 
 
 def similarity(predicted: ToolCall, reference: ToolCall) -> float:
-    """How much two calls agree: `S = (1 + J + V) / (2 + number of the reference's arguments)`, 0 for different tools.
+    """Compute the similarity of two calls, `(1 + J + V) / (2 + number of reference arguments)`; 0 for different tools.
 
-    J is the share of argument names that both have among those that either has (1 if neither has any), V the number of
-    the reference's arguments that have the same value.
+    J is the Jaccard index of the argument names (1 if neither has any), V the number of the reference's arguments that
+    have the same value.
     """
     if predicted.name.lower() != reference.name.lower():
         return 0.0
@@ -65,18 +66,17 @@ def match_calls(
     reg: float = 0.1,
     per_call: bool = False,
 ) -> np.ndarray:
-    """Reward every predicted call by the reference call that it is matched with.
+    """Reward every predicted call by its similarity to the matched reference call.
 
     Args:
         predicted: Calls of one trajectory, all turns together.
         reference: Calls of the reference solution.
-        rule: "assignment": each call its own reference, so that the sum of similarities is greatest (the paper's hard
-            rule, KM); needs scipy. "greedy": the most similar pair first, then the next (what the released code does
-            under the name of Hungarian). "transport": every call has a share in all references (the paper's soft rule,
-            OT).
-        unmatched: Reward of a call that agrees with no reference left for it; the paper has 0.
+        rule: "assignment": the one-to-one assignment with the largest sum of similarities (the paper's hard rule, KM);
+            needs scipy. "greedy": the most similar pair first, then the next (which the released code calls Hungarian).
+            "transport": optimal transport between calls and references (the paper's soft rule, OT).
+        unmatched: Reward of a call without a similar reference; the paper has 0.
         reg: Entropic regularisation of the transport.
-        per_call: Multiply the rewards of the transport by the number of calls: its shares sum to 1 over all calls.
+        per_call: Multiply the rewards of the transport by the number of calls, because its plan sums to 1.
 
     Returns:
         `[calls]` rewards.
@@ -101,15 +101,15 @@ def match_calls(
 def transport_plan(
     scores: np.ndarray, *, reg: float = 0.1, tolerance: float = 1e-9, max_rounds: int = 10_000
 ) -> np.ndarray:
-    """Share every row out over the columns that fit it: entropic optimal transport by Sinkhorn's iteration.
+    """Compute the entropic optimal transport plan by Sinkhorn's iteration.
 
         argmax_T sum(T * scores) + reg * entropy(T)        every row of T sums to 1 / rows, every column to 1 / columns
 
     Args:
         scores: `[rows, columns]` similarities.
-        reg: Regularisation; the smaller, the closer to an assignment.
-        tolerance: Greatest error of a row's sum.
-        max_rounds: Iterations at most.
+        reg: Regularisation; smaller values are closer to an assignment.
+        tolerance: Largest error of a row's sum.
+        max_rounds: Largest number of iterations.
     """
     if reg <= 0:
         raise ConfigError(f"transport_plan: reg={reg} must be positive")
@@ -125,7 +125,7 @@ def transport_plan(
 
 
 def answer_f1(answer: str, gold: str) -> float:
-    """F1 of the sets of words of two answers, in lower case and without punctuation; 0 if they share none."""
+    """Compute F1 of the word sets of two answers, in lower case and without punctuation; 0 if they share none."""
     said, meant = _words(answer), _words(gold)
     return 2 * len(said & meant) / (len(said) + len(meant)) if said & meant else 0.0
 
@@ -141,25 +141,23 @@ def turn_rewards(
     reg: float = 0.1,
     per_call: bool = False,
 ) -> np.ndarray:
-    """Reward of every turn of a trajectory: the mean over its calls, `answer_f1` for the answer, 0 for neither.
+    """Compute the reward of every turn: the mean over its calls, `answer_f1` for the answer, 0 without either.
 
     Args:
-        calls: `calls[turn]` the calls of a turn, of all turns of the trajectory. They are matched together.
+        calls: Calls of each turn of the trajectory. All calls are matched together.
         reference: Calls of the reference solution.
-        answer: What the last turn answered; None if it did not. A turn that answers is scored by its answer alone.
-        gold: The right answer, needed for an answer to be scored.
-        rule: See `match_calls`, as for the options after it.
+        answer: Answer of the last turn; None without an answer. The answer alone scores its turn.
+        gold: Right answer, needed to score an answer.
+        rule: Matching rule, see `match_calls`.
         unmatched: Reward of a call without a match.
         reg: Regularisation of the transport.
-        per_call: Scale of the transport.
+        per_call: Whether to scale the transport's rewards, see `match_calls`.
 
     Returns:
-        `[turns]` rewards, for `Batch` and `matchtir()`.
+        `[turns]` rewards, for the column `step_reward` of a `Batch`, which `matchtir()` reads.
     """
     if answer is not None and gold is None:
-        raise ConfigError(
-            "turn_rewards: an answer can be scored against gold=... only; give it, or leave the answer out"
-        )
+        raise ConfigError("turn_rewards: an answer needs gold=... to be scored; set gold, or leave the answer out")
     if answer is not None:
         calls = [*calls[:-1], []]
     turn = np.repeat(np.arange(len(calls)), [len(of_turn) for of_turn in calls])
@@ -177,14 +175,14 @@ def _assigned(scores: np.ndarray) -> list[tuple[int, int]]:
         from scipy.optimize import linear_sum_assignment
     except ImportError:
         raise ConfigError(
-            "rule='assignment' needs scipy; pip install 'turnwise[shaping]', or take another rule"
+            "rule='assignment' needs scipy; pip install 'turnwise[shaping]', or use another rule"
         ) from None
     calls, references = linear_sum_assignment(scores, maximize=True)
     return list(zip(calls.tolist(), references.tolist(), strict=True))
 
 
 def _greedily(scores: np.ndarray) -> list[tuple[int, int]]:
-    """Most similar pair first; of equal ones the earlier call, then the earlier reference."""
+    """Match the most similar pair first; ties go to the earlier call, then to the earlier reference."""
     free_calls, free_references = set(range(scores.shape[0])), set(range(scores.shape[1]))
     pairs = []
     for flat in np.argsort(-scores, axis=None, kind="stable").tolist():

@@ -1,4 +1,4 @@
-"""Ranks from pairwise judgements: tournaments among the trajectories of a group (ArenaRL, arXiv 2601.06487).
+"""Rank the trajectories of a group by tournaments of pairwise judgements (ArenaRL, arXiv 2601.06487).
 
     >>> import turnwise as tw
     >>> quality = [3.0, 9.0, 1.0, 7.0, 5.0]
@@ -11,9 +11,8 @@
     >>> tw.arena_rl()(batch).round(2).tolist()
     [-0.63, 1.26, -1.26, 0.63, 0.0]
 
-A judgement is noisy and likes the first or the second of two; a match is therefore judged in both orders. Every
-tournament takes an `Arena`, or the `[N, N]` matrix of what each scores against each, and returns `[N]` ranks, 0 is
-best: the column `rank`.
+Judgements depend on the order of the two; each match is therefore judged in both orders. Every tournament takes an
+`Arena`, or an `[N, N]` matrix of scores, and returns `[N]` ranks, 0 is best: the column `rank`.
 """
 
 import math
@@ -25,48 +24,48 @@ import numpy as np
 from turnwise.errors import ConfigError, did_you_mean
 
 Judge = Callable[[Sequence[tuple[int, int]]], Sequence[tuple[float, float] | None]]
-"""Judges ordered pairs (shown first, shown second), all at once if it can: a score for both, or None if it failed."""
+"""Function that judges ordered pairs (shown first, shown second): a score for both, or None if the judge failed."""
 
 Byes = Literal["top", "release"]
-"""Who skips the first round of a group that is no power of two: the best seeds, or whom the released code leaves."""
+"""Which trajectories skip the first round if their number is not a power of two: the best seeds, or as released."""
 
 
 class Arena:
-    """Matches within a group. Each is judged once, in both orders, when a tournament first asks for it.
+    """Judge matches within a group. Each match is judged once, in both orders, when a tournament first needs it.
 
     Args:
-        judge: See `Judge`; a judge at temperature 0 gives the same answer again, so none is asked twice.
-        num: Trajectories.
-        failed: Score of both where the judge failed.
+        judge: Function that judges pairs, see `Judge`.
+        num: Number of trajectories.
+        failed: Score of both sides if the judge failed.
 
     Attributes:
-        num_judged: Judgements asked for, two a match.
+        num_judged: Number of judgements so far, two per match.
     """
 
     def __init__(self, judge: Judge, num: int, *, failed: float = 5.0):
         if num < 1:
-            raise ConfigError(f"an arena needs one trajectory or more, got {num}")
+            raise ConfigError(f"an arena needs at least one trajectory, got {num}")
         self.num, self.num_judged, self._judge, self._failed = num, 0, judge, failed
-        self._scores: dict[tuple[int, int], float] = {}  # of the first against the second, both orders summed
+        self._scores: dict[tuple[int, int], float] = {}  # first against second, summed over both orders
 
     @classmethod
     def from_scores(cls, scores: np.ndarray) -> "Arena":
-        """Build from `scores[a, b]`, what a scores against b, both orders summed. The diagonal means nothing."""
+        """Build from `scores[a, b]`, the score of a against b, summed over both orders. The diagonal is ignored."""
         scores = np.asarray(scores, dtype=np.float64)
         if scores.ndim != 2 or scores.shape[0] != scores.shape[1]:
-            raise ConfigError(f"scores must be square, one row and one column a trajectory, got shape {scores.shape}")
+            raise ConfigError(f"scores must be square, one row and one column per trajectory, got shape {scores.shape}")
         arena = cls(lambda pairs: [], len(scores))
         arena._scores = {(a, b): float(scores[a, b]) for a in range(len(scores)) for b in range(len(scores)) if a != b}
         return arena
 
     def play(self, pairs: Sequence[tuple[int, int]]) -> list[tuple[float, float]]:
-        """Scores of both sides of each match."""
+        """Return the scores of both sides of each match."""
         new = [(a, b) for a, b in dict.fromkeys(pairs) if (a, b) not in self._scores]
         orders = [order for a, b in new for order in ((a, b), (b, a))]
         judged = [(self._failed, self._failed) if j is None else j for j in self._judge(orders)] if orders else []
         if len(judged) != len(orders):
             raise ConfigError(
-                f"the judge was given {len(orders)} pairs and returned {len(judged)} results; it must return one a pair"
+                f"the judge got {len(orders)} pairs and returned {len(judged)} results; it must return one per pair"
             )
         self.num_judged += len(orders)
         for (a, b), once, again in zip(new, judged[::2], judged[1::2], strict=True):
@@ -75,18 +74,18 @@ class Arena:
 
 
 def single_elimination(matches: Arena | np.ndarray, *, anchor: int = 0, byes: Byes = "top") -> np.ndarray:
-    """Knock-out tournament, seeded by a match of everyone with an anchor. About 2 (N - 1) matches.
+    """Rank by a knock-out tournament, seeded by matches with an anchor. About 2 (N - 1) matches.
 
-    A seed is worth what it scored against the anchor, the anchor the mean of its own scores; high seeds meet late. Of
-    two equal scores the one placed first wins. Who loses later ranks better; losers of a round rank by their mean score
-    over all matches.
+    The seeding score is the score against the anchor, and for the anchor the mean of its scores. High seeds meet late.
+    Ties go to the one placed first. Later losers rank better; losers of a round rank by their mean score over all
+    matches.
 
     Args:
-        matches: An arena or a matrix of scores.
-        anchor: The trajectory that all others play first: the greedy one in the paper, the first one in the released
-            code.
-        byes: "top": the best seeds skip the first round. "release": the code closes the gaps of the bracket before
-            pairing, so that with 3 trajectories the two best meet first and the worst gets the bye.
+        matches: Arena or matrix of scores.
+        anchor: Index of the trajectory that all others play first: the greedy one in the paper, the first one in the
+            released code.
+        byes: "top": the best seeds skip the first round. "release": gaps of the bracket are closed before pairing, so
+            that with 3 trajectories the two best meet first and the worst skips the round.
     """
     if byes not in get_args(Byes):
         raise ConfigError(f"byes={byes!r} is not one of {get_args(Byes)}.{did_you_mean(str(byes), get_args(Byes))}")
@@ -110,11 +109,11 @@ def single_elimination(matches: Arena | np.ndarray, *, anchor: int = 0, byes: By
 
 
 def double_elimination(matches: Arena | np.ndarray, *, seed: int = 0) -> np.ndarray:
-    """Knock-out that forgives one defeat: losers play on among themselves, and their champion plays the unbeaten one.
+    """Rank by double elimination: losers play among themselves, and their winner plays the unbeaten trajectory.
 
     Args:
-        matches: An arena or a matrix of scores.
-        seed: Pairings are drawn at random.
+        matches: Arena or matrix of scores.
+        seed: Seed of the random pairings.
     """
     arena, scores = _start(matches)
     generator = np.random.default_rng(seed)
@@ -139,7 +138,7 @@ def double_elimination(matches: Arena | np.ndarray, *, seed: int = 0) -> np.ndar
 
 
 def round_robin(matches: Arena | np.ndarray) -> np.ndarray:
-    """Everyone plays everyone, N (N - 1) / 2 matches. Ranks by wins, a draw is half; equal ones share the best."""
+    """Rank by wins when all play each other, N (N - 1) / 2 matches. A draw is half a win; ties share the best rank."""
     arena, _ = _start(matches)
     pairs = [(a, b) for a in range(arena.num) for b in range(a)]
     wins = np.zeros(arena.num)
@@ -150,22 +149,22 @@ def round_robin(matches: Arena | np.ndarray) -> np.ndarray:
 
 
 def anchor_only(matches: Arena | np.ndarray, *, anchor: int = 0) -> np.ndarray:
-    """Everyone plays the anchor, N - 1 matches. Ranks by score, its own is its mean; equal ones share the best."""
+    """Rank by the score against the anchor, N - 1 matches. The anchor gets its mean score; ties share the best rank."""
     arena, scores = _start(matches)
     _play_anchor(arena, scores, anchor)
     return _num_better(np.array([_mean(of_one) for of_one in scores]))
 
 
 def swiss(matches: Arena | np.ndarray, *, num_rounds: int | None = None, seed: int = 0) -> np.ndarray:
-    """Rounds among those of about equal points, nobody twice against the same if it can be helped.
+    """Rank by a Swiss tournament: rounds among trajectories of similar points, without repeated pairs if possible.
 
-    A win is a point, a draw half of one, so is a bye a point. Ranks by points, then by the points of one's opponents
-    (Buchholz); equal ones share their mean rank.
+    A win or a bye is a point, a draw half a point. Ranks follow points, then the points of the opponents (Buchholz);
+    ties share their mean rank.
 
     Args:
-        matches: An arena or a matrix of scores.
-        num_rounds: Default ceil(log2 N).
-        seed: Those of equal points are paired at random.
+        matches: Arena or matrix of scores.
+        num_rounds: Number of rounds; default ceil(log2 N).
+        seed: Seed of the random pairings among equal points.
     """
     arena, _ = _start(matches)
     generator = np.random.default_rng(seed)
@@ -191,15 +190,15 @@ def swiss(matches: Arena | np.ndarray, *, num_rounds: int | None = None, seed: i
 
 
 def _start(matches: Arena | np.ndarray) -> tuple[Arena, list[list[float]]]:
-    """The arena, and an empty list of scores for each of its trajectories."""
+    """Return the arena, and an empty list of scores for each trajectory."""
     arena = matches if isinstance(matches, Arena) else Arena.from_scores(matches)
     return arena, [[] for _ in range(arena.num)]
 
 
 def _play_anchor(arena: Arena, scores: list[list[float]], anchor: int) -> None:
-    """Give everyone its score against the anchor, and the anchor the mean of its own."""
+    """Record the score of each trajectory against the anchor, and the anchor's mean score."""
     if not 0 <= anchor < arena.num:
-        raise ConfigError(f"anchor={anchor} is none of the {arena.num} trajectories; they count from 0")
+        raise ConfigError(f"anchor={anchor} must be from 0 to {arena.num - 1}, the index of a trajectory")
     others = [n for n in range(arena.num) if n != anchor]
     played = arena.play([(n, anchor) for n in others])
     for n, (own, _) in zip(others, played, strict=True):
@@ -209,7 +208,7 @@ def _play_anchor(arena: Arena, scores: list[list[float]], anchor: int) -> None:
 
 
 def _round(arena: Arena, scores: list[list[float]], pairs: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
-    """Play matches, note the scores, and tell winners from losers; of two equal ones the first named wins."""
+    """Play matches, record the scores, and return winners and losers; the first of a tie wins."""
     winners, losers = [], []
     for (a, b), (of_a, of_b) in zip(pairs, arena.play(pairs), strict=True):
         scores[a].append(of_a)
@@ -220,7 +219,7 @@ def _round(arena: Arena, scores: list[list[float]], pairs: list[tuple[int, int]]
 
 
 def _ranked(best_first: list[list[int]], scores: list[list[float]]) -> np.ndarray:
-    """Ranks of trajectories in tiers, within a tier by mean score."""
+    """Rank trajectories by tier, then by mean score."""
     order = [n for tier in best_first for n in sorted(tier, key=lambda n: -_mean(scores[n]))]
     ranks = np.empty(len(order))
     ranks[order] = np.arange(len(order))

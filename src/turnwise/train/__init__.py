@@ -1,1 +1,1 @@
-"""Training: the loop, its steps, warm start, evaluation, checkpoints and run folders."""
+"""Train policies: the loop, its steps, warm start, evaluation, checkpoints and run folders."""

@@ -1,6 +1,7 @@
-"""Checkpoints: everything that a run needs to go on as if it had never stopped.
+"""Save and load checkpoints: everything that a run needs to resume exactly.
 
-All draws of a step come from generators seeded by the run's seed and the step, so the step number stands for every random state.
+A checkpoint holds the policy and the `state_dict` of each part of the run, by name. All draws of a step come from
+generators seeded by the run's seed and the step, so the step number determines every random state.
 """
 
 import json
@@ -9,38 +10,42 @@ import pickle
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from safetensors import SafetensorError
 
-from turnwise.errors import RunError
-from turnwise.policy import Policy, load_policy
-from turnwise.train.folder import RunFolder, by_step, write_json
+from turnwise.errors import RunError, did_you_mean
+from turnwise.files import write_json
+from turnwise.models.policy import Policy, load_policy
+from turnwise.train.folder import RunFolder, by_step
 
 
-def save_checkpoint(
-    folder: RunFolder,
-    step: int,
-    policy: Policy,
-    optimizer: torch.optim.Optimizer,
-    states: Mapping[str, Any],
-    *,
-    keep: int,
-) -> Path:
-    """Write `checkpoints/step-NNNNNN` in one move, and remove all but the `keep` latest and the first.
+class Part(Protocol):
+    """Define what keeps state from step to step."""
+
+    def state_dict(self) -> Any:
+        """Return the state: plain values, arrays and tensors."""
+        ...
+
+    def load_state_dict(self, state: Any, /) -> Any:
+        """Restore a state that `state_dict` returned."""
+        ...
+
+
+def save_checkpoint(folder: RunFolder, step: int, policy: Policy, parts: Mapping[str, Part], *, keep: int) -> Path:
+    """Save `checkpoints/step-NNNNNN` atomically, and remove all but the `keep` latest and the first.
 
     Args:
-        folder: Of the run.
-        step: The step that has just been done.
+        folder: Folder of the run.
+        step: Last completed step.
         policy: Weights and tokenizer.
-        optimizer: Its state is kept too.
-        states: Further states by name, each plain values and arrays: the method's, the task selector's.
-        keep: Latest checkpoints kept.
+        parts: Everything that keeps state, by name.
+        keep: Number of latest checkpoints to keep.
 
     Raises:
-        RunError: It cannot be written, as when the disk is full; those that were there are as before.
+        RunError: The checkpoint cannot be written, such as when the disk is full. Earlier checkpoints are intact.
     """
     target = folder.checkpoints / f"step-{step:06d}"
     temporary = folder.checkpoints / f".step-{step:06d}.tmp"
@@ -48,13 +53,14 @@ def save_checkpoint(
     temporary.mkdir(parents=True)
     try:
         policy.save(temporary)
-        torch.save({"optimizer": optimizer.state_dict(), **_to_torch(dict(states))}, temporary / "state.pt")
+        states = {name: part.state_dict() for name, part in parts.items()}
+        torch.save(_to_torch(states), temporary / "state.pt")
         write_json(temporary / "step.json", {"step": step})
     except (
         OSError,
         RuntimeError,
         SafetensorError,
-    ) as error:  # torch and safetensors have types of their own for a full disk
+    ) as error:  # torch and safetensors raise their own types when the disk is full
         shutil.rmtree(temporary, ignore_errors=True)
         raise RunError(f"cannot write the checkpoint {target}: {' '.join(str(error).split())[:200]}") from error
     shutil.rmtree(target, ignore_errors=True)
@@ -64,7 +70,7 @@ def save_checkpoint(
 
 
 def remove_old(folder: RunFolder, *, keep: int) -> None:
-    """Remove all checkpoints but the `keep` latest and the first, each in one move, and what kills have left of others."""
+    """Remove all checkpoints but the `keep` latest and the first, and remains of killed processes."""
     for old in checkpoints(folder)[1:-keep]:
         os.replace(old, old.with_name(f".{old.name}.old"))
     for left in folder.checkpoints.glob(".step-*"):
@@ -72,12 +78,12 @@ def remove_old(folder: RunFolder, *, keep: int) -> None:
 
 
 def checkpoints(folder: RunFolder) -> list[Path]:
-    """Checkpoint folders, oldest first."""
+    """List checkpoint folders, oldest first."""
     return list(by_step(folder.checkpoints).values())
 
 
 def latest_checkpoint(folder: RunFolder) -> Path:
-    """The newest checkpoint.
+    """Return the newest checkpoint.
 
     Raises:
         RunError: There is none.
@@ -85,53 +91,73 @@ def latest_checkpoint(folder: RunFolder) -> Path:
     found = checkpoints(folder)
     if not found:
         raise RunError(
-            f"{folder.path} has no checkpoint to go on from; start it anew under another run.name. Nothing was changed"
+            f"{folder.path} has no checkpoint to resume from; start a new run with another run.name. Nothing was "
+            "changed"
         )
     return found[-1]
 
 
 def checkpoint_at(folder: RunFolder, step: int | None) -> Path:
-    """The checkpoint of a step, or the newest.
+    """Return the checkpoint of a step, or the newest.
 
     Raises:
-        RunError: There is none; says which there are.
+        RunError: There is none; the message lists those that exist.
     """
     if step is None:
         return latest_checkpoint(folder)
     path = folder.checkpoints / f"step-{step:06d}"
     if not path.is_dir():
         known = ", ".join(str(int(found.name.removeprefix("step-"))) for found in checkpoints(folder))
-        raise RunError(f"{folder.path} has no checkpoint of step {step}; it has those of step {known or 'none'}")
+        raise RunError(
+            f"{folder.path} has no checkpoint of step {step}; saved steps: {known or 'none'}. Choose one of these"
+        )
     return path
 
 
 def load_checkpoint(path: Path, *, to_play: bool = False) -> tuple[int, Policy, dict[str, Any]]:
-    """Read a checkpoint: step, policy, and a dict with the state `optimizer` and those that were saved with it.
+    """Load a checkpoint: step, policy, and the states of the run's parts by name, for `load_parts`.
 
     Args:
-        path: Its folder.
-        to_play: Leave the states out, which playing does not need.
+        path: Folder of the checkpoint.
+        to_play: Skip the states, which playing does not need.
 
     Raises:
-        RunError: It cannot be loaded; says why, and which one to remove if it is damaged.
+        RunError: The checkpoint cannot be loaded.
     """
     try:
         step = json.loads((path / "step.json").read_text(encoding="utf-8"))["step"]
         policy = load_policy(path)
         if to_play:
             return step, policy, {}
-        state = torch.load(path / "state.pt", weights_only=True, map_location="cpu")
-        optimizer = state.pop("optimizer")
-        return step, policy, {"optimizer": optimizer, **_from_torch(state)}
-    except Exception as error:  # json, safetensors, pickle and torch each raise types of their own
+        states = torch.load(path / "state.pt", weights_only=True, map_location="cpu")
+        optimizer = states.pop("optimizer")
+        return step, policy, {"optimizer": optimizer, **_from_torch(states)}
+    except Exception as error:  # json, safetensors, pickle and torch each raise their own types
         unreadable = isinstance(error, pickle.UnpicklingError)  # torch's text is about trusting files
         cause = "state.pt cannot be read" if unreadable else " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise RunError(f"cannot load the checkpoint {path} ({cause}); if its files are damaged, remove it to go on from the one "
-                       "before") from None  # fmt: skip
+        raise RunError(
+            f"cannot load the checkpoint {path} ({cause}); if its files are damaged, remove it to go on from the one "
+            "before"
+        ) from None
+
+
+def load_parts(parts: Mapping[str, Part], states: Mapping[str, Any]) -> None:
+    """Restore every part of a run from a checkpoint's states.
+
+    Raises:
+        RunError: The checkpoint lacks the state of a part, or has one that the run lacks.
+    """
+    for name, state in states.items():
+        if name not in parts:
+            raise RunError(f"the checkpoint has a state of {name!r}, which this run lacks.{did_you_mean(name, parts)}")
+        parts[name].load_state_dict(state)
+    for name in parts:
+        if name not in states:
+            raise RunError(f"the checkpoint has no state of {name!r}; it has states of {', '.join(map(repr, states))}")
 
 
 def _to_torch(state: Any) -> Any:
-    """Replace arrays by tensors, which torch loads without trusting the file."""
+    """Replace arrays by tensors, which torch loads without running code from the file."""
     if isinstance(state, np.ndarray):
         return torch.tensor(state)
     if isinstance(state, np.generic):

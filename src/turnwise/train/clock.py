@@ -1,4 +1,4 @@
-"""What a step takes: seconds and memory of each of its stages."""
+"""Measure seconds and memory of each stage of a step."""
 
 import os
 import time
@@ -13,11 +13,11 @@ STATM = Path("/proc/self/statm")
 
 
 class Clock:
-    """Measures the stages of one step.
+    """Measure the stages of one step.
 
     Args:
-        device: Where the model is: memory is the most that torch held there during a stage; on a CPU, all that the process held at its end
-            (Linux only).
+        device: Device of the model. Memory is torch's peak there during a stage. On a CPU, it is the memory of the
+            process at the end of the stage (Linux only).
     """
 
     def __init__(self, device: torch.device):
@@ -26,7 +26,7 @@ class Clock:
 
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:
-        """Measure what happens inside."""
+        """Measure the code inside the block."""
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         start = time.perf_counter()

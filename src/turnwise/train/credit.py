@@ -1,32 +1,53 @@
-"""The credit of a run, as its configuration says."""
+"""Assign the credit of a run: the method, then the penalty for invalid responses."""
 
-import inspect
-
-import numpy as np
+from typing import Any
 
 from turnwise.batch import Batch
-from turnwise.config import Config
-from turnwise.methods.build import build_method
-from turnwise.train.columns import check_columns
+from turnwise.config import MethodConfig
+from turnwise.errors import RunError
+from turnwise.methods.build import build_method, split_name
+from turnwise.trace import Trace
 from turnwise.transform import Transform, chain
-from turnwise.transforms import add_penalty, modulate_by_entropy
+from turnwise.transforms import add_penalty
 
 
-def make_credit(config: Config) -> Transform:
-    """The configured method, then the penalty for invalid responses as a term of its own.
+class Credit:
+    """Assign credit step by step.
 
-    Raises:
-        ConfigError: The method needs what a rollout does not know.
+    Args:
+        transform: Method that turns rewards into advantages.
     """
-    method = build_method(config.method.name, config.method.model_extra or {}, with_aem=config.aem)
-    check_columns(method, name=config.label, provided=("ref_logprob",))
-    return chain(method, add_penalty())
+
+    def __init__(self, transform: Transform):
+        self.transform = transform
+        self._state = transform.init() if transform.init else None
+
+    def update(self, batch: Batch) -> Trace:
+        """Assign credit to the responses of a step, and update the state of the method."""
+        trace, self._state = self.transform.trace(batch, self._state)
+        return trace
+
+    def state_dict(self) -> Any:
+        """Return the method's state, as plain values and arrays."""
+        return self._state
+
+    def load_state_dict(self, state: Any) -> None:
+        """Restore a state that `state_dict` returned.
+
+        Raises:
+            RunError: The method keeps state, and the checkpoint has none.
+        """
+        if state is None and self.transform.init:
+            raise RunError(f"the checkpoint has no state of {self.transform.name}, which keeps one")
+        self._state = state
 
 
-def coefficients(batch: Batch, config: Config) -> np.ndarray:
-    """AEM's coefficient of every response, for records and metrics; 1 where AEM is off."""
-    if not config.aem and config.method.name != "aem":
-        return np.ones(batch.num_responses)
-    known = inspect.signature(modulate_by_entropy).parameters
-    modulate = modulate_by_entropy(**{k: v for k, v in (config.method.model_extra or {}).items() if k in known})
-    return modulate.update(np.ones(batch.num_responses), None, batch)[0]
+def make_transform(method: MethodConfig) -> Transform:
+    """Build the method of a recipe, followed by the penalty for invalid responses."""
+    return chain(build_method(method.name, method.model_extra or {}), add_penalty())
+
+
+def named_transform(name: str) -> Transform:
+    """Build a method by name, such as "gigpo+aem", with default options, and the penalty for invalid responses."""
+    base, with_aem = split_name(name)
+    return chain(build_method(base, {}, with_aem=with_aem), add_penalty())

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a live progress line and a table of evaluations, or plain lines when not at a terminal."""
+"""Show the progress of a run: a live table at a terminal, plain lines elsewhere."""
 
 import sys
 import time
@@ -11,44 +11,46 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from turnwise.config import Config
 from turnwise.train.folder import RunFolder
 
 PLAIN_EVERY_S = 10.0
 """Seconds between progress lines in a log file."""
 LIVE_ROWS = 8
-"""Steps that the table at a terminal shows."""
+"""Steps shown in the live table."""
 COLUMNS = ("success", "invalid", "turns", "entropy", "tokens/s", "seconds")
-"""What it shows of each: the rollout's, the credit's, tokens generated a second, the step's time without evaluation."""
+"""Columns of the live table. `tokens/s` counts generated tokens; `seconds` is the step's time without evaluation."""
 LOGGED = ("success", "turns", "invalid", "entropy")
-"""What a line of a log shows."""
-STAGES = tuple(f"time/{stage}_s" for stage in ("rollout", "score", "credit", "update", "weights"))
+"""Numbers in a log line."""
+STAGES = tuple(f"time/{stage}_s" for stage in ("rollout", "score", "measure", "credit", "update", "weights"))
 
 
 class Display:
-    """Shows nothing; the base of the one that does, and what library callers get."""
+    """Define the display interface; this base class shows nothing."""
+
+    def note(self, text: str) -> None:
+        """Show a note at the start."""
 
     def demonstration(self, done: int, total: int) -> None:
-        """A demonstration for the warm start has been played."""
+        """Report a played demonstration."""
 
     def warm_start(self, step: int, steps: int, loss: float) -> None:
-        """A step of the warm start is done."""
+        """Report a step of the warm start."""
 
     def turn(self, live: int, total: int) -> None:
-        """A turn of all live episodes is done."""
+        """Report a turn of all live episodes."""
 
     def step(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
-        """A training step is done."""
+        """Report a training step."""
 
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """An evaluation is done."""
+        """Report an evaluation."""
 
-    def finish(self, folder: RunFolder, config: Config) -> None:
-        """The run is done."""
+    def finish(self, folder: RunFolder, label: str) -> None:
+        """Report the end of the run."""
 
 
 class ConsoleDisplay(Display):
-    """The last steps as a table over progress bars at a terminal, a line every ten seconds elsewhere; a summary and a figure at the end."""
+    """Show a table and progress bars at a terminal, else a line every ten seconds; then a summary and a figure."""
 
     def __init__(self, console: Console | None = None):
         self.console = console or Console(file=sys.stderr)
@@ -77,6 +79,10 @@ class ConsoleDisplay(Display):
         """Show how many of something are done."""
         self._advance(what, done, total, "")
 
+    def note(self, text: str) -> None:
+        """Print the note once."""
+        self.console.print(f"note: {text}", highlight=False, soft_wrap=True)
+
     def demonstration(self, done: int, total: int) -> None:
         """Show the count."""
         self.count("demonstrations", done, total)
@@ -86,12 +92,12 @@ class ConsoleDisplay(Display):
         self._advance("warm start", step, steps, f"loss {loss:.3f}")
 
     def turn(self, live: int, total: int) -> None:
-        """Show how many episodes are still going; a terminal only, it changes many times a second."""
+        """Show how many episodes are live; at a terminal only, since it changes many times per second."""
         if self.console.is_terminal:
             self._advance("episodes", total - live, total, "")
 
     def step(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
-        """Show what matters at a glance: a row of the table, or a line of the log."""
+        """Show the main numbers: a row of the table, or a line of the log."""
         numbers, note = glance(metrics), warnings(metrics)
         if self.console.is_terminal:
             self._rows.append((step, numbers, note))
@@ -101,13 +107,13 @@ class ConsoleDisplay(Display):
             self._advance("training", step, steps, "  ".join([*told, note] if note else told))
 
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Print one line, which stays."""
+        """Print one permanent line."""
         self.console.print(f"held-out after step {step}: {describe(metrics)}", highlight=False, soft_wrap=True)
 
-    def finish(self, folder: RunFolder, config: Config) -> None:
+    def finish(self, folder: RunFolder, label: str) -> None:
         """Print the table of evaluations and save the figure."""
         self._live.stop()
-        table = Table(title=f"{folder.path}: {config.label}")
+        table = Table(title=f"{folder.path}: {label}")
         for column in ("step", "success", "95 % interval", "turns", "invalid", "episodes"):
             table.add_column(column, justify="right")
         records = folder.metrics()
@@ -125,12 +131,14 @@ class ConsoleDisplay(Display):
         signals = [record["credit/signal_frac"] for record in records if "credit/signal_frac" in record]
         if signals and not any(signals):
             self.console.print(
-                f"in none of {len(signals)} steps did the returns of a group differ: methods that compare within groups had nothing to learn from but "
-                "penalties. Larger groups, easier tasks, a longer warm start, or see docs/how-to/choose-credit.md",
+                f"returns within groups did not differ in any of {len(signals)} steps: methods that compare within "
+                "groups "
+                "learned only from penalties. Try larger groups, easier tasks, or a longer warm start; see "
+                "docs/how-to/choose-credit.md",
                 highlight=False,
                 soft_wrap=True,
             )
-        plot_run(folder, config)
+        plot_run(folder, label)
         self.console.print(f"figure: {folder.figure}", highlight=False, soft_wrap=True)
 
     def _picture(self) -> RenderableType:
@@ -153,7 +161,7 @@ class ConsoleDisplay(Display):
 
 
 def glance(metrics: Mapping[str, float]) -> dict[str, str]:
-    """The numbers of a step that people watch, by the names in `COLUMNS`; what was not measured is left out."""
+    """Return the main numbers of a step by the names in `COLUMNS`, without those that were not measured."""
     numbers = {
         "success": f"{metrics['rollout/success']:.2f}",
         "turns": f"{metrics['rollout/turns']:.1f}",
@@ -168,7 +176,7 @@ def glance(metrics: Mapping[str, float]) -> dict[str, str]:
 
 
 def warnings(metrics: Mapping[str, float]) -> str:
-    """What went otherwise than asked for, or nothing."""
+    """Describe problems of a step, if any."""
     told = []
     if metrics["rollout/batches"] > 1:
         told.append(f"kept {metrics['rollout/kept_frac']:.2f} of {metrics['rollout/batches']:.0f} batches")
@@ -179,12 +187,12 @@ def warnings(metrics: Mapping[str, float]) -> str:
     elif metrics["rollout/filled_frac"] < 1:
         told.append(f"ONLY {metrics['rollout/filled_frac']:.0%} of rollout.groups to learn from")
     if metrics.get("credit/signal_frac") == 0:
-        told.append("NO SIGNAL: in no group do returns differ")
+        told.append("NO SIGNAL: returns do not differ in any group")
     return "  ".join(told)
 
 
 def describe(metrics: Mapping[str, float]) -> str:
-    """One line about an evaluation."""
+    """Describe an evaluation in one line."""
     text = f"success {metrics['success']:.3f} [{metrics['success_low']:.3f}, {metrics['success_high']:.3f}]"
     if "reward" in metrics:
         text += f", reward {metrics['reward']:.2f} [{metrics['reward_low']:.2f}, {metrics['reward_high']:.2f}]"
@@ -192,7 +200,7 @@ def describe(metrics: Mapping[str, float]) -> str:
     return text + (f", {metrics['failed']:.0f} FAILED" if metrics["failed"] else "")
 
 
-def plot_run(folder: RunFolder, config: Config) -> None:
+def plot_run(folder: RunFolder, label: str) -> None:
     """Save the learning curve: held-out success with its interval, training success, entropy."""
     records = folder.metrics()
     evaluations = [record for record in records if "eval/success" in record]
@@ -208,7 +216,7 @@ def plot_run(folder: RunFolder, config: Config) -> None:
     left.errorbar(
         at, success, yerr=[below, above], color="#1f4e79", marker="o", capsize=3, label="held-out games, 95 %"
     )
-    left.set(xlabel="step", ylabel="success", ylim=(0, 1), title=config.label)
+    left.set(xlabel="step", ylabel="success", ylim=(0, 1), title=label)
     left.legend(loc="lower right")
     scored = [r for r in steps if "credit/entropy" in r]
     right.plot([r["step"] for r in scored], [r["credit/entropy"] for r in scored], color="#b3541e")

@@ -1,21 +1,17 @@
-"""The run folder: what is in it, and that nothing in it is ever lost.
+"""Read and write run folders.
 
 runs/NAME/config.json          resolved configuration, versions, commit
-          metrics.jsonl        one record a step or evaluation: the truth about the run
-          rollouts/            one Parquet file a step, one row a response
-          evaluations/         one Parquet file an evaluation, one row an episode; tables of `turnwise eval`
+          metrics.jsonl        one record per step or evaluation: the reference for the run
+          rollouts/            one Parquet file per step, one row per response
+          evaluations/         one Parquet file per evaluation, one row per episode; tables of `turnwise eval`
           checkpoints/         step-000020/: model, tokenizer, optimiser, method state
           figure.png           learning curve
 """
 
-import importlib.metadata
 import json
 import os
-import platform
 import re
 import shutil
-import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,12 +20,13 @@ from typing import Any
 from turnwise.cache import held
 from turnwise.config import Config, parse_config
 from turnwise.errors import ConfigError, RunError, did_you_mean
+from turnwise.files import provenance, write_json, write_text
 from turnwise.rollout.record import FORMAT, check_format
 from turnwise.train.trackers import Tracker
 
 
 class RunFolder:
-    """A folder on disk. `create` makes a new one, `open` takes an existing one."""
+    """Represent the folder of a run. `create` makes a new one, `open` opens an existing one."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -42,17 +39,17 @@ class RunFolder:
 
     @classmethod
     def create(cls, config: Config) -> "RunFolder":
-        """Make the folder of a new run.
+        """Create the folder of a new run.
 
         Raises:
-            RunError: It exists: a run is never overwritten.
+            RunError: The folder exists; a run is never overwritten.
         """
         path = config.run_folder
         cls.refuse_existing(path)
         record = {"format": FORMAT, "config": config.model_dump(mode="json"), **provenance()}
         temporary = path.with_name(
             f".{path.name}.{os.getpid()}.tmp"
-        )  # a kill leaves the whole folder, or nothing by this name
+        )  # after a kill the folder is complete, or does not exist
         try:
             temporary.mkdir(parents=True, exist_ok=True)
             write_json(temporary / "config.json", record)
@@ -64,24 +61,26 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator["RunFolder"]:
-        """Keep other trainings out of this run.
+        """Lock the run against other training processes.
 
         Raises:
-            RunError: One is there.
+            RunError: Another process is training in the folder.
         """
         with held(self.path, f"another process is training in {self.path}"):
             yield self
 
     @staticmethod
     def refuse_existing(path: Path) -> None:
-        """Raise when there is something at `path`: a run is never overwritten."""
+        """Raise if `path` exists; a run is never overwritten."""
         if path.exists():
-            raise RunError(f"{path} exists and is never overwritten; continue it with `turnwise train --resume {path}`, or "
-                           f"choose another name with run.name={path.name}-2")  # fmt: skip
+            raise RunError(
+                f"{path} exists and is never overwritten; resume it with `turnwise train --resume {path}`, or "
+                f"choose another name with run.name={path.name}-2"
+            )
 
     @classmethod
     def open(cls, path: Path) -> tuple["RunFolder", Config]:
-        """Take an existing run and its configuration.
+        """Open an existing run and load its configuration.
 
         Raises:
             RunError: There is no run, or its configuration cannot be read.
@@ -93,20 +92,21 @@ class RunFolder:
         except OSError as error:
             beside = [other.parent.name for other in path.absolute().parent.glob("*/config.json")]
             near = did_you_mean(path.name, beside) if path.name not in ("", *beside) else ""
-            raise RunError(f"{path} is no run folder: cannot read config.json ({error.strerror}).{near}") from None
+            raise RunError(f"{path} is not a run folder: cannot read config.json ({error.strerror}).{near}") from None
         except (ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
             if (path / "step.json").is_file():
                 run, step = path.parent.parent, path.name.removeprefix("step-").lstrip("0") or "0"
                 raise RunError(
-                    f"{path} is a checkpoint of the run {run}; name the run, with --step {step} where the command takes one"
+                    f"{path} is a checkpoint of the run {run}; name the run instead, and --step {step} if the command "
+                    "has it"
                 ) from None
             if isinstance(error, ConfigError) and "cannot import" in str(error):
-                raise RunError(f"{path} needs code of yours: {error}") from None
-            cause = f"it has no {error}, so that it is none of a run" if isinstance(error, KeyError) else error
+                raise RunError(f"{path} needs your code, which cannot be loaded: {error}") from None
+            cause = f"the key {error} is missing" if isinstance(error, KeyError) else error
             raise RunError(f"{path / 'config.json'} is damaged: {cause}") from None
 
     def set_config(self, config: Config) -> None:
-        """Write down what a run goes on with; where it began (versions, commit, machine) stays."""
+        """Save the configuration that a run resumes with. Versions, commit and machine of the start stay."""
         path = self.path / "config.json"
         record = json.loads(path.read_text(encoding="utf-8"))
         told = config.model_dump(mode="json")
@@ -114,7 +114,7 @@ class RunFolder:
             write_json(path, {**record, "config": told})
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Append a record to metrics.jsonl, on disk before this returns."""
+        """Append a record to metrics.jsonl and flush it to disk."""
         with self.metrics_path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
             file.flush()
@@ -123,7 +123,7 @@ class RunFolder:
             tracker.log(record["step"], {name: value for name, value in record.items() if name != "step"})
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Read metrics.jsonl; a last line that was cut off by a kill is left out.
+        """Load metrics.jsonl without a last line that a kill truncated.
 
         Raises:
             RunError: Another line is damaged.
@@ -136,14 +136,16 @@ class RunFolder:
                 record = json.loads(line)
                 _ = record["step"]
                 records.append(record)
-            except (ValueError, TypeError, LookupError):  # no UTF-8, no JSON, no record
+            except (ValueError, TypeError, LookupError):  # not UTF-8, not JSON, or not a record
                 if number < len(lines):
-                    raise RunError(f"{self.metrics_path}, line {number}, is damaged: {line[:60]!r}; mend it or take it out. "
-                                   "Nothing was changed") from None  # fmt: skip
+                    raise RunError(
+                        f"{self.metrics_path}, line {number}, is damaged: {line[:60]!r}; repair or delete it. "
+                        "Nothing was changed"
+                    ) from None
         return records
 
     def rewind(self, step: int) -> None:
-        """Drop what was recorded after a checkpoint, so that resuming records it again."""
+        """Drop records after a checkpoint, so that resuming records them again."""
         kept = [json.dumps(record) + "\n" for record in self.metrics() if record["step"] <= step]
         write_text(self.metrics_path, "".join(kept))
         for folder in (self.rollouts, self.evaluations):
@@ -153,37 +155,8 @@ class RunFolder:
 
 
 def by_step(folder: Path, suffix: str = "") -> dict[int, Path]:
-    """What a folder holds by the name step-N, in order of the steps; a copy under another name is none of it."""
+    """List the entries named step-N, in order of the steps. Entries with other names are ignored."""
     named = {
         path: re.fullmatch(rf"step-(\d+){re.escape(suffix)}", path.name) for path in folder.glob(f"step-*{suffix}")
     }
     return dict(sorted((int(name[1]), path) for path, name in named.items() if name))
-
-
-def write_text(path: Path, text: str) -> None:
-    """Replace a file's content in one move."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
-
-
-def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Replace a JSON file in one move."""
-    write_text(path, json.dumps(data, indent=2) + "\n")
-
-
-def provenance() -> dict[str, Any]:
-    """Versions, commit and machine."""
-    try:
-        commit = subprocess.run(
-            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True, cwd=Path(__file__).parent
-        ).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        commit = None
-    return {
-        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "versions": {name: importlib.metadata.version(name) for name in ("turnwise", "torch", "transformers", "numpy")},
-        "commit": commit,
-        "python": platform.python_version(),
-        "cpus": os.cpu_count(),
-    }

@@ -1,4 +1,4 @@
-"""From a configuration, or from the folder of a run to go on with, to a training that is ready for its next step."""
+"""Prepare a run for its next step, from a recipe or from a folder to resume."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -8,110 +8,164 @@ from typing import Any
 import torch
 
 from turnwise.cache import check_writable
-from turnwise.config import Config
+from turnwise.config import Config, EngineConfig, ModelConfig, RunConfig
 from turnwise.environments.base import Task
 from turnwise.environments.suites import Suite, make_suite
 from turnwise.errors import ConfigError, RunError
-from turnwise.policy import Policy, choose_trainable, freeze_but_norms, trainable
-from turnwise.rollout.collect import blocking
+from turnwise.measures.plan import Plan, plan_measures
+from turnwise.models.policy import Policy, choose_trainable, freeze_but_norms, trainable
+from turnwise.objective.build import make_objective
+from turnwise.objective.gradient import Budget
+from turnwise.objective.inert import inert_note
+from turnwise.objective.settings import UpdateConfig
+from turnwise.objective.terms import Objective
+from turnwise.rollout.collectors import make_collector
 from turnwise.rollout.engines import check_engine, make_engine
-from turnwise.rollout.workers import make_worlds
-from turnwise.train.checkpoint import checkpoint_at, checkpoints, latest_checkpoint, load_checkpoint, remove_old
-from turnwise.train.credit import make_credit
+from turnwise.rollout.models import Models, NamedModel
+from turnwise.rollout.source import Source
+from turnwise.rollout.workers import make_environments
+from turnwise.train.checkpoint import (
+    checkpoint_at,
+    checkpoints,
+    latest_checkpoint,
+    load_checkpoint,
+    load_parts,
+    remove_old,
+)
+from turnwise.train.credit import Credit, make_transform
 from turnwise.train.display import Display
 from turnwise.train.folder import RunFolder, by_step
-from turnwise.train.gradient import Budget
-from turnwise.train.selection import build_selector
+from turnwise.train.run import Run
 from turnwise.train.trackers import check_trackers, open_trackers
-from turnwise.train.training import Training
+from turnwise.train.update import Learner
 from turnwise.train.warmstart import warm_policy
+from turnwise.transform import Transform
 
 
-def prepare(config: Config, *, resume: Path | None, display: Display, held: ExitStack) -> Training:
-    """Make all parts of a run; what a user may have got wrong is found before the minutes of a warm start.
+def prepare(config: Config, *, resume: Path | None, display: Display, held: ExitStack) -> Run:
+    """Build all parts of a run, and check the configuration before the warm start.
 
-    A new run gets its folder, its first checkpoint and its first evaluation; `held` keeps other trainings out of the folder.
+    A new run gets its folder, first checkpoint and first evaluation. `held` locks the folder.
 
     Raises:
-        TurnwiseError: The run cannot be done as asked; nothing that exists was changed.
+        TurnwiseError: The run cannot start as configured. Nothing that exists was changed.
     """
-    check_engine(config)
-    if config.engine.name == "server" and config.update.scoring == "engine":
-        raise ConfigError("update.scoring='engine' needs an engine that measures entropies, which engine.name='server' does not: "
-                          "add update.scoring=trainer")  # fmt: skip
-    check_trackers(config)
+    check_engine(config.engine)
+    check_trackers(config.log)
     if resume is None:
         RunFolder.refuse_existing(config.run_folder)
         check_writable(config.run_folder.parent)
-    device = use_device(config)
+    device = use_device(config.run)
     suite = make_suite(config.environment)
-    tasks = _tasks(suite, config, config.environment.train_split)
-    _tasks(suite, config, config.environment.eval_split)  # missing data should fail before the training, not after it
-    credit = make_credit(config)
-    select = config.rollout.select
-    selector = build_selector(select.name, select.model_extra or {}, num_tasks=len(tasks), seed=config.run.seed)
+    tasks = _tasks(suite, config.environment.name, config.environment.train_split)
+    _tasks(suite, config.environment.name, config.environment.eval_split)  # missing data should fail before training
+    transform, objective = make_transform(config.method), make_objective(config.update)
+    measures = make_plan(transform, objective, config.update, config.engine, config.label, config.measures)
+    environments = make_environments(suite, config.environment)
+    collector = make_collector(config.rollout, environments, suite.task_name)
+    source = Source(tasks, config.rollout, config.run.seed)
+    if note := inert_note(config.update):
+        display.note(note)
 
     if resume is None:
-        step, policy, state = _warm_start(config, suite, device, display)
+        step, policy, states = _warm_start(config, suite, device, display)
         folder = held.enter_context(RunFolder.create(config).locked())
     else:
         folder = held.enter_context(RunFolder(resume).locked())
-        _refuse_what_would_lose(folder, config)
-        step, policy, state = _last_state(folder, config) or _warm_start(config, suite, device, display)
+        _refuse_what_would_lose(folder, config.run.steps)
+        last = _last_state(folder, config.model, keep=config.checkpoint.keep)
+        step, policy, states = last or _warm_start(config, suite, device, display)
         folder.set_config(config)
     if config.update.only_norms:
         freeze_but_norms(policy.model)
-    folder.trackers = open_trackers(config, folder.path, start=step)
-    policy.model.to(device)  # pyright: ignore[reportArgumentType]
-    optimizer = torch.optim.AdamW(
-        trainable(policy.model),
-        lr=config.update.learning_rate,
-        weight_decay=config.update.weight_decay,
-        fused=device.type == "cuda",
+    folder.trackers = open_trackers(
+        config.log,
+        folder.path,
+        name=config.run.name,
+        seed=config.run.seed,
+        config=config.model_dump(mode="json"),
+        start=step,
     )
-    if state:
-        optimizer.load_state_dict(state["optimizer"])
-        selector.state = state["selector"]
-    training = Training(
+    policy.model.to(device)  # pyright: ignore[reportArgumentType]
+    optimizer = make_optimizer(policy, config.update)
+    models = {"policy": NamedModel(policy, make_engine(config.engine, config.model.precision, policy), optimizer)}
+    run = Run(
         config=config,
         folder=folder,
         display=display,
         device=device,
         suite=suite,
-        tasks=tasks,
-        worlds=make_worlds(suite, config.environment),
-        policy=policy,
-        engine=make_engine(config, policy),
-        optimizer=optimizer,
-        budget=Budget(config.update.max_tokens),
-        credit=credit,
-        selector=selector,
+        environments=environments,
+        collector=collector,
+        source=source,
+        measures=measures,
+        method=Credit(transform),
+        learner=Learner(
+            objective,
+            config.update,
+            config.model,
+            Budget(config.update.max_tokens),
+            temperature=config.rollout.temperature,
+            seed=config.run.seed,
+            steps=config.run.steps,
+            max_new_tokens=config.rollout.max_new_tokens,
+        ),
+        models=Models(**models),
         step=step,
-        method_state=state.get("method", credit.init() if credit.init else None),
-        objective_state=state.get("objective"),
     )
-    blocking(training.engine.update_weights())
+    if states:
+        load_parts(run.parts, states)
+    run.models.publish()
     if not checkpoints(folder):
-        training.save()
+        run.save()
     if not folder.metrics():  # a new run, or one that was killed during its first evaluation
-        training.evaluate()
-    if config.update.kl or "ref_logprob" in credit.needs:
-        training.reference = _reference(folder, device)
-    return training
+        run.evaluate()
+    if "reference" in measures.models:
+        run.models = Models(**models, reference=NamedModel(_reference(folder, device)))
+    return run
 
 
-def _refuse_what_would_lose(folder: RunFolder, config: Config) -> None:
-    """Going on drops what was recorded after the last checkpoint; here is said when that would be a run's result."""
-    if (done := max(by_step(folder.checkpoints), default=0)) > config.run.steps:
+def make_plan(
+    transform: Transform,
+    objective: Objective,
+    update: UpdateConfig,
+    engine: EngineConfig,
+    label: str,
+    further: Sequence[str] = (),
+) -> Plan:
+    """Plan the measures that the method and the loss terms of a recipe need.
+
+    Raises:
+        ConfigError: No measure provides a required column.
+    """
+    reports = () if engine.name == "server" else ("entropies",)
+    needs = {f"method {label!r}": transform.needs, **objective.needs}
+    return plan_measures(needs, scoring=update.scoring, further=further, engine_reports=reports)
+
+
+def make_optimizer(policy: Policy, update: UpdateConfig) -> torch.optim.Optimizer:
+    """Create AdamW over the trainable weights."""
+    on_cuda = policy.model.device.type == "cuda"
+    return torch.optim.AdamW(
+        trainable(policy.model), lr=update.learning_rate, weight_decay=update.weight_decay, fused=on_cuda
+    )
+
+
+def _refuse_what_would_lose(folder: RunFolder, steps: int) -> None:
+    """Raise if resuming would discard results, since it drops records after the last checkpoint."""
+    if (done := max(by_step(folder.checkpoints), default=0)) > steps:
         raise RunError(
-            f"{folder.path} has done {done} steps, run.steps={config.run.steps} is less: nothing was changed"
+            f"{folder.path} has done {done} steps, but run.steps={steps}; set run.steps to {done} or more. "
+            "Nothing was changed"
         )
     recorded = {record["step"] for record in folder.metrics() if "rollout/success" in record}
     if recorded or by_step(folder.rollouts, ".parquet"):
         latest_checkpoint(folder)  # raises where there is none
     if lost := sorted(set(range(1, done + 1)) - recorded):
-        raise RunError(f"{folder.metrics_path} lacks {len(lost)} of the {done} steps before the last checkpoint, {lost[0]} for one; put it back, or "
-                       "start anew under another run.name. Nothing was changed")  # fmt: skip
+        raise RunError(
+            f"{folder.metrics_path} lacks {len(lost)} of the {done} steps before the last checkpoint, such as step "
+            f"{lost[0]}; restore the file, or start a new run with another run.name. Nothing was changed"
+        )
 
 
 def _warm_start(
@@ -123,39 +177,44 @@ def _warm_start(
     return 0, policy, {}
 
 
-def _last_state(folder: RunFolder, config: Config) -> tuple[int, Policy, dict[str, Any]] | None:
-    """Step, policy and states of the last checkpoint, with the folder as it was then; None for a run that was killed before its first."""
+def _last_state(folder: RunFolder, model: ModelConfig, *, keep: int) -> tuple[int, Policy, dict[str, Any]] | None:
+    """Rewind the folder to its last checkpoint and load it.
+
+    Returns:
+        Step, policy and states; None for a run that was killed before its first checkpoint.
+    """
     if not checkpoints(folder):
         return None
-    step, policy, state = load_checkpoint(latest_checkpoint(folder))
+    step, policy, states = load_checkpoint(latest_checkpoint(folder))
     folder.rewind(step)
-    remove_old(folder, keep=config.checkpoint.keep)
-    choose_trainable(policy.model, config.model)
-    return step, policy, state
+    remove_old(folder, keep=keep)
+    choose_trainable(policy.model, model)
+    return step, policy, states
 
 
-def _reference(folder: RunFolder, device: torch.device) -> Any:
-    """The policy after the warm start, for the KL term and for methods that compare with it."""
-    model = load_checkpoint(checkpoint_at(folder, 0), to_play=True)[1].model
-    return model.to(device).requires_grad_(False)  # pyright: ignore[reportArgumentType]
+def _reference(folder: RunFolder, device: torch.device) -> Policy:
+    """Load the policy after the warm start, the reference of the KL term and of methods."""
+    policy = load_checkpoint(checkpoint_at(folder, 0), to_play=True)[1]
+    policy.model.to(device).requires_grad_(False)  # pyright: ignore[reportArgumentType]
+    return policy
 
 
-def use_device(config: Config) -> torch.device:
-    """Set torch up as the configuration asks and return the device to use."""
-    if config.run.threads:
-        torch.set_num_threads(config.run.threads)
-    name = config.run.device
+def use_device(run: RunConfig) -> torch.device:
+    """Configure torch for the recipe and return the device."""
+    if run.threads:
+        torch.set_num_threads(run.threads)
+    name = run.device
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         return torch.zeros(0, device=name).device
-    except (RuntimeError, AssertionError) as error:  # torch built without CUDA asserts
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA raises AssertionError
         cause = "expected auto, cpu, cuda or mps" if "Expected one of" in str(error) else str(error).splitlines()[0]
         raise ConfigError(f"run.device={name!r} cannot be used: {cause}") from None
 
 
-def _tasks(suite: Suite, config: Config, split: str) -> Sequence[Task]:
+def _tasks(suite: Suite, environment: str, split: str) -> Sequence[Task]:
     tasks = suite.tasks(split)
     if not len(tasks):
-        raise ConfigError(f"split {split!r} of environment {config.environment.name!r} has no tasks")
+        raise ConfigError(f"split {split!r} of environment {environment!r} has no tasks; choose another split")
     return tasks

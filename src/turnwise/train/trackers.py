@@ -1,35 +1,42 @@
-"""Copies of a run's metrics in TensorBoard, Weights & Biases or trackio, through their own libraries. metrics.jsonl stays the truth."""
+"""Copy a run's metrics to TensorBoard, Weights & Biases or trackio, through their own libraries.
+
+metrics.jsonl stays the reference.
+"""
 
 import importlib
+import json
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from turnwise.config import Config
-from turnwise.errors import ConfigError
+from turnwise.config.sections import LogConfig
+from turnwise.errors import ConfigError, RunError
 
 INSTALL = {"tensorboard": "tensorboard", "wandb": "wandb", "trackio": "trackio"}
+IDENTITY_FILE = "tracker.json"
+"""File in the run folder with the identity of the run for Weights & Biases and trackio."""
 
 
 class Tracker(Protocol):
-    """Where metrics are copied to."""
+    """Define a destination for metrics."""
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Show the metrics of a step."""
+        """Record the metrics of a step."""
         ...
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send remaining metrics."""
         ...
 
 
-def check_trackers(config: Config) -> None:
-    """Fail before the training if a tracker that the configuration names is not installed.
+def check_trackers(log: LogConfig) -> None:
+    """Fail before the training if a tracker that `log` names is not installed.
 
     Raises:
-        ConfigError: Says what to install.
+        ConfigError: A tracker is not installed.
     """
-    asked = {"tensorboard": config.log.tensorboard, "wandb": config.log.wandb, "trackio": config.log.trackio}
+    asked = {"tensorboard": log.tensorboard, "wandb": log.wandb, "trackio": log.trackio}
     for name in (name for name, wanted in asked.items() if wanted):
         try:
             importlib.import_module(name)
@@ -39,22 +46,68 @@ def check_trackers(config: Config) -> None:
             raise ConfigError(f"log.{name} needs {name}, which is not installed; pip install {INSTALL[name]}") from None
 
 
-def open_trackers(config: Config, folder: Path, *, start: int) -> list[Tracker]:
-    """Open what `[log]` names.
+def open_trackers(
+    log: LogConfig, folder: Path, *, name: str, seed: int, config: Mapping[str, Any], start: int
+) -> list[Tracker]:
+    """Open the trackers that `log` names.
 
     Args:
-        config: Of the run.
-        folder: Of the run; TensorBoard's files and offline ones of Weights & Biases go there.
-        start: Step that the run goes on from. What a tracker has of later steps is replaced where it can be.
+        log: Which trackers to open, and their projects.
+        folder: Run folder. It holds the files of TensorBoard, those of Weights & Biases, and the id of the run.
+        name: Name of the run, `run.name`; runs of a study share names.
+        seed: Seed of the run.
+        config: Resolved configuration, for the tracker to show.
+        start: Step that the run resumes from; TensorBoard drops what it has of later steps.
     """
     trackers: list[Tracker] = []
-    if config.log.tensorboard:
+    if log.tensorboard:
         trackers.append(_TensorBoard(folder / "tensorboard", start))
-    if config.log.wandb:
-        trackers.append(_Wandb(config, folder))
-    if config.log.trackio:
-        trackers.append(_Trackio(config, resumed=start > 0))
+    if log.wandb:
+        trackers.append(_Wandb(log.wandb, folder, identity(folder, name, seed), config))
+    if log.trackio:
+        trackers.append(_Trackio(log.trackio, identity(folder, name, seed), config))
     return trackers
+
+
+class Identity(NamedTuple):
+    """Identify a run for a tracker.
+
+    Attributes:
+        id: Random id, unique to the run.
+        name: Display name.
+    """
+
+    id: str
+    name: str
+
+
+def identity(folder: Path, name: str, seed: int) -> Identity:
+    """Return the identity of the run in `folder`.
+
+    The first call makes it and stores it in the folder, so that it survives a resume. Names do not identify a run: a
+    study calls the run of every arm "seed-NN". A path does not either, since a folder can be moved.
+
+    Raises:
+        RunError: The stored identity is damaged.
+    """
+    path = folder / IDENTITY_FILE
+    if path.exists():
+        try:
+            return Identity(**json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, TypeError) as error:
+            raise RunError(
+                f"{path} is damaged: {error}; delete it, then trackers show the remaining steps as a new run"
+            ) from None
+    made = Identity(secrets.token_hex(8), display_name(folder, name, seed))
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(json.dumps(made._asdict()) + "\n", encoding="utf-8")
+    temporary.replace(path)
+    return made
+
+
+def display_name(folder: Path, name: str, seed: int) -> str:
+    """Return the name to show: parent folder (the arm, in a study), run name, and the seed if that name lacks it."""
+    return f"{folder.absolute().parent.name}/{name}" + ("" if "seed" in name else f", seed {seed}")
 
 
 class _TensorBoard:
@@ -73,20 +126,20 @@ class _TensorBoard:
 
 
 class _Wandb:
-    """A resumed run goes on in the same place: its id is the name of its folder.
+    """A resumed run continues in the same place, by the id in its folder.
 
     Steps are an axis of their own, since those of Weights & Biases can only grow.
     """
 
-    def __init__(self, config: Config, folder: Path):
+    def __init__(self, project: str, folder: Path, run: Identity, config: Mapping[str, Any]):
         import wandb  # pyright: ignore[reportMissingImports]
 
         self._run: Any = wandb.init(
-            project=config.log.wandb,
-            id=config.run.name,
-            name=config.run.name,
+            project=project,
+            id=run.id,
+            name=run.name,
             dir=str(folder),
-            config=config.model_dump(mode="json"),
+            config=dict(config),
             resume="allow",
         )
         self._run.define_metric("step")
@@ -100,14 +153,16 @@ class _Wandb:
 
 
 class _Trackio:
-    def __init__(self, config: Config, *, resumed: bool):
+    """A resumed run continues in the same place: its name ends in the id, and trackio resumes by name."""
+
+    def __init__(self, project: str, run: Identity, config: Mapping[str, Any]):
         import trackio  # pyright: ignore[reportMissingImports]
 
         self._run: Any = trackio.init(
-            project=str(config.log.trackio),
-            name=config.run.name,
-            config=config.model_dump(mode="json"),
-            resume="allow" if resumed else "never",
+            project=project,
+            name=f"{run.name} ({run.id})",
+            config=dict(config),
+            resume="allow",
         )
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:

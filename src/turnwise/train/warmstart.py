@@ -1,10 +1,11 @@
-"""Warm start: supervised learning on expert demonstrations of the training games, so that reinforcement has something to reinforce."""
+"""Warm-start a policy by supervised learning on expert demonstrations of the training tasks."""
 
+import dataclasses
 import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -12,25 +13,58 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from turnwise.cache import cache_folder, check_writable, made_aside
-from turnwise.config import Config
+from turnwise.config import Config, ModelConfig, WarmStartConfig
 from turnwise.environments.base import Demonstrated, Task
 from turnwise.environments.suites import Suite, TeachingSuite
 from turnwise.errors import ConfigError, DataError, RunError
-from turnwise.policy import Policy, autocast, choose_trainable, load_policy, trainable
-from turnwise.pretrained import pretrained_policy
+from turnwise.models.policy import Policy, autocast, choose_trainable, load_policy, trainable
+from turnwise.models.pretrained import pretrained_policy
+from turnwise.models.tiny import tiny_policy
+from turnwise.objective.gradient import Budget
+from turnwise.objective.tokens import chunked_logprobs
 from turnwise.rollout.collect import blocking
 from turnwise.rollout.context import make_context
-from turnwise.rollout.worlds import InProcessWorlds, Worlds
-from turnwise.tiny import tiny_policy
-from turnwise.tokens import chunked_logprobs
-from turnwise.train.gradient import Budget
+from turnwise.rollout.environments import Environments, InProcessEnvironments
 
 FORMAT_VERSION = 2
-"""Part of the cache key; raise it when the same demonstrations give other weights."""
+"""Part of the cache key. Increase it when the same demonstrations give other weights."""
 
 Progress = Callable[[int, int, float], None]
 Demonstration = tuple[np.ndarray, np.ndarray]
-"""Token ids and their weights in the loss, `[tokens]` each."""
+"""Token ids and loss weights, `[tokens]` each."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Teaching:
+    """Configure how demonstrations are made and imitated.
+
+    Attributes:
+        settings: Section `[warmstart]` of the recipe.
+        model: Section `[model]` of the recipe.
+        split: Split of the demonstrated tasks.
+        seed: Seed of the run.
+        window: Number of earlier turns that a prompt repeats; None: the whole conversation.
+        max_tokens: Padded tokens per micro-batch.
+    """
+
+    settings: WarmStartConfig
+    model: ModelConfig
+    split: str
+    seed: int
+    window: int | None
+    max_tokens: int
+
+    @classmethod
+    def of(cls, config: Config) -> "Teaching":
+        """Take the settings from a configuration."""
+        return cls(
+            config.warmstart,
+            config.model,
+            config.environment.train_split,
+            config.run.seed,
+            config.rollout.remembered,
+            config.update.max_tokens,
+        )
 
 
 def warm_policy(
@@ -41,19 +75,24 @@ def warm_policy(
     on_demonstration: Callable[[int, int], None] | None = None,
     on_step: Progress | None = None,
 ) -> tuple[Policy, bool]:
-    """Make the policy that reinforcement starts from; the second value says whether it came from the cache.
+    """Make the policy that reinforcement learning starts from.
 
-    `on_demonstration(done, total)` and `on_step(done, total, loss)` are called for progress displays.
+    `on_demonstration(done, total)` and `on_step(done, total, loss)` report progress.
+
+    Returns:
+        The policy, and whether it came from the cache.
 
     Raises:
-        ConfigError: The environment cannot teach: it has no words or no expert.
+        ConfigError: The environment has no words or no expert.
     """
     teaching = cast(TeachingSuite, suite)
     tiny = config.model.name == "tiny"
     for needed in ["words"] * tiny + ["demonstrate"] * bool(config.warmstart.steps):
         if not hasattr(suite, needed):
-            raise ConfigError(f"environment {config.environment.name!r} has no {needed}(); see TeachingSuite in "
-                              "turnwise.environments.suites")  # fmt: skip
+            raise ConfigError(
+                f"environment {config.environment.name!r} has no {needed}(); see TeachingSuite in "
+                "turnwise.environments.suites"
+            )
     if tiny:
         policy = tiny_policy(teaching.words(), config.model, seed=config.run.seed)
     else:
@@ -62,8 +101,9 @@ def warm_policy(
     policy.model.to(device)  # pyright: ignore[reportArgumentType]
     if not config.warmstart.steps:
         return policy, False
-    demos = demonstrations(config, policy, teaching, on_demonstration=on_demonstration)
-    cached = cache_folder() / "warmstart" / _key(config, policy, demos)
+    how = Teaching.of(config)
+    demos = demonstrations(how, policy, teaching, on_demonstration=on_demonstration)
+    cached = cache_folder() / "warmstart" / _key(how, policy, demos)
     if (cached / "config.json").exists():
         try:
             policy = load_policy(cached)
@@ -71,19 +111,22 @@ def warm_policy(
             policy.model.to(device)  # pyright: ignore[reportArgumentType]
             return policy, True
         except DataError as error:
-            raise DataError(f"{error}. Remove this folder: it is a cache, and is made again") from error
+            raise DataError(f"{error}. Delete this cache folder; it will be made again") from error
     check_writable(cached.parent, mend="; set TURNWISE_CACHE to a folder for what is kept")
-    imitate(policy, demos, config, on_step=on_step)
+    imitate(policy, demos, how, on_step=on_step)
     with made_aside(cached) as folder:
         policy.save(folder)
     return policy, False
 
 
-def _key(config: Config, policy: Policy, demos: Sequence[Demonstration]) -> str:
-    """Hash of all that the weights depend on: the words, the demonstrations themselves, and how they are learned."""
-    parts = config.model_dump(mode="json", include={"model", "warmstart"})
+def _key(how: Teaching, policy: Policy, demos: Sequence[Demonstration]) -> str:
+    """Hash everything that the weights depend on: words, demonstrations, and settings."""
+    parts: dict[str, Any] = {
+        "model": how.model.model_dump(mode="json"),
+        "warmstart": how.settings.model_dump(mode="json"),
+    }
     parts["weights"] = [float(weight.detach().double().sum()) for weight in policy.model.parameters()]
-    parts |= {"seed": config.run.seed, "words": policy.tokenizer.get_vocab(), "version": FORMAT_VERSION}
+    parts |= {"seed": how.seed, "words": policy.tokenizer.get_vocab(), "version": FORMAT_VERSION}
     key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode())
     for ids, weights in demos:
         key.update(ids.tobytes() + weights.tobytes())
@@ -91,33 +134,33 @@ def _key(config: Config, policy: Policy, demos: Sequence[Demonstration]) -> str:
 
 
 def demonstrations(
-    config: Config,
+    how: Teaching,
     policy: Policy,
     suite: TeachingSuite,
     *,
     on_demonstration: Callable[[int, int], None] | None = None,
 ) -> list[Demonstration]:
-    """Token sequences with the weight of each token in the loss: 1 on imitated responses, less on observations.
+    """Make token sequences with loss weights: 1 on imitated responses, less on observations.
 
-    They are read as in a rollout: a sequence a game, or with `rollout.context = "window"` one a response.
+    As in a rollout, there is one sequence per task, or with `rollout.context = "window"` one per response.
     """
-    return blocking(_demonstrations(config, policy, suite, on_demonstration or (lambda done, total: None)))
+    return blocking(_demonstrations(how, policy, suite, on_demonstration or (lambda done, total: None)))
 
 
 async def _demonstrations(
-    config: Config, policy: Policy, suite: TeachingSuite, on_demonstration: Callable[[int, int], None]
+    how: Teaching, policy: Policy, suite: TeachingSuite, on_demonstration: Callable[[int, int], None]
 ) -> list[Demonstration]:
-    settings = config.warmstart
-    worlds = InProcessWorlds(suite.environment)
-    tasks = suite.tasks(config.environment.train_split)
-    chosen = np.random.default_rng([config.run.seed, 1]).permutation(len(tasks))[: settings.games]
+    settings = how.settings
+    environments = InProcessEnvironments(suite.environment)
+    tasks = suite.tasks(how.split)
+    chosen = np.random.default_rng([how.seed, 1]).permutation(len(tasks))[: settings.games]
     result: list[Demonstration] = []
     for number, index in enumerate(chosen.tolist()):
         task = tasks[index]
-        turns = suite.demonstrate(task, noise=settings.noise, seed=config.run.seed * 1_000_003 + number)
+        turns = suite.demonstrate(task, noise=settings.noise, seed=how.seed * 1_000_003 + number)
         on_demonstration(number + 1, len(chosen))
         if turns:
-            played = await _played(config, policy, worlds, task, turns)
+            played = await _played(how, policy, environments, task, turns)
             result += played if all(len(ids) <= policy.max_context for ids, _ in played) else []
     if not result:
         raise ConfigError(
@@ -127,14 +170,14 @@ async def _demonstrations(
 
 
 async def _played(
-    config: Config, policy: Policy, worlds: Worlds, task: Task, turns: Sequence[Demonstrated]
+    how: Teaching, policy: Policy, environments: Environments, task: Task, turns: Sequence[Demonstrated]
 ) -> list[Demonstration]:
-    """What a policy would have read and written in the demonstrated game. What the last response leads to is not read."""
-    fmt, settings = policy.format, config.warmstart
-    context = make_context(fmt, 0, window=config.rollout.remembered, stride=1)
+    """Build the sequences of a demonstration, without the observation after the last response."""
+    fmt, settings = policy.format, how.settings
+    context = make_context(fmt, 0, window=how.window, stride=1)
     sequences: list[tuple[list[int], list[float]]] = []
     for number, turn in enumerate(turns):
-        step = await worlds.step(0, turns[number - 1].response) if number else await worlds.start(0, task)
+        step = await environments.step(0, turns[number - 1].response) if number else await environments.start(0, task)
         prompt, response = context.observe(step), fmt.response_ids(turn.response)
         context.respond(response)
         if context.fresh:
@@ -143,25 +186,25 @@ async def _played(
         ids += prompt + response
         weights += [settings.observation_weight] * len(prompt)
         weights += [float(turn.imitate or settings.imitate_noise)] * len(response)
-    worlds.close(0)
+    environments.close(0)
     return [(np.array(ids), np.array(weights, dtype=np.float32)) for ids, weights in sequences]
 
 
 def imitate(
     policy: Policy,
     demos: Sequence[Demonstration],
-    config: Config,
+    how: Teaching,
     *,
     on_step: Progress | None = None,
 ) -> None:
     """Train on demonstrations by weighted next-token cross-entropy.
 
     Raises:
-        RunError: The loss or its gradient is no longer finite, or memory does not suffice for one demonstration.
+        RunError: The loss or its gradient is not finite, or one demonstration exhausts memory.
     """
-    settings, model = config.warmstart, policy.model
-    budget = Budget(config.update.max_tokens)
-    generator = np.random.default_rng([config.run.seed, 2])
+    settings, model = how.settings, policy.model
+    budget = Budget(how.max_tokens)
+    generator = np.random.default_rng([how.seed, 2])
     optimizer = torch.optim.AdamW(trainable(model), lr=settings.learning_rate, weight_decay=0.01)
     model.train()
     for step, batch in enumerate(_by_length_batches(demos, settings.batch_size, settings.steps, generator)):
@@ -170,11 +213,11 @@ def imitate(
         chosen = [demos[i] for i in batch]
 
         def accumulate(max_tokens: int, chosen: list[Demonstration] = chosen) -> float:
-            """The gradient of a batch, from nothing; returns the loss."""
+            """Compute the gradient of a batch and return the loss."""
             optimizer.zero_grad()
             total_weight, total_loss = sum(float(weights[1:].sum()) for _, weights in chosen), 0.0
             for part in _micro_batches(chosen, max_tokens):
-                with autocast(model, config.model):
+                with autocast(model, how.model):
                     loss = _cross_entropy(model, part) / total_weight
                 loss.backward()
                 total_loss += loss.item()
@@ -183,8 +226,10 @@ def imitate(
         loss = budget.spend(accumulate, shortest=min(len(ids) for ids, _ in chosen))
         norm = torch.nn.utils.clip_grad_norm_(trainable(model), 1.0)
         if not (math.isfinite(loss) and math.isfinite(norm)):
-            raise RunError(f"the warm start has diverged after {step} of {settings.steps} updates: lower "
-                           f"warmstart.learning_rate={settings.learning_rate:g}")  # fmt: skip
+            raise RunError(
+                f"the warm start diverged after {step} of {settings.steps} updates; lower "
+                f"warmstart.learning_rate={settings.learning_rate:g}"
+            )
         optimizer.step()
         if on_step:
             on_step(step + 1, settings.steps, loss)
@@ -193,7 +238,7 @@ def imitate(
 
 
 def _micro_batches(demos: Sequence[Demonstration], max_tokens: int) -> Iterator[list[Demonstration]]:
-    """Cut a batch so that no part has more padded tokens (one demonstration may exceed it)."""
+    """Split a batch into parts of at most `max_tokens` padded tokens, or one demonstration."""
     waiting = sorted(demos, key=lambda demo: -len(demo[0]))
     while waiting:
         count = max(1, max_tokens // len(waiting[0][0]))
@@ -202,10 +247,10 @@ def _micro_batches(demos: Sequence[Demonstration], max_tokens: int) -> Iterator[
 
 
 def _cross_entropy(model: PreTrainedModel, demos: Sequence[Demonstration]) -> torch.Tensor:
-    """Weighted sum of `-log p(token | those before it)`."""
+    """Return the weighted sum of `-log p(token | earlier tokens)`."""
     ids = pad_sequence([torch.from_numpy(ids) for ids, _ in demos], batch_first=True).to(model.device)
     weights = pad_sequence([torch.from_numpy(weights) for _, weights in demos], batch_first=True).to(model.device)
-    # No mask, as in tokens.generated_logprobs: padding stands at the right.
+    # No mask, as in tokens.generated_logprobs, because padding is on the right.
     hidden = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
     counted = weights[:, 1:] > 0
     output_layer = model.get_output_embeddings()
@@ -217,7 +262,7 @@ def _cross_entropy(model: PreTrainedModel, demos: Sequence[Demonstration]) -> to
 def _by_length_batches(
     demos: Sequence[Demonstration], batch_size: int, steps: int, generator: np.random.Generator
 ) -> list[list[int]]:
-    """Batches of demonstrations of similar length, reshuffled every epoch: little padding, no fixed neighbours."""
+    """Batch demonstrations of similar length, reshuffled every epoch."""
     batches: list[list[int]] = []
     lengths = np.array([len(ids) for ids, _ in demos])
     while len(batches) < steps:

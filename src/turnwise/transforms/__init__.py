@@ -1,4 +1,4 @@
-"""The building blocks of credit assignment, verbs in the order in which a method applies them."""
+"""Provide the building blocks of credit assignment."""
 
 from turnwise.transforms.asymmetry import (
     add_confidence_gap,
@@ -42,7 +42,7 @@ from turnwise.transforms.shaping import (
     scalarize,
     skip_uniform_success,
 )
-from turnwise.transforms.similarity import center_by_similarity, tf_idf
+from turnwise.transforms.similarity import center_by_cluster, center_by_similarity, tf_idf
 from turnwise.transforms.success import weigh_by_success_rate
 from turnwise.transforms.values import reward_turning_points, sum_td_errors
 
@@ -55,6 +55,7 @@ __all__ = [
     "add_potential_gain",
     "add_rank_bonus",
     "amplify_sure_errors",
+    "center_by_cluster",
     "center_by_distinct",
     "center_by_group",
     "center_by_halves",

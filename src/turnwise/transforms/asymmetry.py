@@ -1,4 +1,4 @@
-"""Asymmetric modulation: successes and failures, sure and unsure, easy and hard prompts need not count alike."""
+"""Weigh advantages asymmetrically: by sign, confidence, or difficulty of the prompt."""
 
 import zlib
 from collections.abc import Mapping
@@ -17,13 +17,16 @@ Sign = Literal["negative", "positive"]
 """Which half of the advantages is kept."""
 
 EmptyRule = Literal["llm", "vl"]
-"""What a length contrast says of a group without correct, or without incorrect trajectories."""
+"""How a length contrast treats a group without correct or without incorrect trajectories."""
 
 EasyTerm = Literal["paper", "release"]
 """How the easy prompts' term of A-GRAE is scaled."""
 
+Averages = Literal["turnwise", "release"]
+"""How the moving averages of a rank bonus start and lag."""
+
 KeptOver = Literal["trajectories", "responses"]
-"""What is kept or left out as one."""
+"""Unit that is kept or left out as a whole."""
 
 
 @block()
@@ -49,7 +52,8 @@ def weigh_by_length_contrast(
         credit_R: `[responses]` advantages.
         batch: Their batch, with the columns `success`, `length` and `truncated`.
         weight: lambda in the paper.
-        convention: "llm": no correct one weighs `weight`, else no incorrect one weighs 1. "vl": the other way round.
+        convention: Factor of one-sided groups. "llm": `weight` without a correct, 1 without an incorrect trajectory.
+            "vl": the reverse.
     """
     choice("convention", convention, EmptyRule)
     groups = batch.groups
@@ -71,7 +75,7 @@ def weigh_by_length_contrast(
 def weigh_by_progress(
     credit_R: Credit, batch: Batch, *, full_at: float = 1.0, convention: EasyTerm = "paper", eps: float = 1e-6
 ) -> Credit:
-    """Weigh easy prompts more while the batch fails, hard ones once it succeeds, and hold successes back at first.
+    """Weigh easy prompts more while the batch fails, hard ones once it succeeds, and damp successes at first.
 
         A'  = A * (w/2 / sqrt(p) + (1 - w)/2 / sqrt(1 - p))
         A'' = A' * min(1, w / full_at) where A' > 0
@@ -84,11 +88,11 @@ def weigh_by_progress(
         batch: Their batch, with the column `success`.
         full_at: a in the paper: from this mean success on, positive advantages count in full.
         convention: "paper", or "release": divides the second term by 1 - sqrt(p) + eps.
-        eps: For the release.
+        eps: Constant of the release's divisor.
     """
     choice("convention", convention, EasyTerm)
     if full_at <= 0:
-        raise ConfigError(f"full_at={full_at} must be above 0: the mean success from which successes count in full")
+        raise ConfigError(f"full_at={full_at} must be above 0; it is the mean success from which successes count fully")
     p_G = batch.groups.mean(success_of_trajectories(batch, needed_by="weigh_by_progress"))
     progress = float(p_G.mean())
     mixed_G = (p_G > 0) & (p_G < 1)
@@ -102,10 +106,10 @@ def weigh_by_progress(
 
 @block(needs=("logprob", "ref_logprob"))
 def amplify_sure_errors(credit_R: Credit, batch: Batch, *, weight: float) -> Credit:
-    """Punish an error more the likelier the policy made it: `A * (1 + weight * softplus(c))` where A < 0.
+    """Amplify negative advantages of likely responses: `A * (1 + weight * softplus(c))` where A < 0.
 
-    `c = logprob - ref_logprob` of the response, nats a token. softplus is above 0 everywhere: every error is amplified,
-    by 1 + 0.69 * weight where nothing has changed.
+    `c = logprob - ref_logprob` of the response, nats per token. Every error is amplified, by 1 + 0.69 * weight where
+    policy and reference agree.
 
     Args:
         credit_R: `[responses]` advantages.
@@ -118,7 +122,7 @@ def amplify_sure_errors(credit_R: Credit, batch: Batch, *, weight: float) -> Cre
 
 @block(needs=("rare_logprob", "prompt_logprob", "success"))
 def add_confidence_gap(credit_R: Credit, batch: Batch, *, weight: float, only_correct: bool = False) -> Credit:
-    """In groups with both outcomes, add how much surer the policy is of the prompt than of the response.
+    """Add the confidence in the prompt minus that in the response, in groups with both outcomes.
 
         A' = A + weight * (exp(prompt_logprob) - exp(rare_logprob))
 
@@ -126,7 +130,7 @@ def add_confidence_gap(credit_R: Credit, batch: Batch, *, weight: float, only_co
         credit_R: `[responses]` advantages.
         batch: Their batch, with the columns `rare_logprob`, `prompt_logprob` and `success`.
         weight: alpha in the paper.
-        only_correct: Add to trajectories with `success` above 1/2 only.
+        only_correct: Add it only to trajectories with `success` above 1/2.
     """
     correct_N = is_correct(batch, needed_by="add_confidence_gap")
     share_G = batch.groups.mean(correct_N.astype(np.float64))
@@ -142,22 +146,22 @@ def add_confidence_gap(credit_R: Credit, batch: Batch, *, weight: float, only_co
 def keep_extremes(
     credit_R: Credit, batch: Batch, *, kept_frac: float, over: KeptOver = "trajectories", seed: int = 0
 ) -> Credit:
-    """Keep the advantages whose variance is the largest that so many of the batch can have, and set the others to 0.
+    """Keep the subset of advantages with the largest variance, and set the others to 0.
 
-    The best choice takes some largest and some smallest ones: all splits are compared, in O(n log n). Equal ones are
-    drawn by lot, and so are equally good splits.
+    The best subset consists of some largest and some smallest values. All splits are compared in O(n log n). Ties
+    between values and between splits are broken at random.
 
     Args:
         credit_R: `[responses]` advantages.
         batch: Their batch.
-        kept_frac: Share of the whole batch that is kept, above 0 and at most 1; rounded, at least one.
-        over: What is kept or left out as one; for "trajectories" the credit must be the same for all responses of a
-            trajectory.
-        seed: Of the lot, which depends on it and on the credit, so that no state is needed.
+        kept_frac: Fraction of the batch to keep, above 0 and at most 1; rounded, at least one member.
+        over: Unit that is kept or left out as a whole. With "trajectories", all responses of a trajectory must have the
+            same credit.
+        seed: Seed of the tie breaks. They depend on it and on the credit, so that no state is needed.
     """
     choice("over", over, KeptOver)
     if not 0 < kept_frac <= 1:
-        raise ConfigError(f"kept_frac={kept_frac} must be above 0 and at most 1: the share of the batch that is kept")
+        raise ConfigError(f"kept_frac={kept_frac} must be above 0 and at most 1; it is the fraction of the batch kept")
     if kept_frac == 1:
         return credit_R.copy()
     members = Members(credit_R, batch, over=over, needed_by="keep_extremes")
@@ -167,13 +171,13 @@ def keep_extremes(
 
 
 def _most_varied(values: Float[np.ndarray, " n"], num_kept: int, lot: np.random.Generator) -> Bool[np.ndarray, " n"]:
-    """Which `num_kept` values have the largest variance."""
+    """Mark the `num_kept` values with the largest variance."""
     order = np.lexsort((lot.random(len(values)), values))
-    ascending = values[order] - values.mean()  # a shift changes no variance, and saves digits
+    ascending = values[order] - values.mean()  # a shift keeps the variance and improves precision
     num_top = np.arange(num_kept + 1)
 
     def sums(powers: np.ndarray) -> np.ndarray:
-        """Of the `num_top` largest and the `num_kept - num_top` smallest."""
+        """Sum the `num_top` largest and the `num_kept - num_top` smallest values, for each split."""
         smallest = np.concatenate([[0.0], np.cumsum(powers[:num_kept])])
         largest = np.concatenate([[0.0], np.cumsum(powers[::-1][:num_kept])])
         return largest + smallest[::-1]
@@ -190,39 +194,49 @@ def _most_varied(values: Float[np.ndarray, " n"], num_kept: int, lot: np.random.
 RANK_COLUMNS = ("effective_rank", "rank_velocity", "rank_acceleration")
 
 
-def add_rank_bonus(*, kappa: float = 2.0, gain: float = 2.0, rate: float = 0.3) -> Transform:
-    """Add a bonus for hidden states of more than the usual effective rank, bounded by the advantage; keeps state.
+def add_rank_bonus(
+    *, kappa: float = 2.0, gain: float = 2.0, rate: float = 0.3, convention: Averages = "turnwise"
+) -> Transform:
+    """Add a bonus for hidden states of unusually high effective rank, bounded by the advantage; keeps state.
 
         A'  = A + min(max(0, Phi), |A| / kappa)
         Phi = beta * tanh(dev(effective_rank)) + (1 - beta) * tanh(dev(rank_velocity))
         beta = sigmoid(gain * dev(rank_acceleration))       dev(m) = clip((m - usual) / (|usual| + 1e-8), -5, 5)
 
-    `usual` is a moving average of the metric's batch means, before this batch; for the first batch it is its own mean.
-
     Args:
-        kappa: The bonus is at most |A| / kappa.
-        gain: How sharply the acceleration turns from one metric to the other.
+        kappa: Bound: the bonus is at most |A| / kappa.
+        gain: Slope of the sigmoid that selects between the two metrics by acceleration.
         rate: Weight of a new batch in the moving averages.
+        convention: "turnwise": `usual` is a moving average of the metric's mean over previous batches; for the first
+            batch, its own mean. "release": the averages start at 0 and lag one batch more; the first batch gets no
+            bonus.
 
     Raises:
-        ConfigError: `kappa` is below 1, where the bonus could turn the sign.
+        ConfigError: `kappa` is below 1, where the bonus could change the sign of an advantage.
     """
+    choice("convention", convention, Averages)
     if kappa < 1:
-        raise ConfigError(f"kappa={kappa} must be at least 1, else the bonus could turn an advantage's sign")
+        raise ConfigError(f"kappa={kappa} must be at least 1, else the bonus could change the sign of an advantage")
 
     def update(credit_R: Credit, state: State, batch: Batch) -> tuple[Credit, State]:
-        usual: Mapping[str, Any] = state or {}
+        known: Mapping[str, Any] = state or {}
         after, deviation = {}, []
         for name in RANK_COLUMNS:
             metric_R = batch.column(name, needed_by="add_rank_bonus")
             mean = float(metric_R.mean())
-            before = usual.get(name, mean)
-            after[name] = (1.0 - rate) * before + rate * mean
+            if convention == "release":  # pairs: the average, and the mean that enters it after this batch
+                before, pending = known.get(name, (0.0, None))
+                after[name] = [before if pending is None else (1.0 - rate) * before + rate * pending, mean]
+            else:
+                before = known.get(name, mean)
+                after[name] = (1.0 - rate) * before + rate * mean
             deviation.append(np.clip((metric_R - before) / (abs(before) + 1e-8), -5.0, 5.0))
+        if convention == "release" and not known:
+            return credit_R.copy(), after
         rank_R, velocity_R, acceleration_R = deviation
         beta_R = 0.5 + 0.5 * np.tanh(gain * acceleration_R / 2)  # the sigmoid, without overflow
         bonus_R = beta_R * np.tanh(rank_R) + (1.0 - beta_R) * np.tanh(velocity_R)
         return credit_R + np.minimum(np.maximum(bonus_R, 0.0), np.abs(credit_R) / kappa), after
 
-    name = f"add_rank_bonus(kappa={kappa!r}, gain={gain!r}, rate={rate!r})"
+    name = f"add_rank_bonus(kappa={kappa!r}, gain={gain!r}, rate={rate!r}, convention={convention!r})"
     return Transform(name, update, init=dict, needs=RANK_COLUMNS, across_groups=True)

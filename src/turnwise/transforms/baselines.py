@@ -1,4 +1,4 @@
-"""Baselines: compare a value with those of its group."""
+"""Subtract baselines: compare a value with those of its group."""
 
 from typing import Literal
 
@@ -9,10 +9,10 @@ from turnwise.transform import Credit, block
 from turnwise.transforms.grouping import Members, Over, Same, Scope, choice, needs_length
 
 Lone = Literal["zero", "keep"]
-"""What becomes of a value that has nothing to be compared with."""
+"""Result for a value without others to compare with."""
 
 UnweightedOver = Literal["trajectories", "responses"]
-"""Leaving one out of a mean over tokens would leave out a share of a response: not offered."""
+"""Units for leave-one-out. Tokens are not offered: leaving one out would remove part of a response."""
 
 
 @block(needs=needs_length, needs_option="same")
@@ -30,7 +30,7 @@ def center_by_group(
     Args:
         credit_R: `[responses]` returns.
         batch: Their batch.
-        over: What the mean counts: one value a trajectory, a response or a token.
+        over: What the mean counts: one value per trajectory, a response or a token.
         same: Compare only responses that agree in this column, or in all of these.
         scope: Within the prompt's group, or over the whole batch.
         lone: The only member of a group gets 0 ("zero"), or its own value ("keep", as verl does).
@@ -48,7 +48,7 @@ def subtract_leave_one_out(
     Args:
         credit_R: `[responses]` returns.
         batch: Their batch.
-        over: What the mean counts: one value a trajectory or a response.
+        over: What the mean counts: one value per trajectory or a response.
         same: Compare only responses of the group that agree in this column, or in all of these.
         lone: The only member of a group gets 0 ("zero"), or its own value ("keep").
     """

@@ -1,4 +1,4 @@
-"""The one primitive under most published baselines: which values are compared with each other, and what counts as one value."""
+"""Define which values a baseline compares with each other, and what counts as one value."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
@@ -11,42 +11,42 @@ from turnwise.errors import BatchError, ConfigError, did_you_mean
 from turnwise.segments import Labels, Partition
 
 Over = Literal["trajectories", "responses", "tokens"]
-"""What a statistic counts: one value a trajectory, one a response (long trajectories weigh more), or one a token."""
+"""What a statistic counts: one value per trajectory, response (long trajectories weigh more), or token."""
 
 Same = str | Sequence[str] | None
 """A column, or several, in which responses must agree to be compared."""
 
 Scope = Literal["group", "batch"]
-"""Whose values are compared: those of the prompt's group, or all."""
+"""Values that are compared: those of the prompt's group, or of the whole batch."""
 
 
 def choice(name: str, value: object, options: object) -> None:
-    """Reject a value that is none of a `Literal`'s options, with a suggestion."""
+    """Raise if a value is not one of a `Literal`'s options, with a suggestion."""
     known = get_args(options)
     if value not in known:
         raise ConfigError(f"{name}={value!r} is not one of {known}.{did_you_mean(str(value), map(str, known))}")
 
 
 def needs_length(options: Mapping[str, Any]) -> tuple[str, ...]:
-    """The column that counting tokens takes."""
+    """Return the column that counting tokens needs."""
     return ("length",) if options["over"] == "tokens" else ()
 
 
 class Members:
-    """Values to compare: the credit, counted once a trajectory, a response or a token, in groups.
+    """Values to compare: the credit, counted once per trajectory, response or token, in groups.
 
     Args:
         credit_R: `[responses]` the credit so far.
         batch: Its batch.
-        over: What counts as one value. With "trajectories" the credit must be the same for all responses of a trajectory.
+        over: What counts as one value. With "trajectories", all responses of a trajectory must have the same credit.
         same: Compare only responses that agree in this column or these columns ("state_key", "turn", "role", ...).
         scope: Within the prompt's group, or over the whole batch.
-        needed_by: Who asks, for error messages.
+        needed_by: Name of the caller, for error messages.
 
     Attributes:
-        values: `[members]` the values.
+        values: `[members]` credit of each member.
         count: `[members]` how many times each counts; None for once.
-        partition: Which members are compared.
+        partition: Members that are compared with each other.
     """
 
     def __init__(
@@ -71,8 +71,10 @@ class Members:
             self.partition = batch.groups if scope == "group" else Labels.single(batch.num_trajectories)
             varies = np.flatnonzero(credit_R != self.broadcast(self.values))
             if len(varies):
-                raise BatchError(f"{needed_by} counts one value a trajectory, but the credit varies within it "
-                                 f"({batch.place(int(varies[0]))}); use outcome_return() before it, or over='responses'")  # fmt: skip
+                raise BatchError(
+                    f"{needed_by} counts one value per trajectory, but the credit varies within it "
+                    f"({batch.place(int(varies[0]))}); use outcome_return() before it, or over='responses'"
+                )
             return
         self.values = credit_R
         if over == "tokens":
@@ -80,24 +82,24 @@ class Members:
         self.partition = alike(batch, same=same, scope=scope, needed_by=needed_by)
 
     def mean(self) -> np.ndarray:
-        """Mean of the values that each member is compared with, `[members]`."""
+        """Return the mean of the values that each member is compared with, `[members]`."""
         return self.partition.broadcast(self.partition.mean(self.values, count=self.count))
 
     def std(self, *, ddof: int) -> np.ndarray:
-        """Their standard deviation, `[members]`."""
+        """Return the standard deviation of the values that each member is compared with, `[members]`."""
         return self.partition.broadcast(self.partition.std(self.values, ddof=ddof, count=self.count))
 
     def is_lone(self) -> np.ndarray:
-        """Whether a member has nobody to be compared with, `[members]`."""
+        """Return whether a member has no other member to compare with, `[members]`."""
         return self.partition.broadcast(self.partition.lengths == 1)
 
     def broadcast(self, values: np.ndarray) -> np.ndarray:
-        """Carry one value a member to the responses."""
+        """Copy one value per member to the responses."""
         return self._batch.trajectories.broadcast(values) if self._over == "trajectories" else values
 
 
 def alike(batch: Batch, *, same: Same = None, scope: Scope = "group", needed_by: str) -> Partition:
-    """Responses that are compared with each other: those of a group, or of the batch, that agree in some columns."""
+    """Partition responses into those of a group, or of the batch, that agree in some columns."""
     names = (same,) if isinstance(same, str) else tuple(same or ())
     if scope == "group" and not names:
         return batch.group_responses

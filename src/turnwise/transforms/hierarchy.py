@@ -1,8 +1,8 @@
-"""Credit of agents that follow subgoals, level by level.
+"""Assign credit to agents that follow subgoals, level by level.
 
-A trajectory is cut into segments, one a subgoal: they begin at turn 0 and at every `switch`. A response holds up to
-three parts: whether to keep or switch, the subgoal, the action. Each block gives the stream of one. A trainer that can
-put advantages on tokens runs them side by side and gives every part its own; where a response gets one, `mix` them.
+Segments begin at turn 0 and at every `switch`, one segment per subgoal. A response has up to three parts: the decision
+to keep or switch, the subgoal, the action. Each block computes the advantages of one part. A trainer with advantages
+per token gives each part its own. With one advantage per response, `mix` them.
 """
 
 import dataclasses
@@ -19,8 +19,7 @@ from turnwise.transforms.grouping import choice
 from turnwise.transforms.values import value_at_end
 
 Unfinished = Literal["zero", "repeat"]
-"""What a trajectory that was cut off (`finished` is 0) still had to expect: nothing, or as much as its last value of
-the kind."""
+"""Value after a truncated trajectory (`finished` is 0): 0, or its last value of the same kind."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +29,7 @@ class _Subgoals:
     Attributes:
         begins: `[responses]` whether the response begins a subgoal.
         segments: Segments of responses, one a subgoal.
-        trajectories: Segments of subgoals, one a trajectory.
+        trajectories: Segments of subgoals, one per trajectory.
         value: `[subgoals]` the planner's value where each begins.
     """
 
@@ -75,7 +74,7 @@ def credit_actions(
     standardize: bool = True,
     unfinished: Unfinished = "zero",
 ) -> Credit:
-    """Credit every response with what its action did for its subgoal.
+    """Credit every response with the effect of its action on its subgoal (GAE within the segment).
 
         A_t = delta_t + discount * decay * A_{t+1}        within the segment
         delta_t = r_t + discount * value_low_{t+1} - value_low_t        at its end value_high of the next segment
@@ -83,7 +82,7 @@ def credit_actions(
     Args:
         credit_R: `[responses]` rewards.
         batch: Their batch, with the columns `value_low`, `value_high` and `switch`.
-        discount: Factor a turn.
+        discount: Factor per turn.
         decay: lambda within a segment.
         standardize: Subtract the mean over the batch's responses and divide by their population standard deviation +
             1e-8.
@@ -108,7 +107,7 @@ def credit_subgoals(
     standardize: bool = True,
     unfinished: Unfinished = "zero",
 ) -> Credit:
-    """Credit the response that begins a segment with what its subgoal did for the trajectory; the others get 0.
+    """Credit the response that begins a segment with its subgoal's effect on the trajectory; the others get 0.
 
         A_k = delta_k + discount^n_k * decay * A_{k+1}                     over its segments k of n_k turns
         delta_k = r_k + discount^n_k * value_high_{k+1} - value_high_k     r_k = sum_j discount^j r_{k,j}
@@ -116,7 +115,7 @@ def credit_subgoals(
     Args:
         credit_R: `[responses]` rewards.
         batch: Their batch, with the columns `value_high`, which is read where a segment begins, and `switch`.
-        discount: Factor a turn.
+        discount: Factor per turn.
         decay: lambda from segment to segment.
         standardize: Subtract the mean over the batch's segments and divide by their population standard deviation +
             1e-8.
@@ -140,7 +139,7 @@ def credit_switches(
     standardize: bool = True,
     unfinished: Unfinished = "zero",
 ) -> Credit:
-    """Credit every response with how keeping or switching the subgoal turned out.
+    """Credit every response with the outcome of keeping or switching the subgoal.
 
         A_t = sum_{j >= t} discount^(j - t) r_j + discount^(n - t) * value_high of the next segment - value_switch_t
 
@@ -149,7 +148,7 @@ def credit_switches(
     Args:
         credit_R: `[responses]` rewards.
         batch: Their batch, with the columns `value_switch`, `value_high` and `switch`.
-        discount: Factor a turn.
+        discount: Factor per turn.
         standardize: Subtract the mean over the batch's responses and divide by their population standard deviation +
             1e-8.
         unfinished: The value after a trajectory whose column `finished` is 0: 0, or that at its last segment's
@@ -164,7 +163,7 @@ def credit_switches(
 
 
 def _planned(batch: Batch, goals: _Subgoals, unfinished: Unfinished, needed_by: str) -> Float[np.ndarray, " subgoals"]:
-    """The planner's value at the end of every segment."""
+    """Return the planner's value at the end of every segment."""
     last_N = goals.trajectories.last(goals.value)
     end_N = value_at_end(batch, last_N, unfinished=unfinished, needed_by=needed_by)
     return goals.trajectories.following(goals.value, end=end_N)
@@ -172,16 +171,19 @@ def _planned(batch: Batch, goals: _Subgoals, unfinished: Unfinished, needed_by: 
 
 @block(needs=("switch",))
 def penalize_keeping(credit_R: Credit, batch: Batch, *, penalty: float = -0.3) -> Credit:
-    """Fine every response that keeps its subgoal: `r_t + penalty / num_turns`.
+    """Penalise every response that keeps its subgoal: `r_t + penalty / num_turns`.
 
-    Put it first: it changes the reward. HiPER fines a trajectory `penalty * num_keeps / num_turns` in all, -0.3 on
-    ALFWorld and -3.5 on WebShop. Its further fine of 0.3 where the text of a kept subgoal changes is not part of this:
-    whoever reads the text can give it in the rewards.
+    Put it first: it changes the reward. In HiPER the penalty of a trajectory is `penalty * num_keeps / num_turns`, with
+    -0.3 on ALFWorld and -3.5 on WebShop. A trajectory of one turn has none, as in HiPER's code. HiPER's further penalty
+    of 0.3 for changing the text of a kept subgoal is not included; add it to the rewards.
 
     Args:
         credit_R: `[responses]` rewards.
         batch: Their batch, with the column `switch`.
-        penalty: Fine of a trajectory that keeps at every turn.
+        penalty: Penalty of a trajectory that keeps its subgoal at every turn.
+
+    Reference: arXiv 2602.16165; official code JonP07/HiPER-agent, `keep_penalty_mode="normalized"`, spread evenly.
     """
     keeps_R = batch.column("switch", needed_by="penalize_keeping") <= 0
-    return credit_R + np.where(keeps_R, penalty / batch.trajectories.broadcast(batch.trajectories.lengths), 0.0)
+    num_turns_R = batch.trajectories.broadcast(batch.trajectories.lengths)
+    return credit_R + np.where(keeps_R & (num_turns_R > 1), penalty / num_turns_R, 0.0)

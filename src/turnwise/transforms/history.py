@@ -1,4 +1,4 @@
-"""History: compare responses given in the same state, reached through the same states before it."""
+"""Compare responses given in the same state, reached through the same previous states."""
 
 from collections.abc import Iterator
 
@@ -14,12 +14,12 @@ Rows = Int[np.ndarray, " rows"]
 
 
 def history_levels(batch: Batch, *, depth: int, needed_by: str = "history_levels") -> Iterator[tuple[Rows, Labels]]:
-    """Who shares how much history: for k = 0 .. depth, partition the responses of a group by their last k + 1 states.
+    """Partition the responses of a group by their last k + 1 states, for k = 0 .. depth.
 
     Args:
         batch: A batch with the column `state_key`.
-        depth: Most earlier states that count.
-        needed_by: Who asks, for the error message.
+        depth: Largest number of earlier states to compare.
+        needed_by: Name of the caller, for the error message.
 
     Yields:
         The responses with at least k turns before them, and their partition by (group, s_{t-k}, ..., s_t).
@@ -36,7 +36,7 @@ def history_levels(batch: Batch, *, depth: int, needed_by: str = "history_levels
         yield rows, histories
         code_R = np.zeros(batch.num_responses, dtype=np.int64)
         code_R[rows] = histories.ids
-        before_R = np.roll(code_R, 1)  # that of the response before; the next level leaves out those that have none
+        before_R = np.roll(code_R, 1)  # of the previous response; the next level leaves out responses without one
 
 
 @block(needs=("state_key",))
@@ -52,17 +52,18 @@ def compare_by_history(
 ) -> Credit:
     """Compare a response with those of its group that share its state and 0, 1, ... states before it, and average.
 
-        A = sum_k w_k A_k / sum_k w_k          A_k = (G - mean_k(G)) / (std_k(G) + 1e-6)          w_k = (k + first)^alpha
+        A = sum_k w_k A_k / sum_k w_k          A_k = (G - mean_k(G)) / (std_k(G) + 1e-6)          w_k = (k +
+        first)^alpha
 
-    Mean and population deviation run over the responses with the same last k + 1 states, of any trajectory and turn. The sums run
-    over the levels k = 0 .. depth on which the response is not alone; where there is none, A is 0.
+    Mean and population deviation run over the responses with the same last k + 1 states, of any trajectory and turn.
+    The sums run over the levels k = 0 .. depth on which the response is not alone; where there is none, A is 0.
 
     Args:
         credit_R: `[responses]` returns.
         batch: Their batch, with the column `state_key`.
-        depth: Most earlier states that count.
-        alpha: How much more a longer history weighs; 0 weighs all levels alike.
-        scale: Divide by the deviations, or not.
+        depth: Largest number of earlier states to compare.
+        alpha: Exponent of the weights; 0 weighs all levels alike.
+        scale: Whether to divide by the standard deviations.
         first: Base of the weight of level 0.
         skip_zeros: Leave out levels on which the response is exactly average.
     """
@@ -82,7 +83,7 @@ def average_over_histories(
     first: int = 1,
     skip_zeros: bool = False,
 ) -> Credit:
-    """`compare_by_history` as a function, with the trajectory's advantage in its group, `base_R`, as a further level of weight 1."""
+    """Compute `compare_by_history`, with `base_R`, the trajectory's advantage, as a further level of weight 1."""
     total_R, weight_R = np.zeros_like(credit_R), np.zeros_like(credit_R)
     if base_R is not None:
         total_R += base_R

@@ -1,4 +1,4 @@
-"""Information: pay a turn for what it let the policy learn, measured in log-probabilities."""
+"""Reward turns for information gains, measured in log-probabilities."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -14,26 +14,26 @@ from turnwise.transforms.grouping import choice
 from turnwise.transforms.shaping import Convention
 
 Difference = Literal["logprob", "probability"]
-"""What a gain is measured in: log-probability, or probability (geometric mean over the answer's tokens)."""
+"""Unit of a gain: log-probability, or probability (geometric mean over the answer's tokens)."""
 
 Pools = Literal["separate", "joint"]
-"""Gains and outcomes of a group standardised each among themselves, or together."""
+"""Standardise gains and outcomes of a group separately or jointly."""
 
 Gate = Literal["sigmoid", "cope"]
-"""How fast information stops to count as outcomes differ."""
+"""Function that reduces the weight of information as outcomes differ."""
 
 
 @block(needs=("gold_logprob",))
 def reward_gold_gain(credit_R: Credit, batch: Batch, *, difference: Difference = "logprob") -> Credit:
-    """Pay a turn for what it added to the gold answer's log-probability: `r_it = b_{i,t+1} - b_it`.
+    """Reward a turn with the increase in the gold answer's log-probability: `r_it = b_{i,t+1} - b_it`.
 
-    `b_it` is the column `gold_logprob`, measured before response t. The last response gets the outcome `sum_t r_it` of
-    its trajectory instead: nothing is measured after it.
+    `b_it` is the column `gold_logprob`, measured before response t. The last response, after which there is no
+    measurement, gets the outcome `sum_t r_it` of its trajectory instead.
 
     Args:
         credit_R: `[responses]` rewards.
         batch: Their batch, with the column `gold_logprob`.
-        difference: Of log-probabilities, or of probabilities: `exp(b_{i,t+1}) - exp(b_it)`.
+        difference: Difference of log-probabilities, or of probabilities: `exp(b_{i,t+1}) - exp(b_it)`.
     """
     choice("difference", difference, Difference)
     before_R = batch.column("gold_logprob", needed_by="reward_gold_gain")
@@ -47,15 +47,14 @@ def reward_gold_gain(credit_R: Credit, batch: Batch, *, difference: Difference =
 def standardize_turn_rewards(
     credit_R: Credit, batch: Batch, *, pools: Pools = "separate", convention: Convention = "paper"
 ) -> Credit:
-    """Standardise the rewards of a group's turns: `(r - mean) / (std + 1e-6)`, population deviation, one reward a turn.
+    """Standardise the rewards of a group's turns: `(r - mean) / (std + 1e-6)` with population deviation.
 
     Args:
         credit_R: `[responses]` rewards.
         batch: Their batch.
-        pools: "separate": the rewards of last responses (outcomes) among themselves and all others among themselves.
-            "joint": all together.
+        pools: "separate": the rewards of last responses (outcomes) and all others separately. "joint": all together.
         convention: "release": the deviation is `sqrt(var + 1e-8)`, and a reward of exactly 0 before the last response
-            is taken for none: it is not counted and stays 0.
+            does not count and stays 0.
     """
     choice("pools", pools, Pools)
     choice("convention", convention, Convention)
@@ -75,7 +74,7 @@ def add_information(
     gate: Gate = "sigmoid",
     convention: Convention = "paper",
 ) -> Credit:
-    """Add what a turn's observation told the policy, where outcomes tell little.
+    """Add the information gain of a turn's observation, where outcomes of the group agree.
 
         A_it + beta * g * z(info_gain_it)        g = sigmoid(-std_group(R) / temperature),  R_i = sum_t r_it
 
@@ -83,15 +82,13 @@ def add_information(
 
     Args:
         credit_R: `[responses]` advantages from outcomes.
-        batch: Their batch, with the columns `info_gain` and `length`. R are its rewards as they are, whatever came
-            before.
-        beta: Weight.
+        batch: Their batch, with the columns `info_gain` and `length`. R uses its rewards, not `credit_R`.
+        beta: Weight of the information.
         temperature: T: the deviation of outcomes, in units of reward, at which g falls from 1/2 to 0.27.
         gate: "sigmoid" as above, at most 1/2. "cope": `exp(-std / temperature)`, at most 1, as in the port of that
             name.
         convention: "release": a gain is first divided by the response's length, and the deviation of a lone trajectory
-            counts as 1. The code's cap on z's spread over the batch (at that of A or 1) is left out: it never binds,
-            since z has a spread of 1 at most.
+            counts as 1. The code's cap on the deviation of z over the batch is left out because it never binds.
     """
     choice("gate", gate, Gate)
     choice("convention", convention, Convention)

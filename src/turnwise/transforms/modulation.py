@@ -1,4 +1,4 @@
-"""Modulation: weigh an advantage by what is known about its response."""
+"""Modulate advantages by properties of their responses."""
 
 import zlib
 from typing import Literal
@@ -12,21 +12,21 @@ from turnwise.transform import Credit, block
 from turnwise.transforms.grouping import choice
 
 Scope = Literal["group", "trajectory", "batch"]
-"""Whose responses are compared: the prompt's (all turns of all its trajectories), the trajectory's, or the whole batch's."""
+"""Responses that are compared: those of the prompt (all turns of all its trajectories), trajectory, or batch."""
 
 
 def normalized_entropy(
     batch: Batch, *, scope: Scope = "group", min_range: float = 0.0, needed_by: str = "normalized_entropy"
 ) -> tuple[Float[np.ndarray, " R"], Partition]:
-    """Entropy of every response from 0 (the surest in scope) to 1 (the most hesitant), and who is compared with whom.
+    """Normalise the entropy of every response to 0 (lowest in scope) .. 1 (highest), and return the partition used.
 
         h = (H - min(H)) / (max(H) - min(H))        0 everywhere in a scope where max(H) - min(H) < min_range, or 0
 
     Args:
         batch: A batch with the column `entropy` (nats, mean over the response's tokens).
-        scope: Whose responses are compared.
-        min_range: Least spread of entropy (nats) at which the comparison means something.
-        needed_by: Who asks, for the error message.
+        scope: Responses that are compared with each other: those of the group, trajectory or batch.
+        min_range: Smallest range of entropy (nats) below which all responses count alike.
+        needed_by: Name of the caller, for the error message.
     """
     choice("scope", scope, Scope)
     entropy_R = batch.column("entropy", needed_by=needed_by)
@@ -50,7 +50,7 @@ def entropy_coefficient(
     min_range: float = 0.1,
     needed_by: str = "entropy_coefficient",
 ) -> Float[np.ndarray, " R"]:
-    """AEM's coefficient of every response.
+    """Compute AEM's coefficient of every response.
 
         h     = (H - min(H)) / (max(H) - min(H))                 over the responses in scope, see `normalized_entropy`
         alpha = exp(-temperature * h) / mean(exp(-temperature * h))
@@ -61,9 +61,9 @@ def entropy_coefficient(
     Args:
         batch: A batch with the column `entropy` (nats, mean over the response's tokens).
         temperature: lambda in the paper. Negative reverses the rule; 0 switches it off.
-        scope: Whose responses are compared.
-        min_range: Least spread of entropy (nats) at which the comparison means something.
-        needed_by: Who asks, for the error message.
+        scope: Responses that are compared with each other: those of the group, trajectory or batch.
+        min_range: Smallest range of entropy (nats) below which all responses count alike.
+        needed_by: Name of the caller, for the error message.
 
     Returns:
         `[responses]` positive coefficients.
@@ -73,7 +73,11 @@ def entropy_coefficient(
     return weight_R / partition.broadcast(partition.mean(weight_R))
 
 
-@block(needs=("entropy",), across_groups=lambda options: options["scope"] == "batch" or options["shuffle"])
+@block(
+    needs=("entropy",),
+    across_groups=lambda options: options["scope"] == "batch" or options["shuffle"],
+    coefficient=True,
+)
 def modulate_by_entropy(
     credit_R: Credit,
     batch: Batch,
@@ -84,16 +88,16 @@ def modulate_by_entropy(
     shuffle: bool = False,
     seed: int = 0,
 ) -> Credit:
-    """Multiply by AEM's coefficient: confident responses count more, hesitant ones less. See `entropy_coefficient`.
+    """Multiply by AEM's coefficient (`entropy_coefficient`): confident responses count more, uncertain ones less.
 
     Args:
         credit_R: `[responses]` advantages of any method.
         batch: Their batch, with the column `entropy`.
         temperature: lambda in the paper; negative for the reversed ablation.
-        scope: Whose responses are compared.
-        min_range: Least spread of entropy, in nats.
-        shuffle: The shuffled ablation: the same coefficients, dealt at random within each group.
-        seed: For `shuffle`; the permutation depends on it and on the entropies, so that no state is needed.
+        scope: Responses that are compared with each other: those of the group, trajectory or batch.
+        min_range: Smallest range of entropy, in nats.
+        shuffle: Shuffled ablation: permute the coefficients at random within each group.
+        seed: Seed of the permutation. It depends on the seed and the entropies, so that no state is needed.
     """
     alpha_R = entropy_coefficient(
         batch, temperature=temperature, scope=scope, min_range=min_range, needed_by="modulate_by_entropy"
@@ -102,14 +106,14 @@ def modulate_by_entropy(
         generator = np.random.default_rng([seed, zlib.crc32(batch.columns["entropy"].tobytes())])
         dealt = np.lexsort((generator.random(batch.num_responses), batch.group_responses.ids))
         alpha_R = alpha_R[dealt]  # group_responses is contiguous, so each group keeps its own coefficients
-    return credit_R * alpha_R
+    return alpha_R
 
 
 Keep = Literal["all", "positive", "negative"]
 """Responses that keep their credit, by the sign of `A * (alpha - 1)`."""
 
 
-@block(needs=("entropy",))
+@block(needs=("entropy",), traced=True)
 def mask_by_drift(
     credit_R: Credit,
     batch: Batch,
@@ -119,18 +123,18 @@ def mask_by_drift(
     scope: Scope = "group",
     min_range: float = 0.1,
 ) -> Credit:
-    """Keep the responses that move entropy in one direction: those with `A * (alpha - 1)` of the given sign. The others get 0.
+    """Keep the responses with `A * (alpha - 1)` of the given sign, which move entropy in one direction; others get 0.
 
-    For AEM's second analysis. By the theorem of `turnwise.entropy`, with alpha - 1 standing for H - S, entropy falls when "positive" ones
-    alone teach and rises with "negative" ones. See `entropy_coefficient`; where alpha is 1 nothing is kept, except by "all".
+    For AEM's second analysis. By the theorem of `turnwise.entropy`, with alpha - 1 in place of H - S, entropy falls if
+    only "positive" responses are kept and rises with "negative" ones. Where alpha is 1, only "all" keeps the response.
 
     Args:
-        credit_R: `[responses]` advantages; a positive factor on them changes nothing.
+        credit_R: `[responses]` advantages; only their sign decides what is kept.
         batch: Their batch, with the column `entropy`.
-        keep: Sign of what is kept.
+        keep: Sign of `A * (alpha - 1)` to keep.
         temperature: lambda in the paper.
-        scope: Whose responses are compared.
-        min_range: Least spread of entropy, in nats.
+        scope: Responses that are compared with each other: those of the group, trajectory or batch.
+        min_range: Smallest range of entropy, in nats.
     """
     choice("keep", keep, Keep)
     if keep == "all":
@@ -142,20 +146,20 @@ def mask_by_drift(
     return np.where(drift_R > 0.0 if keep == "positive" else drift_R < 0.0, credit_R, 0.0)
 
 
-@block(needs=("entropy",))
+@block(needs=("entropy",), traced=True)
 def add_clarity_bonus(
     credit_R: Credit, batch: Batch, *, weight: float = 0.1, temperature: float = 1.0, scope: Scope = "batch"
 ) -> Credit:
-    """Pay a response for the certainty of the next one: `A_t + weight * exp(-temperature * h_{t+1})`.
+    """Add a bonus for a confident next response: `A_t + weight * exp(-temperature * h_{t+1})`.
 
     `h` is the normalised entropy, see `normalized_entropy`. The last response of a trajectory gets no bonus.
 
     Args:
         credit_R: `[responses]` advantages of any method.
         batch: Their batch, with the column `entropy`.
-        weight: Bonus for the surest response to come.
+        weight: Bonus if the next response has the lowest entropy in scope.
         temperature: How fast the bonus falls with entropy.
-        scope: Whose responses are compared.
+        scope: Responses that are compared with each other: those of the group, trajectory or batch.
     """
     normalized_R, _ = normalized_entropy(batch, scope=scope, needed_by="add_clarity_bonus")
     return credit_R + weight * batch.trajectories.following(np.exp(-temperature * normalized_R))

@@ -1,4 +1,4 @@
-"""Baselines for outcomes: the other half of the group, the best there could be, the past of the prompt, tokens."""
+"""Subtract outcome baselines: halves of the group, virtual trajectories, history of the task, tokens."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -15,35 +15,37 @@ from turnwise.transforms.grouping import Members, choice
 from turnwise.transforms.scaling import scale_by_group_std
 
 Metric = Literal["entropy", "length"]
-"""What sorts the trajectories of a group: mean entropy of their tokens, or number of tokens."""
+"""Metric that sorts the trajectories of a group: mean entropy of their tokens, or number of tokens."""
 
 Ties = Literal["share", "order"]
-"""Equal trajectories on both sides of a cut: each in both halves by its share, or the earlier in the lower half."""
+"""How to split ties at the median: each trajectory in both halves proportionally, or the earlier in the lower half."""
 
 
 def success_of_trajectories(batch: Batch, *, needed_by: str) -> Float[np.ndarray, " N"]:
-    """The column `success`, one value a trajectory.
+    """Return the column `success`, one value per trajectory.
 
     Raises:
-        BatchError: There is no such column, it varies within a trajectory, or a value is not between 0 and 1.
+        BatchError: The column is missing, varies within a trajectory, or a value is not between 0 and 1.
     """
     success_R = batch.column("success", needed_by=needed_by)
     success_N = batch.trajectories.first(success_R)
     wrong = np.flatnonzero((success_R < 0) | (success_R > 1) | (success_R != batch.trajectories.broadcast(success_N)))
     if len(wrong):
-        raise BatchError(f"{needed_by} needs one success between 0 and 1 a trajectory, got {success_R[wrong[0]]} "
-                         f"({batch.place(int(wrong[0]))}); scale it, and repeat it on all turns")  # fmt: skip
+        raise BatchError(
+            f"{needed_by} needs one success between 0 and 1 per trajectory, got {success_R[wrong[0]]} "
+            f"({batch.place(int(wrong[0]))}); scale it, and repeat it on all turns"
+        )
     return success_N
 
 
 def is_correct(batch: Batch, *, needed_by: str) -> Bool[np.ndarray, " N"]:
-    """Which trajectories count as correct: `success` above 1/2."""
+    """Return whether each trajectory is correct: `success` above 1/2."""
     return success_of_trajectories(batch, needed_by=needed_by) > 0.5
 
 
 @block(needs=("success",))
 def success_return(credit_R: Credit, batch: Batch, *, low: float = 0.0, high: float = 1.0) -> Credit:
-    """Credit every response with its trajectory's success, whatever was paid: `low + (high - low) * success`.
+    """Credit every response with its trajectory's success instead of the reward: `low + (high - low) * success`.
 
     Args:
         credit_R: Not read.
@@ -66,20 +68,24 @@ def center_by_halves(
     ties: Ties = "share",
     lone: Lone = "zero",
 ) -> Credit:
-    """Cut a group at the median of a metric and subtract the means of its halves.
+    """Split a group at the median of a metric and subtract the means of its halves.
 
-        A_i = R_i - (mu * other_i + (1 - mu) * own_i)
-        own_i = mean(R) over the trajectory's half, other_i over the other one; the lower one has n // 2 trajectories
+        A_i = mu * (e_i * R_i - other_i) + (1 - mu) * (R_i - own_i)
+        own_i = mean(R) over the trajectory's half, other_i = mean(e * R) over the other one
+        e_i = efficiency in the half to discourage, 1 in the other one
+
+    The lower half has n // 2 of the n trajectories.
 
     Args:
-        credit_R: `[responses]` returns, one value a trajectory.
+        credit_R: `[responses]` returns, one value per trajectory.
         batch: Their batch, with the metric's columns.
         metric: "entropy": mean token entropy of the trajectory; "length": its generated tokens.
-        mu: Share of the comparison with the other half.
-        efficiency: Factor on the returns of the half that should be left: the longer one, or the one of lower entropy.
-        ties: Trajectories of equal metric on both sides of the cut belong to each half in proportion ("share", so that
-            order means nothing), or the earlier ones of the batch to the lower half ("order").
-        lone: The only trajectory of a group gets 0 ("zero"), or its own value ("keep").
+        mu: Weight of the comparison with the other half.
+        efficiency: Factor on the returns of the half to discourage (the longer one, or the one of lower entropy), in
+            the comparison with the other half.
+        ties: Trajectories of equal metric at the median belong to both halves proportionally ("share"), or the earlier
+            ones of the batch to the lower half ("order").
+        lone: The only trajectory of a group gets 0 ("zero"), or its own value ("keep"), as a member of the higher half.
     """
     for name, value, options in (("metric", metric, Metric), ("ties", ties, Ties), ("lone", lone, Lone)):
         choice(name, value, options)
@@ -90,20 +96,20 @@ def center_by_halves(
     excess_N = return_N - groups.broadcast(mean_G)  # so that equal returns give exactly 0
     low_G = mean_G + groups.sum(low_N * excess_N) / np.maximum(num_G // 2, 1)
     high_G = mean_G + groups.sum((1.0 - low_N) * excess_N) / (num_G - num_G // 2)
+    own_N = groups.broadcast(low_G) + (1.0 - low_N) * groups.broadcast(high_G - low_G)
     if metric == "entropy":
         low_G, leave_N = efficiency * low_G, low_N
     else:
         high_G, leave_N = efficiency * high_G, 1.0 - low_N
-    gap_N, low_N_mean = groups.broadcast(high_G - low_G), groups.broadcast(low_G)
-    other_N, own_N = low_N_mean + low_N * gap_N, low_N_mean + (1.0 - low_N) * gap_N
-    counted_N = return_N * (1.0 - (1.0 - efficiency) * leave_N)
+    other_N = groups.broadcast(low_G) + low_N * groups.broadcast(high_G - low_G)
+    counted_N = return_N - mu * (1.0 - efficiency) * leave_N * return_N
     credit_N = counted_N - (own_N + mu * (other_N - own_N))
     alone_N = groups.broadcast(num_G == 1)
-    return batch.trajectories.broadcast(np.where(alone_N, return_N if lone == "keep" else 0.0, credit_N))
+    return batch.trajectories.broadcast(np.where(alone_N, counted_N if lone == "keep" else 0.0, credit_N))
 
 
 def _share_of_lower_half(batch: Batch, metric: Metric, ties: Ties) -> Float[np.ndarray, " N"]:
-    """How much of each trajectory belongs to the lower half: 1, 0, or a share where equal ones straddle the cut."""
+    """Return the fraction of each trajectory in the lower half: 1, 0, or between for ties at the median."""
     length_R = batch.column("length", needed_by="center_by_halves").astype(np.float64)
     if metric == "length":
         metric_N = batch.trajectories.sum(length_R)
@@ -130,15 +136,17 @@ def standardize_with_virtual(
     eps: float = 1e-6,
     lone: Lone = "zero",
 ) -> Credit:
-    """Standardise as if some more trajectories of the group had the best return: `A_i = (R_i - mean') / (std' + eps)`.
+    """Standardise a group to which virtual trajectories of the best return are added.
 
-    Mean and standard deviation are over the group's returns and `num_virtual` times `value`.
+        A_i = (R_i - mean') / (std' + eps)
+
+    Mean and standard deviation run over the group's returns and `num_virtual` times `value`.
 
     Args:
-        credit_R: `[responses]` returns, one value a trajectory.
+        credit_R: `[responses]` returns, one value per trajectory.
         batch: Their batch.
-        value: The best return there can be.
-        num_virtual: How many such trajectories are added; 0 for none.
+        value: Best possible return.
+        num_virtual: Number of virtual trajectories.
         ddof: Divisor `n - ddof`: 1 for the sample, 0 for the population.
         eps: Added to the standard deviation.
         lone: The only trajectory of a group gets 0 ("zero"), or its own value ("keep").
@@ -152,8 +160,10 @@ def standardize_with_virtual(
     members = Members(credit_R, batch, needed_by="standardize_with_virtual")
     if credit_R.max() > value:
         row = int(credit_R.argmax())
-        raise BatchError(f"standardize_with_virtual has a return of {credit_R[row]} ({batch.place(row)}) above the "
-                         f"virtual one, {value}; give the largest return that the task can pay")  # fmt: skip
+        raise BatchError(
+            f"standardize_with_virtual has a return of {credit_R[row]} ({batch.place(row)}) above the "
+            f"virtual one, {value}; set it to the largest return of the task"
+        )
     groups, return_N = batch.groups, members.values
     total_G = groups.lengths + num_virtual
     mean_G = groups.mean(return_N)
@@ -166,12 +176,12 @@ def standardize_with_virtual(
 
 
 def subtract_shrunk_mean(*, unseen: float | None = None) -> Transform:
-    """Subtract a baseline between the group's mean and what the same task earned before; keeps state.
+    """Subtract a baseline between the group's mean and the task's mean return so far; keeps state.
 
         A_i = R_i - (w * mean(R) + (1 - w) * V)        w = D / (D + 1/K), D = max(0, (mean(R) - V)^2 - 1/K)
 
-    `V` is the mean return of all earlier trajectories of the `task`, `K` the group's size. 1/K bounds the variance of a
-    mean of returns between -1 and 1: only what it cannot explain counts against the history.
+    `V` is the mean return of all earlier trajectories of the `task`, `K` the group's size. 1/K bounds the variance of
+    the mean of K returns between -1 and 1. Only a larger difference moves the baseline away from V.
 
     Args:
         unseen: V of a task without a history; None for the group's own mean.
@@ -181,7 +191,7 @@ def subtract_shrunk_mean(*, unseen: float | None = None) -> Transform:
         BatchError: A return is not, or a group holds several tasks.
     """
     if unseen is not None and not -1.0 <= unseen <= 1.0:
-        raise ConfigError(f"unseen={unseen} is no prior: returns are between -1 and 1")
+        raise ConfigError(f"unseen={unseen} must be between -1 and 1, like the returns")
     name = f"subtract_shrunk_mean(unseen={unseen!r})"
 
     def update(credit_R: Credit, state: State, batch: Batch) -> tuple[Credit, State]:
@@ -190,8 +200,10 @@ def subtract_shrunk_mean(*, unseen: float | None = None) -> Transform:
         members = Members(credit_R, batch, needed_by="subtract_shrunk_mean")
         if np.abs(members.values).max() > 1:
             row = int(np.abs(credit_R).argmax())
-            raise BatchError(f"subtract_shrunk_mean has a return of {credit_R[row]} ({batch.place(row)}), expected "
-                             "-1 to 1; put success_return(low=-1.0) before it")  # fmt: skip
+            raise BatchError(
+                f"subtract_shrunk_mean has a return of {credit_R[row]} ({batch.place(row)}), expected "
+                "-1 to 1; put success_return(low=-1.0) before it"
+            )
         num_G, mean_G = batch.groups.lengths, batch.groups.mean(members.values)
         prior_G = mean_G.copy()
         after = dict(history)
@@ -217,8 +229,10 @@ def _task_of_groups(batch: Batch, *, needed_by: str) -> list[str]:
     differs = np.flatnonzero(task_R != batch.group_responses.broadcast(task_G))
     if len(differs):
         row = int(differs[0])
-        raise BatchError(f"{needed_by} needs one task a group, but {task_R[row]!r} ({batch.place(row)}) is not that of "
-                         "its group's first response; give each prompt its own group")  # fmt: skip
+        raise BatchError(
+            f"{needed_by} needs one task per group, but {task_R[row]!r} ({batch.place(row)}) is not the task of "
+            "the group's first response; give each prompt its own group"
+        )
     return task_G.tolist()
 
 
@@ -227,13 +241,13 @@ def standardize_by_tokens(credit_R: Credit, batch: Batch, *, eps: float = 1e-6, 
     """Standardise over all tokens of the group: `A = (R - mean) / (std + eps)`, mean and population std over tokens.
 
     Long responses weigh more. With `limit`, a group where any |A| reaches it is standardised over its trajectories
-    instead, with the sample's standard deviation.
+    instead, with the sample standard deviation.
 
     Args:
-        credit_R: `[responses]` returns; one value a trajectory if there is a limit.
+        credit_R: `[responses]` returns; one value per trajectory if there is a limit.
         batch: Their batch.
         eps: Added to the standard deviation.
-        limit: Largest advantage that is trusted; None for any.
+        limit: Size of an advantage from which a group is standardised over trajectories; None for no limit.
     """
     tokens = chain(center_by_group(over="tokens"), scale_by_group_std(over="tokens", ddof=0, eps=eps))
     credit_by_token_R = tokens.update(credit_R, None, batch)[0]
@@ -247,16 +261,16 @@ def standardize_by_tokens(credit_R: Credit, batch: Batch, *, eps: float = 1e-6, 
 
 @block(needs_option="same")
 def share_between_forks(credit_R: Credit, batch: Batch, *, same: str = "prefix") -> Credit:
-    """Give responses that several trajectories have in common the mean credit of those trajectories.
+    """Give responses shared by several trajectories the mean credit of those trajectories.
 
     Args:
         credit_R: `[responses]` advantages.
         batch: Their batch.
-        same: Column that names the stretch of generation; within a group, responses of one name are one stretch. A
-            trajectory counts once, however many of its responses bear the name.
+        same: Column that identifies a shared segment within a group. A trajectory counts once per segment, however many
+            of its responses belong to it.
     """
     name_R = batch.column(same, needed_by="share_between_forks")
     stretch = Labels.of(batch.group_responses.ids, name_R)
-    part = Labels.of(stretch.ids, batch.trajectories.ids)  # a stretch in one trajectory
+    part = Labels.of(stretch.ids, batch.trajectories.ids)  # a segment in one trajectory
     trajectories = Labels(part.first(stretch.ids), len(stretch))
     return stretch.broadcast(trajectories.mean(part.first(credit_R)))

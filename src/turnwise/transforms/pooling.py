@@ -1,4 +1,4 @@
-"""Pools: comparisons within other sets of responses than a prompt's."""
+"""Compare responses within other sets than the group of a prompt."""
 
 import zlib
 
@@ -13,7 +13,7 @@ from turnwise.transforms.grouping import Same, Scope, alike
 
 @block(needs_option="column")
 def take_column(credit_R: Credit, batch: Batch, *, column: str = "step_reward") -> Credit:
-    """Go on with a column of the batch instead of its reward.
+    """Replace the credit by a column of the batch.
 
     Args:
         credit_R: Not used.
@@ -28,9 +28,9 @@ def take_column(credit_R: Credit, batch: Batch, *, column: str = "step_reward") 
 
 @block(needs_option="same")
 def center_by_distinct(credit_R: Credit, batch: Batch, *, same: Same = None, scope: Scope = "group") -> Credit:
-    """Subtract the mean of the different values: however many responses share a value, it counts once.
+    """Subtract the mean of the distinct values: a value shared by several responses counts once.
 
-    Values that differ by less than 1e-9 of the largest are one: sums of the same numbers in another order differ by rounding.
+    Values that differ by less than 1e-9 of the largest count as equal, to ignore rounding.
 
     Args:
         credit_R: `[responses]` returns.
@@ -53,20 +53,22 @@ def center_by_distinct(credit_R: Credit, batch: Batch, *, same: Same = None, sco
 def standardize_in_random_groups(
     credit_R: Credit, batch: Batch, *, size: int = 16, seed: int = 0, eps: float = 1e-6
 ) -> Credit:
-    """Deal the responses of the whole batch into groups at random, and standardise: `(r - mean) / (std + eps)` in each.
+    """Standardise the responses of the batch within random groups: `(r - mean) / (std + eps)`.
 
-    Whatever task, trajectory and turn they come from. The last group may be smaller; a lone response gets 0. The deal depends on
-    `seed` and on the batch's numbers alone: another batch is dealt otherwise, without any state.
+    Groups ignore task, trajectory and turn. The last group may be smaller; a lone response gets 0. The grouping depends
+    on `seed` and on the batch's numbers, so that it differs between batches and needs no state.
 
     Args:
         credit_R: `[responses]` values that mean the same in every task and at every turn.
         batch: Their batch.
-        size: Responses a group.
-        seed: Of the deal.
+        size: Responses per group.
+        seed: Seed of the grouping.
         eps: Added to the sample standard deviation.
     """
     if size < 1:
-        raise ConfigError(f"standardize_in_random_groups: size={size} must be 1 or more; it counts responses")
+        raise ConfigError(
+            f"standardize_in_random_groups: size={size} must be at least 1; it counts responses per group"
+        )
     numbers = batch.reward_R.tobytes() + credit_R.tobytes()
     generator = np.random.default_rng([seed, zlib.crc32(numbers)])
     group_R = np.empty(batch.num_responses, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Credit from probes: passes of the policy that ask what it would answer, or how likely a response was in hindsight."""
+"""Assign credit from probes: passes of the policy for its current answer, or for hindsight probabilities."""
 
 import numpy as np
 from jaxtyping import Float
@@ -9,13 +9,13 @@ from turnwise.transform import Credit, block
 
 
 def step_potential(batch: Batch, *, needed_by: str = "step_potential") -> Float[np.ndarray, " R"]:
-    """How far a trajectory has come after each response, from -1 (sure and wrong) to 1 (sure and right).
+    """Compute the progress of a trajectory after each response, from -1 (confident, wrong) to 1 (confident, right).
 
         potential = 1.5 * accuracy * confidence + 0.5 * accuracy - confidence
 
     Args:
         batch: A batch with the columns `accuracy` and `confidence`, of answers probed after the response.
-        needed_by: Who asks, for the error message.
+        needed_by: Name of the caller, for the error message.
     """
     accuracy_R = batch.column("accuracy", needed_by=needed_by)
     confidence_R = batch.column("confidence", needed_by=needed_by)
@@ -24,7 +24,7 @@ def step_potential(batch: Batch, *, needed_by: str = "step_potential") -> Float[
 
 @block(needs=("accuracy", "confidence"))
 def damp_after_saturation(credit_R: Credit, batch: Batch, *, strength: float = 0.5, threshold: float = 0.9) -> Credit:
-    """Shrink what comes after the answer was found, whichever its sign: `A_t * (1 - strength * (1 - exp(-C_t)))`.
+    """Shrink advantages after the answer was found, of either sign: `A_t * (1 - strength * (1 - exp(-C_t)))`.
 
     `C_t` counts the earlier responses of the trajectory with a potential above `threshold`, see `step_potential`.
 
@@ -42,7 +42,7 @@ def damp_after_saturation(credit_R: Credit, batch: Batch, *, strength: float = 0
 
 @block(needs=("accuracy", "confidence"), across_groups=lambda options: True)
 def add_potential_gain(credit_R: Credit, batch: Batch, *, weight: float = 0.5) -> Credit:
-    """Add what a response gained in potential, compared with the batch: `A_t + weight * (exp(u_t) - mean(exp(u)))`.
+    """Add a response's gain in potential relative to the batch: `A_t + weight * (exp(u_t) - mean(exp(u)))`.
 
         u_t = (gain_t - min(gain)) / (max(gain) - min(gain))        gain_t = potential_t - potential_{t-1}, 0 at turn 0
 
@@ -72,7 +72,7 @@ def weigh_by_hindsight(
     high: float = 1.2,
     smoothing: float = 0.0,
 ) -> Credit:
-    """Discount a return from the trajectory's end and weigh it by how likely the response is when the end is known.
+    """Discount a return from the trajectory's end and weigh it by the response's hindsight probability.
 
         Q_t = rho_t * discount^(T - t) * R                      T the last turn
         rho_t = clip(p_t / mean_trajectory(p), low, high)       p_t = exp(hindsight_logprob_t / temperature)
@@ -80,12 +80,12 @@ def weigh_by_hindsight(
 
     Args:
         credit_R: `[responses]` returns, usually the outcome.
-        batch: Their batch, with the column `hindsight_logprob` (nats a token).
-        temperature: Evens out the hindsight probabilities; they are geometric means over the response's tokens.
-        discount: Factor a turn before the end.
-        low: Least weight.
+        batch: Their batch, with the column `hindsight_logprob` (nats per token).
+        temperature: Divisor of the hindsight log-probabilities.
+        discount: Factor per turn before the end.
+        low: Smallest weight.
         high: Largest weight.
-        smoothing: Share of the next response.
+        smoothing: Weight of the next response's Q.
     """
     turns = batch.trajectories
     chance_R = np.exp(batch.column("hindsight_logprob", needed_by="weigh_by_hindsight") / temperature)
@@ -98,5 +98,5 @@ def weigh_by_hindsight(
 
 @block(needs=("success",))
 def spare_successes(credit_R: Credit, batch: Batch) -> Credit:
-    """Do no harm: responses of a trajectory with `success` 1 get no negative credit."""
+    """Set the negative credit of responses in trajectories with `success` 1 to 0 ("do no harm")."""
     return np.where(batch.column("success", needed_by="spare_successes") >= 1, np.maximum(credit_R, 0.0), credit_R)

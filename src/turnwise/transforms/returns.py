@@ -1,4 +1,4 @@
-"""From rewards to returns: what each response is credited with before any comparison."""
+"""Compute returns from rewards, before any comparison."""
 
 import numpy as np
 
@@ -14,21 +14,21 @@ def outcome_return(credit_R: Credit, batch: Batch) -> Credit:
 
 @block()
 def discounted_return(credit_R: Credit, batch: Batch, *, discount: float = 1.0) -> Credit:
-    """Credit every response with what came from it on: `R_it = sum_{k >= t} discount^(k - t) r_ik`.
+    """Credit every response with its discounted reward to go: `R_it = sum_{k >= t} discount^(k - t) r_ik`.
 
     Args:
         credit_R: `[responses]` rewards.
         batch: Their batch.
-        discount: Factor a turn, in [0, 1]; 1 gives the reward to go.
+        discount: Factor per turn, in [0, 1]; 1 gives the reward to go.
     """
     return batch.trajectories.suffix_sum(credit_R, discount=discount)
 
 
-@block(needs=("penalty",))
+@block(needs=("penalty",), traced=True)
 def add_penalty(credit_R: Credit, batch: Batch, *, weight: float = 1.0) -> Credit:
     """Add the batch's `penalty` column to its own response: `A_it + weight * penalty_it`.
 
-    Put it last. Inside a std-normalised outcome, a penalty of -0.1 gets the strength of the whole outcome as soon as all
-    trajectories of a group fail.
+    Put it last. Before a division by the group's standard deviation, a penalty of -0.1 would weigh as much as the
+    outcome when all trajectories of a group fail.
     """
     return credit_R + weight * np.asarray(batch.column("penalty", needed_by="add_penalty"))

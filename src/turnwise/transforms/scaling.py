@@ -1,4 +1,4 @@
-"""Scales: bring the values of a group to comparable size."""
+"""Scale values by the standard deviation of their group."""
 
 from typing import Literal
 
@@ -9,7 +9,7 @@ from turnwise.transform import Credit, block
 from turnwise.transforms.grouping import Members, Over, Same, Scope, choice, needs_length
 
 EpsIn = Literal["deviation", "variance"]
-"""Where eps is added: `std + eps`, or `sqrt(std^2 + eps)` as functions called "whiten" do."""
+"""Where eps is added: `std + eps`, or `sqrt(std^2 + eps)`, common in functions named "whiten"."""
 
 
 @block(needs=needs_length, needs_option="same")
@@ -29,7 +29,7 @@ def scale_by_group_std(
     Args:
         credit_R: `[responses]` values, usually centred.
         batch: Their batch.
-        over: What the standard deviation counts: one value a trajectory, a response or a token.
+        over: What the standard deviation counts: one value per trajectory, a response or a token.
         same: Compare only responses that agree in this column, or in all of these.
         scope: Within the prompt's group, or over the whole batch.
         ddof: Divisor `n - ddof`: 1 for the sample, 0 for the population.

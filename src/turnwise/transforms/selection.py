@@ -1,7 +1,7 @@
-"""Selection: which responses teach at all.
+"""Reject responses by setting their advantage to 0.
 
-A rejected response gets the advantage 0. Put these blocks last: the response still counts in the baselines of the others, and its
-tokens in the denominator of the loss.
+Put these blocks last: a rejected response still counts in the baselines of others, and its tokens in the denominator of
+the loss.
 """
 
 import math
@@ -12,47 +12,82 @@ import numpy as np
 from turnwise.batch import Batch
 from turnwise.errors import ConfigError
 from turnwise.transform import Credit, block
+from turnwise.transforms.baselines import UnweightedOver
+from turnwise.transforms.grouping import choice
 
 
-@block(needs=("mismatch", "mismatch_min"))
+@block(needs=lambda options: ("mismatch", "mismatch_min", *(("length",) if options["over"] == "trajectories" else ())))
 def reject_mismatch(
-    credit_R: Credit, batch: Batch, *, low: float = 0.999, high: float = 1.001, min_ratio: float = 1e-4
+    credit_R: Credit,
+    batch: Batch,
+    *,
+    over: UnweightedOver = "trajectories",
+    low: float = 0.999,
+    high: float = 1.001,
+    min_ratio: float = 1e-4,
 ) -> Credit:
-    """Keep a response if the trainer's policy is the engine's, up to rounding; else its advantage is 0.
+    """Reject trajectories on which the probabilities of trainer and engine differ too much.
 
-        keep if low <= exp(mean_t d_t) <= high and exp(min_t d_t) >= min_ratio          d_t = logprob trainer - logprob engine
+        keep if low <= exp(mean_t d_t) <= high and exp(min_t d_t) >= min_ratio          d_t = logprob trainer - logprob
+        engine
 
-    The unit is the response (a turn): Dr. Kernel trains on each turn by itself.
+    Mean and minimum run over the generated tokens of all turns, so that a trajectory is kept or rejected as a whole.
 
     Args:
         credit_R: `[responses]` advantages of any method.
-        batch: Their batch, with the columns `mismatch` and `mismatch_min`.
-        low: Least geometric mean of the tokens' probability ratios.
-        high: Largest.
-        min_ratio: Least ratio of a single token; 0 allows any.
+        batch: Their batch, with the columns `mismatch` and `mismatch_min`, and `length` for whole trajectories.
+        over: "trajectories": as in Dr. Kernel's shipped scripts ("geometric" there). "responses": keep or reject each
+            turn by its own tokens ("turn_geo" there).
+        low: Smallest geometric mean of the tokens' probability ratios.
+        high: Largest geometric mean.
+        min_ratio: Smallest ratio of a single token; 0 allows any.
+
+    Reference: Dr. Kernel, arXiv 2602.05885; released code hkust-nlp/KernelGYM.
     """
+    choice("over", over, UnweightedOver)
     mean_R = batch.column("mismatch", needed_by="reject_mismatch")
     least_R = batch.column("mismatch_min", needed_by="reject_mismatch")
+    if over == "trajectories":
+        turns = batch.trajectories
+        num_tokens_R = batch.column("length", needed_by="reject_mismatch")
+        mean_R = turns.broadcast(turns.mean(mean_R, count=num_tokens_R))
+        least_R = turns.broadcast(turns.min(least_R))
     low_log, high_log, least_log = (math.log(ratio) if ratio > 0.0 else -math.inf for ratio in (low, high, min_ratio))
     return np.where((mean_R >= low_log) & (mean_R <= high_log) & (least_R >= least_log), credit_R, 0.0)
 
 
-@block(needs=("profile_frac",), across_groups=lambda options: True)
-def reject_by_profile(credit_R: Credit, batch: Batch, *, low: float = 0.3, width: float = 0.1, seed: int = 0) -> Credit:
-    """Keep a response with probability `clip((profile_frac - low) / width, 0, 1)`; else its advantage is 0.
+@block(needs=("profile_frac",), needs_option="correct", across_groups=lambda options: True)
+def reject_by_profile(
+    credit_R: Credit,
+    batch: Batch,
+    *,
+    low: float = 0.3,
+    width: float = 0.1,
+    correct: str | None = None,
+    seed: int = 0,
+) -> Credit:
+    """Reject correct responses with a small share of the run time; a rejected response gets the advantage 0.
 
-    Code that hardly accounts for the run time was not worth writing, however right it is. The unit is the response (a turn). The
-    draws depend on `seed` and on the batch's numbers alone.
+        keep with probability clip((profile_frac - low) / width, 0, 1) if correct, always if not
+
+    Correct code that hardly affects the run time is not worth learning. Incorrect responses stay, because they have the
+    negative advantages. The unit is the response (a turn). The random draws depend only on `seed` and on the batch.
 
     Args:
         credit_R: `[responses]` advantages of any method.
         batch: Their batch, with the column `profile_frac`.
-        low: Share of the run time up to which nothing is kept.
-        width: From there to where all is kept.
-        seed: Of the draws.
+        low: Share of the run time up to which no correct response is kept.
+        width: Range of the share above `low` over which the probability rises to 1.
+        correct: Column that is above 1/2 for correct responses. Default: a response is correct if its own reward is
+            positive, as with Dr. Kernel's rewards.
+        seed: Seed of the draws.
+
+    Reference: Dr. Kernel, arXiv 2602.05885; released code hkust-nlp/KernelGYM.
     """
     if width <= 0.0:
-        raise ConfigError(f"reject_by_profile: width={width} must be positive; for a threshold take a small one")
+        raise ConfigError(f"reject_by_profile: width={width} must be positive; for a threshold, set a small width")
     share_R = batch.column("profile_frac", needed_by="reject_by_profile")
+    paid_R = batch.reward_R if correct is None else batch.column(correct, needed_by="reject_by_profile") - 0.5
     generator = np.random.default_rng([seed, zlib.crc32(batch.reward_R.tobytes() + share_R.tobytes())])
-    return np.where(generator.random(batch.num_responses) < (share_R - low) / width, credit_R, 0.0)
+    kept_R = (paid_R <= 0.0) | (generator.random(batch.num_responses) < (share_R - low) / width)
+    return np.where(kept_R, credit_R, 0.0)

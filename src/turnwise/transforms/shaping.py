@@ -1,7 +1,6 @@
-"""Shaping: change what is paid before any comparison. Every block maps rewards to rewards, so any method may follow it.
+"""Shape rewards before any comparison. Every block maps rewards to rewards, so that any method can follow.
 
-What belongs to a whole trajectory (a length, a rank, a success) is paid with its last response, so that the return
-counts it once.
+A reward for a whole trajectory (length, rank, success) goes to its last response, so that the return counts it once.
 """
 
 from collections.abc import Mapping
@@ -19,24 +18,23 @@ from turnwise.transforms.grouping import choice
 from turnwise.transforms.outcomes import success_of_trajectories
 
 Convention = Literal["paper", "release"]
-"""Whose details: the paper's text, or the code that its authors released."""
+"""Source of the details: the paper, or its authors' released code."""
 
 
 @block(needs_option="weights")
 def scalarize(
     credit_R: Credit, batch: Batch, *, weights: Mapping[str, float | int], over: UnweightedOver = "responses"
 ) -> Credit:
-    """Pay a weighted sum of columns in place of the reward: `r_it = sum_j weights[j] * column_j_it`.
+    """Replace the reward by a weighted sum of columns: `r_it = sum_j weights[j] * column_j_it`.
 
-    With the coordinates of a preference direction as weights this is the reward of directional preference alignment
-    (arXiv 2402.18571).
+    With a preference direction as weights, this is the reward of directional preference alignment (arXiv 2402.18571).
 
     Args:
         credit_R: `[responses]` rewards, which are replaced.
         batch: Their batch, with the columns.
-        weights: Column to weight.
-        over: "responses" pays every response its own sum. "trajectories" is for what is repeated on all responses of a
-            trajectory, such as `success`, and pays it once.
+        weights: Weight of each column by name.
+        over: "responses": every response gets its own sum. "trajectories": for columns repeated on all responses of a
+            trajectory, such as `success`; the last response gets the sum.
     """
     choice("over", over, UnweightedOver)
     read = _of_trajectory if over == "trajectories" else Batch.column
@@ -59,18 +57,18 @@ def penalize_overlong(
     factor: float = 1.0,
     over: UnweightedOver = "trajectories",
 ) -> Credit:
-    """Fine the last stretch before a length limit: `r + min(-(length - (limit - buffer)) / buffer * factor, 0)`.
+    """Penalise lengths close to a limit: `r + min(-(length - (limit - buffer)) / buffer * factor, 0)`.
 
-    DAPO's soft overlong punishment (arXiv 2503.14476). Choose prompts by their accuracy, not by the fined reward: the
-    fine tells apart what is equally right.
+    DAPO's soft overlong punishment (arXiv 2503.14476). Select prompts by accuracy, not by this reward, which differs
+    between equally correct trajectories.
 
     Args:
         credit_R: `[responses]` rewards.
         batch: Their batch, with the column `length` or with tokens.
-        limit: Greatest length, tokens.
-        buffer: Width of the stretch, tokens.
-        factor: Fine at the limit.
-        over: Fine the length of the trajectory, at its last response, or of every response.
+        limit: Largest length (tokens).
+        buffer: Range below the limit in which the penalty grows (tokens).
+        factor: Penalty at the limit.
+        over: Penalise the length of the trajectory, at its last response, or the length of every response.
     """
     choice("over", over, UnweightedOver)
     if buffer <= 0:
@@ -83,12 +81,12 @@ def penalize_overlong(
 
 @block(needs=("success", "length"))
 def add_length_reward(credit_R: Credit, batch: Batch, *, max_length: int = 32768) -> Credit:
-    """Pay a success for being short: `r + success * max(0, 1 - length / max_length)`, by the trajectory's length.
+    """Reward short successes: `r + success * max(0, 1 - length / max_length)`, with the trajectory's length.
 
     Args:
         credit_R: `[responses]` rewards.
         batch: Their batch, with the columns `success` and `length`.
-        max_length: Length from which on nothing is paid, tokens. R3 (arXiv 2601.19620) has 32768.
+        max_length: Length from which the bonus is 0 (tokens). R3 (arXiv 2601.19620) has 32768.
     """
     success_N = success_of_trajectories(batch, needed_by="add_length_reward")
     length_N = batch.trajectories.sum(np.asarray(batch.column("length", needed_by="add_length_reward")))
@@ -97,7 +95,7 @@ def add_length_reward(credit_R: Credit, batch: Batch, *, max_length: int = 32768
 
 @block(needs=("rank",))
 def reward_rank(credit_R: Credit, batch: Batch) -> Credit:
-    """Pay the place in the group instead of the reward: `1 - rank / (N - 1)` of N trajectories; a lone one gets 0.
+    """Replace the reward by the rank in the group: `1 - rank / (N - 1)` of N trajectories; a lone one gets 0.
 
     Args:
         credit_R: `[responses]` rewards, which are replaced.
@@ -108,14 +106,16 @@ def reward_rank(credit_R: Credit, batch: Batch) -> Credit:
     wrong = np.flatnonzero((rank_N < 0) | (rank_N > last_N))
     if len(wrong):
         place = batch.place(int(batch.trajectories.offsets[wrong[0]]))
-        raise BatchError(f"reward_rank: rank is {rank_N[wrong[0]]:g} ({place}), expected 0 (best) to "
-                         f"{last_N[wrong[0]]}, one less than the group's trajectories")  # fmt: skip
+        raise BatchError(
+            f"reward_rank: rank is {rank_N[wrong[0]]:g} ({place}), expected 0 (best) to "
+            f"{last_N[wrong[0]]}, one less than the group's trajectories"
+        )
     return _pay_at_the_end(batch, np.where(last_N > 0, 1.0 - rank_N / np.maximum(last_N, 1), 0.0))
 
 
 @block(needs=("logprob", "length"))
 def favor_unlikely(credit_R: Credit, batch: Batch, *, beta: float = 0.25, convention: Convention = "paper") -> Credit:
-    """Pay less for what was likely anyway: `r_i * (1 - beta * (rank_i + 1) / n)` among the group's n trajectories.
+    """Reduce the reward of likely trajectories: `r_i * (1 - beta * (rank_i + 1) / n)` in a group of n.
 
     `rank` is 0 for the least likely trajectory, by the mean log-probability of its tokens; equal ones share their mean
     rank.
@@ -124,8 +124,7 @@ def favor_unlikely(credit_R: Credit, batch: Batch, *, beta: float = 0.25, conven
         credit_R: `[responses]` rewards.
         batch: Their batch, with the columns `logprob` and `length`.
         beta: Strength; 0 changes nothing.
-        convention: "paper" as above. "release": `1 - beta * rank_i / n`, so that the least likely trajectory loses
-            nothing.
+        convention: "paper" as above. "release": `1 - beta * rank_i / n`; the least likely trajectory keeps its reward.
     """
     choice("convention", convention, Convention)
     logprob_N = _mean_over_tokens(batch, "logprob", needed_by="favor_unlikely")
@@ -136,17 +135,16 @@ def favor_unlikely(credit_R: Credit, batch: Batch, *, beta: float = 0.25, conven
 
 @block(needs=("success", "entropy", "peak_entropy", "length"))
 def rank_failures(credit_R: Credit, batch: Batch, *, max_reward: float, mixed: bool = False) -> Credit:
-    """Pay failures for how they explored: `r + max_reward * (1 - k / (n - 1))` for the k-th best of a group's n.
+    """Reward failures for exploration: `r + max_reward * (1 - k / (n - 1))` for the k-th best of a group's n.
 
-    A failure dominates another one whose most hesitant tokens are less hesitant than its own (`peak_entropy`) while its
-    tokens are more so on average (`entropy`): it explores where it matters and is steady elsewhere. k counts from 0 by
-    the number dominated; equal ones share their mean place. A lone failure gets 0.
+    A failure dominates another one if its `peak_entropy` is higher and its mean `entropy` lower. The rank k counts from
+    0 by the number of dominated failures; ties share their mean rank. A lone failure gets 0.
 
     Args:
         credit_R: `[responses]` rewards.
         batch: Their batch; the entropies of a trajectory are the means over its tokens.
         max_reward: Reward of the best failure.
-        mixed: Rank failures beside successes too, not only in groups in which all fail. The sources leave this open.
+        mixed: Also rank failures in groups with successes. The sources do not specify this.
     """
     peak_N = _mean_over_tokens(batch, "peak_entropy", needed_by="rank_failures")
     overall_N = _mean_over_tokens(batch, "entropy", needed_by="rank_failures")
@@ -159,7 +157,7 @@ def rank_failures(credit_R: Credit, batch: Batch, *, max_reward: float, mixed: b
     failures, peak, overall = Segments.from_sorted_ids(batch.groups.ids[who]), peak_N[who], overall_N[who]
     start, size = failures.broadcast(failures.offsets[:-1]), failures.broadcast(failures.lengths)
     dominated = np.zeros(len(who))
-    for distance in range(1, int(size.max())):  # everyone against the one so many places further on, around the group
+    for distance in range(1, int(size.max())):  # compare with the failure `distance` places further, cyclically
         other = start + (failures.positions + distance) % size
         dominated += (distance < size) & (peak > peak[other]) & (overall < overall[other])
     bonus_N = np.zeros(batch.num_trajectories)
@@ -169,7 +167,7 @@ def rank_failures(credit_R: Credit, batch: Batch, *, max_reward: float, mixed: b
 
 @block(needs=("success",))
 def skip_uniform_success(credit_R: Credit, batch: Batch) -> Credit:
-    """Give nothing to groups in which all succeeded alike, whatever rewards were made of it: their credit becomes 0.
+    """Set the credit of groups in which all trajectories have the same positive success to 0, whatever their rewards.
 
     Args:
         credit_R: `[responses]` advantages.
@@ -181,7 +179,7 @@ def skip_uniform_success(credit_R: Credit, batch: Batch) -> Credit:
 
 
 def ranks_within(partition: Partition, values: Float[np.ndarray, " elements"]) -> Float[np.ndarray, " elements"]:
-    """Rank of each value within its part, 0 for the least; equal values share their mean rank, whatever their order."""
+    """Rank each value within its part, 0 for the smallest; ties share their mean rank."""
     order = np.lexsort((values, partition.ids))
     ids, ranked = partition.ids[order], values[order]
     ties = Segments(np.concatenate([[0], np.flatnonzero((np.diff(ids) != 0) | (np.diff(ranked) != 0)) + 1, [len(ids)]]))
@@ -192,25 +190,27 @@ def ranks_within(partition: Partition, values: Float[np.ndarray, " elements"]) -
 
 
 def _of_trajectory(batch: Batch, name: str, *, needed_by: str) -> np.ndarray:
-    """A column that is the same on all responses of a trajectory, once a trajectory."""
+    """Return a column that is constant within trajectories, one value per trajectory."""
     column_R = batch.column(name, needed_by=needed_by)
     column_N = batch.trajectories.first(column_R)
     varies = np.flatnonzero(column_R != batch.trajectories.broadcast(column_N))
     if len(varies):
         place = batch.place(int(varies[0]))
-        raise BatchError(f"{needed_by}: {name!r} belongs to a trajectory, but varies within it ({place}); repeat one "
-                         "value on all its responses")  # fmt: skip
+        raise BatchError(
+            f"{needed_by}: {name!r} belongs to a trajectory, but varies within it ({place}); repeat one "
+            "value on all its responses"
+        )
     return column_N
 
 
 def _mean_over_tokens(batch: Batch, name: str, *, needed_by: str) -> Float[np.ndarray, " N"]:
-    """Mean over the tokens of a trajectory of a column that holds means over the tokens of a response."""
+    """Average a column of per-response token means over the tokens of each trajectory."""
     length_R = np.asarray(batch.column("length", needed_by=needed_by))
     return batch.trajectories.mean(batch.column(name, needed_by=needed_by), count=length_R)
 
 
 def _pay_at_the_end(batch: Batch, value_N: Float[np.ndarray, " N"]) -> Float[np.ndarray, " R"]:
-    """One value a trajectory as a reward of its last response."""
+    """Give one value per trajectory to its last response as a reward."""
     result = np.zeros(batch.num_responses)
     result[batch.trajectories.offsets[1:] - 1] = value_N
     return result

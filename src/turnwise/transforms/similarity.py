@@ -1,11 +1,14 @@
-"""Similarity: compare responses given in states that read alike.
+"""Compare responses given in states with similar texts.
 
-Every state is compared with all of its group, so there are no bounds between "the same" and "another" state. Texts are compared by
-the cosine of their TF-IDF vectors, as scikit-learn's `TfidfVectorizer(max_features=...)` makes them.
+`center_by_similarity` weighs all states of a group by the cosine of their TF-IDF vectors, as scikit-learn's
+`TfidfVectorizer(max_features=...)` makes them. `center_by_cluster` treats texts that differ in few characters as one
+state.
 """
 
 import re
+from difflib import SequenceMatcher
 from itertools import chain as flatten
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -14,29 +17,40 @@ from turnwise.batch import Batch
 from turnwise.errors import BatchError, ConfigError
 from turnwise.segments import Labels, Segments
 from turnwise.transform import Credit, block
+from turnwise.transforms.grouping import choice
+
+WordTies = Literal["alphabet", "scikit-learn"]
+"""Order of equally frequent words at the vocabulary limit: alphabetical, or that of scikit-learn."""
 
 WORD = re.compile(r"\w\w+")
-"""Two or more letters, digits or underscores in a row, as scikit-learn has it."""
+"""Two or more letters, digits or underscores in a row, as in scikit-learn."""
 
 
 def tf_idf(
-    texts: list[str], *, count: Int[np.ndarray, " texts"] | None = None, max_features: int = 1024
+    texts: list[str],
+    *,
+    count: Int[np.ndarray, " texts"] | None = None,
+    max_features: int = 1024,
+    ties: WordTies = "alphabet",
 ) -> tuple[Int[np.ndarray, " entries"], Int[np.ndarray, " entries"], Float[np.ndarray, " entries"]]:
-    """Vectors of texts by their words, as the entries that are not 0.
+    """Compute sparse TF-IDF vectors of texts.
 
         value = n_word_in_text * (ln((1 + n) / (1 + n_texts_with_word)) + 1), divided by the text's Euclidean norm
 
-    Words are taken in lower case. The `max_features` most frequent ones of all texts together count, ties in alphabetical order.
-    A text without any of them has no entries.
+    Words are in lower case. The vocabulary is the `max_features` most frequent words of all texts. A text without any
+    of them has no entries.
 
     Args:
-        texts: Texts.
+        texts: Texts to vectorise.
         count: `[texts]` how many times each counts; default once.
-        max_features: Most words that count.
+        max_features: Largest size of the vocabulary.
+        ties: Order of equally frequent words at that limit. "alphabet": alphabetical. "scikit-learn": that of its
+            unstable sort, which can differ between processors.
 
     Returns:
-        Text, word (numbered by frequency) and value of every entry, sorted by text.
+        `[entries]` text index, word number (by frequency) and value of every nonzero entry, sorted by text.
     """
+    choice("ties", ties, WordTies)
     count = np.ones(len(texts), dtype=np.int64) if count is None else count
     words = [WORD.findall(text.lower()) for text in texts]
     vocabulary = {word: number for number, word in enumerate(sorted(set(flatten.from_iterable(words))))}
@@ -44,9 +58,9 @@ def tf_idf(
     text = np.repeat(np.arange(len(texts)), list(map(len, words)))
     entry, times = np.unique(text * len(vocabulary) + number, return_counts=True)
     text, number = np.divmod(entry, len(vocabulary))
-    total = np.bincount(number, weights=times * count[text])
+    total = np.bincount(number, weights=times * count[text]).astype(np.int64)
     rank = np.empty(len(vocabulary), dtype=np.int64)
-    rank[np.argsort(-total, kind="stable")] = np.arange(len(vocabulary))
+    rank[np.argsort(-total, kind="stable" if ties == "alphabet" else None)] = np.arange(len(vocabulary))
     frequent = rank[number] < max_features
     text, word, times = text[frequent], rank[number[frequent]], times[frequent]
     num_with_word = np.bincount(word, weights=count[text])
@@ -57,33 +71,38 @@ def tf_idf(
 
 @block(needs_option="column", across_groups=lambda options: True)
 def center_by_similarity(
-    credit_R: Credit, batch: Batch, *, column: str = "state_text", temperature: float = 0.1, max_features: int = 1024
+    credit_R: Credit,
+    batch: Batch,
+    *,
+    column: str = "state_text",
+    temperature: float = 0.1,
+    max_features: int = 1024,
+    ties: WordTies = "alphabet",
 ) -> Credit:
-    """Subtract a mean of the group in which responses weigh by how alike their states read: `A_i = G_i - sum_j u_ij G_j`.
+    """Subtract the group's mean weighted by similarity of the states' texts: `A_i = G_i - sum_j u_ij G_j`.
 
-        u_ij = exp(s_ij / temperature) / sum_j exp(s_ij / temperature)          over the group's responses j, i itself included
+        u_ij = exp(s_ij / temperature) / sum_j exp(s_ij / temperature)        over the group's responses j, including i
 
-    `s_ij` is the cosine of the texts' TF-IDF vectors (`tf_idf`), with frequencies from all responses of the batch. A text without words
-    is like no other, nor like itself.
+    `s_ij` is the cosine of the texts' TF-IDF vectors (`tf_idf`), with frequencies from all responses of the batch. A
+    text without words has similarity 0 to every text, itself included.
 
     Args:
         credit_R: `[responses]` returns.
         batch: Their batch.
         column: Column of texts.
-        temperature: tau; small counts equal texts only.
-        max_features: Words that count.
+        temperature: tau; towards 0, only equal texts count.
+        max_features: Largest size of the vocabulary.
+        ties: Order of equally frequent words at that limit; see `tf_idf`.
     """
     if temperature <= 0.0:
         raise ConfigError(f"center_by_similarity: temperature={temperature} must be positive")
-    texts_R = batch.column(column, needed_by="center_by_similarity")
-    if texts_R.dtype != object:
-        raise BatchError(f"center_by_similarity needs texts, but column {column!r} holds none; take another column")
+    texts_R = _texts(batch, column, needed_by="center_by_similarity")
     known = {text: number for number, text in enumerate(dict.fromkeys(texts_R))}
     text_R = np.fromiter(map(known.__getitem__, texts_R), dtype=np.int64)
-    entries = tf_idf(list(known), count=np.bincount(text_R), max_features=max_features)
+    entries = tf_idf(list(known), count=np.bincount(text_R), max_features=max_features, ties=ties)
     groups = batch.group_responses
     excess_R = credit_R - groups.broadcast(groups.first(credit_R))  # so that equal credit gives exactly 0
-    states = Labels.of(groups.ids, text_R)  # a state is a text in a group; numbered group by group
+    states = Labels.of(groups.ids, text_R)  # one state per group and text, numbered by group
     baseline = _average_by_similarity(
         states.sum(excess_R),
         states.lengths,
@@ -95,6 +114,70 @@ def center_by_similarity(
     return excess_R - states.broadcast(baseline)
 
 
+@block(needs_option="column")
+def center_by_cluster(
+    credit_R: Credit,
+    batch: Batch,
+    *,
+    column: str = "state_text",
+    similarity: float = 0.9,
+    scale: bool = False,
+    eps: float = 1e-6,
+) -> Credit:
+    """Compare responses given in states whose texts differ little: `A = G - mean(G)` over the cluster of the group.
+
+    A text joins the first cluster of its group whose first text is similar, or else starts a new cluster. Two texts are
+    similar if `difflib`'s ratio, the fraction of characters that match in order, is at least `similarity`. Clusters
+    depend on the order of the batch.
+
+    Args:
+        credit_R: `[responses]` returns.
+        batch: Their batch.
+        column: Column of texts.
+        similarity: Smallest fraction of matching characters, above 0; 1 for equal texts only.
+        scale: Whether to divide by the sample standard deviation of the cluster. A lone response gets 0.
+        eps: Added to the standard deviation.
+
+    Reference: GiGPO, arXiv 2505.10978; verl-agent, gigpo/core_gigpo.py, `enable_similarity`.
+    """
+    if not 0.0 < similarity <= 1.0:
+        raise ConfigError(f"center_by_cluster: similarity={similarity} must be above 0 and at most 1")
+    texts_R = _texts(batch, column, needed_by="center_by_cluster")
+    clusters = Labels.of(batch.group_responses.ids, _clusters(texts_R, batch.group_responses, similarity))
+    centered_R = credit_R - clusters.broadcast(clusters.mean(credit_R))
+    return centered_R / (clusters.broadcast(clusters.std(credit_R, ddof=1)) + eps) if scale else centered_R
+
+
+def _clusters(texts_R: np.ndarray, groups: Segments, similarity: float) -> Int[np.ndarray, " R"]:
+    """Number the cluster of each response within its group."""
+    result_R = np.empty(len(texts_R), dtype=np.int64)
+    for start, end in zip(groups.offsets[:-1], groups.offsets[1:], strict=True):
+        first: list[SequenceMatcher] = []  # one per cluster, with its first text, which it caches
+        known: dict[str, int] = {}
+        for row, text in enumerate(texts_R[start:end], start):
+            if text not in known:
+                known[text] = next(
+                    (k for k, other in enumerate(first) if _resembles(text, other, similarity)), len(first)
+                )
+                if known[text] == len(first):
+                    first.append(SequenceMatcher(None, "", text))
+            result_R[row] = known[text]
+    return result_R
+
+
+def _resembles(text: str, other: SequenceMatcher, similarity: float) -> bool:
+    """Return whether the ratio is large enough; its cheaper upper bounds are tried first."""
+    other.set_seq1(text)
+    return other.real_quick_ratio() >= similarity and other.quick_ratio() >= similarity and other.ratio() >= similarity
+
+
+def _texts(batch: Batch, column: str, *, needed_by: str) -> np.ndarray:
+    texts_R = batch.column(column, needed_by=needed_by)
+    if texts_R.dtype != object:
+        raise BatchError(f"{needed_by} needs texts, but column {column!r} does not hold texts; use another column")
+    return texts_R
+
+
 def _average_by_similarity(
     total: Float[np.ndarray, " states"],
     count: Int[np.ndarray, " states"],
@@ -104,7 +187,7 @@ def _average_by_similarity(
     entries: tuple[np.ndarray, np.ndarray, np.ndarray],
     temperature: float,
 ) -> Float[np.ndarray, " states"]:
-    """For each state the mean over the responses of its group, weighed by likeness, from the states' totals and counts."""
+    """Compute for each state the similarity-weighted mean over its group's responses, from totals and counts."""
     entry_text, entry_word, entry_value = entries
     begins = np.searchsorted(entry_text, np.arange(int(texts.max()) + 2))  # where the entries of each text begin
     result = np.empty_like(total)

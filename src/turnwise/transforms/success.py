@@ -1,4 +1,4 @@
-"""Success rates: how much a trajectory counts in a group in which many or few succeed."""
+"""Weigh trajectories by the success rate of their group."""
 
 from typing import Literal
 
@@ -11,30 +11,31 @@ from turnwise.transforms.grouping import choice
 from turnwise.transforms.outcomes import success_of_trajectories
 
 ReadFrom = Literal["success", "reward"]
-"""Where successes are read: the column `success`, or the reward."""
+"""Source of success: the column `success`, or the reward."""
 
 
 @block(needs=lambda options: ("success",) if options["read_from"] == "success" else ())
 def weigh_by_success_rate(
     credit_R: Credit, batch: Batch, *, alpha: float = 4.0, beta: float = 0.1, read_from: ReadFrom = "success"
 ) -> Credit:
-    """Let a success count a little more where few succeed, a failure a little less where many do: `A * (1 + beta * f)`.
+    """Weigh successes slightly more where few succeed, failures slightly less where many do: `A * (1 + beta * f)`.
 
         f = sigmoid((1 - p)^alpha) - 1/2 for a success, sigmoid(-p^alpha) - 1/2 for a failure
 
-    `p` is the mean of `success` over the group's trajectories. A trajectory that succeeded in part gets both, in proportion.
+    `p` is the mean of `success` over the group's trajectories. A partial success gets the weighted mean of both
+    factors.
 
     Args:
         credit_R: `[responses]` advantages.
         batch: Their batch.
         alpha: Steepness, above 0.
         beta: Strength; f lies between -0.24 and 0.24.
-        read_from: "success": that column. "reward", as in ProxMO's release: a return above 1/2 is a success, and p is the mean return
-            over responses (0 for a lone response), clipped to [0, 1].
+        read_from: "success": that column. "reward", as in ProxMO's release: a return above 1/2 is a success, and p is
+            the mean return over responses (0 for a lone response), clipped to [0, 1].
     """
     choice("read_from", read_from, ReadFrom)
     if alpha <= 0.0:
-        raise ConfigError(f"weigh_by_success_rate: alpha={alpha} must be above 0, where it makes the weight steeper")
+        raise ConfigError(f"weigh_by_success_rate: alpha={alpha} must be above 0")
     if read_from == "success":
         success_N = success_of_trajectories(batch, needed_by="weigh_by_success_rate")
         rate_G = batch.groups.mean(success_N)

@@ -1,24 +1,23 @@
-"""Credit from state values: what a response changed in the return to be expected."""
+"""Assign credit from state values: the change in expected return by a response."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from turnwise.batch import Batch
 from turnwise.transform import Credit, block
 from turnwise.transforms.grouping import choice
 
 Unfinished = Literal["zero", "repeat", "next"]
-"""What a trajectory that was cut off (`finished` is 0) still had to expect: nothing, as much as before its last
-response, or its column `value_next`."""
+"""Value after a truncated trajectory (`finished` is 0): 0, the value before its last response, or `value_next`."""
 
 
 def value_at_end(
     batch: Batch, last_N: Float[np.ndarray, " N"], *, unfinished: Unfinished, needed_by: str
 ) -> Float[np.ndarray, " N"]:
-    """Value after the last response of every trajectory: 0, or `last_N` where it was cut off and that is to count."""
+    """Return the value after the last response of every trajectory: 0, or `last_N` if it is truncated."""
     if unfinished == "zero":
         return np.zeros(batch.num_trajectories)
     finished_N = batch.trajectories.last(batch.column("finished", needed_by=needed_by))
@@ -34,17 +33,16 @@ def _needs(options: Mapping[str, Any]) -> tuple[str, ...]:
 def sum_td_errors(
     credit_R: Credit, batch: Batch, *, discount: float = 1.0, decay: float = 1.0, unfinished: Unfinished = "zero"
 ) -> Credit:
-    """Sum the surprises from a response on: generalised advantage estimation over turns.
+    """Compute generalised advantage estimates over turns: discounted sums of TD errors.
 
         A_t = delta_t + discount * decay * A_{t+1}        delta_t = r_t + discount * value_{t+1} - value_t
 
     Args:
         credit_R: `[responses]` rewards.
         batch: Their batch, with the column `value`.
-        discount: Factor a turn on what comes later.
-        decay: lambda: 0 credits a response with its own surprise alone, 1 with its return minus its value.
-        unfinished: The value after the last response of a trajectory whose column `finished` is 0; that of the others
-            is 0.
+        discount: Factor per turn on later rewards.
+        decay: lambda: 0 gives the TD error alone, 1 the return minus the value.
+        unfinished: Value after the last response of a trajectory with `finished` 0; for other trajectories it is 0.
     """
     turns, name = batch.trajectories, "sum_td_errors"
     value_R = batch.column("value", needed_by=name)
@@ -54,29 +52,48 @@ def sum_td_errors(
     return turns.suffix_sum(error_R, discount=discount * decay)
 
 
-@block(needs=("value",))
-def reward_turning_points(credit_R: Credit, batch: Batch) -> Credit:
-    """Pay a response for what it changed, and the one that turned its trajectory round for all that followed.
+@block(needs=("value",), across_groups=lambda options: options["balance"])
+def reward_turning_points(credit_R: Credit, batch: Batch, *, balance: bool = False) -> Credit:
+    """Reward a response with its change in value, and a turning point with the whole remaining gain.
 
         d_t = V_t - V_{t-1}        V_t: outcome expected after response t; V_{-1} before the first, R after the last
         s_t = sign(d_t) * sign(R - V_{-1})
         r_t = R - V_{t-1} at a turning point, d_t elsewhere
 
-    A turning point agrees with the trajectory as a whole where the response before it did not (s_{t-1} < 0 < s_t), and
-    the rest goes its way (sign(d_t) = sign(R - V_t)). Of the first response only the latter is asked.
+    A turning point changes the value in the direction of the whole trajectory where the previous response did not
+    (s_{t-1} < 0 < s_t), and the rest continues that way (sign(d_t) = sign(R - V_t)). The first response needs only the
+    latter.
 
     Args:
         credit_R: `[responses]` rewards; R is their sum.
-        batch: Their batch, with the column `value`: the outcome expected is what has been paid so far, plus it.
+        batch: Their batch, with the column `value`. The expected outcome is the reward so far plus `value`.
+        balance: Use equally many turning points of trajectories that ended above (R > V_{-1}) and below expectation,
+            over the whole batch. Of the more frequent kind, those with the largest |R - V_{-1}| count, ties by order in
+            the batch; the others get d_t. With one kind only, all count.
     """
     turns = batch.trajectories
     value_R = batch.column("value", needed_by="reward_turning_points")
     largest_R = turns.broadcast(turns.sum(np.abs(credit_R)) + turns.max(np.abs(value_R)))
     change_R = credit_R + turns.following(value_R) - value_R
-    ahead_R = turns.suffix_sum(credit_R) - value_R  # R - V_{t-1}: what came beyond what was expected
-    for values_R in (change_R, ahead_R):  # what is zero but for rounding has no sign
+    ahead_R = turns.suffix_sum(credit_R) - value_R  # R - V_{t-1}
+    for values_R in (change_R, ahead_R):  # rounding errors must not have a sign
         values_R[np.abs(values_R) <= 1e-12 * largest_R] = 0.0
     agrees_R = np.sign(change_R) * turns.broadcast(np.sign(turns.first(ahead_R)))
     turned_R = ((agrees_R > 0) & (turns.preceding(agrees_R) < 0)) | (batch.turn_R == 0)
     goes_on_R = np.sign(change_R) * np.sign(turns.following(ahead_R)) > 0
-    return np.where(turned_R & goes_on_R, ahead_R, change_R)
+    paid_R = turned_R & goes_on_R
+    if balance:
+        paid_R = _balanced(paid_R, turns.broadcast(turns.first(ahead_R)))
+    return np.where(paid_R, ahead_R, change_R)
+
+
+def _balanced(chosen_R: Bool[np.ndarray, " R"], gain_R: Float[np.ndarray, " R"]) -> Bool[np.ndarray, " R"]:
+    """Keep as many chosen responses with a positive as with a negative gain, the largest of the more frequent kind."""
+    kinds = [np.flatnonzero(chosen_R & (sign * gain_R > 0)) for sign in (1, -1)]
+    num_kept = min(map(len, kinds))
+    if num_kept == 0:
+        return chosen_R
+    kept_R = np.zeros_like(chosen_R)
+    for rows in kinds:
+        kept_R[rows[np.argsort(-np.abs(gain_R[rows]), kind="stable")[:num_kept]]] = True
+    return kept_R

@@ -175,7 +175,9 @@ def follow(plan: list[str], rng: random.Random, beyond: int) -> Chooser:
 
 
 def explore(rng: random.Random) -> Chooser:
-    """Play at random, half of the time only what changes something, and sometimes nonsense or the last command again."""
+    """Play at random, half of the time only what changes something, and sometimes nonsense or the last command
+    again.
+    """
 
     def choose(state: Any, last: str) -> str:
         admissible = state["admissible_commands"]

@@ -1,4 +1,5 @@
-"""Our client and our server against OpenEnv's own, and against an environment of OpenEnv's (see benchmarks/requirements-openenv.txt).
+"""Our client and our server against OpenEnv's own, and against an environment of OpenEnv's (see
+benchmarks/requirements-openenv.txt).
 
     PYTHONPATH=src <python with openenv> -m pytest tests/crosscheck/openenv -m crosscheck
 
@@ -17,8 +18,8 @@ import urllib.request
 
 import pytest
 
-from turnwise.config import EnvironmentConfig
 from turnwise.environments.check import check_environment
+from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.errors import ConfigError, EnvironmentFault
 

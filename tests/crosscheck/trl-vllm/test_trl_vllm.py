@@ -2,8 +2,10 @@
 
     PYTHONPATH=src <python with trl and vllm> -m pytest tests/crosscheck/trl-vllm -m crosscheck
 
-Two things stand in for what a GPU has. In TRL's own process, vLLM does not pack its weights, which TRL then could not replace. To a server,
-weights travel by files: TRL sends them over NCCL alone. Generation, log-probabilities and all else are vLLM's and TRL's.
+Two things stand in for what a GPU has. In TRL's own process, vLLM does not pack its weights, which TRL then could not
+replace. To a server,
+weights travel by files: TRL sends them over NCCL alone. Generation, log-probabilities and all else are vLLM's and
+TRL's.
 """
 
 import itertools
@@ -20,7 +22,7 @@ import numpy as np
 import pytest
 
 import turnwise as tw
-from turnwise.integrations.trl_worlds import rows, world_factory
+from turnwise.integrations.trl_environments import environment_factory, rows
 
 pytest.importorskip("trl", reason="TRL is not installed; see benchmarks/requirements-trl-vllm.txt")
 pytestmark = [pytest.mark.crosscheck, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -52,9 +54,12 @@ CONTEXT, ROWS = 1024, 8
 AGREEMENT = 1e-4
 """Largest difference of a token's log-probability between vLLM and the trainer, both in float32 (nats)."""
 SETTINGS = {
-    "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1", "VLLM_SERVER_DEV_MODE": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_SERVER_DEV_MODE": "1",
     "HF_HUB_OFFLINE": "1",
-}  # fmt: skip
+}
 PROMPTS = rows(HOUSE, prompt="Play.\n", limit=2)
 
 
@@ -70,11 +75,19 @@ def spoken(batch, words):
 
 @pytest.fixture(scope="module")
 def policies(tmp_path_factory):
-    """Folders of a policy that calls tools as the scripted player does, more or less, and of the same before it learned that."""
+    """Folders of a policy that calls tools as the scripted player does, more or less, and of the same before it learned
+    that.
+    """
     folder = tmp_path_factory.mktemp("policies")
     player = make(
-        Scripted, folder, method=tw.grpo(), worlds=world_factory(HOUSE), prompts=PROMPTS, reward_funcs=[lottery], max_completion_length=400
-    )  # fmt: skip
+        Scripted,
+        folder,
+        method=tw.grpo(),
+        worlds=environment_factory(HOUSE),
+        prompts=PROMPTS,
+        reward_funcs=[lottery],
+        max_completion_length=400,
+    )
     player._generate_and_score_completions(next(iter(player.get_train_dataloader())))
     texts = list(spoken(player.batches[0], player.processing_class))
     words = player.processing_class.train_new_from_iterator(["".join(text for _, text in row) for row in texts], 700)
@@ -89,11 +102,19 @@ def policies(tmp_path_factory):
     torch.manual_seed(0)
     model = Qwen2ForCausalLM(
         Qwen2Config(
-            vocab_size=len(words), hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
-            max_position_embeddings=4096, tie_word_embeddings=False, eos_token_id=words.eos_token_id, bos_token_id=None,
+            vocab_size=len(words),
+            hidden_size=64,
+            intermediate_size=96,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            max_position_embeddings=4096,
+            tie_word_embeddings=False,
+            eos_token_id=words.eos_token_id,
+            bos_token_id=None,
             pad_token_id=words.pad_token_id,
         )
-    )  # fmt: skip
+    )
     for name in ("new", "player"):
         if name == "player":
             optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
@@ -143,10 +164,29 @@ def served(patch, model, folder):
         port = free.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
     command = [
-        sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--host", "127.0.0.1", "--port", str(port),
-        "--dtype", "float32", "--logprobs-mode", "processed_logprobs", "--max-logprobs", "-1", "--max-model-len", str(CONTEXT),
-        "--max-num-seqs", str(ROWS), "--enforce-eager", "--weight-transfer-config", '{"backend": "nccl"}',
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--model",
+        str(model),
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--dtype",
+        "float32",
+        "--logprobs-mode",
+        "processed_logprobs",
+        "--max-logprobs",
+        "-1",
+        "--max-model-len",
+        str(CONTEXT),
+        "--max-num-seqs",
+        str(ROWS),
+        "--enforce-eager",
+        "--weight-transfer-config",
+        '{"backend": "nccl"}',
+    ]
     with open(folder / "server.log", "wb") as log:
         server = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, start_new_session=True)
     try:
@@ -279,9 +319,17 @@ class Kept(Ours):
 def test_worlds(serving, policies, tmp_path):
     method = tw.aem(tw.gigpo(), min_range=0.0)
     trainer = with_vllm(
-        Kept, tmp_path, policies["player"], serving, method=method, worlds=world_factory(HOUSE), prompts=PROMPTS, reward_funcs=[lottery],
-        max_completion_length=400, max_tool_calling_iterations=3,
-    )  # fmt: skip
+        Kept,
+        tmp_path,
+        policies["player"],
+        serving,
+        method=method,
+        worlds=environment_factory(HOUSE),
+        prompts=PROMPTS,
+        reward_funcs=[lottery],
+        max_completion_length=400,
+        max_tool_calling_iterations=3,
+    )
     trainer.train()
     check_samples(trainer)
     for batch in trainer.batches:

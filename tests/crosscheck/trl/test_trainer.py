@@ -1,4 +1,5 @@
-"""`TurnwiseGRPOTrainer` against TRL's own in real training runs of a tiny random chat model (see benchmarks/requirements-trl.txt).
+"""`TurnwiseGRPOTrainer` against TRL's own in real training runs of a tiny random chat model (see
+benchmarks/requirements-trl.txt).
 
 PYTHONPATH=src <python with trl> -m pytest tests/crosscheck/trl/test_trainer.py -m crosscheck
 """
@@ -45,7 +46,8 @@ MODES = {"plain": {}, "rollout_func": {"rollout_func": play_turns}}
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("loss_type", ["dapo", "grpo"])
 def test_trls_own_convention_trains_as_trl_does(mode, loss_type, tmp_path):
-    # by plain gradient descent: Adam divides by the size of a gradient, and where that is next to nothing, its last bits decide
+    # by plain gradient descent: Adam divides by the size of a gradient, and where that is next to nothing, its last
+    # bits decide
     options = {"loss_type": loss_type, "optim": "sgd", "learning_rate": 0.1, **MODES[mode]}
     ours = make(Ours, tmp_path, method=tw.grpo(convention="trl"), **options)
     theirs = make(Theirs, tmp_path, **options)
@@ -109,7 +111,7 @@ def test_evaluation_has_groups_of_its_own_size(tmp_path):
     torch.testing.assert_close(ours.batches[0]["advantages"], expected, rtol=1e-5, atol=1e-6)
     assert expected.shape[0] == 4
     assert expected.any()
-    assert "eval_credit/entropy_mean" in ours.state.log_history[-1]
+    assert "eval_credit/entropy" in ours.state.log_history[-1]
     assert "eval_reward" in metrics
 
 
@@ -138,11 +140,26 @@ PRIVATE = {
     "_generate_and_score_completions": ["self", "inputs"],
     "_calculate_rewards": ["self", "inputs", "prompts", "completions", "completion_ids_list"],
     "_get_per_token_logps_and_entropies": [
-        "self", "model", "input_ids", "attention_mask", "logits_to_keep", "batch_size", "compute_entropy", "compute_aux_loss",
-        "pixel_values", "image_grid_thw", "num_images", "pixel_attention_mask", "spatial_shapes", "num_tiles", "image_sizes",
-        "token_type_ids", "mm_token_type_ids", "image_position_ids",
+        "self",
+        "model",
+        "input_ids",
+        "attention_mask",
+        "logits_to_keep",
+        "batch_size",
+        "compute_entropy",
+        "compute_aux_loss",
+        "pixel_values",
+        "image_grid_thw",
+        "num_images",
+        "pixel_attention_mask",
+        "spatial_shapes",
+        "num_tiles",
+        "image_sizes",
+        "token_type_ids",
+        "mm_token_type_ids",
+        "image_position_ids",
     ],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", PRIVATE)
@@ -152,7 +169,7 @@ def test_trls_private_methods_are_as_we_know_them(name):
 
 def test_what_cannot_be_served_is_refused(tmp_path):
     with pytest.raises(
-        IntegrationError, match=r"gigpo.* needs column 'state_key', which this trainer does not have.*trl_worlds"
+        IntegrationError, match=r"gigpo.* needs column 'state_key', which this trainer does not have.*trl_environments"
     ):
         make(Ours, tmp_path, method=tw.gigpo())
     with pytest.raises(IntegrationError, match="normalize_then_sum"):

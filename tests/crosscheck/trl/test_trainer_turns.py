@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import turnwise as tw
-from turnwise.integrations.trl_worlds import World, rows, world_factory
+from turnwise.integrations.trl_environments import World, environment_factory, rows
 
 pytestmark = [pytest.mark.crosscheck, pytest.mark.filterwarnings("ignore")]
 
@@ -36,9 +36,9 @@ def test_turns_are_the_runs_that_were_generated(tmp_path):
     trainer.train()
     assert [len(turns) for turns in trainer._logs["extra"]["turn_entropy"]] == [1, 2, 3, 1, 2, 3, 1, 2]
     logs = trainer.state.log_history[0]
-    assert logs["credit/turns_mean"] == pytest.approx(15 / 8)
+    assert logs["credit/turns"] == pytest.approx(15 / 8)
     assert logs["credit/alpha_min"] < 1 < logs["credit/alpha_max"]
-    assert {"credit/entropy_mean", "credit/advantage_turn_0", "credit/advantage_turn_2"} <= set(logs)
+    assert {"credit/entropy", "credit/advantage_turn_0", "credit/advantage_turn_2"} <= set(logs)
     assert "credit/advantage_turn_3" not in logs
     table = next((tmp_path / "completions").glob("*.parquet"))
     import pandas
@@ -78,10 +78,17 @@ def test_tools_alone_make_turns(tmp_path):
 
 def test_worlds_are_played_as_tools(tmp_path):
     method = tw.aem(tw.gigpo(), min_range=0.0)
-    factory = world_factory(HOUSE)
+    factory = environment_factory(HOUSE)
     trainer = make(
-        Scripted, tmp_path, method=method, worlds=factory, prompts=rows(HOUSE), reward_funcs=[lottery], max_completion_length=400, max_steps=1
-    )  # fmt: skip
+        Scripted,
+        tmp_path,
+        method=method,
+        worlds=factory,
+        prompts=rows(HOUSE),
+        reward_funcs=[lottery],
+        max_completion_length=400,
+        max_steps=1,
+    )
     trainer.train()
     assert trainer.reward_func_names[-1] == World.__name__
     batch = trainer.batches[-1]
@@ -119,9 +126,15 @@ def test_a_world_that_breaks_is_not_trained_on(tmp_path, monkeypatch):
         play.__annotations__,
     )  # TRL calls it by its name
     trainer = make(
-        Scripted, tmp_path, method=tw.grpo(), worlds=world_factory(HOUSE), prompts=rows(HOUSE), reward_funcs=[lottery],
-        max_completion_length=400, max_steps=1,
-    )  # fmt: skip
+        Scripted,
+        tmp_path,
+        method=tw.grpo(),
+        worlds=environment_factory(HOUSE),
+        prompts=rows(HOUSE),
+        reward_funcs=[lottery],
+        max_completion_length=400,
+        max_steps=1,
+    )
     trainer.train()
     assert len(broken) == 1
     assert trainer._rewards.isnan().all(1).sum() == 1

@@ -1,8 +1,10 @@
-"""Advantages and losses against TRL's own trainers (TRL 1.16, see benchmarks/requirements-trl.txt): same convention, same numbers.
+"""Advantages and losses against TRL's own trainers (TRL 1.16, see benchmarks/requirements-trl.txt): same convention,
+same numbers.
 
     PYTHONPATH=src <python with trl> -m pytest tests/crosscheck/trl -m crosscheck
 
-A real `GRPOTrainer` with a tiny random Llama generates, scores and computes its loss; ours get the same rewards and the same
+A real `GRPOTrainer` with a tiny random Llama generates, scores and computes its loss; ours get the same rewards and the
+same
 log-probabilities.
 """
 
@@ -23,7 +25,8 @@ with warnings.catch_warnings():
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from turnwise.losses import kl_loss, policy_loss, token_weights  # noqa: E402
+from turnwise.objective.losses import policy_loss, token_weights  # noqa: E402
+from turnwise.objective.regularizers import kl_loss  # noqa: E402
 
 GROUP_SIZE, PROMPTS, LENGTH = 4, 3, 6
 WORDS = ["<pad>", "<end>", "go", "to", "the", "door", "now"]
@@ -41,17 +44,32 @@ def make_trainer(folder, kind=None, **options):
     torch.manual_seed(0)
     model = LlamaForCausalLM(
         LlamaConfig(
-            vocab_size=len(WORDS), hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
-            num_key_value_heads=2, max_position_embeddings=64, pad_token_id=0, eos_token_id=1, bos_token_id=None,
+            vocab_size=len(WORDS),
+            hidden_size=16,
+            intermediate_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+            max_position_embeddings=64,
+            pad_token_id=0,
+            eos_token_id=1,
+            bos_token_id=None,
         )
-    )  # fmt: skip
+    )
     model.save_pretrained(folder / "model")  # for the KL term TRL loads its reference from where the model came from
     model = LlamaForCausalLM.from_pretrained(folder / "model")
     trainer_class, config_class = kind or (trl.GRPOTrainer, trl.GRPOConfig)
     arguments = config_class(
-        output_dir=str(folder), use_cpu=True, bf16=False, report_to=[], num_generations=GROUP_SIZE,
-        per_device_train_batch_size=GROUP_SIZE * PROMPTS, max_completion_length=LENGTH, seed=0, **options,
-    )  # fmt: skip
+        output_dir=str(folder),
+        use_cpu=True,
+        bf16=False,
+        report_to=[],
+        num_generations=GROUP_SIZE,
+        per_device_train_batch_size=GROUP_SIZE * PROMPTS,
+        max_completion_length=LENGTH,
+        seed=0,
+        **options,
+    )
     data = Dataset.from_dict({"prompt": ["go to the door", "the door now", "go now"] * 4})
     trainer = trainer_class(
         model=model, reward_funcs=rewards_of, args=arguments, train_dataset=data, processing_class=fast
@@ -99,10 +117,14 @@ LOSSES = {  # TRL's options, ours, and the aggregate
         "trajectory-mean",
     ),
     # TRL's epsilon_high is the bound itself, ours the room above 1
-    "cispo": ({"loss_type": "cispo", "epsilon_high": 1.02}, {"clip": "cispo", "clip_low": 1.0, "clip_high": 0.02}, "token-mean"),
+    "cispo": (
+        {"loss_type": "cispo", "epsilon_high": 1.02},
+        {"clip": "cispo", "clip_low": 1.0, "clip_high": 0.02},
+        "token-mean",
+    ),
     # by default TRL weighs the KL term by the ratio, without a clip: another estimate
     "kl": ({"loss_type": "bnpo", "beta": 0.3, "use_bias_correction_kl": False}, {}, "token-mean"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -124,16 +146,22 @@ def test_the_loss_and_its_gradient(name, tmp_path):
 
     lengths = mask.sum(1).numpy()
     weight = token_weights(
-        tw.Segments.from_lengths(lengths), tw.Segments.from_lengths([1] * len(lengths)),
-        aggregate=aggregate, constant=LENGTH,
-    )  # fmt: skip
+        tw.Segments.from_lengths(lengths),
+        tw.Segments.from_lengths([1] * len(lengths)),
+        aggregate=aggregate,
+        constant=LENGTH,
+    )
     weight = torch.from_numpy(weight).float()
     options = dict(our_options)
     if options.pop("span", False):
         options["span"] = torch.repeat_interleave(torch.arange(len(lengths)), torch.from_numpy(lengths))
     loss = policy_loss(
-        logprobs[mask], inputs["old_per_token_logps"][mask], inputs["advantages"].repeat_interleave(mask.sum(1)), weight, **options
-    ).loss  # fmt: skip
+        logprobs[mask],
+        inputs["old_per_token_logps"][mask],
+        inputs["advantages"].repeat_interleave(mask.sum(1)),
+        weight,
+        **options,
+    ).loss
     if "beta" in their_options:
         loss = loss + their_options["beta"] * kl_loss(logprobs[mask], inputs["ref_per_token_logps"][mask], weight)
 

@@ -1,4 +1,6 @@
-"""TRL's trainer and ours on a tiny random chat model, and what they made of each batch. It imports TRL: check for that first."""
+"""TRL's trainer and ours on a tiny random chat model, and what they made of each batch. It imports TRL: check for that
+first.
+"""
 
 import json
 import warnings
@@ -7,7 +9,7 @@ import numpy as np
 import torch
 
 import turnwise as tw
-from turnwise.config import EnvironmentConfig
+from turnwise.environments.settings import EnvironmentConfig
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of TRL's imports
@@ -85,7 +87,9 @@ class Theirs(Recording, trl.GRPOTrainer):
 
 
 class Scripted(Ours):
-    """Says what a scripted player would: tool calls that a random model never makes, with one mistake and one farewell."""
+    """Says what a scripted player would: tool calls that a random model never makes, with one mistake and one
+    farewell.
+    """
 
     def _generate_single_turn(self, prompt_ids, *args, **kwargs):
         self.calls = getattr(self, "calls", 0) + 1
@@ -116,11 +120,23 @@ def make(
     model = model or chat_model("qwen2_5")
     arguments = trl.GRPOConfig(
         **{
-            "output_dir": str(folder), "use_cpu": True, "bf16": False, "report_to": [], "num_generations": SIZE, "seed": 0,
-            "per_device_train_batch_size": SIZE * GROUPS, "max_completion_length": 8, "max_steps": 2, "logging_steps": 1,
-            "learning_rate": 1e-2, "save_strategy": "no", "disable_tqdm": True, "gradient_checkpointing": False, **options,
+            "output_dir": str(folder),
+            "use_cpu": True,
+            "bf16": False,
+            "report_to": [],
+            "num_generations": SIZE,
+            "seed": 0,
+            "per_device_train_batch_size": SIZE * GROUPS,
+            "max_completion_length": 8,
+            "max_steps": 2,
+            "logging_steps": 1,
+            "learning_rate": 1e-2,
+            "save_strategy": "no",
+            "disable_tqdm": True,
+            "gradient_checkpointing": False,
+            **options,
         }
-    )  # fmt: skip
+    )
     prompts = prompts or [
         {"prompt": [{"role": "user", "content": text}]} for text in ("say red", "say blue", "go", "look")
     ]

@@ -52,15 +52,27 @@ def main():
         model=AutoModelForCausalLM.from_pretrained(folder),
         reward_funcs=lambda completion_ids, **_: [(sum(ids) % 11) / 4 for ids in completion_ids],
         args=trl.GRPOConfig(
-            output_dir=tempfile.mkdtemp(), use_cpu=True, bf16=False, report_to=[], num_generations=SIZE, seed=0, max_steps=1,
-            per_device_train_batch_size=SIZE * PROMPTS // PROCESSES, max_completion_length=64, learning_rate=1e-2,
-            save_strategy="no", disable_tqdm=True, gradient_checkpointing=False, optim="sgd", max_grad_norm=1e9,
+            output_dir=tempfile.mkdtemp(),
+            use_cpu=True,
+            bf16=False,
+            report_to=[],
+            num_generations=SIZE,
+            seed=0,
+            max_steps=1,
+            per_device_train_batch_size=SIZE * PROMPTS // PROCESSES,
+            max_completion_length=64,
+            learning_rate=1e-2,
+            save_strategy="no",
+            disable_tqdm=True,
+            gradient_checkpointing=False,
+            optim="sgd",
+            max_grad_norm=1e9,
         ),
         train_dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": "go"}]}] * PROMPTS),
         processing_class=AutoTokenizer.from_pretrained(folder),
         rollout_func=play,
         method=tw.aem(tw.grpo(), min_range=0.0),
-    )  # fmt: skip
+    )
     trainer.train()
     if trainer.accelerator.is_main_process:
         model = trainer.accelerator.unwrap_model(trainer.model)

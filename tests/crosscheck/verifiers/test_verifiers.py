@@ -1,4 +1,5 @@
-"""Environments made of verifiers' own classes, and one that comes with it, played as ours (see benchmarks/requirements-verifiers.txt).
+"""Environments made of verifiers' own classes, and one that comes with it, played as ours (see
+benchmarks/requirements-verifiers.txt).
 
     PYTHONPATH=src <python with verifiers> -m pytest tests/crosscheck/verifiers -m crosscheck
 
@@ -19,11 +20,11 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.config import EnvironmentConfig
 from turnwise.environments.check import check_environment
+from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.errors import ConfigError, EnvironmentFault
-from turnwise.rollout.workers import make_worlds
+from turnwise.rollout.workers import make_environments
 
 pytestmark = [pytest.mark.crosscheck, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -154,7 +155,7 @@ def test_rollouts_are_played_in_workers():
     chosen = config("guessing", workers=1)
 
     async def in_a_worker():
-        worlds = make_worlds(make_suite(chosen), chosen)
+        worlds = make_environments(make_suite(chosen), chosen)
         try:
             await asyncio.gather(*(worlds.start(key, key) for key in range(3)))
             return await asyncio.gather(*(worlds.step(key, "1") for key in range(3)))
@@ -165,7 +166,9 @@ def test_rollouts_are_played_in_workers():
 
 
 def test_an_environment_that_comes_with_verifiers_is_played():
-    """Its taskset `openenv` plays a served household: our game, through OpenEnv's protocol and client, verifiers and back."""
+    """Its taskset `openenv` plays a served household: our game, through OpenEnv's protocol and client, verifiers and
+    back.
+    """
     pytest.importorskip("openenv", reason="OpenEnv is not installed; see benchmarks/requirements-verifiers.txt")
     games = {"num_train": 4, "num_valid": 2}
     own = make_suite(EnvironmentConfig(name="household", options=games))

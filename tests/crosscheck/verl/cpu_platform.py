@@ -1,4 +1,6 @@
-"""A processor as a platform of verl, through verl's own registries; loaded in every process by VERL_USE_EXTERNAL_MODULES=cpu_platform."""
+"""A processor as a platform of verl, through verl's own registries; loaded in every process by
+VERL_USE_EXTERNAL_MODULES=cpu_platform.
+"""
 
 import contextlib
 import types
@@ -13,7 +15,27 @@ def _nothing(*_, **__):
 
 
 MODULE = types.ModuleType("torch_cpu")
-MODULE.__dict__.update(dict.fromkeys(("max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved", "empty_cache", "synchronize", "set_device", "reset_peak_memory_stats", "manual_seed", "manual_seed_all", "current_device", "ipc_collect", "get_rng_state", "set_rng_state"), _nothing))  # fmt: skip
+MODULE.__dict__.update(
+    dict.fromkeys(
+        (
+            "max_memory_allocated",
+            "max_memory_reserved",
+            "memory_allocated",
+            "memory_reserved",
+            "empty_cache",
+            "synchronize",
+            "set_device",
+            "reset_peak_memory_stats",
+            "manual_seed",
+            "manual_seed_all",
+            "current_device",
+            "ipc_collect",
+            "get_rng_state",
+            "set_rng_state",
+        ),
+        _nothing,
+    )
+)
 MODULE.__dict__.update(
     is_available=lambda: True,
     get_device_name=lambda *_: "CPU",

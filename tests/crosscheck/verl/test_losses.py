@@ -1,4 +1,5 @@
-"""Same objective, same loss and gradient: ours against verl's own policy losses (verl 0.9.1, see benchmarks/requirements-verl.txt).
+"""Same objective, same loss and gradient: ours against verl's own policy losses (verl 0.9.1, see
+benchmarks/requirements-verl.txt).
 
     PYTHONPATH=src <python with verl> -m pytest tests/crosscheck/verl -m crosscheck
 
@@ -11,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from turnwise.objective.token_rules import StepTokens, clip_cov, kl_cov
 from turnwise.segments import Segments
-from turnwise.token_rules import StepTokens, clip_cov, kl_cov
 
 pytestmark = pytest.mark.crosscheck
 
@@ -24,7 +25,7 @@ with warnings.catch_warnings():
         "verl.trainer.ppo.core_algos", reason="verl is there, but not all that its algorithms import"
     )
     verl_config = pytest.importorskip("verl.workers.config", reason="verl is there, but not all that it imports")
-losses = pytest.importorskip("turnwise.losses", reason="needs torch")
+losses = pytest.importorskip("turnwise.objective.losses", reason="needs torch")
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-12}
 ROW_MEANS = {"rtol": 1e-8, "atol": 2e-8}  # verl adds 1e-8 to the length of a row
@@ -55,13 +56,23 @@ def verl_loss(name: str, rows: dict[str, Any], *, aggregate: str = "token-mean",
     """Loss and gradient of one of verl's policy losses."""
     policy = options.pop("policy_loss", {})
     config = verl_config.ActorConfig(
-        strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=1, clip_ratio=0.2, clip_ratio_low=0.2,
-        clip_ratio_high=0.28, policy_loss=verl_config.PolicyLossConfig(loss_mode=name, **policy), **options,
-    )  # fmt: skip
+        strategy="fsdp",
+        rollout_n=1,
+        ppo_micro_batch_size_per_gpu=1,
+        clip_ratio=0.2,
+        clip_ratio_low=0.2,
+        clip_ratio_high=0.28,
+        policy_loss=verl_config.PolicyLossConfig(loss_mode=name, **policy),
+        **options,
+    )
     loss, _ = core_algos.get_policy_loss_fn(name)(
-        old_log_prob=rows["old"], log_prob=rows["logprob"], advantages=rows["advantage"].clone(),
-        response_mask=rows["mask"], loss_agg_mode=AGGREGATES[aggregate], config=config,
-    )  # fmt: skip
+        old_log_prob=rows["old"],
+        log_prob=rows["logprob"],
+        advantages=rows["advantage"].clone(),
+        response_mask=rows["mask"],
+        loss_agg_mode=AGGREGATES[aggregate],
+        config=config,
+    )
     return loss, torch.autograd.grad(loss, rows["logprob"])[0][rows["mask"].bool()]
 
 
@@ -140,7 +151,8 @@ def test_clip_cov_is_verls_on_the_first_pass(seed):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_later_passes_of_clip_cov_differ_in_which_tokens_are_drawn_only(seed):
-    """verl looks at the current log-probabilities, we at those of the step's start. Given the former, the gradients are equal;
+    """verl looks at the current log-probabilities, we at those of the step's start. Given the former, the gradients are
+    equal;
     the losses are not, for verl draws no token that PPO has clipped already: a constant without gradient."""
     rows = drawn(seed, drift=0.5)
     verls = verl_loss("clip_cov", rows, policy_loss=COV)

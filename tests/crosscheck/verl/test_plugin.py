@@ -1,8 +1,10 @@
-"""The plug-in inside verl's own trainer code, in one process: what it registers, and what advantages verl's trainers write.
+"""The plug-in inside verl's own trainer code, in one process: what it registers, and what advantages verl's trainers
+write.
 
     <python with verl and turnwise> -m pytest tests/crosscheck/verl/test_plugin.py -m crosscheck -p no:cacheprovider
 
-verl's data transfer is a dictionary here; `test_two_steps.py` has the real one, with Ray (see benchmarks/requirements-verl.txt).
+verl's data transfer is a dictionary here; `test_two_steps.py` has the real one, with Ray (see
+benchmarks/requirements-verl.txt).
 """
 
 import asyncio
@@ -66,7 +68,9 @@ class Batch(types.SimpleNamespace):
 
 
 def played(seed: int, *, several: bool, padding: int = 2):
-    """Rows as agent loops leave them, shuffled: groups of sessions of one row, or of one row a response; and what was played."""
+    """Rows as agent loops leave them, shuffled: groups of sessions of one row, or of one row a response; and what was
+    played.
+    """
     generator = np.random.default_rng(seed)
     rows, groups = {}, []
     for group in range(5):
@@ -101,16 +105,28 @@ def row(uid, mask, score, entropy):
     scores = torch.zeros(len(mask))
     scores[-1] = score
     return {
-        "uid": uid, "response_mask": torch.tensor(mask, dtype=torch.int64), "rm_scores": scores,
-        "entropy": torch.tensor(entropy, dtype=torch.float32), "extra_fields": {},
-    }  # fmt: skip
+        "uid": uid,
+        "response_mask": torch.tensor(mask, dtype=torch.int64),
+        "rm_scores": scores,
+        "entropy": torch.tensor(entropy, dtype=torch.float32),
+        "extra_fields": {},
+    }
 
 
 def settings(estimator: str, mode: str = "turnwise_sync", **own):
-    return OmegaConf.create({
-        "algorithm": {"adv_estimator": estimator, "gamma": 1.0, "lam": 1.0, "use_kl_in_reward": False, "turnwise": own},
-        "actor_rollout_ref": {"rollout": {"n": 4}}, "trainer": {"v1": {"trainer_mode": mode}},
-    })  # fmt: skip
+    return OmegaConf.create(
+        {
+            "algorithm": {
+                "adv_estimator": estimator,
+                "gamma": 1.0,
+                "lam": 1.0,
+                "use_kl_in_reward": False,
+                "turnwise": own,
+            },
+            "actor_rollout_ref": {"rollout": {"n": 4}},
+            "trainer": {"v1": {"trainer_mode": mode}},
+        }
+    )
 
 
 def advantages(config, keys, rows, monkeypatch, mode: str = "turnwise_sync"):
@@ -151,12 +167,16 @@ def assert_same(actual, wanted):
 
 
 def test_every_method_that_needs_rewards_masks_and_groups_alone_is_an_estimator():
-    free = [name for name, make in tw.METHODS.items() if set(make(**make.card.trial).needs) <= {"turn", "length"}
-            and make(**make.card.trial).init is None]  # fmt: skip
+    free = [
+        name
+        for name, make in tw.METHODS.items()
+        if set(make(**make.card.trial).needs) <= {"turn", "length"} and make(**make.card.trial).init is None
+    ]
     assert {"grpo", "dr_grpo", "rloo", "trloo", "reinforce_pp_baseline"} <= set(free)
     assert {name for name in ADV_ESTIMATOR_REGISTRY if name.startswith("turnwise")} == {
-        "turnwise", *(f"turnwise_{name}" for name in free)
-    }  # fmt: skip
+        "turnwise",
+        *(f"turnwise_{name}" for name in free),
+    }
 
 
 def test_each_trainer_of_verl_has_one_of_ours():
@@ -190,18 +210,23 @@ def test_grpo_in_verls_convention_is_verls_own(seed, several, monkeypatch):
 
 
 @pytest.mark.parametrize("several", [False, True], ids=["rows of trajectories", "rows of turns"])
-@pytest.mark.parametrize(("method", "own"), [
-    (tw.aem(tw.grpo()), {"method": "grpo", "aem": True}),
-    (tw.aem(tw.rloo(), temperature=0.5), {"method": "rloo", "aem": True, "options": {"temperature": 0.5}}),
-    (tw.empg(), {"method": "empg"}),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("method", "own"),
+    [
+        (tw.aem(tw.grpo()), {"method": "grpo", "aem": True}),
+        (tw.aem(tw.rloo(), temperature=0.5), {"method": "rloo", "aem": True, "options": {"temperature": 0.5}}),
+        (tw.empg(), {"method": "empg"}),
+    ],
+    ids=str,
+)
 def test_our_trainer_brings_entropies(method, own, several, monkeypatch):
     keys, rows, groups = played(1, several=several)
     actual, metrics = advantages(settings("turnwise", **own), keys, rows, monkeypatch)
     assert_same(actual, expected(method, keys, rows, groups))
-    assert {"credit/entropy_mean", "credit/alpha_mean", "credit/turns_mean"} <= set(metrics)
-    every = [turn["entropy"] for group in groups for turns in group for turn in turns]
-    assert metrics["credit/entropy_mean"] == pytest.approx(np.mean(every), rel=1e-6)
+    assert {"credit/entropy", "credit/alpha_max", "credit/turns"} <= set(metrics)
+    every = [(turn["entropy"], turn["num_tokens"]) for group in groups for turns in group for turn in turns]
+    entropies, lengths = zip(*every, strict=True)
+    assert metrics["credit/entropy"] == pytest.approx(np.average(entropies, weights=lengths), rel=1e-6)
 
 
 def test_what_a_loop_recorded_reaches_gigpo(monkeypatch):
@@ -240,10 +265,13 @@ def test_gae_on_responses_of_one_token_is_verls():
 # -- refusals ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("own", "message"), [
-    ({"method": "grpo", "aem": True}, "needs column 'entropy'.*set trainer.v1.trainer_mode=turnwise_sync"),
-    ({"method": "gigpo"}, "needs column 'state_key'.*verl_agent_loop"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ({"method": "grpo", "aem": True}, "needs column 'entropy'.*set trainer.v1.trainer_mode=turnwise_sync"),
+        ({"method": "gigpo"}, "needs column 'state_key'.*verl_agent_loop"),
+    ],
+)
 def test_a_plain_trainer_says_why_it_cannot(own, message, monkeypatch):
     keys, rows, _ = played(0, several=True)
     with pytest.raises(IntegrationError, match=message):
@@ -258,13 +286,16 @@ def test_rejected_tokens_are_refused_where_the_mask_before_is_unknown(monkeypatc
         advantages(config, keys, rows, monkeypatch, "sync")
 
 
-@pytest.mark.parametrize(("config", "message"), [
-    (settings("grpo"), "algorithm.adv_estimator='grpo' is no method of turnwise"),
-    (settings("turnwise", method="gipo"), "unknown method 'gipo'. Did you mean"),
-    (settings("turnwise", methode="grpo"), "unknown key algorithm.turnwise.methode. Did you mean 'method'"),
-    (settings("turnwise_grpo", method="rloo"), "leave out the latter"),
-    (settings("turnwise", method=KEEPS_STATE), "keeps state"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (settings("grpo"), "algorithm.adv_estimator='grpo' is not a method of turnwise"),
+        (settings("turnwise", method="gipo"), "unknown method 'gipo'. Did you mean"),
+        (settings("turnwise", methode="grpo"), "unknown key algorithm.turnwise.methode. Did you mean 'method'"),
+        (settings("turnwise_grpo", method="rloo"), "remove the latter"),
+        (settings("turnwise", method=KEEPS_STATE), "keeps state"),
+    ],
+)
 def test_a_wrong_configuration_fails_before_anything_starts(config, message):
     with pytest.raises(ConfigError, match=message):
         trainer_base.get_trainer_cls("turnwise_sync")(config)
@@ -300,16 +331,26 @@ def play(says, **own):
     words = AutoTokenizer.from_pretrained(chat_model("qwen2_5"))
     stop = words.convert_tokens_to_ids("<|im_end|>")
     server = Server([[*words.encode(text, add_special_tokens=False), stop] for text in says])
-    config = OmegaConf.create({
-        "actor_rollout_ref": {"rollout": {"prompt_length": 4000, "response_length": 4000}}, "data": {},
-    })  # fmt: skip
+    config = OmegaConf.create(
+        {
+            "actor_rollout_ref": {"rollout": {"prompt_length": 4000, "response_length": 4000}},
+            "data": {},
+        }
+    )
     environment = {"name": "household", "max_steps": 3, "options": {"size": "tiny", "num_train": 4}}
 
     async def run():
         loop = TurnwiseAgentLoop(
-            DictConfigWrap(config), server, words, None, None, DictConfigWrap(config.data),
-            environment=OmegaConf.create(environment), max_new_tokens=16, **own,
-        )  # fmt: skip
+            DictConfigWrap(config),
+            server,
+            words,
+            None,
+            None,
+            DictConfigWrap(config.data),
+            environment=OmegaConf.create(environment),
+            max_new_tokens=16,
+            **own,
+        )
         extra = {"split": "train", "task": 1}
         return await loop.run({"temperature": 1.0, "logprobs": True}, extra_info=extra, raw_prompt=[])
 
@@ -341,7 +382,7 @@ def test_with_a_window_each_response_is_a_row_of_its_own():
 
 
 def test_tasks_are_rows_of_a_data_set():
-    from turnwise.config import EnvironmentConfig
+    from turnwise.environments.settings import EnvironmentConfig
 
     rows = task_rows(
         EnvironmentConfig(name="household", options={"size": "tiny", "num_train": 4}), split="train", limit=3

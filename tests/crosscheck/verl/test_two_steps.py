@@ -1,8 +1,10 @@
-"""The plug-in in Ray's workers, and two steps of verl's real trainer, actor update included, with a tiny model on a processor.
+"""The plug-in in Ray's workers, and two steps of verl's real trainer, actor update included, with a tiny model on a
+processor.
 
     <python with verl and turnwise> -m pytest tests/crosscheck/verl/test_two_steps.py -m crosscheck -p no:cacheprovider
 
-Minutes on a quiet machine; turnwise must be installed, not only on the path, since verl finds plug-ins by their entry point.
+Minutes on a quiet machine; turnwise must be installed, not only on the path, since verl finds plug-ins by their entry
+point.
 """
 
 import importlib.metadata
@@ -32,9 +34,11 @@ if not any(point.name == "turnwise" for point in importlib.metadata.entry_points
 from tests.rollout.chat_models import chat_model  # noqa: E402
 
 PATIENT = {
-    "RAY_agent_register_timeout_ms": "600000", "RAY_worker_register_timeout_seconds": "600", "RAY_raylet_start_wait_time_s": "600",
+    "RAY_agent_register_timeout_ms": "600000",
+    "RAY_worker_register_timeout_seconds": "600",
+    "RAY_raylet_start_wait_time_s": "600",
     "PYTHONWARNINGS": "ignore",
-}  # fmt: skip
+}
 SCRIPT = Path(__file__).with_name("two_steps.py")
 
 
@@ -60,13 +64,19 @@ def test_verl_check_finds_the_plug_in_in_driver_and_workers():
 def test_verl_check_misses_a_plug_in_that_is_switched_off():
     done = run("-m", "turnwise.cli", "verl-check", VERL_USE_EXTERNAL_PLUGINS="none")
     assert done.returncode == 1
-    assert "VERL_USE_EXTERNAL_PLUGINS=none leaves it out" in done.stdout
+    assert "VERL_USE_EXTERNAL_PLUGINS=none excludes it" in done.stdout
 
 
 CASES = {
-    "AEM on whole conversations": (["+algorithm.turnwise.method=grpo", "+algorithm.turnwise.aem=true"], tw.aem(tw.grpo())),
-    "AEM on GiGPO, a row a turn": (["+algorithm.turnwise.method=gigpo", "+algorithm.turnwise.aem=true", "window=1"], tw.aem(tw.gigpo())),
-}  # fmt: skip
+    "AEM on whole conversations": (
+        ["+algorithm.turnwise.method=grpo", "+algorithm.turnwise.aem=true"],
+        tw.aem(tw.grpo()),
+    ),
+    "AEM on GiGPO, a row a turn": (
+        ["+algorithm.turnwise.method=gigpo", "+algorithm.turnwise.aem=true", "window=1"],
+        tw.aem(tw.gigpo()),
+    ),
+}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -80,14 +90,17 @@ def test_two_steps_write_the_advantages_of_the_library(case, tmp_path):
         rows = torch.load(tmp_path / f"step{number}.pt", weights_only=False)
         batch, written = as_played(rows)
         np.testing.assert_allclose(written, method(batch), rtol=1e-5, atol=1e-6)
-        assert measured["credit/entropy_mean"] == pytest.approx(batch.columns["entropy"].mean(), rel=1e-5)
+        mean = np.average(batch.columns["entropy"], weights=batch.column("length", needed_by="the test"))
+        assert measured["credit/entropy"] == pytest.approx(mean, rel=1e-5)
         assert measured["actor/grad_norm"] > 0
         assert np.isfinite(measured["actor/pg_loss"])
     check_entropies(torch.load(tmp_path / "step1.pt", weights_only=False))
 
 
 def as_played(rows) -> tuple[tw.Batch, np.ndarray]:
-    """A batch made from what agent loops recorded, apart from the adapter, and what verl's trainer wrote for each response."""
+    """A batch made from what agent loops recorded, apart from the adapter, and what verl's trainer wrote for each
+    response.
+    """
     groups: dict[str, dict[str, list]] = {}
     for key in sorted(rows, key=lambda key: (key.rsplit("_", 2)[:2], int(key.rsplit("_", 1)[1]))):
         row, (uid, session, _) = rows[key], key.rsplit("_", 2)
@@ -102,16 +115,23 @@ def as_played(rows) -> tuple[tw.Batch, np.ndarray]:
         assert len(pieces) == len(record["reward"])
         for n, piece in enumerate(pieces):
             assert len(advantage[piece].unique()) == 1
-            groups.setdefault(uid, {}).setdefault(session, []).append({
-                "reward": record["reward"][n], "state_key": record["state_key"][n], "num_tokens": len(piece),
-                "entropy": float(row["entropy"][piece].double().mean()), "written": float(advantage[piece[0]]),
-            })  # fmt: skip
+            groups.setdefault(uid, {}).setdefault(session, []).append(
+                {
+                    "reward": record["reward"][n],
+                    "state_key": record["state_key"][n],
+                    "num_tokens": len(piece),
+                    "entropy": float(row["entropy"][piece].double().mean()),
+                    "written": float(advantage[piece[0]]),
+                }
+            )
     batch = tw.Batch.from_trajectories([list(sessions.values()) for sessions in groups.values()])
     return batch, batch.columns["written"]
 
 
 def check_entropies(rows) -> None:
-    """Entropies that verl measured stand at the tokens that they belong to: computed again with the first step's weights."""
+    """Entropies that verl measured stand at the tokens that they belong to: computed again with the first step's
+    weights.
+    """
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(chat_model("qwen2_5")).eval()

@@ -1,8 +1,10 @@
-"""Two steps of verl's own trainer on a processor, on local Ray and its TransferQueue: only the servers that generate are replaced.
+"""Two steps of verl's own trainer on a processor, on local Ray and its TransferQueue: only the servers that generate
+are replaced.
 
     python two_steps.py FOLDER MODEL [override ...]
 
-FOLDER gets `step1.pt` and `step2.pt`, what the trainer had at hand when it computed advantages and what it wrote, and `metrics.json`.
+FOLDER gets `step1.pt` and `step2.pt`, what the trainer had at hand when it computed advantages and what it wrote, and
+`metrics.json`.
 MODEL is the folder of a small chat model. Run by test_two_steps.py.
 """
 
@@ -57,20 +59,42 @@ def settings(folder: Path, model: str, overrides: list[str]):
     (folder / "loop.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create([loop])))
     verl_agent_loop.main([str(folder / "loop.yaml"), str(folder / "train.parquet"), "--limit", "8"])
     given = {
-        "data.train_files": folder / "train.parquet", "data.val_files": folder / "train.parquet", "data.train_batch_size": 4,
-        "data.max_prompt_length": 1024, "data.max_response_length": 1024, "data.dataloader_num_workers": 0,
-        "actor_rollout_ref.model.path": model, "actor_rollout_ref.model.use_remove_padding": False,
-        "+actor_rollout_ref.model.override_config.attn_implementation": "sdpa", "actor_rollout_ref.actor.strategy": "fsdp2", "actor_rollout_ref.actor.fsdp_config.dtype": "float32",
-        "actor_rollout_ref.actor.ppo_mini_batch_size": 4, "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 1,
-        "actor_rollout_ref.actor.optim.lr": 1e-3, "actor_rollout_ref.actor.use_torch_compile": False,
-        "actor_rollout_ref.rollout.name": "vllm", "actor_rollout_ref.rollout.nnodes": 1, "actor_rollout_ref.rollout.n": 4, "actor_rollout_ref.rollout.agent.num_workers": 1,
+        "data.train_files": folder / "train.parquet",
+        "data.val_files": folder / "train.parquet",
+        "data.train_batch_size": 4,
+        "data.max_prompt_length": 1024,
+        "data.max_response_length": 1024,
+        "data.dataloader_num_workers": 0,
+        "actor_rollout_ref.model.path": model,
+        "actor_rollout_ref.model.use_remove_padding": False,
+        "+actor_rollout_ref.model.override_config.attn_implementation": "sdpa",
+        "actor_rollout_ref.actor.strategy": "fsdp2",
+        "actor_rollout_ref.actor.fsdp_config.dtype": "float32",
+        "actor_rollout_ref.actor.ppo_mini_batch_size": 4,
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 1,
+        "actor_rollout_ref.actor.optim.lr": 1e-3,
+        "actor_rollout_ref.actor.use_torch_compile": False,
+        "actor_rollout_ref.rollout.name": "vllm",
+        "actor_rollout_ref.rollout.nnodes": 1,
+        "actor_rollout_ref.rollout.n": 4,
+        "actor_rollout_ref.rollout.agent.num_workers": 1,
         "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": 1,
-        "actor_rollout_ref.rollout.agent.agent_loop_config_path": folder / "loop.yaml", "reward.num_workers": 1,
-        "trainer.device": "cpu", "trainer.n_gpus_per_node": 1, "trainer.logger": "[console]", "trainer.val_before_train": False,
-        "trainer.test_freq": -1, "trainer.save_freq": -1, "trainer.total_training_steps": 2, "trainer.resume_mode": "disable",
-        "trainer.default_local_dir": folder, "trainer.v1.trainer_mode": "turnwise_sync", "transfer_queue.enable": True,
-        "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1, "algorithm.adv_estimator": "turnwise",
-    }  # fmt: skip
+        "actor_rollout_ref.rollout.agent.agent_loop_config_path": folder / "loop.yaml",
+        "reward.num_workers": 1,
+        "trainer.device": "cpu",
+        "trainer.n_gpus_per_node": 1,
+        "trainer.logger": "[console]",
+        "trainer.val_before_train": False,
+        "trainer.test_freq": -1,
+        "trainer.save_freq": -1,
+        "trainer.total_training_steps": 2,
+        "trainer.resume_mode": "disable",
+        "trainer.default_local_dir": folder,
+        "trainer.v1.trainer_mode": "turnwise_sync",
+        "transfer_queue.enable": True,
+        "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
+        "algorithm.adv_estimator": "turnwise",
+    }
     with initialize_config_module("verl.trainer.config", version_base=None):
         own = [text for text in overrides if text not in window]
         return compose("ppo_trainer", overrides=[f"{k}={v}" for k, v in given.items()] + own)

@@ -1,4 +1,4 @@
-"""The thread in which the connections of worlds live."""
+"""The thread in which the connections of environments live."""
 
 import asyncio
 import contextlib
@@ -23,8 +23,8 @@ def test_work_of_all_event_loops_is_done_in_one_thread():
         return await asyncio.gather(background.run(where()), background.run(where()))
 
     names = {*asyncio.run(here()), *asyncio.run(here())}
-    assert names == {"turnwise-worlds"}
-    assert sum(thread.name == "turnwise-worlds" for thread in threading.enumerate()) >= 1
+    assert names == {"turnwise-environments"}
+    assert sum(thread.name == "turnwise-environments" for thread in threading.enumerate()) >= 1
 
 
 def test_work_goes_on_while_the_caller_computes():

@@ -1,4 +1,4 @@
-"""The client of OpenEnv's protocol against a server that misbehaves on demand. The real ones: tests/crosscheck/openenv."""
+"""The OpenEnv client against a server that misbehaves on demand; tests/crosscheck/openenv uses real servers."""
 
 import asyncio
 import contextlib
@@ -9,10 +9,10 @@ import time
 
 import pytest
 
-from turnwise.config import EnvironmentConfig
+from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.errors import ConfigError, EnvironmentFault
-from turnwise.rollout.worlds import InProcessWorlds
+from turnwise.rollout.environments import InProcessEnvironments
 
 pytest.importorskip("websockets", reason="websockets is not installed; pip install 'turnwise[openenv]'")
 from websockets.asyncio.server import serve
@@ -68,7 +68,7 @@ class Server:
         elif said == "invalid":
             await socket.send(error("Invalid message", "VALIDATION_ERROR"))
         elif said == "raise":
-            await socket.send(error("the world broke", "EXECUTION_ERROR"))
+            await socket.send(error("the environment broke", "EXECUTION_ERROR"))
         elif said == "win":
             await socket.send(observation("won", done=True, reward=1.0))
         elif said == "give up":
@@ -97,12 +97,14 @@ def server():
 
 
 def suite(server, max_steps=20, step_timeout_s=10.0, **options):
-    world = {"max_steps": max_steps, "step_timeout_s": step_timeout_s}
-    return make_suite(EnvironmentConfig(name="openenv", options={"url": server.url, "sessions": 3, **options}, **world))
+    environment = {"max_steps": max_steps, "step_timeout_s": step_timeout_s}
+    return make_suite(
+        EnvironmentConfig(name="openenv", options={"url": server.url, "sessions": 3, **options}, **environment)
+    )
 
 
-async def play(world, responses):
-    return [await world.start(), *[await world.step(response) for response in responses]]
+async def play(environment, responses):
+    return [await environment.start(), *[await environment.step(response) for response in responses]]
 
 
 def test_held_out_seeds_stand_behind_those_of_training(server):
@@ -153,7 +155,7 @@ def test_what_the_server_calls_invalid_counts_as_a_step(server):
     [
         ("cut", r"no answer to step: ConnectionClosed"),
         ("garbage", r"no answer to step: JSONDecodeError"),
-        ("raise", r"step failed: the world broke \(EXECUTION_ERROR\)"),
+        ("raise", r"step failed: the environment broke \(EXECUTION_ERROR\)"),
     ],
 )
 def test_a_step_that_fails_ends_the_episode_and_no_other(server, response, message):
@@ -171,21 +173,21 @@ def test_a_step_that_fails_ends_the_episode_and_no_other(server, response, messa
 
 
 def test_a_late_answer_is_not_taken_for_the_next(server):
-    world = suite(server, step_timeout_s=0.2).environment({"seed": 0})
+    environment = suite(server, step_timeout_s=0.2).environment({"seed": 0})
     with pytest.raises(EnvironmentFault, match=r"no answer to step within 0.2 s"):
-        asyncio.run(play(world, ["late"]))
+        asyncio.run(play(environment, ["late"]))
     with pytest.raises(EnvironmentFault, match=r"after the end"):
-        asyncio.run(world.step("hello"))
+        asyncio.run(environment.step("hello"))
 
 
 def test_a_cancelled_step_ends_the_session(server):
-    world = suite(server).environment({"seed": 0})
+    environment = suite(server).environment({"seed": 0})
 
     async def cancelled():
-        await world.start()
+        await environment.start()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0.1):
-                await world.step("late")
+                await environment.step("late")
 
     asyncio.run(cancelled())
     assert_empty(server)
@@ -195,8 +197,8 @@ def test_a_full_server_says_so(server):
     made = suite(server, sessions=4)
 
     async def all_at_once():
-        worlds = [made.environment({"seed": seed}) for seed in range(4)]
-        return await asyncio.gather(*(world.start() for world in worlds), return_exceptions=True)
+        environments = [made.environment({"seed": seed}) for seed in range(4)]
+        return await asyncio.gather(*(environment.start() for environment in environments), return_exceptions=True)
 
     faults = [str(answer) for answer in asyncio.run(all_at_once()) if isinstance(answer, EnvironmentFault)]
     assert faults == [f"{server.url}: reset failed: server at capacity (CAPACITY_REACHED)"]
@@ -214,23 +216,23 @@ def test_no_more_episodes_at_a_time_than_sessions(server):
 
 def test_an_abandoned_episode_gives_its_session_back(server):
     made = suite(server, sessions=1)
-    worlds = [made.environment({"seed": 0})]
-    asyncio.run(play(worlds[0], ["hello"]))
-    worlds.clear()
+    environments = [made.environment({"seed": 0})]
+    asyncio.run(play(environments[0], ["hello"]))
+    environments.clear()
     gc.collect()
     assert_empty(server)
     assert asyncio.run(play(made.environment({"seed": 1}), ["win"]))[-1].reward == 1.0
 
 
-def test_a_collection_that_lets_go_of_a_world_ends_its_session(server):
+def test_a_collection_that_lets_go_of_an_environment_ends_its_session(server):
     made = suite(server)
-    worlds = InProcessWorlds(made.environment)
+    environments = InProcessEnvironments(made.environment)
 
     async def begin_and_let_go():
-        await asyncio.gather(*(worlds.start(key, {"seed": key}) for key in range(3)))
-        assert (await worlds.step(1, "hello")).observation == "hello"
+        await asyncio.gather(*(environments.start(key, {"seed": key}) for key in range(3)))
+        assert (await environments.step(1, "hello")).observation == "hello"
         for key in range(3):
-            worlds.close(key)
+            environments.close(key)
 
     asyncio.run(begin_and_let_go())
     assert_empty(server)

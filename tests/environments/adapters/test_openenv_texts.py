@@ -1,4 +1,4 @@
-"""Responses as actions and observations as texts, by the schemas that OpenEnv's servers publish. No package is needed."""
+"""Responses as actions and observations as text, by the schemas that OpenEnv's servers publish, without the package."""
 
 import json
 import re
@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from turnwise.cli import main
-from turnwise.config import EnvironmentConfig
 from turnwise.environments.adapters.openenv_texts import choose_action, choose_observation
 from turnwise.environments.adapters.tool_calls import ToolCall, describe_tools, read_tool_calls
+from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.errors import ConfigError
 
@@ -99,7 +99,7 @@ def test_what_a_tool_returned_is_read_as_its_texts():
 @pytest.mark.parametrize(
     ("choice", "further", "message"),
     [
-        ("", {}, r"have the fields row, column: name the one that a response fills in environment.options.action"),
+        ("", {}, r"have the fields row, column: set environment.options.action to the field"),
         ("colum", {}, r"actions have no field 'colum'. Did you mean 'column'\?"),
         ("row", {"colum": 1}, r"actions have no field 'colum'. Did you mean 'column'\?"),
     ],
@@ -156,7 +156,7 @@ def test_options_that_cannot_be_are_said(options, message):
 def test_workers_have_no_part_in_it():
     config = EnvironmentConfig(name="openenv", workers=2, options={"url": "http://localhost:9"})
     with pytest.raises(
-        ConfigError, match=r"environment.workers=2: an OpenEnv environment lives on its server.* set it to 0"
+        ConfigError, match=r"environment.workers=2: an OpenEnv environment runs on its server.* set it to 0"
     ):
         make_suite(config)
 

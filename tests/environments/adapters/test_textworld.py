@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from turnwise.config import EnvironmentConfig
 from turnwise.environments.adapters.textworld import CHALLENGES
 from turnwise.environments.check import check_environment
+from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.errors import ConfigError, DataError, EnvironmentFault
 
@@ -34,7 +34,7 @@ def coins(**options) -> Any:
     [
         ({}, "wants one of environment.options.challenge and games"),
         ({"challenge": "simple", "games": "here"}, "wants one of environment.options.challenge and games"),
-        ({"games": "here", "settings": {"level": 1}}, "settings is for generated games"),
+        ({"games": "here", "settings": {"level": 1}}, "settings is only for generated games"),
         ({"challenge": "simple", "reward": "gains"}, "Did you mean 'gain'?"),
         ({"challenge": "simple", "num_valid": 0}, "expected a whole number of games, 1 or more"),
     ],
@@ -83,16 +83,16 @@ def test_every_challenge_is_made_once_and_won_by_its_policy(challenge, monkeypat
     assert turns
     files = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
     assert sorted(path.suffix for path in files) == [".json", ".z8"]
-    world = made.environment(task)
-    start = world.start()
+    environment = made.environment(task)
+    start = environment.start()
     assert "$$$" not in start.observation
     assert start.info == {"success": False, "score": 0.0, "task_type": challenge}
-    steps = [world.step(turn.response) for turn in turns]
+    steps = [environment.step(turn.response) for turn in turns]
     assert all(step.valid for step in steps)
     assert (steps[-1].terminated, steps[-1].info["success"], steps[-1].info["score"]) == (True, True, 1.0)
     assert sum(step.reward for step in steps) == pytest.approx(10.0)
     with pytest.raises(EnvironmentFault, match="after the end"):
-        world.step("look")
+        environment.step("look")
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()} == files
 
 
@@ -121,20 +121,20 @@ def test_games_differ_by_seed_and_cooking_by_recipe():
 
 
 @real
-def test_worlds_side_by_side_are_as_they_are_alone():
+def test_environments_side_by_side_are_as_they_are_alone():
     made = coins(num_train=2)
     first, second = made.tasks("train")
     scripts = {task: [turn.response for turn in made.demonstrate(task, noise=0.5, seed=3)] for task in (first, second)}
     alone = {}
     for task, script in scripts.items():
-        world = made.environment(task)
-        alone[task] = [world.start().observation, *(world.step(action).observation for action in script)]
-    worlds = {task: made.environment(task) for task in scripts}
-    beside = {task: [world.start().observation] for task, world in worlds.items()}
+        environment = made.environment(task)
+        alone[task] = [environment.start().observation, *(environment.step(action).observation for action in script)]
+    environments = {task: made.environment(task) for task in scripts}
+    beside = {task: [environment.start().observation] for task, environment in environments.items()}
     for turn in range(max(map(len, scripts.values()))):
         for task, script in scripts.items():
             if turn < len(script):
-                beside[task].append(worlds[task].step(script[turn]).observation)
+                beside[task].append(environments[task].step(script[turn]).observation)
     assert beside == alone
 
 
@@ -143,24 +143,24 @@ def test_worlds_side_by_side_are_as_they_are_alone():
 def test_what_is_no_command_for_the_game_does_not_reach_it(response, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     made = coins(state_key="state")
-    world = made.environment(made.tasks("train")[0])
-    before = world.start()
-    step = world.step(response)
+    environment = made.environment(made.tasks("train")[0])
+    before = environment.start()
+    step = environment.step(response)
     assert (step.valid, step.ended, step.state_key) == (False, False, before.state_key)
     assert step.observation == "That is no command."
-    assert world.step("  look\n").valid
+    assert environment.step("  look\n").valid
     assert list(tmp_path.iterdir()) == []
 
 
 @real
 def test_what_the_game_does_not_know_is_invalid_and_the_limit_truncates():
     made = coins(max_steps=2, admissible=False)
-    world = made.environment(made.tasks("train")[0])
+    environment = made.environment(made.tasks("train")[0])
     with pytest.raises(EnvironmentFault, match="before start"):
-        world.step("look")
-    assert world.start().admissible is None
-    assert not world.step("go nowhere").valid
-    last = world.step("look")
+        environment.step("look")
+    assert environment.start().admissible is None
+    assert not environment.step("go nowhere").valid
+    last = environment.step("look")
     assert (last.valid, last.truncated, last.terminated) == (True, True, False)
 
 
@@ -169,15 +169,15 @@ def test_what_the_game_does_not_know_is_invalid_and_the_limit_truncates():
 def test_rewards_add_up_to_the_same_for_a_win(reward):
     made = suite(challenge="simple", settings={"rewards": "dense"}, reward=reward, max_steps=30)
     task = made.tasks("train")[0]
-    world, turns = made.environment(task), made.demonstrate(task, noise=0.0, seed=0)
-    world.start()
-    rewards = [world.step(turn.response).reward for turn in turns]
+    environment, turns = made.environment(task), made.demonstrate(task, noise=0.0, seed=0)
+    environment.start()
+    rewards = [environment.step(turn.response).reward for turn in turns]
     assert sum(rewards) == pytest.approx(10.0)
     assert (sum(reward > 0 for reward in rewards) > 1) == (reward == "gain")
     short = suite(challenge="simple", settings={"rewards": "dense"}, reward=reward, max_steps=len(turns) - 1)
-    world = short.environment(task)
-    world.start()
-    total = sum(world.step(turn.response).reward for turn in turns[:-1])
+    environment = short.environment(task)
+    environment.start()
+    total = sum(environment.step(turn.response).reward for turn in turns[:-1])
     assert (0 < total < 10) if reward != "success" else total == 0
 
 
@@ -195,13 +195,13 @@ def test_games_of_a_folder(tmp_path):
     (task,) = made.tasks("train")
     assert made.task_name(task) == "train/coin.z8"
     turns = made.demonstrate(task, noise=0.0, seed=0)
-    world = made.environment(task)
-    world.start()
-    assert [world.step(turn.response) for turn in turns][-1].info["success"]
+    environment = made.environment(task)
+    environment.start()
+    assert [environment.step(turn.response) for turn in turns][-1].info["success"]
     (task,) = made.tasks("bare")
-    world = made.environment(task)
-    assert "-=" in world.start().observation  # the name of a room
-    step = world.step("inventory")
+    environment = made.environment(task)
+    assert "-=" in environment.start().observation  # the name of a room
+    step = environment.step("inventory")
     assert (step.valid, step.admissible) == (True, None)
     assert made.demonstrate(task, noise=0.0, seed=0) is None
     with pytest.raises(DataError, match=r"has no folder 'vald'\. Did you mean 'valid'"):
@@ -209,18 +209,18 @@ def test_games_of_a_folder(tmp_path):
     (tmp_path / "games" / "empty").mkdir()
     with pytest.raises(DataError, match=r"holds no game; expected files that end in \.z1 to \.z8"):
         made.tasks("empty")
-    with pytest.raises(DataError, match="is no folder"):
+    with pytest.raises(DataError, match="is not a folder"):
         suite(games=str(tmp_path / "nowhere")).tasks("train")
 
 
 @real
-def test_worlds_leave_nothing_open():
+def test_environments_leave_nothing_open():
     made = coins()
     task = made.tasks("train")[0]
     for round in range(30):
-        world = made.environment(task)
-        world.start()
-        world.step("look")
+        environment = made.environment(task)
+        environment.start()
+        environment.step("look")
         if round == 5:
             before = len(os.listdir("/proc/self/fd")), maps()
     assert (len(os.listdir("/proc/self/fd")), maps()) <= (before[0], before[1] + 20)

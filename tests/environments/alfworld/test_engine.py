@@ -195,7 +195,7 @@ def test_equal_states_compare_equal_and_engines_share_the_compiled_game(kitchen)
     play(second, "go to fridge 1", "open fridge 1", "close fridge 1", "open fridge 1")
     assert first.state == second.state
     assert hash(first.state) == hash(second.state)
-    assert first.world is second.world
+    assert first.compiled is second.compiled
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_walkthroughs_of_real_games_win(alfworld_games):
     for path in alfworld_games:
         engine = Engine(load_game(path))
         assert not engine.won
-        play(engine, *engine.world.game.walkthrough)
+        play(engine, *engine.compiled.game.walkthrough)
         assert engine.won, path
 
 

@@ -125,7 +125,7 @@ def test_a_play_by_hand(kitchen):
     ]
 
 
-def test_memory_reads_the_world():
+def test_memory_reads_the_environment():
     memory = Memory()
     memory.read("You are in the middle of a room. Looking quickly around you, you see a desk 1, and a drawer 1.")
     memory.read("You arrive at drawer 1. The drawer 1 is closed.")

@@ -250,6 +250,18 @@ def test_an_unknown_split_or_task_type_gets_a_suggestion(data):
         find_games("valid_seen", data)
 
 
+@pytest.mark.parametrize(("there", "missing"), [("game.tw-pddl", "traj_data.json"), ("traj_data.json", "game.tw-pddl")])
+def test_a_missing_file_of_a_game_is_named(tmp_path, there, missing):
+    folder = tmp_path / "json_2.1.1" / "train" / "pick_and_place_simple-Mug-None-Shelf-1" / "trial_1"
+    folder.mkdir(parents=True)
+    (folder / there).write_text("{}")
+    with pytest.raises(
+        DataError,
+        match=rf"holds no playable game .* 1 of its folders hold {there} but no {missing}, such as .*trial_1;",
+    ):
+        find_games("train", tmp_path)
+
+
 @pytest.mark.data
 def test_real_games_are_read_fast_and_survive_being_written(alfworld_games):
     begun = time.process_time()

@@ -154,7 +154,7 @@ def test_seeds_make_the_games_of_their_split():
     [
         (lambda: generate_game(0, size="huge"), "size is 'huge'"),
         (lambda: generate_game(0, task_types=["pick_three"]), "task_types are"),
-        (lambda: generate_game(0, num_receptacles=3), "num_receptacles is 3; expected the least and the most"),  # pyright: ignore
+        (lambda: generate_game(0, num_receptacles=3), "num_receptacles is 3; expected the least"),  # pyright: ignore
         (lambda: generate_game(0, num_objects=[5, 2]), r"num_objects is \[5, 2\]"),  # pyright: ignore
         (lambda: generate_game(0, num_objects=[-1, 2]), r"num_objects is \[-1, 2\]"),  # pyright: ignore
         (lambda: generate_game(0, num_objects=["a", "b"]), "num_objects is"),  # pyright: ignore

@@ -1,13 +1,13 @@
 """What TextWorld says in the kitchen of conftest.py: the introduction, and games in it, command by command.
 
-The kitchen was written with `save_game` (domain and grammar of the alfworld 0.4.2 package) and played in TextWorld 1.7.0
+The kitchen was saved with `save_game` (domain and grammar of the alfworld 0.4.2 package) and played in TextWorld 1.7.0
 behind the package's AlfredDemangler. tests/crosscheck/alfworld/oracle.py compares the two on real games.
 """
 
 INTRODUCTION = (
     "-= Welcome to TextWorld, ALFRED! =-\n\nYou are in the middle of a room. Looking quickly around you, you see"
-    " a cabinet 2, a cabinet 1, a countertop 1, a drawer 1, a fridge 1, a microwave 1, a shelf 1, and a sinkbasin 1.\n\n"
-    "Your task is to: put a clean mug in shelf."
+    " a cabinet 2, a cabinet 1, a countertop 1, a drawer 1, a fridge 1, a microwave 1, a shelf 1, and a sinkbasin 1."
+    "\n\nYour task is to: put a clean mug in shelf."
 )
 HANDLING = """
 > look

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from turnwise.config import EnvironmentConfig
 from turnwise.environments.check import check_environment
 from turnwise.environments.grids.base import Map
 from turnwise.environments.grids.frozen_lake import GAME, random_lake
 from turnwise.environments.grids.rooms import random_room, read_map
 from turnwise.environments.grids.sokoban import SokobanEnvironment
+from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.environments.words import split_words
 from turnwise.errors import ConfigError, EnvironmentFault
@@ -48,7 +48,7 @@ def test_a_lake_is_the_one_that_gymnasium_draws():
 def test_all_small_lakes_divide_among_the_splits():
     splits = {}
     for split in ("train", "valid", "test"):
-        with pytest.raises(ConfigError, match=r"has about \d+ maps of this kind, 4 were asked for") as caught:
+        with pytest.raises(ConfigError, match=r"has about \d+ maps of this kind, expected 4") as caught:
             suite("frozen_lake", size=2, num_train=4, num_valid=4).tasks(split)
         splits[split] = int(str(caught.value).split("about ")[1].split()[0])
     assert sum(splits.values()) == 3  # of a 2x2 map, two places are free, and one of them is ice
@@ -64,8 +64,8 @@ def test_demonstrations_win(name, noise):
         assert turns is not None or noise
         if turns is None:
             continue
-        world = made.environment(task)
-        steps = [world.start(), *(world.step(turn.response) for turn in turns)]
+        environment = made.environment(task)
+        steps = [environment.start(), *(environment.step(turn.response) for turn in turns)]
         assert steps[-1].info["success"]
         assert noise or all(turn.imitate and step.valid for turn, step in zip(turns, steps[1:], strict=True))
         lengths.append((len(turns), len(made.plan(task, made.state(made_fresh(made, task))))))
@@ -77,9 +77,9 @@ def test_demonstrations_win(name, noise):
 
 
 def made_fresh(made: Any, task: Any) -> Any:
-    world = made.environment(task)
-    world.start()
-    return world
+    environment = made.environment(task)
+    environment.start()
+    return environment
 
 
 @pytest.mark.parametrize("name", GAMES)
@@ -87,24 +87,24 @@ def test_a_tiny_policy_knows_all_words(name):
     made = suite(name)
     known, heard = set(made.words()), set()
     for number, task in enumerate(made.tasks("train")):
-        world = made.environment(task)
-        heard |= set(split_words(world.start().observation))
+        environment = made.environment(task)
+        heard |= set(split_words(environment.start().observation))
         for turn in made.demonstrate(task, noise=0.3, seed=number) or ():
             heard |= set(split_words(turn.response))
-            heard |= set(split_words(world.step(turn.response).observation))
+            heard |= set(split_words(environment.step(turn.response).observation))
     assert heard <= known
     assert {"left", "down", "right", "up"} <= heard
 
 
 @pytest.mark.parametrize("name", GAMES)
-def test_the_worlds_are_sound(name):
+def test_the_environments_are_sound(name):
     assert check_environment(suite(name)) == []
 
 
 def test_the_shortest_way_over_the_ice():
     made = suite("frozen_lake")
-    world = made_fresh(made, LAKE)
-    plan = made.plan(LAKE, made.state(world))
+    environment = made_fresh(made, LAKE)
+    plan = made.plan(LAKE, made.state(environment))
     assert len(plan) == 6  # three down, three right; the first two must be down
     assert plan[:2] == ["down", "down"]
     assert made.plan(LAKE, (0, 2)) is not None
@@ -112,34 +112,34 @@ def test_the_shortest_way_over_the_ice():
 
 
 def test_the_agent_is_seen_on_the_map():
-    world = suite("frozen_lake").environment(LAKE)
-    assert world.start().observation == "@ H F F\nF H F H\nF F F H\nH F F G\nActions: left, down, right, up"
-    step = world.step("down")
+    environment = suite("frozen_lake").environment(LAKE)
+    assert environment.start().observation == "@ H F F\nF H F H\nF F F H\nH F F G\nActions: left, down, right, up"
+    step = environment.step("down")
     assert step.observation == step.state_key == "S H F F\n@ H F H\nF F F H\nH F F G"
-    assert world.step("right").terminated  # a hole
+    assert environment.step("right").terminated  # a hole
 
 
 def test_slippery_ice_slips_alike_for_the_same_task():
     made = suite("frozen_lake", slippery=True)
     plays = []
     for task in [*made.tasks("train")] * 2:
-        world = made_fresh(made, task)
-        plays.append(world.step("left").observation)
+        environment = made_fresh(made, task)
+        plays.append(environment.step("left").observation)
     assert plays[:30] == plays[30:]
     moved = [made.task_name(task) for task, seen in zip(made.tasks("train"), plays, strict=False) if seen[0] != "@"]
     assert 0 < len(moved) < 30  # left of the start is the edge; one slip in three goes down
 
 
 def test_a_box_is_pushed_to_its_goal():
-    world = SokobanEnvironment(ROOM, success_reward=3.0)
-    assert world.start().observation.splitlines()[1] == "# @ $ - . #"
-    first = world.step("right")
+    environment = SokobanEnvironment(ROOM, success_reward=3.0)
+    assert environment.start().observation.splitlines()[1] == "# @ $ - . #"
+    first = environment.step("right")
     assert (first.observation.splitlines()[1], first.reward, first.ended) == ("# - @ $ . #", 0.0, False)
-    last = world.step("right")
+    last = environment.step("right")
     assert last.observation.splitlines()[1] == "# - - @ * #"
     assert (last.reward, last.terminated, last.info["success"]) == (3.0, True, True)
     with pytest.raises(EnvironmentFault, match="after the end"):
-        world.step("left")
+        environment.step("left")
 
 
 def walled(lines: tuple[str, str]) -> tuple[str, ...]:
@@ -165,14 +165,14 @@ def test_moves_follow_sokobans_rules(lines, move, after):
 
 
 def test_what_is_no_move_changes_nothing():
-    world = SokobanEnvironment(ROOM, max_steps=3)
-    start = world.start()
-    steps = [world.step(response) for response in ("push right", "up", "")]
+    environment = SokobanEnvironment(ROOM, max_steps=3)
+    start = environment.start()
+    steps = [environment.step(response) for response in ("push right", "up", "")]
     assert [step.valid for step in steps] == [False, True, False]
     assert {step.state_key for step in steps} == {start.state_key}
     assert [step.truncated for step in steps] == [False, False, True]
     with pytest.raises(EnvironmentFault, match="after the end"):
-        world.step("right")
+        environment.step("right")
     with pytest.raises(EnvironmentFault, match=r"before start\(\)"):
         SokobanEnvironment(ROOM).step("right")
 
@@ -202,10 +202,10 @@ def test_a_stuck_box_has_no_plan():
         (
             "frozen_lake",
             {"size": 8, "frozen_frac": 0.05},
-            "of 1000 maps with size=8 and frozen_frac=0.05 none has a way to the goal",
+            "none of 1000 maps with size=8 and frozen_frac=0.05 has a way to the goal",
         ),
-        ("sokoban", {"size": 3}, "sokoban has no rooms of size=3"),
-        ("sokoban", {"min_moves": 60}, "found no sokoban room of .*min_moves=60"),
+        ("sokoban", {"size": 3}, "sokoban has no rooms with size=3"),
+        ("sokoban", {"min_moves": 60}, "found no sokoban room with .*min_moves=60"),
     ],
 )
 def test_maps_that_cannot_be_are_refused(name, options, message):

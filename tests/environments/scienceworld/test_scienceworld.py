@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from turnwise.config import EnvironmentConfig
 from turnwise.environments.check import check_environment
 from turnwise.environments.scienceworld import java
+from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
-from turnwise.errors import ConfigError, EnvironmentFault, WorldFault
-from turnwise.rollout.workers import make_worlds
-from turnwise.rollout.worlds import InProcessWorlds
+from turnwise.errors import ConfigError, EnvironmentFault
+from turnwise.rollout.environments import InProcessEnvironments
+from turnwise.rollout.workers import make_environments
 
 REASON = "" if importlib.util.find_spec("scienceworld") else "pip install 'turnwise[scienceworld]' to play ScienceWorld"
 REASON = REASON or ("" if shutil.which("java") else "ScienceWorld needs java on the PATH")
@@ -112,11 +112,11 @@ def test_the_gold_path_wins_and_pays_what_the_option_says():
             turns = made.demonstrate(task, noise=0.0, seed=0)
             assert turns
             assert all(turn.imitate for turn in turns)
-            world = made.environment(task)
-            start = world.start()
+            environment = made.environment(task)
+            start = environment.start()
             assert start.observation.startswith("Your task is to")
             assert start.info == {"success": False, "score": 0.0, "task_type": task.task}
-            steps = [world.step(turn.response) for turn in turns]
+            steps = [environment.step(turn.response) for turn in turns]
             assert steps[-1].terminated
             assert steps[-1].info["success"]
             assert sum(step.reward for step in steps) == pytest.approx(10)
@@ -124,7 +124,7 @@ def test_the_gold_path_wins_and_pays_what_the_option_says():
             assert len(paying) == 1 if reward != "gain" else len(paying) > 1
             assert len({step.state_key for step in steps}) > len(steps) / 2
             with pytest.raises(EnvironmentFault, match="after the end"):
-                world.step("look around")
+                environment.step("look around")
 
 
 @real
@@ -139,10 +139,10 @@ def test_stumbles_are_marked_and_the_path_still_wins():
 @real
 def test_a_lost_task_scores_nothing():
     made = suite(reward="gain")
-    world = made.environment(made.tasks("train")[0])
-    world.start()
-    total = world.step("teleport to kitchen").reward
-    step = world.step("focus on agent")
+    environment = made.environment(made.tasks("train")[0])
+    environment.start()
+    total = environment.step("teleport to kitchen").reward
+    step = environment.step("focus on agent")
     total += step.reward
     assert (step.terminated, step.info["success"], step.info["score"]) == (True, False, 0.0)
     assert total == pytest.approx(0)
@@ -151,40 +151,40 @@ def test_a_lost_task_scores_nothing():
 @real
 def test_nonsense_is_invalid_and_the_limit_truncates():
     made = suite(max_steps=2, admissible=True)
-    world = made.environment(made.tasks("train")[0])
+    environment = made.environment(made.tasks("train")[0])
     with pytest.raises(EnvironmentFault, match="before start"):
-        world.step("look around")
-    assert "look around" in world.start().admissible
-    step = world.step("xyzzy")
+        environment.step("look around")
+    assert "look around" in environment.start().admissible
+    step = environment.step("xyzzy")
     assert (step.valid, step.ended) == (False, False)
-    last = world.step("look around")
+    last = environment.step("look around")
     assert (last.valid, last.truncated, last.terminated, last.admissible) == (True, True, False, None)
 
 
 @real
-def test_worlds_side_by_side_are_as_they_are_alone():
+def test_environments_side_by_side_are_as_they_are_alone():
     made = suite(max_steps=60)
     scripts = {
         task: [turn.response for turn in made.demonstrate(task, noise=0.3, seed=2)] for task in made.tasks("train")[:4]
     }
 
-    def answer(world, action):
-        step = world.step(action)
+    def answer(environment, action):
+        step = environment.step(action)
         return step.observation, step.reward
 
     alone = {}
     for task, script in scripts.items():
-        world = made.environment(task)
-        world.start()
-        alone[task] = [answer(world, action) for action in script]
-    worlds = {task: made.environment(task) for task in scripts}
-    for world in worlds.values():
-        world.start()
+        environment = made.environment(task)
+        environment.start()
+        alone[task] = [answer(environment, action) for action in script]
+    environments = {task: made.environment(task) for task in scripts}
+    for environment in environments.values():
+        environment.start()
     beside: dict[Any, list[Any]] = {task: [] for task in scripts}
     for turn in range(max(map(len, scripts.values()))):
         for task, script in scripts.items():
             if turn < len(script):
-                beside[task].append(answer(worlds[task], script[turn]))
+                beside[task].append(answer(environments[task], script[turn]))
     assert beside == alone
 
 
@@ -192,23 +192,23 @@ def test_worlds_side_by_side_are_as_they_are_alone():
 def test_one_java_process_serves_all_and_is_started_anew_when_it_died():
     made = suite()
     first, second, third = made.tasks("train")[:3]
-    worlds = InProcessWorlds(made.environment)
+    environments = InProcessEnvironments(made.environment)
 
     async def play():
-        opening = (await worlds.start(0, first)).observation
-        await worlds.start(1, second)
+        opening = (await environments.start(0, first)).observation
+        await environments.start(1, second)
         process = java.running()
         assert process is not None
         process.send_signal(signal.SIGKILL)
-        with pytest.raises(WorldFault, match=r"find-plant-0: the Java process ended \(exit code -9\)"):
-            await worlds.step(0, "look around")
-        with pytest.raises(WorldFault, match="the Java process"):
-            await worlds.step(1, "look around")
-        await worlds.start(2, third)
+        with pytest.raises(EnvironmentFault, match=r"find-plant-0: the Java process ended \(exit code -9\)"):
+            await environments.step(0, "look around")
+        with pytest.raises(EnvironmentFault, match="the Java process"):
+            await environments.step(1, "look around")
+        await environments.start(2, third)
         assert java.running().pid != process.pid
-        assert (await worlds.step(2, "look around")).valid
-        assert (await worlds.start(3, first)).observation == opening
-        await worlds.start(4, second)
+        assert (await environments.step(2, "look around")).valid
+        assert (await environments.start(3, first)).observation == opening
+        await environments.start(4, second)
         assert java.running().poll() is None
         return process.pid, java.running().pid
 
@@ -225,7 +225,7 @@ def test_java_ends_with_the_process_that_started_it(end):
     program = f"""
 import os
 from turnwise.environments.scienceworld import java
-world = java.simulator(256)
+environment = java.simulator(256)
 print(java.running().pid, flush=True)
 {end}
 """
@@ -253,20 +253,22 @@ def test_every_worker_has_its_own_java_process_and_takes_it_along():
     made = make_suite(settings)
     tasks = made.tasks("train")[:2]
     assert java.running() is None  # of this process: its work was to list the tasks
-    worlds = make_worlds(made, settings)
+    environments = make_environments(made, settings)
 
     async def play():
-        await asyncio.gather(*(worlds.start(key, task) for key, task in enumerate(tasks)))
+        await asyncio.gather(*(environments.start(key, task) for key, task in enumerate(tasks)))
         processes = all_java()
         assert len(processes) == 2
         os.kill(min(processes), signal.SIGKILL)
-        answers = await asyncio.gather(*(worlds.step(key, "look around") for key in range(2)), return_exceptions=True)
-        assert sorted(isinstance(answer, WorldFault) for answer in answers) == [False, True]
-        lost = next(key for key, answer in enumerate(answers) if isinstance(answer, WorldFault))
-        worlds.close(lost)
-        await worlds.start(7, tasks[lost])
-        assert (await worlds.step(7, "look around")).valid
-        await worlds.aclose()
+        answers = await asyncio.gather(
+            *(environments.step(key, "look around") for key in range(2)), return_exceptions=True
+        )
+        assert sorted(isinstance(answer, EnvironmentFault) for answer in answers) == [False, True]
+        lost = next(key for key, answer in enumerate(answers) if isinstance(answer, EnvironmentFault))
+        environments.close(lost)
+        await environments.start(7, tasks[lost])
+        assert (await environments.step(7, "look around")).valid
+        await environments.aclose()
 
     before = all_java()
     assert before == set()

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from turnwise.config import EnvironmentConfig
 from turnwise.environments.search_qa.environment import SearchQaEnvironment
+from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 
 PASSAGES = [
@@ -20,11 +20,15 @@ PASSAGES = [
     {"id": "x", "title": "Bees", "text": "Bees make honey. " + "They buzz. " * 40},
 ]
 QUESTIONS = [
-    {"question_id": "q1", "question": "Where was the botanist born who named Lake Oro?", "answers": ["Klee", "The village of Klee"],
-     "supporting": [0, 1]},
+    {
+        "question_id": "q1",
+        "question": "Where was the botanist born who named Lake Oro?",
+        "answers": ["Klee", "The village of Klee"],
+        "supporting": [0, 1],
+    },
     {"question_id": "q2", "question": "Do bees make honey?", "answers": ["yes"], "supporting": ["x"]},
     {"question_id": "q3", "question": "What is Klee known for?", "answers": ["honey"]},
-]  # fmt: skip
+]
 
 
 def write(path: Path, lines: list[Any]) -> Path:
@@ -45,7 +49,7 @@ def suite(max_steps: int = 6, **options) -> Any:
     return make_suite(EnvironmentConfig(name="search_qa", max_steps=max_steps, options=options))
 
 
-def world(number: int = 0, **options) -> SearchQaEnvironment:
+def make_environment(number: int = 0, **options) -> SearchQaEnvironment:
     made = suite(**options)
     return made.environment(made.tasks("all")[number])
 

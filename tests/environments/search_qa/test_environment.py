@@ -3,7 +3,7 @@
 import pickle
 
 import pytest
-from tests.environments.search_qa.conftest import QUESTIONS, world
+from tests.environments.search_qa.conftest import QUESTIONS, make_environment
 
 from turnwise.environments.search_qa.environment import CUT, action
 from turnwise.environments.search_qa.files import Passage
@@ -12,7 +12,7 @@ from turnwise.errors import EnvironmentFault
 
 
 def test_a_question_is_searched_and_answered(folder):
-    played = world()
+    played = make_environment()
     first = played.start()
     assert "Question: Where was the botanist born who named Lake Oro?" in first.observation
     assert "Searches left: 3." in first.observation
@@ -41,7 +41,7 @@ def test_a_question_is_searched_and_answered(folder):
 def test_f1_pays_in_proportion_and_exact_match_does_not(folder):
     rewards = {}
     for reward in ("exact_match", "f1"):
-        played = world(reward=reward)
+        played = make_environment(reward=reward)
         played.start()
         last = played.step("answer[Klee Bonn]")
         assert (last.terminated, last.info["success"]) == (True, False)
@@ -51,11 +51,22 @@ def test_f1_pays_in_proportion_and_exact_match_does_not(folder):
 
 @pytest.mark.parametrize(
     "response",
-    ["", "Klee", "search[]", "answer[ ]", "search[a] search[b]", "I think answer[Klee]", "Search[a]", "lookup[a]", "search[a",
-     "search[a]]", "answer[[Klee]]"],
-)  # fmt: skip
+    [
+        "",
+        "Klee",
+        "search[]",
+        "answer[ ]",
+        "search[a] search[b]",
+        "I think answer[Klee]",
+        "Search[a]",
+        "lookup[a]",
+        "search[a",
+        "search[a]]",
+        "answer[[Klee]]",
+    ],
+)
 def test_what_is_no_action_is_said_and_costs_a_step_but_no_search(folder, response):
-    played = world(max_steps=2)
+    played = make_environment(max_steps=2)
     played.start()
     step = played.step(response)
     assert (step.valid, step.reward, step.ended) == (False, 0.0, False)
@@ -66,7 +77,7 @@ def test_what_is_no_action_is_said_and_costs_a_step_but_no_search(folder, respon
 
 
 def test_searches_run_out_and_then_only_an_answer_is_taken(folder):
-    played = world(max_searches=1)
+    played = make_environment(max_searches=1)
     played.start()
     assert played.step("search[oro]").valid
     step = played.step("search[fern]")
@@ -77,28 +88,28 @@ def test_searches_run_out_and_then_only_an_answer_is_taken(folder):
 
 
 def test_an_answer_in_the_last_step_counts(folder):
-    played = world(max_steps=1)
+    played = make_environment(max_steps=1)
     played.start()
     last = played.step("answer[Klee]")
     assert (last.terminated, last.truncated, last.reward) == (True, False, 10.0)
 
 
 def test_a_search_shows_k_passages_and_cuts_the_long_ones(folder):
-    played = world(1, num_passages=2, passage_words=5)
+    played = make_environment(1, num_passages=2, passage_words=5, k1=0.9, b=0.4)  # by these the long one is the first
     played.start()
     lines = played.step("search[honey bees]").observation.splitlines()
     assert lines[0] == f"(1) Bees: Bees make honey. They buzz. {CUT}"
     assert [line[:3] for line in lines] == ["(1)", "(2)", "Sea"]
-    whole = world(1, num_passages=2, passage_words=83)  # 3 words and 80
+    whole = make_environment(1, num_passages=2, passage_words=83)  # 3 words and 80
     whole.start()
     assert CUT not in whole.step("search[honey bees]").observation
-    assert world(1).start().observation != (nothing := played.step("search[unheard]")).observation
+    assert make_environment(1).start().observation != (nothing := played.step("search[unheard]")).observation
     assert nothing.observation == "Nothing was found.\nSearches left: 1."
 
 
 def test_state_keys_name_what_is_known(folder):
     def keys(state_key, *queries):
-        played = world(state_key=state_key, num_passages=1)
+        played = make_environment(state_key=state_key, num_passages=1)
         steps = [played.start(), *(played.step(f"search[{query}]") for query in queries)]
         return [step.state_key or step.observation for step in steps]
 
@@ -112,7 +123,7 @@ def test_state_keys_name_what_is_known(folder):
 def test_admissible_actions_are_valid_and_do_not_hold_the_answer(folder):
     for number, question in enumerate(QUESTIONS):
         for turn in range(3):
-            played = world(number)
+            played = make_environment(number)
             step = played.start()
             for _ in range(turn):
                 step = played.step(f"search[{question['question']}]")

@@ -24,7 +24,7 @@ def test_files_are_found_by_option_or_variable_compressed_or_not(folder, tmp_pat
     monkeypatch.delenv("SEARCH_QA_DATA")
     with pytest.raises(DataError, match=r"set environment.options.corpus to a .jsonl file, or SEARCH_QA_DATA"):
         find_file("corpus", None)
-    with pytest.raises(DataError, match=r"environment.options.corpus='nowhere' is no file"):
+    with pytest.raises(DataError, match=r"environment.options.corpus='nowhere' is not a file"):
         find_file("corpus", "nowhere")
     monkeypatch.setenv("SEARCH_QA_DATA", str(tmp_path / "empty"))
     with pytest.raises(DataError, match=r"holds no questions.jsonl or questions.jsonl.gz"):
@@ -42,7 +42,7 @@ def test_texts_come_on_one_line_and_ids_as_texts(folder):
     ("lines", "message"),
     [
         ([], "holds no passages"),
-        ([{"id": 1, "text": "a"}, {"id": "1", "text": "b"}], "id '1' stands for two passages"),
+        ([{"id": 1, "text": "a"}, {"id": "1", "text": "b"}], "id '1' occurs twice in the passages"),
         ([{"id": 1, "text": "a"}, {"id": 2}], "line 2: expected an object with id, text"),
         ([["id", "text"]], "line 1: expected an object"),
         ([{"id": 1, "text": None}], "line 1: text is None, expected a text"),
@@ -57,7 +57,7 @@ def test_a_broken_corpus_is_named(tmp_path, lines, message):
 @pytest.mark.parametrize("name", ["c.jsonl", "c.jsonl.gz"])
 def test_a_file_that_is_no_json_lines_is_named(tmp_path, name):
     (tmp_path / name).write_text("{")
-    where = "c.jsonl, line 1: no JSON" if name == "c.jsonl" else "c.jsonl.gz: cannot be read as JSON Lines"
+    where = "c.jsonl, line 1: not valid JSON" if name == "c.jsonl" else "c.jsonl.gz: cannot be read as JSON Lines"
     with pytest.raises(DataError, match=where):
         load_corpus(tmp_path / name)
 

@@ -1,16 +1,17 @@
 """The suite: settings, demonstrations, words; those marked `data` on HotpotQA's files."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.environments.search_qa.conftest import QUESTIONS, suite, world
+from tests.environments.search_qa.conftest import QUESTIONS, make_environment, suite
 
-from turnwise.config import EnvironmentConfig
 from turnwise.environments.check import check_environment
 from turnwise.environments.search_qa.files import load_corpus, load_questions
 from turnwise.environments.search_qa.retrieval import Bm25
 from turnwise.environments.search_qa.suite import SearchQa
+from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.environments.words import split_words
 from turnwise.errors import ConfigError
@@ -36,7 +37,7 @@ def test_it_passes_the_conformance_check(folder, options):
     assert check_environment(suite(**options), split="all") == []
 
 
-def test_the_settings_reach_the_world(folder):
+def test_the_settings_reach_the_environment(folder):
     options = {"reward": "f1", "max_searches": 2, "num_passages": 1, "passage_words": 7}
     made = suite(max_steps=9, **options)
     played = made.environment(made.tasks("all")[0])
@@ -63,7 +64,7 @@ def test_what_is_wrong_is_said_at_once(options, message):
 @pytest.mark.parametrize("name", ["max_searches", "num_passages", "passage_words"])
 def test_limits_are_checked(folder, name):
     with pytest.raises(ConfigError, match=f"search_qa: {name} is -1; it must be at least"):
-        world(**{name: -1})
+        make_environment(**{name: -1})
 
 
 def test_demonstrations_read_before_they_answer(folder):
@@ -106,13 +107,16 @@ def test_a_small_corpus_has_words_for_a_tiny_policy(folder, monkeypatch):
     made = suite()
     known = set(made.words())
     for number, question in enumerate(QUESTIONS):
-        played = world(number, passage_words=4)
+        played = make_environment(number, passage_words=4)
         texts = [played.start().observation, played.step("nonsense").observation]
         texts += [played.step(response).observation for response in ("search[honey]", "search[xyzzy]", "search[lake]")]
         texts += [played.step("search[one more]").observation]
         texts += [turn.response for turn in made.demonstrate(played.question, noise=0.0, seed=0)]
-        texts += [outcome.observation for answer in ("Bonn", question["answers"][0])
-                  for outcome in [_answered(number, answer)]]  # fmt: skip
+        texts += [
+            outcome.observation
+            for answer in ("Bonn", question["answers"][0])
+            for outcome in [_answered(number, answer)]
+        ]
         assert not {word for text in texts for word in split_words(text)} - known
     monkeypatch.setattr("turnwise.environments.search_qa.suite.MAX_WORDS", 20)
     with pytest.raises(ConfigError, match=r"this corpus has \d\d different words, a tiny policy can learn 20 at most"):
@@ -120,20 +124,49 @@ def test_a_small_corpus_has_words_for_a_tiny_policy(folder, monkeypatch):
 
 
 def _answered(number: int, answer: str):
-    played = world(number)
+    played = make_environment(number)
     played.start()
     return played.step(f"answer[{answer}]")
+
+
+def test_bm25s_constants_are_options(folder):
+    retrieve = suite(k1=0, b=1)._retrieve
+    assert retrieve._index._impacts.tolist() != suite()._retrieve._index._impacts.tolist()
+    other = Bm25(list(retrieve._passages.values()), k1=0.0, b=1.0)
+    assert retrieve._index._impacts.tolist() == other._index._impacts.tolist()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"k1": -0.1}, r"k1=-0.1: expected a number of at least 0"),
+        ({"k1": math.inf}, r"k1=inf: expected"),
+        ({"b": 1.5}, r"b=1.5: expected a number from 0 to 1"),
+        ({"b": math.nan}, r"b=nan: expected"),
+        ({"b": "0.4"}, r"b='0.4': expected something like 0.75"),
+        ({"b": 0.4, "retrieval": "dense"}, r"k1 and b are only for retrieval='bm25', not for 'dense'; remove them"),
+    ],
+)
+def test_constants_out_of_range_are_refused(folder, options, message):
+    with pytest.raises(ConfigError, match=message):
+        suite(**options)
 
 
 @pytest.mark.data
 def test_bm25_finds_what_supports_hotpotqas_questions(hotpot):
     corpus = load_corpus(Path(hotpot["corpus"]))
     questions = load_questions(Path(hotpot["questions"]), {passage.id for passage in corpus})
-    retrieve = Bm25(corpus)
-    found = [{passage.id for passage in retrieve(question.text, 10)} for question in questions]
-    pairs = zip(questions, found, strict=True)
-    recall = [len(hits & set(question.supporting)) / len(set(question.supporting)) for question, hits in pairs]
-    assert sum(recall) / len(recall) > 0.88
+
+    def recall(retrieve: Bm25, k: int) -> float:
+        found = [{passage.id for passage in retrieve(question.text, k)} for question in questions]
+        shares = [
+            len(hits & set(q.supporting)) / len(set(q.supporting)) for q, hits in zip(questions, found, strict=True)
+        ]
+        return sum(shares) / len(shares)
+
+    default, pyserini = Bm25(corpus), Bm25(corpus, k1=0.9, b=0.4)
+    assert [round(recall(default, k), 3) for k in (3, 10)] == [0.686, 0.929]
+    assert [round(recall(pyserini, k), 3) for k in (3, 10)] == [0.667, 0.91]
 
 
 @pytest.mark.data

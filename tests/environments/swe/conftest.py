@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from turnwise.config import EnvironmentConfig
+from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.swe.bubblewrap import Bubblewrap, check_bubblewrap
 from turnwise.environments.swe.patches import make_patch
 from turnwise.environments.swe.suite import Swe
@@ -102,7 +102,7 @@ def sandboxed(_own_cache) -> None:
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory) -> Path:
-    """The packages of pytest, as `pip install --target` would put them, from those installed here: the tests download nothing."""
+    """Pytest's installed packages in the layout of `pip install --target`, without downloads."""
     folder = tmp_path_factory.mktemp("site")
     for name in ("pytest", "pluggy", "iniconfig", "packaging", "pygments"):
         for file in importlib.metadata.files(name) or ():

@@ -9,10 +9,10 @@ from turnwise.environments.swe.tasks import SweTask
 
 
 def prove(suite: Swe, tasks: Sequence[SweTask], *, repeats: int, workers: int = 2) -> list[str]:
-    """What is wrong with how tasks are graded, each time of several.
+    """Report errors in the grading of tasks, repeated several times.
 
-    The right answer earns all. What earns nothing: no change; a change that repairs nothing, with which exactly the tests fail that the task names;
-    and half the right answer. A one-line answer has no smaller step than to take the wrong line out and put nothing in its place: that is its half.
+    The reference patch must earn the full reward. No change, a change that repairs nothing (exactly the named tests
+    fail), and half the reference patch must earn nothing. Half of a one-line patch removes the wrong line.
     """
     with ThreadPoolExecutor(workers) as pool:
         return [line for lines in pool.map(lambda task: list(_wrong(suite, task, repeats)), tasks) for line in lines]

@@ -63,7 +63,7 @@ def test_a_container_is_begun_used_and_removed(stand_in, tmp_path):
 
 
 def test_the_first_process_outlives_what_ends_a_command():
-    """In a process namespace, as a container has one: what a command leaves is killed and reaped, and the next one finds the container."""
+    """In a process namespace like a container's, leftover processes are killed and reaped; the container survives."""
     namespace = ["unshare", "--fork", "--pid", "--mount-proc", "--kill-child"]
     if subprocess.run([*namespace, "true"], capture_output=True, check=False).returncode:
         pytest.skip("needs the right to make process namespaces")

@@ -6,8 +6,8 @@ import json
 import pytest
 from tests.environments.swe.conftest import FIX, RIGHT, WRONG, called, suite, task
 
-from turnwise.config import EnvironmentConfig
 from turnwise.environments.check import check_environment
+from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.environments.swe.environment import as_patch
 from turnwise.environments.swe.suite import Swe
@@ -193,11 +193,11 @@ def test_trajectories_run_side_by_side_in_one_event_loop(sandboxed, data):
     made = suite(data)
 
     async def play(number: int) -> tuple[str, float]:
-        world = made.environment(task())
-        await world.start()
-        await world.step(called("run", command=f"echo {number} > mine; sleep 0.2"))
-        said = (await world.step(called("run", command="cat mine"))).observation
-        return said, (await world.step(called("submit"))).reward
+        environment = made.environment(task())
+        await environment.start()
+        await environment.step(called("run", command=f"echo {number} > mine; sleep 0.2"))
+        said = (await environment.step(called("run", command="cat mine"))).observation
+        return said, (await environment.step(called("submit"))).reward
 
     async def all_of_them() -> list:
         return await asyncio.gather(*map(play, range(4)))
@@ -237,7 +237,7 @@ def test_missing_data_is_said(tmp_path, monkeypatch):
     monkeypatch.delenv("SWE_DATA", raising=False)
     with pytest.raises(DataError, match="make tasks with `turnwise make-swe-tasks`"):
         make_suite(EnvironmentConfig(name="swe")).tasks("all")
-    with pytest.raises(DataError, match=r"tasks.jsonl is no file of tasks"):
+    with pytest.raises(DataError, match=r"tasks.jsonl is not a file of tasks"):
         suite(tmp_path).tasks("all")
     with pytest.raises(ConfigError, match="needs a language model"):
         suite(tmp_path).words()

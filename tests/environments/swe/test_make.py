@@ -1,4 +1,4 @@
-"""Bugs that the mutators make, and the tasks made of them; the whole of it on a small repository, without the package index."""
+"""Mutators and the tasks made of their bugs, end to end on a small repository, without the package index."""
 
 import ast
 import itertools
@@ -231,8 +231,17 @@ def test_tests_that_do_not_pass_are_said(sandboxed, site, tmp_path):
 
 
 def test_a_copy_leaves_out_where_the_answer_would_stand_again(tmp_path):
-    files = ["a.py", "build/lib/a.py", "docs/conf.py", "src/a.egg-info/x.py", "src/a/__init__.py", "src/a/tests/helper.py", "tests/test_a.py",
-             "setup.py", "conftest.py"]  # fmt: skip
+    files = [
+        "a.py",
+        "build/lib/a.py",
+        "docs/conf.py",
+        "src/a.egg-info/x.py",
+        "src/a/__init__.py",
+        "src/a/tests/helper.py",
+        "tests/test_a.py",
+        "setup.py",
+        "conftest.py",
+    ]
     write(tmp_path / "from", dict.fromkeys(files, "x = 1\n"))
     (tmp_path / "to").mkdir()
     clean_copy(tmp_path / "from", tmp_path / "to")

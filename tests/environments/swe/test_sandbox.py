@@ -2,6 +2,8 @@
 
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -25,13 +27,18 @@ def test_commands_read_and_write_a_copy(workspace, data):
 
 def test_changes_know_what_is_gone_and_what_took_its_place(workspace):
     workspace.run(
-        "rm -r tests; mkdir tests; echo x > tests/new.py; rm README.md; ln -s /etc/passwd README.md; mkfifo pipe; mkdir empty"
+        "rm -r tests; mkdir tests; echo x > tests/new.py; rm README.md; ln -s /etc/passwd README.md; "
+        "mkfifo pipe; mkdir empty"
     )
     workspace.run("rm -r shapes && echo now a file > shapes")
     assert workspace.changes() == {
-        "tests/test_shapes.py": None, "tests/test_other.py": None, "tests/new.py": b"x\n", "README.md": None,
-        "shapes": b"now a file\n", "shapes/__init__.py": None,
-    }  # fmt: skip
+        "tests/test_shapes.py": None,
+        "tests/test_other.py": None,
+        "tests/new.py": b"x\n",
+        "README.md": None,
+        "shapes": b"now a file\n",
+        "shapes/__init__.py": None,
+    }
 
 
 def test_a_file_that_is_written_as_it_was_has_not_changed(workspace):
@@ -53,6 +60,79 @@ def test_nothing_of_the_host_is_seen(workspace, data, tmp_path):
     assert workspace.run("hostname; id -u").output == b"sandbox\n1000\n"
 
 
+READ_PROC = """
+import os
+for folder, folders, names in os.walk("/proc"):
+    for name in names:
+        path = os.path.join(folder, name)
+        try:
+            with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as file:
+                found = file.read(1 << 20)
+        except OSError:
+            continue
+        if found and b"sentinel" + b"-of-the-trainer" in found:
+            print("FOUND", path)
+print("read")
+"""
+
+TRAINER = """
+import mmap, os, sys
+from pathlib import Path
+from turnwise.environments.swe.bubblewrap import Bubblewrap
+from turnwise.environments.swe.system import python_system
+from turnwise.environments.swe.workspace import Limits
+
+with open("sentinel-of-the-trainer", "r+b") as file:
+    mapped = mmap.mmap(file.fileno(), 0)
+for path in ("environ", "cmdline", "maps"):
+    assert b"sentinel-of-the-trainer" in Path("/proc/self", path).read_bytes(), path
+workspace = Bubblewrap(Path("snapshot"), python_system(), Limits())
+sys.stdout.buffer.write(workspace.run("python3 -", stdin=sys.stdin.buffer.read()).output)
+workspace.close()
+"""
+
+
+def test_no_file_of_proc_holds_a_secret_of_the_trainer(sandboxed, tmp_path):
+    """The trainer has a secret in its environment, its arguments and the names of what it maps into memory (S1)."""
+    (tmp_path / "sentinel-of-the-trainer").write_text("mapped")
+    (tmp_path / "snapshot").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", TRAINER, "--token=sentinel-of-the-trainer"],
+        input=READ_PROC,
+        env={**os.environ, "HF_TOKEN": "sentinel-of-the-trainer"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "read\n"
+
+
+OPEN_FOR_WRITING = """
+import os, stat
+for top in ("/proc", "/sys"):
+    for folder, folders, names in os.walk(top):
+        folders[:] = [name for name in folders if name not in ("fd", "map_files", "ns", "fdinfo")]
+        for name in names:
+            path = os.path.join(folder, name)
+            try:
+                if stat.S_ISREG(os.lstat(path).st_mode):
+                    os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+                    print("WRITABLE", path)
+            except OSError:
+                pass
+print("tried")
+"""
+
+
+def test_no_file_of_proc_or_sys_can_be_written(workspace):
+    """As root outside, most of /proc/sys was: the kernel asks who one is there, not for capabilities (S2)."""
+    before = Path("/proc/sys/vm/overcommit_memory").read_text()
+    assert workspace.run("python3 -", stdin=OPEN_FOR_WRITING.encode()).output == b"tried\n"
+    workspace.run("echo 2 > /proc/sys/vm/overcommit_memory")
+    assert Path("/proc/sys/vm/overcommit_memory").read_text() == before
+
+
 def test_the_snapshot_and_its_hidden_tests_cannot_be_reached(workspace):
     workspace.run("rm tests/test_shapes.py")
     found = workspace.run(
@@ -68,7 +148,10 @@ def test_there_is_no_network(workspace):
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.2)
         port = server.getsockname()[1]
-        reach = f"import socket\ntry: socket.create_connection(('127.0.0.1', {port}), 1); print('reached')\nexcept OSError as e: print('not', e)"
+        reach = (
+            f"import socket\ntry: socket.create_connection(('127.0.0.1', {port}), 1); print('reached')\n"
+            "except OSError as e: print('not', e)"
+        )
         said = workspace.run("python3 -", stdin=reach.encode()).output
         assert said.startswith(b"not")
         with pytest.raises(TimeoutError):
@@ -100,7 +183,9 @@ def test_a_process_namespace_bounds_what_the_watch_has_not_seen(workspace):
     if not _most_pids(1):
         pytest.skip("this kernel bounds the processes of the whole machine only")
     spawn = "i=0; while sleep 20 & do i=$((i+1)); echo $i; [ $i -lt 3000 ] || exit; done"
-    outcome = run_watched([*workspace._begin, "sh", "-c", spawn], stdin=b"", seconds=20, output_chars=100_000)
+    with workspace._begin() as (begin, arguments):
+        command = [*begin, "sh", "-c", spawn]
+        outcome = run_watched(command, stdin=b"", seconds=20, output_chars=100_000, variables={}, pass_fds=[arguments])
     counted = [int(line) for line in outcome.output.split() if line.isdigit()]
     assert 64 <= max(counted) <= 600
     assert workspace.run("echo alive").output == b"alive\n"
@@ -138,7 +223,8 @@ def test_memory_is_limited_for_one_process_and_for_all(workspace):
 def test_the_disk_is_limited_wherever_one_writes(workspace):
     for place in ("/repo", "/scratch", "/tmp", "/dev/shm"):
         filled = workspace.run(
-            f"i=0; while head -c 4000000 /dev/zero > {place}/x$i; do i=$((i+1)); done; du -sm {place} | cut -f1; rm {place}/x*"
+            f"i=0; while head -c 4000000 /dev/zero > {place}/x$i; do i=$((i+1)); done; "
+            f"du -sm {place} | cut -f1; rm {place}/x*"
         )
         assert int(filled.output.split()[-1]) <= 17, place  # rounded up, with folders
     many = workspace.run("i=0; while true > f$i; do i=$((i+1)); done 2> /dev/null; ls | wc -l; rm f*")
@@ -204,3 +290,14 @@ def test_what_is_missing_is_said(monkeypatch, tmp_path, system):
     monkeypatch.undo()
     with pytest.raises(ConfigError, match="which overlayfs cannot take"):
         Bubblewrap(tmp_path / "a:b", system, Limits())
+
+
+@pytest.mark.parametrize(("user", "said"), [(0, True), (1000, False)])
+def test_as_root_it_says_what_cannot_be_promised(sandboxed, monkeypatch, capsys, user, said):
+    from turnwise.environments.swe import bubblewrap
+
+    bubblewrap._try_once.cache_clear()
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    bubblewrap.check_bubblewrap()
+    bubblewrap.check_bubblewrap()
+    assert capsys.readouterr().err.count("swe runs as root") == said

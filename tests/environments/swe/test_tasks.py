@@ -15,16 +15,32 @@ from turnwise.environments.swe.tasks import load_tasks, split_tasks, write_tasks
 from turnwise.errors import ConfigError, DataError
 
 SWE_BENCH = {
-    "repo": "psf/requests", "instance_id": "psf__requests-1", "base_commit": "abc", "patch": "p", "test_patch": "t", "problem_statement": "s",
-    "hints_text": "", "created_at": "2013-01-01", "version": "2.0", "FAIL_TO_PASS": '["test_a.py::x"]', "PASS_TO_PASS": '["test_a.py::y"]',
-    "environment_setup_commit": "abc", "difficulty": "<15 min fix",
-}  # fmt: skip
+    "repo": "psf/requests",
+    "instance_id": "psf__requests-1",
+    "base_commit": "abc",
+    "patch": "p",
+    "test_patch": "t",
+    "problem_statement": "s",
+    "hints_text": "",
+    "created_at": "2013-01-01",
+    "version": "2.0",
+    "FAIL_TO_PASS": '["test_a.py::x"]',
+    "PASS_TO_PASS": '["test_a.py::y"]',
+    "environment_setup_commit": "abc",
+    "difficulty": "<15 min fix",
+}
 R2E = {
-    "repo_name": "orange3", "docker_image": "namanjain12/orange3_final:1", "commit_hash": "1", "problem_statement": "s",
+    "repo_name": "orange3",
+    "docker_image": "namanjain12/orange3_final:1",
+    "commit_hash": "1",
+    "problem_statement": "s",
     "expected_output_json": '{"TestX.test_a": "PASSED", "test_b": "FAILED"}',
-    "execution_result_content": json.dumps({"test_file_names": ["test_1.py"], "test_file_codes": ["def test_b(): pass"]}),
-    "modified_files": ["x.py"], "prompt": "",
-}  # fmt: skip
+    "execution_result_content": json.dumps(
+        {"test_file_names": ["test_1.py"], "test_file_codes": ["def test_b(): pass"]}
+    ),
+    "modified_files": ["x.py"],
+    "prompt": "",
+}
 
 
 def test_fields_of_swe_bench(tmp_path):
@@ -62,10 +78,10 @@ def test_what_is_written_is_read(tmp_path):
     [
         ("", "holds no tasks"),
         ("[]", "line 1: expected an object"),
-        ("{", "line 1: no JSON"),
+        ("{", "line 1: not valid JSON"),
         ('{"repo": "x"}', "line 1: has no field 'instance_id'"),
         (json.dumps(SWE_BENCH | {"FAIL_TO_PASS": "3"}), "line 1: expected a list of names of tests, got '3'"),
-        (f"{json.dumps(SWE_BENCH)}\n{json.dumps(SWE_BENCH)}", "'psf__requests-1' stands for two tasks"),
+        (f"{json.dumps(SWE_BENCH)}\n{json.dumps(SWE_BENCH)}", "'psf__requests-1' occurs twice in the tasks"),
     ],
 )
 def test_broken_files_are_said(tmp_path, text, message):
@@ -100,7 +116,13 @@ def test_patches_apply(tmp_path, old, new):
     write(tmp_path, {"d/x.py": old} if old is not None else {"other": ""})
     patch = make_patch("d/x.py", old, new)
     assert touched(patch) == ["d/x.py"]
-    subprocess.run(["git", "apply", "-"], input=patch.encode(), cwd=tmp_path, check=True, env={"GIT_CEILING_DIRECTORIES": str(tmp_path.parent), "PATH": "/usr/bin:/bin"})  # fmt: skip
+    subprocess.run(
+        ["git", "apply", "-"],
+        input=patch.encode(),
+        cwd=tmp_path,
+        check=True,
+        env={"GIT_CEILING_DIRECTORIES": str(tmp_path.parent), "PATH": "/usr/bin:/bin"},
+    )
     assert (tmp_path / "d/x.py").exists() == (new is not None)
     assert new is None or (tmp_path / "d/x.py").read_bytes() == new.encode()
     assert make_patch("x", old, old) == ""
@@ -127,8 +149,10 @@ def test_the_repairer_reads_patches():
     assert calls is not None
     assert [json.loads(call[11:-12])["name"] for call in calls] == ["edit", "edit", "submit"]
     assert json.loads(calls[0][11:-12])["arguments"] == {
-        "path": "shapes/__init__.py", "line": 5, "new": "return side * side",
-    }  # fmt: skip
+        "path": "shapes/__init__.py",
+        "line": 5,
+        "new": "return side * side",
+    }
     searching = solve(task(tier=2))
     assert searching is not None
     assert [json.loads(call[11:-12])["name"] for call in searching[:3]] == ["search", "view", "edit"]
@@ -155,8 +179,15 @@ def test_a_mirror_serves_versions_without_history(sandboxed, site, tmp_path):
     (data / "environments").mkdir(parents=True)
     (data / "environments" / "own__shapes-1").symlink_to(site)
     subprocess.run(["git", "clone", "-q", "--mirror", str(work), str(data / "mirrors" / "own__shapes.git")], check=True)
-    bench = task(repo="own/shapes", base_commit=commit, version="1", bug_patch="", hidden_files=(), tier=0,
-                 test_patch=make_patch("tests/test_shapes.py", None, TESTS))  # fmt: skip
+    bench = task(
+        repo="own/shapes",
+        base_commit=commit,
+        version="1",
+        bug_patch="",
+        hidden_files=(),
+        tier=0,
+        test_patch=make_patch("tests/test_shapes.py", None, TESTS),
+    )
     made = suite(data)
     assert not made.judge(bench, {"README": b"x"}).success
     assert made.judge(bench, {"shapes/__init__.py": RIGHT.encode()}).success

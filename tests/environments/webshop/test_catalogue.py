@@ -77,7 +77,7 @@ def test_without_data_it_says_what_to_put_where(tmp_path, monkeypatch):
         DataError, match=r"^set WEBSHOP_DATA to the folder that holds items_shuffle_1000\.json and .*setup\.sh"
     ):
         load_products()
-    with pytest.raises(DataError, match=r"WEBSHOP_DATA=.*nowhere is no folder"):
+    with pytest.raises(DataError, match=r"WEBSHOP_DATA=.*nowhere is not a folder"):
         load_products(tmp_path / "nowhere")
     with pytest.raises(DataError, match=r"holds no items_shuffle_1000\.json \(or \.json\.gz\); setup\.sh"):
         load_products(tmp_path)
@@ -98,9 +98,9 @@ def test_the_catalogue_that_is_there_is_offered(folder):
     ("content", "message"),
     [
         ("[", "cannot read it as JSON"),
-        ('[{"asin": "B0"}', "product 0 is none of WebShop's: KeyError"),
+        ('[{"asin": "B0"}', "product 0 is not in WebShop's format: KeyError"),
         ("{}", "cannot read it as JSON: expected an array"),
-        ("[3]", "product 0 is none of WebShop's"),
+        ("[3]", "product 0 is not in WebShop's format"),
         ("[]", "holds no products"),
         (json.dumps([item("B0", "Mug", pricing="cheap")]), "pricing 'cheap' names no dollars"),
     ],

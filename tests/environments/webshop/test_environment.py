@@ -13,7 +13,7 @@ NEARLY = ("search[kettle]", "click[b0kettle01]", "click[3 l]", "click[buy now]")
 
 
 @pytest.fixture
-def world(shop, kettle):
+def make_environment(shop, kettle):
     return lambda **options: WebshopEnvironment(shop, kettle, **options)
 
 
@@ -21,20 +21,20 @@ def play(environment, actions):
     return [environment.start(), *map(environment.step, actions)]
 
 
-def test_it_follows_the_protocol(world):
-    assert isinstance(world(), Environment)
+def test_it_follows_the_protocol(make_environment):
+    assert isinstance(make_environment(), Environment)
 
 
-def test_the_start_shows_the_instruction(world, kettle):
-    start = world().start()
+def test_the_start_shows_the_instruction(make_environment, kettle):
+    start = make_environment().start()
     assert start.observation == f"WebShop [SEP] Instruction: [SEP] {kettle.instruction} [SEP] Search"
     assert start.admissible == [f"search[{kettle.instruction.lower()}]"]
     assert (start.reward, start.ended, start.valid, start.state_key) == (0, False, True, None)
     assert start.info == {"success": False, "score": 0.0, "task_type": "garden"}
 
 
-def test_a_perfect_purchase_earns_the_reward_and_ends(world):
-    steps = play(world(), PERFECT)
+def test_a_perfect_purchase_earns_the_reward_and_ends(make_environment):
+    steps = play(make_environment(), PERFECT)
     assert [step.reward for step in steps] == [0, 0, 0, 0, 0, 10]
     assert [step.terminated for step in steps] == [False] * 5 + [True]
     assert steps[-1].info == {
@@ -50,15 +50,15 @@ def test_a_perfect_purchase_earns_the_reward_and_ends(world):
 
 
 @pytest.mark.parametrize(("reward", "earned"), [("success", 0.0), ("score", 2.0)])
-def test_another_purchase_earns_nothing_or_its_score(world, reward, earned):
-    last = play(world(reward=reward, success_reward=2.5), NEARLY)[-1]
+def test_another_purchase_earns_nothing_or_its_score(make_environment, reward, earned):
+    last = play(make_environment(reward=reward, success_reward=2.5), NEARLY)[-1]
     assert (last.reward, last.terminated) == (earned, True)
     assert (last.info["success"], last.info["score"], last.info["score_options"]) == (False, 0.8, 0.5)
 
 
 @pytest.mark.parametrize("response", ["dance", "", "click[buy now]", "<action>search[mug]</action>"])
-def test_what_is_not_admitted_is_invalid_and_counts_as_a_step(world, response):
-    environment = world(max_steps=2)
+def test_what_is_not_admitted_is_invalid_and_counts_as_a_step(make_environment, response):
+    environment = make_environment(max_steps=2)
     start = environment.start()
     step = environment.step(response)
     assert (step.observation, step.valid, step.reward) == (start.observation, False, 0)
@@ -66,28 +66,28 @@ def test_what_is_not_admitted_is_invalid_and_counts_as_a_step(world, response):
     assert environment.step("search[mug]").truncated
 
 
-def test_white_space_around_an_action_is_ignored(world):
-    assert play(world(), ["  search[kettle]\n"])[-1].valid
+def test_white_space_around_an_action_is_ignored(make_environment):
+    assert play(make_environment(), ["  search[kettle]\n"])[-1].valid
 
 
-def test_the_last_step_truncates_unless_it_buys(world):
-    last = play(world(max_steps=5), PERFECT)[-1]
+def test_the_last_step_truncates_unless_it_buys(make_environment):
+    last = play(make_environment(max_steps=5), PERFECT)[-1]
     assert (last.terminated, last.truncated) == (True, False)
-    last = play(world(max_steps=4), PERFECT[:4])[-1]
+    last = play(make_environment(max_steps=4), PERFECT[:4])[-1]
     assert (last.terminated, last.truncated, last.reward) == (False, True, 0)
     assert not last.info["success"]
 
 
-def test_nothing_can_be_done_before_the_start_or_after_the_end(world):
+def test_nothing_can_be_done_before_the_start_or_after_the_end(make_environment):
     with pytest.raises(EnvironmentFault, match=r"step\(\) before start\(\) of goal \d"):
-        world().step("search[mug]")
-    environment = world()
+        make_environment().step("search[mug]")
+    environment = make_environment()
     play(environment, PERFECT)
     with pytest.raises(EnvironmentFault, match=r"step\(\) after the end of goal \d"):
         environment.step("search[mug]")
 
 
-def test_everything_admissible_is_valid(world):
+def test_everything_admissible_is_valid(make_environment):
     for seen in (
         PERFECT[:0],
         PERFECT[:1],
@@ -95,10 +95,10 @@ def test_everything_admissible_is_valid(world):
         [*PERFECT[:2], "click[features]"],
         ["search[mug]", "click[next >]"],
     ):
-        admissible = play(world(), seen)[-1].admissible
+        admissible = play(make_environment(), seen)[-1].admissible
         assert admissible
         for action in admissible:
-            assert play(world(), [*seen, action])[-1].valid, action
+            assert play(make_environment(), [*seen, action])[-1].valid, action
 
 
 def test_options_that_the_original_cannot_click_are_not_offered(tmp_path, kettle):
@@ -111,18 +111,18 @@ def test_options_that_the_original_cannot_click_are_not_offered(tmp_path, kettle
     assert [environment.step(f"click[{value}]").valid for value in ("a[b", "search", "c]")] == [False, False, True]
 
 
-def test_a_choice_is_another_state_though_the_text_is_the_same(world):
-    seen, chosen = play(world(state_key="state"), PERFECT[:3])[-2:]
+def test_a_choice_is_another_state_though_the_text_is_the_same(make_environment):
+    seen, chosen = play(make_environment(state_key="state"), PERFECT[:3])[-2:]
     assert seen.observation == chosen.observation
     assert seen.state_key != chosen.state_key
-    assert play(world(state_key="state"), PERFECT[:3])[-1].state_key == chosen.state_key
+    assert play(make_environment(state_key="state"), PERFECT[:3])[-1].state_key == chosen.state_key
 
 
-def test_the_rich_text_and_the_page_of_attributes_can_be_had(world):
-    step = play(world(observation="text_rich", attributes_page=True), PERFECT[:3])[-1]
+def test_the_rich_text_and_the_page_of_attributes_can_be_had(make_environment):
+    step = play(make_environment(observation="text_rich", attributes_page=True), PERFECT[:3])[-1]
     assert step.observation.startswith("You have clicked black | white.\n")
     assert "click[attributes]" in step.admissible
-    assert "click[attributes]" not in play(world(), PERFECT[:3])[-1].admissible
+    assert "click[attributes]" not in play(make_environment(), PERFECT[:3])[-1].admissible
 
 
 @pytest.mark.parametrize(
@@ -134,6 +134,6 @@ def test_the_rich_text_and_the_page_of_attributes_can_be_had(world):
         ({"max_steps": 0}, "max_steps is 0; it must be at least 1"),
     ],
 )
-def test_an_option_that_is_wrong_is_named(world, options, message):
+def test_an_option_that_is_wrong_is_named(make_environment, options, message):
     with pytest.raises(ConfigError, match=message):
-        world(**options)
+        make_environment(**options)

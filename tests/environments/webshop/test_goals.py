@@ -21,7 +21,7 @@ HUMAN = {
         {"instruction": "any kettle", "instruction_attributes": [], "instruction_options": []},
     ],
     "B0LAMP0001": [{"instruction": "a lamp", "instruction_attributes": ["easy install"], "instruction_options": []}],
-}  # fmt: skip
+}
 
 
 def test_there_is_a_goal_for_every_combination_of_options(small):
@@ -95,7 +95,7 @@ def test_goals_that_are_not_there_are_missed(folder):
     with pytest.raises(ConfigError, match=r"goals='humane': no such goals. Did you mean 'human'\?"):
         load_shop(folder, goals="humane")
     (folder / "items_human_ins.json").write_text(json.dumps({"B0KETTLE01": [{"instruction": "a kettle"}]}))
-    with pytest.raises(DataError, match=r"items_human_ins\.json: .* at B0KETTLE01: KeyError"):
+    with pytest.raises(DataError, match=r"items_human_ins\.json: .* at B0KETTLE01 .*: KeyError"):
         load_shop(folder)
     write(folder, [item("B0", "Mug")], {})
     with pytest.raises(DataError, match="no product of this catalogue has an instruction"):

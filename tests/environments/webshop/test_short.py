@@ -13,7 +13,7 @@ from turnwise.environments.webshop.shop import Visit, load_shop
 from turnwise.environments.webshop.short import respaced
 from turnwise.environments.webshop.vocabulary import words
 from turnwise.environments.words import split_words
-from turnwise.tiny import word_tokenizer
+from turnwise.models.tiny import word_tokenizer
 
 TARGETS = ["buy now", "< prev", "b0kettle01", "x-large", "black | white", "3 l"]
 
@@ -26,12 +26,12 @@ def reread(small) -> Callable[[str], str]:
     return lambda text: str(tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)))
 
 
-def world(shop, goal, **options) -> Any:
+def environment(shop, goal, **options) -> Any:
     return WebshopEnvironment(shop, goal, observation="text_short", **options)
 
 
 def test_pages_say_what_is_new_in_lower_case(shop, kettle):
-    visit = world(shop, kettle)
+    visit = environment(shop, kettle)
     assert visit.start().observation == kettle.instruction.lower()
     results = visit.step("search[kettle]")
     assert results.observation == "b0kettle01 copper tea kettle, whistling"
@@ -46,7 +46,7 @@ def test_pages_say_what_is_new_in_lower_case(shop, kettle):
 
 
 def test_each_result_is_a_number_and_the_first_words_of_a_title(shop, kettle):
-    visit = world(shop, kettle)
+    visit = environment(shop, kettle)
     visit.start()
     shown = visit.step("search[mug]").observation.split(" ; ")
     assert len(shown) == 10
@@ -83,7 +83,7 @@ def test_what_a_policy_of_words_says_is_what_the_buyer_meant(small, reread):
     """The buyer's purchases succeed after its words went through a word-level tokenizer and back."""
     shop, goals = small
     for goal in goals:
-        visit, mirror = world(shop, goal), Visit(shop, goal)
+        visit, mirror = environment(shop, goal), Visit(shop, goal)
         step, buyer = visit.start(), Buyer(shop, goal)
         while not step.ended:
             action = buyer.act(mirror)
@@ -99,7 +99,7 @@ def test_every_click_of_every_page_can_be_said_and_every_word_read(tmp_path):
     shop, goals = load_shop(write(tmp_path, [item("B0MUG00000", "Odd Mug", options=options)], note))
     known = words(shop.products.values(), goals)
     tokenizer, rng = word_tokenizer(known), random.Random(0)
-    visit, mirror = world(shop, goals[0], max_steps=200), Visit(shop, goals[0])
+    visit, mirror = environment(shop, goals[0], max_steps=200), Visit(shop, goals[0])
     step = visit.start()
     for _ in range(199):
         assert set(split_words(step.observation)) <= set(known)

@@ -49,11 +49,11 @@ def test_two_thousand_steps_a_second_and_a_reset_in_five_milliseconds(large):
         begun = time.process_time()
         for goal in rng.sample(goals, 30):
             before = time.process_time()
-            world = WebshopEnvironment(shop, goal, max_steps=30)
-            step = world.start()
+            environment = WebshopEnvironment(shop, goal, max_steps=30)
+            step = environment.start()
             resets.append(time.process_time() - before)
             while not step.ended:
-                step = world.step(rng.choice(step.admissible or [""]))
+                step = environment.step(rng.choice(step.admissible or [""]))
                 num_steps += 1
         best_step = min(best_step, (time.process_time() - begun) / num_steps)
         best_reset = min(best_reset, max(resets))

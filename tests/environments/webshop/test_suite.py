@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from tests.environments.webshop.conftest import NOTES, item, write
 
-from turnwise.config import EnvironmentConfig
 from turnwise.environments.check import check_environment
+from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.environments.webshop.buyer import Buyer, stumble
 from turnwise.environments.webshop.shop import Visit, load_shop
 from turnwise.environments.webshop.suite import Webshop
 from turnwise.environments.words import split_words
 from turnwise.errors import ConfigError, DataError
-from turnwise.tiny import word_tokenizer
+from turnwise.models.tiny import word_tokenizer
 
 HUMAN = {
     "instruction": "i want a kettle.",
@@ -37,14 +37,14 @@ def suite(data: str, max_steps: int = 15, **options) -> Any:
     return make_suite(EnvironmentConfig(name="webshop", max_steps=max_steps, options={"data": data, **options}))
 
 
-def test_the_settings_reach_the_world(many):
+def test_the_settings_reach_the_environment(many):
     made = suite(many, max_steps=2, reward="score", observation="text_rich", attributes_page=True, state_key="state")
     assert isinstance(made, Webshop)
     task = made.tasks("train")[0]
-    world: Any = made.environment(task)
-    assert (world.max_steps, world.success_reward, world.reward) == (2, 10.0, "score")
-    assert (world.observation, world.state_key) == ("text_rich", "state")
-    assert world.start().state_key is not None
+    environment: Any = made.environment(task)
+    assert (environment.max_steps, environment.success_reward, environment.reward) == (2, 10.0, "score")
+    assert (environment.observation, environment.state_key) == ("text_rich", "state")
+    assert environment.start().state_key is not None
     assert made.task_name(task) == "500-B0TRAY0001"
 
 
@@ -87,9 +87,9 @@ def test_demonstrations_win_and_say_what_to_imitate(many, noise):
     won = [(task, turns) for task, turns in zip(made.tasks("train"), played, strict=True) if turns]
     assert len(won) >= 95
     for task, turns in won:
-        world = made.environment(task)
-        world.start()
-        steps = [world.step(turn.response) for turn in turns]
+        environment = made.environment(task)
+        environment.start()
+        steps = [environment.step(turn.response) for turn in turns]
         assert steps[-1].info["success"]
         assert all(step.valid for step, turn in zip(steps, turns, strict=True) if turn.imitate)
         assert noise or all(turn.imitate for turn in turns)
@@ -199,22 +199,22 @@ def test_every_word_that_is_shown_or_played_is_known(many):
         assert {"Carried", "Bamboo"} <= known
         for task in made.tasks("test")[:30]:
             step = made.environment(task).start()
-            world = made.environment(task)
-            step = world.start()
+            environment = made.environment(task)
+            step = environment.start()
             while not step.ended:
                 action = rng.choice(step.admissible)
                 assert set(split_words(f"{step.observation} {action}")) - known == set()
-                step = world.step(action)
+                step = environment.step(action)
 
 
 def test_a_policy_of_words_cannot_shop(many):
     """It writes spaces between words, and the original understands no action with a space before the bracket."""
     made = suite(many)
     tokenizer = word_tokenizer(made.words())
-    world = made.environment(made.tasks("train")[0])
-    for action in [*world.start().admissible, "search[serving tray]"]:
+    environment = made.environment(made.tasks("train")[0])
+    for action in [*environment.start().admissible, "search[serving tray]"]:
         written = str(tokenizer.decode(tokenizer.encode(action, add_special_tokens=False)))
         assert split_words(written) == split_words(action)
         assert " [ " in written
-        assert not world.step(written).valid
-        assert world.step(action).valid
+        assert not environment.step(written).valid
+        assert environment.step(action).valid

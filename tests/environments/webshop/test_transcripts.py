@@ -58,10 +58,10 @@ def test_every_observation_click_and_reward_is_the_originals(recorded, real):
         goal = dataclasses.replace(
             goals[episode["session"]], instruction=line["instruction_text"], price_upper=line["price_upper"]
         )
-        world = WebshopEnvironment(shop, goal, max_steps=1000, reward="score", success_reward=1.0)
+        environment = WebshopEnvironment(shop, goal, max_steps=1000, reward="score", success_reward=1.0)
         for recorded_step in episode["steps"]:
             action = recorded_step["action"]
-            step = world.start() if action is None else world.step(action)
+            step = environment.start() if action is None else environment.step(action)
             where = f"session {episode['session']}, after {action}"
             assert step.observation == recorded_step["observation"], where
             assert (step.reward, step.terminated) == (recorded_step["reward"], recorded_step["done"]), where

@@ -1,1 +1,1 @@
-"""Environments of other packages as ours, one file a package; the package is imported when it is used."""
+"""Adapt environments of other packages, one file per package; each package is imported on first use."""

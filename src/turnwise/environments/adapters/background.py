@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for worlds whose connections must stay alive while the trainer computes."""
+"""Run an event loop in a separate thread, to keep connections of environments alive while the trainer computes."""
 
 import asyncio
 import atexit
@@ -11,10 +11,11 @@ T = TypeVar("T")
 
 
 class Background:
-    """Runs coroutines in one thread, whichever event loops their callers have, and keeps serving them in between.
+    """Run coroutines in one thread, independent of the callers' event loops.
 
-    A trainer has a new event loop for every collection and leaves it for minutes of backward passes; a connection that lived in it
-    would miss the other side's pings. The thread starts with the first coroutine, so an object that has run none may be forked.
+    A trainer uses a new event loop for every collection, and leaves it for minutes of backward passes. A connection in
+    that loop would miss the server's pings. The thread starts with the first coroutine; before that, the object may be
+    forked.
     """
 
     def __init__(self):
@@ -22,13 +23,13 @@ class Background:
         self._lock = threading.Lock()
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run in the thread and wait; a cancelled caller cancels the work."""
+        """Run a coroutine in the thread and wait; a cancelled caller cancels it."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._started()))
 
     def soon(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run in the thread without waiting, from any thread and from finalizers."""
+        """Run a coroutine in the thread without waiting, from any thread and from finalizers."""
         if self._loop is None or self._loop.is_closed():
-            work.close()  # the interpreter ends, and what the work would let go of with it
+            work.close()  # the interpreter exits, which releases the resources
         else:
             asyncio.run_coroutine_threadsafe(work, self._loop)
 
@@ -36,7 +37,7 @@ class Background:
         with self._lock:
             if self._loop is None:
                 loop = self._loop = asyncio.new_event_loop()
-                thread = threading.Thread(target=_serve, args=(loop,), name="turnwise-worlds", daemon=True)
+                thread = threading.Thread(target=_serve, args=(loop,), name="turnwise-environments", daemon=True)
                 thread.start()
                 atexit.register(_stop, loop, thread)
             return self._loop

@@ -1,9 +1,9 @@
-"""Environments that a server plays over OpenEnv's protocol: `environment.name = "openenv"`.
+"""Play environments of an OpenEnv server: `environment.name = "openenv"`.
 
 options = { url = "http://localhost:8000", action = "message", observation = "echoed_message", sessions = 64 }
 
-Only the protocol is used (JSON over one WebSocket an episode), not the package's own client: that one opens a new session without a
-word when a connection is lost, and the episode would go on in another game.
+This client uses only the protocol (JSON over one WebSocket per episode). The package's own client silently opens a new
+session when a connection is lost, and the episode would continue in another game.
 """
 
 import asyncio
@@ -16,17 +16,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from turnwise.config import EnvironmentConfig
 from turnwise.environments.adapters.background import Background
 from turnwise.environments.adapters.openenv_texts import Act, Show, choose_action, choose_observation
 from turnwise.environments.base import Environment, Step, Task
 from turnwise.environments.needs import needed
+from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.splits import split_seeds
 from turnwise.errors import ConfigError, EnvironmentFault
 
 EXTRA = "turnwise[openenv]"
 LOCAL = ("localhost", "127.0.0.1", "::1")
-"""What pip calls what the client needs."""
+"""Name of the optional dependency for pip."""
 
 MAX_MESSAGE_BYTES = 2**27
 
@@ -34,20 +34,21 @@ _BACKGROUND = Background()
 
 
 class OpenEnvEnvironment:
-    """One episode on a server, in a session of its own, which ends with it.
+    """One trajectory on a server, in its own session.
 
-    A response that is no action for this server leaves its world as it is, counts as a step and is marked invalid. Where an observation
-    has the fields `valid`, `truncated`, `state_key`, `admissible` and `info`, as those of `turnwise serve-env` have, the step gets them.
+    A response that is not an action of the server changes nothing, counts as a step and is marked invalid. The step
+    takes over the fields `valid`, `truncated`, `state_key`, `admissible` and `info` of an observation, which `turnwise
+    serve-env` provides.
 
     Args:
-        url: Of the server.
-        reset: What `reset` is asked for, such as {"seed": 3}.
-        act: Makes a response the fields of an action, or None.
-        show: Makes an observation a text.
-        slots: Held while an episode is played.
+        url: Address of the server.
+        reset: Arguments of `reset`, such as {"seed": 3}.
+        act: Converts a response to the fields of an action, or None.
+        show: Converts an observation to text.
+        slots: Semaphore held while the trajectory is played.
         max_steps: The trajectory is truncated after this many steps.
-        threshold: The last reward of a success is above it, where the environment itself says nothing of success.
-        timeout_s: Longest time to connect, and for one answer.
+        threshold: A success has a last reward above it, unless the environment reports success itself.
+        timeout_s: Longest time to connect, and for one answer (seconds).
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class OpenEnvEnvironment:
         self._session = _Session(url, timeout_s)
 
     async def start(self) -> Step:
-        """Open a session and begin.
+        """Open a session and reset the environment.
 
         Raises:
             EnvironmentFault: The server cannot be reached, is full, or refuses.
@@ -81,7 +82,8 @@ class OpenEnvEnvironment:
         """Play a response.
 
         Raises:
-            EnvironmentFault: The play has not begun, or is over; the session is lost, or the server's environment raised.
+            EnvironmentFault: The trajectory has not begun, or is over; the session is lost, or the server's environment
+                raised.
         """
         if self._last is None:
             raise EnvironmentFault(f"{self.url}: step() {'after the end' if self._steps else 'before start()'}.")
@@ -142,7 +144,7 @@ class OpenEnvEnvironment:
 
 
 class _Session:
-    """A connection, which is a session on the server; lives in the background."""
+    """A connection, which is a session on the server; runs in the background thread."""
 
     def __init__(self, url: str, timeout_s: float):
         self.url, self.timeout_s = url, timeout_s
@@ -166,13 +168,11 @@ class _Session:
             raise
 
     async def ask(self, kind: str, data: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Send a message and return what is answered, None when it is that the action is none of the environment's."""
+        """Send a message and return the answer; None if the environment rejects the action."""
         closed = needed("websockets.exceptions", EXTRA, by="the environment 'openenv'").ConnectionClosed
         try:
             async with asyncio.timeout(self.timeout_s):
-                with contextlib.suppress(
-                    closed
-                ):  # a full server says so first and closes: the reason can still be read
+                with contextlib.suppress(closed):  # a full server sends the reason and closes; it can still be read
                     await self._socket.send(json.dumps({"type": kind, "data": data}))
                 message = json.loads(await self._socket.recv())
         except BaseException as error:  # cancelled, too: a late answer would be taken for that of the next message
@@ -198,7 +198,7 @@ class _Session:
                 slots.release()
 
     async def _lost(self, error: BaseException, what: str) -> None:
-        """Close and raise what a record can use; nothing for what is no fault of the server."""
+        """Close the session and raise a fault, if the error is one of the server."""
         await asyncio.shield(self.close())
         if isinstance(error, TimeoutError):
             raise EnvironmentFault(f"{self.url}: {what} within {self.timeout_s:g} s") from error
@@ -208,20 +208,21 @@ class _Session:
 
 
 class OpenEnv:
-    """Any environment that a server plays over OpenEnv's protocol.
+    """Any environment of an OpenEnv server.
 
     Options:
-        url: Of the server, such as "http://localhost:8000".
-        action: The field that a response fills; "json": a response is an object of all fields; "tool_call": it calls a tool; or
-            "module:function", which makes a response a dict, or None for one that is no action. Without, the environment's only field.
+        url: Address of the server, such as "http://localhost:8000".
+        action: The field that a response fills; "json": a response is an object of all fields; "tool_call": it calls a
+            tool; or "module:function", which converts a response to a dict, or to None if it is not an action. Default:
+            the environment's only field.
         fields: Further fields of every action.
-        observation: The field that is read; "json": all of them; or "module:function", of their dict. Without, the only field
-            that is a text, else all.
-        tasks: "seed": tasks are seeds of reset; "index": those that the server counts, by split and index. Without, the latter where it
-            counts them.
-        num_train, num_valid: How many seeds; "index" uses all that there are.
+        observation: The field to read; "json": all fields; or "module:function", called with their dict. Default: the
+            only text field, otherwise all fields.
+        tasks: "seed": tasks are seeds of reset; "index": the server's tasks, by split and index. Default: "index" if
+            the server counts its tasks.
+        num_train, num_valid: Number of seeds; "index" uses all tasks.
         reset: Further arguments of every reset.
-        sessions: Episodes at a time: no more than the server's `max_concurrent_envs`. The others wait.
+        sessions: Concurrent trajectories, at most the server's `max_concurrent_envs`; further ones wait.
         threshold: See `OpenEnvEnvironment`.
     """
 
@@ -251,14 +252,15 @@ class OpenEnv:
                 raise ConfigError(f"environment.options.{name}={count!r}: expected a whole number, 1 or more")
         if config.workers:
             raise ConfigError(
-                f"environment.workers={config.workers}: an OpenEnv environment lives on its server, apart from the trainer; set it to 0"
+                f"environment.workers={config.workers}: an OpenEnv environment runs on its server, not in "
+                "workers; set it to 0"
             )
         needed("websockets.asyncio.client", EXTRA, by="the environment 'openenv'")
         self._url, self._reset = url.rstrip("/"), dict(reset or {})
         self._counts = {"train": num_train, "valid": num_valid, "test": num_valid}
-        schema = ask_http(f"{self._url}/schema")  # what is wrong should fail before a run, not in it
+        schema = ask_http(f"{self._url}/schema")  # errors should occur before a run, not during it
         self._by = tasks or ("index" if self._counts_tasks() else "seed")
-        self._world: dict[str, Any] = {
+        self._options: dict[str, Any] = {
             "act": choose_action(action, dict(fields or {}), schema.get("action", {})),
             "show": choose_observation(observation, schema.get("observation", {})),
             "slots": asyncio.Semaphore(sessions),
@@ -269,11 +271,11 @@ class OpenEnv:
 
     @functools.cache  # noqa: B019 (one suite a process)
     def tasks(self, split: str) -> Sequence[Task]:
-        """What reset is asked for, for each task of a split."""
+        """Return the arguments of reset for each task of a split."""
         if self._by == "index":
             return [{"split": split, "index": index} for index in range(self._num_tasks(split))]
-        split_seeds(split, of="an OpenEnv environment")  # refuses what is no split
-        # one behind the other: a server that takes them modulo its number of tasks would find millions among its first again
+        split_seeds(split, of="an OpenEnv environment")  # raises if the split is unknown
+        # consecutive seeds: a server that takes them modulo its number of tasks would map distant ones to equal tasks
         names = list(self._counts)
         first = sum(self._counts[before] for before in names[: names.index(split)])
         return [{"seed": seed} for seed in range(first, first + self._counts[split])]
@@ -283,15 +285,15 @@ class OpenEnv:
         return int(ask_http(f"{self._url}/{name}/num_tasks", {"split": split})["num_tasks"])
 
     def _counts_tasks(self) -> bool:
-        """Whether the server numbers its tasks by split, as turnwise's own does."""
+        """Return whether the server numbers its tasks by split, as turnwise's own does."""
         try:
             return self._num_tasks("train") > 0
         except (ConfigError, LookupError, TypeError, ValueError):
             return False
 
     def environment(self, task: Task) -> Environment:
-        """Build a fresh world."""
-        return OpenEnvEnvironment(self._url, {**self._reset, **task}, **self._world)
+        """Build a fresh environment."""
+        return OpenEnvEnvironment(self._url, {**self._reset, **task}, **self._options)
 
     def task_name(self, task: Task) -> str:
         """Name a task in records."""
@@ -299,10 +301,10 @@ class OpenEnv:
 
 
 def ask_http(url: str, data: Mapping[str, Any] | None = None, *, timeout_s: float = 10.0) -> Any:
-    """Ask a server outside of any session.
+    """Send an HTTP request to a server, outside of any session.
 
     Raises:
-        ConfigError: It does not answer, or with no JSON.
+        ConfigError: It does not answer, or not with JSON.
     """
     body = None if data is None else json.dumps(data).encode()
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
@@ -318,7 +320,7 @@ def ask_http(url: str, data: Mapping[str, Any] | None = None, *, timeout_s: floa
 
 
 def _opener(url: str) -> urllib.request.OpenerDirector:
-    """This machine is asked without the proxy that leads to others."""
+    """Make an opener that uses no proxy for this machine."""
     return urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if urlsplit(url).hostname in LOCAL else []))
 
 

@@ -1,4 +1,4 @@
-"""Responses as actions of an OpenEnv environment, and its observations as texts, by its own JSON schemas."""
+"""Convert responses to OpenEnv actions, and observations to text, by the environment's JSON schemas."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -9,16 +9,16 @@ from turnwise.errors import ConfigError, did_you_mean
 from turnwise.imports import import_named
 
 Act = Callable[[str], Mapping[str, Any] | None]
-"""Makes a response an action; None: it is none."""
+"""Converts a response to an action; None if it is not one."""
 
 Show = Callable[[Mapping[str, Any]], str]
-"""Makes an observation a text."""
+"""Converts an observation to text."""
 
 _KINDS = {"string": str, "integer": int, "number": (int, float), "boolean": bool, "array": list, "object": dict}
 
 
 def choose_action(choice: str, further: Mapping[str, Any], schema: Mapping[str, Any]) -> Act:
-    """Say how responses become actions.
+    """Make the function that converts responses to actions.
 
     Args:
         choice: A field, "json", "tool_call", "module:function", or "" for the only field.
@@ -26,7 +26,7 @@ def choose_action(choice: str, further: Mapping[str, Any], schema: Mapping[str, 
         schema: JSON schema of an action.
 
     Raises:
-        ConfigError: There is no such field, or more than one to choose from.
+        ConfigError: The field does not exist, or there is more than one to choose from.
     """
     if ":" in choice:
         own = import_named(choice)
@@ -44,8 +44,9 @@ def choose_action(choice: str, further: Mapping[str, Any], schema: Mapping[str, 
         required = [name for name in open_fields if name in schema.get("required", ())] or open_fields
         if len(required) != 1:
             raise ConfigError(
-                f"the environment's actions have the fields {', '.join(fields) or '(none)'}: name the one that a response "
-                "fills in environment.options.action, or 'json', 'tool_call' or 'module:function'"
+                f"the environment's actions have the fields {', '.join(fields) or '(none)'}: set "
+                "environment.options.action to the field that a response fills, "
+                "or to 'json', 'tool_call' or 'module:function'"
             )
         choice = required[0]
     field = fields[choice]
@@ -58,10 +59,10 @@ def choose_action(choice: str, further: Mapping[str, Any], schema: Mapping[str, 
 
 
 def choose_observation(choice: str, schema: Mapping[str, Any]) -> Show:
-    """Say how observations become texts; see `choose_action`.
+    """Make the function that converts observations to text; see `choose_action`.
 
     Raises:
-        ConfigError: There is no such field.
+        ConfigError: The field does not exist.
     """
     if ":" in choice:
         return import_named(choice)
@@ -81,7 +82,7 @@ def choose_observation(choice: str, schema: Mapping[str, Any]) -> Show:
 
 
 def _value(response: str, field: Mapping[str, Any]) -> Any:
-    """What a response means to a field, None: nothing."""
+    """Convert a response to a value of a field; None if it has none."""
     kinds = [option.get("type") for option in field.get("anyOf", (field,))]
     allowed = field.get("enum")
     if "string" in kinds or kinds == [None]:
@@ -116,8 +117,8 @@ def _read_call(response: str) -> Mapping[str, Any] | None:
 
 
 def _as_text(value: Any) -> str:
-    """A text as it is, what a tool returned as its texts, anything else as JSON."""
-    if isinstance(value, dict) and isinstance(value.get("content"), list):  # how MCP wraps what tools return
+    """Convert a value to text: strings unchanged, a tool's result to its texts, anything else to JSON."""
+    if isinstance(value, dict) and isinstance(value.get("content"), list):  # MCP's form of tool results
         texts = [
             part["text"] for part in value["content"] if isinstance(part, dict) and isinstance(part.get("text"), str)
         ]

@@ -1,4 +1,4 @@
-"""TextWorld: `environment.name = "textworld"`, with games that it generates, or games of the Z-machine from files.
+"""Play TextWorld games, generated or Z-machine files: `environment.name = "textworld"`.
 
 options = { challenge = "cooking", settings = { recipe = 2, take = 2, open = true } }
 options = { games = "games" }    # games/train/*.z8, games/valid/*.z8
@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from turnwise.cache import cache_folder
-from turnwise.config import EnvironmentConfig
 from turnwise.environments.base import Demonstrated, Step, Task
 from turnwise.environments.needs import check_choices, needed
+from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.splits import split_seeds
 from turnwise.errors import ConfigError, DataError, EnvironmentFault, did_you_mean
 
 EXTRA = "turnwise[textworld]"
-"""What pip calls it."""
+"""Name of the optional dependency for pip."""
 
 CHALLENGES: dict[str, dict[str, Any]] = {
     "coin_collector": {"level": 5},
@@ -34,21 +34,21 @@ CHALLENGES: dict[str, dict[str, Any]] = {
     "simple": {"rewards": "balanced", "goal": "brief"},
     "cooking": {"recipe": 1, "take": 1, "open": True, "recipe_seed": None},  # None: the game's own seed
 }
-"""TextWorld's generators, with what this suite sets where the user does not; all else is TextWorld's default."""
+"""TextWorld's generators with this suite's defaults; all other settings have TextWorld's defaults."""
 
 CHOICES = {"reward": ("gain", "final", "success"), "state_key": ("observation", "state")}
 SUFFIXES = tuple(f".z{number}" for number in range(1, 9))
 MAX_BYTES = 190
-"""Longest command: the interpreter would cut it off."""
+"""Longest command (characters); the interpreter truncates longer ones."""
 
 _SYSTEM = {"quit", "q", "restart", "restore", "save", "script", "unscript", "transcript", "verify", "undo"}
-"""Commands to the interpreter, not to the game; some ask back, some write files."""
+"""Commands to the interpreter, not to the game; some prompt for input or write files."""
 _STATUS = re.compile(r"\n>\s.*\Z", re.DOTALL)
 """Prompt and status line after an answer."""
 
 
 class Generated(NamedTuple):
-    """A game that is made from a seed when it is first played, and then kept in the cache."""
+    """A game that is generated from a seed when first played, and then cached."""
 
     challenge: str
     settings: str
@@ -64,24 +64,25 @@ class Generated(NamedTuple):
             with tempfile.TemporaryDirectory(dir=folder) as temporary:
                 made = _compile(self, Path(temporary, path.name))
                 os.replace(made.with_suffix(".json"), path.with_suffix(".json"))
-                os.replace(made, path)  # last: a game that is there is complete
+                os.replace(made, path)  # last, so that an existing game is complete
         return path
 
 
 class TextworldEnvironment:
     """One trajectory of a game.
 
-    A response is a command. One that is not admissible, where the game can tell what is, goes to the game all the same and is marked invalid;
-    commands to the interpreter ("save", "quit") do not. `info` has success, score (a share of the highest), and task_type.
+    A response is a command. If the game knows its admissible commands, others are marked invalid; the game still gets
+    them. Commands to the interpreter ("save", "quit") are invalid and are not played. `info` has success, score
+    (fraction of the maximum), and task_type.
 
     Args:
-        path: Compiled game; TextWorld's own have a file .json beside.
+        path: Compiled game; TextWorld's own games also have a .json file.
         max_steps: The trajectory is truncated after this many steps.
-        success_reward: Reward of all that there is to score.
-        reward: "gain": each step's gain of score, in proportion; "final": the score at the end; "success": nothing but for winning.
-        admissible: Whether steps list what the game would accept, where it can tell.
-        state_key: "observation", its text; "state": description, inventory and score, where the game can tell.
-        task_type: What evaluation counts it under.
+        success_reward: Reward of the maximum score.
+        reward: "gain": the increase of the score at each step; "final": the score at the end; "success": only winning.
+        admissible: Whether steps list the admissible commands, if known.
+        state_key: "observation", its text; "state": description, inventory and score, if known.
+        task_type: Type under which evaluation counts the game.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class TextworldEnvironment:
         self._steps, self._score, self._ended = 0, 0.0, False
 
     def start(self) -> Step:
-        """Begin with the objective and the first room, or with the game's own opening."""
+        """Start the game; returns the objective and the first room, or the game's own opening."""
         textworld = needed("textworld", EXTRA, by="textworld")
         told = {
             "won",
@@ -119,9 +120,9 @@ class TextworldEnvironment:
             "policy_commands",
         }
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that the interpreter knows nothing of the game; TextWorld itself does
+            warnings.simplefilter("ignore")  # the interpreter does not know the game; TextWorld does
             self._game = textworld.start(str(self.path), textworld.EnvInfos(**dict.fromkeys(told, True)))
-            self._game.seed(0)  # of the interpreter's dice
+            self._game.seed(0)  # seed of the interpreter's random numbers
             self._state = self._game.reset()
         self._steps, self._score, self._ended = 0, 0.0, False
         opening = _plain(self._state.feedback)
@@ -156,7 +157,7 @@ class TextworldEnvironment:
         return self._answer(text, reward=reward, terminated=bool(over), truncated=truncated, valid=valid)
 
     def policy(self) -> list[str]:
-        """TextWorld's own way to win from here; empty where it knows none."""
+        """Return TextWorld's own way to win from here; empty if unknown."""
         return list(self._state.policy_commands or ())
 
     def _answer(self, observation: str, **outcome: Any) -> Step:
@@ -173,9 +174,9 @@ class Textworld:
 
     Options:
         challenge: One of `CHALLENGES`; tasks are seeds.
-        settings: Of the challenge, as TextWorld's `tw-make` knows them.
-        num_train, num_valid: Generated games a split.
-        games: In place of a challenge: a folder with a folder of games (.z1 to .z8) for each split.
+        settings: Settings of the challenge, as in TextWorld's `tw-make`.
+        num_train, num_valid: Generated games per split.
+        games: Instead of a challenge: a folder with one folder of games (.z1 to .z8) per split.
         reward, admissible, state_key: See `TextworldEnvironment`.
     """
 
@@ -197,7 +198,7 @@ class Textworld:
             hint = f"challenge={min(CHALLENGES)!r} or games='folder'"
             raise ConfigError(f"textworld wants one of environment.options.challenge and games; give {hint}")
         if games and settings:
-            raise ConfigError("environment.options.settings is for generated games; leave it or games out")
+            raise ConfigError("environment.options.settings is only for generated games; remove it or games")
         for option, count in (("num_train", num_train), ("num_valid", num_valid)):
             if not isinstance(count, int) or count < 1:
                 raise ConfigError(
@@ -213,19 +214,19 @@ class Textworld:
         )
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """The games of a split."""
+        """Return the games of a split."""
         if not self._challenge:
             return self._files(split)
         if split not in self._counts:
             raise ConfigError(f"textworld has no split {split!r}.{did_you_mean(split, self._counts)}")
         settings = dict(self._settings)
         if self._challenge == "cooking":
-            settings["split"] = split  # no ingredient of a held-out recipe was learned with
+            settings["split"] = split  # keeps ingredients of held-out recipes out of training
         text, seeds = json.dumps(settings, sort_keys=True), split_seeds(split, self._counts[split], of="textworld")
         return [Generated(self._challenge, text, seed) for seed in seeds]
 
     def environment(self, task: Task) -> TextworldEnvironment:
-        """Build a fresh world; a generated game that is not in the cache takes seconds to make."""
+        """Build a fresh environment; a generated game that is not in the cache takes seconds to make."""
         if isinstance(task, Generated):
             return self._build(task.path(), task_type=task.challenge)
         return self._build(task, task_type="textworld")
@@ -235,18 +236,18 @@ class Textworld:
         return f"{task.challenge}-{task.seed}" if isinstance(task, Generated) else "/".join(task.parts[-2:])
 
     def demonstrate(self, task: Task, *, noise: float, seed: int) -> list[Demonstrated] | None:
-        """Follow TextWorld's way to win, with stumbles: other admissible commands."""
-        world, rng = self.environment(task), random.Random(seed)
-        step, turns = world.start(), list[Demonstrated]()
-        while not step.ended and (policy := world.policy()):
+        """Follow TextWorld's way to win, with noise actions: other admissible commands."""
+        environment, rng = self.environment(task), random.Random(seed)
+        step, turns = environment.start(), list[Demonstrated]()
+        while not step.ended and (policy := environment.policy()):
             stumbles = rng.random() < noise and bool(step.admissible)
             turns.append(Demonstrated(rng.choice(list(step.admissible or ())) if stumbles else policy[0], not stumbles))
-            step = world.step(turns[-1].response)
+            step = environment.step(turns[-1].response)
         return turns if step.info["success"] else None
 
     def _files(self, split: str) -> list[Path]:
         if not self._folder.is_dir():
-            raise DataError(f"environment.options.games={str(self._folder)!r} is no folder")
+            raise DataError(f"environment.options.games={str(self._folder)!r} is not a folder")
         splits = sorted(path.name for path in self._folder.iterdir() if path.is_dir())
         if split not in splits:
             raise DataError(f"{self._folder} has no folder {split!r}.{did_you_mean(split, splits)}")
@@ -263,7 +264,7 @@ def _plain(text: str) -> str:
 
 
 def _settings(challenge: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """All settings of a challenge, as its own parser knows them."""
+    """Complete and validate the settings of a challenge with TextWorld's parser."""
     if challenge not in CHALLENGES:
         raise ConfigError(
             f"environment.options.challenge={challenge!r}: no such challenge.{did_you_mean(challenge, CHALLENGES)}"
@@ -271,7 +272,7 @@ def _settings(challenge: str, given: Mapping[str, Any]) -> dict[str, Any]:
     add_arguments = _challenge(challenge)[2]
     parser = argparse.ArgumentParser(add_help=False)
     add_arguments(parser)
-    known = {action.dest: action for action in parser._actions if action.dest != "split"}  # ours says which
+    known = {action.dest: action for action in parser._actions if action.dest != "split"}  # this suite sets it
     for name, value in given.items():
         where = f"environment.options.settings.{name}={value!r}"
         if name not in known:
@@ -288,10 +289,10 @@ def _challenge(name: str) -> Any:
 
 
 def _compile(game: Generated, path: Path) -> Path:
-    """Make a game's files.
+    """Generate the files of a game.
 
     Raises:
-        EnvironmentFault: TextWorld cannot make it with these settings.
+        EnvironmentFault: TextWorld cannot make the game with these settings.
     """
     textworld = needed("textworld", EXTRA, by="textworld")
     options = textworld.GameOptions()

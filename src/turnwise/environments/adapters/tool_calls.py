@@ -1,4 +1,4 @@
-"""Calls of tools as text, in the form that most chat models learn: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`."""
+"""Parse tool calls in the text form of most chat models: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`."""
 
 import dataclasses
 import json
@@ -11,12 +11,12 @@ _MAX_DEPTH = 100
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call.
+    """One tool call.
 
     Attributes:
-        name: Of the tool; empty where the call is malformed.
-        arguments: As JSON; of a malformed call its text as it stands, so that who runs the tools can say what is wrong.
-        malformed: No object with a name and an object of arguments.
+        name: Name of the tool; empty if the call is malformed.
+        arguments: Arguments as JSON; for a malformed call, its raw text, for error messages.
+        malformed: Whether the call lacks a name or an object of arguments.
     """
 
     name: str
@@ -25,15 +25,15 @@ class ToolCall:
 
 
 def read_tool_calls(response: str) -> tuple[str, list[ToolCall]]:
-    """Split a response into what is said beside the calls and the calls; a last call may lack its closing tag."""
+    """Split a response into its text and its tool calls; the last call may lack its closing tag."""
     return _CALL.sub("", response).strip(), [_read(found.strip()) for found in _CALL.findall(response)]
 
 
 def read_json(text: str) -> Any:
-    """Read JSON that a policy wrote.
+    """Parse JSON that a policy wrote.
 
     Raises:
-        ValueError: It is none, or nested so deeply that it could not be written again.
+        ValueError: It is not valid JSON, or nested too deeply to be written again.
     """
     try:
         value = json.loads(text)
@@ -64,7 +64,7 @@ def _read(text: str) -> ToolCall:
 
 
 def describe_tools(tools: list[dict[str, Any]]) -> str:
-    """Say which tools there are, one JSON schema a line, and how a response calls them."""
+    """Describe the tools, one JSON schema per line, and how a response calls them."""
     lines = [json.dumps(tool.get("function", tool), ensure_ascii=False) for tool in tools]
     how = 'Call a tool with <tool_call>{"name": NAME, "arguments": {...}}</tool_call>. Tools:'
     return "\n".join([how, *lines])

@@ -1,8 +1,9 @@
-"""Environments of the package verifiers, with tools and many turns: `environment.name = "verifiers"`.
+"""Play environments of the package verifiers, with tools and many turns: `environment.name = "verifiers"`.
 
 options = { id = "my_taskset", taskset = { split = "train" }, num_train = 500, num_valid = 100 }
 
-Verifiers plays the rollout and scores it; our policy is its model. See docs/decisions/0009-verifiers-plays-its-own-rollouts.md.
+Verifiers plays the rollout and scores it; our policy is its model. See
+docs/decisions/0009-verifiers-plays-its-own-rollouts.md.
 """
 
 import asyncio
@@ -12,7 +13,6 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnwise.config import EnvironmentConfig
 from turnwise.environments.adapters.background import Background
 from turnwise.environments.adapters.tool_calls import read_tool_calls
 from turnwise.environments.adapters.verifiers_seat import (
@@ -26,13 +26,14 @@ from turnwise.environments.adapters.verifiers_seat import (
 )
 from turnwise.environments.base import Environment, Step, Task
 from turnwise.environments.needs import needed
+from turnwise.environments.settings import EnvironmentConfig
 from turnwise.errors import ConfigError, EnvironmentFault, did_you_mean
 
 _BACKGROUND = Background()
 
 
 class Stage:
-    """A verifiers environment with what serves its rollouts, which starts with the first of them; lives in the background."""
+    """A verifiers environment with its server, which starts with the first rollout, in the background thread."""
 
     def __init__(self, env: Any):
         self.env, self.seat = env, Seat()
@@ -40,7 +41,7 @@ class Stage:
         self._server: asyncio.Task[None] | None = None
 
     async def context(self) -> Any:
-        """The model that a rollout asks, which is the seat."""
+        """Return the model context of a rollout; the model is the seat."""
         if self._context is None:
             self._context = asyncio.get_running_loop().create_future()
             self._server = asyncio.create_task(self._serve(self._context))
@@ -61,17 +62,17 @@ class Stage:
 
 
 class VerifiersEnvironment:
-    """One rollout.
+    """One trajectory, which is a rollout of verifiers.
 
-    A response is what the model says; `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` in it calls a tool, where there are
-    tools, and one that cannot be read, or names no tool, is marked invalid and answered by an error. The reward is the rollout's,
-    with its last step.
+    A response is the model's message. If there are tools, `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` in
+    it calls one. A malformed call, or one of an unknown tool, is marked invalid and answered with an error. The last
+    step gets the rollout's reward.
 
     Args:
-        stage: Where it is played.
+        stage: The verifiers environment.
         task: A task of verifiers.
-        threshold: The reward of a success is above it.
-        timeout_s: Longest time for one answer.
+        threshold: A success has a reward above it.
+        timeout_s: Longest time for one answer (seconds).
     """
 
     def __init__(self, stage: Stage, task: Any, *, threshold: float = 0.0, timeout_s: float = 60.0):
@@ -80,7 +81,7 @@ class VerifiersEnvironment:
         self._over = False
 
     async def start(self) -> Step:
-        """Begin with the environment's first messages to the model, and its tools.
+        """Start the rollout; returns the first messages to the model, and the tools.
 
         Raises:
             EnvironmentFault: The environment failed, or asks for no response.
@@ -91,7 +92,7 @@ class VerifiersEnvironment:
         """Play a response.
 
         Raises:
-            EnvironmentFault: The play has not begun, or is over; the environment failed.
+            EnvironmentFault: The trajectory has not begun, or is over; or the environment failed.
         """
         if self._prompt is None:
             raise EnvironmentFault(f"{BY}: step() {'after the end' if self._over else 'before start()'}.")
@@ -131,7 +132,7 @@ class VerifiersEnvironment:
 
 
 class _Rollout:
-    """Lives in the background."""
+    """A rollout in the background thread."""
 
     def __init__(self, stage: Stage, task: Any):
         self.stage, self.task = stage, task
@@ -144,7 +145,7 @@ class _Rollout:
         return self._play is not None
 
     async def respond(self, response: str | None, timeout_s: float) -> Any:
-        """Hand a response over, None: begin. Returns the next prompt, or the episode at its end."""
+        """Send a response (None: start the rollout); returns the next prompt, or the episode at its end."""
         try:
             async with asyncio.timeout(timeout_s):
                 if response is None:
@@ -196,11 +197,11 @@ class Verifiers:
     """Any environment of verifiers (its `v1` interface) with one seat.
 
     Options:
-        id: Of the taskset, as in `vf.load_taskset`: a module that exports it.
-        taskset: Its further configuration.
-        env: Configuration of the environment around it, such as { id = "my_env" }; by default the taskset's own.
+        id: Id of the taskset, as in `vf.load_taskset`: a module that exports it.
+        taskset: Further configuration of the taskset.
+        env: Configuration of its environment, such as { id = "my_env" }; default: the taskset's own.
         agent: Configuration of the seat, such as { runtime = { type = "docker" } }.
-        num_train, num_valid: The first tasks are to train on, the next ones held out.
+        num_train, num_valid: Number of training tasks (the first ones), and of held-out tasks (the next ones).
         threshold: See `VerifiersEnvironment`.
     """
 
@@ -230,10 +231,10 @@ class Verifiers:
             "valid": (num_train, num_valid),
             "test": (num_train + num_valid, num_valid),
         }
-        self._world = {"threshold": threshold, "timeout_s": config.step_timeout_s}
+        self._options = {"threshold": threshold, "timeout_s": config.step_timeout_s}
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """Numbers of the taskset's tasks."""
+        """Return the numbers of a split's tasks in the taskset."""
         if split not in self._places:
             raise ConfigError(f"a verifiers environment has no split {split!r}.{did_you_mean(split, self._places)}")
         first, count = self._places[split]
@@ -246,8 +247,8 @@ class Verifiers:
         return range(first, first + count)
 
     def environment(self, task: Task) -> Environment:
-        """Build a fresh world."""
-        return VerifiersEnvironment(self._stage, self._loaded(task + 1)[task], **self._world)
+        """Build a fresh environment."""
+        return VerifiersEnvironment(self._stage, self._loaded(task + 1)[task], **self._options)
 
     def task_name(self, task: Task) -> str:
         """Name a task in records."""
@@ -262,10 +263,10 @@ class Verifiers:
 
 
 def load(env: dict[str, Any], agent: dict[str, Any]) -> Any:
-    """Make an environment of verifiers whose only seat is ours.
+    """Make a verifiers environment whose only seat is the policy's.
 
     Raises:
-        ConfigError: verifiers is not installed or an older one, cannot make it, or it has more seats.
+        ConfigError: verifiers is missing or too old, cannot make the environment, or it has more than one seat.
     """
     vf = needed("verifiers.v1", EXTRA, by=BY)
     register_chat_harness()

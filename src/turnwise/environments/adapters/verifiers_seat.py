@@ -1,7 +1,8 @@
-"""The seat of a verifiers environment in which our policy sits: a model endpoint whose answers are our responses, and a chat loop.
+"""Connect the policy to a verifiers environment: a model endpoint that returns its responses, and a chat loop.
 
-verifiers runs a rollout itself and asks a model whenever it is the model's turn. Here the model is `Seat`, an OpenAI-style endpoint of
-this process that waits for the trainer's response; `chat_harness` is the program between the two, which also calls tools.
+verifiers runs a rollout itself and queries a model at each of the model's turns. Here the model is `Seat`, an
+OpenAI-style endpoint in this process that waits for the trainer's response. `chat_harness` is the chat loop between the
+two, which also calls tools.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from turnwise.environments.adapters.tool_calls import describe_tools, read_tool_
 from turnwise.environments.needs import needed
 
 EXTRA = "turnwise[verifiers]"
-"""What pip calls it."""
+"""Name of the optional dependency for pip."""
 
 BY = "the environment 'verifiers'"
 
@@ -26,16 +27,16 @@ HARNESS = "turnwise_seat"
 """Name under which verifiers finds our harness."""
 
 MALFORMED = "malformed_call"
-"""What stands for the name of a tool in a call that cannot be read."""
+"""Tool name of a malformed call."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Prompt:
-    """What the policy reads before a response.
+    """A prompt of the policy.
 
     Attributes:
-        text: The messages since its last response; with the first ones also the tools.
-        tools: Names of the tools that may be called.
+        text: The messages since the last response; the first prompt also describes the tools.
+        tools: Names of the available tools.
     """
 
     text: str
@@ -52,7 +53,7 @@ class Conversation:
         self._ids = itertools.count()
 
     async def complete(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Show the policy what is new in a request for a chat completion, and return its response as the completion."""
+        """Pass the new messages of a chat completion request to the policy; returns its response as the completion."""
         messages, tools = body["messages"], body.get("tools") or []
         goes_on = bool(self._seen) and messages[: len(self._seen)] == self._seen
         new = messages[len(self._seen) + 1 :] if goes_on else messages
@@ -82,14 +83,14 @@ class Conversation:
 
 
 class Seat:
-    """The endpoint; one for all rollouts, told apart by the header with which verifiers names them."""
+    """The endpoint of all rollouts; a header of verifiers identifies the rollout."""
 
     def __init__(self):
         self.conversations: dict[str, Conversation] = {}
 
     @contextlib.asynccontextmanager
     async def serving(self):
-        """Listen on a free port of this machine alone; gives the address."""
+        """Listen on a free local port; yields the address."""
         web = needed("aiohttp.web", EXTRA, by=BY)
         header = needed("verifiers.v1.clients.client", EXTRA, by=BY).SESSION_ID_HEADER
 
@@ -111,7 +112,7 @@ class Seat:
 
 
 def register_chat_harness() -> None:
-    """Let verifiers find our harness: it looks for modules by name, and for no nested ones."""
+    """Register our harness as a top-level module, because verifiers looks harnesses up by module name."""
     if HARNESS not in sys.modules:
         module = types.ModuleType(HARNESS)
         module.ChatHarness = chat_harness()  # pyright: ignore[reportAttributeAccessIssue]
@@ -120,14 +121,14 @@ def register_chat_harness() -> None:
 
 
 def chat_harness() -> Any:
-    """Make the class of a harness that chats in this process: what verifiers' own `null` does in a process for each rollout."""
+    """Make a harness class that chats in this process; verifiers' own `null` starts a process per rollout."""
     vf = needed("verifiers.v1", EXTRA, by=BY)
     httpx = needed("httpx", EXTRA, by=BY)
     mcp = needed("verifiers.v1.harnesses.utils.mcp", EXTRA, by=BY)
     wire = needed("verifiers.v1.dialects.chat", EXTRA, by=BY).message_to_wire
 
     class ChatHarness(vf.Harness[vf.HarnessConfig]):
-        """A conversation with tools that ends with the first response that calls none."""
+        """A conversation with tools; it ends with the first response without a tool call."""
 
         APPENDS_SYSTEM_PROMPT = True
         SUPPORTS_MCP = True
@@ -158,7 +159,7 @@ def chat_harness() -> Any:
                     answer = await client.post(
                         f"{endpoint}/chat/completions", json=request, headers={"Authorization": f"Bearer {secret}"}
                     )
-                    if answer.status_code != 200:  # verifiers knows whether it stopped the rollout so
+                    if answer.status_code != 200:  # verifiers knows whether it stopped the rollout itself
                         return vf.ProgramResult(1, "", answer.text)
                     said.append(answer.json()["choices"][0]["message"])
                     calls = said[-1].get("tool_calls") or ()

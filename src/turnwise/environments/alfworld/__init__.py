@@ -1,1 +1,1 @@
-"""ALFWorld in Python: games, a native engine that speaks exactly as TextWorld does, and a generator of new games."""
+"""ALFWorld in Python: games, a native engine with exactly TextWorld's texts, and a generator of new games."""

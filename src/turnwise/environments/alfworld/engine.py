@@ -1,4 +1,4 @@
-"""Plays ALFWorld games natively: the same text, commands and wins as TextWorld, without a planner behind them.
+"""Play ALFWorld games natively, with the same texts, commands and wins as TextWorld, but without a planner.
 
     engine = Engine(game)
     engine.observation              # the introduction: "-= Welcome to TextWorld, ALFRED! =- ... Your task is to: ..."
@@ -6,8 +6,8 @@
     engine.admissible, engine.won
 
 TextWorld grounds the game's PDDL with Fast Downward and derives every text from a grammar. Here the same rules are
-written out. What is fixed for a game (names, places, commands) is compiled once into a `World`, which all engines of
-that game share; an engine holds only what changes.
+written out. What is fixed for a game (names, places, commands) is compiled once into a `CompiledGame`, which all
+engines of that game share; an engine holds only what changes.
 """
 
 import functools
@@ -35,7 +35,7 @@ HELP = """Available commands:
   slice (object) with (object):     slice an object using a sharp object
 """
 
-# The properties of a thing are one integer, a bit each: cheap to copy, to test and to hash.
+# The properties of a thing are the bits of one integer: cheap to copy, test and hash.
 _BIT = {name: 1 << position for position, name in enumerate(PROPERTIES)}
 _PICKUPABLE, _CLEANABLE, _HEATABLE, _COOLABLE = (_BIT[f"{verb}able"] for verb in ("pickup", "clean", "heat", "cool"))
 _TOGGLEABLE, _SLICEABLE, _CONTAINER = _BIT["toggleable"], _BIT["sliceable"], _BIT["isReceptacleObject"]
@@ -49,7 +49,7 @@ _APPLIANCES = {
 }
 _LIT = _TOGGLEABLE | _TOGGLED
 _KNIVES = ("Knife", "ButterKnife")
-# The state that each task type asks of the thing that is put down.
+# The state that each task type requires of the placed thing.
 _REQUIRED = {
     "pick_clean_then_place_in_recep": _CLEANABLE | _CLEAN,
     "pick_heat_then_place_in_recep": _HEATABLE | _HOT,
@@ -60,8 +60,8 @@ _REQUIRED = {
 def display_names(ids: Iterable[str]) -> dict[str, str]:
     """Return the name that players see for each id: its type and a number ("sinkbasin 1").
 
-    The numbers of a type run downwards through the sorted ids: the first id has the highest. Lower-cased, since the
-    planner behind TextWorld knows no case.
+    Numbers of a type descend through the sorted ids: the first id has the highest. Names are in lower case, because
+    TextWorld's planner ignores case.
     """
     ids_of_type: dict[str, list[str]] = defaultdict(list)
     for id in sorted(ids, key=str.lower):
@@ -81,10 +81,10 @@ def _listing(names: Sequence[str]) -> str:
     return names[0] if names else "nothing"
 
 
-class World:
-    """What never changes in a game, compiled; things, receptacles and locations are numbers in the order of their ids.
+class CompiledGame:
+    """The static part of a game, compiled; things, receptacles and locations are numbers in the order of their ids.
 
-    TextWorld lists everything in the order of the sorted ids, so that sorted numbers give its order.
+    TextWorld lists everything in the order of the sorted ids, so sorted numbers give its order.
     """
 
     def __init__(self, game: Game):
@@ -140,44 +140,44 @@ class World:
 
 
 @functools.lru_cache(maxsize=512)
-def compile_world(game: Game) -> World:
-    """Compile a game, once for all its engines."""
-    return World(game)
+def compile_game(game: Game) -> CompiledGame:
+    """Compile a game once for all its engines."""
+    return CompiledGame(game)
 
 
 class Engine:
-    """One play of a game. `reset` starts it over.
+    """Play one game; `reset` restarts it.
 
     Attributes:
-        world: The compiled game.
+        compiled: The compiled game.
         observation: The text of the last answer; after `reset`, the whole introduction with the banner.
     """
 
     def __init__(self, game: Game):
-        self.world = compile_world(game)
+        self.compiled = compile_game(game)
         self.reset()
 
     def reset(self) -> str:
-        """Start over, and return the introduction."""
-        world = self.world
-        self._location = world.start
+        """Restart the game and return the introduction."""
+        compiled = self.compiled
+        self._location = compiled.start
         self._held: int | None = None
-        self._opened = list(world.opened)
-        self._contents = list(world.contents)
-        self._properties = list(world.properties)
-        self._locations = list(world.locations)
+        self._opened = list(compiled.opened)
+        self._contents = list(compiled.contents)
+        self._properties = list(compiled.properties)
+        self._locations = list(compiled.locations)
         self._taken: frozenset[tuple[int, int]] = frozenset()
         self._admissible: tuple[str, ...] | None = None
-        if world.receptacles_at[self._location]:
+        if compiled.receptacles_at[self._location]:
             surroundings = self._look()
         else:
-            names = _listing([f"a {name}" for name in world.receptacle_names])
+            names = _listing([f"a {name}" for name in compiled.receptacle_names])
             surroundings = f"You are in the middle of a room. Looking quickly around you, you see {names}."
-        self.observation = f"{BANNER}{surroundings}\n\nYour task is to: {world.game.task}."
+        self.observation = f"{BANNER}{surroundings}\n\nYour task is to: {compiled.game.task}."
         return self.observation
 
     def step(self, command: str) -> str:
-        """Play a command and return what TextWorld would print; one that is not admissible changes nothing."""
+        """Play a command and return TextWorld's text; an inadmissible command changes nothing."""
         command = command.strip()
         if command not in self.admissible:
             self.observation = NOTHING_HAPPENS
@@ -190,26 +190,26 @@ class Engine:
 
     @property
     def won(self) -> bool:
-        """Whether the goal holds now. As in TextWorld it can be undone by playing on."""
-        world = self.world
-        if world.look_at:
-            return self._held in world.goal_things and any(
+        """Whether the goal holds now; as in TextWorld, later commands can undo it."""
+        compiled = self.compiled
+        if compiled.look_at:
+            return self._held in compiled.goal_things and any(
                 lamp in self._contents[receptacle] and self._properties[lamp] & _LIT == _LIT
-                for receptacle in world.receptacles_at[self._location]
-                for lamp in world.goal_lamps
+                for receptacle in compiled.receptacles_at[self._location]
+                for lamp in compiled.goal_lamps
             )
-        for receptacle in world.goal_receptacles:
+        for receptacle in compiled.goal_receptacles:
             found = 0
             for thing in self._contents[receptacle]:
-                if thing in world.goal_things and self._properties[thing] & world.required == world.required:
+                if thing in compiled.goal_things and self._properties[thing] & compiled.required == compiled.required:
                     found += 1
-            if found >= world.needed:
+            if found >= compiled.needed:
                 return True
         return False
 
     @property
     def state(self) -> Hashable:
-        """The whole state: two equal states of one game answer every future command alike."""
+        """The whole state; equal states of one game give equal answers to all future commands."""
         return (
             self._location,
             self._held,
@@ -222,64 +222,64 @@ class Engine:
 
     @property
     def admissible(self) -> tuple[str, ...]:
-        """The commands that the game accepts now, sorted, as TextWorld lists them."""
+        """The admissible commands, sorted as TextWorld lists them."""
         if self._admissible is None:
-            # All that sorts before "go to", which is ready, and all that sorts after it.
+            # Commands that sort before and after "go to", which is precomputed.
             before, after = self._commands()
-            self._admissible = (*sorted(before), *self.world.go_to[self._location], *sorted(after))
+            self._admissible = (*sorted(before), *self.compiled.go_to[self._location], *sorted(after))
         return self._admissible
 
     def _commands(self) -> tuple[set[str], set[str]]:
-        world, held = self.world, self._held
-        here = world.receptacles_at[self._location]
+        compiled, held = self.compiled, self._held
+        here = compiled.receptacles_at[self._location]
         before, after = set[str](), {"help", "inventory", "look"}
         for receptacle in here:
-            name = world.receptacle_names[receptacle]
+            name = compiled.receptacle_names[receptacle]
             before.add(f"examine {name}")
-            accessible = self._opened[receptacle] or not world.openable[receptacle]
+            accessible = self._opened[receptacle] or not compiled.openable[receptacle]
             if not accessible:
                 after.add(f"open {name}")
-            elif world.openable[receptacle]:
+            elif compiled.openable[receptacle]:
                 before.add(f"close {name}")
             for thing in self._contents[receptacle]:
                 properties = self._properties[thing]
                 if held is None and accessible and properties & _PICKUPABLE:
-                    after.add(f"take {world.thing_names[thing]} from {name}")
-                if properties & _TOGGLEABLE:  # The rules let a lamp in a closed drawer be used.
-                    after.add(f"use {world.thing_names[thing]}")
+                    after.add(f"take {compiled.thing_names[thing]} from {name}")
+                if properties & _TOGGLEABLE:  # By the rules, a lamp in a closed drawer can be used.
+                    after.add(f"use {compiled.thing_names[thing]}")
             if held is not None:
-                if accessible and held in world.accepts[receptacle]:
-                    after.add(f"move {world.thing_names[held]} to {name}")
+                if accessible and held in compiled.accepts[receptacle]:
+                    after.add(f"move {compiled.thing_names[held]} to {name}")
                 for verb, (allows, type_name, _, _) in _APPLIANCES.items():
-                    if world.receptacle_types[receptacle] == type_name and self._properties[held] & allows:
-                        (after if verb == "heat" else before).add(f"{verb} {world.thing_names[held]} with {name}")
+                    if compiled.receptacle_types[receptacle] == type_name and self._properties[held] & allows:
+                        (after if verb == "heat" else before).add(f"{verb} {compiled.thing_names[held]} with {name}")
         if held is not None:
-            before.add(f"examine {world.thing_names[held]}")
-            if held in world.knives:
+            before.add(f"examine {compiled.thing_names[held]}")
+            if held in compiled.knives:
                 after.update(
-                    f"slice {world.thing_names[thing]} with {world.thing_names[held]}"
+                    f"slice {compiled.thing_names[thing]} with {compiled.thing_names[held]}"
                     for thing, locations in enumerate(self._locations)
                     if self._location in locations and self._properties[thing] & _SLICEABLE
                 )
         return before, after
 
     def _describe(self, receptacle: int) -> str:
-        world = self.world
-        name = world.receptacle_names[receptacle]
-        if world.openable[receptacle] and not self._opened[receptacle]:
+        compiled = self.compiled
+        name = compiled.receptacle_names[receptacle]
+        if compiled.openable[receptacle] and not self._opened[receptacle]:
             return f"The {name} is closed."
-        opening = f"The {name} is open. In it" if world.openable[receptacle] else f"On the {name}"
-        return f"{opening}, you see {_listing([world.a_thing[thing] for thing in self._contents[receptacle]])}."
+        opening = f"The {name} is open. In it" if compiled.openable[receptacle] else f"On the {name}"
+        return f"{opening}, you see {_listing([compiled.a_thing[thing] for thing in self._contents[receptacle]])}."
 
     def _look(self, rest: str = "") -> str:
-        world = self.world
-        here = world.receptacles_at[self._location]
+        compiled = self.compiled
+        here = compiled.receptacles_at[self._location]
         if not here:  # A quirk: only the introduction lists the room.
             return "You are in the middle of a room. Looking quickly around you, you see nothing."
-        names = _listing([world.receptacle_names[receptacle] for receptacle in here])
+        names = _listing([compiled.receptacle_names[receptacle] for receptacle in here])
         # Another: "next to it" is what was taken out of a receptacle here and lies in another receptacle here.
         beside = [
-            world.a_thing[thing]
+            compiled.a_thing[thing]
             for thing, receptacle in sorted(self._taken)
             if receptacle in here and self._location in self._locations[thing]
         ]
@@ -288,31 +288,31 @@ class Engine:
     def _inventory(self, rest: str) -> str:
         if self._held is None:
             return "You are not carrying anything."
-        return f"You are carrying: {self.world.a_thing[self._held]}."
+        return f"You are carrying: {self.compiled.a_thing[self._held]}."
 
     def _help(self, rest: str) -> str:
         return HELP
 
     def _go(self, rest: str) -> str:
         name = rest.removeprefix("to ")
-        receptacle = self.world.receptacle_named[name]
-        self._location = self.world.location_of[receptacle]
+        receptacle = self.compiled.receptacle_named[name]
+        self._location = self.compiled.location_of[receptacle]
         return f"You arrive at {name}. {self._describe(receptacle)}"
 
     def _open(self, name: str) -> str:
-        receptacle = self.world.receptacle_named[name]
+        receptacle = self.compiled.receptacle_named[name]
         self._opened[receptacle] = True
         return f"You open the {name}. {self._describe(receptacle)}"
 
     def _close(self, name: str) -> str:
-        self._opened[self.world.receptacle_named[name]] = False
+        self._opened[self.compiled.receptacle_named[name]] = False
         return f"You close the {name}."
 
     def _take(self, rest: str) -> str:
         thing_name, _, name = rest.partition(" from ")
-        thing, receptacle = self.world.thing_named[thing_name], self.world.receptacle_named[name]
+        thing, receptacle = self.compiled.thing_named[thing_name], self.compiled.receptacle_named[name]
         self._held = thing
-        # It stays in any other receptacle that it started in.
+        # It stays in any other receptacle in which it started.
         self._contents[receptacle] = tuple(other for other in self._contents[receptacle] if other != thing)
         self._taken |= {(thing, receptacle)}
         self._locations[thing] -= {self._location}
@@ -320,7 +320,7 @@ class Engine:
 
     def _move(self, rest: str) -> str:
         thing_name, _, name = rest.partition(" to ")
-        thing, receptacle = self.world.thing_named[thing_name], self.world.receptacle_named[name]
+        thing, receptacle = self.compiled.thing_named[thing_name], self.compiled.receptacle_named[name]
         self._held = None
         self._contents[receptacle] = tuple(sorted({*self._contents[receptacle], thing}))
         self._taken -= {(thing, receptacle)}
@@ -328,29 +328,29 @@ class Engine:
         return f"You move the {thing_name} to the {name}."
 
     def _use(self, name: str) -> str:
-        self._properties[self.world.thing_named[name]] |= _TOGGLED  # Never off again: so the rules have it.
+        self._properties[self.compiled.thing_named[name]] |= _TOGGLED  # By the rules, it is never turned off again.
         return f"You turn on the {name}."
 
     def _change(self, rest: str, verb: str) -> str:
         thing_name, _, name = rest.partition(" with ")
-        thing = self.world.thing_named[thing_name]
+        thing = self.compiled.thing_named[thing_name]
         _, _, adds, removes = _APPLIANCES[verb]
         self._properties[thing] = self._properties[thing] & ~removes | adds
         return f"You {verb} the {thing_name} using the {name}."
 
     def _slice(self, rest: str) -> str:
         thing_name, _, knife_name = rest.partition(" with ")
-        self._properties[self.world.thing_named[thing_name]] |= _SLICED
+        self._properties[self.compiled.thing_named[thing_name]] |= _SLICED
         return f"You sliced the {thing_name} with the {knife_name}."
 
     def _examine(self, name: str) -> str:
-        world = self.world
-        if name in world.receptacle_named:
-            return self._describe(world.receptacle_named[name])
-        thing = world.thing_named[name]
+        compiled = self.compiled
+        if name in compiled.receptacle_named:
+            return self._describe(compiled.receptacle_named[name])
+        thing = compiled.thing_named[name]
         properties = self._properties[thing]
         if properties & _CONTAINER:
-            return f"This is a normal {name}. In it, you see {world.inside[thing]}."
+            return f"This is a normal {name}. In it, you see {compiled.inside[thing]}."
         temperature = "hot" if properties & _HOT else "cool" if properties & _COOL else ""
         words = " and ".join(filter(None, (temperature, "clean" if properties & _CLEAN else "")))
         if words:

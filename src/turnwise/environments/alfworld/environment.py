@@ -1,4 +1,4 @@
-"""ALFWorld as an environment: one game, played by commands."""
+"""Play ALFWorld: one game per trajectory."""
 
 import functools
 from collections.abc import Hashable
@@ -17,8 +17,8 @@ STATE_KEYS = ("observation", "state")
 class AlfworldEnvironment:
     """One trajectory in an ALFWorld game.
 
-    A response is played as a command, without its surrounding white space. One that the game does not admit is answered
-    with "Nothing happens.", counts as a step and is marked invalid.
+    A response is a command; surrounding white space is ignored. The game answers an inadmissible command with "Nothing
+    happens."; the command counts as a step and is marked invalid.
 
     Args:
         task: A `Game`, or the path of a game.tw-pddl file.
@@ -49,7 +49,7 @@ class AlfworldEnvironment:
         self._ended = False
 
     def start(self) -> Step:
-        """Begin; the observation describes the room and names the task."""
+        """Start the game; the first observation describes the room and names the task."""
         self._engine = Engine(self.game)
         self._steps = 0
         self._ended = False
@@ -59,7 +59,7 @@ class AlfworldEnvironment:
         """Play a command.
 
         Raises:
-            EnvironmentFault: The play has not begun, or is over.
+            EnvironmentFault: The trajectory has not begun, or is over.
         """
         engine = self._engine
         if engine is None or self._ended:

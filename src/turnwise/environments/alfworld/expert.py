@@ -1,14 +1,13 @@
-"""An expert that plays ALFWorld games from what it reads, and recovers from other players' moves.
+"""Demonstrate ALFWorld with an expert that plays from observations, and recovers from other players' moves.
 
     engine, expert = Engine(game), Expert(game)
     while not engine.won:
         command = expert.act(engine.observation, engine.admissible)
         engine.step(command)
 
-The expert keeps no plan, only a `Memory` of what the observations said. Each command is chosen anew from it,
-so that play goes on properly from wherever a random command, or another policy, has led. It searches the
-likely places first, and never looks at the game's facts, unless `omniscient`: then it starts with the whole
-room in memory, and its commands are a shortest-style plan.
+The expert keeps no plan, only a `Memory` of the observations. It chooses each command from that memory, so it can
+continue after a random command or another policy. It searches likely places first. It does not read the game's facts,
+unless `omniscient`: then it starts with the whole room in memory, and plays a near-shortest plan.
 """
 
 import random
@@ -23,7 +22,8 @@ _SURROUNDINGS = re.compile(r"Looking quickly around you, you see (.*?)\.")
 _VIEW = re.compile(r"(?:The (\w+ \d+) is open\. In it|On the (\w+ \d+)), you see (.*?)\.")
 _CLOSED = re.compile(r"The (\w+ \d+) is closed\.")
 _DEED = re.compile(
-    r"You (arrive at|close|pick up|move|heat|cool|clean|turn on)(?: the)? (\w+ \d+)(?: (?:from|to|using) the (\w+ \d+))?\."
+    r"You (arrive at|close|pick up|move|heat|cool|clean|turn on)(?: the)? (\w+ \d+)"
+    r"(?: (?:from|to|using) the (\w+ \d+))?\."
 )
 _NAME = re.compile(r"a (\w+ \d+)")
 
@@ -33,7 +33,7 @@ _PROCESSES = {task_type: task_type.split("_")[1] for task_type in APPLIANCES}
 _CHANCES = {name.lower(): {place.lower(): n for place, n in kind.places.items()} for name, kind in KINDS.items()}
 _CAN_CONTAIN = frozenset((place.lower(), name.lower()) for place, name in CAN_CONTAIN)
 _OPENABLE = frozenset(place.lower() for place in OPENABLE)
-_SELDOM = 0.1  # The chance, beside those of the tables, to find a thing where it does not belong.
+_SELDOM = 0.1  # Probability, in addition to the tables, of a thing in an unusual place.
 
 
 def _type(name: str) -> str:
@@ -41,17 +41,17 @@ def _type(name: str) -> str:
 
 
 class Memory:
-    """What the observations have told so far; names are those that players see.
+    """Facts from the observations so far; names are those that players see.
 
     Attributes:
-        receptacles: All of the room, in the order of the introduction.
-        at: The receptacle that the player stands at.
+        receptacles: All receptacles of the room, in the order of the introduction.
+        at: The receptacle at which the player stands.
         held: The thing in hand.
-        where: Thing -> the receptacle that it was last seen in.
+        where: Thing -> the receptacle in which it was last seen.
         seen: Receptacles whose content has been seen.
         closed: Receptacles that are closed.
-        states: (command, thing): what has been cleaned, heated, cooled or turned on.
-        refused: (at, command): what did not work.
+        states: (command, thing) pairs: things that were cleaned, heated, cooled or turned on.
+        refused: (at, command) pairs: commands that failed.
     """
 
     def __init__(self):
@@ -65,7 +65,7 @@ class Memory:
         self.refused: set[tuple[str | None, str]] = set()
 
     def read(self, observation: str, command: str | None = None) -> None:
-        """Take in an observation, the answer to `command`."""
+        """Read an observation, the answer to `command`."""
         if observation.startswith(NOTHING_HAPPENS) and command is not None:
             self.refused.add((self.at, command))
         if not self.receptacles and (match := _SURROUNDINGS.search(observation)):
@@ -112,10 +112,10 @@ class Expert:
     """Plays one game; see the module docstring.
 
     Args:
-        game: The game, of which only the goal is read unless `omniscient`.
-        rng: The source of the exploration; None: a generator of its own with a fixed seed.
-        omniscient: Whether everything in the room is known from the start.
-        exploration: How often a search goes to any likely place instead of the likeliest one.
+        game: The game; only its goal is read unless `omniscient`.
+        rng: Random generator of the exploration; None: a new one with a fixed seed.
+        omniscient: Whether the expert knows the whole room from the start.
+        exploration: Probability that a search goes to any likely place instead of the likeliest one.
     """
 
     def __init__(
@@ -136,9 +136,9 @@ class Expert:
         """Read an observation and return the next command.
 
         Args:
-            observation: What the world said last.
-            admissible: The commands that it accepts now; without them the expert finds out by trying.
-            played: The command that the observation answers, when it is not the one returned last.
+            observation: The latest observation.
+            admissible: The admissible commands; without them, the expert tries commands.
+            played: The command that the observation answers, if it differs from the one returned last.
         """
         self.memory.read(observation, self._command if played is None else played)
         for command in self._candidates():
@@ -256,17 +256,17 @@ def solve(
     max_turns: int = 100,
     watch: Callable[[Engine, str, str], None] | None = None,
 ) -> list[str]:
-    """Let the expert play a game and return the commands played, until it is won or `max_turns` are over.
+    """Let the expert play a game until it is won, at most `max_turns` turns; returns the commands played.
 
     Args:
         game: The game.
         rng: The source of exploration and noise.
         omniscient: See `Expert`.
         exploration: See `Expert`.
-        noise: How often a random admissible command is played instead of the expert's.
-        max_turns: The most commands to play; fewer are returned exactly when the game is won before.
-        watch: Called before each command is played with the engine, the expert's command and the one that is
-            played: the expert's choice is the label that a learner imitates, also where noise overrules it.
+        noise: Probability of a random admissible command instead of the expert's.
+        max_turns: Maximum number of commands; fewer are returned only if the game is won before.
+        watch: Called before each command with the engine, the expert's command and the played command. The expert's
+            command is the label to imitate, even if noise replaces it.
     """
     rng = rng or random.Random(0)
     engine = Engine(game)

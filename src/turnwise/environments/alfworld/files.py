@@ -1,10 +1,10 @@
-"""Reads and writes game.tw-pddl files, and finds them where the official package keeps them.
+"""Load, save and find game.tw-pddl files, in the official package's layout.
 
     games = find_games("valid_seen")     # below $ALFWORLD_DATA
     game = load_game(games[0])
 
-A file is JSON: `pddl_problem` holds the facts and the goal, `grammar` the sentence of the task, `pddl_domain` the rules.
-Only the goal's six known shapes are understood: they are written with the same templates that read them.
+A file is JSON: `pddl_problem` holds the facts and the goal, `grammar` the sentence of the task, `pddl_domain` the
+rules. Only the goal's six known shapes are understood: they are written with the same templates that read them.
 """
 
 import json
@@ -18,6 +18,8 @@ from turnwise.environments.alfworld.game import PROPERTIES, TASK_TYPES, Game, Go
 from turnwise.errors import DataError, did_you_mean
 
 DATA_VARIABLE = "ALFWORLD_DATA"
+GAME_FILE, TRAJECTORY_FILE = "game.tw-pddl", "traj_data.json"
+"""The two files in a game's folder."""
 
 _GOALS = {
     "pick_and_place_simple": """(and (exists (?r - receptacle) (exists (?o - object) (and
@@ -47,7 +49,7 @@ def _squeeze(text: str) -> str:
 
 
 def _pattern(template: str) -> re.Pattern[str]:
-    """Make a goal's template a pattern whose groups are its blanks; a blank that repeats must repeat its word."""
+    """Convert a goal's template to a pattern with a group per blank; repeated blanks must have equal words."""
     pattern = re.escape(_squeeze(template))
     for blank, group in _BLANKS.items():
         pattern = pattern.replace(blank, rf"(?P<{group}>\w+)Type", 1).replace(blank, f"(?P={group})Type")
@@ -58,10 +60,10 @@ _GOAL_PATTERNS = {task_type: _pattern(template) for task_type, template in _GOAL
 
 
 def load_game(path: str | Path) -> Game:
-    """Read a game.tw-pddl file.
+    """Load a game.tw-pddl file.
 
     Raises:
-        DataError: The file is missing or broken, or its goal is none of the six kinds.
+        DataError: The file is missing or malformed, or its goal is not of the six kinds.
     """
     path = Path(path)
     try:
@@ -88,10 +90,10 @@ def _task_of(grammar: str) -> str:
 
 
 def parse_problem(problem: str, *, task: str, walkthrough: tuple[str, ...] = ()) -> Game:
-    """Read a PDDL problem of ALFWorld's domain.
+    """Parse a PDDL problem of ALFWorld's domain.
 
     Raises:
-        DataError: A part is missing, or the goal is none of the six kinds.
+        DataError: A part is missing, or the goal is not of the six kinds.
     """
     problem = re.sub(r";.*", "", problem)
     parts = re.fullmatch(
@@ -166,7 +168,7 @@ def _build(
 
 
 def problem_to_pddl(game: Game) -> str:
-    """Write a game as a PDDL problem of ALFWorld's domain."""
+    """Format a game as a PDDL problem of ALFWorld's domain."""
     locations = {game.agent_location, *(receptacle.location for receptacle in game.receptacles)}
     locations.update(*(thing.locations for thing in game.things))
     # The rules name these types, so they have to be declared even in a game without them.
@@ -218,14 +220,14 @@ def problem_to_pddl(game: Game) -> str:
 
 
 def save_game(game: Game, path: str | Path, *, domain: str, grammar: str, solvable: bool = True) -> None:
-    """Write a game.tw-pddl file that TextWorld can play.
+    """Save a game.tw-pddl file that TextWorld can play.
 
     Args:
         game: The game.
         path: The file to write; its folder must exist.
-        domain: The text of the alfworld package's alfred.pddl.
-        grammar: The text of the alfworld package's alfred.twl2; its task sentence is replaced with the game's.
-        solvable: Recorded in the file; the official loader skips games without it.
+        domain: Text of the alfworld package's alfred.pddl.
+        grammar: Text of the alfworld package's alfred.twl2; the game's task sentence replaces its own.
+        solvable: Value recorded in the file; the official loader skips games that are not solvable.
     """
     sentence = f"Your task is to: {game.task}."
     grammar, count = re.subn(r'Your task is to: [^"]*', lambda _: sentence, grammar)
@@ -244,16 +246,16 @@ def save_game(game: Game, path: str | Path, *, domain: str, grammar: str, solvab
 def find_games(split: str, data: str | Path | None = None, task_types: Collection[str] = TASK_TYPES) -> list[Path]:
     """List a split's playable games, in the order of their paths.
 
-    The rules are the official package's: a folder counts if it holds traj_data.json of a wanted task type and a
-    game.tw-pddl that is marked solvable; tasks with movable receptacles or slicing are left out.
+    The rules are the official package's. A folder counts if it holds a traj_data.json of a selected task type, and a
+    game.tw-pddl marked as solvable. Tasks with movable receptacles or slicing are skipped.
 
     Args:
         split: "train", "valid_seen", "valid_unseen", ...: a folder of $ALFWORLD_DATA/json_2.1.1.
-        data: Used in place of the environment variable.
-        task_types: The kinds of task to keep.
+        data: Folder, instead of the environment variable.
+        task_types: Task types to keep.
 
     Raises:
-        DataError: The data is not there, or holds no such game.
+        DataError: The data is missing, or holds no such game.
     """
     if unknown := set(task_types).difference(TASK_TYPES):
         name = min(unknown)
@@ -271,17 +273,31 @@ def find_games(split: str, data: str | Path | None = None, task_types: Collectio
         splits = sorted(path.name for path in root.iterdir() if path.is_dir())
         raise DataError(f"{root} has no split {split!r}; it has {', '.join(splits)}.{did_you_mean(split, splits)}")
 
-    games = [path.with_name("game.tw-pddl") for path in sorted(folder.rglob("traj_data.json"))]
+    games = [path.with_name(GAME_FILE) for path in sorted(folder.rglob(TRAJECTORY_FILE))]
     games = [path for path in games if _playable(path, folder, task_types)]
     if not games:
-        raise DataError(f"{folder} holds no playable game of the task types {', '.join(sorted(task_types))}.")
+        raise DataError(
+            f"{folder} holds no playable game of the task types {', '.join(sorted(task_types))}.{_incomplete(folder)}"
+        )
     return games
+
+
+def _incomplete(folder: Path) -> str:
+    """Describe which of a game's two files are missing below a folder, and where."""
+    for there, missing in ((GAME_FILE, TRAJECTORY_FILE), (TRAJECTORY_FILE, GAME_FILE)):
+        lacking = [path.parent for path in sorted(folder.rglob(there)) if not path.with_name(missing).exists()]
+        if lacking:
+            return (
+                f" {len(lacking)} of its folders hold {there} but no {missing}, such as {lacking[0]}; "
+                "a game needs both, and alfworld-download fetches both."
+            )
+    return ""
 
 
 def _playable(path: Path, folder: Path, task_types: Collection[str]) -> bool:
     relative = str(path.relative_to(folder))
     if "movable" in relative or "Sliced" in relative or not path.exists():
         return False
-    trajectory = json.loads(path.with_name("traj_data.json").read_text(encoding="utf-8"))
+    trajectory = json.loads(path.with_name(TRAJECTORY_FILE).read_text(encoding="utf-8"))
     # Thousands of files: the one key is found without parsing. Inside the JSON's strings its quotes would be escaped.
     return trajectory["task_type"] in task_types and bool(re.search(rb'[{,]\s*"solvable":\s*true', path.read_bytes()))

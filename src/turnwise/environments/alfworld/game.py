@@ -1,7 +1,7 @@
-"""What an ALFWorld game is: the initial facts and the goal, as plain data. Games are read from files or generated.
+"""Define an ALFWorld game as plain data: initial facts and goal. Games are loaded from files or generated.
 
-Identifiers are ALFRED's (`AlarmClock_bar__plus_02_dot_04...`), because the display names that players see
-("alarmclock 2") are numbered from their order.
+Identifiers are ALFRED's (`AlarmClock_bar__plus_02_dot_04...`), because their order determines the numbers in display
+names ("alarmclock 2").
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ PROPERTIES = (
     "isToggled",
     "isSliced",
 )
-"""The facts that can be true of a thing, spelled as in the domain."""
+"""Possible properties of a thing, spelled as in the domain."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -80,5 +80,5 @@ class Game:
     walkthrough: tuple[str, ...] = ()
 
     def __hash__(self) -> int:
-        # Games are keys of caches, and hashing every fact of one would cost more than the lookup saves.
+        # Games are cache keys; hashing all facts would cost more than the lookup saves.
         return hash((self.name, self.task, self.goal, self.agent_location))

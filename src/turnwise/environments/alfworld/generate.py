@@ -1,11 +1,11 @@
-"""Makes new games that look like ALFWorld's, from a seed: small or large, each solved before it is given out.
+"""Generate games like ALFWorld's from seeds, small or large, each checked to be solvable.
 
     game = generate_game(7, size="small")
     panel = generate_games("valid", 64, size="small")
 
-Splits are disjoint by content: a fingerprint of what a game looks like decides to which split it belongs, so
-that no held-out game is a training game under another seed, or of another size. To train, take the games or
-seeds of the split "train": among all seeds are held-out games too.
+Splits are disjoint by content: a fingerprint of a game's content decides its split. So no held-out game equals a
+training game with another seed or size. Train only on games or seeds of the split "train", because arbitrary seeds
+include held-out games.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ ROOMS = tuple(RECEPTACLES)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Size:
-    """How large a room is: inclusive ranges, and how often receptacles of a type share a place."""
+    """Size of a room: inclusive ranges, and the probability that receptacles of a type share a place."""
 
     receptacles: Range
     objects: Range
@@ -50,12 +50,12 @@ SIZES = {
     "large": Size((16, 30), (32, 48), shared=0.1),
 }
 
-# Each split draws from seeds of its own, and of 8 possible fingerprints it owns some.
+# Each split has its own seeds, and some of 8 possible fingerprints.
 _FIRST_SEED = {"train": 0, "valid": 1 << 40, "test": 1 << 41}
 _FINGERPRINTS = {"train": range(2, 8), "valid": range(1), "test": range(1, 2)}
 
-_FLAT = 0.15  # Some cabinets and drawers cannot be closed; so it is in ALFRED's rooms.
-_ON_FLOOR = 0.2  # The part of a larger room's objects that are in no receptacle.
+_FLAT = 0.15  # As in ALFRED's rooms, some cabinets and drawers cannot be closed.
+_ON_FLOOR = 0.2  # Fraction of a larger room's objects that are outside receptacles.
 _MOST_OF_A_TYPE = 3
 _MOST_TARGETS = 4
 
@@ -69,16 +69,16 @@ def generate_game(
     num_receptacles: Range | None = None,
     num_objects: Range | None = None,
 ) -> Game:
-    """Make the game of a seed; the same arguments always make the same game.
+    """Generate the game of a seed; equal arguments give equal games.
 
     Args:
         seed: Any integer.
         task_types: The kinds of task to choose from.
         size: A key of `SIZES`: tiny, small, medium or large (as ALFWorld's rooms).
         rooms: The kinds of room to choose from.
-        num_receptacles: Overrides the size's inclusive range. A room has always what its task needs, and never
-            more than rooms of its kind have.
-        num_objects: Overrides the size's inclusive range, likewise.
+        num_receptacles: Overrides the size's inclusive range. A room always has the receptacles that its task needs,
+            and at most the maximum of its kind.
+        num_objects: Overrides the size's inclusive range of objects.
     """
     return _solved(_furnish(seed, task_types, size, rooms, num_receptacles, num_objects))
 
@@ -94,7 +94,7 @@ def game_seeds(split: str, count: int, **options) -> list[int]:
 
 
 def fingerprint(game: Game) -> str:
-    """Return a hash of a game's content: its goal and what is where, not names, positions and the sentence."""
+    """Return a hash of a game's content: goal and placement, without names, positions and the sentence."""
     contents = {receptacle.id: [receptacle.type, str(receptacle.openable)] for receptacle in game.receptacles}
     for type_name, place in sorted((thing.type, place) for thing in game.things for place in thing.receptacles):
         contents[place].append(type_name)

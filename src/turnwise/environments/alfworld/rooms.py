@@ -1,8 +1,7 @@
-"""What rooms look like: which receptacles a room has, which objects it holds, and where they are usually found.
+"""Describe rooms: their receptacles, their objects, and the usual places of objects.
 
-One table serves three readers: the generator furnishes rooms with it, the expert searches the likely places
-first, and the vocabulary lists its words. The type names are ALFRED's, so that generated games and real ones
-speak the same language; the numbers are rough guesses of how a household looks.
+The generator furnishes rooms with these tables, the expert searches likely places first, and the vocabulary lists the
+words. The type names are ALFRED's, so generated and real games share their vocabulary. The numbers are rough guesses.
 """
 
 import dataclasses
@@ -12,7 +11,7 @@ APPLIANCES = {
     "pick_heat_then_place_in_recep": "Microwave",
     "pick_cool_then_place_in_recep": "Fridge",
 }
-"""The receptacle that the object of such a task must visit on its way."""
+"""Task type -> the receptacle that changes its object's state."""
 
 LAMP = "DeskLamp"
 
@@ -36,7 +35,7 @@ RECEPTACLES = {
         "SideTable": 1, "Cart": 1, "Toilet": 1, "BathtubBasin": 1, "ToiletPaperHanger": 1, "GarbageCan": 1,
     },
 }  # fmt: skip
-"""Room -> receptacle type -> the most of them that one room has."""
+"""Room -> receptacle type -> their maximum number in one room."""
 
 FLOOR = {
     "Kitchen": ("Chair", "LightSwitch", "StoveKnob", "Sink", "Window", "Blinds"),
@@ -48,7 +47,7 @@ FLOOR = {
         "Bathtub", "LightSwitch", "Mirror", "Plunger", "ScrubBrush", "ShowerDoor", "ShowerGlass", "Sink", "Window",
     ),
 }  # fmt: skip
-"""Room -> types of things that stand or hang beside the receptacles, never in one."""
+"""Room -> types of things outside receptacles."""
 
 _PROPERTIES = {
     "p": "pickupable",
@@ -160,12 +159,12 @@ Television     L1     -     Dresser 2 TVStand 2 CoffeeTable 1
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kind:
-    """What the world knows of one object type.
+    """Description of one object type.
 
     Attributes:
         rooms: Room -> relative number of such objects in it.
-        properties: Names of the facts that are true of each of them, as in `Thing.properties`.
-        places: Receptacle type -> chance to be found there; 0 where it may only be put.
+        properties: Properties of each such object, as in `Thing.properties`.
+        places: Receptacle type -> chance of being there at the start; 0: it can only be put there.
     """
 
     rooms: dict[str, int]
@@ -188,7 +187,7 @@ KINDS: dict[str, Kind] = dict(_parse(line) for line in _OBJECTS.strip().replace(
 CAN_CONTAIN = frozenset(
     (place, name) for name, kind in KINDS.items() if "pickupable" in kind.properties for place in kind.places
 )
-"""(receptacle type, object type): what may be put where."""
+"""Allowed pairs of receptacle type and object type."""
 
 TEMPLATES = {
     "pick_and_place_simple": ("put a {0} in {1}", "put some {0} on {1}"),

@@ -1,11 +1,10 @@
-"""Generated and real games as suites."""
+"""Suites of generated and real ALFWorld games."""
 
 import functools
 import random
 from collections.abc import Sequence
 from typing import Any
 
-from turnwise.config import EnvironmentConfig
 from turnwise.environments.alfworld.engine import Engine
 from turnwise.environments.alfworld.environment import AlfworldEnvironment
 from turnwise.environments.alfworld.expert import Expert
@@ -14,11 +13,12 @@ from turnwise.environments.alfworld.game import Game
 from turnwise.environments.alfworld.generate import generate_games
 from turnwise.environments.alfworld.vocabulary import words
 from turnwise.environments.base import Demonstrated, Environment, Task
+from turnwise.environments.settings import EnvironmentConfig
 from turnwise.errors import ConfigError, did_you_mean
 
 
 class _Games:
-    """What generated and real games share."""
+    """Base of the suites of generated and real games."""
 
     def __init__(self, config: EnvironmentConfig, state_key: Any, demonstrator: str):
         self._config, self._state_key = config, state_key
@@ -27,7 +27,7 @@ class _Games:
         self._demonstrator = demonstrator
 
     def environment(self, task: Task) -> Environment:
-        """Build a fresh world."""
+        """Build a fresh environment."""
         return AlfworldEnvironment(
             task,
             max_steps=self._config.max_steps,
@@ -36,7 +36,7 @@ class _Games:
         )
 
     def words(self) -> list[str]:
-        """Every word of all generated games."""
+        """Return every word of all generated games."""
         return words()
 
     def demonstrate(self, task: Task, *, noise: float, seed: int) -> list[Demonstrated] | None:
@@ -56,20 +56,20 @@ class _Games:
 
 
 def _stumble(advice: str, engine: Engine, rng: random.Random) -> str:
-    """What a learner might say instead: another admissible command, or the right one with a wrong word.
+    """Return a noise action: another admissible command, or the right one with a wrong word.
 
-    The second kind shows how play goes on after "Nothing happens.", which an expert never hears.
+    The second kind demonstrates how to continue after "Nothing happens.", which an expert never sees.
     """
     if rng.random() < 0.5:
         return rng.choice(
             [command for command in engine.admissible if command != "help"]
-        )  # its text is long, and no help
+        )  # excludes help, whose text is long
     words = advice.split()
     place = rng.randrange(1, len(words)) if len(words) > 1 else 0
     if words[place].isdigit():
         words[place] = str(rng.randint(1, 3))
     else:
-        words[place] = rng.choice([*engine.world.game.receptacles, *engine.world.game.things]).type.lower()
+        words[place] = rng.choice([*engine.compiled.game.receptacles, *engine.compiled.game.things]).type.lower()
     return " ".join(words)
 
 

@@ -1,4 +1,4 @@
-"""All the words of ALFWorld's text, for tokenizers that know words and not letters.
+"""Collect the words of ALFWorld's texts, for word-level tokenizers.
 
 words()             # what generated games can ever say, and the real ones but for a few rare words
 words(real_games)   # and every word of these games
@@ -12,7 +12,7 @@ from turnwise.environments.alfworld.rooms import FLOOR, KINDS, RECEPTACLES, TEMP
 from turnwise.environments.words import split_words
 
 MAX_NUMBER = 40
-"""The highest number after a type name ("cabinet 27") that is in the vocabulary of all games."""
+"""Highest number after a type name ("cabinet 27") in the vocabulary of all games."""
 
 # One text of each form that observations and commands take, without the names.
 _FORMS = """
@@ -34,7 +34,7 @@ def words(games: Iterable[Game] | None = None) -> list[str]:
     """Return all words of games' observations, commands and task sentences, as `split_words` finds them, sorted.
 
     Args:
-        games: Games whose words are needed too; without, the words of all generated games.
+        games: Games whose words to add; None: the words of all generated games.
     """
     texts = [BANNER, HELP, NOTHING_HAPPENS, _FORMS, " ".join(map(str, range(1, MAX_NUMBER + 1)))]
     texts += [sentence.format("", "") for sentences in TEMPLATES.values() for sentence in sentences]

@@ -1,4 +1,4 @@
-"""What games on a grid share: maps that no two splits have in common, and an expert that searches breadth first."""
+"""Base of grid games: disjoint splits of maps, and an expert that searches breadth first."""
 
 import dataclasses
 import functools
@@ -16,22 +16,22 @@ Place = tuple[int, int]
 """Row and column."""
 
 OFFSETS: dict[str, Place] = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
-"""Rows and columns that a move goes; in the order of FrozenLake's actions."""
+"""Offset (rows, columns) of each move, in the order of FrozenLake's actions."""
 
 SHARE = {"train": (0, 1), "valid": (2,), "test": (3,)}
-"""Which quarters of all maps, by their checksum, belong to a split."""
+"""Quarters of all maps, by checksum, that belong to each split."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Map:
-    """A task: a map and the seed that it came from."""
+    """A task: a map and its seed."""
 
     seed: int
     lines: tuple[str, ...]
 
 
 def split_maps(split: str, count: int, draw: Callable[[int], tuple[str, ...]]) -> list[Map]:
-    """Draw the first `count` different maps that belong to a split, so that no map is in two.
+    """Draw the first `count` different maps of a split; splits share no map.
 
     Raises:
         ConfigError: The split is unknown, or there are too few maps.
@@ -46,7 +46,7 @@ def split_maps(split: str, count: int, draw: Callable[[int], tuple[str, ...]]) -
         if len(found) == count:
             return list(found.values())
     raise ConfigError(
-        f"split {split!r} has about {len(found)} maps of this kind, {count} were asked for; draw larger ones"
+        f"split {split!r} has about {len(found)} maps of this kind, expected {count}; use larger maps or request fewer"
     )
 
 
@@ -56,7 +56,7 @@ State = TypeVar("State", bound=Hashable)
 def shortest_plan(
     state: State, successors: Callable[[State], Mapping[str, State]], solved: Callable[[State], bool]
 ) -> list[str] | None:
-    """Find a shortest list of moves to a solved state, breadth first; None where there is none."""
+    """Find a shortest list of moves to a solved state, breadth first; None if there is none."""
     came_from: dict[State, tuple[State, str] | None] = {state: None}
     queue = deque([state])
     while queue:
@@ -75,7 +75,7 @@ def shortest_plan(
 
 
 class GridSuite:
-    """Maps of a game by split, and demonstrations on them; a game adds `environment`, `state`, `successors`, `solved` and `words`."""
+    """Base suite of grid games; a game defines `environment`, `state`, `successors`, `solved` and `words`."""
 
     def __init__(self, draw: Callable[[int], tuple[str, ...]], *, num_train: int, num_valid: int):
         for name, count in (("num_train", num_train), ("num_valid", num_valid)):
@@ -85,7 +85,7 @@ class GridSuite:
         self._tasks = functools.cache(lambda split: split_maps(split, self._counts.get(split, 0), draw))
 
     def tasks(self, split: str) -> Sequence[Map]:
-        """The maps of a split."""
+        """Return the maps of a split."""
         return self._tasks(split)
 
     def task_name(self, task: Map) -> str:
@@ -93,41 +93,41 @@ class GridSuite:
         return str(task.seed)
 
     def environment(self, task: Map) -> Any:
-        """Build a fresh world."""
+        """Build a fresh environment."""
         raise NotImplementedError
 
-    def state(self, world: Any) -> Hashable:
-        """What a world's future depends on."""
+    def state(self, environment: Any) -> Hashable:
+        """Return the state of an environment that determines its future."""
         raise NotImplementedError
 
     def successors(self, task: Map, state: Any) -> dict[str, Any]:
-        """Moves that change the state and do not lose, with the states that they lead to."""
+        """Return the moves that change the state and do not lose, with their resulting states."""
         raise NotImplementedError
 
     def solved(self, task: Map, state: Any) -> bool:
-        """Whether the game is won."""
+        """Return whether the game is won."""
         raise NotImplementedError
 
     def words(self) -> list[str]:
-        """Every word of observations and responses."""
+        """Return every word of observations and responses."""
         raise NotImplementedError
 
     def plan(self, task: Map, state: Any) -> list[str] | None:
-        """A shortest way to win; None where there is none."""
+        """Find a shortest way to win; None if there is none."""
         return shortest_plan(state, functools.partial(self.successors, task), functools.partial(self.solved, task))
 
     def demonstrate(self, task: Map, *, noise: float, seed: int) -> list[Demonstrated] | None:
-        """Play a shortest way, with some stumbles: moves after which the game can still be won, and words that are no moves."""
-        rng, world = random.Random(seed), self.environment(task)
-        step, turns = world.start(), list[Demonstrated]()
+        """Play a shortest way with noise actions: moves that keep the game winnable, and malformed responses."""
+        rng, environment = random.Random(seed), self.environment(task)
+        step, turns = environment.start(), list[Demonstrated]()
         while not step.ended:
-            state = self.state(world)
+            state = self.state(environment)
             plan = self.plan(task, state)
             if not plan:
                 return None
             played = self._stumble(task, state, rng) if rng.random() < noise else plan[0]
             turns.append(Demonstrated(played, played == plan[0]))
-            step = world.step(played)
+            step = environment.step(played)
         return turns if step.info["success"] else None
 
     def _stumble(self, task: Map, state: Any, rng: random.Random) -> str:

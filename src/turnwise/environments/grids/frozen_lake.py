@@ -1,33 +1,33 @@
-"""FrozenLake on random maps: walk over the ice to the goal, around the holes. The game itself is gymnasium's.
+"""Play gymnasium's FrozenLake on random maps: walk over the ice to the goal, around the holes.
 
     @ F F H      the agent (here on the start, S), frozen places, a hole
     F H F F
     F F F H
     H F F G      the goal
 
-A map is new to the policy, so the way must be read from it.
+Each map is new to the policy, which must read the way from it.
 """
 
 from typing import Any
 
-from turnwise.config import EnvironmentConfig
 from turnwise.environments.adapters.gymnasium import EXTRA, GymnasiumEnvironment
 from turnwise.environments.grids.base import OFFSETS, GridSuite, Map, Place
 from turnwise.environments.needs import needed
+from turnwise.environments.settings import EnvironmentConfig
 from turnwise.errors import ConfigError
 
 GAME = "gymnasium.envs.toy_text.frozen_lake"
 DRAWS = 1000
-"""Maps that are drawn at most until one has a way to the goal."""
+"""Maximum number of draws until a map has a way to the goal."""
 
 
 def random_lake(seed: int, *, size: int = 4, frozen_frac: float = 0.8) -> tuple[str, ...]:
-    """Draw a map with a way to the goal, the one that gymnasium draws.
+    """Draw a map with a way to the goal, equal to gymnasium's map for the same seed.
 
     Args:
-        seed: Of the draw.
+        seed: Seed of the draw.
         size: Rows and columns.
-        frozen_frac: Probability that a place is no hole.
+        frozen_frac: Probability that a place is not a hole.
     """
     if size < 2 or not 0 < frozen_frac <= 1:
         raise ConfigError(
@@ -40,12 +40,14 @@ def random_lake(seed: int, *, size: int = 4, frozen_frac: float = 0.8) -> tuple[
         board[0][0], board[-1][-1] = "S", "G"
         if game.is_valid(board, size):
             return tuple(map("".join, board))
-    raise ConfigError(f"frozen_lake: of {DRAWS} maps with size={size} and frozen_frac={frozen_frac} none has a way to the goal; "
-                      "take more ice or smaller maps")  # fmt: skip
+    raise ConfigError(
+        f"frozen_lake: none of {DRAWS} maps with size={size} and frozen_frac={frozen_frac} has a way to the goal; "
+        "set a larger frozen_frac or a smaller size"
+    )
 
 
 def lake_text(env: Any, observation: Any) -> str:
-    """The map with the agent in it."""
+    """Render the map with the agent."""
     places = [[letter.decode() for letter in line] for line in env.desc.tolist()]
     row, column = divmod(int(observation), env.ncol)
     places[row][column] = "@"
@@ -53,10 +55,10 @@ def lake_text(env: Any, observation: Any) -> str:
 
 
 class FrozenLake(GridSuite):
-    """FrozenLake on random maps, none of them in two splits.
+    """FrozenLake on random maps; splits share no map.
 
-    Options: size, frozen_frac, slippery, num_train, num_valid. On slippery ice two thirds of the moves go sideways; the same task
-    slips alike for the same moves.
+    Options: size, frozen_frac, slippery, num_train, num_valid. On slippery ice, two thirds of the moves go sideways;
+    the same task and moves slip the same way.
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class FrozenLake(GridSuite):
         self._config, self._slippery = config, slippery
 
     def environment(self, task: Map) -> GymnasiumEnvironment:
-        """Build a fresh world."""
+        """Build a fresh environment."""
         return GymnasiumEnvironment(
             needed(GAME, EXTRA, by="frozen_lake").FrozenLakeEnv(desc=list(task.lines), is_slippery=self._slippery),
             task.seed,
@@ -85,20 +87,20 @@ class FrozenLake(GridSuite):
         )
 
     def words(self) -> list[str]:
-        """Every word of observations and responses."""
+        """Return every word of observations and responses."""
         return ["@", "S", "F", "H", "G", "Actions", ":", ",", *OFFSETS]
 
-    def state(self, world: GymnasiumEnvironment) -> Place:
-        """Row and column of the agent."""
-        env = world.env.unwrapped
+    def state(self, environment: GymnasiumEnvironment) -> Place:
+        """Return row and column of the agent."""
+        env = environment.env.unwrapped
         return divmod(int(env.s), env.ncol)
 
     def successors(self, task: Map, state: Place) -> dict[str, Place]:
-        """Moves onto ice or the goal, on ice that is not slippery."""
+        """Return the moves onto ice or the goal, if the ice is not slippery."""
         reached = {move: (state[0] + down, state[1] + right) for move, (down, right) in OFFSETS.items()}
         size = range(len(task.lines))
         return {move: (r, c) for move, (r, c) in reached.items() if r in size and c in size and task.lines[r][c] != "H"}
 
     def solved(self, task: Map, state: Place) -> bool:
-        """Whether the agent is at the goal."""
+        """Return whether the agent is at the goal."""
         return task.lines[state[0]][state[1]] == "G"

@@ -1,25 +1,25 @@
-"""Sokoban as an environment: one trajectory in a room, and a suite of random rooms."""
+"""Play Sokoban: one trajectory in a room, and a suite of random rooms."""
 
 import dataclasses
 import functools
 
-from turnwise.config import EnvironmentConfig
 from turnwise.environments.base import Step
 from turnwise.environments.grids.base import OFFSETS, GridSuite, Map
 from turnwise.environments.grids.rooms import State, random_room, read_map
+from turnwise.environments.settings import EnvironmentConfig
 from turnwise.errors import ConfigError, EnvironmentFault
 
 
 class SokobanEnvironment:
-    """One trajectory in a room.
+    """One trajectory in a Sokoban room.
 
-    A response is a move, without its surrounding white space. Any other changes nothing, counts as a step and is marked invalid;
-    a move against a wall changes nothing either. Boxes that are stuck for good do not end the play.
+    A response is a move; surrounding white space is ignored. Any other response changes nothing, counts as a step and
+    is marked invalid. A move against a wall changes nothing either. Stuck boxes do not end the trajectory.
 
     Args:
         lines: The map.
         max_steps: The trajectory is truncated after this many steps.
-        success_reward: The reward of the step after which every box is on a goal; all others are 0.
+        success_reward: Reward of the step that brings the last box onto a goal; all others are 0.
     """
 
     def __init__(self, lines: tuple[str, ...], *, max_steps: int = 50, success_reward: float = 10.0):
@@ -32,7 +32,7 @@ class SokobanEnvironment:
         self._steps = 0
 
     def start(self) -> Step:
-        """Begin; the observation also names the moves."""
+        """Start the trajectory; the first observation also lists the moves."""
         self.state, self._steps = self._first, 0
         step = self._answer(self.state, valid=True)
         return dataclasses.replace(step, observation=f"{step.observation}\nActions: {', '.join(OFFSETS)}")
@@ -41,7 +41,7 @@ class SokobanEnvironment:
         """Play a move.
 
         Raises:
-            EnvironmentFault: The play has not begun, or is over.
+            EnvironmentFault: The trajectory has not begun, or is over.
         """
         if self.state is None or self.room.solved(self.state) or self._steps >= self.max_steps:
             raise EnvironmentFault(f"step() {'before start()' if self.state is None else 'after the end'} of a room.")
@@ -65,28 +65,28 @@ class SokobanEnvironment:
 
 
 class Sokoban(GridSuite):
-    """Sokoban in random rooms, none of them in two splits; options: num_train, num_valid, and those of `random_room`."""
+    """Sokoban in random rooms; splits share no map. Options: num_train, num_valid, and those of `random_room`."""
 
     def __init__(self, config: EnvironmentConfig, *, num_train: int = 1000, num_valid: int = 256, **options: int):
         super().__init__(functools.partial(random_room, **options), num_train=num_train, num_valid=num_valid)
         self._limits = {"max_steps": config.max_steps, "success_reward": config.success_reward}
 
     def environment(self, task: Map) -> SokobanEnvironment:
-        """Build a fresh world."""
+        """Build a fresh environment."""
         return SokobanEnvironment(task.lines, **self._limits)
 
     def words(self) -> list[str]:
-        """Every word of observations and responses."""
+        """Return every word of observations and responses."""
         return [*"#-.$*@+", "Actions", ":", ",", *OFFSETS]
 
-    def state(self, world: SokobanEnvironment) -> State | None:
-        """Where the player and the boxes are."""
-        return world.state
+    def state(self, environment: SokobanEnvironment) -> State | None:
+        """Return the places of the player and the boxes."""
+        return environment.state
 
     def successors(self, task: Map, state: State) -> dict[str, State]:
-        """Moves that change something."""
+        """Return the moves that change the state, with their resulting states."""
         return read_map(task.lines)[0].successors(state)
 
     def solved(self, task: Map, state: State) -> bool:
-        """Whether every box is on a goal."""
+        """Return whether every box is on a goal."""
         return read_map(task.lines)[0].solved(state)

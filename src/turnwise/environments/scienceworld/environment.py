@@ -10,11 +10,11 @@ from turnwise.errors import ConfigError, EnvironmentFault, TurnwiseError
 
 CHOICES = {"reward": ("gain", "final", "success"), "state_key": ("observation", "state")}
 NOT_UNDERSTOOD = "No known action matches that input."
-"""What the simulator answers to what is no action."""
+"""The simulator's answer to a response that is not an action."""
 
 
 class Variation(NamedTuple):
-    """A task: one of the thirty, and which of its variations (other substances, animals, rooms)."""
+    """A task: one of the thirty, with the number of its variation (other substances, animals, rooms)."""
 
     task: str
     number: int
@@ -23,18 +23,19 @@ class Variation(NamedTuple):
 class ScienceworldEnvironment:
     """One trajectory in ScienceWorld.
 
-    A response is an action, as "open door to kitchen". One that the simulator does not understand changes nothing, counts as a step and is
-    marked invalid. The trajectory ends when the task is done, or lost by focusing on a wrong thing. `info` has success (score 1), score (from 0
-    to 1; a lost task has 0) and task_type, the task's name.
+    A response is an action, as "open door to kitchen". One that the simulator does not understand changes nothing,
+    counts as a step and is marked invalid. The trajectory ends when the task is done, or lost by focusing on a wrong
+    thing. `info` has success (score 1), score (from 0 to 1; a lost task has 0) and task_type, the task's name.
 
     Args:
-        task: What to do.
-        simplifications: As the simulator wants them: joined with commas.
+        task: Task and variation.
+        simplifications: Names for the simulator, joined with commas.
         max_steps: The trajectory is truncated after this many steps.
-        success_reward: Reward of all that there is to score.
-        reward: "gain": each step's gain of score, in proportion; "final": the score at the end; "success": nothing below a score of 1.
-        admissible: Whether steps list all actions that the simulator would accept, hundreds, at 20 to 100 ms a step.
-        state_key: "observation", its text; "state": what a look around and the inventory say, with the score.
+        success_reward: Reward of the maximum score.
+        reward: "gain": the increase of the score at each step; "final": the score at the end; "success": only a score
+            of 1.
+        admissible: Whether steps list all admissible actions, hundreds, which takes 20 to 100 ms per step.
+        state_key: "observation", its text; "state": the texts of "look around" and the inventory, with the score.
         heap_mb: See `turnwise.environments.scienceworld.java.simulator`.
 
     Reference: R. Wang et al., arXiv 2203.07540.
@@ -58,11 +59,11 @@ class ScienceworldEnvironment:
         self.task, self.simplifications, self.max_steps = task, simplifications, max_steps
         self.success_reward, self.reward, self.admissible = success_reward, reward, admissible
         self.by_state, self.heap_mb = state_key == "state", heap_mb
-        self._world: Any = None
+        self._game: Any = None
         self._steps, self._score, self._ended = 0, 0.0, False
 
     def start(self) -> Step:
-        """Begin with the task and a look around."""
+        """Start the trajectory; returns the task and the first view."""
         self._steps, self._score, self._ended = 0, 0.0, False
         return self._called(self._load, gold=False)
 
@@ -70,9 +71,9 @@ class ScienceworldEnvironment:
         """Play an action.
 
         Raises:
-            EnvironmentFault: The trajectory has not begun, or is over, or the Java process is gone.
+            EnvironmentFault: The trajectory has not begun, or is over, or the Java process has ended.
         """
-        if self._world is None or self._ended:
+        if self._game is None or self._ended:
             raise EnvironmentFault(
                 f"step() {'after the end' if self._ended else 'before start()'} of {name(self.task)}."
             )
@@ -80,29 +81,29 @@ class ScienceworldEnvironment:
         return self._called(self._play, response.strip())
 
     def gold(self) -> list[str]:
-        """The simulator's own solution; the trajectory begins anew."""
+        """Return the simulator's own solution; restarts the trajectory."""
         self._called(self._load, gold=True)
-        return self._called(lambda: [str(action) for action in self._world.getGoldActionSequence()])
+        return self._called(lambda: [str(action) for action in self._game.getGoldActionSequence()])
 
     def _called(self, function: Any, *arguments: Any, **settings: Any) -> Any:
         try:
             return function(*arguments, **settings)
         except TurnwiseError:
             raise
-        except Exception as error:  # whatever py4j raises, the world is lost
+        except Exception as error:  # after any error of py4j, the environment is lost
             self._ended = True
             raise fault(error, name(self.task)) from error
 
     def _load(self, *, gold: bool) -> Step:
-        self._world = simulator(self.heap_mb)
-        self._world.load(self.task.task, self.task.number, self.simplifications, gold)
-        return self._answer(f"{self._world.getTaskDescription()}\n\n{self._world.freeActionLook()}")
+        self._game = simulator(self.heap_mb)
+        self._game.load(self.task.task, self.task.number, self.simplifications, gold)
+        return self._answer(f"{self._game.getTaskDescription()}\n\n{self._game.freeActionLook()}")
 
     def _play(self, action: str) -> Step:
-        observation, before = self._world.step(action), self._score
-        points = float(self._world.getScore())
+        observation, before = self._game.step(action), self._score
+        points = float(self._game.getScore())
         self._score, lost = max(points, 0.0), points < 0
-        over = bool(self._world.getCompleted()) or lost
+        over = bool(self._game.getCompleted()) or lost
         truncated = not over and self._steps >= self.max_steps
         self._ended = over or truncated
         paid = {"gain": self._score - before, "final": self._score * self._ended, "success": float(self._score == 1)}
@@ -115,11 +116,11 @@ class ScienceworldEnvironment:
         )
 
     def _answer(self, observation: str, **outcome: Any) -> Step:
-        world, key = self._world, None
+        game, key = self._game, None
         if self.by_state:
-            key = (world.freeActionLook(), world.freeActionInventory(), self._score)
+            key = (game.freeActionLook(), game.freeActionInventory(), self._score)
         actions = (
-            sorted(map(str, world.getValidActionObjectCombinations())) if self.admissible and not self._ended else None
+            sorted(map(str, game.getValidActionObjectCombinations())) if self.admissible and not self._ended else None
         )
         info = {"success": self._score == 1, "score": self._score, "task_type": self.task.task}
         state_key: Hashable | None = key
@@ -127,5 +128,5 @@ class ScienceworldEnvironment:
 
 
 def name(task: Variation) -> str:
-    """A task's name in records."""
+    """Name a task in records."""
     return f"{task.task}-{task.number}"

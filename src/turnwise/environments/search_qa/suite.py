@@ -1,11 +1,10 @@
-"""Search QA as a suite: tasks are questions, worlds share one retriever."""
+"""Suite of search QA: tasks are questions, environments share one retriever."""
 
 import functools
 import random
 from collections.abc import Sequence
 from typing import Any
 
-from turnwise.config import EnvironmentConfig
 from turnwise.environments.base import Demonstrated, Environment, Task
 from turnwise.environments.needs import check_choices
 from turnwise.environments.search_qa.dense import Dense
@@ -18,13 +17,14 @@ from turnwise.environments.search_qa.files import (
     load_questions,
     split_questions,
 )
-from turnwise.environments.search_qa.retrieval import Bm25, Retriever
+from turnwise.environments.search_qa.retrieval import K1, B, Bm25, Retriever, check_constants
 from turnwise.environments.search_qa.searcher import Searcher, stumble
+from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.words import split_words
 from turnwise.errors import ConfigError
 
 MAX_WORDS = 5000
-"""The largest vocabulary for a policy that has a token a word."""
+"""Largest vocabulary for a policy with one token per word."""
 
 
 class SearchQa:
@@ -32,7 +32,8 @@ class SearchQa:
 
     For a retriever of your own, override `retriever` and name the class as `module:Class`.
 
-    Options: corpus, questions (files), retrieval ("bm25" or "dense"), encoder (a folder, for "dense"), and those of `SearchQaEnvironment`.
+    Options: corpus, questions (files), retrieval ("bm25" or "dense"), encoder (a folder, for "dense"), k1 and b (of
+    BM25), and those of `SearchQaEnvironment`.
     """
 
     def __init__(
@@ -48,23 +49,32 @@ class SearchQa:
         state_key: str = "observation",
         retrieval: str = "bm25",
         encoder: str | None = None,
+        k1: float = K1,
+        b: float = B,
     ):
         check_choices(CHOICES, reward=reward, state_key=state_key, retrieval=retrieval)
+        check_constants(k1, b)
+        if retrieval != "bm25" and (k1, b) != (K1, B):
+            raise ConfigError(
+                f"environment.options.k1 and b are only for retrieval='bm25', not for {retrieval!r}; remove them"
+            )
         self._config, self._files = config, (corpus, questions)
-        self._retrieval, self._encoder = retrieval, encoder
-        self._world: dict[str, Any] = {"reward": reward, "state_key": state_key, "max_searches": max_searches}
-        self._world |= {"num_passages": num_passages, "passage_words": passage_words}
+        self._retrieval, self._encoder, self._constants = retrieval, encoder, {"k1": k1, "b": b}
+        self._options: dict[str, Any] = {"reward": reward, "state_key": state_key, "max_searches": max_searches}
+        self._options |= {"num_passages": num_passages, "passage_words": passage_words}
 
     def retriever(self, passages: Sequence[Passage]) -> Retriever:
-        """Build what finds passages; called once."""
-        return Bm25(passages) if self._retrieval == "bm25" else Dense(passages, self._encoder)
+        """Build the retriever; called once."""
+        if self._retrieval == "bm25":
+            return Bm25(passages, **self._constants)
+        return Dense(passages, self._encoder)
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """The questions of a split: "train" (eight tenths), "valid", "test", or "all"."""
+        """Return the questions of a split: "train" (eight tenths), "valid", "test", or "all"."""
         return split_questions(self._questions, split)
 
     def environment(self, task: Task) -> Environment:
-        """Build a fresh world."""
+        """Build a fresh environment."""
         return self._build(task)
 
     def task_name(self, task: Task) -> str:
@@ -72,32 +82,38 @@ class SearchQa:
         return task.id
 
     def words(self) -> list[str]:
-        """Every word of corpus and questions, where they are few enough for a tiny policy."""
+        """Return every word of corpus and questions.
+
+        Raises:
+            ConfigError: There are too many words for a tiny policy.
+        """
         texts = [f"{passage.title} {passage.text}" for passage in self._passages]
         texts += [" ".join([question.text, *question.answers]) for question in self._questions]
         found = {word for text in texts for word in split_words(text)}
         if len(found) > MAX_WORDS:
-            raise ConfigError(f"search_qa: this corpus has {len(found):,} different words, a tiny policy can learn "
-                              f"{MAX_WORDS:,} at most: take a language model, or a smaller corpus.")  # fmt: skip
-        numbers = map(str, range(1 + max(self._world["max_searches"], self._world["num_passages"])))
+            raise ConfigError(
+                f"search_qa: this corpus has {len(found):,} different words, a tiny policy can learn "
+                f"{MAX_WORDS:,} at most: take a language model, or a smaller corpus."
+            )
+        numbers = map(str, range(1 + max(self._options["max_searches"], self._options["num_passages"])))
         return sorted(found.union(split_words(FORMS), numbers))
 
     def demonstrate(self, task: Task, *, noise: float, seed: int) -> list[Demonstrated] | None:
-        """Let the scripted searcher play; None when it did not see all supporting passages: that would teach guessing."""
-        world, rng = self._build(task), random.Random(seed)
-        step = world.start()
-        searcher = Searcher(world, {id: self._titles[id] for id in task.supporting})
+        """Let the scripted searcher play; None unless it saw all supporting passages, to avoid teaching guesses."""
+        environment, rng = self._build(task), random.Random(seed)
+        step = environment.start()
+        searcher = Searcher(environment, {id: self._titles[id] for id in task.supporting})
         turns: list[Demonstrated] = []
         while not step.ended:
             advice = searcher.act()
-            played = stumble(world, rng) if rng.random() < noise else advice
+            played = stumble(environment, rng) if rng.random() < noise else advice
             turns.append(Demonstrated(played, played == advice))
-            step = world.step(played)
-        return turns if step.info["success"] and not world.supporting_left else None
+            step = environment.step(played)
+        return turns if step.info["success"] and not environment.supporting_left else None
 
     def _build(self, task: Question) -> SearchQaEnvironment:
         limits = {"max_steps": self._config.max_steps, "success_reward": self._config.success_reward}
-        return SearchQaEnvironment(self._retrieve, task, **limits, **self._world)
+        return SearchQaEnvironment(self._retrieve, task, **limits, **self._options)
 
     @functools.cached_property
     def _passages(self) -> list[Passage]:

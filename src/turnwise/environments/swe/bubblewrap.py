@@ -1,9 +1,13 @@
-"""A workspace in Linux namespaces: bubblewrap over a copy-on-write copy of a snapshot, with no daemon and no privileges.
+"""Run a workspace in Linux namespaces: bubblewrap over a copy-on-write snapshot, without daemon or privileges.
 
-Each workspace has a keeper: a process that owns a user, a mount and a process namespace. In it, a tmpfs of a fixed size holds what is written, and an
-overlay lays that over the snapshot; so a reset copies nothing, the disk limit binds, and nothing is left when the keeper ends, which it does with this
-process at the latest. Each command runs in namespaces of its own below that (processes, network, users, mounts): it sees neither the keeper nor the
-snapshot, and whatever it started has ended when the next one begins.
+Each workspace has a keeper: a process that owns a user, a mount and a process namespace. A tmpfs of fixed size holds
+the written files; an overlay puts them over the snapshot. So a reset copies nothing, and the disk limit binds. The
+keeper ends with this process at the latest, and leaves nothing behind. Each command runs in its own namespaces below
+(processes, network, users, mounts). It sees neither the keeper nor the snapshot, and its processes end before the next
+command.
+
+A command must not be able to read anything of the trainer. It sees bubblewrap's first process as process 1, with its
+environment and arguments; so that process gets an empty environment, and its arguments through a pipe.
 """
 
 import contextlib
@@ -14,6 +18,7 @@ import shutil
 import signal
 import stat
 import subprocess
+import sys
 import tempfile
 import time
 import weakref
@@ -40,12 +45,17 @@ if [ -n "$6" ]; then echo "$6" > /proc/sys/kernel/pid_max; fi
 (echo ready; exec cat > /dev/null)
 exit
 """
-"""The shell stays the first process of its namespace: it reaps the orphans that commands leave while it waits for cat, which ends with its input."""
+"""The shell stays the namespace's first process and reaps orphans while it waits for cat, which ends with its input."""
 _KEEPERS = 2
 """Shell and cat."""
 _INODES_PER_MB = 200
 _RESERVED_PIDS = 300
 """Of each process namespace, by the kernel."""
+AS_ROOT = (
+    "turnwise: swe runs as root. Commands have no capabilities, and see /proc and the system's files read-only, but "
+    "the kernel counts them as root's: it does not limit their number of processes before Linux 6.14, and a kernel bug "
+    "in namespaces would give them the machine. Run as another user to rule that out."
+)
 _END_S = 30.0
 """A fork bomb takes about one to end, on an idle machine."""
 
@@ -67,8 +77,10 @@ class Bubblewrap:
     def __init__(self, snapshot: Path, system: System, limits: Limits):
         self._place, self._limits, self._snapshot = _mount_point(), limits, snapshot.resolve()
         if set(",:\\") & set(f"{self._snapshot}{self._place}"):
-            raise ConfigError(f"swe: {self._snapshot} has one of , : \\ in its path, which overlayfs cannot take; "
-                              "move the tasks, or set TURNWISE_CACHE")  # fmt: skip
+            raise ConfigError(
+                f"swe: {self._snapshot} has one of , : \\ in its path, which overlayfs cannot take; "
+                "move the tasks, or set TURNWISE_CACHE"
+            )
         inodes = str(limits.disk_mb * _INODES_PER_MB)
         arguments = [
             self._place,
@@ -80,7 +92,8 @@ class Bubblewrap:
         ]
         self._keeper = _keeper(arguments)
         self.close = weakref.finalize(self, _end, self._keeper)
-        self._begin = [*_enter(self._keeper.pid), *_bubble(system, self._place)]
+        self._enter = [*_enter(self._keeper.pid), shutil.which("bwrap") or "bwrap"]
+        self._arguments = "\0".join(_bubble(system, self._place)).encode()
 
     def run(
         self, command: str, *, stdin: bytes = b"", seconds: float | None = None, output_chars: int | None = None
@@ -96,19 +109,30 @@ class Bubblewrap:
             "core": 0,
         }
         bounds = ["prlimit", *(f"--{name}={value}" for name, value in bytes_of.items())]
-        outcome = run_watched(
-            [*self._begin, *bounds, "sh", "-c", command],
-            stdin=stdin,
-            seconds=limits.seconds if seconds is None else seconds,
-            output_chars=limits.output_chars if output_chars is None else output_chars,
-            memory_mb=limits.memory_mb,
-            processes=limits.processes + 2,  # and bubblewrap's own
-        )
+        with self._begin() as (begin, arguments):
+            outcome = run_watched(
+                [*begin, *bounds, "sh", "-c", command],
+                stdin=stdin,
+                seconds=limits.seconds if seconds is None else seconds,
+                output_chars=limits.output_chars if output_chars is None else output_chars,
+                memory_mb=limits.memory_mb,
+                processes=limits.processes + 2,  # and bubblewrap's own
+                variables={},
+                pass_fds=[arguments],
+            )
         self._wait_until_empty()
         return outcome
 
+    @contextlib.contextmanager
+    def _begin(self) -> Iterator[tuple[list[str], int]]:
+        """Yield the start of a command line that runs in the sandbox, and the file of bubblewrap's arguments."""
+        with tempfile.TemporaryFile() as arguments:
+            arguments.write(self._arguments)
+            arguments.seek(0)
+            yield [*self._enter, "--args", str(arguments.fileno()), "--"], arguments.fileno()
+
     def _wait_until_empty(self) -> None:
-        """What a command leaves is killed by the kernel, which takes a moment: until then it may write, and holds its share of processes."""
+        """Wait until the kernel has killed a command's leftover processes, which can still write until then."""
         until = time.monotonic() + _END_S
         while len(self._processes()) > _KEEPERS:
             if time.monotonic() > until:
@@ -116,14 +140,14 @@ class Bubblewrap:
             time.sleep(0.001)
 
     def _processes(self) -> list[str]:
-        """Of the keeper's namespace and those below, by their number there."""
+        """List the process ids in the keeper's namespace and those below."""
         try:
             return [name for name in os.listdir(f"/proc/{self._keeper.pid}/root/proc") if name.isdigit()]
         except OSError as error:
             raise EnvironmentFault("swe: the sandbox has ended") from error
 
     def changes(self) -> dict[str, bytes | None]:
-        """Regular files that differ from the snapshot; see `Workspace.changes`."""
+        """Return regular files that differ from the snapshot; see `Workspace.changes`."""
         if self._keeper.poll() is not None:
             raise EnvironmentFault("swe: the sandbox has ended, or was closed")
         upper, most = Path(f"/proc/{self._keeper.pid}/root{self._place}/upper"), self._limits.disk_mb * 2**20
@@ -131,41 +155,48 @@ class Bubblewrap:
 
 
 def check_bubblewrap() -> None:
-    """Make sure that commands can be isolated here.
+    """Check that commands can be isolated on this machine.
 
     Raises:
-        ConfigError: A program is missing, or the system forbids what it does.
+        ConfigError: A program is missing, or the system forbids user namespaces.
     """
     for program, package in (("bwrap", "bubblewrap"), ("unshare", "util-linux"), ("nsenter", "util-linux")):
         if shutil.which(program) is None:
-            raise ConfigError(f"environment 'swe' needs the program {program!r}, which is not on the PATH; install your system's "
-                              f"package {package!r}, or take environment.options.sandbox='docker'")  # fmt: skip
+            raise ConfigError(
+                f"environment 'swe' needs the program {program!r}, which is not on the PATH; install your system's "
+                f"package {package!r}, or set environment.options.sandbox='docker'"
+            )
     _try_once()
 
 
 @functools.cache
 def _try_once() -> None:
+    if os.geteuid() == 0:
+        print(AS_ROOT, file=sys.stderr)
     with tempfile.TemporaryDirectory(dir=Path(_mount_point()).parent) as folder:
         workspace = Bubblewrap(Path(folder), python_system(), Limits(disk_mb=8))
         outcome = workspace.run("echo works")
         workspace.close()
     if outcome.output != b"works\n":
         said = outcome.output.decode(errors="replace").strip().replace("\n", "; ")
-        raise ConfigError(f"environment 'swe' cannot isolate commands here, bubblewrap says: {said}; it needs version 0.8 or newer, and "
-                          "user namespaces, which some systems and containers forbid")  # fmt: skip
+        raise ConfigError(
+            f"environment 'swe' cannot isolate commands here, bubblewrap says: {said}; it needs version 0.8 or newer, "
+            "and user namespaces, which some systems and containers forbid"
+        )
 
 
 def _mount_point() -> str:
-    """An empty folder; each keeper mounts its own file system on it, which nobody else sees."""
+    """Make an empty folder, on which each keeper mounts a private file system."""
     place = cache_folder() / "swe" / "mount"
     place.mkdir(parents=True, exist_ok=True)
     return str(place.resolve())
 
 
 def _most_pids(processes: int) -> str:
-    """What the keeper's process namespace is to hold at most; empty where the kernel's limit is the whole machine's, which is not ours to set.
+    """Return the process limit of the keeper's namespace; empty before Linux 6.14, where the limit is machine-wide.
 
-    It holds a fork bomb that is faster than the watch. Older kernels have the limit on a user's processes only, which does not bind root.
+    It stops a fork bomb that is faster than the watch. Older kernels only limit a user's processes, which does not bind
+    root.
     """
     release = re.match(r"(\d+)\.(\d+)", os.uname().release)
     own = release is not None and (int(release[1]), int(release[2])) >= (6, 14)
@@ -189,12 +220,15 @@ def _keeper(arguments: list[str]) -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
+        env={"PATH": os.environ.get("PATH", os.defpath)},
     )
     assert keeper.stdout
     if (said := keeper.stdout.readline()) != b"ready\n":
         _end(keeper)
-        raise ConfigError(f"environment 'swe' cannot make a sandbox here: {said.decode(errors='replace').strip()}; it needs Linux 5.11 or "
-                          "newer and user namespaces, which some systems and containers forbid")  # fmt: skip
+        raise ConfigError(
+            f"environment 'swe' cannot make a sandbox here: {said.decode(errors='replace').strip()}; it needs "
+            "Linux 5.11 or newer and user namespaces, which some systems and containers forbid"
+        )
     return keeper
 
 
@@ -215,7 +249,7 @@ def _end(keeper: subprocess.Popen[bytes]) -> None:
 def _enter(pid: int) -> list[str]:
     spaces = {"user": "user", "mount": "mnt", "pid": "pid_for_children"}
     return [
-        "nsenter",
+        shutil.which("nsenter") or "nsenter",  # which has no PATH to look it up in
         *(f"--{kind}=/proc/{pid}/ns/{name}" for kind, name in spaces.items()),
         "--preserve-credentials",
         "--wd=/",
@@ -223,8 +257,8 @@ def _enter(pid: int) -> list[str]:
 
 
 def _bubble(system: System, place: str) -> list[str]:
-    """Bubblewrap's arguments. Whatever it mounts beside repository and scratch folder is read-only in the end."""
-    command = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
+    """Make bubblewrap's arguments; all mounts except repository and scratch folder are read-only."""
+    command = ["--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
     command += ["--cap-drop", "ALL", "--uid", USER_ID, "--gid", USER_ID, "--hostname", "sandbox", "--clearenv"]
     for name, value in system.variables.items():
         command += ["--setenv", name, value]
@@ -240,14 +274,15 @@ def _bubble(system: System, place: str) -> list[str]:
     command += ["--bind", f"{place}/scratch", "/tmp", "--bind", f"{place}/scratch", "/dev/shm"]
     for name in system.covered:
         command += ["--size", "4096", "--tmpfs", name, "--remount-ro", name]
-    return [*command, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", ROOT, "--"]
+    # also /proc: the kernel lets a process that is root outside write most of /proc/sys, whatever its capabilities
+    return [*command, "--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", ROOT]
 
 
 def _written(upper: Path, snapshot: Path, most: int) -> Iterator[tuple[str, bytes | None]]:
-    """What an overlay's upper folder says about files. No link is followed, on neither side.
+    """Yield the file changes in an overlay's upper folder, without following links.
 
     Raises:
-        Oversized: They hold more than `most` bytes.
+        Oversized: The files hold more than `most` bytes.
     """
     folders, left = [""], most
     while folders:

@@ -1,4 +1,4 @@
-"""A workspace in a container of a docker daemon: for tasks that come with an image, as those of SWE-bench and R2E-Gym do.
+"""Run a workspace in a docker container, for tasks with an image (SWE-bench, R2E-Gym).
 
 This has not been run against a daemon; the commands are tested against a stand-in.
 """
@@ -18,21 +18,27 @@ from turnwise.errors import ConfigError, DataError, EnvironmentFault
 
 ROOT, SCRATCH = "/testbed", "/tmp/scratch"
 FIRST = "while :; do sleep 3600; done"
-"""The container's first process: reaps what others leave, and outlives `kill -9 -1`, which the child of an init would not."""
-END = "kill -9 -1 2> /dev/null; i=0; while set -- /proc/[0-9]*; [ $# -gt 3 ] && [ $((i += 1)) -lt 300 ]; do sleep 0.1; done; true"
-"""Ends what a command left, and waits until it has: what stays is the first process, its sleep, and the shell that runs this."""
+"""The container's first process; it reaps orphans and survives `kill -9 -1`, unlike a child of an init."""
+END = (
+    "kill -9 -1 2> /dev/null; i=0; "
+    "while set -- /proc/[0-9]*; [ $# -gt 3 ] && [ $((i += 1)) -lt 300 ]; do sleep 0.1; done; true"
+)
+"""Ends a command's leftover processes and waits; the first process, its sleep, and this shell remain."""
 _IMAGE = "swebench/sweb.eval.x86_64.{}:latest"
 _ACTIVATE = "/opt/miniconda3/bin/activate"
 # History holds the fix, and R2E-Gym's images the tests that grade.
-_PREPARE = f"rm -rf {ROOT}/.git /r2e_tests {ROOT}/r2e_tests /run_tests.sh {ROOT}/run_tests.sh; mkdir -p {SCRATCH}; touch {SCRATCH}/begun"
+_PREPARE = (
+    f"rm -rf {ROOT}/.git /r2e_tests {ROOT}/r2e_tests /run_tests.sh {ROOT}/run_tests.sh; "
+    f"mkdir -p {SCRATCH}; touch {SCRATCH}/begun"
+)
 
 
 class Docker:
-    """A `Workspace` in a container without network, with limits of the daemon.
+    """A `Workspace` in a container without network, with the daemon's limits.
 
     Args:
-        image: Has the repository in /testbed.
-        limits: What it may use; disk is not limited, which few storage drivers can.
+        image: Image with the repository in /testbed.
+        limits: Resource limits; disk is not limited, because few storage drivers support it.
 
     Raises:
         EnvironmentFault: The container does not start.
@@ -58,7 +64,7 @@ class Docker:
     def run(
         self, command: str, *, stdin: bytes = b"", seconds: float | None = None, output_chars: int | None = None
     ) -> Outcome:
-        """Run a shell command; see `Workspace.run`. What it leaves running in the background is ended."""
+        """Run a shell command and end its background processes; see `Workspace.run`."""
         seconds = self._limits.seconds if seconds is None else seconds
         command = f"test -e {_ACTIVATE} && . {_ACTIVATE} testbed; {command}"
         within = ["timeout", "--signal=KILL", f"{seconds:g}", "bash", "-c", command]
@@ -74,7 +80,7 @@ class Docker:
         return outcome
 
     def changes(self) -> dict[str, bytes | None]:
-        """Regular files that differ from the image; see `Workspace.changes`."""
+        """Return regular files that differ from the image; see `Workspace.changes`."""
         now = self._listed()
         found: dict[str, bytes | None] = {path: None for path in self._given if path not in now}
         changed = [path for path, mark in now.items() if self._given.get(path) != mark]
@@ -90,7 +96,7 @@ class Docker:
         return found
 
     def _listed(self) -> dict[str, str]:
-        """Regular files with a mark that changes with them."""
+        """List regular files with a mark that changes with their content."""
         written = self._exec(f"find {ROOT} -type f -printf '%P\\t%s %T@ %C@\\0'").decode("utf-8", "surrogateescape")
         marks = (line.rpartition("\t") for line in written.split("\0") if line)
         return {path: mark for path, _, mark in marks}
@@ -100,28 +106,30 @@ class Docker:
 
 
 def image_of(task: SweTask) -> str:
-    """The image of a task: its own, or the one that SWE-bench publishes for it."""
+    """Return the image of a task: its own, or the one that SWE-bench publishes for it."""
     if task.docker_image:
         return task.docker_image
     if "__" not in task.instance_id:
-        raise DataError(f"swe: task {task.instance_id!r} has no docker_image, and its name is none of SWE-bench's")
+        raise DataError(f"swe: task {task.instance_id!r} has no docker_image, and its name is not SWE-bench's")
     return _IMAGE.format(task.instance_id.lower().replace("__", "_1776_"))
 
 
 @functools.cache
 def check_docker() -> None:
-    """Make sure that a daemon answers.
+    """Check that a docker daemon answers.
 
     Raises:
-        ConfigError: None does, or there is no docker.
+        ConfigError: No daemon answers, or docker is not installed.
     """
     if shutil.which("docker") is None:
         raise ConfigError("environment.options.sandbox='docker' needs the program 'docker', which is not on the PATH")
     asked = subprocess.run(["docker", "info"], capture_output=True, check=False)
     if asked.returncode:
         said = asked.stderr.decode(errors="replace").strip().splitlines()
-        raise ConfigError(f"environment.options.sandbox='docker': no daemon answers ({said[-1] if said else 'no reason given'}); "
-                          "start one, or take sandbox='bubblewrap'")  # fmt: skip
+        raise ConfigError(
+            f"environment.options.sandbox='docker': no daemon answers "
+            f"({said[-1] if said else 'no reason given'}); start one, or set sandbox='bubblewrap'"
+        )
 
 
 def _docker(*arguments: str, stdin: bytes = b"") -> bytes:

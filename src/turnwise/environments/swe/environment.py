@@ -1,4 +1,4 @@
-"""A repository with a bug as an environment."""
+"""Play software repair: a repository with a bug."""
 
 import asyncio
 import dataclasses
@@ -18,15 +18,15 @@ from turnwise.errors import EnvironmentFault
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What an agent may use of a trajectory.
+    """Limits of one trajectory.
 
     Attributes:
-        max_steps: Turns; the trajectory is truncated after them, and what is there is not graded.
-        seconds: Of all tools together; after them the repository is handed in as it is.
-        output_chars: Longest observation.
+        max_steps: Turns; then the trajectory is truncated, and the repository is not graded.
+        seconds: Time of all tools together; then the repository is submitted as it is.
+        output_chars: Longest observation (characters).
         view_lines: Lines of a file shown at once.
-        search_lines: Found lines that are shown.
-        statement_chars: Longest problem statement.
+        search_lines: Lines shown of a search.
+        statement_chars: Longest problem statement (characters).
     """
 
     max_steps: int = 20
@@ -42,10 +42,10 @@ class Session:
 
     Args:
         make_workspace: Makes a clean copy of the task's snapshot.
-        judge: Grades changes to it.
-        task: What is to be repaired.
-        budget: What the agent may use.
-        success_reward: Reward of a repair that all named tests accept; anything else gets 0.
+        judge: Grades changes to the snapshot.
+        task: The task.
+        budget: Limits of the trajectory.
+        success_reward: Reward of a repair that passes all named tests; anything else gets 0.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Session:
         self._ended = False
 
     def start(self) -> Step:
-        """Set the repository up and say what is wrong with it."""
+        """Set up the repository and return the problem statement."""
         self._workspace = self._make()
         begin(self._workspace, self.task)
         self._given = self._workspace.changes()
@@ -102,7 +102,7 @@ class Session:
         return Step(observation=observation, truncated=truncated, valid=valid, info=self._info(None))
 
     def changes(self) -> dict[str, bytes | None]:
-        """What the agent changed."""
+        """Return the files that the agent changed."""
         assert self._workspace is not None
         now = self._workspace.changes()
         changed = {
@@ -141,16 +141,16 @@ class Session:
 
 
 class SweEnvironment:
-    """A `Session` whose methods are coroutines: tools and tests of many trajectories run side by side, each in a thread that waits for them."""
+    """A `Session` with coroutines as methods: tools and tests of many trajectories run concurrently in threads."""
 
     repeats = False
-    """What commands print may tell times and addresses."""
+    """False, because commands can print times and addresses."""
 
     def __init__(self, session: Session):
         self.session = session
 
     async def start(self) -> Step:
-        """Set the repository up."""
+        """Set up the repository."""
         return await asyncio.to_thread(self.session.start)
 
     async def step(self, response: str) -> Step:
@@ -159,7 +159,7 @@ class SweEnvironment:
 
 
 def as_patch(old: Files, new: Files) -> str:
-    """Changes of text files as a unified diff, for records; others are left out."""
+    """Format changes of text files as a unified diff, for records; other files are omitted."""
     parts: list[str] = []
     for path, content in sorted(new.items()):
         before = old.get(path)

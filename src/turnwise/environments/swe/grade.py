@@ -1,4 +1,4 @@
-"""Grades a repair: the named tests on a clean copy of the repository, with the agent's changes and nothing else of the agent's."""
+"""Grade a repair: run the named tests on a clean copy of the repository with the agent's changes."""
 
 import dataclasses
 import io
@@ -22,23 +22,23 @@ _SAME_TIMES = (
     "room=$(df -Pm . | tail -1 | tr -s ' ' | cut -d ' ' -f 4); "
     "[ $(du -sm . | cut -f 1) -gt $((room / 8)) ] || find . -exec touch -h -d '2000-01-01' {} +"
 )
-"""Also of what tells a file that was written from one that was not (device, ctime): all are written, where the repository takes little room."""
+"""Sets equal times on all files. In small repositories it also hides which files were written (device, ctime)."""
 
 
 class CommandFailed(EnvironmentFault):
-    """A command of ours in a workspace failed."""
+    """One of our commands in a workspace failed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Report:
-    """What a run of tests found.
+    """Result of a test run.
 
     Attributes:
         passed: Names of tests that passed.
-        failed: Those that did not, and what they said.
-        broken: Files of tests that could not be collected, and why.
-        trusted: Every test that must fail did fail.
-        problem: Why there is no report; empty where there is one.
+        failed: Messages of tests that did not pass, by name.
+        broken: Errors of test files that could not be collected, by file.
+        trusted: Whether every test that must fail did fail.
+        problem: Why there is no report; empty if there is one.
     """
 
     passed: frozenset[str] = frozenset()
@@ -50,7 +50,7 @@ class Report:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Grade:
-    """The verdict; `reason` says in one line why it is no success."""
+    """The verdict; `reason` explains a failure in one line."""
 
     success: bool
     reason: str = ""
@@ -59,7 +59,7 @@ class Grade:
 
 
 def no_success(task: SweTask, reason: str) -> Grade:
-    """The verdict on what has passed no test."""
+    """Make the verdict of a repair that passed no test."""
     return Grade(False, reason, 0, len(task.named_tests))
 
 
@@ -73,19 +73,19 @@ def grade(
     packages: Collection[str] = (),
     seconds: float = 120.0,
 ) -> Grade:
-    """Judge changes to a task's repository.
+    """Grade changes to a task's repository.
 
     Args:
         make_workspace: Makes a clean copy of the task's snapshot.
-        task: What was to be repaired.
-        changes: Files as the agent left them, those that differ from what it was given.
+        task: The task.
+        changes: Files that the agent changed, with their contents.
         python: The interpreter in the workspace.
         path: Folders that pytest is imported from.
         packages: See `graded_changes`.
-        seconds: The tests may take.
+        seconds: Longest time of the tests.
 
     Raises:
-        EnvironmentFault: The task itself is broken: its own patches do not apply.
+        EnvironmentFault: The task's own patches do not apply.
     """
     kept = graded_changes(task, changes, packages=packages)
     named = task.named_tests
@@ -123,12 +123,12 @@ def grade(
 
 
 def begin(workspace: Workspace, task: SweTask, *, hide: bool = True) -> None:
-    """Bring a clean snapshot to where the agent begins.
+    """Prepare a clean snapshot for the agent.
 
     Args:
-        workspace: Has the snapshot.
-        task: What is to be repaired.
-        hide: Take away the tests that grade, and the times that tell where the bug was put.
+        workspace: Workspace with the snapshot.
+        task: The task.
+        hide: Remove the tests that grade, and the file times that reveal the bug.
     """
     if task.bug_patch:
         apply(workspace, task.bug_patch)
@@ -139,7 +139,7 @@ def begin(workspace: Workspace, task: SweTask, *, hide: bool = True) -> None:
 
 
 def test_paths(task: SweTask) -> list[str]:
-    """Files to hand to pytest: those of the named tests, and those that the task brings."""
+    """Return the files for pytest: those of the named tests, and those of the task."""
     files = [name.partition("::")[0] for name in task.named_tests if "::" in name]
     brought = [path for path in touched(task.test_patch) if path.endswith(".py") and "test" in path.rpartition("/")[2]]
     return sorted({*files, *(brought if not files else ()), *(name for name, _ in task.test_files)})
@@ -154,15 +154,15 @@ def run_tests(
     seconds: float,
     processor_s: int | None = None,
 ) -> Report:
-    """Run test files of a workspace under the runner.
+    """Run test files in a workspace.
 
     Args:
-        workspace: Where they are.
-        tests: Their paths.
+        workspace: The workspace.
+        tests: Paths of the test files.
         python: The interpreter in the workspace.
         path: Folders that pytest is imported from.
-        seconds: They may take (wall clock).
-        processor_s: They may take of the processor, which other work on the machine does not stretch; None: no limit.
+        seconds: Longest wall-clock time.
+        processor_s: Longest processor time (seconds), independent of other load; None: no limit.
     """
     secret = secrets.token_hex(20)
     program = f"{workspace.scratch}/runner.py"
@@ -193,7 +193,7 @@ def put(workspace: Workspace, files: Files) -> None:
     """Write and delete files of the repository.
 
     Raises:
-        CommandFailed: That is not possible.
+        CommandFailed: A file cannot be written or deleted.
     """
     gone = "\0".join(name for name, content in files.items() if content is None).encode()
     if gone:
@@ -214,7 +214,7 @@ def apply(workspace: Workspace, patch: str) -> None:
     """Apply a unified diff.
 
     Raises:
-        CommandFailed: It does not apply.
+        CommandFailed: The patch does not apply.
     """
     _must(workspace, "git apply --whitespace=nowarn -", patch.encode())
 
@@ -226,13 +226,13 @@ def _must(workspace: Workspace, command: str, stdin: bytes) -> None:
 
 
 def read(workspace: Workspace, path: str) -> bytes | None:
-    """A file of the repository; None where there is none."""
+    """Read a file of the repository; None if it does not exist."""
     outcome = workspace.run(f"cat -- {shlex.quote(path)}")
     return outcome.output if outcome.code == 0 else None
 
 
 def read_all(workspace: Workspace, paths: Sequence[str]) -> dict[str, bytes]:
-    """Files of the repository, those that there are."""
+    """Read those files of the repository that exist."""
     listed = "".join(f"{path}\0" for path in paths).encode("utf-8", "surrogateescape")
     there = 'xargs -0 sh -c \'for name; do [ ! -f "$name" ] || printf "%s\\0" "$name"; done\' sh'
     command = f"{there} | tar -c -h -f - --null --verbatim-files-from -T - 2> /dev/null"
@@ -245,7 +245,7 @@ def read_all(workspace: Workspace, paths: Sequence[str]) -> dict[str, bytes]:
 
 
 def _short(test: str) -> str:
-    """A test's name as R2E-Gym writes it."""
+    """Shorten a test's name to R2E-Gym's form."""
     return ".".join(test.split("::")[1:])
 
 

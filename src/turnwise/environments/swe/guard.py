@@ -1,4 +1,4 @@
-"""Which of an agent's changes are graded: not those of tests, of their configuration, or of what Python and pytest load by themselves."""
+"""Select the changes to grade: none of tests, their configuration, or files that Python and pytest load themselves."""
 
 import ast
 import re
@@ -9,7 +9,17 @@ from turnwise.environments.swe.patches import touched
 from turnwise.environments.swe.tasks import SweTask
 from turnwise.environments.swe.workspace import Files
 
-_CONFIGURATION = {"conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg", "pyproject.toml", "noxfile.py"}  # fmt: skip
+_CONFIGURATION = {
+    "conftest.py",
+    "pytest.ini",
+    ".pytest.ini",
+    "pytest.toml",
+    ".pytest.toml",
+    "tox.ini",
+    "setup.cfg",
+    "pyproject.toml",
+    "noxfile.py",
+}
 _LOADED = {"sitecustomize.py", "usercustomize.py", "pyvenv.cfg"}
 _COMPILED = (".pyc", ".pyo", ".pyd", ".so", ".pth", ".pth~")
 _TEST = re.compile(r"test_.*\.py|.*_test\.py|tests?\.py")
@@ -19,12 +29,12 @@ _REACHING = {"_getframe", "_current_frames", "_exit", "modules", "meta_path", "s
 
 
 def graded_changes(task: SweTask, changes: Files, *, packages: Collection[str] = ()) -> dict[str, bytes | None]:
-    """Leave out what decides how the tests run. A file that the right answer changes is kept, whatever its name.
+    """Drop changes that decide how the tests run; a file that the reference patch changes is always kept.
 
     Args:
-        task: What was to be repaired.
+        task: The task.
         changes: Files that the agent changed.
-        packages: Names that the tests' environment provides; a new module of the repository must not stand in for one.
+        packages: Names that the tests' Python environment provides; a new module must not replace one.
     """
     answer = set(touched(task.patch))
     grading = {*touched(task.test_patch), *task.hidden_files, *(name for name, _ in task.test_files)}
@@ -50,14 +60,14 @@ def _decides(path: str, packages: Collection[str]) -> bool:
 
 
 def reaches_for_the_tests(task: SweTask, old: Files, new: Files) -> str:
-    """Say what in changed code reaches for whoever runs it; empty where nothing does.
+    """Find names in changed code that could manipulate the tests; empty if there are none.
 
-    This is a look at names, easily fooled on purpose; the runner's canaries stand behind it.
+    This check of names is easy to evade on purpose; the runner's canaries are the second defence.
 
     Args:
-        task: What was to be repaired; names in its right answer are fine.
-        old: The changed files as they were.
-        new: As the agent left them.
+        task: The task; names in its reference patch are allowed.
+        old: The changed files before.
+        new: The changed files after.
     """
     for path, content in new.items():
         if content is None or not path.endswith(".py"):

@@ -1,4 +1,4 @@
-"""Unified diffs: made from files, cut in half, and asked which files they touch."""
+"""Make unified diffs, cut them in half, and list the files that they touch."""
 
 import difflib
 import re
@@ -8,12 +8,12 @@ _HEAD = re.compile(r"^diff --git a/(.+?) b/(.+)$", re.MULTILINE)
 
 
 def make_patch(path: str, old: str | None, new: str | None) -> str:
-    """The diff of one text file, as `git apply` reads it.
+    """Make the diff of one text file for `git apply`.
 
     Args:
-        path: In the repository.
-        old: Text before; None: there is no such file.
-        new: Text after; None: it is deleted.
+        path: Path in the repository.
+        old: Text before; None: the file is new.
+        new: Text after; None: the file is deleted.
     """
     if old == new:
         return ""
@@ -28,7 +28,7 @@ def make_patch(path: str, old: str | None, new: str | None) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """Lines as git counts them: a form feed does not end one."""
+    """Split into lines as git does: a form feed does not end a line."""
     return [line for line in re.split(r"(?<=\n)", text) if line]
 
 
@@ -39,15 +39,15 @@ def _ended(line: str) -> str:
 
 
 def touched(patch: str) -> list[str]:
-    """Paths that a patch changes, makes or deletes."""
+    """Return the paths that a patch changes, creates or deletes."""
     return list(dict.fromkeys(path for pair in _HEAD.findall(patch) for path in pair))
 
 
 def half_patch(patch: str) -> str | None:
     """A patch with half of the changes; None where nothing is left of that.
 
-    Of several hunks it has the first half. Of a single one it takes out what was wrong, and puts in the first half of the new lines; of one new
-    line, that is nothing.
+    Of several hunks it has the first half. Of a single one it takes out what was wrong, and puts in the first half of
+    the new lines; of one new line, that is nothing.
     """
     hunks = list(_hunks(patch))
     if len(hunks) > 1:

@@ -1,12 +1,11 @@
-"""Where the snapshots of repositories are, and the Python environments that their tests run in.
+"""Find the snapshots of repositories, and the Python environments that their tests run in.
 
 A folder of tasks, SWE_DATA:
 
-    tasks.jsonl                          one task a line
-    snapshots/NAME/VERSION/              the repository at a version, without .git
-    mirrors/NAME.git                     or a git mirror of it: a version is taken out of it once, and cached
-    environments/NAME-VERSION/           packages that its tests need: a folder as `pip install --target` fills it, or a virtual environment
-    environments/default/                for those that have none of their own
+    tasks.jsonl                          one task a line snapshots/NAME/VERSION/              the repository at a
+    version, without .git mirrors/NAME.git                     or a git mirror of it: a version is taken out of it once,
+    and cached environments/NAME-VERSION/           packages that its tests need: a folder as `pip install --target`
+    fills it, or a virtual environment environments/default/                for those that have none of their own
 
 NAME is the repository with "__" for "/".
 """
@@ -27,10 +26,10 @@ DATA_VARIABLE = "SWE_DATA"
 
 
 def data_folder(path: str | Path | None) -> Path:
-    """The folder that an option names, or else SWE_DATA, or where `turnwise make-swe-tasks` puts it.
+    """Find the folder of tasks: the option's, SWE_DATA, or the default of `turnwise make-swe-tasks`.
 
     Raises:
-        DataError: There is none.
+        DataError: The folder does not exist.
     """
     given = path or os.environ.get(DATA_VARIABLE)
     folder = Path(given).expanduser() if given else made_folder()
@@ -40,20 +39,20 @@ def data_folder(path: str | Path | None) -> Path:
             if not given
             else "make tasks there with `turnwise make-swe-tasks --output`"
         )
-        raise DataError(f"swe: {folder} is no folder of tasks; {how}, or set {DATA_VARIABLE} to one")
+        raise DataError(f"swe: {folder} is not a folder of tasks; {how}, or set {DATA_VARIABLE} to one")
     return folder
 
 
 def made_folder() -> Path:
-    """Where made tasks are kept unless somebody says otherwise."""
+    """Return the default folder of made tasks."""
     return cache_folder() / "swe" / "tasks"
 
 
 def snapshot(folder: Path, task: SweTask) -> Path:
-    """The repository as a task begins, before its `bug_patch`: a folder without history.
+    """Find or check out the repository of a task before its `bug_patch`: a folder without history.
 
     Raises:
-        DataError: There is neither a snapshot nor a mirror that has the version.
+        DataError: Neither a snapshot nor a mirror has the version.
     """
     name = _plain(task.repo)
     found = folder / "snapshots" / name / task.base_commit
@@ -73,10 +72,10 @@ def snapshot(folder: Path, task: SweTask) -> Path:
 
 
 def system_of(folder: Path, task: SweTask) -> System:
-    """What the tests of a task need beside the repository.
+    """Find the Python environment of a task's tests.
 
     Raises:
-        DataError: There is no such environment.
+        DataError: It does not exist.
     """
     names = [f"{_plain(task.repo)}-{task.version}", _plain(task.repo), "default"]
     for name in names:
@@ -84,12 +83,13 @@ def system_of(folder: Path, task: SweTask) -> System:
             place = found.resolve()
             return python_system(venv=place) if (place / "pyvenv.cfg").exists() else python_system(site=place)
     raise DataError(
-        f"swe: {folder / 'environments'} holds none of {', '.join(names)}: packages for the tests of {task.instance_id!r}"
+        f"swe: {folder / 'environments'} holds none of {', '.join(names)}: "
+        f"packages for the tests of {task.instance_id!r}"
     )
 
 
 def site_names(system: System) -> set[str]:
-    """Names that can be imported from the environment's packages."""
+    """Return the names that can be imported from the environment's packages."""
     if SITE not in system.mounts:
         return set()
     return {name.partition(".")[0] for name in os.listdir(system.mounts[SITE])}

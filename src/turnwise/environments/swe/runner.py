@@ -1,11 +1,11 @@
-"""Runs tests inside the sandbox and says which passed. A program of its own: it knows only Python and pytest.
+"""Run tests inside the sandbox and report which passed; a standalone program for Python and pytest.
 
 python -I runner.py < request; the request is JSON: {"root", "scratch", "path" (of pytest), "sources" (folders of
 the repository to import from), "tests" (what to hand to pytest), "secret"}.
 The report is the last thing that it writes, between two lines with the secret.
 
-Tests that must fail run beside those asked for. Where one of them passes, something in the code under test has changed what "to pass" means, and no report
-can be trusted.
+Tests that must fail run in addition to the requested ones. If one of them passes, something in the code under test has
+changed what "to pass" means, and no report can be trusted.
 """
 
 import json

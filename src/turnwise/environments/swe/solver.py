@@ -1,4 +1,4 @@
-"""A scripted repairer to imitate: it knows the right answer, looks at the lines, edits them and hands in."""
+"""Demonstrate repairs with a scripted expert that views the lines, edits them and submits."""
 
 import random
 import re
@@ -11,13 +11,13 @@ from turnwise.environments.swe.tools import write_call
 
 _HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+\d+(?:,\d+)? @@")
 _AROUND = 3
-"""Lines that are looked at before and after those to change."""
+"""Lines viewed before and after those to change."""
 
 
 def solve(task: SweTask) -> list[str] | None:
-    """Calls that make the right answer; None where it is no plain edit of lines that are there.
+    """Make the calls of the reference patch; None if it is not a plain edit of existing lines.
 
-    A statement of tier 1 shows the line; else the file is searched for it, and the lines around are looked at.
+    A statement of tier 1 shows the line; otherwise the expert searches the file and views the lines around.
     """
     calls: list[str] = []
     moved: Counter[str] = Counter()  # by how many lines earlier edits have moved what follows
@@ -36,7 +36,7 @@ def solve(task: SweTask) -> list[str] | None:
 
 
 def with_noise(calls: list[str], task: SweTask, noise: float, seed: int) -> list[Demonstrated]:
-    """Put stumbles before some calls: what a learner might do that changes nothing."""
+    """Insert noise actions that change nothing before some calls."""
     rng, turns = random.Random(seed), []
     paths = [path for path, *_ in _edits(task.patch)]
     for call in calls:
@@ -48,7 +48,7 @@ def with_noise(calls: list[str], task: SweTask, noise: float, seed: int) -> list
 
 
 def _texts(old: str, new: str) -> dict[str, str]:
-    """What an edit says beside the place: of a line that keeps its indentation, only the new one."""
+    """Return the text arguments of an edit; only the new line if its indentation is unchanged."""
     if old.endswith("\n") and new.endswith("\n"):
         old, new = old[:-1], new[:-1]
     if "\n" not in old + new and _margins(old) == _margins(new):
@@ -61,7 +61,7 @@ def _margins(line: str) -> tuple[str, str]:
 
 
 def _edits(patch: str) -> Iterator[tuple[str, int, str, str]]:
-    """Path, first line, old and new text of each hunk, without the unchanged lines around as far as one line remains."""
+    """Yield path, first line, old and new text of each hunk, with few unchanged lines."""
     path = ""
     for part in re.split(r"(?m)^(?=diff --git |@@ )", patch):
         if part.startswith("diff --git "):

@@ -1,12 +1,12 @@
-"""Software repair as a suite."""
+"""Suite of software repair."""
 
 import functools
 from collections.abc import Sequence
 from pathlib import Path
 
-from turnwise.config import EnvironmentConfig
 from turnwise.environments.base import Demonstrated, Environment, Task
 from turnwise.environments.needs import check_choices
+from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.swe.bubblewrap import Bubblewrap, check_bubblewrap
 from turnwise.environments.swe.docker import Docker, check_docker, image_of
 from turnwise.environments.swe.environment import Budget, Session, SweEnvironment
@@ -22,11 +22,11 @@ CHOICES = {"sandbox": ("bubblewrap", "docker")}
 
 
 class Swe:
-    """Bugs to repair, found through `data`, SWE_DATA, or where `turnwise make-swe-tasks` puts them.
+    """Bugs to repair, from `data`, SWE_DATA, or the default folder of `turnwise make-swe-tasks`.
 
-    Options: data (folder), tasks (file), tiers, sandbox ("bubblewrap" or "docker"), limits of a command (command_s, memory_mb, disk_mb, processes),
-    test_s (what grading may take), tools_s (what all of a trajectory's tools may take), and what the agent is shown at most: output_chars,
-    view_lines, search_lines, statement_chars.
+    Options: data (folder), tasks (file), tiers, sandbox ("bubblewrap" or "docker"), limits of a command (command_s,
+    memory_mb, disk_mb, processes), test_s (what grading may take), tools_s (what all of a trajectory's tools may take),
+    and what the agent is shown at most: output_chars, view_lines, search_lines, statement_chars.
     """
 
     def __init__(
@@ -75,28 +75,28 @@ class Swe:
         )
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """The tasks of a split: "train" (eight tenths), "valid", "test", or "all"."""
+        """Return the tasks of a split: "train" (eight tenths), "valid", "test", or "all"."""
         return split_tasks(self._tasks, split, self._tiers)
 
     def environment(self, task: Task) -> Environment:
-        """Build a fresh world."""
+        """Build a fresh environment."""
         return SweEnvironment(self.session(task))
 
     def session(self, task: SweTask) -> Session:
-        """Build a fresh world that is played without an event loop."""
+        """Build a fresh environment for use without an event loop."""
         self._checked  # noqa: B018 (raises where nothing can be isolated)
         make = functools.partial(self.workspace, task)
         return Session(make, functools.partial(self.judge, task), task, self._budget, self._config.success_reward)
 
     def workspace(self, task: SweTask) -> Workspace:
-        """A clean copy of a task's snapshot."""
+        """Make a clean copy of a task's snapshot."""
         if self._sandbox == "docker":
             return Docker(image_of(task), self._limits)
         folder = self._folder
         return Bubblewrap(snapshot(folder, task), system_of(folder, task), self._limits)
 
     def judge(self, task: SweTask, changes: Files) -> Grade:
-        """Grade changes to what the agent was given."""
+        """Grade an agent's changes."""
         make = functools.partial(self.workspace, task)
         if self._sandbox == "docker":
             return grade(make, task, changes, python="python", seconds=self._test_s)
@@ -117,13 +117,13 @@ class Swe:
         return task.instance_id
 
     def words(self) -> list[str]:
-        """Nothing: code has no small vocabulary."""
+        """Raise a ConfigError, because code has no small vocabulary."""
         raise ConfigError(
             "environment 'swe' needs a language model, such as model.name='smollm2': code has no small vocabulary"
         )
 
     def demonstrate(self, task: Task, *, noise: float, seed: int) -> list[Demonstrated] | None:
-        """Let the scripted repairer play; None where the right answer is unknown, or takes more turns than there are."""
+        """Let the scripted expert play; None if the reference patch is unknown or needs too many turns."""
         calls = solve(task)
         if calls is None:
             return None
@@ -143,6 +143,7 @@ class Swe:
         file = Path(self._file).expanduser() if self._file else self._folder / "tasks.jsonl"
         if not file.is_file():
             raise DataError(
-                f"swe: {file} is no file of tasks; set environment.options.tasks, or {DATA_VARIABLE} to a folder with tasks.jsonl"
+                f"swe: {file} is not a file of tasks; set environment.options.tasks, "
+                f"or {DATA_VARIABLE} to a folder with tasks.jsonl"
             )
         return load_tasks(file)

@@ -1,4 +1,4 @@
-"""What commands see of the machine beside the repository: system programs and one Python, all read-only."""
+"""Define what commands see in addition to the repository: system programs and one Python, all read-only."""
 
 import dataclasses
 import os
@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from pathlib import Path
 
 SITE = "/opt/site"
-"""Where a folder of Python packages is seen."""
+"""Mount point of the folder of Python packages."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class System:
-    """What is mounted.
+    """Mounts and variables of the sandbox.
 
     Attributes:
-        mounts: Folders and files here, by the path under which commands see them.
-        covered: Folders in them that are seen empty.
-        python: The interpreter.
-        variables: Environment variables; commands have no others.
+        mounts: Folders and files of the host, by their path in the sandbox.
+        covered: Folders in them that appear empty.
+        python: Path of the interpreter.
+        variables: All environment variables of commands.
     """
 
     mounts: Mapping[str, str]
@@ -28,13 +28,13 @@ class System:
 
 
 def python_system(*, site: Path | None = None, venv: Path | None = None) -> System:
-    """The system's programs with a Python.
+    """Make a system with the host's programs and a Python.
 
-    Packages that the interpreter's own installation has are hidden: a copy of the package to repair may be among them.
+    The interpreter's own packages are hidden, because they may include the package to repair.
 
     Args:
         site: Folder of packages, as `pip install --target` fills it.
-        venv: A virtual environment to use in place of the running Python.
+        venv: A virtual environment to use instead of the running Python.
     """
     prefix = Path(sys.base_prefix)
     if venv is not None:
@@ -67,7 +67,7 @@ def python_system(*, site: Path | None = None, venv: Path | None = None) -> Syst
 
 
 def _home(venv: Path) -> Path:
-    """Where the Python of a virtual environment is installed."""
+    """Find the installation folder of a virtual environment's Python."""
     for line in (venv / "pyvenv.cfg").read_text().splitlines():
         name, _, value = line.partition("=")
         if name.strip() == "home":

@@ -1,4 +1,4 @@
-"""Tasks of software repair, read from JSON Lines in the fields of SWE-bench or of R2E-Gym."""
+"""Load tasks of software repair from JSON Lines with the fields of SWE-bench or R2E-Gym."""
 
 import dataclasses
 import json
@@ -20,18 +20,19 @@ class SweTask:
     Attributes:
         instance_id: Its name; decides the split.
         repo: Name of the repository.
-        base_commit: Version of it that the agent begins with, before `bug_patch`.
-        problem_statement: What is wrong.
+        base_commit: Version of the repository before `bug_patch`.
+        problem_statement: Description of the bug.
         fail_to_pass: Names of tests that fail now and must pass.
         pass_to_pass: Names of tests that must still pass.
-        patch: The right answer; empty where unknown.
-        test_patch: Brings the tests that grade.
-        version: Which prepared environment the tests run in.
-        bug_patch: Brings the bug into the snapshot.
-        hidden_files: Tests of the snapshot that the agent does not get.
+        patch: The reference patch; empty if unknown.
+        test_patch: Patch that adds the tests that grade.
+        version: Prepared Python environment of the tests.
+        bug_patch: Patch that adds the bug to the snapshot.
+        hidden_files: Tests of the snapshot that are hidden from the agent.
         test_files: Further tests that grade, by path.
-        tier: Difficulty: 1 (the statement names file and line), 2 (it names the function), 3 (it says what happens only); 0: not rated.
-        docker_image: Where the repository is installed.
+        tier: Difficulty: 1 (the statement names file and line), 2 (it names the function), 3 (it says what happens
+            only); 0: not rated.
+        docker_image: Image with the repository.
     """
 
     instance_id: str
@@ -51,15 +52,15 @@ class SweTask:
 
     @property
     def named_tests(self) -> tuple[str, ...]:
-        """All tests that must pass."""
+        """Names of all tests that must pass."""
         return (*self.fail_to_pass, *self.pass_to_pass)
 
 
 def load_tasks(path: Path) -> list[SweTask]:
-    """Read tasks.
+    """Load tasks.
 
     Raises:
-        DataError: The file is broken, empty, or has a name twice.
+        DataError: The file is malformed or empty, or has a name twice.
     """
     tasks = [_task(path, number, line) for number, line in read_objects(path)]
     if not tasks:
@@ -67,12 +68,12 @@ def load_tasks(path: Path) -> list[SweTask]:
     names = [task.instance_id for task in tasks]
     if len(set(names)) < len(names):
         twice = next(name for number, name in enumerate(names) if name in names[:number])
-        raise DataError(f"{path}: instance_id {twice!r} stands for two tasks; they must differ.")
+        raise DataError(f"{path}: instance_id {twice!r} occurs twice in the tasks; names must be unique.")
     return tasks
 
 
 def write_tasks(path: Path, tasks: Sequence[SweTask]) -> None:
-    """Write tasks in SWE-bench's fields, and ours where they are not empty; the file is replaced in one move."""
+    """Save tasks in SWE-bench's fields, and in our fields that are not empty; replaces the file atomically."""
     aside = path.with_suffix(".part")
     with aside.open("w", encoding="utf-8") as file:
         for task in tasks:
@@ -85,16 +86,16 @@ def write_tasks(path: Path, tasks: Sequence[SweTask]) -> None:
 
 
 def split_tasks(tasks: Sequence[SweTask], split: str, tiers: Sequence[int] = ()) -> list[SweTask]:
-    """The tasks of a split, by a hash of their names: other tasks in the file change nothing.
+    """Return the tasks of a split, by a hash of their names, independent of other tasks.
 
     Args:
-        tasks: All of them.
+        tasks: All tasks.
         split: "train" (eight tenths), "valid", "test" or "all".
-        tiers: Difficulties; none: all.
+        tiers: Difficulties to keep; empty: all.
 
     Raises:
-        ConfigError: There is no such split.
-        DataError: It is empty.
+        ConfigError: The split is unknown.
+        DataError: The split is empty.
     """
     mine = named_split(split, of="swe")
     chosen = [task for task in tasks if mine(task.instance_id) and (not tiers or task.tier in tiers)]
@@ -108,8 +109,11 @@ def _task(path: Path, number: int, line: dict[str, Any]) -> SweTask:
     try:
         return _from_r2e(line) if "expected_output_json" in line else _from_swe_bench(line)
     except KeyError as error:
-        raise DataError(f"{path}, line {number}: has no field {error}; expected those of SWE-bench (instance_id, repo, base_commit, "
-                        "problem_statement, FAIL_TO_PASS, PASS_TO_PASS) or of R2E-Gym (docker_image, expected_output_json, ...).") from error  # fmt: skip
+        raise DataError(
+            f"{path}, line {number}: has no field {error}; expected those of SWE-bench (instance_id, repo, "
+            "base_commit, problem_statement, FAIL_TO_PASS, PASS_TO_PASS) or of R2E-Gym (docker_image, "
+            "expected_output_json, ...)."
+        ) from error
     except (TypeError, ValueError, AttributeError) as error:
         raise DataError(f"{path}, line {number}: {error}.") from error
 
@@ -130,7 +134,7 @@ def _from_swe_bench(line: dict[str, Any]) -> SweTask:
 
 
 def _from_r2e(line: dict[str, Any]) -> SweTask:
-    """R2E-Gym says which tests of a task's own files pass once it is solved; which of them fail before it does not say."""
+    """Read R2E-Gym's fields, which list the tests that pass after the repair, but not those that fail before it."""
     expected = _json(line["expected_output_json"])
     run = _json(line.get("execution_result_content") or "{}")
     names, texts = run.get("test_file_names") or [], run.get("test_file_codes") or []
@@ -147,7 +151,7 @@ def _from_r2e(line: dict[str, Any]) -> SweTask:
 
 
 def _names(value: Any) -> tuple[str, ...]:
-    """A list of names, or a text that holds one as JSON."""
+    """Read a list of names, or a text that holds one as JSON."""
     names = _json(value)
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise TypeError(f"expected a list of names of tests, got {str(value)[:60]!r}")

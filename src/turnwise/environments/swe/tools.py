@@ -1,6 +1,7 @@
-"""The agent's tools: what a call does in a workspace, and what the agent reads of it.
+"""Run the agent's tool calls in a workspace, and format their answers.
 
-A call is text, in the form that most chat models learn: `<tool_call>{"name": "view", "arguments": {"path": "a.py"}}</tool_call>`.
+A call is text in the form of most chat models:
+`<tool_call>{"name": "view", "arguments": {"path": "a.py"}}</tool_call>`.
 """
 
 import json
@@ -16,7 +17,7 @@ from turnwise.errors import did_you_mean
 
 CUT = "[... {} characters left out ...]"
 MAX_FILE = 1_000_000
-"""Longest file that can be edited (bytes)."""
+"""Longest editable file (bytes)."""
 MAX_COMMAND = 120_000
 """Longest command (bytes): Linux takes 131,072 in one argument."""
 
@@ -25,18 +26,22 @@ TOOLS: dict[str, tuple[str, dict[str, type], dict[str, type]]] = {
     "run": ("Run a shell command.", {"command": str}, {}),
     "view": ("Show a file's numbered lines.", {"path": str}, {"start": int, "end": int}),
     "search": ("Find lines with a text.", {"text": str}, {"path": str}),
-    "edit": ("Replace an old text, which must stand once in the file or at the line; without old, the line. An empty old makes a file.",
-             {"path": str, "new": str}, {"old": str, "line": int}),
+    "edit": (
+        "Replace an old text, which must stand once in the file or at the line; without old, the line. "
+        "An empty old makes a file.",
+        {"path": str, "new": str},
+        {"old": str, "line": int},
+    ),
     "submit": ("Hand the repair in.", {}, {}),
-}  # fmt: skip
+}
 
 
 class Rejected(Exception):
-    """The call is none, or cannot be done; the text is for the agent."""
+    """The call is malformed or cannot be executed; the text is for the agent."""
 
 
 def describe(names: Mapping[str, object] = TOOLS) -> str:
-    """Say which tools there are, briefly: a schema each is too long for small models."""
+    """Describe the tools briefly, because schemas are too long for small models."""
     lines = ['Each turn, one call: <tool_call>{"name": NAME, "arguments": {...}}</tool_call>']
     for name in names:
         what, must, may = TOOLS[name]
@@ -45,16 +50,16 @@ def describe(names: Mapping[str, object] = TOOLS) -> str:
 
 
 def write_call(name: str, **arguments: Any) -> str:
-    """Write a call."""
+    """Format a call."""
     text = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
     return f"<tool_call>{text}</tool_call>"
 
 
 def read_call(response: str) -> tuple[str, dict[str, Any]]:
-    """Read the one call of a response.
+    """Parse the single call of a response.
 
     Raises:
-        Rejected: It has none, several, or one that no tool takes.
+        Rejected: It has no call, several, or an invalid one.
     """
     _, calls = read_tool_calls(response)
     if not calls:
@@ -87,13 +92,13 @@ def _checked(call: ToolCall) -> tuple[str, dict[str, Any]]:
 
 
 class Tools:
-    """Does calls in a workspace. Everything happens inside, as commands: a link that leads out leads nowhere.
+    """Execute calls in a workspace. All file access runs inside the sandbox, so links cannot leave it.
 
     Args:
-        workspace: Where.
-        output_chars: Longest answer; of a longer one beginning and end are shown, and how much was left out.
+        workspace: The workspace.
+        output_chars: Longest answer (characters); longer ones show beginning and end, and how much is omitted.
         view_lines: Lines of a file shown at once.
-        search_lines: Lines found that are shown.
+        search_lines: Lines shown of a search.
     """
 
     def __init__(self, workspace: Workspace, *, output_chars: int, view_lines: int, search_lines: int):
@@ -101,10 +106,10 @@ class Tools:
         self._view_lines, self._search_lines = view_lines, search_lines
 
     def call(self, name: str, arguments: dict[str, Any]) -> str:
-        """Do a call that `read_call` gave, but for "submit"; returns what the agent reads.
+        """Execute a call from `read_call`, except "submit"; returns the answer for the agent.
 
         Raises:
-            Rejected: It cannot be done.
+            Rejected: The call cannot be executed.
         """
         tools: dict[str, Callable[..., str]] = {
             "run": self._run,
@@ -118,7 +123,7 @@ class Tools:
         """Run a command.
 
         Raises:
-            Rejected: It is longer than the system takes.
+            Rejected: The command is longer than the system allows.
         """
         if (size := len(command.encode())) > MAX_COMMAND:
             raise Rejected(
@@ -190,12 +195,12 @@ class Tools:
 
 
 def _lines(text: str) -> list[str]:
-    """Lines as all tools count them: only a line break ends one, which Python's `splitlines` sees differently."""
+    """Split into lines at line breaks only, unlike Python's `splitlines`."""
     return text.removesuffix("\n").split("\n") if text else []
 
 
 def _found(content: str, old: str, line: int | None, path: str) -> int:
-    """Where an old text begins, which must stand once, or once at the line."""
+    """Find where an old text begins; it must occur once, or once at the line."""
     places = [found.start() for found in re.finditer(re.escape(old), content)]
     if line is not None and len(places) != 1:
         places = [place for place in places if content.count("\n", 0, place) + 1 == line]
@@ -208,7 +213,7 @@ def _found(content: str, old: str, line: int | None, path: str) -> int:
 
 
 def _stands_at(content: str, line: int | None, path: str) -> tuple[int, str]:
-    """Where the text of a line begins, after its indentation, and the text."""
+    """Find where the text of a line begins after its indentation; returns the place and the text."""
     if line is None:
         raise Rejected("edit needs the argument 'old' or 'line'.")
     lines = _lines(content) or [""]
@@ -221,7 +226,7 @@ def _stands_at(content: str, line: int | None, path: str) -> tuple[int, str]:
 
 
 def _place(line: str) -> tuple[str, int]:
-    """File and line that grep found."""
+    """Parse file and line of a grep result."""
     path, _, rest = line.partition(":")
     number = rest.partition(":")[0]
     return path, int(number) if number.isdecimal() else 0

@@ -1,7 +1,8 @@
-"""Runs a command of the operating system under a watch: its output, its time, and the processes and memory of all that it starts.
+"""Run a command with limits on its time, output, and the processes and memory of all its descendants.
 
-The kernel's own limits do not reach everywhere (that on processes does not bind root, that on memory binds each process alone), and control groups
-are there for few. So the watch looks every few milliseconds, and kills the first process of the command's own process namespace: all die with it.
+The kernel's limits are not enough: the one on processes does not bind root, the one on memory binds each process alone,
+and control groups are rarely available. So the watch polls every few milliseconds. At a limit it kills the first
+process of the command's process namespace, and all others end with it.
 """
 
 import contextlib
@@ -9,13 +10,13 @@ import os
 import selectors
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import monotonic
 
 from turnwise.environments.swe.workspace import Ending, Outcome
 
 LOOK_S = 0.025
-"""Time between two looks."""
+"""Time between two polls (seconds)."""
 _REAPED_S = 5.0
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -28,20 +29,30 @@ def run_watched(
     output_chars: int,
     memory_mb: int | None = None,
     processes: int | None = None,
+    variables: Mapping[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
 ) -> Outcome:
     """Run a command to its end or to a limit.
 
     Args:
         command: Program and arguments.
-        stdin: What it reads.
-        seconds: It may take.
-        output_chars: Bytes of its output that are kept.
-        memory_mb: Of all its descendants together (MiB); None: no limit.
-        processes: Descendants at one time; None: no limit.
+        stdin: Its standard input.
+        seconds: Longest wall-clock time.
+        output_chars: Bytes of its output to keep.
+        memory_mb: Memory of all its descendants together (MiB); None: no limit.
+        processes: Concurrent descendants; None: no limit.
+        variables: Environment variables of the command; None: those of this process.
+        pass_fds: Open files that it gets in addition to its standard streams.
     """
     begun = monotonic()
     process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        env=variables,
+        pass_fds=pass_fds,
     )
     assert process.stdin
     assert process.stdout
@@ -97,7 +108,7 @@ def _wait(process: subprocess.Popen[bytes], until: float) -> Ending:
 
 
 def _excess(pid: int, memory_mb: int | None, processes: int | None) -> Ending:
-    """Which limit the descendants of a process are beyond."""
+    """Return the limit that the descendants of a process exceed."""
     found = descendants(pid, at_most=10 * (processes or 10_000))
     if processes is not None and len(found) > processes:
         return "processes"
@@ -107,7 +118,7 @@ def _excess(pid: int, memory_mb: int | None, processes: int | None) -> Ending:
 
 
 def descendants(pid: int, *, at_most: int = 100_000) -> list[int]:
-    """Processes that a process started, and those that they did, in the order of their depth; no longer list than `at_most` wants."""
+    """List the descendants of a process in the order of their depth; may stop after `at_most`."""
     found, place = [pid], 0
     while place < len(found) <= at_most:
         with contextlib.suppress(OSError):  # it has ended
@@ -127,13 +138,13 @@ def _resident(pid: int) -> int:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End it and all that it started: what is in a process namespace ends with the namespace's first process."""
+    """Kill a process and its descendants; a process namespace ends with its first process."""
     if process.poll() is None:
         found = descendants(process.pid, at_most=8)
         for pid in found:  # the first ones are ours: wrappers, then the namespace's first
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        try:  # the first wrapper ends when it has reaped the next one, which nobody else may do: a container's first process often does not
+        try:  # the first wrapper must reap the next one; a container's first process often does not
             process.wait(_REAPED_S if found else 0.0)
         except subprocess.TimeoutExpired:
             with contextlib.suppress(ProcessLookupError):

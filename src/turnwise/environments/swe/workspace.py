@@ -1,23 +1,23 @@
-"""What a place to work in is: a copy of a repository in which commands run, whatever isolates it."""
+"""Define the workspace: an isolated copy of a repository in which commands run."""
 
 import dataclasses
 from collections.abc import Mapping
 from typing import Literal, Protocol
 
 Files = Mapping[str, bytes | None]
-"""Contents of files by their path in the repository, with "/" between its parts; None: there is no such file."""
+"""File contents by path in the repository (separator "/"); None: the file does not exist."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a workspace may use.
+    """Resource limits of a workspace.
 
     Attributes:
-        seconds: Of one command (wall clock).
-        memory_mb: Of all processes of a command together, and of each (MiB).
-        processes: At one time.
-        disk_mb: Of all that is written, scratch files included (MiB); it is held in memory.
-        output_chars: Of a command that are kept; the rest is read and dropped.
+        seconds: Wall-clock time of one command.
+        memory_mb: Memory of all processes of a command together, and of each (MiB).
+        processes: Concurrent processes.
+        disk_mb: Size of all written files, scratch files included (MiB); they are held in memory.
+        output_chars: Kept output of a command (characters); the rest is dropped.
     """
 
     seconds: float = 30.0
@@ -28,18 +28,18 @@ class Limits:
 
 
 Ending = Literal["", "time", "memory", "processes"]
-"""Which limit ended a command; empty: it ended by itself."""
+"""The limit that ended a command; empty: it ended by itself."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a command did.
+    """Result of a command.
 
     Attributes:
-        code: Exit status; of a command that was killed -9.
+        code: Exit status; -9 if it was killed.
         output: Standard output and standard error together.
-        stopped_by: Which limit ended it.
-        seconds: It took.
+        stopped_by: The limit that ended it.
+        seconds: Its wall-clock time.
     """
 
     code: int
@@ -49,7 +49,7 @@ class Outcome:
 
 
 class Oversized(Exception):
-    """Files hold more than may be written: sparse ones, which take no room where they are."""
+    """Files exceed the disk limit; sparse files can, because they take no space in the workspace."""
 
 
 class Workspace(Protocol):
@@ -58,7 +58,7 @@ class Workspace(Protocol):
     root: str
     """The repository's folder as commands see it; they start there."""
     scratch: str
-    """A folder beside it for files that are no part of it."""
+    """A folder for files outside the repository."""
 
     def run(
         self, command: str, *, stdin: bytes = b"", seconds: float | None = None, output_chars: int | None = None
@@ -68,23 +68,23 @@ class Workspace(Protocol):
         Args:
             command: For `sh -c`.
             stdin: What it reads.
-            seconds: In place of the workspace's own limit.
-            output_chars: In place of the workspace's own limit.
+            seconds: Replaces the workspace's own limit.
+            output_chars: Replaces the workspace's own limit.
 
         Raises:
-            EnvironmentFault: The workspace itself is gone.
+            EnvironmentFault: The workspace has ended.
         """
         ...
 
     def changes(self) -> dict[str, bytes | None]:
-        """Regular files that differ from the snapshot, with their contents; None: deleted. Links and devices are left out.
+        """Return regular files that differ from the snapshot, with their contents; None: deleted.
 
         Raises:
-            EnvironmentFault: The workspace itself is gone.
-            Oversized: They hold more than `Limits.disk_mb`.
+            EnvironmentFault: The workspace has ended.
+            Oversized: The files exceed `Limits.disk_mb`.
         """
         ...
 
     def close(self) -> None:
-        """Give everything back; may be called twice."""
+        """Release all resources; may be called twice."""
         ...

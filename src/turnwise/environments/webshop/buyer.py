@@ -1,4 +1,4 @@
-"""A scripted buyer to imitate: it searches with the customer's words, and knows which product was meant."""
+"""Demonstrate WebShop with a scripted buyer that knows the target product."""
 
 import random
 import re
@@ -14,9 +14,9 @@ _PRICE = re.compile(r", and price lower than [\d.]+ dollars$")
 
 
 class Buyer:
-    """Buys the product that a goal was written for, with the options that it names.
+    """Buy the product that a goal was written for, with the options that it names.
 
-    Each action is chosen anew from the page, so that the visit goes on properly from wherever another's action has led.
+    Each action depends only on the page, so the buyer can continue after any other action.
     """
 
     def __init__(self, shop: Shop, goal: Goal):
@@ -45,7 +45,7 @@ class Buyer:
         return "next >" if visit.number < number else "< prev"
 
     def _missing(self, visit: Visit) -> Iterator[str]:
-        """Values yet to choose: for each option that the goal names or, where it names values only, that has such."""
+        """Yield the option values left to choose, for options that the goal names or whose values it names."""
         for wanted in self._goal.options:
             for name, values in self._product.options.items():
                 fitting = [
@@ -56,7 +56,7 @@ class Buyer:
 
 
 def stumble(visit: Visit, rng: random.Random) -> str:
-    """What a learner might do instead: click on something else, or on a product that is not there; never buy."""
+    """Return a noise action: a click on something else or on a missing product, never a purchase."""
     if rng.random() < 0.5:
         return f"click[{rng.choice(list(visit.shop.products)).lower()}]"
     return rng.choice([action for action in admissible(visit) if action != "click[buy now]"])

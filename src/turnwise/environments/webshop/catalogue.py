@@ -1,4 +1,4 @@
-"""The shop's products and who wants what, as plain data read from WebShop's own files below $WEBSHOP_DATA.
+"""Load WebShop's products and human instructions from its own files in $WEBSHOP_DATA.
 
     items_shuffle_1000.json, items_ins_v2_1000.json     the small catalogue, 1,000 products
     items_shuffle.json, items_ins_v2.json               the full one, 1.18 million
@@ -22,7 +22,7 @@ from turnwise.errors import ConfigError, DataError, did_you_mean
 
 DATA_VARIABLE = "WEBSHOP_DATA"
 SIZES = {"small": "_1000", "full": ""}
-"""Name of a catalogue to what its files' names end in."""
+"""Suffix of the file names by catalogue."""
 
 _PRODUCTS, _ATTRIBUTES, _HUMAN = "items_shuffle", "items_ins_v2", "items_human_ins"
 _DEFAULT_PRICE = 100.0
@@ -31,15 +31,15 @@ _CHUNK = 1 << 20
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Product:
-    """One product, in the form in which WebShop shows and compares it.
+    """One product, as WebShop shows and compares it.
 
     Attributes:
-        asin: Its number, ten letters and digits.
-        prices: The lowest and the highest price, dollars; one where there is no range.
-        options: Name of an option to its values, lower case.
-        attributes: What the authors of WebShop mined from its text ("machine wash").
-        instruction: The start of a synthetic instruction for it, where there is one.
-        instruction_attributes: The attributes that this instruction names.
+        asin: Its id, ten letters and digits.
+        prices: Lowest and highest price (dollars); a single one without a range.
+        options: Values by option name, lower case.
+        attributes: Attributes that WebShop's authors mined from its text ("machine wash").
+        instruction: Start of a synthetic instruction for it, if any.
+        instruction_attributes: Attributes that this instruction names.
     """
 
     asin: str
@@ -57,43 +57,45 @@ class Product:
 
     @property
     def price_tag(self) -> str:
-        """The price as pages show it."""
+        """Price as shown on pages."""
         return " to ".join(f"${price}" for price in self.prices)
 
     @property
     def text(self) -> str:
-        """What search reads."""
+        """Text that the search indexes."""
         options = ", and ".join(f"{name}: {', '.join(values)}" for name, values in self.options.items())
         return " ".join([self.title, self.description, *self.bullets[:1], options]).lower()
 
 
 def data_folder(data: str | Path | None = None) -> Path:
-    """The folder with the files: `data`, or $WEBSHOP_DATA.
+    """Find the folder with the files: `data`, or $WEBSHOP_DATA.
 
     Raises:
-        DataError: None is named, or it is no folder.
+        DataError: Neither is set, or it is not a folder.
     """
     named = data or os.environ.get(DATA_VARIABLE)
     if not named:
-        raise DataError(f"set {DATA_VARIABLE} to the folder that holds items_shuffle_1000.json and "
-                        "items_ins_v2_1000.json (setup.sh of github.com/princeton-nlp/WebShop fetches them).")  # fmt: skip
+        raise DataError(
+            f"set {DATA_VARIABLE} to the folder that holds items_shuffle_1000.json and "
+            "items_ins_v2_1000.json (setup.sh of github.com/princeton-nlp/WebShop fetches them)."
+        )
     folder = Path(named).expanduser()
     if not folder.is_dir():
-        raise DataError(f"{DATA_VARIABLE}={named} is no folder; it must hold items_shuffle_1000.json.")
+        raise DataError(f"{DATA_VARIABLE}={named} is not a folder; expected a folder with items_shuffle_1000.json.")
     return folder
 
 
 def load_products(data: str | Path | None = None, *, catalogue: str = "small", num_products: int = 0) -> list[Product]:
-    """Read a catalogue.
+    """Load a catalogue.
 
     Args:
-        data: Used in place of the environment variable.
+        data: Folder, instead of the environment variable.
         catalogue: "small" or "full".
-        num_products: Only the first so many; 0: all.
+        num_products: Number of products to load; 0: all.
 
     Raises:
-        ConfigError: There is no such catalogue.
-        DataError: A file is missing or broken.
+        ConfigError: The catalogue is unknown.
+        DataError: A file is missing or malformed.
     """
     if catalogue not in SIZES:
         raise ConfigError(
@@ -111,14 +113,14 @@ def load_products(data: str | Path | None = None, *, catalogue: str = "small", n
             if asin != "nan" and len(asin) <= 10 and asin not in products:
                 products[asin] = _product(item, notes.get(asin, {}))
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise DataError(f"{file}: product {number} is none of WebShop's: {error!r}.") from error
+            raise DataError(f"{file}: product {number} is not in WebShop's format: {error!r}.") from error
     if not products:
         raise DataError(f"{file} holds no products.")
     return list(products.values())
 
 
 def load_human_instructions(data: str | Path | None = None) -> dict[str, list[dict[str, Any]]] | None:
-    """Read the instructions that people wrote, by asin; None where the file is absent."""
+    """Load the human instructions by asin; None if the file is missing."""
     folder = data_folder(data)
     return _read_object(_find(folder, _HUMAN)) if _exists(folder, _HUMAN) else None
 
@@ -164,8 +166,9 @@ def _find(folder: Path, name: str) -> Path:
             return folder / f"{name}{ending}"
     there = [size for size, ending in SIZES.items() if _exists(folder, _PRODUCTS + ending)]
     hint = f" It holds the {there[0]} catalogue: environment.options.catalogue={there[0]!r}." if there else ""
-    raise DataError(f"{folder} holds no {name}.json (or .json.gz); setup.sh of github.com/princeton-nlp/WebShop "
-                    f"fetches it.{hint}")  # fmt: skip
+    raise DataError(
+        f"{folder} holds no {name}.json (or .json.gz); setup.sh of github.com/princeton-nlp/WebShop fetches it.{hint}"
+    )
 
 
 def _open(file: Path) -> IO[str]:
@@ -184,7 +187,7 @@ def _read_object(file: Path) -> dict[str, Any]:
 
 
 def _read_array(file: Path) -> Iterator[Any]:
-    """Read a JSON array element by element: the full catalogue is 5 GB, and as Python's objects several times that."""
+    """Read a JSON array element by element, because the full catalogue (5 GB) would exhaust memory."""
     scan = json.JSONDecoder().raw_decode
     try:
         with _open(file) as stream:

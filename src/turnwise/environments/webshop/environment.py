@@ -1,4 +1,4 @@
-"""WebShop as an environment: one visit to the shop, played by actions."""
+"""Play WebShop: one visit to the shop."""
 
 import functools
 from typing import Any, Literal
@@ -21,24 +21,23 @@ CHOICES = {
 class WebshopEnvironment:
     """One trajectory in the shop.
 
-    A response is played as an action, without its surrounding white space. One that the page does not admit changes
-    nothing, counts as a step and is marked invalid. Buying ends the trajectory; leaving without a purchase is a
-    failure.
+    A response is an action; surrounding white space is ignored. An action that the page does not admit changes nothing,
+    counts as a step and is marked invalid. Buying ends the trajectory; ending without a purchase is a failure.
 
     Args:
-        shop: Where.
-        goal: What is wanted.
+        shop: The shop.
+        goal: The goal of the purchase.
         max_steps: The trajectory is truncated after this many steps.
         success_reward: The reward of a perfect purchase.
         reward: "success": a purchase with score 1 earns `success_reward`, all others nothing, as in verl-agent and the
             papers that use it; "score": every purchase earns its score times `success_reward`.
-        observation: "text": the page's texts with [SEP] between them; "text_rich": a line a text, with marks at
-            buttons; "text_short": what is new on a page, for a small policy of words; with it the white space in an
-            action does not count. See `turnwise.environments.webshop.short`.
-        attributes_page: Offer the page that lists a product's attributes, which give most goals away. The original
-            hides it too.
-        state_key: What names a state for credit that compares equal states: "observation", its text; "state", the page
-            with what was searched and chosen (in mode "text", choosing an option changes nothing that can be seen).
+        observation: "text": the page's texts with [SEP] between them; "text_rich": one line per text, with marked
+            buttons; "text_short": only what is new on a page, for a word-level policy; white space in actions is then
+            ignored. See `turnwise.environments.webshop.short`.
+        attributes_page: Offer the page that lists a product's attributes, which reveals most goals. The original hides
+            it too.
+        state_key: State key for credit that compares equal states: "observation", its text; "state", the page with the
+            search and the chosen options (in mode "text", a chosen option is not visible).
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class WebshopEnvironment:
         self._ended = False
 
     def start(self) -> Step:
-        """Begin at the search page, which shows the instruction."""
+        """Start at the search page, which shows the instruction."""
         self._visit, self._steps, self._ended = self._visit_shop(), 0, False
         return self._answer(self._visit)
 
@@ -73,7 +72,7 @@ class WebshopEnvironment:
         """Play an action.
 
         Raises:
-            EnvironmentFault: The visit has not begun, or is over.
+            EnvironmentFault: The trajectory has not begun, or is over.
         """
         visit = self._visit
         if visit is None or self._ended:
@@ -122,8 +121,8 @@ class WebshopEnvironment:
 
 
 def admissible(visit: Visit) -> list[str]:
-    """The clicks that the page offers; on the search page, of all searches, the one for the instruction."""
+    """List the clicks that the page offers; on the search page also the search for the instruction."""
     if visit.page == "search":
         return [f"search[{visit.goal.instruction.lower()}]".replace("\n", " ")]
-    # The original reads such an action differently, or not at all, when an option is called so.
+    # The original parses an action with such an option name differently, or not at all.
     return [f"click[{text}]" for text in visit.targets if "[" not in text and "\n" not in text and text != "search"]

@@ -1,4 +1,4 @@
-"""What customers of the shop want: an instruction, and what makes a purchase a good one."""
+"""Make WebShop's goals: an instruction with the criteria of a good purchase."""
 
 import dataclasses
 import itertools
@@ -10,13 +10,13 @@ from turnwise.environments.webshop.catalogue import Product
 from turnwise.errors import ConfigError, DataError, did_you_mean
 
 SHUFFLE_SEED = 233
-"""The original's: it gives the same goals the same numbers, and so the same splits, everywhere."""
+"""Seed of the original's shuffle, which fixes the goals' numbers and splits."""
 
 SPLITS = {
     "papers": {"train": slice(500, None), "test": slice(500)},
     "original": {"train": slice(1500, None), "valid": slice(500, 1500), "test": slice(500)},
 }
-"""Goals by number: as verl-agent and the papers that use it split them, and as WebShop's own models do."""
+"""Ranges of goal numbers per split, of verl-agent (and papers that use it), and of WebShop's own models."""
 
 _LIMITS = [10.0 * tens for tens in range(1, 100)]
 _NO_LIMIT = 1_000_000.0
@@ -24,20 +24,19 @@ _NO_LIMIT = 1_000_000.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Goal:
-    """One customer's wish.
+    """One goal of a customer.
 
     Attributes:
-        number: Its place among all goals: the original's session number.
-        asin: The product that it was written for; others may do as well.
+        number: Its index among all goals, the original's session number.
+        asin: The product that it was written for; others may also satisfy it.
         title: Title of that product.
-        query: What one would search for.
+        query: Suitable search keywords.
         product_category: The product's path of categories.
         category: The department.
-        instruction: What the customer says.
-        attributes: What the product should have.
-        options: What should be chosen: pairs of name and value, or values alone (instructions by people name no
-            options).
-        price_upper: The highest price, dollars.
+        instruction: The customer's text.
+        attributes: Required attributes.
+        options: Required options: pairs of name and value, or values only (human instructions name no options).
+        price_upper: Price limit (dollars).
     """
 
     number: int
@@ -53,12 +52,12 @@ class Goal:
 
 
 def draw_prices(products: Sequence[Product], rng: random.Random) -> dict[str, float]:
-    """The price of each product by asin: of a range, a number drawn from it."""
+    """Draw the price of each product by asin, uniformly from its range."""
     return {p.asin: p.prices[0] if len(p.prices) == 1 else rng.uniform(*p.prices) for p in products}
 
 
 def synthetic_goals(products: Sequence[Product], prices: Mapping[str, float], rng: random.Random) -> list[Goal]:
-    """A goal for every combination of options of every product that has an instruction, in the original's order."""
+    """Make a goal per combination of options of each product with an instruction, in the original's order."""
     goals: list[Goal] = []
     for product in products:
         if not product.instruction or not product.instruction_attributes:
@@ -79,7 +78,7 @@ def human_goals(
     rng: random.Random,
     instructions: Mapping[str, Sequence[Mapping[str, Any]]],
 ) -> list[Goal]:
-    """The goals that people wrote, in the original's order; those that name no attribute are left out."""
+    """Make the goals that people wrote, in the original's order; those without attributes are skipped."""
     goals: list[Goal] = []
     for product in products:
         for written in instructions.get(product.asin, ()):
@@ -88,7 +87,7 @@ def human_goals(
                 instruction = written["instruction"].strip(".")
             except (KeyError, TypeError, AttributeError) as error:
                 raise DataError(
-                    f"items_human_ins.json: no instruction as WebShop has them at {product.asin}: {error!r}."
+                    f"items_human_ins.json: the instruction at {product.asin} is not in WebShop's format: {error!r}."
                 ) from error
             if attributes:
                 limit, text = _price_limit(prices[product.asin], rng)
@@ -97,11 +96,11 @@ def human_goals(
 
 
 def split_goals(goals: Sequence[Goal], split: str, splits: str = "papers") -> Sequence[Goal]:
-    """The goals of a split.
+    """Return the goals of a split.
 
     Raises:
-        ConfigError: There is no such split, or way to split.
-        DataError: There are too few goals for it.
+        ConfigError: The split, or the way to split, is unknown.
+        DataError: The split is empty.
     """
     if splits not in SPLITS:
         raise ConfigError(f"environment.options.splits={splits!r}: no such way to split.{did_you_mean(splits, SPLITS)}")
@@ -114,7 +113,7 @@ def split_goals(goals: Sequence[Goal], split: str, splits: str = "papers") -> Se
 
 
 def _price_limit(price: float, rng: random.Random) -> tuple[float, str]:
-    """A limit above the price, and how the instruction says it."""
+    """Draw a limit above the price, with its phrase in the instruction."""
     limits = [limit for limit in _LIMITS if limit > price][:4]
     if len(limits) < 2:
         return _NO_LIMIT, ""

@@ -1,4 +1,4 @@
-"""The pages of the shop as the texts and buttons of the original's HTML, and the observations made of them."""
+"""Build WebShop's pages from the texts and buttons of the original's HTML, and their observations."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -16,9 +16,9 @@ class Node(NamedTuple):
     """One text of a page.
 
     Attributes:
-        text: The text, with the white space that the HTML has around it.
-        kind: What it is in the HTML; all but "text" can be clicked.
-        option: Of an option's value, the option's name.
+        text: The text, with the surrounding white space of the HTML.
+        kind: Kind of element; all but "text" can be clicked.
+        option: Name of the option, for an option's value.
     """
 
     text: str
@@ -30,12 +30,12 @@ Page = Sequence[Node]
 
 
 def search_page(instruction: str) -> Page:
-    """Where a visit begins."""
+    """Build the search page, the start of a visit."""
     return [Node("WebShop"), Node("Instruction: "), Node(instruction), Node("Search", "button")]
 
 
 def results_page(instruction: str, number: int, total: int, products: Sequence[Product]) -> Page:
-    """A page of results; the button to the next one is there even on the last."""
+    """Build a page of results; even the last page has the button to the next one."""
     page = [*_head(instruction), Node(f"Page {number} (Total results: {total})")]
     page += [Node(PREVIOUS, "button")] * (number > 1)
     page.append(Node(NEXT, "button"))
@@ -45,7 +45,7 @@ def results_page(instruction: str, number: int, total: int, products: Sequence[P
 
 
 def item_page(instruction: str, product: Product, with_attributes: bool) -> Page:
-    """A product with its options. Nothing is known of its rating: the data comes without reviews."""
+    """Build the page of a product with its options; ratings are unknown, because the data has no reviews."""
     page = [*_head(instruction), Node(PREVIOUS, "button")]
     for name, values in product.options.items():
         page.append(Node(name))
@@ -56,7 +56,7 @@ def item_page(instruction: str, product: Product, with_attributes: bool) -> Page
 
 
 def sub_page(instruction: str, product: Product, name: str) -> Page:
-    """What is behind one of a product's buttons."""
+    """Build the page behind one of a product's buttons."""
     texts = {
         "description": (product.description,),
         "features": [f" {bullet}" for bullet in product.bullets],
@@ -72,7 +72,7 @@ def sub_page(instruction: str, product: Product, name: str) -> Page:
 
 
 def done_page(asin: str, chosen: Mapping[str, str], score: float) -> Page:
-    """The end. The original fills most of this page for its own website only."""
+    """Build the last page; the original fills most of it only for its own website."""
     options = json.dumps(chosen, sort_keys=True)
     for sign in "<>&'":
         options = options.replace(sign, f"\\u{ord(sign):04x}")
@@ -95,9 +95,9 @@ def _head(instruction: str) -> list[Node]:
 
 
 def targets(page: Page) -> dict[str, Node]:
-    """What can be clicked by the text that clicks it: buttons, then products, then options.
+    """Map the text of each click to its element: buttons, then products, then options.
 
-    Of options with the same value the last one counts, as in the original.
+    If options have equal values, the last one counts, as in the original.
     """
     clickable = {node.text.lower(): node for kind in ("button", "link") for node in page if node.kind == kind}
     clickable.update((node.text, node) for node in page if node.kind == "option")
@@ -105,12 +105,12 @@ def targets(page: Page) -> dict[str, Node]:
 
 
 def plain_text(page: Page) -> str:
-    """The observation of mode "text"."""
+    """Render the observation of mode "text"."""
     return " [SEP] ".join(node.text.strip() for node in page if _visible(node.text))
 
 
 def rich_text(page: Page, keywords: str, chosen: Mapping[str, str], visited: Collection[str]) -> str:
-    """The observation of mode "text_rich": a line a text, with marks at what can be, and what has been, clicked."""
+    """Render the observation of mode "text_rich": one line per text, with marks at clickable and clicked elements."""
     clicked, lines = [], []
     # The original looks for the options clicked in the page's address, and so finds them in quoted keywords too, and
     # none beyond ASCII.
@@ -135,5 +135,5 @@ def rich_text(page: Page, keywords: str, chosen: Mapping[str, str], visited: Col
 
 
 def _visible(text: str) -> bool:
-    """Whether the original's HTML parser keeps a text: it drops empty ones, and blank ones with a line break."""
+    """Return whether the original's HTML parser keeps a text; it drops empty ones, and blank ones with a line break."""
     return bool(text) and not (text.strip(" \n\t\f\r") == "" and "\n" in text)

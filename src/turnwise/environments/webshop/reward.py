@@ -1,4 +1,4 @@
-"""What a purchase is worth: WebShop's reward, part by part.
+"""Compute WebShop's reward of a purchase.
 
     score = type * (attributes met + options met + (price <= limit)) / (attributes + options + 1)
 
@@ -20,7 +20,7 @@ Nouns = Callable[[str], list[str]]
 _FUNCTION_WORDS = frozenset(
     re.findall(r"\w+", "a an the and or for with of in to on by from at is are be as it this that your you our x")
 )
-# The first of these that an option's value contains stands for the whole value.
+# The first of these colours in an option's value represents the whole value.
 _COLORS = re.findall(
     r"\w+",
     "alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel "
@@ -40,9 +40,9 @@ class Score:
 
     Attributes:
         total: Between 0 and 1; a purchase is a success at 1.
-        type: 1, or less when the product is of another kind: 0.5, 0.1, 0.
-        attributes: Share of the goal's attributes that the product has.
-        options: Share of the goal's options that were chosen; None where it names none.
+        type: 1, or 0.5, 0.1 or 0 if the product is of another kind.
+        attributes: Fraction of the goal's attributes that the product has.
+        options: Fraction of the goal's options that were chosen; None if it names none.
         price: Whether the price is within the limit.
     """
 
@@ -62,10 +62,10 @@ def score_purchase(goal: Goal, product: Product, price: float, chosen: Mapping[s
     colour are compared by that colour. All this is the original's.
 
     Args:
-        goal: What was wanted.
-        product: What was bought.
-        price: At which price, dollars.
-        chosen: Option name -> value.
+        goal: The goal.
+        product: The purchased product.
+        price: Its price (dollars).
+        chosen: Chosen value by option name.
         nouns: Finds the nouns of a title; see `nouns_of`.
 
     Reference: S. Yao et al., WebShop, arXiv 2207.01206, and the code released with it.
@@ -89,12 +89,12 @@ def score_purchase(goal: Goal, product: Product, price: float, chosen: Mapping[s
 
 
 def counts(value: str, wanted: tuple[str, str] | str) -> bool:
-    """Whether a chosen value is good enough for an option of a goal."""
+    """Return whether a chosen value satisfies an option of a goal."""
     return _alike(_color(value), _color(wanted))
 
 
 def _type(goal: Goal, product: Product, nouns: Nouns) -> float:
-    """How near the product is to the kind of thing that was wanted."""
+    """Score how well the product's type matches the goal."""
     wanted = nouns(goal.title)
     shared = len(set(wanted).intersection(nouns(product.title))) / len(wanted) if wanted else 0.2
     if shared == 0:
@@ -110,7 +110,7 @@ def _categories(thing: Product | Goal) -> set[str]:
 
 
 def _color(value: tuple[str, str] | str) -> str:
-    """The colour in a text; a pair is one only when its name or its value is a colour and nothing else."""
+    """Return the colour in a text; in a pair, only a name or value that is exactly a colour counts."""
     return next((color for color in _COLORS if color in value), str(value))
 
 
@@ -122,12 +122,12 @@ def _alike(first: str, second: str) -> bool:
 
 
 def nouns_of(model: str = "") -> Nouns:
-    """The function that finds the nouns of a title, lower case.
+    """Make the function that finds the nouns of a title, lower case.
 
     Args:
         model: Name of an installed spaCy model ("en_core_web_sm", which the original loads), or "": every word that is
-            not one of a few function words. No package index carries spaCy's models. The choice matters where the
-            titles of what was wanted and what was bought share few words.
+            not one of a few function words. No package index carries spaCy's models. The choice matters if the
+            titles of the wanted and the purchased product share few words.
 
     Raises:
         ConfigError: spaCy or the model is not installed.

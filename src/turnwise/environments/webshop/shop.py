@@ -1,4 +1,4 @@
-"""The shop with its goods, its search and its customers' wishes; and a visit to it."""
+"""Simulate the shop: its products, its search, its goals, and a visit."""
 
 import functools
 import random
@@ -33,12 +33,12 @@ _ACTION = re.compile(r"(.+)\[(.+)\]")
 
 
 class Shop:
-    """Products with their prices, and a search through them.
+    """Products with their prices and a search.
 
     Args:
         products: The catalogue.
-        seed: Of the prices, where products have a range, and of the limits that goals put on them. The original draws
-            both anew at every start, from one stream in this order.
+        seed: Seed of prices drawn from ranges, and of the goals' price limits. The original draws both anew at every
+            start, from one stream in this order.
         nouns: Finds the nouns of a title; see `turnwise.environments.webshop.reward.nouns_of`.
     """
 
@@ -63,19 +63,19 @@ def load_shop(
     seed: int = 0,
     noun_model: str = "",
 ) -> tuple[Shop, list[Goal]]:
-    """Read the shop and its goals.
+    """Load the shop and its goals.
 
     Args:
-        data: The folder with WebShop's files, in place of $WEBSHOP_DATA.
+        data: Folder with WebShop's files, instead of $WEBSHOP_DATA.
         catalogue: "small" (1,000 products) or "full".
-        num_products: Only the first so many; 0: all.
-        goals: "human", "synthetic", or "auto": human ones where their file is there.
+        num_products: Number of products to load; 0: all.
+        goals: "human", "synthetic", or "auto": human goals if their file exists.
         seed: See `Shop`.
         noun_model: See `turnwise.environments.webshop.reward.nouns_of`.
 
     Raises:
-        ConfigError: An option is wrong.
-        DataError: A file is missing or broken.
+        ConfigError: An option is invalid.
+        DataError: A file is missing or malformed.
     """
     if goals not in GOALS:
         raise ConfigError(f"environment.options.goals={goals!r}: no such goals.{did_you_mean(goals, GOALS)}")
@@ -85,21 +85,21 @@ def load_shop(
     if instructions is not None:
         return shop, human_goals(products, shop.prices, shop.rng, instructions)
     if goals == "human":
-        raise DataError("environment.options.goals='human' needs items_human_ins.json beside the catalogue.")
+        raise DataError("environment.options.goals='human' needs items_human_ins.json in the catalogue's folder.")
     return shop, synthetic_goals(products, shop.prices, shop.rng)
 
 
 class Visit:
-    """One customer's way through the shop, action by action: `search[keywords]` and `click[what the page offers]`.
+    """A visit to the shop, played with `search[keywords]` and `click[text on the page]`.
 
     Attributes:
         page: "search", "results", "item", one of `SUB_PAGES`, or "done".
         keywords: The last search.
         number: The page of results, from 1.
-        product: What is looked at.
-        chosen: Option name -> value.
-        visited: Products looked at since the search page.
-        score: What the purchase was worth.
+        product: The current product.
+        chosen: Chosen value by option name.
+        visited: Products visited since the search page.
+        score: Score of the purchase; None before it.
     """
 
     def __init__(self, shop: Shop, goal: Goal, *, with_attributes: bool = False):
@@ -115,11 +115,11 @@ class Visit:
         self._show(search_page(self.goal.instruction))
 
     def act(self, action: str) -> bool:
-        """Play an action; returns whether it did anything.
+        """Play an action; returns whether it was valid.
 
-        As in the original, only the part up to the last bracket counts, the argument is lower-cased and the name is
-        not, and searching is possible on every page, though only one shows the search bar. The original's back doors
-        ("search[<q> ...]" lists the products of a query) are left out: an agent would find them.
+        As in the original, only the part up to the last bracket counts, only the argument is lower-cased, and searching
+        is possible on every page, though only one shows the search bar. The original's back doors ("search[<q> ...]"
+        lists the products of a query) are removed, because an agent would exploit them.
         """
         match = _ACTION.match(action)
         if match is None or self.score is not None:
@@ -135,7 +135,7 @@ class Visit:
 
     @property
     def state(self) -> Hashable:
-        """All that the rest of the visit depends on, but for the goal."""
+        """State that determines the rest of the visit, apart from the goal."""
         asin = self.product.asin if self.product else ""
         return self.page, self.keywords, self.number, asin, tuple(sorted(self.chosen.items()))
 
@@ -164,7 +164,7 @@ class Visit:
         self._show(results_page(self.goal.instruction, number, len(found), shown))
 
     def _item(self, text: str) -> None:
-        """Look at a product, choose an option of it, or come back to it."""
+        """Open a product, choose one of its options, or return to it."""
         target = self.targets[text]
         if target.kind == "link":
             self.product = self.shop.products[target.text]

@@ -1,4 +1,4 @@
-"""The shop for small policies that know words and not letters: short pages, and actions with spaces in them."""
+"""Render short pages for word-level policies, and parse actions with spaces in them."""
 
 import itertools
 import re
@@ -7,26 +7,26 @@ from collections.abc import Iterable, Iterator
 from turnwise.environments.webshop.shop import Visit
 
 TITLE_WORDS = 4
-"""Words of a title, or of another long text, that are shown."""
+"""Words shown of a title or another long text."""
 
 _ACTION = re.compile(r"(search|click) *\[(.+)\]")
 
 
 def short_text(visit: Visit) -> str:
-    """The observation of mode "text_short".
+    """Render the observation of mode "text_short".
 
-    The search page is the instruction, which the others do not repeat. Results are numbers of products with the first
-    words of their titles; a product is its options and its price. An option that was chosen shows its value alone.
-    Buttons are left out: they are the same on all pages of a kind. All is in lower case, as actions are, since to a
-    policy of words "B0" is not "b0".
+    The search page shows the instruction, which other pages do not repeat. Results show product ids with the first
+    words of the titles; a product shows its options and its price. A chosen option shows only its value. Buttons are
+    omitted, because they are the same on all pages of a kind. The text is in lower case, as actions are, because "B0"
+    and "b0" are different words to the policy.
     """
     return " ; ".join(_parts(visit)).lower()
 
 
 def respaced(action: str, targets: Iterable[str]) -> str:
-    """The action as the shop expects it, where nothing but its white space is wrong.
+    """Correct the white space of an action.
 
-    A policy of words writes "click [ x - large ]", the shop reads "click[x-large]".
+    A word-level policy writes "click [ x - large ]", the shop expects "click[x-large]".
     """
     match = _ACTION.fullmatch(action)
     if match is None:

@@ -1,13 +1,13 @@
-"""WebShop as a suite: tasks are instructions, worlds share one shop."""
+"""Suite of WebShop: tasks are goals, environments share one shop."""
 
 import functools
 import random
 from collections.abc import Sequence
 from typing import Any
 
-from turnwise.config import EnvironmentConfig
 from turnwise.environments.base import Demonstrated, Environment, Task
 from turnwise.environments.needs import check_choices
+from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.webshop.buyer import Buyer, stumble
 from turnwise.environments.webshop.environment import CHOICES, WebshopEnvironment
 from turnwise.environments.webshop.goals import split_goals
@@ -35,25 +35,25 @@ class Webshop:
     ):
         check_choices(CHOICES, observation=observation, reward=reward, state_key=state_key)
         self._config, self._splits = config, splits
-        self._world: dict[str, Any] = {"observation": observation, "reward": reward, "state_key": state_key}
-        self._world["attributes_page"] = attributes_page
+        self._options: dict[str, Any] = {"observation": observation, "reward": reward, "state_key": state_key}
+        self._options["attributes_page"] = attributes_page
         self._load = functools.cache(functools.partial(load_shop, data, **options))
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """The tasks of a split."""
+        """Return the tasks of a split."""
         return split_goals(self._load()[1], split, self._splits)
 
     def environment(self, task: Task) -> Environment:
-        """Build a fresh world."""
+        """Build a fresh environment."""
         limits = {"max_steps": self._config.max_steps, "success_reward": self._config.success_reward}
-        return WebshopEnvironment(self._load()[0], task, **limits, **self._world)
+        return WebshopEnvironment(self._load()[0], task, **limits, **self._options)
 
     def task_name(self, task: Task) -> str:
         """Name a task in records."""
         return f"{task.number}-{task.asin}"
 
     def words(self) -> list[str]:
-        """Every word of the shop's pages and instructions."""
+        """Return every word of the shop's pages and instructions."""
         shop, goals = self._load()
         return words(shop.products.values(), goals)
 

@@ -1,4 +1,4 @@
-"""All the words of a shop, for tokenizers that know words and not letters."""
+"""Collect the words of a shop, for word-level tokenizers."""
 
 from collections.abc import Iterable, Iterator
 
@@ -18,9 +18,9 @@ from turnwise.environments.words import split_words
 
 
 def words(products: Iterable[Product], goals: Iterable[Goal]) -> list[str]:
-    """Return every word of the pages and of the actions that they offer, as `split_words` finds them, sorted.
+    """Return every word of the pages and their actions, as `split_words` finds them, sorted.
 
-    The score on the last page, after which nothing is said, may have digits that no page has.
+    The score on the last page may have further digits; no response follows it.
     """
     found = {
         *split_words("search[] click[] [SEP] [button_] [clicked button_] You have clicked. : , ;"),

@@ -1,4 +1,4 @@
-// The table of all trajectories of a run: filters, order, search in their texts. A row opens its group of rollouts.
+// Show the table of all trajectories of a run, with filters, order and text search. A row opens its group.
 "use strict";
 
 (() => {
@@ -11,7 +11,7 @@
   let matches = null; // keys of the trajectories whose text was found, or null
   let search = 0;
 
-  /** Fill the table with the trajectories of the chosen run; quick when it shows them already. */
+  /** Fill the table with the trajectories of the chosen run, unless it already shows them. */
   turnwise.fillBrowser = async ({ again = false } = {}) => {
     const run = turnwise.run();
     if (run.name === shownRun && !again) return;
@@ -19,9 +19,17 @@
     shownRun = run.name;
     rows = run.steps.step?.length ? await turnwise.table(`${run.name}/index`) : [];
     for (const row of rows) row.key = key(row);
+    for (const group of Map.groupBy(rows, (row) => `${row.step}/${row.group}`).values()) {
+      const { contrast } = turnwise.groupReturns(group.filter((row) => turnwise.usable(row.outcome) && row.turns > 0));
+      for (const row of group) row.contrast = contrast;
+    }
     if (before !== run.name) clear();
     options(get("#step"), ["all", ...(run.steps.step ?? [])]);
-    get("#tasks").replaceChildren(...[...new Set(rows.map((row) => row.task))].slice(0, 2000).map((task) => turnwise.make("option", { value: task })));
+    get("#tasks").replaceChildren(
+      ...[...new Set(rows.map((row) => row.task))]
+        .slice(0, 2000)
+        .map((task) => turnwise.make("option", { value: task })),
+    );
     if (table) await table.replaceData(rows);
     else await create();
     refresh();
@@ -31,7 +39,12 @@
     const number = (digits) => (cell) => turnwise.number(cell.getValue(), digits);
     const right = { hozAlign: "right", headerHozAlign: "right" };
     table = new Tabulator("#table", {
-      data: rows, index: "key", height: 330, layout: "fitColumns", selectableRows: false, placeholder: "No trajectory matches.",
+      data: rows,
+      index: "key",
+      height: 330,
+      layout: "fitColumns",
+      selectableRows: false,
+      placeholder: "No trajectory matches.",
       rowFormatter: (row) => row.getElement().classList.toggle("open", row.getData().key === openKey()),
       columns: [
         { title: "step", field: "step", width: 70, ...right },
@@ -53,6 +66,17 @@
     return new Promise((resolve) => table.on("tableBuilt", resolve));
   }
 
+  /** Whether credit could be assigned to a trajectory of this outcome: all but failed ones. */
+  turnwise.usable = (outcome) => outcome !== 4;
+
+  /** Open the first group with contrast of the chosen run, or else the first, unless one is open. Nothing scrolls. */
+  turnwise.openFirst = async () => {
+    const first = rows.find((row) => row.contrast) ?? rows[0];
+    if (!first || turnwise.place?.run === shownRun) return;
+    await turnwise.open(placeOf(first), { focus: false, address: turnwise.placeIn(location.hash) !== null });
+    table.scrollToRow(first.key, "nearest", false).catch(() => {});
+  };
+
   turnwise.outcomeBadge = (outcome) =>
     turnwise.make("span", { class: `badge outcome${outcome}` }, turnwise.summary.outcomes[outcome]);
 
@@ -64,7 +88,7 @@
     table?.getRows("visible").forEach((row) => row.reformat());
   };
 
-  /** Arrow keys open the row above or below, Enter goes on to its rollouts. */
+  /** Arrow keys open the row above or below; Enter opens its rollouts. */
   function move(event) {
     if (event.key === "Enter" && turnwise.place) turnwise.focusTurn();
     else if (event.key === "ArrowDown" || event.key === "ArrowUp") {
@@ -90,35 +114,54 @@
     search += 1;
   }
 
-  /** Filter and sort as the form says. */
+  /** Apply the filters and the order of the form. */
   function refresh() {
     const form = new FormData(get("#filters"));
     const show = form.get("show");
     const [step, task] = [get("#step").value, get("#task").value.trim().toLowerCase()];
-    options(get("#group"), ["all", ...(step === "all" ? [] : new Set(rows.filter((row) => row.step === Number(step)).map((row) => row.group)))]);
+    options(get("#group"), [
+      "all",
+      ...(step === "all" ? [] : new Set(rows.filter((row) => row.step === Number(step)).map((row) => row.group))),
+    ]);
     get("#group").disabled = step === "all";
     const group = get("#group").value;
     const outcomes = { won: (o) => o === 0, lost: (o) => o > 0 && o < 4, failed: (o) => o === 4 }[show] ?? (() => true);
+    const contrast = get("#contrast").checked;
     const order = get("#sort").value;
-    table.setSort(order === "step" ? [{ column: "trajectory", dir: "asc" }, { column: "step", dir: "asc" }] : [{ column: order, dir: ORDERS[order] }]);
-    table.setFilter((row) =>
-      outcomes(row.outcome) && (show !== "invalid" || row.invalid > 0) && (step === "all" || row.step === Number(step)) &&
-      (group === "all" || row.group === Number(group)) && (!task || row.task.toLowerCase().includes(task)) && (!matches || matches.has(row.key)));
+    table.setSort(
+      order === "step"
+        ? [
+            { column: "trajectory", dir: "asc" },
+            { column: "step", dir: "asc" },
+          ]
+        : [{ column: order, dir: ORDERS[order] }],
+    );
+    table.setFilter(
+      (row) =>
+        outcomes(row.outcome) &&
+        (show !== "invalid" || row.invalid > 0) &&
+        (!contrast || row.contrast) &&
+        (step === "all" || row.step === Number(step)) &&
+        (group === "all" || row.group === Number(group)) &&
+        (!task || row.task.toLowerCase().includes(task)) &&
+        (!matches || matches.has(row.key)),
+    );
   }
 
   function say(count) {
     get("#found").textContent = `${count.toLocaleString("en")} of ${rows.length.toLocaleString("en")} trajectories`;
   }
 
-  /** Look for the text step by step, in the chosen step or all, and show what has been found so far. */
+  /** Search the text step by step, in the chosen step or all, and show matches as they are found. */
   async function find() {
     const mine = ++search;
     const text = get("#text").value.trim().toLowerCase();
     matches = text ? new Set() : null;
-    const steps = get("#step").value === "all" ? turnwise.run().steps.step ?? [] : [Number(get("#step").value)];
+    const steps = get("#step").value === "all" ? (turnwise.run().steps.step ?? []) : [Number(get("#step").value)];
     for (const [done, step] of (text ? steps : []).entries()) {
       for (const row of await turnwise.table(turnwise.stepName(shownRun, step))) {
-        if (row.response.toLowerCase().includes(text) || row.observation.toLowerCase().includes(text)) matches.add(`${step}/${row.trajectory}`);
+        if (row.response.toLowerCase().includes(text) || row.observation.toLowerCase().includes(text))
+          matches.add(`${step}/${row.trajectory}`);
       }
       if (mine !== search) return;
       get("#found").textContent = `searched ${done + 1} of ${steps.length} steps, ${matches.size} found`;
@@ -130,7 +173,9 @@
     event.preventDefault();
     find();
   });
-  // what was found was looked for in the step that was chosen then
-  get("#filters").addEventListener("change", (event) => (event.target.id === "text" || (event.target.id === "step" && matches) ? find() : refresh()));
+  // matches depend on the chosen step, so a new step needs a new search
+  get("#filters").addEventListener("change", (event) =>
+    event.target.id === "text" || (event.target.id === "step" && matches) ? find() : refresh(),
+  );
   get("#task").addEventListener("input", () => refresh());
 })();

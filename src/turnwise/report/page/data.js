@@ -1,4 +1,4 @@
-// Data come as scripts beside the page, because a page on disk may not read files: each hands its content to turnwise.take.
+// Load data from scripts next to the page, because a page on disk may not read files. Each calls turnwise.take.
 "use strict";
 
 const turnwise = {};
@@ -11,21 +11,22 @@ const turnwise = {};
 
   turnwise.take = (name, value) => received.set(name, value);
 
-  /** What the script of a name hands over. */
-  turnwise.load = (name) => new Promise((resolve, reject) => {
-    const script = document.createElement("script");
-    script.src = `${files}/${name}.js${turnwise.live ? `?${Date.now()}` : ""}`;
-    script.onload = () => {
-      const value = received.get(name);
-      received.delete(name);
-      script.remove();
-      resolve(value);
-    };
-    script.onerror = () => reject(new Error(`cannot load ${script.src}`));
-    document.head.append(script);
-  });
+  /** Load the value that a named script passes to `take`. */
+  turnwise.load = (name) =>
+    new Promise((resolve, reject) => {
+      const script = document.createElement("script");
+      script.src = `${files}/${name}.js${turnwise.live ? `?${Date.now()}` : ""}`;
+      script.onload = () => {
+        const value = received.get(name);
+        received.delete(name);
+        script.remove();
+        resolve(value);
+      };
+      script.onerror = () => reject(new Error(`cannot load ${script.src}`));
+      document.head.append(script);
+    });
 
-  /** Rows of a Parquet table, as objects. The tables used last stay in memory. */
+  /** Load the rows of a Parquet table as objects. Recently used tables stay in memory. */
   turnwise.table = (name) => {
     const found = tables.get(name) ?? turnwise.load(name).then(rowsOf);
     tables.delete(name);
@@ -35,7 +36,7 @@ const turnwise = {};
     return found;
   };
 
-  /** Forget tables: they may have changed. */
+  /** Drop cached tables, which may have changed. */
   turnwise.renew = () => tables.clear();
 
   async function rowsOf(text) {
@@ -50,7 +51,8 @@ const turnwise = {};
   /** Build an element: make("p", {class: "quiet"}, "text", child). Text is never read as HTML. */
   turnwise.make = (tag, attributes = {}, ...children) => {
     const element = document.createElement(tag);
-    for (const [name, value] of Object.entries(attributes)) if (value !== null && value !== false) element.setAttribute(name, value);
+    for (const [name, value] of Object.entries(attributes))
+      if (value !== null && value !== false) element.setAttribute(name, value);
     element.append(...children.filter((child) => child !== null && child !== undefined));
     return element;
   };
@@ -58,5 +60,6 @@ const turnwise = {};
   turnwise.number = (value, digits = 3) =>
     value === null || value === undefined || Number.isNaN(value) ? "–" : value.toFixed(digits).replace("-", "−");
   turnwise.signed = (value, digits = 2) => (value > 0 ? "+" : "") + turnwise.number(value, digits);
-  turnwise.percent = (value, digits = 0) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(digits)} %`);
+  turnwise.percent = (value, digits = 0) =>
+    value === null || value === undefined ? "–" : `${(100 * value).toFixed(digits)} %`;
 })();

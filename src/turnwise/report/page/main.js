@@ -1,4 +1,4 @@
-// The page: loads the summary, draws, follows the address, and looks for news when it is served live.
+// Load the summary, draw the page, follow the address, and poll for updates when served live.
 "use strict";
 
 (() => {
@@ -9,9 +9,12 @@
   turnwise.live = document.body.dataset.live === "yes";
   turnwise.run = () => turnwise.summary.runs[chosen];
 
-  /** Make a run the one that charts and tables of a single run show. */
+  /** Choose the run for charts and tables that show a single run. */
   turnwise.chooseRun = async (name) => {
-    chosen = Math.max(0, turnwise.summary.runs.findIndex((run) => run.name === name));
+    chosen = Math.max(
+      0,
+      turnwise.summary.runs.findIndex((run) => run.name === name),
+    );
     get("#run").value = turnwise.run().name;
     turnwise.redraw();
     turnwise.noteMemory();
@@ -24,10 +27,19 @@
     get("#title").textContent = runs.length === 1 ? runs[0].label : `${runs.length} runs`;
     get("#subtitle").textContent = [...new Set(runs.map((run) => `${run.environment}, model ${run.model}`))].join("; ");
     document.title = `${runs.map((run) => run.label).join(", ")} · turnwise`;
-    get("#runs").replaceChildren(...runs.map((run, index) => {
-      const dot = turnwise.make("i", { style: `background:var(--run${index % 8})` });
-      return turnwise.make("li", {}, dot, turnwise.make("b", {}, run.label), ` ${run.method}`, turnwise.make("span", { class: "quiet" }, ` ${success(run)}`));
-    }));
+    get("#runs").replaceChildren(
+      ...runs.map((run, index) => {
+        const dot = turnwise.make("i", { style: `background:var(--run${index % 8})` });
+        return turnwise.make(
+          "li",
+          {},
+          dot,
+          turnwise.make("b", {}, run.label),
+          ` ${run.method}`,
+          turnwise.make("span", { class: "quiet" }, ` ${success(run)}`),
+        );
+      }),
+    );
     get("#run-choice").hidden = runs.length < 2;
     get("#run").replaceChildren(...runs.map((run) => turnwise.make("option", { value: run.name }, run.label)));
     get("#run").value = turnwise.run().name;
@@ -38,22 +50,41 @@
     const at = (row, digits = 2) => turnwise.number(row, digits);
     if (!values.length) return "not evaluated yet";
     const interval = `[${at(run.eval["eval/success_low"].at(-1))}, ${at(run.eval["eval/success_high"].at(-1))}]`;
-    return values.length < 2 ? `held-out success ${at(values[0])} ${interval}` : `held-out success ${at(values[0])} → ${at(values.at(-1))} ${interval}`;
+    return values.length < 2
+      ? `held-out success ${at(values[0])} ${interval}`
+      : `held-out success ${at(values[0])} → ${at(values.at(-1))} ${interval}`;
   }
 
   function tiles() {
     const { runs } = turnwise.summary;
     const sum = (values) => values.reduce((total, value) => total + (value ?? 0), 0);
     const trajectories = sum(runs.flatMap((run) => (run.train.step ?? []).map((step) => turnwise.played(run, step))));
-    const failed = runs.some((run) => run.steps.step?.length) ? sum(runs.flatMap((run) => run.steps.failed ?? [])).toLocaleString("en") : "not kept";
-    const seconds = sum(runs.flatMap((run) => [run.train, run.eval].flatMap((columns) =>
-      Object.entries(columns).filter(([name]) => name.startsWith("time/")).flatMap(([, values]) => values))));
+    const failed = runs.some((run) => run.steps.step?.length)
+      ? sum(runs.flatMap((run) => run.steps.failed ?? [])).toLocaleString("en")
+      : "not kept";
+    const seconds = sum(
+      runs.flatMap((run) =>
+        [run.train, run.eval].flatMap((columns) =>
+          Object.entries(columns)
+            .filter(([name]) => name.startsWith("time/"))
+            .flatMap(([, values]) => values),
+        ),
+      ),
+    );
     const time = seconds > 5400 ? `${turnwise.number(seconds / 3600, 1)} h` : `${turnwise.number(seconds / 60, 1)} min`;
     const steps = runs.map((run) => `${run.train.step?.at(-1) ?? 0} of ${run.steps_planned}`);
-    const items = { steps: [...new Set(steps)].join(", "), trajectories: trajectories.toLocaleString("en"), "lost to faults": failed,
-      "generated tokens": sum(runs.flatMap((run) => run.train["rollout/tokens"] ?? [])).toLocaleString("en"), time };
-    get("#tiles").replaceChildren(...Object.entries(items).map(([name, value]) =>
-      turnwise.make("div", {}, turnwise.make("dt", {}, name), turnwise.make("dd", {}, value))));
+    const items = {
+      steps: [...new Set(steps)].join(", "),
+      trajectories: trajectories.toLocaleString("en"),
+      failed,
+      "generated tokens": sum(runs.flatMap((run) => run.train["rollout/tokens"] ?? [])).toLocaleString("en"),
+      time,
+    };
+    get("#tiles").replaceChildren(
+      ...Object.entries(items).map(([name, value]) =>
+        turnwise.make("div", {}, turnwise.make("dt", {}, name), turnwise.make("dd", {}, value)),
+      ),
+    );
   }
 
   async function follow() {
@@ -62,7 +93,7 @@
       get("#trajectories").scrollIntoView({ block: "start", behavior: "instant" });
       await turnwise.open(place);
       get("#rollouts").scrollIntoView({ block: "start", behavior: "instant" });
-    }
+    } else await turnwise.openFirst();
   }
 
   async function look() {
@@ -80,8 +111,9 @@
       turnwise.noteMemory();
       turnwise.fillTables();
       await turnwise.fillBrowser({ again: true });
+      if (!turnwise.placeIn(location.hash)) await turnwise.openFirst();
     } catch {
-      status.textContent = "the server is gone";
+      status.textContent = "the server has stopped";
       status.classList.add("gone");
     }
   }
@@ -94,7 +126,7 @@
     turnwise.addStages();
     turnwise.noteMemory();
     turnwise.fillTables();
-    get("#run").addEventListener("change", () => turnwise.chooseRun(get("#run").value));
+    get("#run").addEventListener("change", () => turnwise.chooseRun(get("#run").value).then(turnwise.openFirst));
     for (const id of ["#axis", "#smooth"]) get(id).addEventListener("change", turnwise.redraw);
     addEventListener("hashchange", follow);
     await turnwise.fillBrowser();
@@ -108,7 +140,7 @@
   }
 
   start().catch((error) => {
-    get("#title").textContent = "This report cannot be shown";
+    get("#title").textContent = "Cannot show this report";
     get("#subtitle").textContent = error.message;
     throw error;
   });

@@ -1,4 +1,4 @@
-// A group: its rollouts side by side, turns in line. Arrow keys move between turns and rollouts, and the address follows.
+// Show a group: rollouts side by side, turns aligned. Arrow keys move between turns and rollouts.
 "use strict";
 
 (() => {
@@ -20,11 +20,17 @@
     if (!given.has("step") || !given.has("rollout")) return null;
     const run = turnwise.summary.runs.find((other) => other.label === given.get("run")) ?? turnwise.summary.runs[0];
     const as = run.methods.includes(given.get("as")) ? given.get("as") : "";
-    return { run: run.name, step: Number(given.get("step")), trajectory: Number(given.get("rollout")), turn: Number(given.get("turn") ?? 1) - 1, as };
+    return {
+      run: run.name,
+      step: Number(given.get("step")),
+      trajectory: Number(given.get("rollout")),
+      turn: Number(given.get("turn") ?? 1) - 1,
+      as,
+    };
   };
 
   /** Show the group of a trajectory. */
-  turnwise.open = async (place, { focus = true } = {}) => {
+  turnwise.open = async (place, { focus = true, address = true } = {}) => {
     const mine = ++opening;
     const { run, step } = place;
     if (run !== turnwise.run().name) await turnwise.chooseRun(run);
@@ -34,17 +40,26 @@
     if (mine !== opening) return;
     const found = rows.find((row) => row.trajectory === place.trajectory);
     if (!found) {
-      holder.replaceChildren(make("p", { class: "quiet", role: "alert" }, `${turnwise.run().label} has no rollout ${place.trajectory} in step ${step}.`));
+      holder.replaceChildren(
+        make(
+          "p",
+          { class: "quiet", role: "alert" },
+          `${turnwise.run().label} has no rollout ${place.trajectory} in step ${step}.`,
+        ),
+      );
       return;
     }
     turnwise.place = { as: turnwise.place?.as ?? "", ...place };
-    group = gather(rows.filter((row) => row.group === found.group), rows);
+    group = gather(
+      rows.filter((row) => row.group === found.group),
+      rows,
+    );
     draw();
     turnwise.markRow();
-    select(turnwise.place.trajectory, turnwise.place.turn, { focus });
+    select(turnwise.place.trajectory, turnwise.place.turn, { focus, address });
   };
 
-  /** Rollouts of a group, and what their colours are measured by. */
+  /** Rollouts of a group, with the scales of their colours. */
   function gather(rows, all) {
     const rollouts = [...Map.groupBy(rows, (row) => row.trajectory).values()];
     const as = turnwise.place.as;
@@ -56,11 +71,35 @@
       states.set(row.state_key, state);
     }
     return {
-      rollouts, states, as, all, number: rows[0].group, task: rows[0].task, pieces: pieces.get(turnwise.place.run), shade: turnwise.run().shade,
-      advantage: most(0.01, rows.flatMap((row) => [row.advantage, row.base, as ? row[`as:${as}`] : 0])),
-      entropy: most(0.05, rows.map((row) => row.entropy)),
-      alpha: most(0.05, rows.map((row) => (row.alpha ?? 1) - 1)),
+      rollouts,
+      states,
+      as,
+      all,
+      returns: returnsOf(rollouts),
+      number: rows[0].group,
+      task: rows[0].task,
+      pieces: pieces.get(turnwise.place.run),
+      shade: turnwise.run().shade,
+      advantage: most(
+        0.01,
+        rows.flatMap((row) => [row.advantage, row.base, as ? row[`as:${as}`] : 0]),
+      ),
+      entropy: most(
+        0.05,
+        rows.map((row) => row.entropy),
+      ),
+      alpha: most(
+        0.05,
+        rows.map((row) => (row.alpha ?? 1) - 1),
+      ),
     };
+  }
+
+  /** Returns of the trajectories that credit could be assigned to. */
+  function returnsOf(rollouts) {
+    const usable = rollouts.filter(([first]) => turnwise.usable(first.outcome) && first.tokens?.length);
+    const sum = (turns) => turns.reduce((total, turn) => total + turn.reward, 0);
+    return turnwise.groupReturns(usable.map((turns) => ({ trajectory: turns[0].trajectory, reward: sum(turns) })));
   }
 
   function draw() {
@@ -68,15 +107,26 @@
     const won = rollouts.filter(([first]) => first.outcome === 0).length;
     const columns = rollouts.map((turns, column) => {
       const played = turns.filter((turn) => turn.tokens?.length);
-      return [head(turns, column), ...played.map((turn, row) => {
-        const card = turnwise.turnCard(turn, group);
-        card.style.gridArea = `${row + 2} / ${column + 1}`;
-        card.dataset.trajectory = turn.trajectory;
-        card.dataset.turn = turn.turn;
-        return card;
-      })];
+      return [
+        head(turns, column),
+        ...played.map((turn, row) => {
+          const card = turnwise.turnCard(turn, group);
+          card.style.gridArea = `${row + 2} / ${column + 1}`;
+          card.dataset.trajectory = turn.trajectory;
+          card.dataset.turn = turn.turn;
+          return card;
+        }),
+      ];
     });
-    const grid = make("div", { class: "rollouts", role: "group", "aria-label": `${rollouts.length} rollouts of ${task}; arrow keys move between turns and rollouts` }, ...columns.flat());
+    const grid = make(
+      "div",
+      {
+        class: "rollouts",
+        role: "group",
+        "aria-label": `${rollouts.length} rollouts of ${task}; arrow keys move between turns and rollouts`,
+      },
+      ...columns.flat(),
+    );
     grid.style.setProperty("--columns", rollouts.length);
     grid.addEventListener("keydown", keys);
     grid.addEventListener("click", (event) => {
@@ -85,9 +135,20 @@
       if (card.classList.contains("here")) card.classList.toggle("whole");
       select(Number(card.dataset.trajectory), Number(card.dataset.turn));
     });
+    const noContrast = turnwise.noContrast(group.returns);
     holder.replaceChildren(
-      make("div", { class: "group-head" }, make("h3", {}, task), make("p", { class: "quiet" },
-        `step ${turnwise.place.step}, group ${number}: ${won} of ${rollouts.length} won`), controls()), key(), grid);
+      make(
+        "div",
+        { class: "group-head" },
+        make("h3", {}, task),
+        make("p", { class: "quiet" }, `step ${turnwise.place.step}, group ${number}: ${won} of ${rollouts.length} won`),
+        noContrast ? make("p", { class: "no-contrast" }, noContrast) : null,
+        controls(),
+      ),
+      turnwise.meaning(),
+      key(),
+      grid,
+    );
   }
 
   function head(turns, column) {
@@ -95,17 +156,44 @@
     const played = turns.filter((turn) => turn.tokens?.length).length;
     const reward = turns.reduce((sum, turn) => sum + turn.reward, 0);
     const last = turns.at(-1);
-    const strip = (field, title) => make("div", { class: "strip", title, "aria-hidden": "true" }, ...turns.map((turn) =>
-      make("i", { style: `background:${turnwise.creditColour(turn[field], group) ?? "transparent"}` })));
-    const element = make("div", { class: "rollout-head" },
-      make("div", {}, make("a", { href: turnwise.address({ ...turnwise.place, trajectory: first.trajectory, turn: 0 }), title: "a link to this rollout" }, `rollout ${first.trajectory}`),
-        turnwise.outcomeBadge(first.outcome)),
-      make("p", { class: "quiet" }, `${played} ${played === 1 ? "turn" : "turns"}, reward ${turnwise.number(reward, 1)}`),
-      strip("advantage", "advantage by turn"), group.as ? strip(`as:${group.as}`, `advantage by turn, ${group.as}`) : null,
+    const strip = (field, title) =>
+      make(
+        "div",
+        { class: "strip", title, "aria-hidden": "true" },
+        ...turns.map((turn) =>
+          make("i", { style: `background:${turnwise.creditColour(turn[field], group) ?? "transparent"}` }),
+        ),
+      );
+    const element = make(
+      "div",
+      { class: "rollout-head" },
+      make(
+        "div",
+        {},
+        make(
+          "a",
+          {
+            href: turnwise.address({ ...turnwise.place, trajectory: first.trajectory, turn: 0 }),
+            title: "a link to this rollout",
+          },
+          `rollout ${first.trajectory}`,
+        ),
+        turnwise.outcomeBadge(first.outcome),
+      ),
+      make(
+        "p",
+        { class: "quiet" },
+        `${played} ${played === 1 ? "turn" : "turns"}, reward ${turnwise.number(reward, 1)}`,
+      ),
+      strip("advantage", "advantage by turn"),
+      group.as ? strip(`as:${group.as}`, `advantage by turn, ${group.as}`) : null,
       first.failure ? make("p", { class: "failure" }, first.failure) : null,
-      first.advantage === null || first.advantage === undefined ? make("p", { class: "quiet" }, "left out of the update") : null);
+      first.advantage === null || first.advantage === undefined
+        ? make("p", { class: "quiet" }, "left out of the update")
+        : null,
+    );
     element.style.gridArea = `1 / ${column + 1}`;
-    if (last.info && last.info !== "{}") element.title = `the world's last word: ${last.info}`;
+    if (last.info && last.info !== "{}") element.title = `info of the last step: ${last.info}`;
     return element;
   }
 
@@ -115,7 +203,12 @@
       element.addEventListener("click", step);
       return element;
     };
-    const as = make("select", {}, make("option", { value: "" }, "nothing"), ...turnwise.run().methods.map((name) => make("option", { value: name }, name)));
+    const as = make(
+      "select",
+      {},
+      make("option", { value: "" }, "nothing"),
+      ...turnwise.run().methods.map((name) => make("option", { value: name }, name)),
+    );
     as.value = group.as;
     as.addEventListener("change", () => {
       turnwise.place.as = as.value;
@@ -124,38 +217,75 @@
       select(turnwise.place.trajectory, turnwise.place.turn, { focus: false });
       holder.querySelector(".group-head select").focus();
     });
-    return make("div", { class: "controls" },
-      button("‹ step", "previous step", () => otherStep(-1)), button("step ›", "next step", () => otherStep(1)),
-      button("‹ group", "previous group (key p)", () => otherGroup(-1)), button("group ›", "next group (key n)", () => otherGroup(1)),
-      make("label", {}, "Compare with ", as));
+    return make(
+      "div",
+      { class: "controls" },
+      button("‹ step", "previous step", () => otherStep(-1)),
+      button("step ›", "next step", () => otherStep(1)),
+      button("‹ group", "previous group (key p)", () => otherGroup(-1)),
+      button("group ›", "next group (key n)", () => otherGroup(1)),
+      make("label", {}, "Compare with ", as),
+    );
   }
 
   function key() {
     const swatch = (name, share, most) => make("i", { style: `background:${turnwise.wash(name, share, most)}` });
     const shades = [0.1, 0.4, 0.7, 1];
-    return make("p", { class: "key quiet" },
-      make("span", {}, `tokens: ${group.shade} 0 `, ...shades.map((share) => swatch("--entropy", share, 62)), " 2 nats"),
-      make("span", {}, "advantage: − ", ...[1, 0.5].map((share) => swatch("--minus", share)), ...[0.5, 1].map((share) => swatch("--plus", share)), " +"),
+    return make(
+      "p",
+      { class: "key quiet" },
+      make(
+        "span",
+        {},
+        `tokens: ${group.shade} 0 `,
+        ...shades.map((share) => swatch("--entropy", share, 62)),
+        " 2 nats",
+      ),
+      make(
+        "span",
+        {},
+        "advantage: − ",
+        ...[1, 0.5].map((share) => swatch("--minus", share)),
+        ...[0.5, 1].map((share) => swatch("--plus", share)),
+        " +",
+      ),
       make("span", {}, "α: below 1 ", swatch("--damped", 1), " above 1 ", swatch("--raised", 1)),
-      make("span", { class: "keys" }, make("kbd", {}, "←"), make("kbd", {}, "→"), " rollouts ", make("kbd", {}, "↑"), make("kbd", {}, "↓"), " turns ",
-        make("kbd", {}, "Enter"), " whole text ", make("kbd", {}, "n"), make("kbd", {}, "p"), " groups"));
+      make(
+        "span",
+        { class: "keys" },
+        make("kbd", {}, "←"),
+        make("kbd", {}, "→"),
+        " rollouts ",
+        make("kbd", {}, "↑"),
+        make("kbd", {}, "↓"),
+        " turns ",
+        make("kbd", {}, "Enter"),
+        " whole text ",
+        make("kbd", {}, "n"),
+        make("kbd", {}, "p"),
+        " groups",
+      ),
+    );
   }
 
-  const card = (trajectory, turn) => holder.querySelector(`.turn[data-trajectory="${trajectory}"][data-turn="${turn}"]`);
+  const card = (trajectory, turn) =>
+    holder.querySelector(`.turn[data-trajectory="${trajectory}"][data-turn="${turn}"]`);
 
-  /** Mark a turn, with all that share its state, and let the address name it. */
-  function select(trajectory, turn, { focus = true } = {}) {
+  /** Mark a turn and all turns in the same state, and update the address. */
+  function select(trajectory, turn, { focus = true, address = true } = {}) {
     const chosen = card(trajectory, turn) ?? card(trajectory, 0);
     holder.querySelectorAll(".here, .same").forEach((element) => element.classList.remove("here", "same"));
     turnwise.place = { ...turnwise.place, trajectory, turn: Number(chosen?.dataset.turn ?? 0) };
-    history.replaceState(null, "", turnwise.address(turnwise.place));
+    if (address) history.replaceState(null, "", turnwise.address(turnwise.place));
     turnwise.markRow();
     const first = holder.querySelector(".turn");
     holder.querySelectorAll(".turn").forEach((element) => element.setAttribute("tabindex", "-1"));
     (chosen ?? first)?.setAttribute("tabindex", "0");
     if (!chosen) return;
     chosen.classList.add("here");
-    holder.querySelectorAll(`.turn[data-state="${chosen.dataset.state}"]`).forEach((element) => element.classList.add("same"));
+    holder
+      .querySelectorAll(`.turn[data-state="${chosen.dataset.state}"]`)
+      .forEach((element) => element.classList.add("same"));
     const behavior = turnwise.still() ? "instant" : "smooth";
     if (focus) {
       chosen.focus({ preventScroll: true });
@@ -176,8 +306,14 @@
     const to = (at, row) => select(group.rollouts[at][0].trajectory, Math.max(0, Math.min(length(at) - 1, row)));
     const sideways = (by) => to(Math.max(0, Math.min(group.rollouts.length - 1, column + by)), turn);
     const actions = {
-      ArrowLeft: () => sideways(-1), ArrowRight: () => sideways(1), ArrowUp: () => to(column, turn - 1), ArrowDown: () => to(column, turn + 1),
-      Home: () => to(column, 0), End: () => to(column, length(column) - 1), n: () => otherGroup(1), p: () => otherGroup(-1),
+      ArrowLeft: () => sideways(-1),
+      ArrowRight: () => sideways(1),
+      ArrowUp: () => to(column, turn - 1),
+      ArrowDown: () => to(column, turn + 1),
+      Home: () => to(column, 0),
+      End: () => to(column, length(column) - 1),
+      n: () => otherGroup(1),
+      p: () => otherGroup(-1),
       Enter: () => card(trajectory, turn)?.classList.toggle("whole"),
     };
     if (!actions[event.key] || event.target.closest("a, select, button")) return;

@@ -1,82 +1,170 @@
-// Charts of one run: how its trajectories ended, and where its time and memory went.
+// Draw the charts of one run: outcomes of trajectories, time and memory by stage.
 "use strict";
 
 (() => {
   const columnsOf = (run, prefix) => Object.keys(run.train).filter((name) => name.startsWith(prefix));
   const short = (name) => name.replace(/^\w+\//, "").replace(/_(s|mb)$/, "");
 
-  /** Areas on top of each other, one a name. */
+  /** Draw stacked areas, one per name. */
   function stacked(steps, parts, { percent = false, unit = "" } = {}) {
     if (!steps?.length) return null;
     return {
       grid: { left: 6, right: 14, top: 34, bottom: 22, containLabel: true },
-      legend: { top: 0, left: 0, itemWidth: 10, itemHeight: 10, icon: "roundRect", type: "scroll", textStyle: { color: turnwise.colour("--quiet") } },
-      xAxis: turnwise.valueAxis({ name: "step", nameLocation: "middle", nameGap: 26, min: "dataMin", max: "dataMax", splitLine: { show: false } }),
+      legend: {
+        top: 0,
+        left: 0,
+        itemWidth: 10,
+        itemHeight: 10,
+        icon: "roundRect",
+        type: "scroll",
+        textStyle: { color: turnwise.colour("--quiet") },
+      },
+      xAxis: turnwise.valueAxis({
+        name: "step",
+        nameLocation: "middle",
+        nameGap: 26,
+        min: "dataMin",
+        max: "dataMax",
+        splitLine: { show: false },
+      }),
       yAxis: turnwise.valueAxis({ percent, max: percent ? 1 : undefined }),
-      tooltip: turnwise.tooltip({ valueFormatter: (value) => (percent ? turnwise.percent(value, 1) : `${turnwise.number(value, 2)} ${unit}`) }),
+      tooltip: turnwise.tooltip({
+        valueFormatter: (value) => (percent ? turnwise.percent(value, 1) : `${turnwise.number(value, 2)} ${unit}`),
+      }),
       series: parts.map(({ name, colour, values }) => ({
-        name, type: "line", stack: "all", symbol: "none", data: steps.map((step, row) => [step, values[row] ?? 0]), emphasis: { disabled: true },
-        lineStyle: { width: 0.5, color: colour }, itemStyle: { color: colour }, areaStyle: { color: colour, opacity: 0.75 },
+        name,
+        type: "line",
+        stack: "all",
+        symbol: "none",
+        data: steps.map((step, row) => [step, values[row] ?? 0]),
+        emphasis: { disabled: true },
+        lineStyle: { width: 0.5, color: colour },
+        itemStyle: { color: colour },
+        areaStyle: { color: colour, opacity: 0.75 },
       })),
     };
   }
 
   function endings() {
     const { steps } = turnwise.run();
-    const totals = (steps.step ?? []).map((_, row) => turnwise.summary.outcomes.reduce((sum, name) => sum + steps[name][row], 0));
-    return stacked(steps.step, turnwise.summary.outcomes.map((name, index) => ({
-      name, colour: turnwise.outcomeColour(index), values: turnwise.smoothed((steps[name] ?? []).map((count, row) => count / totals[row])),
-    })), { percent: true });
+    const totals = (steps.step ?? []).map((_, row) =>
+      turnwise.summary.outcomes.reduce((sum, name) => sum + steps[name][row], 0),
+    );
+    return stacked(
+      steps.step,
+      turnwise.summary.outcomes.map((name, index) => ({
+        name,
+        colour: turnwise.outcomeColour(index),
+        values: turnwise.smoothed((steps[name] ?? []).map((count, row) => count / totals[row])),
+      })),
+      { percent: true },
+    );
   }
 
   function time() {
     const { train } = turnwise.run();
-    return stacked(train.step, columnsOf(turnwise.run(), "time/").map((name, index) => ({
-      name: short(name), colour: turnwise.stageColour(index), values: turnwise.smoothed(train[name]),
-    })), { unit: "s" });
+    return stacked(
+      train.step,
+      columnsOf(turnwise.run(), "time/").map((name, index) => ({
+        name: short(name),
+        colour: turnwise.stageColour(index),
+        values: turnwise.smoothed(train[name]),
+      })),
+      { unit: "s" },
+    );
   }
 
   function memory() {
     const { train } = turnwise.run();
     const names = columnsOf(turnwise.run(), "memory/");
-    return turnwise.lines(names.map((name, index) => ({
-      name: short(name), colour: turnwise.stageColour(index), points: train.step.map((step, row) => [step, train[name][row]]).filter((point) => point[1] !== null),
-    })), { digits: 0 });
+    return turnwise.lines(
+      names.map((name, index) => ({
+        name: short(name),
+        colour: turnwise.stageColour(index),
+        points: train.step.map((step, row) => [step, train[name][row]]).filter((point) => point[1] !== null),
+      })),
+      { digits: 0 },
+    );
   }
 
-  /** Seconds of each stage in all, a bar a run. */
+  /** Draw the total time of each stage, one bar per run. */
   function totals() {
     const { runs } = turnwise.summary;
     const sum = (values) => (values ?? []).reduce((total, value) => total + (value ?? 0), 0) / 60;
-    const names = [...new Set(runs.flatMap((run) => [...columnsOf(run, "time/"), ...Object.keys(run.eval).filter((name) => name.startsWith("time/"))]))];
+    const names = [
+      ...new Set(
+        runs.flatMap((run) => [
+          ...columnsOf(run, "time/"),
+          ...Object.keys(run.eval).filter((name) => name.startsWith("time/")),
+        ]),
+      ),
+    ];
     if (!names.length) return null;
     return {
       grid: { left: 6, right: 14, top: 34, bottom: 22, containLabel: true },
-      legend: { top: 0, left: 0, itemWidth: 10, itemHeight: 10, icon: "roundRect", type: "scroll", textStyle: { color: turnwise.colour("--quiet") } },
+      legend: {
+        top: 0,
+        left: 0,
+        itemWidth: 10,
+        itemHeight: 10,
+        icon: "roundRect",
+        type: "scroll",
+        textStyle: { color: turnwise.colour("--quiet") },
+      },
       xAxis: turnwise.valueAxis({ name: "minutes", nameLocation: "middle", nameGap: 26 }),
-      yAxis: turnwise.valueAxis({ type: "category", data: runs.map((run) => run.label), inverse: true, splitLine: { show: false } }),
-      tooltip: turnwise.tooltip({ axisPointer: { type: "shadow" }, valueFormatter: (value) => `${turnwise.number(value, 1)} min` }),
+      yAxis: turnwise.valueAxis({
+        type: "category",
+        data: runs.map((run) => run.label),
+        inverse: true,
+        splitLine: { show: false },
+      }),
+      tooltip: turnwise.tooltip({
+        axisPointer: { type: "shadow" },
+        valueFormatter: (value) => `${turnwise.number(value, 1)} min`,
+      }),
       series: names.map((name, index) => ({
-        name: short(name), type: "bar", stack: "all", barMaxWidth: 26, itemStyle: { color: turnwise.stageColour(index), opacity: 0.85 },
+        name: short(name),
+        type: "bar",
+        stack: "all",
+        barMaxWidth: 26,
+        itemStyle: { color: turnwise.stageColour(index), opacity: 0.85 },
         data: runs.map((run) => sum(run.train[name]) + sum(run.eval[name])),
       })),
     };
   }
 
   function speed() {
-    return turnwise.lines(turnwise.summary.runs.map((run, index) => {
-      const tokens = run.train["rollout/tokens"] ?? [];
-      const seconds = run.train["time/rollout_s"] ?? [];
-      const rates = turnwise.smoothed(tokens.map((count, row) => (seconds[row] ? count / seconds[row] : null)));
-      return { name: run.label, colour: turnwise.runColour(index), points: rates.map((rate, row) => [run.train.step[row], rate]).filter((point) => point[1] !== null) };
-    }), { digits: 0, yAxis: { min: 0 } });
+    return turnwise.lines(
+      turnwise.summary.runs.map((run, index) => {
+        const tokens = run.train["rollout/tokens"] ?? [];
+        const seconds = run.train["time/rollout_s"] ?? [];
+        const rates = turnwise.smoothed(tokens.map((count, row) => (seconds[row] ? count / seconds[row] : null)));
+        return {
+          name: run.label,
+          colour: turnwise.runColour(index),
+          points: rates.map((rate, row) => [run.train.step[row], rate]).filter((point) => point[1] !== null),
+        };
+      }),
+      { digits: 0, yAxis: { min: 0 } },
+    );
   }
 
   turnwise.addStages = () => {
-    turnwise.addChart("endings", { title: "How trajectories end", note: "share of a step's", wide: true, options: endings, describe: () => `Of ${turnwise.run().label}.` });
-    turnwise.addChart("cost", { title: "Time by stage", note: "seconds a step", options: time, describe: () => `Of ${turnwise.run().label}.` });
-    turnwise.addChart("cost", { title: "Time in all", note: "minutes, evaluations included", options: totals });
-    turnwise.addChart("cost", { title: "Generated tokens", note: "a second of rollout", options: speed });
+    turnwise.addChart("endings", {
+      title: "How trajectories end",
+      note: "share of a step's trajectories",
+      wide: true,
+      options: endings,
+      describe: () => `Of ${turnwise.run().label}.`,
+    });
+    turnwise.addChart("cost", {
+      title: "Time by stage",
+      note: "seconds per step",
+      options: time,
+      describe: () => `Of ${turnwise.run().label}.`,
+    });
+    turnwise.addChart("cost", { title: "Total time", note: "minutes, including evaluations", options: totals });
+    turnwise.addChart("cost", { title: "Generated tokens", note: "per second of rollout", options: speed });
     turnwise.addChart("cost", { title: "Memory by stage", note: "peak, MB", options: memory });
   };
 

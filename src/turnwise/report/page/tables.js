@@ -1,20 +1,28 @@
-// Tables of numbers: every metric of a run, the runs' settings, and causes of failure.
+// Show tables: all metrics of a run, settings of the runs, and causes of failure.
 "use strict";
 
 (() => {
   const tables = {};
-  const shown = (value) => (typeof value === "number" ? (Number.isInteger(value) ? String(value) : turnwise.number(value, 4)) : "–");
+  const shown = (value) =>
+    typeof value === "number" ? (Number.isInteger(value) ? String(value) : turnwise.number(value, 4)) : "–";
 
-  /** Titles are names of metrics and runs, which worlds and users choose: text, never HTML. */
+  /** Titles are names that environments and users choose, so they are text, never HTML. */
   const columnDefaults = { titleFormatter: (cell) => turnwise.make("span", {}, cell.getValue()) };
 
-  /** Fill a table, made at first. Tabulator draws only the rows in view. */
+  /** Fill a table. Tabulator draws only the rows in view. */
   function fill(id, columns, data, options = {}) {
     const holder = document.querySelector(id);
     holder.hidden = !data.length;
     if (!data.length) return;
     tables[id]?.destroy();
-    tables[id] = new Tabulator(holder, { data, columns, columnDefaults, layout: "fitDataFill", maxHeight: 420, ...options });
+    tables[id] = new Tabulator(holder, {
+      data,
+      columns,
+      columnDefaults,
+      layout: "fitDataFill",
+      maxHeight: 420,
+      ...options,
+    });
   }
 
   turnwise.fillTables = () => {
@@ -36,10 +44,20 @@
       }
     }
     const names = [...new Set([...Object.keys(train), ...Object.keys(evaluations)])].filter((name) => name !== "step");
-    fill("#metrics", [
-      { title: "step", field: "step", frozen: true, headerSort: true, hozAlign: "right" },
-      ...names.map((name) => ({ title: name, field: name, hozAlign: "right", formatter: (cell) => shown(cell.getValue()) })),
-    ], [...rows.values()].sort((a, b) => a.step - b.step), { nestedFieldSeparator: false, renderHorizontal: "virtual", layout: "fitData" });
+    fill(
+      "#metrics",
+      [
+        { title: "step", field: "step", frozen: true, headerSort: true, hozAlign: "right" },
+        ...names.map((name) => ({
+          title: name,
+          field: name,
+          hozAlign: "right",
+          formatter: (cell) => shown(cell.getValue()),
+        })),
+      ],
+      [...rows.values()].sort((a, b) => a.step - b.step),
+      { nestedFieldSeparator: false, renderHorizontal: "virtual", layout: "fitData" },
+    );
   }
 
   function settings() {
@@ -47,32 +65,57 @@
     const all = runs.map((run) => ({ ...run.settings, ...run.made }));
     const only = document.querySelector("#differing").checked;
     const rows = [...new Set(all.flatMap(Object.keys))]
-      .map((name) => ({ name, ...Object.fromEntries(all.map((values, index) => [`run${index}`, values[name] ?? "–"])) }))
+      .map((name) => ({
+        name,
+        ...Object.fromEntries(all.map((values, index) => [`run${index}`, values[name] ?? "–"])),
+      }))
       .filter((row) => !only || new Set(runs.map((_, index) => row[`run${index}`])).size > 1);
-    fill("#settings", [
-      { title: "setting", field: "name", headerFilter: "input", headerFilterPlaceholder: "find" },
-      ...runs.map((run, index) => ({ title: run.label, field: `run${index}` })),
-    ], rows, { nestedFieldSeparator: false });
+    fill(
+      "#settings",
+      [
+        { title: "setting", field: "name", headerFilter: "input", headerFilterPlaceholder: "find" },
+        ...runs.map((run, index) => ({ title: run.label, field: `run${index}` })),
+      ],
+      rows,
+      { nestedFieldSeparator: false },
+    );
     document.querySelector("#differing").parentElement.hidden = runs.length < 2;
   }
 
   function causes() {
-    const rows = turnwise.summary.runs.flatMap((run) => run.causes.map((cause) => ({ ...cause, run: run.name, label: run.label })));
+    const rows = turnwise.summary.runs.flatMap((run) =>
+      run.causes.map((cause) => ({ ...cause, run: run.name, label: run.label })),
+    );
     const holder = document.querySelector("#causes");
     if (!rows.length) {
       const kept = turnwise.summary.runs.some((run) => run.steps.step?.length);
-      holder.replaceChildren(turnwise.make("p", { class: "quiet" }, kept ? "No trajectory was lost to a fault." : "No rollouts were kept."));
+      holder.replaceChildren(
+        turnwise.make("p", { class: "quiet" }, kept ? "No trajectory failed." : "No rollouts were recorded."),
+      );
       return;
     }
-    fill("#causes", [
-      { title: "cause", field: "cause", formatter: "textarea", widthGrow: 3 },
-      { title: "run", field: "label" },
-      { title: "trajectories", field: "count", hozAlign: "right" },
-      { title: "the first", field: "step", formatter: (cell) => {
-        const { run, step, trajectory } = cell.getData();
-        return turnwise.make("a", { href: turnwise.address({ run, step, trajectory, turn: 0 }) }, `step ${step}, rollout ${trajectory}`);
-      } },
-    ], rows, { layout: "fitColumns" });
+    fill(
+      "#causes",
+      [
+        { title: "cause", field: "cause", formatter: "textarea", widthGrow: 3 },
+        { title: "run", field: "label" },
+        { title: "trajectories", field: "count", hozAlign: "right" },
+        {
+          title: "first",
+          field: "step",
+          formatter: (cell) => {
+            const { run, step, trajectory } = cell.getData();
+            return turnwise.make(
+              "a",
+              { href: turnwise.address({ run, step, trajectory, turn: 0 }) },
+              `step ${step}, rollout ${trajectory}`,
+            );
+          },
+        },
+      ],
+      rows,
+      { layout: "fitColumns" },
+    );
   }
 
   document.querySelector("#differing").addEventListener("change", settings);

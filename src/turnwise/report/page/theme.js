@@ -1,4 +1,4 @@
-// Colours: taken from the style sheet, so that charts follow light and dark as everything else does.
+// Read colours from the style sheet, so that charts follow light and dark mode.
 "use strict";
 
 (() => {
@@ -13,6 +13,7 @@
   turnwise.still = () => still.matches;
   turnwise.onTheme = (callback) => dark.addEventListener("change", callback);
 
-  /** A share of a colour over the background, for shading; never so strong that text on it gets hard to read. */
-  turnwise.wash = (name, share, most = 42) => `color-mix(in srgb, var(${name}) ${(most * Math.min(1, Math.max(0, share))).toFixed(1)}%, transparent)`;
+  /** Mix a share of a colour over the background, weak enough that text stays readable. */
+  turnwise.wash = (name, share, most = 42) =>
+    `color-mix(in srgb, var(${name}) ${(most * Math.min(1, Math.max(0, share))).toFixed(1)}%, transparent)`;
 })();

@@ -1,4 +1,4 @@
-// One turn: what the policy read, what it answered with its tokens shaded, and its credit as colour and number.
+// Show one turn: the observation, the response with shaded tokens, and its credit as colour and number.
 "use strict";
 
 (() => {
@@ -6,7 +6,7 @@
   const MERGE_BEYOND = 400; // tokens of a response, beyond which equal shades share an element
   const { make, number, signed, wash } = turnwise;
 
-  /** A card. `group` has the scales and states of all rollouts beside it. */
+  /** Make the card of a turn. `group` has the scales and states of all its rollouts. */
   turnwise.turnCard = (turn, group) => {
     const flags = [
       turn.valid ? null : make("span", { class: "flag" }, "invalid"),
@@ -14,59 +14,106 @@
       turn.reward ? make("span", { class: "reward" }, `reward ${signed(turn.reward, 1)}`) : null,
     ];
     const state = group.states.get(turn.state_key);
-    const card = make("article", { class: `turn sign${Math.sign(turn.advantage ?? 0)}`, tabindex: "-1", "aria-label": spoken(turn, group) },
-      make("header", {}, make("b", {}, `turn ${turn.turn + 1}`), ...flags,
-        make("span", { class: "state", title: turn.state_key }, `state ${state.number}${state.count > 1 ? ` ×${state.count}` : ""}`)),
+    const card = make(
+      "article",
+      { class: `turn sign${Math.sign(turn.advantage ?? 0)}`, tabindex: "-1", "aria-label": spoken(turn, group) },
+      make(
+        "header",
+        {},
+        make("b", {}, `turn ${turn.turn + 1}`),
+        ...flags,
+        make(
+          "span",
+          { class: "state", title: turn.state_key },
+          `state ${state.number}${state.count > 1 ? ` ×${state.count}` : ""}`,
+        ),
+      ),
       make("p", { class: "observation" }, turn.observation),
       make("p", { class: "response" }, ...tokens(turn, group)),
-      credit(turn, group),
+      make("div", { class: "why" }, credit(turn, group), ...turnwise.sum(turn, group)),
     );
     card.dataset.state = state.number;
     return card;
   };
 
   function spoken(turn, group) {
-    const parts = [`turn ${turn.turn + 1}`, turn.valid ? null : "invalid", `response: ${turn.response}`, `entropy ${number(turn.entropy)}`,
-      `alpha ${number(turn.alpha, 2)}`, `base advantage ${signed(turn.base)}`, `advantage ${signed(turn.advantage)}`,
-      group.as ? `${group.as} ${signed(turn[`as:${group.as}`])}` : null];
+    const parts = [
+      `turn ${turn.turn + 1}`,
+      turn.valid ? null : "invalid",
+      `response: ${turn.response}`,
+      `entropy ${number(turn.entropy)}`,
+      `credit: ${turnwise.sumText(turn).replaceAll("α", "alpha")}`,
+      group.as ? `${group.as} ${signed(turn[`as:${group.as}`])}` : null,
+    ];
     return parts.filter(Boolean).join(", ");
   }
 
   function credit(turn, group) {
-    const cell = (name, title, text, background, kind = null) =>
-      make("div", { title, class: kind, style: background ? `background:${background}` : null }, make("dt", {}, name), make("dd", {}, text));
+    const cell = (name, text, background, title = turnwise.MEANING[name], kind = null) =>
+      make(
+        "div",
+        { title, class: kind, style: background ? `background:${background}` : null },
+        make("dt", {}, name),
+        make("dd", {}, text),
+      );
     const cells = [
-      cell("H", "mean entropy of the response's tokens, nats", number(turn.entropy), wash("--entropy", turn.entropy / group.entropy)),
-      cell("α", "coefficient of AEM", number(turn.alpha, 2), wash(turn.alpha < 1 ? "--damped" : "--raised", Math.abs(turn.alpha - 1) / group.alpha)),
-      cell("base", "advantage before the coefficient", signed(turn.base), turnwise.creditColour(turn.base, group)),
-      cell("A", "advantage that the update used", signed(turn.advantage), turnwise.creditColour(turn.advantage, group)),
+      cell("H", number(turn.entropy), wash("--entropy", turn.entropy / group.entropy)),
+      cell(
+        "α",
+        number(turn.alpha, 2),
+        wash(turn.alpha < 1 ? "--damped" : "--raised", Math.abs(turn.alpha - 1) / group.alpha),
+      ),
+      cell("base", signed(turn.base), turnwise.creditColour(turn.base, group)),
+      cell("A", signed(turn.advantage), turnwise.creditColour(turn.advantage, group)),
     ];
     if (group.as) {
       const value = turn[`as:${group.as}`];
-      cells.push(cell(group.as, `advantage by ${group.as}, recomputed`, signed(value), turnwise.creditColour(value, group), "other"));
+      cells.push(
+        cell(
+          group.as,
+          signed(value),
+          turnwise.creditColour(value, group),
+          `advantage by ${group.as}, recomputed`,
+          "other",
+        ),
+      );
     }
     return make("dl", { class: "credit" }, ...cells);
   }
 
-  /** Colour of an advantage: its root, so that a group's small ones can be told apart beside a large one. */
+  /** Colour of an advantage on a square-root scale, so that small ones stay visible next to a large one. */
   turnwise.creditColour = (value, group) =>
-    (value === null || value === undefined ? null : wash(value < 0 ? "--minus" : "--plus", Math.sqrt(Math.abs(value) / group.advantage)));
+    value === null || value === undefined
+      ? null
+      : wash(value < 0 ? "--minus" : "--plus", Math.sqrt(Math.abs(value) / group.advantage));
 
-  /** The response as its tokens, each shaded by its entropy (or surprisal); as plain text when tokens are not known. */
+  /** Show the response as tokens shaded by entropy (or surprisal), or as plain text if tokens are unknown. */
   function tokens(turn, group) {
     const ids = turn.tokens ?? [];
     const shades = turn.shade ?? [];
     if (!ids.length || ids.some((id) => group.pieces[id] === undefined)) return [turn.response];
     const level = (row) => Math.min(12, Math.round((12 * (shades[row] ?? 0)) / FULL_SHADE));
     const spans = [];
-    for (let row = 0; row < ids.length; ) {
+    for (let row = 0; row < ids.length;) {
       let end = row + 1;
       while (ids.length > MERGE_BEYOND && end < ids.length && level(end) === level(row)) end += 1;
-      const text = ids.slice(row, end).map((id) => group.pieces[id]).join("");
+      const text = ids
+        .slice(row, end)
+        .map((id) => group.pieces[id])
+        .join("");
       const mean = shades.slice(row, end).reduce((sum, value) => sum + value, 0) / (end - row);
       const special = end === row + 1 && /^\s*<.*>$/.test(text);
-      spans.push(make("span", { class: special ? "special" : null, style: level(row) ? `background:${wash("--entropy", level(row) / 12, 62)}` : null,
-        title: `${group.shade} ${number(mean)} nats` }, row ? text : text.trimStart()));
+      spans.push(
+        make(
+          "span",
+          {
+            class: special ? "special" : null,
+            style: level(row) ? `background:${wash("--entropy", level(row) / 12, 62)}` : null,
+            title: `${group.shade} ${number(mean)} nats`,
+          },
+          row ? text : text.trimStart(),
+        ),
+      );
       row = end;
     }
     return spans;

@@ -1,4 +1,4 @@
-"""Makes validated tasks of a package: puts a bug in, runs the tests that reach it, and keeps it where some fail and most do not."""
+"""Make validated tasks of a package: insert a bug, run the tests that reach it, and keep it if only some fail."""
 
 import dataclasses
 import hashlib
@@ -15,7 +15,7 @@ from turnwise.environments.swe.patches import make_patch
 from turnwise.environments.swe.tasks import SweTask
 
 MAX_FAILING = 0.25
-"""Largest share of tests that a bug may fail: with more, the package hardly works, and the tests say little of where."""
+"""Largest fraction of tests that a bug may fail; with more, the tests hardly locate it."""
 _TIERS = (1, 2, 1, 2, 3)  # tier 3 takes two bugs
 _AHEAD = 5
 """Bugs that are tried for each job beyond the one whose turn it is: none waits for one that hangs."""
@@ -41,12 +41,12 @@ class Bug:
 
 
 class Maker:
-    """Makes the tasks of one package.
+    """Make the tasks of one package.
 
     Args:
         subject: The package.
-        seed: Of the choice of bugs.
-        jobs: Runs of tests side by side.
+        seed: Seed of the choice of bugs.
+        jobs: Concurrent test runs.
     """
 
     def __init__(self, subject: Subject, *, seed: int, jobs: int):
@@ -121,7 +121,7 @@ class Maker:
         return sources[name], said(reasons.get(name, "it was not run"))
 
     def _task(self, draft: tuple[int, list[Bug]]) -> SweTask | None:
-        """The task of a tier with these bugs; None where one of them hides another, or the grader does not grade it as it must."""
+        """Make the task of a tier with these bugs; None if one hides another, or the grader does not validate it."""
         tier, bugs = draft
         subject, changed = self.subject, [(bug.path, bug.mutation) for bug in bugs]
         failing = bugs[0].failing
@@ -168,6 +168,6 @@ def _drafts(bugs: list[Bug], tiers: list[int]) -> Iterator[tuple[int, list[Bug]]
 
 
 def _first(bugs: list[Bug], tier: int) -> int:
-    """Which bug is next. In tier 1, what is told of a line must lead to its repair: what is gone from it altogether does not."""
+    """Choose the next bug; a tier-1 bug must leave enough of the line for a repair."""
     fits = (number for number, bug in enumerate(bugs) if tier != 1 or bug.mutation.kind != "statement")
     return next(fits, 0)

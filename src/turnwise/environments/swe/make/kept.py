@@ -1,4 +1,4 @@
-"""What has been found out, kept in a file at once: a program that is stopped goes on from there."""
+"""Store results in a file at once, so that a stopped program resumes from there."""
 
 import json
 import threading
@@ -7,10 +7,10 @@ from typing import Any
 
 
 class Kept:
-    """Answers by question, one a line; what was being written when a program ended is asked again.
+    """Answers by question, one per line; a partly written line is ignored and computed again.
 
     Args:
-        path: The file; it is made where there is none.
+        path: The file; created if it does not exist.
     """
 
     def __init__(self, path: Path):

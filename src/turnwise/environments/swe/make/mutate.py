@@ -1,6 +1,7 @@
 """Small bugs for Python functions: each changes one line, and the file still parses.
 
-swesmith's mutators, which would do the same, import the parsers of eight languages and change several places of a function at once.
+swesmith's mutators, which would do the same, import the parsers of eight languages and change several places of a
+function at once.
 """
 
 import ast
@@ -45,11 +46,20 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 Edit = tuple[int, int, int, str]
 """Line (from 1), first and last byte in it, and what stands there instead."""
 
-_COMPARE = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "in": "not in", "not in": "in", "is": "is not", "is not": "is"}  # fmt: skip
-_BINARY = {"+": "-", "-": "+", "*": "+", "//": "*", "/": "*", "%": "//", "&": "|", "|": "&", "<<": ">>", ">>": "<<", "**": "*"}  # fmt: skip
-_NAMES = {"min": "max", "max": "min", "any": "all", "all": "any", "lower": "upper", "upper": "lower", "lstrip": "rstrip", "rstrip": "lstrip",
-          "startswith": "endswith", "endswith": "startswith", "append": "extend", "keys": "values", "values": "keys", "find": "rfind",
-          "partition": "rpartition", "rpartition": "partition", "sorted": "list", "ceil": "floor", "floor": "ceil"}  # fmt: skip
+_COMPARE = {
+    "<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "in": "not in", "not in": "in",
+    "is": "is not", "is not": "is",
+}  # fmt: skip
+_BINARY = {
+    "+": "-", "-": "+", "*": "+", "//": "*", "/": "*", "%": "//", "&": "|", "|": "&", "<<": ">>", ">>": "<<",
+    "**": "*",
+}  # fmt: skip
+_NAMES = {
+    "min": "max", "max": "min", "any": "all", "all": "any", "lower": "upper", "upper": "lower",
+    "lstrip": "rstrip", "rstrip": "lstrip", "startswith": "endswith", "endswith": "startswith",
+    "append": "extend", "keys": "values", "values": "keys", "find": "rfind", "partition": "rpartition",
+    "rpartition": "partition", "sorted": "list", "ceil": "floor", "floor": "ceil",
+}  # fmt: skip
 
 
 def mutations(source: str, seed: int) -> Iterator[Mutation]:
@@ -57,7 +67,7 @@ def mutations(source: str, seed: int) -> Iterator[Mutation]:
 
     Args:
         source: A module.
-        seed: Of the order.
+        seed: Seed of the order.
     """
     lines = [line.encode() for line in io.StringIO(source)]
     found = [

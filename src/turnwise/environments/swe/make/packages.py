@@ -84,7 +84,7 @@ def fetch(package: Package, folder: Path) -> Path:
 
 
 def clean_copy(source: Path, target: Path) -> None:
-    """Copy a repository without what is built from it, where the right answer would be found again, and without documentation."""
+    """Copy a repository without documentation, and without build results, which would reveal the reference patch."""
     for found in sorted(source.iterdir()):
         if found.name in _LEFT_OUT or found.name.endswith((".egg-info", ".egg")) or found.is_symlink():
             continue

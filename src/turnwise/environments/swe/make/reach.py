@@ -1,8 +1,8 @@
-"""Runs tests inside the sandbox and says which functions they enter. A program of its own: it knows only Python and pytest.
+"""Run tests inside the sandbox and report which functions they enter; a standalone program for Python and pytest.
 
-python -I reach.py < request; the request is JSON: {"root", "path" (of pytest), "sources" (folders to import from), "tests" (what to hand to pytest)}.
-It writes JSON: {"entered": {file of tests: [[path, first line, last line], ...]}, "seconds" (of the processor)}. What is entered while modules are
-imported is left out.
+python -I reach.py < request; the request is JSON: {"root", "path" (of pytest), "sources" (folders to import from),
+"tests" (what to hand to pytest)}. It writes JSON: {"entered": {file of tests: [[path, first line, last line], ...]},
+"seconds" (of the processor)}. What is entered while modules are imported is left out.
 """
 
 import json
@@ -42,7 +42,16 @@ def main():
 
     sys.path[:0] = request["sources"]
     os.chdir(request["root"])
-    options = ["-p", "no:cacheprovider", "-q", "--rootdir", request["root"], "-o", "addopts=", "--continue-on-collection-errors"]  # fmt: skip
+    options = [
+        "-p",
+        "no:cacheprovider",
+        "-q",
+        "--rootdir",
+        request["root"],
+        "-o",
+        "addopts=",
+        "--continue-on-collection-errors",
+    ]
     threading.settrace(enter)
     sys.settrace(enter)
     pytest.main([*options, *request["tests"]], plugins=[Listener()])

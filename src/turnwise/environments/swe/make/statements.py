@@ -40,9 +40,11 @@ def test_source(module: str, name: str) -> str:
     nodes: list[ast.AST] = [ast.parse(module)]
     for wanted in (*within, function):
         nodes = [
-            child for node in nodes for child in ast.walk(node)
+            child
+            for node in nodes
+            for child in ast.walk(node)
             if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and child.name == wanted
-        ]  # fmt: skip
+        ]
     parameters = name.partition("[")[2].rstrip("]")
     shown = f"{function}[{parameters}]" if parameters else function
     if not nodes:

@@ -1,4 +1,4 @@
-"""A package whose tests are run with and without a bug: which pass, which reach a line, and what a change does to them."""
+"""Run a package's tests with and without a bug: which pass, which reach a line, and how a change affects them."""
 
 import ast
 import dataclasses
@@ -25,9 +25,9 @@ from turnwise.errors import DataError
 
 _REACH = Path(reach.__file__).read_bytes()
 _LONGEST_S = 100.0
-"""A run of a package's tests may take."""
+"""Longest run of a package's tests (seconds)."""
 _PATIENCE = 2.0
-"""A bug that makes its tests take so many times what all tests take of the processor when they are traced, or 3 seconds, counts as one that hangs."""
+"""A bug counts as hanging if its tests take this many times the processor time of all traced tests, at least 3 s."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -127,7 +127,8 @@ class Subject:
     def _begin(self) -> dict[str, object]:
         """Run all tests as they are: twice for their outcomes, and once for what they enter.
 
-        The second time they go backwards: what passes only after other files of tests would fail when only some are run.
+        The second time they go backwards: what passes only after other files of tests would fail when only some are
+        run.
         """
         name, version, tests = self.package.name, self.package.version, self._tests
         passing: list[frozenset[str]] = []
@@ -166,9 +167,9 @@ class Subject:
             ) from None
 
     def _compile(self, target: Path) -> None:
-        """Copy the snapshot with its bytecode, and that of its tests: to compile them takes about as long as to run them.
+        """Copy the snapshot with its bytecode and its tests', because compiling takes about as long as running.
 
-        The bytecode has the right answer, so an agent's copy must not have it.
+        The bytecode contains the correct code, so an agent's copy must not have it.
         """
         workspace = self._workspace()
         try:

@@ -1,0 +1,43 @@
+"""Define `turnwise check-env` and `turnwise serve-env`."""
+
+import argparse
+from typing import Any
+
+from turnwise.commands.common import count
+from turnwise.config import Config, load_config
+
+
+def add(commands: Any) -> None:
+    """Add the commands."""
+    check = commands.add_parser("check-env", help="test an environment and report its problems")
+    check.set_defaults(run=_check)
+    serve = commands.add_parser("serve-env", help="serve an environment over OpenEnv's protocol")
+    serve.set_defaults(run=_serve)
+    for parser in (check, serve):
+        parser.add_argument("name", help="built-in environment, or module:factory")
+        parser.add_argument("overrides", nargs="*", default=[], help="overrides such as environment.options.size=tiny")
+    serve.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0: every interface")
+    serve.add_argument("--port", type=count, default=8000)
+    serve.add_argument("--sessions", type=count, default=256, help="parallel environments; default: 256")
+
+
+def _config(options: argparse.Namespace) -> Config:
+    return load_config(None, [f"environment.name={options.name}", *options.overrides])
+
+
+def _check(options: argparse.Namespace) -> int:
+    from turnwise.environments.check import report
+    from turnwise.environments.check_apart import check_apart
+
+    checked = check_apart(_config(options).environment)
+    print(report(options.name, checked.problems))
+    if checked.has_words is False:
+        print("note: no words(), so that model.name='tiny' cannot play it; language models can")
+    return 2 if any(problem.severe for problem in checked.problems) else 0
+
+
+def _serve(options: argparse.Namespace) -> int:
+    from turnwise.environments.serve import serve
+
+    serve(_config(options).environment, host=options.host, port=options.port, sessions=options.sessions)
+    return 0

@@ -1,0 +1,204 @@
+"""Load and validate the configuration of a run without importing torch.
+
+A recipe is a TOML file; overrides such as `a.b=c` follow it. Unknown keys and wrong types raise one-line errors.
+"""
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pydantic
+
+from turnwise.config.sections import (
+    CheckpointConfig,
+    EvaluateConfig,
+    LogConfig,
+    MethodConfig,
+    RunConfig,
+    WarmStartConfig,
+)
+from turnwise.environments.settings import EnvironmentConfig
+from turnwise.errors import ConfigError, did_you_mean
+from turnwise.methods.build import build_method, with_aem_around
+from turnwise.models.settings import ModelConfig, PromptConfig
+from turnwise.objective.settings import UpdateConfig
+from turnwise.rollout.settings import EngineConfig, RolloutConfig
+from turnwise.section import Section
+
+
+class Config(Section):
+    """Hold all settings of a run."""
+
+    run: RunConfig = RunConfig()
+    environment: EnvironmentConfig = EnvironmentConfig()
+    model: ModelConfig = ModelConfig()
+    prompt: PromptConfig = PromptConfig()
+    warmstart: WarmStartConfig = WarmStartConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    engine: EngineConfig = EngineConfig()
+    method: MethodConfig = MethodConfig()
+    measures: tuple[str, ...] = ()
+    """Extra measures to record, in addition to those that method and loss terms need.
+
+    Each is a name in `turnwise.measures`, or `module:measure`."""
+    update: UpdateConfig = UpdateConfig()
+    evaluate: EvaluateConfig = EvaluateConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    log: LogConfig = LogConfig()
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _aem_is_a_method(cls, data: Any) -> Any:
+        """Turn `aem = true` into the method that it stands for."""
+        if not isinstance(data, Mapping) or "aem" not in data:
+            return data
+        data = dict(data)
+        given = data.pop("aem")
+        try:
+            wanted = pydantic.TypeAdapter(bool).validate_python(given)
+        except pydantic.ValidationError as error:
+            raise ValueError(f"aem: {error.errors()[0]['msg']}, got {json.dumps(given, default=str)}") from None
+        method = data.get("method", {})
+        options = {"name": method} if isinstance(method, str) else method
+        if wanted and isinstance(options, Mapping):
+            options = dict(options)
+            name = options.pop("name", MethodConfig.model_fields["name"].default)
+            if isinstance(name, str) and name != "aem":
+                data["method"] = with_aem_around(name, options)
+        return data
+
+    @pydantic.model_validator(mode="after")
+    def _engine_can_score(self) -> "Config":
+        if self.update.scoring == "engine" and self.rollout.top_p < 1:
+            raise ValueError(
+                f"update.scoring='engine' needs rollout.top_p=1, got {self.rollout.top_p:g}; with a lower top_p the "
+                "engine "
+                "reports probabilities of a truncated distribution"
+            )
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _tiny_reads_observations_only(self) -> "Config":
+        if self.model.name == "tiny" and self.prompt != PromptConfig():
+            raise ValueError("prompt.* is only for chat models, and model.name='tiny' is not one; remove prompt.*")
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _method_exists(self) -> "Config":
+        build_method(self.method.name, self.method.model_extra or {})
+        return self
+
+    @property
+    def label(self) -> str:
+        """Display name of the method, such as "grpo + aem"."""
+        return self.method.label
+
+    @property
+    def run_folder(self) -> Path:
+        """Folder of the run."""
+        return self.run.folder / self.run.name
+
+
+def load_config(recipe: Path | None, overrides: Sequence[str] = ()) -> Config:
+    """Load a recipe and apply overrides such as `update.learning_rate=1e-4`.
+
+    AEM modulates the method unless `aem = false`.
+
+    Raises:
+        ConfigError: The file is missing or is not TOML, a key is unknown, or a value has the wrong type.
+    """
+    data: dict[str, Any] = {}
+    if recipe is not None:
+        try:
+            data = tomllib.loads(recipe.read_text(encoding="utf-8"))
+        except OSError as error:
+            if (recipe / "config.json").is_file():
+                raise ConfigError(
+                    f"{recipe} is a run, not a recipe; resume it with `turnwise train --resume {recipe}`"
+                ) from None
+            near = did_you_mean(recipe.name, [path.name for path in recipe.parent.glob("*.toml")])
+            raise ConfigError(f"cannot read the recipe {recipe}: {error.strerror}.{near}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{recipe} is not valid TOML: {error}") from None
+        if isinstance(run := data.setdefault("run", {}), dict):
+            run.setdefault("name", recipe.stem)
+    data.setdefault("aem", True)
+    for override in overrides:
+        _apply(data, override)
+    return parse_config(data)
+
+
+def override_config(config: Config, overrides: Sequence[str]) -> Config:
+    """Return a configuration with overrides applied."""
+    data = config.model_dump(mode="json") | config.method.spoken
+    for override in overrides:
+        _apply(data, override)
+    return parse_config(data)
+
+
+def parse_config(data: dict[str, Any]) -> Config:
+    """Validate plain data and return the configuration."""
+    try:
+        return Config.model_validate(data)
+    except pydantic.ValidationError as error:
+        raise ConfigError(_explain(error.errors()[0])) from None
+
+
+def _apply(data: dict[str, Any], override: str) -> None:
+    path, equals, text = override.partition("=")
+    if not equals or not path.strip():
+        raise ConfigError(f"override {override!r} does not have the form section.key=value")
+    *sections, key = path.strip().split(".")
+    value = text.strip() if _is_text(sections, key) and text.strip()[:1] not in ("'", '"') else _value(text.strip())
+    for section in sections:
+        if data.get(section) is None:
+            data[section] = {}
+        inner = data[section]
+        if isinstance(inner, str) and section in ("method", "select", "tokens", "entropy"):
+            inner = data[section] = {"name": inner}
+        if not isinstance(inner, dict):
+            raise ConfigError(f"override {override!r}: {section} is a value, not a section")
+        data = inner
+    data[key] = value
+
+
+def _is_text(sections: Sequence[str], key: str) -> bool:
+    """Return whether a setting is a text or a path, so that `run.name=0` is not read as a number."""
+    fields: Any = Config
+    for part in (*sections, key):
+        if not (isinstance(fields, type) and issubclass(fields, pydantic.BaseModel) and part in fields.model_fields):
+            return False
+        fields = fields.model_fields[part].annotation
+    return fields in (str, Path, str | None, Path | None)
+
+
+def _value(text: str) -> Any:
+    """Parse a TOML value; anything else, such as a bare word, is a string."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _explain(error: Any) -> str:
+    """Describe pydantic's error in one line."""
+    location = [str(part) for part in error["loc"]]
+    where = ".".join(location) or "configuration"
+    if error["type"] == "extra_forbidden":
+        fields: Any = Config
+        for part in location[:-1]:
+            fields = fields.model_fields[part].annotation
+        if where in ("recipes", "methods", "seeds"):
+            return f"{where!r} is a key of a study, not of a recipe; run the file with `turnwise study`"
+        known = [*fields.model_fields, *(["aem"] if fields is Config else [])]
+        return f"unknown key {where!r}.{did_you_mean(location[-1], known)}"
+    if error["type"] == "model_type" and isinstance(error["input"], str):
+        return (
+            f"{where} is a section, got {json.dumps(error['input'])}; write {where}.KEY=VALUE, such as "
+            f"{where}.name={error['input']}"
+        )
+    got = json.dumps(error["input"], default=str)
+    message = error["msg"].removeprefix("Value error, ")
+    return message if error["type"] == "value_error" else f"{where}: {message}, got {got}"

@@ -1,0 +1,112 @@
+"""Define the sections of a recipe that no single package owns."""
+
+from pathlib import Path
+from typing import Any
+
+import pydantic
+
+from turnwise.section import Named, Section
+
+
+class RunConfig(Section):
+    """Set where a run is stored and how long it trains."""
+
+    name: str = pydantic.Field(default="run", min_length=1)
+    """Name of the run's folder inside `folder`."""
+    folder: Path = Path("runs")
+    """Folder that holds all runs."""
+    seed: int = pydantic.Field(default=0, ge=0)
+    """Seed of all random draws."""
+    steps: int = pydantic.Field(default=60, ge=0)
+    """Number of training steps."""
+    threads: int = pydantic.Field(default=0, ge=0)
+    """CPU threads of torch; 0 keeps torch's default."""
+    device: str = "auto"
+    """"cpu", "cuda", or "auto", which uses cuda if available."""
+
+
+class WarmStartConfig(Section):
+    """Configure supervised learning on expert demonstrations before reinforcement learning. The result is cached."""
+
+    games: int = pydantic.Field(default=400, ge=0)
+    """Number of training tasks to demonstrate."""
+    steps: int = pydantic.Field(default=300, ge=0)
+    """Number of updates; 0 disables the warm start."""
+    batch_size: int = pydantic.Field(default=16, ge=1)
+    """Demonstrations per update."""
+    learning_rate: float = pydantic.Field(default=3e-3, gt=0)
+    """Peak learning rate. It warms up over 5 % of the steps, then decays to 0 by a cosine."""
+    noise: float = pydantic.Field(default=0.1, ge=0, le=1)
+    """Share of noise actions in the demonstrations: other admissible actions, and malformed ones."""
+    imitate_noise: bool = False
+    """Train on the noise actions too; otherwise they are only played."""
+    observation_weight: float = pydantic.Field(default=0.3, ge=0)
+    """Weight of the language-model loss on observation tokens."""
+
+
+class MethodConfig(Named):
+    """Choose the credit assignment: a name in `turnwise methods` and its options (see `turnwise.methods.build`)."""
+
+    name: str = "grpo"
+
+    @property
+    def label(self) -> str:
+        """Display name of the method, such as "grpo + aem"."""
+        if self.name != "aem":
+            return self.name
+        base = (self.model_extra or {}).get("base") or "grpo"
+        return f"{base if isinstance(base, str) else base['name']} + aem"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of the method, including those of the base that AEM modulates."""
+        spoken = self.spoken["method"]
+        base = spoken.get("base") if self.name == "aem" else None
+        own = {name: value for name, value in spoken.items() if name not in ("name", "base" if base else "")}
+        return {name: value for name, value in (base or {}).items() if name != "name"} | own
+
+    @property
+    def spoken(self) -> dict[str, Any]:
+        """Keys `method` and `aem` as a recipe would have them; `aem` is False if the method's name says all."""
+        data = self.model_dump(mode="json")
+        if self.name != "aem":
+            return {"method": data, "aem": False}
+        base = data.pop("base", None) or {"name": "grpo"}
+        base = {"name": base} if isinstance(base, str) else base
+        own = {name: value for name, value in data.items() if name != "name"}
+        if own.keys() & base.keys():
+            return {"method": {**data, "base": base}, "aem": True}
+        return {"method": base | own, "aem": True}
+
+
+class EvaluateConfig(Section):
+    """Configure held-out evaluation on a fixed panel of tasks."""
+
+    every: int = pydantic.Field(default=20, ge=0)
+    """Steps between evaluations; 0 evaluates only before and after training."""
+    episodes: int = pydantic.Field(default=128, ge=1)
+    """Episodes per evaluation during training."""
+    final_episodes: int = pydantic.Field(default=256, ge=1)
+    """Episodes of the evaluations before and after training."""
+    temperature: float = pydantic.Field(default=0.4, ge=0)
+    """Sampling temperature; 0 is greedy."""
+
+
+class CheckpointConfig(Section):
+    """Configure which checkpoints are kept."""
+
+    every: int = pydantic.Field(default=20, ge=1)
+    """Steps between checkpoints. The last step always saves one."""
+    keep: int = pydantic.Field(default=2, ge=1)
+    """Number of latest checkpoints to keep."""
+
+
+class LogConfig(Section):
+    """Choose the trackers that receive a copy of metrics.jsonl."""
+
+    tensorboard: bool = False
+    """Write event files to `tensorboard/` in the run's folder."""
+    wandb: str | None = None
+    """Project on Weights & Biases; set WANDB_MODE=offline to keep the data local."""
+    trackio: str | None = None
+    """Project on trackio."""

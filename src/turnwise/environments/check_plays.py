@@ -1,0 +1,204 @@
+"""Play the episodes of the conformance test."""
+
+import asyncio
+import contextlib
+import dataclasses
+import inspect
+import random
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from turnwise.environments.base import Environment, Step, as_step, shown
+
+NONSENSE = ("", "xyzzy", "go to nowhere 99", "<action>look</action>", "a" * 2000)
+"""Responses that no environment admits; it must still answer them."""
+
+Respond = Callable[[int, Step], str | None]
+"""Chooses the response to the step of a turn; None ends the episode."""
+
+OnCall = Callable[[str | None], None]
+"""Called with the name of a call before it begins, and with None after it returns."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Problem:
+    """A problem to fix; `severe` if training would break or give wrong results."""
+
+    what: str
+    mend: str
+    severe: bool = True
+
+
+class Broken(Exception):
+    """The environment gave no answer that an episode could continue with."""
+
+    def __init__(self, problem: Problem):
+        super().__init__(problem.what)
+        self.problem = problem
+
+
+@dataclasses.dataclass(slots=True)
+class Play:
+    """One episode.
+
+    Attributes:
+        environment: The environment.
+        steps: Its answers, starting with that of `start`.
+        responses: The responses played, one fewer than steps.
+        seconds: Time of each step.
+    """
+
+    environment: Environment
+    steps: list[Step]
+    responses: list[str] = dataclasses.field(default_factory=list)
+    seconds: list[float] = dataclasses.field(default_factory=list)
+
+    def refused(self) -> list[str]:
+        """Responses that the previous step offered as admissible, and that were not valid."""
+        turns = zip(self.steps, self.responses, self.steps[1:], strict=False)
+        return [response for before, response, after in turns if response in offered(before) and after.valid is False]
+
+    def told(self) -> list[dict[str, Any]]:
+        """Return what a policy sees of each step, as plain data that any process can read."""
+        return [
+            {
+                "observation": step.observation,
+                "admissible": offered(step),
+                "reward": float(step.reward),
+                "valid": bool(step.valid),
+                "terminated": bool(step.terminated),
+                "truncated": bool(step.truncated),
+                "success": bool(step.info.get("success", False)),
+            }
+            for step in self.steps
+        ]
+
+
+def offered(step: Step) -> list[str]:
+    """Return the admissible actions of a step that are strings."""
+    actions = step.admissible
+    if actions is None or isinstance(actions, str):
+        return []
+    with contextlib.suppress(Exception):  # it may be of any class
+        return [action for action in actions if isinstance(action, str)]
+    return []
+
+
+def nonsense_first() -> Respond:
+    """Respond with nonsense first, then with random admissible actions; with nonsense if none is offered."""
+    rng = random.Random(0)
+
+    def respond(turn: int, step: Step) -> str:
+        return NONSENSE[turn] if turn < len(NONSENSE) else rng.choice(offered(step) or NONSENSE)
+
+    return respond
+
+
+def scripted(responses: list[str]) -> Respond:
+    """Repeat the same responses."""
+    return lambda turn, step: responses[turn] if turn < len(responses) else None
+
+
+def untried(tried: set[str]) -> Respond:
+    """Respond with admissible actions, untried ones first, and add them to `tried`."""
+    rng = random.Random(0)
+
+    def respond(turn: int, step: Step) -> str | None:
+        actions = offered(step)
+        if not actions:
+            return None
+        response = next((action for action in actions if action not in tried), None) or rng.choice(actions)
+        tried.add(response)
+        return response
+
+    return respond
+
+
+def play(build: Callable[[], Environment], respond: Respond, max_turns: int, on_call: OnCall) -> Play:
+    """Play one episode.
+
+    Args:
+        build: Builds a fresh environment.
+        respond: Chooses the responses.
+        max_turns: Maximum number of turns.
+        on_call: Called with the name of every call, and None after it.
+
+    Raises:
+        Broken: The environment cannot be built, raised, or did not answer with a `Step`.
+    """
+    with contextlib.closing(asyncio.Runner()) as runner:
+        environment = _guarded(
+            "the constructor", build, (), runner, on_call, "build an environment for every task of tasks()"
+        )
+        for method, form in (("start", "start() -> str | Step"), ("step", "step(response) -> Step")):
+            if not callable(getattr(environment, method, None)):
+                raise Broken(Problem(f"{type(environment).__name__} has no {method}()", f"give it {form}"))
+        played = Play(environment, [_answer("start()", environment.start, (), runner, on_call)])
+        while not played.steps[-1].ended and len(played.responses) < max_turns:
+            response = respond(len(played.responses), played.steps[-1])
+            if response is None:
+                break
+            begun = time.perf_counter()
+            step = _answer(f"step({response[:40]!r})", environment.step, (response,), runner, on_call)
+            played.seconds.append(time.perf_counter() - begun)
+            played.steps.append(step)
+            played.responses.append(response)
+        return played
+
+
+def _answer(
+    call: str, function: Callable[..., Any], arguments: tuple[Any, ...], runner: asyncio.Runner, on_call: OnCall
+) -> Step:
+    answer = _guarded(
+        call, function, arguments, runner, on_call, "answer every response, also nonsense, with Step(..., valid=False)"
+    )
+    if isinstance(answer, str) and call.startswith("start"):
+        answer = as_step(answer)
+    if not isinstance(answer, Step):
+        raise Broken(
+            Problem(
+                f"{call} returned {type(answer).__name__}, expected turnwise.environments.base.Step",
+                "return Step(observation=..., reward=..., terminated=...)",
+            )
+        )
+    try:
+        bool(answer.ended)
+    except Exception:  # an array, for one
+        raise Broken(
+            Problem(
+                f"{call} returned terminated={shown(answer.terminated)} and truncated={shown(answer.truncated)}, "
+                "expected True or False",
+                "wrap both in bool()",
+            )
+        ) from None
+    return answer
+
+
+def _guarded(
+    call: str,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    runner: asyncio.Runner,
+    on_call: OnCall,
+    mend: str,
+) -> Any:
+    """Call the environment and report any exception, also `SystemExit`, as its problem."""
+    on_call(call)
+    try:
+        answer = function(*arguments)
+        return runner.run(_wait(answer)) if inspect.isawaitable(answer) else answer
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # an environment may raise anything
+        try:
+            text = str(error)
+        except Exception:  # an error may be of any class
+            text = "its text cannot be read"
+        raise Broken(Problem(f"{call} raised {type(error).__name__}: {text}", mend)) from error
+    finally:
+        on_call(None)
+
+
+async def _wait(answer: Awaitable[Any]) -> Any:
+    return await answer

@@ -1,0 +1,38 @@
+"""Define the `[environment]` section of a recipe."""
+
+from typing import Any
+
+import pydantic
+
+from turnwise.section import Section
+
+
+class EnvironmentConfig(Section):
+    """Settings of the environment."""
+
+    name: str = "household"
+    """"household" (generated games), "alfworld" (ALFWORLD_DATA), "webshop" (WEBSHOP_DATA), "search_qa"
+    (SEARCH_QA_DATA), "swe" (SWE_DATA), "frozen_lake", "sokoban", "scienceworld", "textworld", "gymnasium", "openenv" (a
+    server), "verifiers", or your own as "module:factory"."""
+    train_split: str = "train"
+    """Split of the training tasks."""
+    eval_split: str = "valid"
+    """Split of the held-out tasks."""
+    max_steps: int = pydantic.Field(default=50, ge=1)
+    """Turns after which a trajectory is truncated."""
+    success_reward: float = 10.0
+    """Reward of a success; a failure gets 0."""
+    invalid_penalty: float = pydantic.Field(default=0.1, ge=0)
+    """Penalty of an invalid response, subtracted from its advantage as a separate term."""
+    options: dict[str, Any] = pydantic.Field(default_factory=dict)
+    """Options of the named environment, such as size or task_types."""
+    workers: int = pydantic.Field(default=0, ge=0)
+    """Worker processes, which isolate environments that crash or hang; 0: play in the trainer, without these limits."""
+    step_timeout_s: float = pydantic.Field(default=60.0, gt=0)
+    """Longest time for one answer of an environment (seconds), loading included. `check-env` uses it too."""
+    episode_timeout_s: float | None = pydantic.Field(default=None, gt=0)
+    """Longest computing time of one environment in total (seconds)."""
+    memory_mb: int | None = pydantic.Field(default=None, ge=1)
+    """Memory of each worker in addition to its initial size (MiB, Linux only)."""
+    max_observation_chars: int = pydantic.Field(default=100_000, ge=1)
+    """Longest observation (characters)."""

@@ -1,0 +1,1 @@
+"""Evaluate policies on held-out tasks: panels, scores, outcomes."""

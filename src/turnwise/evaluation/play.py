@@ -1,0 +1,94 @@
+"""Evaluate a policy on a fixed panel of held-out tasks."""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from turnwise.environments.base import Task
+from turnwise.rollout.collectors import Collector, OnTurn
+from turnwise.rollout.models import Models
+from turnwise.rollout.trajectory import Trajectory
+
+
+def panel(tasks: Sequence[Task], episodes: int) -> list[Task]:
+    """Choose `episodes` tasks, evenly spaced over all. Fewer tasks are repeated."""
+    if episodes >= len(tasks):
+        return [tasks[index % len(tasks)] for index in range(episodes)]
+    return [tasks[index * len(tasks) // episodes] for index in range(episodes)]
+
+
+def evaluate(
+    collector: Collector,
+    models: Models,
+    tasks: Sequence[Task],
+    *,
+    episodes: int,
+    temperature: float,
+    seed: int = 0,
+    on_turn: OnTurn = None,
+) -> tuple[dict[str, float], list[Trajectory]]:
+    """Play a panel of held-out tasks once and return its metrics.
+
+    Args:
+        collector: Plays the tasks.
+        models: Models that act.
+        tasks: Tasks of the held-out split.
+        episodes: Number of tasks to play.
+        temperature: Sampling temperature; 0 is greedy.
+        seed: Seed of the sampling.
+        on_turn: Called after every turn with the number of live episodes and of all.
+
+    Returns:
+        Metrics and trajectories. Metrics: `success` with `success_low` and `success_high` (95 % Wilson interval),
+        `turns`, `invalid_frac` (share of responses), `failed` (trajectories, left out of the rest), `episodes`, and
+        `success/TYPE` for every task type. If rewards take more than two values, also their mean `reward` with
+        `reward_low` and `reward_high` (95 % normal interval).
+    """
+    trajectories = collector.play(
+        models, panel(tasks, episodes), seed=seed, group_size=1, temperature=temperature, on_turn=on_turn
+    )
+    usable = [trajectory for trajectory in trajectories if trajectory.usable]
+    wins = [trajectory.success for trajectory in usable]
+    low, high = wilson_interval(sum(wins), len(wins))
+    metrics = {
+        "success": float(np.mean(wins)) if wins else 0.0,
+        "success_low": low,
+        "success_high": high,
+        "turns": float(np.mean([len(trajectory.turns) for trajectory in usable])) if usable else 0.0,
+        "invalid_frac": invalid_frac(usable),
+        "failed": float(len(trajectories) - len(usable)),
+        "episodes": float(len(usable)),
+    }
+    rewards = [trajectory.reward for trajectory in usable]
+    if len(set(rewards)) > 2:  # else success has the same information
+        mean, half = float(np.mean(rewards)), 1.959964 * float(np.std(rewards, ddof=1)) / math.sqrt(len(rewards))
+        metrics |= {"reward": mean, "reward_low": mean - half, "reward_high": mean + half}
+    by_type: dict[str, list[bool]] = defaultdict(list)
+    for trajectory in usable:
+        if "task_type" in trajectory.info:
+            by_type[str(trajectory.info["task_type"])].append(trajectory.success)
+    for name, successes in sorted(by_type.items()):
+        metrics[f"success/{name}"] = float(np.mean(successes))
+    return metrics, trajectories
+
+
+def invalid_frac(trajectories: Sequence[Trajectory]) -> float:
+    """Return the share of responses that the environment did not accept."""
+    valid = [turn.valid for trajectory in trajectories for turn in trajectory.turns]
+    return 1.0 - float(np.mean(valid)) if valid else 0.0
+
+
+def wilson_interval(successes: int, trials: int, *, z: float = 1.959964) -> tuple[float, float]:
+    """Compute Wilson's score interval: `(p + z^2/2n +- z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n)`.
+
+    Unlike p +- 2 standard errors it stays within [0, 1] and has positive width at 0 % and 100 %.
+    """
+    if trials == 0:
+        return 0.0, 1.0
+    share, square = successes / trials, z * z / trials
+    center = share + square / 2
+    half = math.sqrt(square * (share * (1 - share) + square / 4))
+    low, high = (center - half) / (1 + square), (center + half) / (1 + square)
+    return max(0.0, min(low, share)), min(1.0, max(high, share))  # rounding must not exclude a share of 0 or 1

@@ -1,0 +1,40 @@
+"""Write files atomically, and collect provenance."""
+
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file's content atomically."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    """Replace a JSON file atomically."""
+    write_text(path, json.dumps(data, indent=2) + "\n")
+
+
+def provenance() -> dict[str, Any]:
+    """Collect time, versions, commit and machine."""
+    try:
+        commit = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True, cwd=Path(__file__).parent
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        commit = None
+    return {
+        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "versions": {name: importlib.metadata.version(name) for name in ("turnwise", "torch", "transformers", "numpy")},
+        "commit": commit,
+        "python": platform.python_version(),
+        "cpus": os.cpu_count(),
+    }

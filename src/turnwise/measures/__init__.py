@@ -1,0 +1,22 @@
+"""Measure what the trainer knows about a response in addition to its reward. Each file defines one measure.
+
+The `needs` of the method and the loss terms select the measures. Each measure names the columns that it provides and
+the columns that it needs. To add a measure, write its file and add it to `MEASURES`.
+"""
+
+from turnwise.measures.base import Measure, Played, measure
+from turnwise.measures.entropy import entropy
+from turnwise.measures.mismatch import mismatch
+from turnwise.measures.played import played
+from turnwise.measures.rare_tokens import rare_tokens
+from turnwise.measures.reference import reference, reference_mean
+from turnwise.measures.sampled import engine_scores, sampled
+from turnwise.measures.scores import scores
+
+MEASURES: dict[str, Measure] = {
+    each.name: each
+    for each in (sampled, scores, engine_scores, reference, reference_mean, entropy, rare_tokens, mismatch, played)
+}
+"""All measures by name. If two provide the same column, `update.scoring` selects one."""
+
+__all__ = ["MEASURES", "Measure", "Played", "measure"]

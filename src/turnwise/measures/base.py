@@ -1,0 +1,112 @@
+"""Define measures and their input."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from turnwise.errors import ConfigError
+from turnwise.rollout.trajectory import Trajectory, Turn
+from turnwise.segments import Segments
+
+Columns = Mapping[str, Any]
+"""Values by the name of their column: one per response, or one per token for a name that ends in `_T`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Played:
+    """Hold the usable trajectories of a step, with groups adjacent.
+
+    Attributes:
+        trajectories: Trajectories in the order of the batch.
+        invalid_penalty: Penalty subtracted for an invalid response.
+        models: Models available to measures, by name, such as `policy` and `reference`.
+        score: Function that runs a model over the trajectories. It returns log-probabilities and entropies (nats) of
+            all generated tokens.
+    """
+
+    trajectories: Sequence[Trajectory]
+    invalid_penalty: float = 0.0
+    models: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    score: Callable[[Any], tuple[np.ndarray, np.ndarray]] | None = None
+
+    @cached_property
+    def turns(self) -> list[Turn]:
+        """Turns, one per response."""
+        return [turn for trajectory in self.trajectories for turn in trajectory.turns]
+
+    @cached_property
+    def tokens(self) -> Segments:
+        """Segments of generated tokens, one per response."""
+        return Segments.from_lengths([len(turn.response_ids) for turn in self.turns])
+
+    def scored(self, model: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return `[tokens]` log-probabilities and entropies (nats) of all generated tokens under the named model."""
+        assert self.score is not None, "a measure that scores needs `score`"
+        return self.score(self.models[model])
+
+
+@dataclasses.dataclass(frozen=True)
+class Measure:
+    """Fill columns of a step's batch.
+
+    Attributes:
+        name: Name in recipes and errors.
+        provides: Columns that it fills; a name that ends in `_T` has a value per token.
+        needs: Columns that other measures fill first.
+        run: Function from the trajectories and the needed columns to the provided columns.
+        model: Name of the model that it runs, such as "reference"; empty: none, and the measure is always taken.
+        engine: What the engine must report: "entropies", or nothing.
+        recorded: Whether the record of a step keeps its columns, if they have a value per response.
+    """
+
+    name: str
+    provides: tuple[str, ...]
+    needs: tuple[str, ...]
+    run: Callable[[Played, Columns], Columns]
+    model: str = ""
+    engine: Literal["", "entropies"] = ""
+    recorded: bool = True
+
+    @property
+    def level(self) -> Literal["response", "token"]:
+        """Whether its columns have a value per response or per token."""
+        return "token" if self.provides[0].endswith("_T") else "response"
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the measure needs no model pass."""
+        return not self.model
+
+
+def measure(
+    *,
+    provides: Sequence[str],
+    needs: Sequence[str] = (),
+    model: str = "",
+    engine: Literal["", "entropies"] = "",
+    recorded: bool = True,
+) -> Callable[[Callable[[Played, Columns], Columns]], Measure]:
+    """Make a measure of `f(played, columns) -> columns`, named after the function.
+
+    Args:
+        provides: Columns that it fills, at least one, all of one level.
+        needs: Columns that it reads.
+        model: Name of the model that it runs.
+        engine: What the engine must report.
+        recorded: Whether the record of a step keeps its columns.
+
+    Raises:
+        ConfigError: `provides` is empty, or mixes columns of both levels.
+    """
+    if len({name.endswith("_T") for name in provides}) != 1:
+        raise ConfigError(
+            f"a measure provides columns of one level, per response or per token (_T), got {list(provides)}"
+        )
+
+    def decorate(function: Callable[[Played, Columns], Columns]) -> Measure:
+        return Measure(function.__name__, tuple(provides), tuple(needs), function, model, engine, recorded)
+
+    return decorate

@@ -1,0 +1,169 @@
+"""Plan and take the measures of a run."""
+
+import dataclasses
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from turnwise.batch import Batch
+from turnwise.columns import COLUMNS
+from turnwise.errors import ConfigError, did_you_mean
+from turnwise.imports import import_named
+from turnwise.measures import MEASURES
+from turnwise.measures.base import Measure, Played
+from turnwise.segments import Segments
+
+FROM_THE_BATCH = frozenset({"turn", "length", "reward"})
+"""Columns of every batch that need no measure."""
+INSTEAD = {"trainer": "engine_scores", "engine": "scores"}
+"""Measure that each value of `update.scoring` excludes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Hold measures, ordered so that each finds the columns that it needs.
+
+    Attributes:
+        measures: Measures taken in every step.
+    """
+
+    measures: tuple[Measure, ...]
+
+    @property
+    def models(self) -> set[str]:
+        """Names of the models that the measures run."""
+        return {each.model for each in self.measures if each.model}
+
+    @property
+    def provided(self) -> set[str]:
+        """Columns that the batch will have."""
+        return {column for each in self.measures for column in each.provides}
+
+    @property
+    def recorded(self) -> tuple[str, ...]:
+        """Columns that the record of a step keeps."""
+        return recorded_columns(self.measures)
+
+    def take(self, played: Played) -> tuple[Batch, dict[str, float]]:
+        """Take all measures of the trajectories.
+
+        Returns:
+            The batch with all columns, and metrics per measure: seconds, and tokens that a model ran on.
+        """
+        columns: dict[str, Any] = {}
+        metrics: dict[str, float] = {}
+        num_tokens = sum(len(turn.prompt_ids) + len(turn.response_ids) for turn in played.turns)
+        for each in self.measures:
+            begun = time.perf_counter()
+            columns |= each.run(played, columns)
+            metrics[f"{each.name}_s"] = time.perf_counter() - begun
+            metrics[f"{each.name}_tokens"] = 0.0 if each.is_free else float(num_tokens)
+        batch = Batch(
+            Segments.from_sorted_ids(np.array([trajectory.group for trajectory in played.trajectories])),
+            Segments.from_lengths([len(trajectory.turns) for trajectory in played.trajectories]),
+            [turn.reward for turn in played.turns],
+            columns,
+            played.tokens,
+        )
+        return batch, metrics
+
+
+def plan_measures(
+    needs: Mapping[str, Sequence[str]],
+    *,
+    scoring: str = "trainer",
+    further: Iterable[str] = (),
+    engine_reports: Iterable[str] = ("entropies",),
+) -> Plan:
+    """Choose and order the measures that fill the needed columns. Measures without a model pass are always taken.
+
+    Args:
+        needs: Columns by who needs them, such as `{"method 'gae'": ("value",)}`; errors name the owner.
+        scoring: Value of `update.scoring`, "trainer" or "engine": source of the log-probabilities.
+        further: Names of extra measures, or `module:measure`.
+        engine_reports: What the engine reports in addition to log-probabilities.
+
+    Raises:
+        ConfigError: A measure is unknown, no measure provides a column, or the engine does not report what one needs.
+    """
+    chosen = {name: each for name, each in MEASURES.items() if name != INSTEAD[scoring]}
+    asked = [_named(name) for name in further]
+    chosen |= {each.name: each for each in asked}
+    provider = {column: each for each in chosen.values() for column in each.provides}
+    ordered: dict[str, Measure] = {}
+
+    def add(each: Measure, path: tuple[str, ...] = ()) -> None:
+        if each.name in path:
+            raise ConfigError(
+                f"the measures {' > '.join((*path, each.name))} need each other's columns; remove one of these needs"
+            )
+        if each.name in ordered:
+            return
+        if each.engine and each.engine not in engine_reports:
+            raise ConfigError(
+                f"measure {each.name!r} needs an engine that reports {each.engine}, which engine.name='server' does "
+                "not: "
+                "add update.scoring=trainer, or set engine.name=local"
+            )
+        for column in each.needs:
+            if column in provider:
+                add(provider[column], (*path, each.name))
+            elif column not in FROM_THE_BATCH:
+                raise _nobody(f"measure {each.name!r}", column, provider)
+        ordered[each.name] = each
+
+    for who, columns in needs.items():
+        for column in columns:
+            if column in provider:
+                add(provider[column])
+            elif column not in FROM_THE_BATCH:
+                raise _nobody(who, column, provider)
+    for each in asked:
+        add(each)
+    for each in chosen.values():  # measures from these columns are cheap, and records keep them
+        if each.is_free and all(_at_hand(column, provider, ordered) for column in each.needs):
+            add(each)
+    return Plan(tuple(ordered.values()))
+
+
+def _at_hand(column: str, provider: Mapping[str, Measure], ordered: Mapping[str, Measure]) -> bool:
+    each = provider.get(column)
+    return each is not None and (
+        each.name in ordered or (each.is_free and all(_at_hand(c, provider, ordered) for c in each.needs))
+    )
+
+
+def _nobody(who: str, column: str, provider: Mapping[str, Measure]) -> ConfigError:
+    meaning = COLUMNS[column].meaning if column in COLUMNS else f"unknown to turnwise.{did_you_mean(column, provider)}"
+    return ConfigError(
+        f"{who} needs the column {column!r} ({meaning}), which no measure of this run provides. Choose another of "
+        "`turnwise methods`, write a measure and name it in `measures`, or pass the column in your own loop"
+    )
+
+
+def _named(name: str) -> Measure:
+    if ":" in name:
+        found = import_named(name)
+        if not isinstance(found, Measure):
+            raise ConfigError(
+                f"measures: {name!r} is a {type(found).__name__}, expected a Measure; decorate it with @measure"
+            )
+        return found
+    if name not in MEASURES:
+        raise ConfigError(
+            f"unknown measure {name!r}.{did_you_mean(name, MEASURES)} Name your own measures as 'module:measure'"
+        )
+    return MEASURES[name]
+
+
+def trainable_columns() -> set[str]:
+    """Return columns that a measure can provide, or that every batch has."""
+    return {column for each in MEASURES.values() for column in each.provides} | FROM_THE_BATCH
+
+
+def recorded_columns(measures: Iterable[Measure]) -> tuple[str, ...]:
+    """Return columns per response that the record of a step keeps."""
+    kept = (each for each in measures if each.level == "response" and each.recorded)
+    return tuple(dict.fromkeys(column for each in kept for column in each.provides))

@@ -1,0 +1,1 @@
+"""Create, load and save policies."""

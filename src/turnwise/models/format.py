@@ -1,0 +1,99 @@
+"""Convert observations and responses to token ids, and responses to actions."""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Sequence
+
+from transformers import PreTrainedTokenizerBase
+
+from turnwise.environments.base import Step, sound_text
+from turnwise.errors import ConfigError
+
+ADMISSIBLE = "\nAdmissible actions: "
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """Hold the templates around observations. A response follows each and ends with the stop token.
+
+    Each text is encoded once, when it is appended. Generated ids are kept as sampled.
+
+    Attributes:
+        tokenizer: The policy's tokenizer.
+        first: Template of the first observation, with "{observation}".
+        following: Template of later observations. It follows a response with its stop token.
+        stop: Token that ends a response.
+        close: Whether a truncated response gets its stop token before the next observation.
+        admissible: Whether a prompt lists the admissible actions.
+        think: Whether a response reasons before it acts: `<think>...</think><action>...</action>`.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    first: str
+    following: str
+    stop: str
+    close: bool = False
+    admissible: bool = False
+    think: bool = False
+
+    @functools.cached_property
+    def stop_id(self) -> int:
+        """Id of the stop token."""
+        stop_id = self.tokenizer.convert_tokens_to_ids(self.stop)
+        if not isinstance(stop_id, int) or stop_id == self.tokenizer.unk_token_id:
+            raise ConfigError(f"the stop token {self.stop!r} is not a single token of this tokenizer")
+        return stop_id
+
+    def describe(self, step: Step, *, latest: bool = True) -> str:
+        """Return what the policy reads of a step, with the admissible actions if requested and `latest`."""
+        if not (self.admissible and latest and step.admissible):
+            return step.observation
+        return f"{step.observation}{ADMISSIBLE}{sound_text(', '.join(step.admissible))}"
+
+    def prompt_ids(self, observation: str, *, first: bool) -> list[int]:
+        """Return the tokens to append for an observation."""
+        template = self.first if first else self.following
+        return list(self._encode(template.replace("{observation}", self._plain(observation))))
+
+    def response_ids(self, action: str, thought: str = "") -> list[int]:
+        """Return the ids of a response with this action, as a model would generate it, including the stop token."""
+        text = f"<think>{thought}</think><action>{action}</action>" if self.think else action
+        return [*self._encode(text), self.stop_id]
+
+    def remembered_ids(self, response_ids: Sequence[int]) -> list[int]:
+        """Return a response as later prompts contain it: as sampled, but without its reasoning."""
+        if self.think and (action := self._action(self.text(response_ids))) is not None:
+            return [*self._encode(f"<action>{action}</action>"), self.stop_id]
+        return self.closed(response_ids)
+
+    def closed(self, response_ids: Sequence[int]) -> list[int]:
+        """Return a response with its stop token, if the format requires one."""
+        ids = list(response_ids)
+        return [*ids, self.stop_id] if self.close and ids[-1:] != [self.stop_id] else ids
+
+    def text(self, response_ids: Sequence[int]) -> str:
+        """Decode a response without special tokens."""
+        return str(self.tokenizer.decode(list(response_ids), skip_special_tokens=True)).strip()
+
+    def action(self, text: str) -> tuple[str, bool]:
+        """Return the action in a response, and whether the response is well-formed."""
+        action = self._action(text) if self.think else text
+        return (text, False) if action is None else (action, True)
+
+    def _action(self, text: str) -> str | None:
+        found = re.findall(r"<action>(.*?)</action>", text, re.DOTALL)
+        return found[-1].strip() if found else None
+
+    def _plain(self, text: str) -> str:
+        """Break up special tokens in an environment's text, so that an observation cannot end its own message."""
+        return self._special.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text)
+
+    @functools.cached_property
+    def _special(self) -> re.Pattern[str]:
+        return re.compile("|".join(map(re.escape, self.tokenizer.all_special_tokens)) or r"(?!)")
+
+    @functools.cached_property
+    def _encode(self):
+        encode = lambda text: tuple(self.tokenizer.encode(text, add_special_tokens=False))  # noqa: E731
+        return functools.lru_cache(maxsize=8192)(encode)  # an entry of 500 tokens takes about 16 kB

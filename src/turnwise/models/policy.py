@@ -1,0 +1,152 @@
+"""Load and save policies: a causal LM with its tokenizer and conversation format."""
+
+import copy
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from turnwise.errors import ConfigError, DataError
+from turnwise.models.format import Format
+from turnwise.models.settings import ModelConfig
+
+SETTINGS = "policy.json"
+"""File next to the model: the format and the longest conversation."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+    """Hold a model, its conversation format, and the longest conversation (tokens)."""
+
+    model: PreTrainedModel
+    format: Format
+    max_context: int
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """Tokenizer of the format."""
+        return self.format.tokenizer
+
+    def save(self, folder: Path) -> None:
+        """Save model and tokenizer in transformers' layout, and the format.
+
+        Of a model with adapters only the adapters are saved (adapter_model.safetensors).
+        """
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+        fmt = {f.name: getattr(self.format, f.name) for f in dataclasses.fields(Format) if f.name != "tokenizer"}
+        settings = {"format": fmt, "max_context": self.max_context}
+        (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+
+
+def load_policy(folder: Path) -> Policy:
+    """Load a policy that `Policy.save` wrote."""
+    if not (folder / SETTINGS).is_file():
+        raise DataError(f"{folder} is not a policy: {SETTINGS} is missing")
+    try:
+        model = load_model(str(folder))
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+        return Policy(model, Format(tokenizer, **settings["format"]), settings["max_context"])
+    except (OSError, ValueError, RuntimeError, TypeError, KeyError, SafetensorError) as error:
+        raise DataError(
+            f"cannot load the model in {folder}{_base_of(folder)}: {' '.join(str(error).split())}"
+        ) from error
+
+
+def _base_of(folder: Path) -> str:
+    """Describe the base model of adapters, for an error message."""
+    try:
+        base = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]
+    except (OSError, ValueError, KeyError):
+        return ""
+    return f", adapters of {base!r}, which must still be available"
+
+
+def load_model(name: str) -> PreTrainedModel:
+    """Load a causal LM in float32 with SDPA attention, with its adapters if the folder holds some.
+
+    Dropout is off: with it, probabilities in the update would differ from those sampled from.
+    """
+    model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="sdpa", dtype=torch.float32).eval()
+    for module in model.modules():
+        rates = [key for key, value in vars(module).items() if isinstance(value, float) and "dropout" in key]
+        for key in [*rates, *(["p"] if isinstance(module, torch.nn.Dropout) else [])]:
+            setattr(module, key, 0.0)
+    return model
+
+
+def choose_trainable(model: PreTrainedModel, config: ModelConfig) -> None:
+    """Make the weights trainable that the configuration names."""
+    if config.train == "lora":
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_("lora_" in name)
+    elif config.train == "top":
+        layers = list(model.get_decoder().layers)  # pyright: ignore
+        model.requires_grad_(False)
+        for part in (*layers[max(0, len(layers) - config.top_layers) :], model.get_decoder().norm):
+            part.requires_grad_(True)
+    if config.gradient_checkpointing:
+        # transformers renamed it, and warns of the old name
+        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+        enable({"use_reentrant": False})
+
+
+def freeze_but_norms(model: PreTrainedModel) -> None:
+    """Freeze all trainable weights except those of normalisation layers.
+
+    Raises:
+        ConfigError: There are none, such as with adapters.
+    """
+    layers = (module for module in model.modules() if type(module).__name__.endswith("Norm"))
+    gains = {parameter for layer in layers for parameter in layer.parameters(recurse=False)}
+    if gains.isdisjoint(trainable(model)):
+        raise ConfigError(
+            "update.only_norms=true needs trainable normalisation layers, but model.train selects none; set "
+            "model.train=full"
+        )
+    for parameter in trainable(model):
+        parameter.requires_grad_(parameter in gains)
+
+
+def trainable(model: PreTrainedModel) -> list[torch.nn.Parameter]:
+    """Return the trainable weights."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def autocast(model: PreTrainedModel, config: ModelConfig) -> torch.autocast:
+    """Return the context in which the model computes: bfloat16 if the configuration asks for it."""
+    return torch.autocast(model.device.type, torch.bfloat16, enabled=config.precision == "bf16")
+
+
+def rounded_copy(model: PreTrainedModel, old: PreTrainedModel | None = None) -> PreTrainedModel:
+    """Copy the model in bfloat16 with its adapters merged, for generation only.
+
+    Args:
+        model: Model in float32.
+        old: Earlier copy, overwritten if there are no adapters, to save the memory of a second copy.
+    """
+    if old is None or adapted_layers(model):
+        return merged_copy(model).to(torch.bfloat16).eval().requires_grad_(False)  # pyright: ignore
+    old.load_state_dict(model.state_dict())
+    return old
+
+
+def merged_copy(model: PreTrainedModel) -> PreTrainedModel:
+    """Copy a model with its adapters merged into the weights."""
+    twin = copy.deepcopy(model)
+    for name in adapted_layers(model):
+        layer: Any = twin.get_submodule(name)
+        layer.merge()
+        twin.set_submodule(name, layer.base_layer)
+    twin._hf_peft_config_loaded = False  # else transformers would save the adapters alone
+    return twin
+
+
+def adapted_layers(model: PreTrainedModel) -> list[str]:
+    """Return the names of the layers that have adapters."""
+    return [name for name, module in model.named_modules() if hasattr(module, "lora_A") and hasattr(module, "merge")]

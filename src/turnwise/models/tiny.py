@@ -1,0 +1,56 @@
+"""Create tiny policies: a small Llama from scratch with one token per word of the environment."""
+
+from collections.abc import Sequence
+
+import torch
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from turnwise.models.format import Format
+from turnwise.models.policy import Policy
+from turnwise.models.settings import ModelConfig
+
+PAD, UNKNOWN, OBSERVATION, ACT, END = "<pad>", "<unk>", "<obs>", "<act>", "<end>"
+WORDS = r"[A-Za-z]+|[0-9]+|[^\sA-Za-z0-9]"
+"""A word is a run of letters, a run of digits, or one punctuation mark."""
+
+
+def word_tokenizer(words: Sequence[str]) -> PreTrainedTokenizerFast:
+    """Create a word-level tokenizer for exactly these words."""
+    special = [PAD, UNKNOWN, OBSERVATION, ACT, END]
+    vocabulary = {word: index for index, word in enumerate([*special, *sorted(set(words))])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(WORDS), behavior="removed", invert=True)  # pyright: ignore
+    tokenizer.add_special_tokens(special)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token=PAD, unk_token=UNKNOWN, additional_special_tokens=[OBSERVATION, ACT, END]
+    )
+
+
+def tiny_format(tokenizer: PreTrainedTokenizerBase) -> Format:
+    """Return the conversation format of tiny policies: `<obs> observation <act> response <end>`."""
+    template = OBSERVATION + "{observation}" + ACT
+    return Format(tokenizer, first=template, following=template, stop=END)
+
+
+def tiny_policy(words: Sequence[str], config: ModelConfig, *, seed: int) -> Policy:
+    """Create a small, untrained Llama that knows only these words."""
+    tokenizer = word_tokenizer(words)
+    llama = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=config.hidden_size,
+        intermediate_size=config.hidden_size * 4,
+        num_hidden_layers=config.num_layers,
+        num_attention_heads=config.num_heads,
+        num_key_value_heads=config.num_heads,
+        max_position_embeddings=config.max_context,
+        tie_word_embeddings=config.tie_embeddings,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+        eos_token_id=tokenizer.convert_tokens_to_ids(END),
+        attn_implementation="sdpa",  # pyright: ignore[reportCallIssue]
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = LlamaForCausalLM(llama)
+    return Policy(model.eval(), tiny_format(tokenizer), config.max_context)

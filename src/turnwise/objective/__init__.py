@@ -1,0 +1,1 @@
+"""Compute the loss: tokens, loss terms, token rules."""

@@ -1,0 +1,70 @@
+"""Build the objective from the `[update]` section of a recipe."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from turnwise.errors import ConfigError, did_you_mean
+from turnwise.imports import import_named
+from turnwise.objective.policy import PolicyTerm
+from turnwise.objective.regularizers import EntropyRuleTerm, EntropyTerm, KLTerm
+from turnwise.objective.settings import UpdateConfig
+from turnwise.objective.terms import Objective, Term
+
+TERMS: dict[str, Callable[[UpdateConfig], Term | None]] = {
+    "policy": PolicyTerm,
+    "kl": lambda update: KLTerm(update.kl, update.aggregate) if update.kl else None,
+    "entropy": lambda update: EntropyTerm(update.entropy_bonus, update.aggregate) if update.entropy_bonus else None,
+    "entropy_rule": lambda update: EntropyRuleTerm(update) if update.entropy else None,
+}
+"""Constructors of loss terms by name, in the order of the sum. They return None if the recipe does not use the term."""
+
+
+def make_objective(update: UpdateConfig) -> Objective:
+    """Build the loss terms of a recipe: those that its settings enable, then those that `update.terms` names.
+
+    Raises:
+        ConfigError: A term is unknown, its name is taken, or it has no such option.
+    """
+    terms = [term for make in TERMS.values() if (term := make(update)) is not None]
+    for asked in update.terms:
+        if ":" not in asked.name:
+            raise ConfigError(_known_elsewhere(asked.name))
+        terms.append(_own(asked.name, asked.model_extra or {}))
+        if len({term.name for term in terms}) < len(terms):
+            raise ConfigError(
+                f"update.terms: a loss term {terms[-1].name!r} exists already; give {asked.name!r} another name"
+            )
+    return Objective(terms)
+
+
+def _known_elsewhere(name: str) -> str:
+    set_by = {
+        "policy": "is always on",
+        "kl": "is set by update.kl",
+        "entropy": "is set by update.entropy_bonus",
+        "entropy_rule": "is set by update.entropy",
+    }
+    if name in set_by:
+        return f"update.terms: the loss term {name!r} {set_by[name]}"
+    return f"unknown loss term {name!r}.{did_you_mean(name, TERMS)} Name your own as 'module:function'"
+
+
+def _own(name: str, options: Mapping[str, Any]) -> Term:
+    make: Any = import_named(name)
+    if not callable(make):
+        raise ConfigError(
+            f"update.terms: {name!r} is a {type(make).__name__}, expected a class or function that makes a loss term"
+        )
+    known = inspect.signature(make).parameters
+    for option in options:
+        if option not in known:
+            raise ConfigError(f"update.terms: {name!r} has no option {option!r}.{did_you_mean(option, known)}")
+    missing = [option for option, p in known.items() if p.default is p.empty and option not in options]
+    if missing:
+        raise ConfigError(f"update.terms: {name!r} needs {' and '.join(missing)} to be set")
+    term: Any = make(**options)
+    lacking = [part for part in ("name", "unit", "needs", "prepare", "state_dict") if not hasattr(term, part)]
+    if lacking:
+        raise ConfigError(f"update.terms: {name!r} returns no loss term: the result has no attribute {lacking[0]}")
+    return term

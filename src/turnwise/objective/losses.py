@@ -1,0 +1,185 @@
+"""Compute the policy objective from independent choices, rather than one function per paper.
+
+    importance   level of the ratio: token, response or trajectory (`policy_loss`, argument `span`)
+    clip         "ppo", "cispo" or "none", with one width for all tokens or one per token
+    tokens       how much a token counts, from `turnwise.objective.token_rules`
+    aggregate    average that the loss is (`token_weights`)
+    entropy      a bonus, or a corridor (`entropy_loss`)
+
+    PPO, GRPO    importance token,        clip ppo .2/.2,      aggregate token-mean or response-mean DAPO
+    importance token,        clip ppo .2/.28,     aggregate token-mean NGRPO        importance token,        clip ppo
+    .16/.24 GSPO         importance trajectory,   clip ppo 3e-4/4e-4 (agents: 3e-3/4e-3),    aggregate trajectory-mean
+    ST-PPO       importance response,     clip ppo .2/.2 (without its clipping-bias correction, whose details are
+    unknown) CISPO        importance token,        clip cispo, clip_low 1 (no lower bound) Clip-Cov     tokens clip_cov,
+    clip ppo 1/1, dual_clip 10 (the official scripts; the paper's text: .2/.2) KL-Cov       tokens kl_cov,
+    clip none (official scripts: frac 2e-3 for 7B, 2e-4 for 32B) STEER        tokens steer,            clip ppo .2/.28,
+    dual_clip 10 HAPO         tokens hapo,             clip ppo .2/.28, dual_clip 10
+
+Denominators are global: a token's weight is fixed for the whole step before the step is split into micro-batches. So
+micro-batch size, accumulation and packing cannot change the gradient. Other weights, such as the truncated importance
+weight (`mismatch_weights`), multiply this weight.
+"""
+
+import dataclasses
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+
+from turnwise.errors import ConfigError, did_you_mean
+from turnwise.segments import Segments
+
+Aggregate = Literal["token-mean", "response-mean", "trajectory-mean", "nested-mean", "constant"]
+Clip = Literal["ppo", "cispo", "none"]
+ROUNDING = 1e-5
+"""Log-ratios up to this size are rounding: two ways to compute the same probability in float32 (nats)."""
+
+
+def token_weights(
+    responses: Segments,
+    trajectories: Segments,
+    *,
+    aggregate: Aggregate = "token-mean",
+    constant: float = 1.0,
+    kept: Bool[np.ndarray, " T"] | None = None,
+) -> Float[np.ndarray, " T"]:
+    """Compute the weight of every generated token in the loss of a step.
+
+    Args:
+        responses: Segments of tokens, one per response.
+        trajectories: Segments of responses, one per trajectory.
+        aggregate: "token-mean": every token has the weight 1 / T. "response-mean": mean over responses of the mean over
+            their tokens. "trajectory-mean": mean over trajectories of the mean over their tokens. "nested-mean": mean
+            over trajectories of the mean over their responses of the mean over their tokens. "constant":
+            1 / (trajectories * constant), as in Dr. GRPO.
+        constant: Number of tokens for "constant", such as the generation limit.
+        kept: `[tokens]` whether a token counts; default all. Other tokens have weight 0, and the means run over kept
+            tokens and over responses and trajectories with a kept token. "constant" keeps its denominator.
+
+    Returns:
+        `[tokens]` weights. They sum to 1, except for "constant" or if no token is kept.
+    """
+    if aggregate not in get_args(Aggregate):
+        raise ConfigError(f"aggregate={aggregate!r} is unknown.{did_you_mean(str(aggregate), get_args(Aggregate))}")
+    kept_T = np.ones(responses.num_elements) if kept is None else kept.astype(np.float64)
+    kept_R = responses.max(kept_T)
+    kept_N = trajectories.max(kept_R)
+    tokens = trajectories.of(responses)
+    match aggregate:  # inverse weight of each token
+        case "token-mean":
+            shares_T = kept_T.sum()
+        case "response-mean":
+            shares_T = kept_R.sum() * responses.broadcast(responses.sum(kept_T))
+        case "trajectory-mean":
+            shares_T = kept_N.sum() * tokens.broadcast(tokens.sum(kept_T))
+        case "nested-mean":
+            shares_T = tokens.broadcast(trajectories.sum(kept_R)) * responses.broadcast(responses.sum(kept_T))
+            shares_T = kept_N.sum() * shares_T
+        case "constant":
+            shares_T = len(trajectories) * constant
+    return np.divide(kept_T, shares_T, out=np.zeros_like(kept_T), where=kept_T > 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyLoss:
+    """Sums over some tokens, which add up over micro-batches.
+
+    Attributes:
+        loss: Scalar to minimise, with gradient.
+        clipped: Weighted fraction of tokens at which the clip binds.
+        kl: Weighted mean of log pi_old - log pi.
+    """
+
+    loss: torch.Tensor
+    clipped: float
+    kl: float
+
+
+def policy_loss(
+    logprob: Float[torch.Tensor, " T"],
+    old_logprob: Float[torch.Tensor, " T"],
+    advantage: Float[torch.Tensor, " T"],
+    weight: Float[torch.Tensor, " T"],
+    *,
+    clip: Clip = "ppo",
+    clip_low: float | Float[torch.Tensor, " T"] = 0.2,
+    clip_high: float | Float[torch.Tensor, " T"] = 0.2,
+    dual_clip: float | None = None,
+    span: Int[torch.Tensor, " T"] | None = None,
+    tilt: Float[torch.Tensor, " T"] | None = None,
+    penalty: Float[torch.Tensor, " T"] | None = None,
+) -> PolicyLoss:
+    """Compute the policy-gradient loss on tokens.
+
+        rho  = exp(logprob - old_logprob), or the ratio of its span (`span_log_ratio`)
+        ppo:   loss = -sum_T weight * min(rho * A, clip(rho, 1 - clip_low, 1 + clip_high) * A)
+        cispo: loss = -sum_T weight * sg(clip(rho, 1 - clip_low, 1 + clip_high)) * A * logprob
+        none:  loss = -sum_T weight * rho * A
+
+    Under "ppo" a clipped token has no gradient; under "cispo" every token has one, and only its factor is bounded.
+
+    Args:
+        logprob: `[tokens]` log-probability under the current weights, with gradient (nats).
+        old_logprob: `[tokens]` log-probability under the weights at the start of the step (nats).
+        advantage: `[tokens]` advantage of the token's response.
+        weight: `[tokens]` global weights from `token_weights`.
+        clip: Treatment of ratios far from 1, see above.
+        clip_low: Clip width below 1, scalar or `[tokens]`; from 1 on there is no lower bound.
+        clip_high: Clip width above 1, of the same shape; larger than `clip_low` is DAPO's clip-higher.
+        dual_clip: Upper bound of rho where A < 0, above 1; default none. Under "ppo" and "none" a token with A < 0 and
+            a larger rho has no gradient.
+        span: `[tokens]` number of the span whose ratio a token has; a span must not be split over calls. Default: each
+            token has its own ratio.
+        tilt: `[tokens]` HAPO's redistribution: A * (1 + tilt) where tilt > 0 and rho is outside
+            (1 - clip_low / 2, 1 + clip_high / 2), and where tilt <= 0 and rho is inside; A elsewhere. It uses the value
+            of the ratio and adds no gradient.
+        penalty: `[tokens]` KL-Cov's coefficients: adds `sum_T weight * penalty * |logprob - old_logprob|`.
+
+    Reference: Schulman et al., arXiv 1707.06347; clip-higher: DAPO, arXiv 2503.14476; dual clip: Ye et al., arXiv
+    1912.09729; CISPO: MiniMax-M1, arXiv 2506.13585; HAPO, arXiv 2509.16591; KL-Cov, arXiv 2505.22617.
+    """
+    if clip not in get_args(Clip):
+        raise ConfigError(f"clip={clip!r} is unknown.{did_you_mean(str(clip), get_args(Clip))}")
+    log_ratio = logprob - old_logprob
+    ratio = (log_ratio if span is None else span_log_ratio(log_ratio, span)).exp()
+    if tilt is not None:
+        inside = (ratio > 1 - clip_low / 2) & (ratio < 1 + clip_high / 2)
+        advantage = torch.where((tilt > 0) ^ inside, advantage * (1 + tilt), advantage)
+    free = objective = ratio * advantage
+    if clip != "none":
+        clipped = ratio.clamp(1 - clip_low, 1 + clip_high) * advantage  # pyright: ignore
+        objective = torch.minimum(free, clipped) if clip == "ppo" else clipped
+    if dual_clip is not None:
+        objective = torch.where(advantage < 0, torch.maximum(objective, dual_clip * advantage), objective)
+    binds = (objective != free).detach()
+    if clip == "cispo":
+        objective = objective.detach() * logprob
+    if penalty is not None:
+        objective = objective - penalty * _beyond_rounding(log_ratio).abs()
+    loss = -(weight * objective).sum()
+    with torch.no_grad():
+        return PolicyLoss(loss, float((weight * binds).sum()), float(-(weight * log_ratio).sum()))
+
+
+def _beyond_rounding(log_ratio: Float[torch.Tensor, " T"]) -> Float[torch.Tensor, " T"]:
+    """Set log-ratios that are rounding to 0, without gradient: the sign of noise must not decide a gradient."""
+    return torch.where(log_ratio.abs() > ROUNDING, log_ratio, torch.zeros_like(log_ratio))
+
+
+def span_log_ratio(
+    log_ratio: Float[torch.Tensor, " T"], span: Int[torch.Tensor, " T"], *, limit: float = 10.0
+) -> Float[torch.Tensor, " T"]:
+    """Compute the log-ratio of each token's span: the mean over the span as value, the token's own as gradient.
+
+        sg(mean_span(log_ratio)) + log_ratio - sg(log_ratio), at most `limit`
+
+    With one advantage per span, the gradient is that of the formula without `sg`. This form also allows advantages that
+    differ within a span.
+    Reference: GSPO, Zheng et al., arXiv 2507.18071 (a trajectory); ST-PPO, arXiv 2511.20718 (a turn). The limit is
+    verl's.
+    """
+    value = log_ratio.detach()
+    total = value.new_zeros(int(span.max()) + 1).index_add(0, span, value)
+    mean = total / torch.bincount(span)
+    return ((log_ratio - value) + mean[span]).clamp(max=limit)

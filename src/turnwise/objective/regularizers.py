@@ -1,0 +1,132 @@
+"""Define the KL and entropy terms of the loss."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from turnwise.objective.losses import Aggregate
+from turnwise.objective.policy import step_tokens
+from turnwise.objective.settings import UpdateConfig
+from turnwise.objective.terms import Pass, Stateless, StepView, TermLoss, Unit, as_tensor
+from turnwise.objective.token_rules.base import EntropyTerm as Corridor
+from turnwise.objective.token_rules.build import build_entropy_rule
+
+
+class KLTerm(Stateless):
+    """KL term: `weight` times an estimate of the divergence from the reference policy, see `kl_loss`."""
+
+    name: ClassVar[str] = "kl"
+    unit: Unit = "sequence"
+    needs: Sequence[str] = ("ref_logprob_T",)
+
+    def __init__(self, weight: float, aggregate: Aggregate):
+        self._weight = weight
+        self._aggregate: Aggregate = aggregate
+
+    def prepare(self, step: StepView) -> TermLoss:
+        """Fix the weights of the tokens."""
+        reference_T = as_tensor(step.column("ref_logprob_T", self.name))
+        weight_T = as_tensor(step.weights(self._aggregate))
+
+        def loss(given: Pass) -> tuple[torch.Tensor, dict[str, float]]:
+            kl = kl_loss(given.logprob, given.here(reference_T), given.here(weight_T))
+            return self._weight * kl, {"kl_reference": kl.item()}
+
+        return TermLoss(loss, np.ones(step.batch.num_trajectories, dtype=bool))
+
+
+class EntropyTerm(Stateless):
+    """Bonus for the mean token entropy, see `entropy_loss`."""
+
+    name: ClassVar[str] = "entropy"
+    unit: Unit = "sequence"
+    needs: Sequence[str] = ()
+
+    def __init__(self, bonus: float, aggregate: Aggregate):
+        self._corridor = Corridor(aggregate, bonus)
+
+    def prepare(self, step: StepView) -> TermLoss:
+        """Fix the weights of the tokens."""
+        return _on_entropy(self._corridor, step)
+
+
+class EntropyRuleTerm:
+    """Published entropy term of `update.entropy`."""
+
+    name: ClassVar[str] = "entropy_rule"
+    unit: Unit = "sequence"
+    needs: Sequence[str] = ("logprob_T", "entropy_T")
+
+    def __init__(self, settings: UpdateConfig):
+        assert settings.entropy is not None
+        self._settings = settings
+        self._rule = build_entropy_rule(settings.entropy.name, settings.entropy.model_extra or {})
+        self._state: Any = None
+
+    def prepare(self, step: StepView) -> TermLoss:
+        """Compute the corridor of this step with the rule."""
+        corridor = self._rule(step_tokens(step, self._settings, self._state))
+        self._state = corridor.state
+        return _on_entropy(corridor, step)
+
+    def state_dict(self) -> Any:
+        """Return the state of the rule."""
+        return self._state
+
+    def load_state_dict(self, state: Any) -> None:
+        """Restore the state of the rule."""
+        self._state = state
+
+
+def _on_entropy(corridor: Corridor, step: StepView) -> TermLoss:
+    weight_T = as_tensor(step.weights(corridor.aggregate))
+    ends = {"penalty": corridor.penalty, "low": corridor.low, "high": corridor.high}
+
+    def loss(given: Pass) -> tuple[torch.Tensor, dict[str, float]]:
+        return entropy_loss(given.entropy, given.here(weight_T), bonus=corridor.bonus, **ends), {}
+
+    return TermLoss(loss, np.ones(step.batch.num_trajectories, dtype=bool))
+
+
+def kl_loss(
+    logprob: Float[torch.Tensor, " T"], ref_logprob: Float[torch.Tensor, " T"], weight: Float[torch.Tensor, " T"]
+) -> torch.Tensor:
+    """Estimate KL(policy || reference): `sum_T weight * (exp(d) - d - 1)` with `d = ref_logprob - logprob`.
+
+    The estimate is non-negative, of low variance, and unbiased under samples of the policy.
+    Reference: Schulman, "Approximating KL divergence" (2020), estimator k3; GRPO, arXiv 2402.03300.
+    """
+    difference = ref_logprob - logprob
+    return (weight * (difference.exp() - difference - 1)).sum()
+
+
+def entropy_loss(
+    entropy: Float[torch.Tensor, " T"],
+    weight: Float[torch.Tensor, " T"],
+    *,
+    bonus: float,
+    penalty: float = 0.0,
+    low: float = 0.0,
+    high: float = float("inf"),
+) -> torch.Tensor:
+    """Compute an entropy bonus and a penalty for entropies outside a corridor.
+
+        sum_T weight * (penalty * (max(low - H, 0) + max(H - high, 0)) - bonus * H)
+
+    Args:
+        entropy: `[tokens]` entropy of the policy, with gradient (nats).
+        weight: `[tokens]` global weights from `token_weights`.
+        bonus: Coefficient of the entropy.
+        penalty: Coefficient of the distance from the corridor; 0 switches it off.
+        low: Lower end of the corridor (nats).
+        high: Upper end of the corridor (nats).
+
+    Reference: the corridor is EPO's, Xu et al., arXiv 2509.22576; see `turnwise.objective.token_rules.epo`.
+    """
+    objective = bonus * entropy
+    if penalty:
+        objective = objective - penalty * ((low - entropy).clamp(min=0) + (entropy - high).clamp(min=0))
+    return -(weight * objective).sum()

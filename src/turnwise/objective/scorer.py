@@ -1,0 +1,37 @@
+"""Score trajectories with a model, without gradient."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from turnwise.models.policy import autocast
+from turnwise.models.settings import ModelConfig
+from turnwise.objective.gradient import Budget
+from turnwise.objective.tokens import Sequences, score
+
+
+@dataclasses.dataclass(frozen=True)
+class Scorer:
+    """Score the generated tokens of some sequences.
+
+    Attributes:
+        sequences: Sequences to score.
+        settings: `[model]` section of a recipe, for its precision.
+        temperature: Divisor of the logits.
+        budget: Padded tokens per micro-batch.
+    """
+
+    sequences: Sequences
+    settings: ModelConfig
+    temperature: float
+    budget: Budget
+
+    def __call__(self, model: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return `[tokens]` log-probabilities and entropies under a model (nats), float64."""
+
+        def run(max_tokens: int) -> tuple[np.ndarray, np.ndarray]:
+            with autocast(model, self.settings):
+                return score(model, self.sequences, temperature=self.temperature, max_tokens=max_tokens)
+
+        return self.budget.spend(run, shortest=self.sequences.shortest)

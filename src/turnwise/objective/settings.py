@@ -1,0 +1,78 @@
+"""Define the `[update]` section of a recipe."""
+
+from typing import Literal
+
+import pydantic
+
+from turnwise.objective.token_rules.build import build_entropy_rule, build_token_rule
+from turnwise.section import Named, Section
+
+
+class RuleConfig(Named):
+    """Name and options of a rule or a loss term."""
+
+
+class UpdateConfig(Section):
+    """Settings of the policy update."""
+
+    learning_rate: float = pydantic.Field(default=3e-4, gt=0)
+    warmup_steps: int = pydantic.Field(default=5, ge=0)
+    """Steps over which the learning rate rises to its value. Adam's first steps move every weight, however noisy its
+    gradient."""
+    decay: bool = False
+    """Decay the learning rate linearly to 0 at run.steps."""
+    only_norms: bool = False
+    """Train only the gains of normalisation layers among the weights that model.train names, as in arXiv 2312.11420.
+    These few thousand weights have a less noisy gradient and need a far higher learning rate. The warm start ignores
+    this."""
+    weight_decay: float = pydantic.Field(default=0.0, ge=0)
+    max_grad_norm: float = pydantic.Field(default=1.0, gt=0)
+    importance: Literal["token", "response", "trajectory"] = "token"
+    """Level of the probability ratio: each token has its own, or the geometric mean over its response (a turn) or
+    trajectory (GSPO)."""
+    clip: Literal["ppo", "cispo", "none"] = "ppo"
+    """"ppo": no gradient where the ratio is outside clip_low and clip_high. "cispo": the clipped ratio is a factor.
+    "none": no clip."""
+    clip_low: float = pydantic.Field(default=0.2, gt=0)
+    clip_high: float = pydantic.Field(default=0.2, gt=0)
+    dual_clip: float | None = pydantic.Field(default=None, gt=1)
+    """Largest ratio of a token with a negative advantage. Above it, the token has no gradient (with "cispo": the ratio
+    is clipped to it)."""
+    tokens: RuleConfig | None = None
+    """Token rule: {name = "steer"}, {name = "clip_cov", frac = 2e-4} and others in `turnwise.objective.token_rules`."""
+    epochs: int = pydantic.Field(default=1, ge=1)
+    """Passes over a step's trajectories."""
+    mini_batches: int = pydantic.Field(default=1, ge=1)
+    """Optimiser steps per pass."""
+    aggregate: Literal["token-mean", "response-mean", "trajectory-mean", "nested-mean", "constant"] = "token-mean"
+    """Average that the loss is, see `turnwise.objective.losses.token_weights`."""
+    kl: float = pydantic.Field(default=0.0, ge=0)
+    """Coefficient of the KL divergence from the policy after the warm start."""
+    entropy_bonus: float = 0.0
+    """Coefficient of the mean token entropy; 0 switches it off."""
+    entropy: RuleConfig | None = None
+    """Published entropy term: {name = "epo", beta_decay = ...}."""
+    terms: tuple[RuleConfig, ...] = ()
+    """Your own loss terms: {name = "module:MyTerm", weight = 0.1}; see `turnwise.objective.terms.Term`."""
+    mismatch_cap: float | None = pydantic.Field(default=None, gt=0)
+    """Largest importance weight pi_trainer / pi_engine, which corrects for engine probabilities other than the
+    trainer's."""
+    mismatch_level: Literal["token", "trajectory"] = "token"
+    """Level of the importance weight that `mismatch_cap` bounds: token or whole trajectory."""
+    scoring: Literal["trainer", "engine"] = "trainer"
+    """Source of the old policy's log-probabilities and entropies: a scoring pass of the trainer, or the engine, which
+    skips the scoring pass. Only an engine that measures entropies can."""
+    max_tokens: int = pydantic.Field(default=16384, ge=1)
+    """Padded tokens per micro-batch. It limits memory; the gradient does not depend on it."""
+
+    @pydantic.model_validator(mode="after")
+    def _parts_fit(self) -> "UpdateConfig":
+        if self.mismatch_level == "trajectory" and self.mismatch_cap is None:
+            raise ValueError(
+                "update.mismatch_level='trajectory' has no effect without update.mismatch_cap; set update.mismatch_cap"
+            )
+        if self.tokens:
+            build_token_rule(self.tokens.name, self.tokens.model_extra or {})
+        if self.entropy:
+            build_entropy_rule(self.entropy.name, self.entropy.model_extra or {})
+        return self

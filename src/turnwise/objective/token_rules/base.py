@@ -1,0 +1,96 @@
+"""Define the inputs and outputs of token rules."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import pydantic
+from jaxtyping import Bool, Float
+
+Values = Float[np.ndarray, " T"]
+
+Frac = Annotated[float, pydantic.Field(gt=0, le=1)]
+Positive = Annotated[float, pydantic.Field(gt=0)]
+NotNegative = Annotated[float, pydantic.Field(ge=0)]
+
+
+@dataclasses.dataclass(frozen=True)
+class StepTokens:
+    """Generated tokens of a training step, under the policy at its start.
+
+    Attributes:
+        advantage_T: Advantage of each token's response.
+        logprob_T: Log-probability of each token (nats).
+        entropy_T: Entropy of the policy at each token (nats).
+        clip_low: Clip width below 1, from the recipe.
+        clip_high: Clip width above 1, from the recipe.
+        steps_done: Steps before this one.
+        steps: Steps of the whole run.
+        seed: Seed of the step's random draws.
+        state: State that the rule returned in the previous step; None in the first.
+    """
+
+    advantage_T: Values
+    logprob_T: Values
+    entropy_T: Values
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    steps_done: int = 0
+    steps: int = 1
+    seed: Sequence[int] = (0,)
+    state: Any = None
+
+    @property
+    def progress(self) -> float:
+        """Return the fraction of the run that is done, from 0."""
+        return self.steps_done / self.steps
+
+    def __len__(self) -> int:
+        return len(self.advantage_T)
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenCredit:
+    """Inputs of `policy_loss` per token. None keeps the value without a rule.
+
+    Attributes:
+        kept_T: Whether a token counts; the means of the loss run over kept tokens only.
+        factor_T: Factor on the loss of a token; the denominators do not change.
+        advantage_T: Advantages that replace those of the responses.
+        clip_low_T: Clip widths below 1.
+        clip_high_T: Clip widths above 1; set both or neither.
+        tilt_T: Argument `tilt` of `policy_loss`.
+        penalty_T: Argument `penalty` of `policy_loss`.
+        state: State for the next step, as plain data for the checkpoint.
+    """
+
+    kept_T: Bool[np.ndarray, " T"] | None = None
+    factor_T: Values | None = None
+    advantage_T: Values | None = None
+    clip_low_T: Values | None = None
+    clip_high_T: Values | None = None
+    tilt_T: Values | None = None
+    penalty_T: Values | None = None
+    state: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class EntropyTerm:
+    """Arguments of `entropy_loss` for the passes over a step.
+
+    Attributes:
+        aggregate: Argument `aggregate` of `token_weights`.
+        bonus: Coefficient of the entropy.
+        penalty: Coefficient of the distance from the corridor.
+        low: Lower end of the corridor (nats).
+        high: Upper end of the corridor (nats).
+        state: State for the next step, as plain data for the checkpoint.
+    """
+
+    aggregate: Literal["token-mean", "response-mean", "trajectory-mean", "nested-mean", "constant"]
+    bonus: float
+    penalty: float = 0.0
+    low: float = 0.0
+    high: float = float("inf")
+    state: Any = None

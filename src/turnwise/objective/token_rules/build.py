@@ -1,0 +1,47 @@
+"""Build a token rule from a name and options, as a recipe gives them."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pydantic
+
+from turnwise.errors import ConfigError, did_you_mean
+from turnwise.objective.token_rules import ENTROPY_RULES, TOKEN_RULES, EntropyTerm, StepTokens, TokenCredit
+
+
+def build_token_rule(name: str, options: Mapping[str, Any]) -> Callable[[StepTokens], TokenCredit]:
+    """Build `TOKEN_RULES[name]` with its options.
+
+    Raises:
+        ConfigError: The name or an option is unknown, missing, of the wrong type or out of range.
+    """
+    return _build("tokens", TOKEN_RULES, name, options)
+
+
+def build_entropy_rule(name: str, options: Mapping[str, Any]) -> Callable[[StepTokens], EntropyTerm]:
+    """Build `ENTROPY_RULES[name]` with its options; raises like `build_token_rule`."""
+    return _build("entropy", ENTROPY_RULES, name, options)
+
+
+def _build(section: str, rules: Mapping[str, Callable[..., Any]], name: str, options: Mapping[str, Any]) -> Any:
+    if name not in rules:
+        raise ConfigError(f"unknown update.{section} {name!r}.{did_you_mean(name, rules)}")
+    known = {p.name: p for p in inspect.signature(rules[name]).parameters.values() if p.kind is p.KEYWORD_ONLY}
+    for option, value in options.items():
+        if option not in known:
+            raise ConfigError(f"update.{section} {name!r} has no option {option!r}.{did_you_mean(option, known)}")
+        try:
+            pydantic.TypeAdapter(known[option].annotation).validate_python(value, strict=True)
+        except pydantic.ValidationError as error:
+            raise ConfigError(f"update.{section}.{option}={value!r} of {name!r}: {error.errors()[0]['msg']}") from None
+    missing = [option for option, p in known.items() if p.default is p.empty and option not in options]
+    if missing:
+        raise ConfigError(
+            f"update.{section} {name!r} needs {' and '.join(missing)}; the paper's value is unknown, choose one"
+        )
+    rule = functools.partial(rules[name], **options)
+    rule(StepTokens(np.zeros(1), np.zeros(1), np.zeros(1)))  # so that conflicting options fail before the first rollout
+    return rule

@@ -1,0 +1,129 @@
+// Explain the credit of a response: the sum from base to advantage, the origin of base, and the four numbers.
+"use strict";
+
+(() => {
+  const ROUNDING = 1e-9; // a credit below this is 0
+  const NAMES = { modulate_by_entropy: "α", add_penalty: "penalty" };
+  const { make, number, signed } = turnwise;
+  const known = (value) => value !== null && value !== undefined && !Number.isNaN(value);
+
+  /** The numbers of a card, in its order. */
+  turnwise.MEANING = {
+    H: "mean entropy of the response's tokens, in nats",
+    α: "coefficient on base; AEM's is above 1 for confident responses, below 1 for uncertain ones",
+    base: "advantage before coefficients and penalties, computed from the returns",
+    A: "advantage that the update used",
+  };
+
+  /** The legend of the four numbers. */
+  turnwise.meaning = () => {
+    const entry = ([name, text]) => make("div", {}, make("dt", {}, name), make("dd", {}, text));
+    const entries = Object.entries(turnwise.MEANING).map(entry);
+    return make("dl", { class: "meaning", "aria-label": "The numbers of a response" }, ...entries);
+  };
+
+  /** Choose digits that show two significant ones: 0.84, 0.084. */
+  function digits(value) {
+    const size = Math.abs(value);
+    return size < 5e-5 ? null : Math.max(2, Math.min(4, 1 - Math.floor(Math.log10(size * (1 + 1e-6)))));
+  }
+  const amount = (value) => (digits(value) ? number(Math.abs(value), digits(value)) : "0.00");
+  const plus = (value) => (digits(value) ? signed(value, digits(value)) : "0.00");
+  function factor(value) {
+    const off = Math.abs(value - 1);
+    return number(value, off < 0.0005 ? 4 : off < 0.005 ? 3 : 2);
+  }
+  const named = (block) => NAMES[block] ?? block.replaceAll("_", " ");
+  const exact = (value) => number(value, 5);
+  const byWhat = (block) => (block === "other" ? "by blocks that the record does not trace" : `by ${block}`);
+  const ofPart = ({ block, coefficient, result }) =>
+    `; in it ${block}${coefficient === 1 ? "" : ` × ${factor(coefficient)}`} → ${plus(result)}`;
+
+  /** The sum as terms, {text, name, title}, without terms that change nothing. Null if left out of the update. */
+  function terms(turn) {
+    if (!known(turn.base) || !known(turn.advantage)) return null;
+    const { base: meaningOfBase, A: meaningOfA } = turnwise.MEANING;
+    const result = [{ text: plus(turn.base), name: "base", title: `${meaningOfBase}: ${exact(turn.base)}` }];
+    let value = turn.base;
+    let parts = [];
+    for (const did of turn.trace) {
+      if (did.part) {
+        parts.push(did);
+        continue;
+      }
+      const name = named(did.block);
+      const how = `${byWhat(did.block)}${parts.map(ofPart).join("")}, after it ${exact(did.result)}`;
+      if (did.coefficient !== 1 && Math.abs(value) > ROUNDING) {
+        const title = `coefficient ${exact(did.coefficient)} ${how}`;
+        result.push({ text: `× ${factor(did.coefficient)}`, name, title });
+      }
+      if (Math.abs(did.added) > ROUNDING) result.push(isMasked(did) ? masked(did) : added(did, name, how));
+      value = did.result;
+      parts = [];
+    }
+    if (result.at(-1).kind === "masked") return result;
+    const title = `${meaningOfA}: ${exact(turn.advantage)}`;
+    return [...result, { text: `= ${plus(turn.advantage)}`, name: "", title, kind: "total" }];
+  }
+
+  const isMasked = ({ block, result }) => result === 0 && !block.startsWith("add_");
+
+  function masked({ block }) {
+    const title = `the response does not teach: credit set to 0 ${byWhat(block)}`;
+    return { text: "masked → 0", name: "", title, kind: "masked" };
+  }
+
+  function added(did, name, how) {
+    const sign = did.added < 0 ? "−" : "+";
+    return { text: `${sign} ${amount(did.added)}`, name, title: `${sign}${exact(Math.abs(did.added))} added ${how}` };
+  }
+
+  const before = (term, place) => (term.kind === "masked" ? ", " : place ? " " : "");
+
+  /** The sum as text: "+0.84 base × 1.31 α − 0.10 penalty = +1.00". */
+  turnwise.sumText = (turn) => {
+    const shown = terms(turn) ?? [{ text: "left out of the update" }];
+    return shown.map((term, place) => `${before(term, place)}${term.text}${term.name ? ` ${term.name}` : ""}`).join("");
+  };
+
+  /** The sum as an element, and below it where base comes from. */
+  turnwise.sum = (turn, group) => {
+    const shown = terms(turn);
+    if (!shown) return [];
+    const spans = shown.flatMap((term, place) => {
+      const name = term.name ? [" ", make("em", {}, term.name)] : [];
+      return [before(term, place), make("span", { title: term.title, class: term.kind ?? null }, term.text, ...name)];
+    });
+    return [make("p", { class: "sum" }, ...spans), origin(turn, group)];
+  };
+
+  function origin(turn, { returns }) {
+    const own = returns.of.get(turn.trajectory);
+    if (!known(own)) return null;
+    const brief = (value) => number(value, Number.isInteger(value) ? 0 : 2);
+    const { of, mean, std } = returns;
+    const others = of.size > 1 ? `group mean ${brief(mean)}, std ${brief(std)}` : "no other in its group";
+    const title =
+      "return: sum of the trajectory's rewards; group: the trajectories of the group that did not fail. " +
+      "A method may compare more than these returns, such as responses in the same state.";
+    return make("p", { class: "origin quiet", title }, `return ${brief(own)}; ${others}`);
+  }
+
+  /** Returns of a group: `of` (trajectory to return), mean, sample standard deviation, and whether they differ. */
+  turnwise.groupReturns = (trajectories) => {
+    const of = new Map(trajectories.map(({ trajectory, reward }) => [trajectory, reward]));
+    const values = [...of.values()];
+    const mean = values.reduce((sum, value) => sum + value, 0) / values.length;
+    const std = Math.sqrt(values.reduce((sum, value) => sum + (value - mean) ** 2, 0) / (values.length - 1));
+    const [low, high] = [Math.min(...values), Math.max(...values)];
+    const contrast = high - low > 1e-6 * Math.max(Math.abs(low), Math.abs(high)); // sums in float32
+    return { of, mean, std: contrast ? std : 0, contrast };
+  };
+
+  turnwise.noContrast = ({ of, contrast }) => {
+    if (contrast || !of.size) return null;
+    return of.size > 1
+      ? "no contrast: every trajectory of this group got the same return"
+      : "no contrast: only one trajectory of this group did not fail";
+  };
+})();

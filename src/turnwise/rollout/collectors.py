@@ -1,0 +1,115 @@
+"""Define collectors: how the group of a task is played."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from turnwise.environments.base import Task
+from turnwise.errors import ConfigError, did_you_mean
+from turnwise.models.policy import Policy
+from turnwise.rollout.collect import blocking, collect
+from turnwise.rollout.engine import Sampling
+from turnwise.rollout.environments import Environments
+from turnwise.rollout.models import Models
+from turnwise.rollout.settings import RolloutConfig
+from turnwise.rollout.trajectory import Trajectory
+
+OnTurn = Callable[[int, int], None] | None
+"""Called after every turn with the number of live trajectories and of all."""
+
+
+class Collector(Protocol):
+    """Plays groups of trajectories."""
+
+    def play(
+        self,
+        models: Models,
+        tasks: Sequence[Task],
+        *,
+        seed: int,
+        group_size: int | None = None,
+        temperature: float | None = None,
+        on_turn: OnTurn = None,
+    ) -> list[Trajectory]:
+        """Play each task with a group of trajectories.
+
+        Args:
+            models: Models of the run; the policy acts.
+            tasks: One per group.
+            seed: Seed of the sampling.
+            group_size: Trajectories per task; default: the recipe's.
+            temperature: Default: the recipe's, with its top_p. A given one sets top_p to 1.
+            on_turn: Progress callback.
+
+        Returns:
+            Trajectories, those of a group adjacent, groups numbered from 0.
+        """
+        ...
+
+
+class Independent:
+    """Play the trajectories of a group concurrently and independently of each other.
+
+    Args:
+        environments: Where the trajectories are played.
+        settings: The `[rollout]` of a recipe.
+        task_name: Names a task in records.
+    """
+
+    def __init__(self, environments: Environments, settings: RolloutConfig, task_name: Callable[[Task], str] = str):
+        self._environments, self._settings, self._task_name = environments, settings, task_name
+
+    def play(
+        self,
+        models: Models,
+        tasks: Sequence[Task],
+        *,
+        seed: int,
+        group_size: int | None = None,
+        temperature: float | None = None,
+        on_turn: OnTurn = None,
+    ) -> list[Trajectory]:
+        """Play each task with a group of trajectories; see `Collector.play`."""
+        settings, policy = self._settings, models.policy.policy
+        played = collect(
+            models.policy.sampler,
+            tasks,
+            self._environments,
+            policy.format,
+            group_size=group_size or settings.group_size,
+            sampling=make_sampling(settings, policy, seed=seed, temperature=temperature),
+            max_context=policy.max_context,
+            window=settings.remembered,
+            task_name=self._task_name,
+            on_turn=on_turn,
+        )
+        return blocking(played)
+
+
+def make_sampling(settings: RolloutConfig, policy: Policy, *, seed: int, temperature: float | None = None) -> Sampling:
+    """Make the sampling settings of a run; a given temperature sets top_p to 1."""
+    return Sampling(
+        max_new_tokens=settings.max_new_tokens,
+        stop_ids=(policy.format.stop_id,),
+        stop=settings.stop,
+        temperature=settings.temperature if temperature is None else temperature,
+        top_p=settings.top_p if temperature is None else 1.0,
+        seed=seed,
+    )
+
+
+COLLECTORS: dict[str, Callable[[Environments, RolloutConfig, Callable[[Task], str]], Collector]] = {
+    "independent": Independent
+}
+"""Collectors by the name that `rollout.collector` takes."""
+
+
+def make_collector(settings: RolloutConfig, environments: Environments, task_name: Callable[[Task], str]) -> Collector:
+    """Make the collector that a recipe names.
+
+    Raises:
+        ConfigError: The collector is unknown.
+    """
+    name = settings.collector
+    if name not in COLLECTORS:
+        raise ConfigError(f"unknown rollout.collector {name!r}.{did_you_mean(name, COLLECTORS)}")
+    return COLLECTORS[name](environments, settings, task_name)

@@ -1,0 +1,70 @@
+"""Hold the models of a run by name: the policy, and models that it is compared with."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from turnwise.errors import ConfigError, did_you_mean
+from turnwise.models.policy import Policy
+from turnwise.rollout.collect import blocking
+from turnwise.rollout.engine import Engine
+
+
+@dataclasses.dataclass
+class NamedModel:
+    """A model with what it needs to play and to learn.
+
+    Attributes:
+        policy: Weights, tokenizer and format.
+        engine: Samples from the policy; None for a model that only scores.
+        optimizer: Updates the trainable weights; None for a model that does not learn.
+        version: How often the weights were published to the engine.
+    """
+
+    policy: Policy
+    engine: Engine | None = None
+    optimizer: Any = None  # a torch.optim.Optimizer
+    version: int = 0
+
+    @property
+    def sampler(self) -> Engine:
+        """The engine, for a model that plays."""
+        assert self.engine is not None, "this model does not play"
+        return self.engine
+
+
+class Models(Mapping[str, NamedModel]):
+    """Models by name: `policy` always exists, `reference` if the run compares with one."""
+
+    def __init__(self, **named: NamedModel):
+        self._named = named
+
+    def __getitem__(self, name: str) -> NamedModel:
+        if name not in self._named:
+            raise ConfigError(f"this run has no model {name!r}.{did_you_mean(name, self._named)}")
+        return self._named[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._named)
+
+    def __len__(self) -> int:
+        return len(self._named)
+
+    @property
+    def policy(self) -> NamedModel:
+        """The model that plays and learns."""
+        return self["policy"]
+
+    @property
+    def weights(self) -> dict[str, Any]:
+        """The torch modules by name."""
+        return {name: model.policy.model for name, model in self._named.items()}
+
+    def publish(self) -> None:
+        """Send the weights of all models that play to their engines."""
+        for model in self._named.values():
+            if model.optimizer is not None:
+                model.optimizer.zero_grad()  # frees the gradients' memory during the next rollout
+            if model.engine is not None:
+                blocking(model.engine.update_weights())
+                model.version += 1

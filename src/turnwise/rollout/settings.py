@@ -1,0 +1,77 @@
+"""Define the `[rollout]` and `[engine]` sections of a recipe."""
+
+from pathlib import Path
+from typing import Literal
+
+import pydantic
+
+from turnwise.rollout.selection import build_selector
+from turnwise.section import Named, Section
+
+
+class SelectConfig(Named):
+    """Task selection: a name and its options (see `turnwise.rollout.selection`)."""
+
+    name: str = "epochs"
+
+
+class RolloutConfig(Section):
+    """Settings of the rollouts."""
+
+    groups: int = pydantic.Field(default=8, ge=1)
+    """Groups per step, one task each."""
+    group_size: int = pydantic.Field(default=8, ge=1)
+    """Trajectories per task."""
+    collector: str = "independent"
+    """How a group is played: "independent" plays all its trajectories separately from the start."""
+    select: SelectConfig = SelectConfig()
+    """"epochs": all tasks in turn, in an order drawn anew each epoch. {name = "vade", observed_decay = ...,
+    unobserved_decay = ...}: tasks that the policy sometimes solves."""
+    filter: Literal["none", "mixed", "not-all-correct"] = "none"
+    """Groups to learn from: "none", all; "mixed", those with a success and a failure (DAPO); "not-all-correct", those
+    with a failure (NGRPO). Further tasks are played to replace dropped groups."""
+    max_batches: int = pydantic.Field(default=10, ge=1)
+    """Largest number of batches of `groups` tasks that a step plays to fill the filter."""
+    temperature: float = pydantic.Field(default=1.0, gt=0)
+    top_p: float = pydantic.Field(default=1.0, gt=0, le=1)
+    max_new_tokens: int = pydantic.Field(default=16, ge=1)
+    """Longest response (tokens)."""
+    stop: tuple[str, ...] = ()
+    """Texts that end a response, in addition to the model's own stop token, such as "</action>"."""
+    context: Literal["append", "window"] = "append"
+    """"append": the whole conversation, one growing sequence per trajectory. "window": the first observation, the last
+    `window` observations and responses, and the latest observation, one sequence per response."""
+    window: int = pydantic.Field(default=2, ge=0)
+    """Observations and responses that context = "window" repeats."""
+
+    @property
+    def remembered(self) -> int | None:
+        """Size of the window; None for the whole conversation."""
+        return self.window if self.context == "window" else None
+
+    @pydantic.model_validator(mode="after")
+    def _selector_exists(self) -> "RolloutConfig":
+        build_selector(self.select.name, self.select.model_extra or {}, num_tasks=1, seed=0)
+        if self.filter == "mixed" and self.group_size == 1:
+            raise ValueError("rollout.filter='mixed' needs a rollout.group_size above 1: one trajectory is never mixed")
+        return self
+
+
+class EngineConfig(Section):
+    """Settings of the engine that generates the responses."""
+
+    name: Literal["local", "server"] = "local"
+    """"local": transformers in this process. "server": vLLM over HTTP, see docs/how-to/vllm.md."""
+    max_rows: int | None = pydantic.Field(default=None, ge=1)
+    """Conversations that the local engine holds at a time, which bounds its memory; further ones wait. Default: all.
+    The fields below are only for the server."""
+    url: str = pydantic.Field(default="http://127.0.0.1:8000", pattern=r"^https?://[^/]")
+    """Address of the server."""
+    max_concurrent: int = pydantic.Field(default=256, ge=1)
+    """Concurrent requests to the server; further ones wait."""
+    timeout_s: float = pydantic.Field(default=600.0, gt=0)
+    """Longest time for one answer of the server (seconds)."""
+    patience_s: float = pydantic.Field(default=600.0, ge=0)
+    """Time for which a failed request is retried (seconds); then the run ends, and can be resumed."""
+    sync_folder: Path | None = None
+    """Folder for new weights that trainer and server both see under this path. Default: a temporary folder."""

@@ -1,0 +1,69 @@
+"""Define trajectories and their turns, the result of a rollout."""
+
+import dataclasses
+from collections.abc import Hashable
+from typing import Any
+
+
+@dataclasses.dataclass(slots=True)
+class Turn:
+    """One response with its prompt and the environment's answer.
+
+    Attributes:
+        observation: Text that the policy read last.
+        state_key: Names the state in which the response was given.
+        prompt_ids: Tokens that this turn appended before the response; the whole prompt if `fresh`.
+        response_ids: Generated tokens.
+        behavior_logprobs: Log-probabilities of the tokens when sampled (nats).
+        response: The response as text.
+        truncated: The response hit the length limit.
+        reward: Reward of the response.
+        valid: Whether the environment accepted the response.
+        behavior_entropies: Entropies of the tokens' distributions when sampled (nats), if the engine measured them.
+        fresh: The prompt does not continue the previous turn; a first turn counts as fresh in any case.
+    """
+
+    observation: str
+    state_key: Hashable
+    prompt_ids: list[int]
+    response_ids: list[int]
+    behavior_logprobs: list[float]
+    response: str
+    truncated: bool
+    reward: float = 0.0
+    valid: bool = True
+    fresh: bool = False
+    behavior_entropies: list[float] | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class Trajectory:
+    """One episode.
+
+    Attributes:
+        group: Index of the task among those collected together.
+        task: Name of the task.
+        turns: Turns in order.
+        success: Whether the environment declared success.
+        ended: "terminated", "truncated" (by the environment), "context" (the conversation got too long), or "failed".
+        failure: Cause, for "failed"; a failed trajectory is recorded and counted, and never trained on.
+        info: The environment's `info` at the end.
+    """
+
+    group: int
+    task: str
+    turns: list[Turn] = dataclasses.field(default_factory=list)
+    success: bool = False
+    ended: str = ""
+    failure: str | None = None
+    info: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def usable(self) -> bool:
+        """Whether credit can be assigned to the trajectory."""
+        return self.failure is None and bool(self.turns)
+
+    @property
+    def reward(self) -> float:
+        """Total reward."""
+        return sum(turn.reward for turn in self.turns)

@@ -1,0 +1,114 @@
+"""Hold a run between two steps: its parts and their state."""
+
+import dataclasses
+import time
+from collections.abc import Sequence
+
+import torch
+
+from turnwise.config import Config
+from turnwise.environments.suites import Suite
+from turnwise.evaluation.outcomes import write_outcomes
+from turnwise.evaluation.play import evaluate
+from turnwise.measures.base import Played
+from turnwise.measures.plan import Plan
+from turnwise.objective.scorer import Scorer
+from turnwise.objective.tokens import Sequences
+from turnwise.rollout.collect import blocking
+from turnwise.rollout.collectors import Collector
+from turnwise.rollout.environments import Environments
+from turnwise.rollout.models import Models
+from turnwise.rollout.source import Source
+from turnwise.rollout.trajectory import Trajectory
+from turnwise.train.checkpoint import Part, save_checkpoint
+from turnwise.train.credit import Credit
+from turnwise.train.display import Display
+from turnwise.train.folder import RunFolder
+from turnwise.train.update import Learner, Measured
+
+
+@dataclasses.dataclass
+class Run:
+    """Hold a run in progress.
+
+    Attributes:
+        config: Configuration of the run.
+        folder: Folder of the run, locked.
+        display: Display that shows progress.
+        device: Device of the models.
+        suite: Environment with its tasks.
+        environments: Environments that play the trajectories, in this process or in others.
+        collector: Plays groups.
+        source: Selects tasks and the groups to learn from.
+        measures: Measures taken in each step.
+        method: Turns rewards into advantages.
+        learner: Turns advantages into new weights.
+        models: Policy and reference models.
+        step: Last completed step.
+        empty_steps: Consecutive steps up to the last one without a usable trajectory.
+    """
+
+    config: Config
+    folder: RunFolder
+    display: Display
+    device: torch.device
+    suite: Suite
+    environments: Environments
+    collector: Collector
+    source: Source
+    measures: Plan
+    method: Credit
+    learner: Learner
+    models: Models
+    step: int = 0
+    empty_steps: int = 0
+
+    @property
+    def parts(self) -> dict[str, Part]:
+        """Parts with a state, by their names in checkpoints."""
+        return {
+            "optimizer": self.models.policy.optimizer,
+            "method": self.method,
+            "selector": self.source,
+            "objective": self.learner.objective,
+        }
+
+    def measure(self, trajectories: Sequence[Trajectory]) -> Measured:
+        """Take the measures of the trajectories that a step learns from."""
+        sequences, learner = Sequences.from_trajectories(trajectories), self.learner
+        played = Played(
+            trajectories,
+            invalid_penalty=self.config.environment.invalid_penalty,
+            models=self.models.weights,
+            score=Scorer(sequences, learner.precision, learner.temperature, learner.budget),
+        )
+        batch, metrics = self.measures.take(played)
+        return Measured(batch, sequences, metrics)
+
+    def save(self) -> None:
+        """Save a checkpoint of the last completed step."""
+        policy, keep = self.models.policy.policy, self.config.checkpoint.keep
+        save_checkpoint(self.folder, self.step, policy, self.parts, keep=keep)
+
+    def evaluate(self) -> None:
+        """Play and record the held-out panel; the full panel before the first step and after the last."""
+        config, whole = self.config, self.step in (0, self.config.run.steps)
+        start = time.perf_counter()
+        metrics, trajectories = evaluate(
+            self.collector,
+            self.models,
+            self.suite.tasks(config.environment.eval_split),
+            episodes=config.evaluate.final_episodes if whole else config.evaluate.episodes,
+            temperature=config.evaluate.temperature,
+            on_turn=self.display.turn,
+        )
+        write_outcomes(self.folder.evaluations / f"step-{self.step:06d}.parquet", trajectories)
+        record = {f"eval/{name}": value for name, value in metrics.items()}
+        self.folder.log({"step": self.step, **record, "time/eval_s": time.perf_counter() - start})
+        self.display.evaluation(self.step, metrics)
+
+    def close(self) -> None:
+        """Release environments and trackers."""
+        blocking(self.environments.aclose())
+        for tracker in self.folder.trackers:
+            tracker.close()

@@ -1,0 +1,153 @@
+"""The conformance test in processes of its own: hangs, crashes and hash seeds."""
+
+import os
+import re
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from turnwise.environments.base import Step
+from turnwise.environments.check_apart import check_apart
+from turnwise.environments.settings import EnvironmentConfig
+from turnwise.errors import ConfigError
+
+
+class Sound:
+    """Three turns; the first answers may do what `kind` says."""
+
+    def __init__(self, seed: int, *, kind: str = ""):
+        self.seed, self.kind, self.played = seed, kind, 0
+        if kind == "constructor hangs":
+            time.sleep(3600)
+
+    def start(self) -> Any:
+        if self.kind == "start hangs":
+            time.sleep(3600)
+        if self.kind == "hash":
+            return f"{self.seed}: {' '.join({'red', 'green', 'blue', 'pink', 'gray'})}"
+        if self.kind == "hash offered":
+            return Step(observation=f"{self.seed}", admissible=list({"red", "green", "blue", "pink", "gray"}))
+        return f"{self.seed}"
+
+    def step(self, response: str) -> Any:
+        self.played += 1
+        if self.kind == "hang":
+            while True:
+                pass
+        if self.kind == "os._exit":
+            os._exit(3)
+        if self.kind == "segfault":
+            os.kill(os.getpid(), 11)
+        if self.kind == "sys.exit":
+            sys.exit("enough")
+        return Step(observation=str(self.played), terminated=self.played == 3, info={"success": False})
+
+
+class Watch(Sound):
+    """Says that its observations may differ."""
+
+    repeats = False
+
+
+class Waiting(Sound):
+    """The same with coroutines."""
+
+    async def start(self) -> Any:
+        return super().start()
+
+    async def step(self, response: str) -> Any:
+        return super().step(response)
+
+
+class Own:
+    """A suite with its own tasks."""
+
+    def __init__(self, config: EnvironmentConfig, *, kind: str = ""):
+        if kind == "suite":
+            raise OSError("no games here")
+
+    def tasks(self, split: str) -> list[int]:
+        return [1, 2, 3]
+
+    def environment(self, task: int) -> Sound:
+        return Sound(task)
+
+    def task_name(self, task: int) -> str:
+        return f"game {task}"
+
+
+class NoConfig(Own):
+    def __init__(self):
+        """Takes no configuration."""
+
+
+class NoSeed(Sound):
+    def __init__(self):
+        """Takes no seed."""
+
+
+def check(name: str, kind: str = "", **more: Any) -> list[str]:
+    options = {"kind": kind} if kind else {}
+    config = EnvironmentConfig(name=f"{__name__}:{name}", options=options, **{"step_timeout_s": 20.0, **more})
+    return [problem.what for problem in check_apart(config).problems]
+
+
+@pytest.mark.parametrize("name", ["Sound", "Waiting", "Own"])
+def test_a_sound_environment_has_no_problems(name):
+    assert check(name) == []
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("name", ["Sound", "Waiting"])
+def test_a_step_that_hangs_is_stopped(workers, name):
+    begun = time.monotonic()
+    told = check(name, "hang", step_timeout_s=0.5, workers=workers)
+    assert told == ["step('') gave no answer within step_timeout_s=0.5"]
+    assert time.monotonic() - begun < 20
+
+
+@pytest.mark.parametrize(("kind", "call"), [("start hangs", "start()"), ("constructor hangs", "the constructor")])
+def test_what_hangs_before_is_stopped_too(kind, call):
+    assert check("Sound", kind, step_timeout_s=0.5) == [f"{call} gave no answer within step_timeout_s=0.5"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("os._exit", "step('') ended its process (exit code 3)"),
+        ("segfault", "step('') ended its process (signal SIGSEGV)"),
+        ("sys.exit", "step('') raised SystemExit: enough"),
+    ],
+)
+def test_an_environment_that_ends_its_process_is_reported(kind, told):
+    assert check("Sound", kind) == [told]
+
+
+def test_what_depends_on_the_hash_seed_is_found():
+    [told] = check("Sound", "hash")
+    assert re.match(
+        r"observation at turn 0 of task 0 depends on the interpreter: '.*' and '.*' with PYTHONHASHSEED=1 and 2", told
+    )
+    [told] = check("Sound", "hash offered")
+    assert told.startswith("admissible at turn 0 of task 0 depends on the interpreter")
+    assert check("Watch", "hash") == []
+
+
+def test_what_a_suite_raises_is_reported():
+    [told] = check("Own", "suite")
+    assert told.startswith("loading the environment raised OSError: no games here at __init__:")
+
+
+def test_a_suite_without_a_configuration_says_what_to_write():
+    with pytest.raises(
+        ConfigError,
+        match=r"has tasks\(\), so it is a suite, .*; write def __init__\(self, config: EnvironmentConfig, \*",
+    ) as it:
+        check("NoConfig")
+    assert "\n" not in str(it.value)
+    with pytest.raises(
+        ConfigError, match=r"is called with a seed .*; write def __init__\(self, seed: int, \*, <options>\)"
+    ):
+        check("NoSeed")

@@ -1,0 +1,79 @@
+"""The columns that measures fill, by hand, and the refusal of methods that need others."""
+
+import numpy as np
+import pytest
+from tests.toys import small_config, trajectory
+
+import turnwise as tw
+from turnwise.errors import ConfigError
+from turnwise.measures import MEASURES, Played
+from turnwise.measures.plan import FROM_THE_BATCH, plan_measures
+from turnwise.measures.rare_tokens import lowest_mean
+from turnwise.train.loop import train
+
+PROVIDED = {column for each in MEASURES.values() for column in each.provides} | FROM_THE_BATCH
+
+
+def columns():
+    first = trajectory(0, ([1], [5, 6]), ([1], [7, 8, 9]))
+    second = trajectory(0, ([1], [5]))
+    first.success, first.ended, second.ended = True, "terminated", "truncated"
+    first.turns[1].valid, second.turns[0].truncated = False, True
+    for turn, told in zip([*first.turns, *second.turns], ([-1.0, -2.0], [-1.0, -2.0, -6.0], [-1.0]), strict=True):
+        turn.behavior_logprobs = told
+    scores = np.array([-1.0, -3.0, -1.0, -2.0, -6.0, -0.5]), np.array([1.0, 2.0, 0.0, 0.0, 3.0, 0.5])
+    played = Played([first, second], 0.25, {"policy": None}, lambda model: scores)
+    batch, metrics = plan_measures({"the test": ("logprob_T", "entropy_T")}).take(played)
+    assert metrics["scores_tokens"] == 9.0
+    assert metrics["entropy_tokens"] == 0.0
+    assert all(
+        metrics[f"{name}_s"] >= 0 for name in ("scores", "entropy", "mismatch", "played", "rare_tokens", "sampled")
+    )
+    return batch.columns
+
+
+def test_the_columns_are_what_the_table_says():
+    made = columns()
+    assert set(made) == PROVIDED - FROM_THE_BATCH - {"ref_logprob", "ref_logprob_T"}
+    np.testing.assert_allclose(made["entropy"], [1.5, 1.0, 0.5])
+    np.testing.assert_allclose(made["logprob"], [-2.0, -3.0, -0.5])
+    np.testing.assert_allclose(made["rare_logprob"], [-3.0, -6.0, -0.5])
+    np.testing.assert_allclose(made["mismatch"], [-0.5, 0.0, 0.5])
+    np.testing.assert_allclose(made["mismatch_min"], [-1.0, 0.0, 0.5])
+    assert made["penalty"].tolist() == [0.0, -0.25, 0.0]
+    assert made["success"].tolist() == [1.0, 1.0, 0.0]
+    assert made["finished"].tolist() == [1.0, 1.0, 0.0]
+    assert made["truncated"].tolist() == [0.0, 0.0, 1.0]
+    assert made["task"].tolist() == ["0", "0", "0"]
+
+
+@pytest.mark.parametrize(("num", "kept"), [(1, 1), (4, 1), (5, 1), (9, 1), (10, 2), (15, 3)])
+def test_the_rarest_fifth_is_at_least_one_token(num, kept):
+    values = np.random.default_rng(0).permutation(num).astype(float)
+    tokens = tw.Segments.from_lengths([num])
+    np.testing.assert_allclose(lowest_mean(values, tokens, share=0.2), [np.arange(kept).mean()])
+
+
+def test_a_method_that_needs_what_no_rollout_knows_is_refused_before_anything_is_played(tmp_path):
+    config = small_config(tmp_path, method="gae", aem=False)
+    with pytest.raises(
+        ConfigError, match=r"method 'gae' needs the column 'value' \(estimated return.*no measure of this run provides"
+    ):
+        train(config)
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(
+        ConfigError, match=r"method 'matchtir' needs the column 'step_reward' .*no measure of this run provides"
+    ):
+        train(small_config(tmp_path, method="matchtir", aem=False))
+
+
+TRAINABLE = [name for name, make in tw.METHODS.items() if set(tw.trial(make).needs) <= PROVIDED]
+
+
+@pytest.mark.parametrize("name", TRAINABLE)
+def test_a_run_trains_with_every_method_that_needs_only_what_it_knows(name, tmp_path):
+    trial = tw.card_of(tw.METHODS[name]).trial
+    folder = train(small_config(tmp_path, method={"name": name, **trial}, aem=name not in ("aem", "empg")))
+    steps = [record for record in folder.metrics() if "credit/advantage_abs" in record]
+    assert len(steps) == 2
+    assert all(np.isfinite(record["credit/advantage_abs"]) for record in steps)

@@ -1,0 +1,28 @@
+"""A browser for the tests of a file, and pages in it."""
+
+from collections.abc import Iterator
+
+import pytest
+from tests.report.browser import Opened, chromium
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture
+def opened(browser, page_url) -> Iterator:
+    """Open pages of the report that the file's `page_url` gives; none may say anything on the console."""
+    pages: list[Opened] = []
+
+    def open_page(hash_: str = "", url: str = page_url, **context) -> Opened:
+        pages.append(Opened(browser, url + hash_, **context))
+        return pages[-1]
+
+    yield open_page
+    for page in pages:
+        said = page.said
+        page.context.close()
+        assert not said, "the page said something on the console, or asked the network for something"

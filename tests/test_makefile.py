@@ -1,0 +1,47 @@
+"""`make test-quick` names tests that exist, and among them those that it promises."""
+
+import ast
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.catalogue import ALL
+
+ROOT = Path(__file__).parents[1]
+
+
+def quick() -> list[str]:
+    """What `make test-quick` gives to pytest: files, folders and single tests."""
+    command = ["make", "--dry-run", "--no-print-directory", "test-quick"]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    (line,) = (line for line in printed.splitlines() if " -m pytest " in line)
+    return [word for word in shlex.split(line) if word.startswith("tests/")]
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_the_quick_tests_exist_and_hold_what_is_promised():
+    named = quick()
+    for word in named:
+        path, _, test = word.partition("::")
+        assert (ROOT / path).exists(), f"make test-quick names {path}, which does not exist"
+        if test:
+            function, _, parameter = test.removesuffix("]").partition("[")
+            tests = [
+                node.name for node in ast.parse((ROOT / path).read_text()).body if isinstance(node, ast.FunctionDef)
+            ]
+            assert function in tests, f"make test-quick names {word}; {path} has no such test"
+            assert not parameter or parameter in ALL, (
+                f"make test-quick names {word}; tests.catalogue has no {parameter}"
+            )
+    files = {word.partition("::")[0] for word in named}
+    assert {"tests/test_segments.py", "tests/test_batch.py", "tests/test_transform.py"} <= files
+    for part in ("methods", "properties", "oracle", "known_wrong", "train"):
+        assert any(f"{file}/".startswith(f"tests/{part}/") for file in files), f"make test-quick names no tests/{part}"
+
+
+def test_the_quick_tests_are_recommended():
+    assert "make test-quick" in (ROOT / "Makefile").read_text().partition("PYTHON")[0]
+    assert "`make test-quick`" in (ROOT / "CONTRIBUTING.md").read_text()

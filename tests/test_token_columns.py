@@ -1,0 +1,62 @@
+"""Columns with a value per token: their names end in `_T`."""
+
+import numpy as np
+import pytest
+
+import turnwise as tw
+
+GROUPS, TRAJECTORIES = tw.Segments.from_lengths([2]), tw.Segments.from_lengths([2, 1])
+TOKENS = tw.Segments.from_lengths([1, 2, 1])
+
+
+def made(values, tokens: tw.Segments | None = TOKENS) -> tw.Batch:
+    return tw.Batch(GROUPS, TRAJECTORIES, [0.0, 1.0, 0.0], {"logprob_T": values}, tokens)
+
+
+def test_a_token_column_is_kept_as_it_is_and_cannot_be_written():
+    batch = made([-1, -2, -3, -4])
+    column = batch.column("logprob_T", needed_by="the test")
+    assert column.tolist() == [-1.0, -2.0, -3.0, -4.0]
+    assert column.dtype == np.float64
+    with pytest.raises(ValueError, match="read-only"):
+        column[0] = 0.0
+
+
+@pytest.mark.parametrize(
+    ("values", "tokens", "message"),
+    [
+        ([-1.0] * 3, TOKENS, r"logprob_T has shape \(3,\), expected \(4,\): one value per token"),
+        ([-1.0] * 4, None, "but this batch has no tokens; give their segments"),
+        (
+            [-1.0, -1.0, np.nan, -1.0],
+            TOKENS,
+            r"logprob_T\[2\] is nan \(token 1 of the response at group 0, trajectory 0, turn 1\)",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(values, tokens, message):
+    with pytest.raises(tw.BatchError, match=message) as caught:
+        made(values, tokens)
+    assert "\n" not in str(caught.value)
+
+
+def test_rows_in_any_order_bring_their_tokens_along():
+    batch, order = tw.Batch.from_arrays(
+        group=["b", "a", "b"],
+        trajectory=["x", "y", "x"],
+        reward=[1.0, 2.0, 3.0],
+        columns={"logprob_T": [[-1.0], [-2.0, -2.5], [-3.0]], "entropy": [0.1, 0.2, 0.3]},
+    )
+    assert order.tolist() == [0, 2, 1]
+    assert batch.tokens is not None
+    assert batch.tokens.lengths.tolist() == [1, 1, 2]
+    assert batch.columns["logprob_T"].tolist() == [-1.0, -3.0, -2.0, -2.5]
+    assert batch.columns["entropy"].tolist() == [0.1, 0.3, 0.2]
+
+
+def test_a_method_may_need_one():
+    @tw.block(needs=("logprob_T",))
+    def least_likely(credit_R, batch):
+        return batch.tokens.min(batch.column("logprob_T", needed_by="least_likely"))
+
+    assert least_likely()(made([-1, -2, -3, -4])).tolist() == [-1.0, -3.0, -4.0]

@@ -1,0 +1,59 @@
+"""Settings without effect are named once, at the start of a run (C9)."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests.toys import small_config
+
+from turnwise.objective.inert import inert_note, inert_settings
+from turnwise.objective.settings import UpdateConfig
+from turnwise.rollout.record import read_rollouts
+from turnwise.train.checkpoint import latest_checkpoint, load_checkpoint
+from turnwise.train.display import Display
+from turnwise.train.loop import train
+
+INERT = [
+    {"clip_high": 0.28},
+    {"clip_low": 0.16, "clip_high": 0.24},
+    {"tokens": {"name": "flexible_clip", "upper": [0.5, 0.2], "lower": [0.4, 0.1]}},
+    {"tokens": {"name": "kl_cov", "frac": 0.5}},
+    {"tokens": {"name": "hapo", "redistribute": False}},
+    {"dual_clip": 3.0},
+]
+
+
+class Notes(Display):
+    def __init__(self):
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_checkpoint(latest_checkpoint(folder))[1].model.state_dict()
+
+
+@pytest.mark.parametrize("update", INERT, ids=str)
+def test_what_is_named_changes_nothing_and_all_else_is_not_named(tmp_path, update):
+    display = Notes()
+    given = train(small_config(tmp_path / "a", update=update), display=display)
+    plain = train(small_config(tmp_path / "b"))
+    assert len(display.notes) == 1
+    for name in update:
+        assert f"update.{name}=" in display.notes[0]
+    assert "mini_batches" in display.notes[0]
+    assert "\n" not in display.notes[0]
+    ours, theirs = weights(given), weights(plain)
+    for name, weight in ours.items():
+        torch.testing.assert_close(weight, theirs[name], rtol=1e-4, atol=1e-5)
+    assert read_rollouts(given.rollouts / "step-000001.parquet")[0]
+
+
+def test_with_several_optimiser_steps_nothing_is_inert():
+    for update in INERT:
+        assert inert_note(UpdateConfig.model_validate({**update, "mini_batches": 2})) == ""
+    assert inert_settings(UpdateConfig.model_validate({"tokens": "hapo"})) == ["tokens=hapo (its widths)"]
+    assert inert_note(UpdateConfig()) == ""
+    assert inert_note(UpdateConfig.model_validate({"kl": 0.1, "tokens": "steer", "entropy_bonus": 0.1})) == ""

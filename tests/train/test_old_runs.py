@@ -1,0 +1,80 @@
+"""A run folder that version 0.1 wrote can still be resumed, recredited, reported and evaluated.
+
+`run-0.1.tar.xz` was made at commit 4733e59 from `tests.toys.small_config`: v05 + aem, a KL term, the rules repo and
+epo, four steps.
+"""
+
+import json
+import shutil
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from turnwise.cli import main
+from turnwise.errors import RunError
+from turnwise.rollout.record import read_rollouts
+from turnwise.train.folder import RunFolder
+from turnwise.train.loop import train
+from turnwise.train.recorded import base_advantage, read_step
+
+ARCHIVE = Path(__file__).with_name("run-0.1.tar.xz")
+
+
+@pytest.fixture
+def old(tmp_path) -> Path:
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(tmp_path, filter="data")
+    return tmp_path / "old"
+
+
+def records(path: Path) -> list[dict]:
+    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_its_settings_are_read_as_they_were_meant(old):
+    _, config = RunFolder.open(old)
+    assert config.method.model_dump() == {"name": "aem", "base": {"name": "v05"}, "min_range": 0.0}
+    assert config.label == "v05 + aem"
+
+
+def test_it_is_resumed_with_all_that_it_remembered(old):
+    """Steps 3 and 4 again, from the checkpoint of step 2: optimiser, running baselines, cursor and the rules'
+    averages.
+    """
+    before = {record["step"]: record for record in records(old) if "update/loss" in record}
+    shutil.rmtree(old / "checkpoints" / "step-000004")
+    _, config = RunFolder.open(old)
+    train(config, resume=old)
+    after = {record["step"]: record for record in records(old) if "update/loss" in record}
+    assert sorted(after) == [1, 2, 3, 4]
+    for step in (3, 4):
+        for name, value in before[step].items():
+            if not name.startswith(("time/", "memory/")):
+                assert after[step][name] == pytest.approx(value, rel=1e-3, abs=1e-5), (step, name)
+
+
+def test_its_credit_is_assigned_again_and_its_base_is_known(old, capsys):
+    assert main(["recredit", str(old)]) == 0
+    assert "1.000" in capsys.readouterr().out
+    step = read_step(old / "rollouts" / "step-000002.parquet")
+    base_R = base_advantage(step, invalid_penalty=0.1)
+    penalty_R = np.where(step.values("valid") > 0, 0.0, -0.1)
+    np.testing.assert_allclose(base_R * step.values("alpha") + penalty_R, step.values("advantage"), atol=1e-9)
+    trajectories, _ = read_rollouts(old / "rollouts" / "step-000004.parquet")
+    assert len(trajectories) == 12
+
+
+def test_it_is_evaluated_and_reported(old, tmp_path, capsys):
+    assert main(["eval", str(old), "--episodes", "4"]) == 0
+    assert main(["report", str(old), "--output", str(tmp_path / "page")]) == 0
+    capsys.readouterr()
+
+
+def test_a_state_that_a_run_lacks_is_refused_in_one_line(old):
+    config = RunFolder.open(old)[1]
+    plain = config.model_copy(update={"update": config.update.model_copy(update={"entropy": None})})
+    shutil.rmtree(old / "checkpoints" / "step-000004")
+    with pytest.raises(RunError, match=r"a state of loss term 'entropy_rule', which this run lacks"):
+        train(plain, resume=old)
