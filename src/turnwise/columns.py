@@ -1,7 +1,7 @@
 """List the named columns that methods read in addition to the reward: meaning, unit, and source.
 
-A batch may have further columns of any name. Every column holds one value per response; a value of a trajectory, such
-as `success`, is repeated on its responses.
+A batch may have further columns of any name. A column holds one value per response, or one per token if its name ends
+in `_T`; a value of a trajectory, such as `success`, is repeated on its responses.
 """
 
 import dataclasses
@@ -60,6 +60,7 @@ COLUMNS: dict[str, Column] = {
     "value_next": Column(
         "value", "estimated return from the state after the response, where the trajectory is truncated"
     ),
+    "value_T": Column("value", "estimated return from the state before the token"),
     "value_low": Column("value", "estimated return from the state before the response given its subgoal"),
     "value_high": Column("value", "the planner's estimate of the return from the state before the response"),
     "value_switch": Column("value", "estimated return of the decision to keep or switch the subgoal"),

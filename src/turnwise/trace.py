@@ -6,13 +6,16 @@ reports and adapters read the base advantage and the coefficients here, so that 
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 
 import numpy as np
 from jaxtyping import Float
 
+from turnwise.segments import Segments
+
 Values = Float[np.ndarray, " R"]
+TokenValues = Float[np.ndarray, " T"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -25,6 +28,8 @@ class Traced:
         coefficient_R: `[responses]` factor; 1 for a block that adds or masks.
         after_R: `[responses]` credit after the block.
         parts: For `mix`: effects of the blocks of its parts, part by part.
+        within_T: `[tokens]` credit of each token minus that of its response, for a block that tells tokens apart.
+        targets: What a critic should learn, by column, for a block that assigns credit from values.
     """
 
     block: str
@@ -32,11 +37,18 @@ class Traced:
     coefficient_R: Values
     after_R: Values
     parts: tuple["Traced", ...] = ()
+    within_T: TokenValues | None = None
+    targets: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """Return the name of the block without its options."""
         return self.block.partition("(")[0]
+
+    @property
+    def changes(self) -> bool:
+        """Whether the block changes the credit of responses; others report targets or tokens only."""
+        return self.after_R is not self.before_R
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,8 +65,8 @@ class Trace:
 
     @property
     def base_R(self) -> Values:
-        """Return the base advantage: the credit before the first traced block, `[responses]`."""
-        return self.blocks[0].before_R if self.blocks else self.advantage_R
+        """Return the base advantage: the credit before the first traced block that changes it, `[responses]`."""
+        return next((traced.before_R for traced in self.blocks if traced.changes), self.advantage_R)
 
     @property
     def coefficient_R(self) -> Values:
@@ -64,6 +76,31 @@ class Trace:
             product_R = product_R * traced.coefficient_R
         return product_R
 
+    def within_T(self, tokens: Segments | None) -> TokenValues | None:
+        """Return each token's credit minus that of its response; None if no block tells tokens apart.
+
+        A coefficient scales what the blocks before it report. Blocks that add change the response's credit alone.
+        """
+        result = None
+        for traced in self.blocks:
+            if result is not None:
+                assert tokens is not None, "a block that tells tokens apart needs tokens"
+                result = result * tokens.broadcast(traced.coefficient_R)
+            if traced.within_T is not None:
+                result = traced.within_T if result is None else result + traced.within_T
+        return result
+
+    def advantage_T(self, tokens: Segments) -> TokenValues:
+        """Return the advantage of every token: its response's, plus what sets the token apart."""
+        within_T = self.within_T(tokens)
+        advantage_T = tokens.broadcast(self.advantage_R)
+        return advantage_T if within_T is None else advantage_T + within_T
+
+    @property
+    def targets(self) -> dict[str, np.ndarray]:
+        """Return what a critic should learn, by column, as the blocks report it."""
+        return {name: target for traced in _flat(self.blocks) for name, target in traced.targets.items()}
+
     @property
     def columns(self) -> dict[str, Values]:
         """Return the columns to record: `base`, `alpha` (product of coefficients), `advantage`, and two per block.
@@ -72,7 +109,7 @@ class Trace:
         the advantage.
         """
         result = {"base": self.base_R, "alpha": self.coefficient_R, "advantage": self.advantage_R}
-        for number, traced in enumerate(_flat(self.blocks)):
+        for number, traced in enumerate(each for each in _flat(self.blocks) if each.changes):
             place = f"trace.{number}.{traced.name}"
             result[place] = traced.after_R
             if (traced.coefficient_R != 1.0).any():
@@ -111,7 +148,26 @@ def report(traced: Traced) -> None:
         collected.append(traced)
 
 
-def report_mix(name: str, parts: Sequence[tuple[float, Values, Sequence[Traced]]], total_R: Values) -> None:
+def report_values(
+    name: str, credit_R: Values, *, targets: Mapping[str, np.ndarray], within_T: TokenValues | None = None
+) -> None:
+    """Report what a block that reads a critic knows in addition to the credit that it assigns.
+
+    Args:
+        name: Name of the block.
+        credit_R: `[responses]` credit that the block assigns.
+        targets: What the critic should learn, by column.
+        within_T: `[tokens]` credit of each token minus that of its response.
+    """
+    report(Traced(name, credit_R, np.ones(len(credit_R)), credit_R, within_T=within_T, targets=targets))
+
+
+def report_mix(
+    name: str,
+    parts: Sequence[tuple[float, Values, Sequence[Traced]]],
+    total_R: Values,
+    tokens: Segments | None = None,
+) -> None:
     """Report a weighted sum as one block. Its base is the sum of the parts' bases, its coefficient the ratio of sums.
 
     Where the bases sum to 0 the ratio does not exist, and the coefficient is 1.
@@ -120,15 +176,20 @@ def report_mix(name: str, parts: Sequence[tuple[float, Values, Sequence[Traced]]
         name: Name of the sum.
         parts: Weight, credit and block reports of each part.
         total_R: `[responses]` weighted sum.
+        tokens: Segments of tokens, for parts that tell tokens apart.
     """
     if not any(blocks for _, _, blocks in parts):
         return
     base_R, product_R = np.zeros(len(total_R)), np.zeros(len(total_R))
     inner: list[Traced] = []
+    within_T = None
     for weight, part_R, blocks in parts:
         trace = Trace(part_R, tuple(blocks))
+        if (part_T := trace.within_T(tokens)) is not None:
+            within_T = weight * part_T + (0.0 if within_T is None else within_T)
         base_R = base_R + weight * trace.base_R
         product_R = product_R + weight * trace.base_R * trace.coefficient_R
         inner += _flat(blocks)
     ratio_R = np.divide(product_R, base_R, out=np.ones(len(total_R)), where=base_R != 0.0)
-    report(Traced(name, base_R, ratio_R, total_R, tuple(inner)))
+    changes = any(traced.changes for traced in inner)
+    report(Traced(name, base_R if changes else total_R, ratio_R, total_R, tuple(inner), within_T))

@@ -216,7 +216,7 @@ def mix(
             after.append(part_state)
             traces.append((weight, part_R, blocks))
         if is_traced():
-            report_mix(name, traces, total_R)
+            report_mix(name, traces, total_R, batch.tokens)
         return total_R, tuple(after)
 
     return _joint(name, update, transforms, gradient)

@@ -23,7 +23,7 @@ Parameters = Float[np.ndarray, " parameters"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Turn:
-    """One response: place, turn, reward, tokens, and gradient of its log-probability."""
+    """One response: place, turn, reward, tokens, and the gradient of each token's log-probability."""
 
     place: int
     next_place: int
@@ -32,7 +32,12 @@ class Turn:
     reward: float
     token_logprob: tuple[float, ...]
     token_entropy: tuple[float, ...]
-    score: Parameters
+    token_score: tuple[Parameters, ...]
+
+    @cached_property
+    def score(self) -> Parameters:
+        """Return the gradient of the log-probability of the whole response."""
+        return np.sum(self.token_score, axis=0)
 
     @property
     def logprob(self) -> float:
@@ -128,15 +133,16 @@ class Problem:
     def respond(self, prompt: int, place: int, turn: int, response: int) -> Turn:
         """Build the record of one response."""
         stop, move = self.token_chances(prompt, place)
-        score = np.zeros_like(self.theta)
-        score[[place, -1]] = np.array([1.0, prompt]) * ((response == STOP) - stop)
+        score = [np.zeros_like(self.theta)]
+        score[0][[place, -1]] = np.array([1.0, prompt]) * ((response == STOP) - stop)
         entropy = [_binary_entropy(stop)]
         if response != STOP:
-            score[self.num_places + place] = (response == MOVE) - move
+            score.append(np.zeros_like(self.theta))
+            score[1][self.num_places + place] = (response == MOVE) - move
             entropy.append(_binary_entropy(move))
         reward = float(self.reward[prompt, place, response])
         logprob = self.token_logprob(prompt, place, response)
-        return Turn(place, self.after(place, response), turn, response, reward, logprob, tuple(entropy), score)
+        return Turn(place, self.after(place, response), turn, response, reward, logprob, tuple(entropy), tuple(score))
 
     def _walk(self, prompt: int, place: int, turn: int) -> list[tuple[Turn, ...]]:
         if turn == self.horizon:

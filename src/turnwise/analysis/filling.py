@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from turnwise.analysis.decisions import STOP, Problem, Trajectory, Turn
+from turnwise.analysis.decisions import MOVE, STAY, STOP, Problem, Trajectory, Turn
 from turnwise.columns import COLUMNS
 
 
@@ -43,6 +43,18 @@ class At:
         if self.turn.response == STOP:
             return 0.0
         return float(self.problem.state_value[self.trajectory.prompt, self.turn.turn + 1, self.turn.next_place])
+
+    @property
+    def value_T(self) -> tuple[float, ...]:
+        """Return the exact expected return before each token; before the second one, `go` is known."""
+        if self.turn.response == STOP:
+            return (self.value,)
+        move = self.problem.token_chances(self.trajectory.prompt, self.turn.place)[1]
+        after_go = 0.0
+        for response, chance in ((STAY, 1 - move), (MOVE, move)):
+            turn = self.problem.respond(self.trajectory.prompt, self.turn.place, self.turn.turn, response)
+            after_go += chance * (turn.reward + At(self.problem, self.trajectory, turn).value_next)
+        return self.value, after_go
 
     def logprobs(self, *, logits: float = 1.0) -> Float[np.ndarray, " tokens"]:
         """Compute the log-probability of the response's tokens, with logits scaled by `logits`."""
@@ -103,6 +115,7 @@ FILL: dict[str, Callable[[At], Any]] = {
     "accuracy": lambda at: at.hope_next,
     "value": lambda at: at.value,
     "value_next": lambda at: at.value_next,
+    "value_T": lambda at: at.value_T,
     "value_low": lambda at: at.value,
     "value_high": lambda at: at.value,
     "value_switch": lambda at: at.value,
@@ -115,7 +128,10 @@ FILL: dict[str, Callable[[At], Any]] = {
 
 
 def fill(problem: Problem, trajectories: Sequence[Trajectory]) -> dict[str, np.ndarray]:
-    """Fill every column except `rank`, with one value per response of all trajectories of a prompt in order."""
+    """Fill every column except `rank`, with one value per response of all trajectories of a prompt in order.
+
+    A column whose name ends in `_T` has one array per response, with a value per token.
+    """
     responses = [At(problem, trajectory, turn) for trajectory in trajectories for turn in trajectory.turns]
     columns = {name: [FILL.get(name, _fixed(name))(at) for at in responses] for name in COLUMNS if name != "rank"}
     columns["hindsight_logprob"] = _hindsight(trajectories)
@@ -124,6 +140,10 @@ def fill(problem: Problem, trajectories: Sequence[Trajectory]) -> dict[str, np.n
 
 def _as_array(name: str, column: Sequence[Hashable]) -> np.ndarray:
     kind = COLUMNS[name].kind
+    if name.endswith("_T"):
+        values = np.empty(len(column), dtype=object)
+        values[:] = [np.array(each) for each in column]
+        return values
     if kind == "label":
         codes = {label: code for code, label in enumerate(dict.fromkeys(column))}
         return np.array([codes[label] for label in column])

@@ -47,7 +47,7 @@ class Groups:
         size: Group size K.
         chance_G: `[groups]` probability of each group.
         batch: Batch of the groups, with every known column.
-        score_R: `[responses, parameters]` gradient of each response's log-probability.
+        score_T: `[tokens, parameters]` gradient of each token's log-probability.
     """
 
     def __init__(self, problem: Problem, prompt: int, size: int, *, ordered: bool):
@@ -61,7 +61,7 @@ class Groups:
         turns = Segments.from_lengths([len(t.turns) for t in trajectories])
         members = Segments.from_lengths(turns.lengths[member_GK.ravel()])
         row_R = members.broadcast(turns.offsets[member_GK.ravel()]) + members.positions
-        columns = {name: column[row_R] for name, column in fill(problem, trajectories).items()}
+        columns = {name: _taken(name, column, row_R) for name, column in fill(problem, trajectories).items()}
         total_GK = np.array([t.total for t in trajectories])[member_GK]
         order_GK = np.argsort(-total_GK, axis=1, kind="stable")  # ties in return rank in the order drawn
         columns["rank"] = members.broadcast(np.argsort(order_GK, axis=1).ravel())
@@ -72,7 +72,10 @@ class Groups:
             columns,
             Segments.from_lengths(columns["length"]),
         )
-        self.score_R = np.array([turn.score for t in trajectories for turn in t.turns])[row_R]
+        token_scores = [np.array(turn.token_score) for t in trajectories for turn in t.turns]
+        self.score_T = np.concatenate([token_scores[row] for row in row_R])
+        assert self.batch.tokens is not None
+        self.score_R = np.add.reduceat(self.score_T, self.batch.tokens.offsets[:-1])
 
     @cached_property
     def apart(self) -> list[Batch]:
@@ -91,7 +94,9 @@ class Groups:
         batch = self.batch
         members = slice(group * self.size, (group + 1) * self.size)
         rows = slice(*batch.group_responses.offsets[group : group + 2])
-        columns = {name: column[rows] for name, column in batch.columns.items()}
+        assert batch.tokens is not None
+        token_rows = slice(*batch.tokens.offsets[[rows.start, rows.stop]])
+        columns = {n: column[token_rows if n.endswith("_T") else rows] for n, column in batch.columns.items()}
         return Batch(
             Segments([0, self.size]),
             Segments.from_lengths(batch.trajectories.lengths[members]),
@@ -101,7 +106,7 @@ class Groups:
         )
 
     def updates(self, method: Transform, *, history: int = 0) -> Float[np.ndarray, "groups parameters"]:
-        """Compute each group's gradient estimate, `1/K sum_i sum_t A_it grad log pi(a_it)`.
+        """Compute each group's gradient estimate, `1/K sum_i sum_t A_it grad log pi(a_it)`, over responses or tokens.
 
         Args:
             method: Any method or chain. Methods that compare groups or keep state get one batch per group.
@@ -109,5 +114,17 @@ class Groups:
         """
         batches = self.apart if sees_one_group(method) else [self.batch]
         state = self._state(method, history)
-        credit_R = np.concatenate([method.update(batch.reward_R, state, batch)[0] for batch in batches])
+        traces = [(method.trace(batch, state)[0], batch.tokens) for batch in batches]
+        tokens = self.batch.tokens
+        assert tokens is not None
+        if any(trace.within_T(each) is not None for trace, each in traces if each is not None):
+            credit_T = np.concatenate([trace.advantage_T(each) for trace, each in traces if each is not None])
+            starts = self.batch.group_responses.of(tokens).offsets[:-1]
+            return np.add.reduceat(credit_T[:, None] * self.score_T, starts) / self.size
+        credit_R = np.concatenate([trace.advantage_R for trace, _ in traces])
         return np.add.reduceat(credit_R[:, None] * self.score_R, self.batch.group_responses.offsets[:-1]) / self.size
+
+
+def _taken(name: str, column: np.ndarray, row_R: np.ndarray) -> np.ndarray:
+    """Select rows of a column, or their tokens."""
+    return np.concatenate(column[row_R]) if name.endswith("_T") else column[row_R]

@@ -28,6 +28,7 @@ from turnwise.methods.mars import mars
 from turnwise.methods.matchtir import matchtir
 from turnwise.methods.mica import mica
 from turnwise.methods.ngrpo import ngrpo
+from turnwise.methods.ppo import bilevel_gae, ppo, turn_ppo
 from turnwise.methods.progrpo import progrpo
 from turnwise.methods.proxmo import proxmo
 from turnwise.methods.r3 import r3
@@ -58,6 +59,9 @@ METHODS: dict[str, Callable[..., Transform]] = {
     "mica": mica,
     "srgpo": srgpo,
     "gae": gae,
+    "ppo": ppo,
+    "turn_ppo": turn_ppo,
+    "bilevel_gae": bilevel_gae,
     "egae": egae,
     "spo": spo,
     "hiper": hiper,
@@ -95,6 +99,7 @@ __all__ = [
     "aem",
     "arena_rl",
     "arpo",
+    "bilevel_gae",
     "canon",
     "d3s",
     "dr_grpo",
@@ -114,6 +119,7 @@ __all__ = [
     "matchtir",
     "mica",
     "ngrpo",
+    "ppo",
     "progrpo",
     "proxmo",
     "r3",
@@ -125,6 +131,7 @@ __all__ = [
     "srgpo",
     "tp_grpo",
     "trloo",
+    "turn_ppo",
     "unlikeliness",
     "v05",
     "verl_er",

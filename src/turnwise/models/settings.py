@@ -1,4 +1,4 @@
-"""Define the sections `[model]` and `[prompt]` of a recipe."""
+"""Define the sections `[model]`, `[prompt]` and `[critic]` of a recipe."""
 
 from typing import Literal
 
@@ -58,3 +58,82 @@ class PromptConfig(Section):
     """List the admissible actions in the prompt, if the environment provides them."""
     think: bool = False
     """Ask for reasoning: <think>...</think><action>...</action>. Otherwise a response is only the action."""
+
+
+class CriticConfig(Section):
+    """Configure the critic, which estimates returns for methods that need values."""
+
+    kind: Literal["head", "model", "ridge"] = "head"
+    """"head": a value head on the policy's hidden states. "model": a model of its own with a value head. "ridge": ridge
+    regression on the policy's hidden states of the last steps, without gradient."""
+    read: Literal["before", "after"] = "before"
+    """Where columns per response are read: at the last token of the prompt ("before"), or at the last token of the
+    response ("after"), where the value has seen the action. The column `value_T` is read before every token."""
+    target: Literal["method", "return"] = "method"
+    """What the critic learns: the method's own target, such as advantage + value of GAE, or the discounted return.
+    Methods without a target of their own use the return."""
+    discount: float = pydantic.Field(default=1.0, ge=0, le=1)
+    """Discount per turn of target = "return"; give it the method's discount."""
+    learning_rate: float = pydantic.Field(default=1e-3, gt=0)
+    """Learning rate of the critic's own AdamW. Not for "ridge", as are the fields below but `memory` and `penalty`."""
+    weight_decay: float = pydantic.Field(default=0.0, ge=0)
+    max_grad_norm: float = pydantic.Field(default=1.0, gt=0)
+    """Norm to which the critic's gradient is clipped, apart from the policy's."""
+    warmup_steps: int = pydantic.Field(default=0, ge=0)
+    """Training steps at the start in which only the critic learns. For every kind."""
+    extra_epochs: int = pydantic.Field(default=0, ge=0)
+    """Further passes of the critic alone over the trajectories of each step, before the policy's update."""
+    clip: float | None = pydantic.Field(default=None, gt=0)
+    """Largest change of a value in one training step that the loss rewards, as in PPO; default no limit."""
+    target_every: int = pydantic.Field(default=0, ge=0)
+    """Read values from a copy of the critic, renewed every so many optimiser steps; 0 reads the critic itself."""
+    target_rate: float | None = pydantic.Field(default=None, gt=0, le=1)
+    """Read values from a copy that moves towards the critic by this share after every optimiser step."""
+    width: int = pydantic.Field(default=0, ge=0)
+    """Units of a hidden layer of the value head; 0: the head is linear."""
+    trunk_gradient: float = pydantic.Field(default=0.0, ge=0)
+    """Weight of the value loss in the gradient of the policy's hidden layers; 0 keeps it out. Only for "head"."""
+    name: str = "policy"
+    """Model of kind "model". "policy": a copy of the policy after the warm start. "tiny": a small Llama with random
+    weights. Else the folder of a model with the policy's tokenizer."""
+    hidden_size: int = pydantic.Field(default=64, ge=8)
+    """Hidden size (units) of name = "tiny"."""
+    num_layers: int = pydantic.Field(default=2, ge=1)
+    """Number of layers of name = "tiny"."""
+    num_heads: int = pydantic.Field(default=4, ge=1)
+    """Number of attention heads of name = "tiny"."""
+    memory: int = pydantic.Field(default=5, ge=1)
+    """Steps that "ridge" remembers."""
+    penalty: float = pydantic.Field(default=1e-2, gt=0)
+    """Penalty of "ridge", relative to the mean variance of a hidden unit."""
+
+    @pydantic.model_validator(mode="after")
+    def _parts_fit(self) -> "CriticConfig":
+        only = {
+            "ridge": ("memory", "penalty"),
+            "model": ("name", "hidden_size", "num_layers", "num_heads"),
+            "head": ("trunk_gradient",),
+        }
+        for kind, fields in only.items():
+            for field in fields:
+                if kind != self.kind and self._changed(field):
+                    raise ValueError(f"critic.{field} is only for kind={kind!r}, got kind={self.kind!r}; remove it")
+        for field in ("hidden_size", "num_layers", "num_heads"):
+            if self.name != "tiny" and self._changed(field):
+                raise ValueError(f"critic.{field} is only for name='tiny', got name={self.name!r}; remove it")
+        learned = ("extra_epochs", "clip", "target_every", "target_rate", "width")
+        for field in (*learned, "learning_rate", "weight_decay", "max_grad_norm"):
+            if self.kind == "ridge" and self._changed(field):
+                raise ValueError(f"critic.{field} has no effect on kind='ridge', which takes no gradient; remove it")
+        copies = [f for f in ("target_every", "target_rate") if self._changed(f)]
+        if len(copies) == 2 or (copies and self.clip is not None):
+            both = " and ".join([*copies, *(["clip"] if self.clip is not None else [])])
+            raise ValueError(f"critic.{both.replace(' and ', ' and critic.')} exclude each other; choose one")
+        if self.hidden_size % (2 * self.num_heads):
+            raise ValueError(
+                f"critic.hidden_size={self.hidden_size} must be a multiple of 2 * num_heads={2 * self.num_heads}"
+            )
+        return self
+
+    def _changed(self, field: str) -> bool:
+        return getattr(self, field) != type(self).model_fields[field].default

@@ -36,6 +36,12 @@ def tiny_format(tokenizer: PreTrainedTokenizerBase) -> Format:
 def tiny_policy(words: Sequence[str], config: ModelConfig, *, seed: int) -> Policy:
     """Create a small, untrained Llama that knows only these words."""
     tokenizer = word_tokenizer(words)
+    model = tiny_model(tokenizer, config, seed=seed)
+    return Policy(model, tiny_format(tokenizer), config.max_context)
+
+
+def tiny_model(tokenizer: PreTrainedTokenizerBase, config: ModelConfig, *, seed: int) -> LlamaForCausalLM:
+    """Create a small, untrained Llama over the words of a tokenizer."""
     llama = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=config.hidden_size,
@@ -47,10 +53,9 @@ def tiny_policy(words: Sequence[str], config: ModelConfig, *, seed: int) -> Poli
         tie_word_embeddings=config.tie_embeddings,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=None,
-        eos_token_id=tokenizer.convert_tokens_to_ids(END),
+        eos_token_id=tokenizer.convert_tokens_to_ids(END) if END in tokenizer.get_vocab() else tokenizer.eos_token_id,
         attn_implementation="sdpa",  # pyright: ignore[reportCallIssue]
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = LlamaForCausalLM(llama)
-    return Policy(model.eval(), tiny_format(tokenizer), config.max_context)
+        return LlamaForCausalLM(llama).eval()

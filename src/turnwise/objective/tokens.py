@@ -5,7 +5,8 @@ pass recomputes the logits of a chunk.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -99,6 +100,37 @@ class Sequences:
         return np.concatenate([np.arange(offsets[i], offsets[i + 1]) for i in sequences.tolist()])
 
 
+@dataclasses.dataclass(frozen=True)
+class States:
+    """Hidden states of some sequences after the last layer of a model.
+
+    Attributes:
+        hidden: `[sequences, length, width]` states, padding included.
+        rows: `[tokens]` sequence of each generated token.
+        columns: `[tokens]` position of each generated token.
+    """
+
+    hidden: torch.Tensor
+    rows: torch.Tensor
+    columns: torch.Tensor
+
+    def at(self, which: torch.Tensor, *, after: bool) -> torch.Tensor:
+        """Select `[selected, width]` states before or after some of the generated tokens."""
+        return self.hidden[self.rows[which], self.columns[which] - (not after)]
+
+
+def generated_states(
+    model: PreTrainedModel, sequences: Sequences, indices: np.ndarray
+) -> tuple[States, torch.Tensor]:
+    """Compute the hidden states of some sequences in one forward pass, and return them with the token ids."""
+    ids = pad_sequence([torch.from_numpy(sequences.token_ids[i]) for i in indices], batch_first=True)
+    rows = torch.from_numpy(np.repeat(np.arange(len(indices)), [len(sequences.generated[i]) for i in indices]))
+    columns = torch.from_numpy(np.concatenate([sequences.generated[i] for i in indices]))
+    ids, rows, columns = (part.to(model.device) for part in (ids, rows, columns))
+    # With padding on the right, no token of a sequence attends to it: no mask is needed, and the causal kernel is used.
+    return States(model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state, rows, columns), ids
+
+
 def generated_logprobs(
     model: PreTrainedModel,
     sequences: Sequences,
@@ -106,6 +138,7 @@ def generated_logprobs(
     *,
     temperature: float = 1.0,
     chunk_tokens: int | None = None,
+    watch: Callable[[States], None] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute log-probability and entropy of the generated tokens of some sequences in one forward pass.
 
@@ -115,21 +148,19 @@ def generated_logprobs(
         indices: Indices of the sequences to use.
         temperature: Divisor of the logits, as in sampling.
         chunk_tokens: Tokens per chunk of logits; the default follows `LOGITS_AT_ONCE`.
+        watch: Called with the hidden states of the pass, which a critic reads.
 
     Returns:
         `logprob` and `entropy` (nats, full vocabulary), `[tokens]` float32 each, both in the order of
         `token_index(indices)`. Gradients flow through both unless they are disabled.
     """
-    device = model.device
-    ids = pad_sequence([torch.from_numpy(sequences.token_ids[i]) for i in indices], batch_first=True)
-    rows = torch.from_numpy(np.repeat(np.arange(len(indices)), [len(sequences.generated[i]) for i in indices]))
-    columns = torch.from_numpy(np.concatenate([sequences.generated[i] for i in indices]))
-    ids, rows, columns = ids.to(device), rows.to(device), columns.to(device)
-    # With padding on the right, no token of a sequence attends to it: no mask is needed, and the causal kernel is used.
-    hidden = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
+    states, ids = generated_states(model, sequences, indices)
+    if watch is not None:
+        watch(states)
     output_layer = model.get_output_embeddings()
     assert output_layer is not None
-    return chunked_logprobs(hidden[rows, columns - 1], output_layer, ids[rows, columns], temperature, chunk_tokens)
+    hidden = states.hidden[states.rows, states.columns - 1]
+    return chunked_logprobs(hidden, output_layer, ids[states.rows, states.columns], temperature, chunk_tokens)
 
 
 def chunked_logprobs(
@@ -158,14 +189,23 @@ def chunked_logprobs(
 
 @torch.no_grad()
 def score(
-    model: PreTrainedModel, sequences: Sequences, *, temperature: float = 1.0, max_tokens: int = 16384
+    model: PreTrainedModel,
+    sequences: Sequences,
+    *,
+    temperature: float = 1.0,
+    max_tokens: int = 16384,
+    watch: Callable[[np.ndarray, States], None] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Compute `logprob_T` and `entropy_T` (nats, float64) of all generated tokens under the current weights."""
+    """Compute `logprob_T` and `entropy_T` (nats, float64) of all generated tokens under the current weights.
+
+    `watch` is called with the tokens and the hidden states of each micro-batch.
+    """
     logprob_T = np.full(sequences.tokens.num_elements, np.nan)
     entropy_T = np.full_like(logprob_T, np.nan)
     for indices in sequences.micro_batches(max_tokens):
-        logprob, entropy = generated_logprobs(model, sequences, indices, temperature=temperature)
         where = sequences.token_index(indices)  # one index for both keeps the same order
+        see = None if watch is None else functools.partial(watch, where)
+        logprob, entropy = generated_logprobs(model, sequences, indices, temperature=temperature, watch=see)
         logprob_T[where], entropy_T[where] = logprob.cpu().numpy(), entropy.cpu().numpy()
     if not np.isfinite(logprob_T).all():
         raise BatchError(

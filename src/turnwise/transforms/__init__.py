@@ -44,6 +44,7 @@ from turnwise.transforms.shaping import (
 )
 from turnwise.transforms.similarity import center_by_cluster, center_by_similarity, tf_idf
 from turnwise.transforms.success import weigh_by_success_rate
+from turnwise.transforms.token_values import sum_token_td_errors, sum_two_level_td_errors
 from turnwise.transforms.values import reward_turning_points, sum_td_errors
 
 __all__ = [
@@ -95,6 +96,8 @@ __all__ = [
     "subtract_shrunk_mean",
     "success_return",
     "sum_td_errors",
+    "sum_token_td_errors",
+    "sum_two_level_td_errors",
     "take_column",
     "tf_idf",
     "weigh_by_hindsight",

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from turnwise.batch import Batch
+from turnwise.trace import report_values
 from turnwise.transform import Credit, block
 from turnwise.transforms.grouping import choice
 
@@ -43,13 +44,17 @@ def sum_td_errors(
         discount: Factor per turn on later rewards.
         decay: lambda: 0 gives the TD error alone, 1 the return minus the value.
         unfinished: Value after the last response of a trajectory with `finished` 0; for other trajectories it is 0.
+
+    A critic learns `A_t + value_t`.
     """
     turns, name = batch.trajectories, "sum_td_errors"
     value_R = batch.column("value", needed_by=name)
     last_N = turns.last(batch.column("value_next", needed_by=name) if unfinished == "next" else value_R)
     end_N = value_at_end(batch, last_N, unfinished=unfinished, needed_by=name)
     error_R = credit_R + discount * turns.following(value_R, end=end_N) - value_R
-    return turns.suffix_sum(error_R, discount=discount * decay)
+    advantage_R = turns.suffix_sum(error_R, discount=discount * decay)
+    report_values(name, advantage_R, targets={"value": advantage_R + value_R})
+    return advantage_R
 
 
 @block(needs=("value",), across_groups=lambda options: options["balance"])

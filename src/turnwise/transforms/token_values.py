@@ -1,0 +1,107 @@
+"""Assign credit to single tokens from a critic's value before each of them.
+
+The credit of a response is the mean over its tokens; what sets a token apart is reported to the trace
+(`Trace.advantage_T`). What follows such a block scales all tokens of a response by its coefficient, or shifts them.
+"""
+
+import numpy as np
+from jaxtyping import Float
+
+from turnwise.batch import Batch
+from turnwise.segments import Segments
+from turnwise.trace import report_values
+from turnwise.transform import Credit, block
+
+Tokens = Float[np.ndarray, " T"]
+
+
+@block(needs=("value_T",), across_groups=lambda options: options["standardize"])
+def sum_token_td_errors(
+    credit_R: Credit, batch: Batch, *, discount: float = 1.0, decay: float = 1.0, standardize: bool = True
+) -> Credit:
+    """Compute generalised advantage estimates over the generated tokens of a trajectory.
+
+        A_t = delta_t + discount * decay * A_{t+1}        delta_t = r_t + discount * value_{t+1} - value_t
+
+    The next token of a response's last token is the first of the next response: observations are skipped. The reward
+    of a response is on its last token, and the value after the last token of a trajectory is 0.
+
+    A critic learns `A_t + value_t`.
+
+    Args:
+        credit_R: `[responses]` rewards.
+        batch: Their batch, with the column `value_T`.
+        discount: Factor per token on later rewards.
+        decay: lambda: 0 gives the TD error alone, 1 the return minus the value.
+        standardize: Standardise over the batch's tokens.
+    """
+    value_T, tokens = _values(batch, "sum_token_td_errors")
+    advantage_T = _summed(_on_last_token(credit_R, tokens), value_T, batch.trajectories.of(tokens), discount, decay)
+    return _credit("sum_token_td_errors", advantage_T, value_T, tokens, standardize)
+
+
+@block(needs=("value_T",), across_groups=lambda options: options["standardize"])
+def sum_two_level_td_errors(
+    credit_R: Credit,
+    batch: Batch,
+    *,
+    turn_discount: float = 0.95,
+    discount: float = 1.0,
+    decay: float = 1.0,
+    standardize: bool = True,
+) -> Credit:
+    """Compute generalised advantage estimates over turns, then over the tokens inside each turn.
+
+        A_k = delta_k + turn_discount * decay * A_{k+1}     delta_k = r_k + turn_discount * V_{k+1} - V_k
+        A_t = delta_t + discount * decay * A_{t+1}          delta_t = r_t + discount * value_{t+1} - value_t
+
+    `V_k` is the value before the last token of turn k. Inside the turn, the reward of its last token is `A_k + V_k`,
+    all others are 0, and nothing follows the last token.
+
+    A critic learns `A_t + value_t`.
+
+    Args:
+        credit_R: `[responses]` rewards.
+        batch: Their batch, with the column `value_T`.
+        turn_discount: Factor per turn on later rewards.
+        discount: Factor per token inside a turn.
+        decay: lambda of both levels.
+        standardize: Standardise over the batch's tokens.
+    """
+    name = "sum_two_level_td_errors"
+    value_T, tokens = _values(batch, name)
+    value_R = tokens.last(value_T)
+    of_turn_R = _summed(credit_R, value_R, batch.trajectories, turn_discount, decay) + value_R
+    advantage_T = _summed(_on_last_token(of_turn_R, tokens), value_T, tokens, discount, decay)
+    return _credit(name, advantage_T, value_T, tokens, standardize)
+
+
+def _values(batch: Batch, needed_by: str) -> tuple[Tokens, Segments]:
+    value_T = batch.column("value_T", needed_by=needed_by)
+    assert batch.tokens is not None, "a batch with a column per token has tokens"
+    return value_T, batch.tokens
+
+
+def _on_last_token(reward_R: Credit, tokens: Segments) -> Tokens:
+    reward_T = np.zeros(tokens.num_elements)
+    reward_T[tokens.offsets[1:] - 1] = reward_R
+    return reward_T
+
+
+def _summed(
+    reward: Float[np.ndarray, " E"], value: Float[np.ndarray, " E"], spans: Segments, discount: float, decay: float
+) -> Float[np.ndarray, " E"]:
+    """Sum the discounted TD errors from each element to the end of its span, after which the value is 0."""
+    return spans.suffix_sum(reward + discount * spans.following(value) - value, discount=discount * decay)
+
+
+def _credit(name: str, advantage_T: Tokens, value_T: Tokens, tokens: Segments, standardize: bool) -> Credit:
+    """Report the tokens' credit and the critic's targets; return the mean of each response."""
+    credit_T = advantage_T
+    if standardize:
+        ddof = 1 if len(advantage_T) > 1 else 0
+        credit_T = (advantage_T - advantage_T.mean()) / np.sqrt(advantage_T.var(ddof=ddof) + 1e-8)
+    credit_R = tokens.mean(credit_T)
+    targets = {"value_T": advantage_T + value_T}
+    report_values(name, credit_R, targets=targets, within_T=credit_T - tokens.broadcast(credit_R))
+    return credit_R
