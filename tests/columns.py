@@ -33,6 +33,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "accuracy": (0.0, 1.0),
     "value": (-1.0, 1.0),
     "value_next": (-1.0, 1.0),
+    "value_T": (-1.0, 1.0),
     "value_low": (-1.0, 1.0),
     "value_high": (-1.0, 1.0),
     "value_switch": (-1.0, 1.0),
@@ -51,7 +52,7 @@ OF_GROUP = {"task", "prompt_logprob"}
 
 
 def make_columns(names, identity, trajectory, group, place) -> dict[str, np.ndarray | list[str]]:
-    """Columns of responses, given by who they are.
+    """Columns of responses, given by who they are. A column of tokens has one array per response, `length` long.
 
     Args:
         names: Columns wanted.
@@ -60,7 +61,13 @@ def make_columns(names, identity, trajectory, group, place) -> dict[str, np.ndar
         group: `[rows]` number of its group.
         place: `[rows]` number of its trajectory within the group, from 0.
     """
-    return {name: _column(name, identity, trajectory, group, place) for name in names}
+    made = {name: _column(name, identity, trajectory, group, place) for name in names if not name.endswith("_T")}
+    lengths = _column("length", identity, trajectory, group, place).astype(int)
+    for name in names:
+        if name.endswith("_T"):
+            token = [np.arange(length) + 1000 * (1 + int(who)) for who, length in zip(identity, lengths, strict=True)]
+            made[name] = [_in_range(name, _chance(name, each.astype(np.uint64))) for each in token]
+    return made
 
 
 def _column(name, identity, trajectory, group, place):
@@ -73,6 +80,10 @@ def _column(name, identity, trajectory, group, place):
         if COLUMNS[name].kind == "text":
             return [f"you see {'lamp desk ' * (1 + n)}and a {('mug', 'fork')[n % 2]}" for n in number]
         return number
+    return _in_range(name, chance)
+
+
+def _in_range(name: str, chance: np.ndarray) -> np.ndarray:
     low, high = RANGES[name]
     return np.floor(low + chance * (high - low + 1)) if isinstance(low, int) else low + chance * (high - low)
 

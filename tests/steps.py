@@ -15,11 +15,13 @@ from turnwise.objective.build import make_objective
 from turnwise.objective.gradient import Budget
 from turnwise.objective.scorer import Scorer
 from turnwise.objective.tokens import Sequences
+from turnwise.objective.values import ValueTerm
 from turnwise.rollout.collectors import make_collector
 from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.source import Experience, Source
 from turnwise.rollout.trajectory import Trajectory
+from turnwise.trace import Trace
 from turnwise.train.credit import make_transform
 from turnwise.train.update import Learner, Measured
 
@@ -31,8 +33,9 @@ def measured(
     *,
     reference: Any = None,
     budget: Budget | None = None,
+    value: ValueTerm | None = None,
 ) -> Measured:
-    """Measure trajectories as a run would, under a reference too if there is one."""
+    """Measure trajectories as a run would, under a reference and a critic too if there are."""
     needs = {
         "method": make_transform(config.method).needs,
         "objective": ("logprob_T", "entropy_T", "behavior_logprob_T"),
@@ -42,10 +45,20 @@ def measured(
         needs["reference"] = ("ref_logprob_T",)
         models["reference"] = reference
     sequences = Sequences.from_trajectories(trajectories)
-    score = Scorer(sequences, config.model, config.rollout.temperature, budget or Budget(config.update.max_tokens))
-    plan = plan_measures(needs, scoring=config.update.scoring, further=config.measures)
-    penalty = config.environment.invalid_penalty
-    batch, metrics = plan.take(Played(trajectories, invalid_penalty=penalty, models=models, score=score))
+    budget = budget or Budget(config.update.max_tokens)
+    values = value and value.begin(sequences, trajectories, config.model, budget)
+    score = Scorer(sequences, config.model, config.rollout.temperature, budget, values)
+    if value:
+        needs["critic"] = value.needs
+    plan = plan_measures(needs, scoring=config.update.scoring, further=config.measures, critic=value is not None)
+    played = Played(
+        trajectories,
+        invalid_penalty=config.environment.invalid_penalty,
+        models=models,
+        score=score,
+        estimate=values and values.column,
+    )
+    batch, metrics = plan.take(played)
     return Measured(batch, sequences, metrics)
 
 
@@ -62,15 +75,16 @@ def updated(
     model: Any,
     optimizer: torch.optim.Optimizer,
     step_data: Measured,
-    advantage_R: np.ndarray,
+    advantage_R: np.ndarray | Trace,
     config: Config,
     *,
     step: int,
     state: Mapping[str, Any] | None = None,
     budget: Budget | None = None,
+    value: ValueTerm | None = None,
 ) -> tuple[dict[str, float], dict[str, Any]]:
     """Update a model; returns metrics and what the loss terms remember."""
-    objective = make_objective(config.update)
+    objective = make_objective(config.update, *([value] if value else []))
     if state and "tokens" in state:
         state = {"policy": state["tokens"], "entropy_rule": state["entropy"]}
     objective.load_state_dict({name: value for name, value in (state or {}).items() if name in objective.terms})
@@ -83,8 +97,10 @@ def updated(
         seed=config.run.seed,
         steps=config.run.steps,
         max_new_tokens=config.rollout.max_new_tokens,
+        value=value,
     )
-    return learner.update(model, optimizer, step_data, advantage_R, step), objective.state_dict()
+    credit = advantage_R if isinstance(advantage_R, Trace) else Trace(advantage_R)
+    return learner.update(model, optimizer, step_data, credit, step), objective.state_dict()
 
 
 def gathered(

@@ -35,17 +35,21 @@ def make_batch(lengths, *, seed=0, leave_out=()) -> tw.Batch:
     trajectories = tw.Segments.from_lengths([turns for group in lengths for turns in group])
     groups = tw.Segments.from_lengths([len(group) for group in lengths])
     identity = np.arange(trajectories.num_elements) + 1000 * seed
+    columns = make_columns(
+        [name for name in tw.COLUMNS if name not in leave_out],
+        identity,
+        trajectories.ids,
+        groups.ids[trajectories.ids],
+        groups.positions[trajectories.ids],
+    )
+    by_token = [name for name in columns if name.endswith("_T")]
+    tokens = tw.Segments.from_lengths([len(values) for values in columns[by_token[0]]]) if by_token else None
     return tw.Batch(
         groups,
         trajectories,
         trajectories.broadcast(generator.normal(size=len(trajectories))),
-        make_columns(
-            [name for name in tw.COLUMNS if name not in leave_out],
-            identity,
-            trajectories.ids,
-            groups.ids[trajectories.ids],
-            groups.positions[trajectories.ids],
-        ),
+        columns | {name: np.concatenate(columns[name]) for name in by_token},
+        tokens,
     )
 
 
@@ -101,7 +105,8 @@ NEEDED = [(name, column) for name, transform in sorted(EVERYTHING.items()) for c
 
 @pytest.mark.parametrize(("name", "column"), NEEDED)
 def test_every_declared_need_is_truly_needed(name, column):
-    batch = make_batch(SHAPES["many groups"], leave_out={column})
+    also = {"value_T"} if column == "length" else set()  # tokens would tell the length
+    batch = make_batch(SHAPES["many groups"], leave_out={column} | also)
     with pytest.raises(BatchError, match=f"needs column '{column}', which this batch does not have"):
         advantage(EVERYTHING[name], batch)
 

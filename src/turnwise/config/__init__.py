@@ -7,7 +7,7 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pydantic
 
@@ -22,7 +22,7 @@ from turnwise.config.sections import (
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.errors import ConfigError, did_you_mean
 from turnwise.methods.build import build_method, with_aem_around
-from turnwise.models.settings import ModelConfig, PromptConfig
+from turnwise.models.settings import CriticConfig, ModelConfig, PromptConfig
 from turnwise.objective.settings import UpdateConfig
 from turnwise.rollout.settings import EngineConfig, RolloutConfig
 from turnwise.section import Section
@@ -39,6 +39,7 @@ class Config(Section):
     rollout: RolloutConfig = RolloutConfig()
     engine: EngineConfig = EngineConfig()
     method: MethodConfig = MethodConfig()
+    critic: CriticConfig | None = None
     measures: tuple[str, ...] = ()
     """Extra measures to record, in addition to those that method and loss terms need.
 
@@ -190,6 +191,9 @@ def _explain(error: Any) -> str:
         fields: Any = Config
         for part in location[:-1]:
             fields = fields.model_fields[part].annotation
+            fields = next(
+                (each for each in get_args(fields) if each is not type(None)), fields
+            )  # of an optional section
         if where in ("recipes", "methods", "seeds"):
             return f"{where!r} is a key of a study, not of a recipe; run the file with `turnwise study`"
         known = [*fields.model_fields, *(["aem"] if fields is Config else [])]

@@ -12,10 +12,24 @@ from turnwise.measures.rare_tokens import rare_tokens
 from turnwise.measures.reference import reference, reference_mean
 from turnwise.measures.sampled import engine_scores, sampled
 from turnwise.measures.scores import scores
+from turnwise.measures.values import token_values, value, value_next
 
 MEASURES: dict[str, Measure] = {
     each.name: each
-    for each in (sampled, scores, engine_scores, reference, reference_mean, entropy, rare_tokens, mismatch, played)
+    for each in (
+        sampled,
+        scores,
+        engine_scores,
+        reference,
+        reference_mean,
+        entropy,
+        rare_tokens,
+        mismatch,
+        played,
+        value,
+        value_next,
+        token_values,
+    )
 }
 """All measures by name. If two provide the same column, `update.scoring` selects one."""
 

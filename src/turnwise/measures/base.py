@@ -25,12 +25,16 @@ class Played:
         models: Models available to measures, by name, such as `policy` and `reference`.
         score: Function that runs a model over the trajectories. It returns log-probabilities and entropies (nats) of
             all generated tokens.
+        estimate: Function that returns a column of the critic's values.
+        along: Models that read along another model's pass and so make none of their own.
     """
 
     trajectories: Sequence[Trajectory]
     invalid_penalty: float = 0.0
     models: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     score: Callable[[Any], tuple[np.ndarray, np.ndarray]] | None = None
+    estimate: Callable[[str], np.ndarray] | None = None
+    along: frozenset[str] = frozenset()
 
     @cached_property
     def turns(self) -> list[Turn]:
@@ -46,6 +50,11 @@ class Played:
         """Return `[tokens]` log-probabilities and entropies (nats) of all generated tokens under the named model."""
         assert self.score is not None, "a measure that scores needs `score`"
         return self.score(self.models[model])
+
+    def estimated(self, column: str) -> np.ndarray:
+        """Return a column of the critic's values, one per response, or per token for a name that ends in `_T`."""
+        assert self.estimate is not None, "a measure of values needs `estimate`"
+        return self.estimate(column)
 
 
 @dataclasses.dataclass(frozen=True)

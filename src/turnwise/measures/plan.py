@@ -59,7 +59,7 @@ class Plan:
             begun = time.perf_counter()
             columns |= each.run(played, columns)
             metrics[f"{each.name}_s"] = time.perf_counter() - begun
-            metrics[f"{each.name}_tokens"] = 0.0 if each.is_free else float(num_tokens)
+            metrics[f"{each.name}_tokens"] = 0.0 if each.is_free or each.model in played.along else float(num_tokens)
         batch = Batch(
             Segments.from_sorted_ids(np.array([trajectory.group for trajectory in played.trajectories])),
             Segments.from_lengths([len(trajectory.turns) for trajectory in played.trajectories]),
@@ -76,6 +76,7 @@ def plan_measures(
     scoring: str = "trainer",
     further: Iterable[str] = (),
     engine_reports: Iterable[str] = ("entropies",),
+    critic: bool = False,
 ) -> Plan:
     """Choose and order the measures that fill the needed columns. Measures without a model pass are always taken.
 
@@ -84,11 +85,13 @@ def plan_measures(
         scoring: Value of `update.scoring`, "trainer" or "engine": source of the log-probabilities.
         further: Names of extra measures, or `module:measure`.
         engine_reports: What the engine reports in addition to log-probabilities.
+        critic: Whether the run has a critic.
 
     Raises:
         ConfigError: A measure is unknown, no measure provides a column, or the engine does not report what one needs.
     """
-    chosen = {name: each for name, each in MEASURES.items() if name != INSTEAD[scoring]}
+    left_out = () if critic else tuple(each.name for each in MEASURES.values() if each.model == "critic")
+    chosen = {name: each for name, each in MEASURES.items() if name not in (INSTEAD[scoring], *left_out)}
     asked = [_named(name) for name in further]
     chosen |= {each.name: each for each in asked}
     provider = {column: each for each in chosen.values() for column in each.provides}
@@ -137,8 +140,10 @@ def _at_hand(column: str, provider: Mapping[str, Measure], ordered: Mapping[str,
 
 def _nobody(who: str, column: str, provider: Mapping[str, Measure]) -> ConfigError:
     meaning = COLUMNS[column].meaning if column in COLUMNS else f"unknown to turnwise.{did_you_mean(column, provider)}"
+    by_critic = any(column in each.provides for each in MEASURES.values() if each.model == "critic")
     return ConfigError(
-        f"{who} needs the column {column!r} ({meaning}), which no measure of this run provides. Choose another of "
+        f"{who} needs the column {column!r} ({meaning}), which no measure of this run provides. "
+        f"{'Add critic.kind=head to the recipe, choose' if by_critic else 'Choose'} another of "
         "`turnwise methods`, write a measure and name it in `measures`, or pass the column in your own loop"
     )
 

@@ -41,7 +41,7 @@ def turn_ppo(*, discount: float = 0.99, decay: float = 0.9, standardize: bool = 
 
     All tokens of turn k get `A_k`, standardised over the responses of the batch. `value_k` is the expected return
     before the response (column `value`); the critic learns `A_k + value_k`. The paper also takes ratio and clip per
-    turn: `update.importance = "response"`, a geometric mean over the response's tokens (our choice between mean and sum).
+    turn: `update.importance = "response"`, a geometric mean over the response's tokens (mean or sum: our choice).
 
     Args:
         discount: gamma per turn.

@@ -6,10 +6,11 @@ from typing import Any
 
 from turnwise.errors import ConfigError, did_you_mean
 from turnwise.imports import import_named
+from turnwise.objective.objective import Objective
 from turnwise.objective.policy import PolicyTerm
 from turnwise.objective.regularizers import EntropyRuleTerm, EntropyTerm, KLTerm
 from turnwise.objective.settings import UpdateConfig
-from turnwise.objective.terms import Objective, Term
+from turnwise.objective.terms import Term
 
 TERMS: dict[str, Callable[[UpdateConfig], Term | None]] = {
     "policy": PolicyTerm,
@@ -20,8 +21,8 @@ TERMS: dict[str, Callable[[UpdateConfig], Term | None]] = {
 """Constructors of loss terms by name, in the order of the sum. They return None if the recipe does not use the term."""
 
 
-def make_objective(update: UpdateConfig) -> Objective:
-    """Build the loss terms of a recipe: those that its settings enable, then those that `update.terms` names.
+def make_objective(update: UpdateConfig, *further: Term) -> Objective:
+    """Build the loss terms of a recipe: those that its settings enable, those that `update.terms` names, and `further`.
 
     Raises:
         ConfigError: A term is unknown, its name is taken, or it has no such option.
@@ -35,7 +36,7 @@ def make_objective(update: UpdateConfig) -> Objective:
             raise ConfigError(
                 f"update.terms: a loss term {terms[-1].name!r} exists already; give {asked.name!r} another name"
             )
-    return Objective(terms)
+    return Objective([*terms, *further])
 
 
 def _known_elsewhere(name: str) -> str:
@@ -44,6 +45,7 @@ def _known_elsewhere(name: str) -> str:
         "kl": "is set by update.kl",
         "entropy": "is set by update.entropy_bonus",
         "entropy_rule": "is set by update.entropy",
+        "value": "is set by critic",
     }
     if name in set_by:
         return f"update.terms: the loss term {name!r} {set_by[name]}"

@@ -36,7 +36,7 @@ class PolicyTerm:
         assert responses is not None
         trajectories = step.batch.trajectories.of(responses)
         old_logprob_T = step.column("logprob_T", self.name)
-        advantage_T = responses.broadcast(step.advantage_R)
+        advantage_T = step.advantage_T
         credit = TokenCredit()
         if self._rule:
             credit = self._rule(step_tokens(step, settings, self._state))
@@ -91,9 +91,8 @@ class PolicyTerm:
 
 def step_tokens(step: StepView, settings: UpdateConfig, state: Any) -> StepTokens:
     """Collect the inputs of token rules for a step."""
-    assert step.batch.tokens is not None
     return StepTokens(
-        step.batch.tokens.broadcast(step.advantage_R),
+        step.advantage_T,
         step.column("logprob_T", "update.tokens"),
         step.column("entropy_T", "update.tokens"),
         clip_low=settings.clip_low,

@@ -9,6 +9,7 @@ from turnwise.models.policy import autocast
 from turnwise.models.settings import ModelConfig
 from turnwise.objective.gradient import Budget
 from turnwise.objective.tokens import Sequences, score
+from turnwise.objective.values import Values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,18 +21,27 @@ class Scorer:
         settings: `[model]` section of a recipe, for its precision.
         temperature: Divisor of the logits.
         budget: Padded tokens per micro-batch.
+        values: A critic's values of the step, read along the pass of the model that the critic reads.
     """
 
     sequences: Sequences
     settings: ModelConfig
     temperature: float
     budget: Budget
+    values: Values | None = None
 
     def __call__(self, model: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return `[tokens]` log-probabilities and entropies under a model (nats), float64."""
+        along = self.values if self.values is not None and model is self.values.critic.model else None
 
         def run(max_tokens: int) -> tuple[np.ndarray, np.ndarray]:
             with autocast(model, self.settings):
-                return score(model, self.sequences, temperature=self.temperature, max_tokens=max_tokens)
+                return score(
+                    model,
+                    self.sequences,
+                    temperature=self.temperature,
+                    max_tokens=max_tokens,
+                    watch=along.watch if along else None,
+                )
 
         return self.budget.spend(run, shortest=self.sequences.shortest)

@@ -116,12 +116,10 @@ class States:
 
     def at(self, which: torch.Tensor, *, after: bool) -> torch.Tensor:
         """Select `[selected, width]` states before or after some of the generated tokens."""
-        return self.hidden[self.rows[which], self.columns[which] - (not after)]
+        return self.hidden[self.rows[which], self.columns[which] - (0 if after else 1)]
 
 
-def generated_states(
-    model: PreTrainedModel, sequences: Sequences, indices: np.ndarray
-) -> tuple[States, torch.Tensor]:
+def generated_states(model: PreTrainedModel, sequences: Sequences, indices: np.ndarray) -> tuple[States, torch.Tensor]:
     """Compute the hidden states of some sequences in one forward pass, and return them with the token ids."""
     ids = pad_sequence([torch.from_numpy(sequences.token_ids[i]) for i in indices], batch_first=True)
     rows = torch.from_numpy(np.repeat(np.arange(len(indices)), [len(sequences.generated[i]) for i in indices]))

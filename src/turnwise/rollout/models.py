@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from turnwise.errors import ConfigError, did_you_mean
+from turnwise.models.critic import Critic
 from turnwise.models.policy import Policy
 from turnwise.rollout.collect import blocking
 from turnwise.rollout.engine import Engine
@@ -19,12 +20,14 @@ class NamedModel:
         engine: Samples from the policy; None for a model that only scores.
         optimizer: Updates the trainable weights; None for a model that does not learn.
         version: How often the weights were published to the engine.
+        critic: Estimates returns from the hidden states of the policy, for the model named `critic`.
     """
 
     policy: Policy
     engine: Engine | None = None
     optimizer: Any = None  # a torch.optim.Optimizer
     version: int = 0
+    critic: Critic | None = None
 
     @property
     def sampler(self) -> Engine:
@@ -34,7 +37,7 @@ class NamedModel:
 
 
 class Models(Mapping[str, NamedModel]):
-    """Models by name: `policy` always exists, `reference` if the run compares with one."""
+    """Models by name: `policy` always exists, `reference` if the run compares with one, `critic` if it has one."""
 
     def __init__(self, **named: NamedModel):
         self._named = named

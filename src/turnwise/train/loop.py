@@ -59,7 +59,7 @@ def take_step(run: Run) -> None:
             credit = run.method.update(measured.batch)
         with clock("update"), _kept_for_inspection(run.folder, step, experience):
             policy = run.models.policy
-            learned = run.learner.update(policy.policy.model, policy.optimizer, measured, credit.advantage_R, step)
+            learned = run.learner.update(policy.policy.model, policy.optimizer, measured, credit, step)
         with clock("weights"):
             run.models.publish()
         metrics |= _learned_metrics(measured, credit, learned, run.learner.budget.halvings)

@@ -17,8 +17,9 @@ from turnwise.models.policy import Policy, choose_trainable, freeze_but_norms, t
 from turnwise.objective.build import make_objective
 from turnwise.objective.gradient import Budget
 from turnwise.objective.inert import inert_note
+from turnwise.objective.objective import Objective
 from turnwise.objective.settings import UpdateConfig
-from turnwise.objective.terms import Objective
+from turnwise.objective.values import ValueTerm
 from turnwise.rollout.collectors import make_collector
 from turnwise.rollout.engines import check_engine, make_engine
 from turnwise.rollout.models import Models, NamedModel
@@ -33,6 +34,7 @@ from turnwise.train.checkpoint import (
     remove_old,
 )
 from turnwise.train.credit import Credit, make_transform
+from turnwise.train.critic import critic_columns, make_critic
 from turnwise.train.display import Display
 from turnwise.train.folder import RunFolder, by_step
 from turnwise.train.run import Run
@@ -60,8 +62,10 @@ def prepare(config: Config, *, resume: Path | None, display: Display, held: Exit
     tasks = _tasks(suite, config.environment.name, config.environment.train_split)
     _tasks(suite, config.environment.name, config.environment.eval_split)  # missing data should fail before training
     transform, objective = make_transform(config.method), make_objective(config.update)
-    measures = make_plan(transform, objective, config.update, config.engine, config.label, config.measures)
+    has_critic = config.critic is not None
+    measures = make_plan(transform, objective, config.update, config.engine, config.label, config.measures, has_critic)
     environments = make_environments(suite, config.environment)
+    estimated = critic_columns(config.critic, measures)
     collector = make_collector(config.rollout, environments, suite.task_name)
     source = Source(tasks, config.rollout, config.run.seed)
     if note := inert_note(config.update):
@@ -89,6 +93,10 @@ def prepare(config: Config, *, resume: Path | None, display: Display, held: Exit
     policy.model.to(device)  # pyright: ignore[reportArgumentType]
     optimizer = make_optimizer(policy, config.update)
     models = {"policy": NamedModel(policy, make_engine(config.engine, config.model.precision, policy), optimizer)}
+    value = None
+    if config.critic:
+        models["critic"], critic = make_critic(policy, config.critic, estimated, config.run.seed)
+        objective = make_objective(config.update, value := ValueTerm(critic))
     run = Run(
         config=config,
         folder=folder,
@@ -109,6 +117,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, held: Exit
             seed=config.run.seed,
             steps=config.run.steps,
             max_new_tokens=config.rollout.max_new_tokens,
+            value=value,
         ),
         models=Models(**models),
         step=step,
@@ -132,6 +141,7 @@ def make_plan(
     engine: EngineConfig,
     label: str,
     further: Sequence[str] = (),
+    critic: bool = False,
 ) -> Plan:
     """Plan the measures that the method and the loss terms of a recipe need.
 
@@ -140,7 +150,7 @@ def make_plan(
     """
     reports = () if engine.name == "server" else ("entropies",)
     needs = {f"method {label!r}": transform.needs, **objective.needs}
-    return plan_measures(needs, scoring=update.scoring, further=further, engine_reports=reports)
+    return plan_measures(needs, scoring=update.scoring, further=further, engine_reports=reports, critic=critic)
 
 
 def make_optimizer(policy: Policy, update: UpdateConfig) -> torch.optim.Optimizer:

@@ -66,21 +66,27 @@ class Run:
     @property
     def parts(self) -> dict[str, Part]:
         """Parts with a state, by their names in checkpoints."""
-        return {
+        parts: dict[str, Part] = {
             "optimizer": self.models.policy.optimizer,
             "method": self.method,
             "selector": self.source,
             "objective": self.learner.objective,
         }
+        value = self.learner.value
+        return parts if value is None else {**parts, "critic": value.critic}
 
     def measure(self, trajectories: Sequence[Trajectory]) -> Measured:
         """Take the measures of the trajectories that a step learns from."""
         sequences, learner = Sequences.from_trajectories(trajectories), self.learner
+        begin = learner.value and learner.value.begin
+        values = begin(sequences, trajectories, learner.precision, learner.budget) if begin else None
         played = Played(
             trajectories,
             invalid_penalty=self.config.environment.invalid_penalty,
             models=self.models.weights,
-            score=Scorer(sequences, learner.precision, learner.temperature, learner.budget),
+            score=Scorer(sequences, learner.precision, learner.temperature, learner.budget, values),
+            estimate=values and values.column,
+            along=frozenset({"critic"} if values and values.reads_along(self.measures.models) else ()),
         )
         batch, metrics = self.measures.take(played)
         return Measured(batch, sequences, metrics)

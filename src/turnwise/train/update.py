@@ -1,4 +1,4 @@
-"""Update the policy from advantages, in optimiser steps over micro-batches."""
+"""Update policy and critic from advantages, in optimiser steps over micro-batches."""
 
 import dataclasses
 import functools
@@ -12,9 +12,14 @@ from turnwise.batch import Batch
 from turnwise.models.policy import autocast, trainable
 from turnwise.models.settings import ModelConfig
 from turnwise.objective.gradient import Budget, culprits
+from turnwise.objective.objective import Objective
 from turnwise.objective.settings import UpdateConfig
-from turnwise.objective.terms import Objective, Pass, StepView
-from turnwise.objective.tokens import Sequences, generated_logprobs
+from turnwise.objective.terms import Pass, StepView
+from turnwise.objective.tokens import Sequences, States, generated_logprobs
+from turnwise.objective.values import ValueTerm
+from turnwise.trace import Trace
+from turnwise.train.critic import states_of, teach_alone
+from turnwise.train.schedule import learning_rate, mini_batches
 
 METRICS = ("grad_norm", "clipped_frac", "kl_old", "log_ratio_abs", "kl_reference", "loss")
 """Metrics of every update, 0 if no loss term provides them."""
@@ -48,6 +53,7 @@ class Learner:
         seed: Seed of the run.
         steps: Number of steps of the run.
         max_new_tokens: Longest response (tokens).
+        value: Loss term of a critic, which learns in the same passes by its own optimiser.
     """
 
     objective: Objective
@@ -58,9 +64,10 @@ class Learner:
     seed: int = 0
     steps: int = 1
     max_new_tokens: int = 1
+    value: ValueTerm | None = None
 
     def update(
-        self, model: Any, optimizer: torch.optim.Optimizer, measured: Measured, advantage_R: np.ndarray, step: int
+        self, model: Any, optimizer: torch.optim.Optimizer, measured: Measured, credit: Trace, step: int
     ) -> dict[str, float]:
         """Take the optimiser steps of a training step and return their metrics.
 
@@ -71,9 +78,8 @@ class Learner:
             Diverged: The loss or its gradient is not finite.
         """
         settings, sequences = self.settings, measured.sequences
-        view = StepView(
-            measured.batch, advantage_R, step, self.steps, self.seed, settings.mini_batches, self.max_new_tokens
-        )
+        critic = self.value.critic if self.value else None
+        view = StepView(measured.batch, credit, step, self.steps, self.seed, settings.mini_batches, self.max_new_tokens)
         objective = self.objective.prepare(view)
         totals: dict[str, float] = dict.fromkeys(METRICS, 0.0)
         generator = np.random.default_rng([self.seed, 3, step])
@@ -83,13 +89,18 @@ class Learner:
 
         def loss_of(sequence_indices: np.ndarray) -> tuple[torch.Tensor, dict[str, float]]:
             where = torch.from_numpy(sequences.token_index(sequence_indices))
+            seen: list[States] = []
+            options: dict[str, Any] = {"temperature": self.temperature} | ({"watch": seen.append} if critic else {})
             with autocast(model, self.precision):
-                logprob, entropy = generated_logprobs(model, sequences, sequence_indices, temperature=self.temperature)
-            return objective.loss(Pass(logprob, entropy, where))
+                logprob, entropy = generated_logprobs(model, sequences, sequence_indices, **options)
+            states = states_of(sequences, sequence_indices, self.precision, seen)
+            return objective.loss(Pass(logprob, entropy, where, states))
 
         def accumulate(part: np.ndarray, max_tokens: int) -> dict[str, float]:
             """Compute the gradient of a mini-batch."""
             optimizer.zero_grad()
+            if critic and critic.optimizer:
+                critic.optimizer.zero_grad()
             sums: dict[str, float] = {}
             for indices in sequences.micro_batches(max_tokens, only=part, unit_N=objective.unit_N):
                 loss, metrics = loss_of(indices)
@@ -98,12 +109,22 @@ class Learner:
                     sums[name] = sums.get(name, 0.0) + value
             return sums
 
+        told = dict(objective.metrics)
+        if critic:
+            value = objective.parts[self.objective.place("value")]
+            told |= teach_alone(critic, value, sequences, settings, self.precision, self.budget, generator, step)
+            if step <= critic.settings.warmup_steps:
+                return totals | told
         model.train()
         for _ in range(settings.epochs):
-            for part in _mini_batches(objective.matters_N, objective.unit_N, settings.mini_batches, generator):
+            for part in mini_batches(objective.matters_N, objective.unit_N, settings.mini_batches, generator):
                 sums = self.budget.spend(functools.partial(accumulate, part), shortest=sequences.shortest)
                 norm = torch.nn.utils.clip_grad_norm_(trainable(model), settings.max_grad_norm)
-                if not (math.isfinite(sums["loss"]) and math.isfinite(norm)):
+                finite = math.isfinite(sums["loss"]) and math.isfinite(norm)
+                if critic and critic.optimizer and finite:
+                    sums["critic_grad_norm"] = critic.step()
+                    finite = math.isfinite(sums["critic_grad_norm"])
+                if not finite:
                     raise culprits(
                         lambda n: loss_of(np.flatnonzero(sequences.trajectory == n))[0], part.tolist(), model
                     )
@@ -111,22 +132,4 @@ class Learner:
                 for name, value in (sums | {"grad_norm": float(norm)}).items():
                     totals[name] = totals.get(name, 0.0) + value / num_steps
         model.eval()
-        return totals | dict(objective.metrics)
-
-
-def _mini_batches(
-    matters_N: np.ndarray, unit_N: np.ndarray | None, count: int, generator: np.random.Generator
-) -> list[np.ndarray]:
-    """Split trajectories into optimiser steps in random order. Units stay together; empty parts are dropped."""
-    if unit_N is None:
-        unit_N = np.arange(len(matters_N))
-    units = generator.permutation(np.unique(unit_N[matters_N]))
-    parts = [np.flatnonzero(np.isin(unit_N, part)) for part in np.array_split(units, count)]
-    return [part for part in parts if len(part)]
-
-
-def learning_rate(settings: UpdateConfig, step: int, steps: int) -> float:
-    """Return the learning rate of a step, counted from 1."""
-    rise = min(1.0, step / max(1, settings.warmup_steps))
-    fall = 1.0 - (step - 1) / steps if settings.decay else 1.0
-    return settings.learning_rate * rise * fall
+        return totals | told

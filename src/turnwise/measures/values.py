@@ -1,0 +1,21 @@
+"""Measure a critic's values. They follow the scoring pass, along which a critic on the policy's hidden states reads."""
+
+from turnwise.measures.base import Columns, Played, measure
+
+
+@measure(provides=("value",), needs=("logprob_T",), model="critic")
+def value(step: Played, columns: Columns) -> Columns:
+    """Estimate the return from before each response on."""
+    return {"value": step.estimated("value")}
+
+
+@measure(provides=("value_next",), needs=("logprob_T",), model="critic")
+def value_next(step: Played, columns: Columns) -> Columns:
+    """Estimate the return that follows each response, read at its last token."""
+    return {"value_next": step.estimated("value_next")}
+
+
+@measure(provides=("value_T",), needs=("logprob_T",), model="critic")
+def token_values(step: Played, columns: Columns) -> Columns:
+    """Estimate the return from before each generated token on."""
+    return {"value_T": step.estimated("value_T")}

@@ -1,0 +1,190 @@
+"""Estimate returns from hidden states: a value head on the policy, a model of its own, or ridge regression."""
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoTokenizer, PreTrainedModel
+
+from turnwise.errors import ConfigError
+from turnwise.models.policy import Policy, load_model
+from turnwise.models.ridge import Ridge
+from turnwise.models.settings import CriticConfig, ModelConfig
+from turnwise.models.tiny import tiny_model
+
+
+class ValueNetwork(torch.nn.Module):
+    """Hold one value head per column, and the model whose hidden states they read unless it is the policy."""
+
+    def __init__(self, trunk: PreTrainedModel | None, columns: Sequence[str], size: int, width: int):
+        super().__init__()
+        self.trunk = trunk
+        self.heads = torch.nn.ModuleDict({column: _head(size, width) for column in columns})
+
+    def forward(self, column: str, hidden: torch.Tensor) -> torch.Tensor:
+        """Estimate `[reads]` values of a column from `[reads, size]` hidden states, in float32."""
+        with torch.autocast(hidden.device.type, enabled=False):
+            return self.heads[column](hidden.float())[:, 0]
+
+
+def _head(size: int, width: int) -> torch.nn.Sequential:
+    """Create a head whose first estimate is 0 everywhere."""
+    layers: list[torch.nn.Module] = [torch.nn.Linear(size, width), torch.nn.Tanh()] if width else []
+    last = torch.nn.Linear(width or size, 1)
+    torch.nn.init.zeros_(last.weight)
+    torch.nn.init.zeros_(last.bias)
+    return torch.nn.Sequential(*layers, last)
+
+
+class Critic:
+    """Critic of a run, with its optimiser and its copy.
+
+    Attributes:
+        settings: Section `[critic]` of the recipe.
+        columns: Columns that it estimates.
+        policy: Model of the policy, which it reads unless it has a model of its own.
+        network: What learns.
+        copy: Copy of the network that values are read from; None reads the network.
+        optimizer: Updates the network; None for ridge regression.
+        ridge: Memory of ridge regression, by column.
+    """
+
+    def __init__(self, policy: Policy, settings: CriticConfig, columns: Sequence[str], *, seed: int):
+        self.settings, self.columns, self.policy = settings, tuple(columns), policy.model
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            trunk = _own_model(policy, settings, seed) if settings.kind == "model" else None
+            size = (trunk or policy.model).config.get_text_config().hidden_size
+            network = ValueNetwork(trunk, self.columns, size, settings.width)
+        self.network = network.to(policy.model.device)
+        has_copy = settings.target_every or settings.target_rate
+        self.copy = copy.deepcopy(self.network).requires_grad_(False) if has_copy else None
+        self.ridge = {column: Ridge(settings.memory, settings.penalty) for column in self.columns}
+        self.optimizer: torch.optim.Optimizer | None = None
+        if settings.kind == "ridge":
+            self.network.requires_grad_(False)
+        else:
+            self.optimizer = torch.optim.AdamW(
+                self.network.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
+            )
+        self._steps = 0
+
+    @property
+    def own(self) -> PreTrainedModel | None:
+        """The critic's own model; None if it reads the policy."""
+        return self.network.trunk
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The model whose hidden states values are measured on."""
+        return self._reading.trunk or self.policy
+
+    @property
+    def _reading(self) -> ValueNetwork:
+        return self.network if self.copy is None else self.copy
+
+    def measure(self, column: str, hidden: torch.Tensor) -> torch.Tensor:
+        """Estimate `[reads]` values without gradient, from the copy if there is one."""
+        with torch.no_grad():
+            return self._reading(column, hidden)
+
+    def estimate(self, column: str, hidden: torch.Tensor) -> torch.Tensor:
+        """Estimate `[reads]` values with gradient, which reaches the policy's layers by `trunk_gradient` only."""
+        if self.own is None:
+            share = self.settings.trunk_gradient
+            hidden = hidden.detach() if not share else share * hidden + (1 - share) * hidden.detach()
+        return self.network(column, hidden)
+
+    def step(self) -> float:
+        """Take an optimiser step, renew the copy when due, and return the norm of the gradient before clipping.
+
+        A gradient that is not finite is not used.
+        """
+        if self.optimizer is None:
+            return 0.0
+        norm = float(torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.settings.max_grad_norm))
+        if not math.isfinite(norm):
+            return norm
+        self.optimizer.step()
+        self._steps += 1
+        if self.copy is not None:
+            every = self.settings.target_every
+            rate = self.settings.target_rate or float(self._steps % every == 0)
+            with torch.no_grad():
+                for old, new in zip(self.copy.parameters(), self.network.parameters(), strict=True):
+                    old.lerp_(new, rate)
+        return norm
+
+    def fit(self, column: str, hidden: np.ndarray, target: np.ndarray) -> None:
+        """Remember a step and fit ridge regression to all remembered steps, for values of the next step."""
+        weight, bias = self.ridge[column].fit(hidden, target)
+        (head,) = self.network.heads[column]  # pyright: ignore[reportGeneralTypeIssues]
+        with torch.no_grad():
+            head.weight.copy_(torch.from_numpy(weight))
+            head.bias.fill_(bias)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return weights, copy, optimiser, ridge's memory and the number of optimiser steps."""
+        return {
+            "network": self.network.state_dict(),
+            "copy": None if self.copy is None else self.copy.state_dict(),
+            "optimizer": None if self.optimizer is None else self.optimizer.state_dict(),
+            "ridge": {column: ridge.state_dict() for column, ridge in self.ridge.items()},
+            "steps": self._steps,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a state that `state_dict` returned."""
+        self.network.load_state_dict(_tensors(state["network"]))
+        if self.copy is not None:
+            self.copy.load_state_dict(_tensors(state["copy"]))
+        if self.optimizer is not None:
+            self.optimizer.load_state_dict(_tensors(state["optimizer"]))
+        for column, ridge in self.ridge.items():
+            ridge.load_state_dict(state["ridge"][column])
+        self._steps = state["steps"]
+
+
+def _own_model(policy: Policy, settings: CriticConfig, seed: int) -> PreTrainedModel:
+    """Make the critic's own model.
+
+    Raises:
+        ConfigError: The model cannot be loaded, or has another tokenizer than the policy.
+    """
+    if settings.name == "policy":
+        return _trunk(copy.deepcopy(policy.model).requires_grad_(True))
+    if settings.name == "tiny":
+        sizes = {name: getattr(settings, name) for name in ("hidden_size", "num_layers", "num_heads")}
+        return _trunk(tiny_model(policy.tokenizer, ModelConfig(max_context=policy.max_context, **sizes), seed=seed))
+    try:
+        model, tokenizer = load_model(settings.name), AutoTokenizer.from_pretrained(settings.name)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"critic.name={settings.name!r} cannot be loaded ({' '.join(str(error).split())[:200]}); expected "
+            "'policy', 'tiny', or the folder of a model"
+        ) from None
+    if tokenizer.get_vocab() != policy.tokenizer.get_vocab():
+        raise ConfigError(
+            f"critic.name={settings.name!r} has another tokenizer than the policy; choose a model of its family"
+        )
+    return _trunk(model)
+
+
+def _trunk(model: PreTrainedModel) -> PreTrainedModel:
+    """Leave the output layer, which a critic does not use, out of learning."""
+    output_layer = model.get_output_embeddings()
+    if output_layer is not None and not model.config.get_text_config().tie_word_embeddings:
+        output_layer.requires_grad_(False)
+    return model
+
+
+def _tensors(state: Any) -> Any:
+    """Replace arrays of a loaded checkpoint by tensors."""
+    if isinstance(state, np.ndarray):
+        return torch.from_numpy(state)
+    if isinstance(state, (list, tuple)):
+        return type(state)(map(_tensors, state))
+    return {key: _tensors(value) for key, value in state.items()} if isinstance(state, Mapping) else state

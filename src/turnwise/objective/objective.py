@@ -1,0 +1,102 @@
+"""Add up the loss terms of a run."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool
+
+from turnwise.errors import RunError, did_you_mean
+from turnwise.objective.terms import UNITS, Pass, StepView, Term, TermLoss
+
+
+@dataclasses.dataclass(frozen=True)
+class StepLoss:
+    """Sum of loss terms, prepared for a step.
+
+    Attributes:
+        parts: Prepared terms, in order.
+        unit_N: `[trajectories]` unit number; a micro-batch must not split a unit. None: each sequence is a unit.
+        matters_N: `[trajectories]` whether the loss depends on the trajectory.
+        metrics: Metrics of the step that are computed once.
+    """
+
+    parts: Sequence[TermLoss]
+    unit_N: np.ndarray | None
+    matters_N: Bool[np.ndarray, " N"]
+    metrics: Mapping[str, float]
+
+    def loss(self, given: Pass) -> tuple[torch.Tensor, dict[str, float]]:
+        """Compute the loss on some tokens and its metrics, which add up over micro-batches."""
+        (loss, metrics), *others = (part.loss(given) for part in self.parts)
+        for other, more in others:
+            loss = loss + other
+            metrics |= more
+        return loss, metrics | {"loss": loss.item()}
+
+
+class Objective:
+    """Loss of a run: a sum of terms and their states."""
+
+    def __init__(self, terms: Sequence[Term]):
+        self.terms = {term.name: term for term in terms}
+
+    @property
+    def needs(self) -> dict[str, tuple[str, ...]]:
+        """Return the columns that each term needs."""
+        return {f"loss term {name!r}": tuple(term.needs) for name, term in self.terms.items()}
+
+    def place(self, name: str) -> int:
+        """Return the place of a term in the sum."""
+        return list(self.terms).index(name)
+
+    def prepare(self, step: StepView) -> StepLoss:
+        """Prepare all terms for a step."""
+        parts = [term.prepare(step) for term in self.terms.values()]
+        matters_N = np.any([part.matters_N for part in parts], axis=0)
+        metrics: dict[str, float] = {}
+        for part in parts:
+            metrics |= part.metrics
+        return StepLoss(parts, self._unit_N(parts, len(matters_N)), matters_N, metrics)
+
+    def _unit_N(self, parts: Sequence[TermLoss], num_trajectories: int) -> np.ndarray | None:
+        unit = max((term.unit for term in self.terms.values()), key=UNITS.index)
+        if unit == "sequence":
+            return None
+        unit_N = np.arange(num_trajectories)
+        for part in parts:
+            if part.pair_N is not None:
+                unit_N = _joined(unit_N, part.pair_N)
+        return unit_N
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states of the terms by name."""
+        return {name: term.state_dict() for name, term in self.terms.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
+        """Restore the states that `state_dict` returned.
+
+        Raises:
+            RunError: A state belongs to a term that this run does not have.
+        """
+        if state is None or "tokens" in state:  # up to version 0.1
+            state = {"policy": state["tokens"], "entropy_rule": state["entropy"]} if state else {}
+        for name, value in state.items():
+            if name in self.terms:
+                self.terms[name].load_state_dict(value)
+            elif value is not None:
+                raise RunError(
+                    f"the checkpoint has a state of loss term {name!r}, which this run lacks."
+                    f"{did_you_mean(name, self.terms)}"
+                )
+
+
+def _joined(unit_N: np.ndarray, pair_N: np.ndarray) -> np.ndarray:
+    """Merge units: trajectories that share a number in either array get the same unit."""
+    unit_N = unit_N.copy()
+    for pair in np.unique(pair_N):
+        members = np.unique(unit_N[pair_N == pair])
+        unit_N[np.isin(unit_N, members)] = members[0]
+    return np.unique(unit_N, return_inverse=True)[1]

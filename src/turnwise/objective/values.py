@@ -1,0 +1,202 @@
+"""Read a critic's values from hidden states, and train it."""
+
+import dataclasses
+from collections.abc import Collection, Sequence
+from typing import ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+
+from turnwise.models.critic import Critic
+from turnwise.models.policy import autocast
+from turnwise.models.settings import CriticConfig, ModelConfig
+from turnwise.objective.gradient import Budget
+from turnwise.objective.terms import Pass, StepView, TermLoss, Unit, as_tensor
+from turnwise.objective.tokens import Sequences, States, generated_states
+from turnwise.rollout.trajectory import Trajectory
+from turnwise.segments import Segments
+
+CRITIC_COLUMNS = ("value", "value_next", "value_T")
+"""Columns that a critic can estimate."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Places:
+    """Places at which a critic reads a column.
+
+    Attributes:
+        tokens: `[reads]` generated token at which each value is read.
+        after: Whether the state after the token is read, or the one before it.
+    """
+
+    tokens: Int[np.ndarray, " reads"]
+    after: bool
+
+    def among(self, where: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return which reads fall on the tokens `where`, and at which index of `where`."""
+        order = np.argsort(where)
+        index = np.minimum(np.searchsorted(where, self.tokens, sorter=order), len(where) - 1)
+        here = where[order[index]] == self.tokens
+        return torch.from_numpy(np.flatnonzero(here)), torch.from_numpy(order[index][here])
+
+
+def places_of(column: str, responses: Segments, settings: CriticConfig) -> Places:
+    """Return where a column is read, one place per response or per token."""
+    if column == "value_T":
+        return Places(np.arange(responses.num_elements), after=False)
+    if column == "value" and settings.read == "before":
+        return Places(responses.offsets[:-1], after=False)
+    return Places(responses.offsets[1:] - 1, after=True)
+
+
+class Values:
+    """Values of a step, read along the pass that scores the policy, or in a pass of their own.
+
+    Args:
+        critic: Critic that reads.
+        sequences: Sequences of the step.
+        responses: Segments of generated tokens, one per response.
+        precision: Section `[model]` of the recipe.
+        budget: Padded tokens per micro-batch.
+
+    Attributes:
+        hidden: Hidden states at the places of each column, kept for ridge regression only.
+    """
+
+    def __init__(
+        self, critic: Critic, sequences: Sequences, responses: Segments, precision: ModelConfig, budget: Budget
+    ):
+        self.critic = critic
+        self._sequences, self._precision, self._budget = sequences, precision, budget
+        self._places = {column: places_of(column, responses, critic.settings) for column in critic.columns}
+        self._read: dict[str, np.ndarray] = {}
+        self.hidden: dict[str, np.ndarray] = {}
+
+    def watch(self, where: np.ndarray, states: States) -> None:
+        """Read the values at the tokens of a micro-batch from the hidden states of its pass."""
+        for column, places in self._places.items():
+            reads, at = places.among(where)
+            hidden = states.at(at.to(states.hidden.device), after=places.after).detach()
+            values = self._read.setdefault(column, np.full(len(places.tokens), np.nan))
+            values[reads] = self.critic.measure(column, hidden).double().cpu().numpy()
+            if self.critic.settings.kind == "ridge":
+                kept = self.hidden.setdefault(column, np.zeros((len(places.tokens), hidden.shape[1]), np.float32))
+                kept[reads] = hidden.float().cpu().numpy()
+
+    def reads_along(self, models: Collection[str]) -> bool:
+        """Whether the policy's scoring pass, if one of `models` makes it, reads the values too."""
+        return "policy" in models and self.critic.model is self.critic.policy
+
+    def column(self, name: str) -> Float[np.ndarray, " reads"]:
+        """Return the values of a column, one per response or token."""
+        if name not in self._read:
+            self._budget.spend(self._pass, shortest=self._sequences.shortest)
+        return self._read[name]
+
+    @torch.no_grad()
+    def _pass(self, max_tokens: int) -> None:
+        with autocast(self.critic.model, self._precision):
+            for indices in self._sequences.micro_batches(max_tokens):
+                states, _ = generated_states(self.critic.model, self._sequences, indices)
+                self.watch(self._sequences.token_index(indices), states)
+
+
+class ValueTerm:
+    """Squared error of a critic's values, with a clip as in PPO.
+
+        loss = mean over columns and reads of 1/2 max((V - target)^2, (clip(V, V_old - clip, V_old + clip) - target)^2)
+
+    `V_old` is the measured value. `value_next` learns the target of the next response; after the last one it learns 0,
+    or nothing if the trajectory is truncated.
+    """
+
+    name: ClassVar[str] = "value"
+    unit: Unit = "sequence"
+
+    def __init__(self, critic: Critic):
+        self.critic = critic
+        self.needs: Sequence[str] = (*critic.columns, *(("finished",) if "value_next" in critic.columns else ()))
+        self.values: Values | None = None  # of the step
+
+    def begin(
+        self, sequences: Sequences, trajectories: Sequence[Trajectory], precision: ModelConfig, budget: Budget
+    ) -> Values:
+        """Return the values of a new step, which are read when they are asked for."""
+        responses = Segments.from_lengths([len(turn.response_ids) for each in trajectories for turn in each.turns])
+        self.values = Values(self.critic, sequences, responses, precision, budget)
+        return self.values
+
+    def prepare(self, step: StepView) -> TermLoss:
+        """Compute targets and weights of all reads; ridge regression learns here."""
+        critic, batch, metrics = self.critic, step.batch, {}
+        assert batch.tokens is not None
+        parts = []
+        for column in critic.columns:
+            old, (target, known) = step.column(column, self.name), self._target(column, step)
+            metrics |= _metrics(column, old[known], target[known])
+            if critic.settings.kind == "ridge":
+                assert self.values is not None
+                critic.fit(column, self.values.hidden[column][known], target[known])
+            weight = known * (step.mini_batches / (max(1, known.sum()) * len(critic.columns)))
+            parts.append(
+                (column, places_of(column, batch.tokens, critic.settings), *map(as_tensor, (old, target, weight)))
+            )
+        learns = np.full(batch.num_trajectories, critic.optimizer is not None)
+
+        def loss(given: Pass) -> tuple[torch.Tensor, dict[str, float]]:
+            if critic.optimizer is None:
+                return torch.zeros(()), {}
+            assert given.states is not None
+            states, where = given.states(critic.own), given.where.numpy()
+            device = states.hidden.device
+            total, clipped = torch.zeros((), device=device), 0.0
+            for column, places, *tensors in parts:
+                reads, at = places.among(where)
+                old, target, weight = (tensor[reads].to(device) for tensor in tensors)
+                value = critic.estimate(column, states.at(at.to(device), after=places.after))
+                error = (value - target) ** 2
+                if critic.settings.clip is not None:
+                    near = old + (value - old).clamp(-critic.settings.clip, critic.settings.clip)
+                    bounded = (near - target) ** 2
+                    clipped += float((weight * (bounded > error)).sum()) / step.mini_batches
+                    error = torch.maximum(error, bounded)
+                total = total + 0.5 * (weight * error).sum()
+            told = {"value_loss": total.item()}
+            return total, told if critic.settings.clip is None else told | {"value_clipped_frac": clipped}
+
+        return TermLoss(loss, learns, metrics)
+
+    def _target(self, column: str, step: StepView) -> tuple[Float[np.ndarray, " reads"], Bool[np.ndarray, " reads"]]:
+        """Return what the column should be at every read, and where that is known."""
+        batch, turns = step.batch, step.batch.trajectories
+        assert batch.tokens is not None
+        targets = step.credit.targets if self.critic.settings.target == "method" else {}
+        if column in targets:
+            return targets[column], np.ones(len(targets[column]), dtype=bool)
+        return_R = turns.suffix_sum(batch.reward_R, discount=self.critic.settings.discount)
+        if column == "value_T":
+            return batch.tokens.broadcast(return_R), np.ones(batch.tokens.num_elements, dtype=bool)
+        if column == "value":
+            return return_R, np.ones(batch.num_responses, dtype=bool)
+        known_R = turns.following(np.ones(batch.num_responses), end=0.0) + step.column("finished", self.name) > 0
+        return turns.following(targets.get("value", return_R)), known_R
+
+    def state_dict(self) -> None:
+        """Return None: the critic is a part of the run of its own."""
+
+    def load_state_dict(self, state: None) -> None:
+        """Ignore the state."""
+
+
+def _metrics(column: str, value: np.ndarray, target: np.ndarray) -> dict[str, float]:
+    """Summarise measured values: mean, mean target, and share of the target's variance that they explain."""
+    if not len(target):
+        return {}
+    spread = float(target.var())
+    explained = 1.0 - float((target - value).var()) / spread if spread > 0 else 0.0
+    return {
+        f"{column}_mean": float(value.mean()),
+        f"{column}_target": float(target.mean()),
+        f"{column}_explained": explained,
+    }
