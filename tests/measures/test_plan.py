@@ -109,7 +109,8 @@ def test_a_measure_of_ones_own_is_taken_and_recorded(tmp_path):
 
 def test_the_record_keeps_what_only_the_steps_models_can_tell():
     kept = recorded_columns(MEASURES.values())
-    assert set(kept) == {"entropy", "logprob", "rare_logprob", "mismatch", "mismatch_min", "ref_logprob"}
+    of_policy = {"entropy", "logprob", "rare_logprob", "mismatch", "mismatch_min"}
+    assert set(kept) == of_policy | {"ref_logprob", "value", "value_next"}
     assert isinstance(longest_word, Measure)
 
 

@@ -262,11 +262,12 @@ MODULATORS = {
 def test_a_modulator_takes_any_base_with_or_without_state(name):
     num = 6
     generator = np.random.default_rng(0)
+    names = [name for name, column in tw.COLUMNS.items() if column.kind == "value" and not name.endswith("_T")]
     batch = groups_of(
         3,
         3,
         reward=[1, 0, 0, 1, 1, 0],
-        **{column: generator.uniform(0.1, 1, num) for column in tw.COLUMNS if tw.COLUMNS[column].kind == "value" and not column.endswith("_T")}
+        **{name: generator.uniform(0.1, 1, num) for name in names}
         | {"success": [1, 0, 0, 1, 1, 0], "length": [3, 2, 4, 6, 5, 3], "task": [*"qqqrrr"], "truncated": [0] * num},
     )
     make = MODULATORS[name]

@@ -129,9 +129,8 @@ def bias(method, world, **columns) -> float:
     updates = []
     for groups in enumerate_groups(world, 2):
         changed = {name: change(groups.batch, groups.batch.columns) for name, change in columns.items()}
-        batch = tw.Batch(
-            groups.batch.groups, groups.batch.trajectories, groups.batch.reward_R, groups.batch.columns | changed
-        )
+        known = groups.batch
+        batch = tw.Batch(known.groups, known.trajectories, known.reward_R, known.columns | changed, known.tokens)
         weighted = groups.batch.group_responses.broadcast(groups.chance_G) * method(batch) / 2
         updates.append(weighted @ groups.score_R)
     return float(np.abs(np.mean(updates, axis=0) - world.gradient).max())

@@ -30,15 +30,17 @@ def _methods(options: argparse.Namespace) -> int:
 
 
 def _list() -> Table:
+    from turnwise.measures.plan import how_to_train
     from turnwise.methods import METHODS
     from turnwise.transform import card_of, trial
 
-    table = [("name", "stage", "arXiv", "formula", "needs", "expected gradient")]
+    table = [("name", "stage", "arXiv", "formula", "trains", "needs", "expected gradient")]
     for name, constructor in METHODS.items():
         card, method = card_of(constructor), trial(constructor)
         needs = [*method.needs, *(f"{option}=..." for option in card.trial)]
         paper = card.arxiv or "-"
-        table.append((name, card.stage, paper, card.confidence, ", ".join(needs) or "-", str(method.gradient)))
+        trains = how_to_train(method.needs)
+        table.append((name, card.stage, paper, card.confidence, trains, ", ".join(needs) or "-", str(method.gradient)))
     return table
 
 

@@ -163,9 +163,12 @@ def _named(name: str) -> Measure:
     return MEASURES[name]
 
 
-def trainable_columns() -> set[str]:
-    """Return columns that a measure can provide, or that every batch has."""
-    return {column for each in MEASURES.values() for column in each.provides} | FROM_THE_BATCH
+def how_to_train(needs: Iterable[str]) -> str:
+    """Say whether a run can train a method: "yes", "with a critic", or "needs" and the columns without a measure."""
+    model_of = {column: each.model for each in MEASURES.values() for column in each.provides}
+    if missing := [column for column in needs if column not in {*model_of, *FROM_THE_BATCH}]:
+        return f"needs {', '.join(missing)}"
+    return "with a critic" if any(model_of.get(column) == "critic" for column in needs) else "yes"
 
 
 def recorded_columns(measures: Iterable[Measure]) -> tuple[str, ...]:

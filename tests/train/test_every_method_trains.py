@@ -1,0 +1,110 @@
+"""Every method trains, or is refused for a column that nothing measures. There is no list of exceptions."""
+
+import shutil
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.toys import Colors, small_config
+
+import turnwise as tw
+from turnwise.environments.base import Step
+from turnwise.errors import ConfigError
+from turnwise.measures.plan import FROM_THE_BATCH, how_to_train
+from turnwise.models.policy import load_policy
+from turnwise.train.loop import train
+from turnwise.train.update import Learner
+
+
+class Stairs(Colors):
+    """Pays each right color; "pink" and the limit of turns end it. Outcomes, lengths and states all differ."""
+
+    def __init__(self, seed: int):
+        super().__init__(seed, turns=3)
+
+    def step(self, response: str) -> Step:
+        told = super().step(response)
+        falls = response.split()[:1] == ["pink"]
+        return Step(
+            observation=told.observation,
+            reward=told.reward,
+            terminated=falls,
+            valid=told.valid,
+            info={"success": falls or self.won > 0},
+        )
+
+
+def config_of(name: str, folder, **further: Any):
+    needs = tw.trial(tw.METHODS[name]).needs
+    critic = {"critic": {"learning_rate": 0.1}} if how_to_train(needs) == "with a critic" else {}
+    sections = {
+        "method": {"name": name, **tw.card_of(tw.METHODS[name]).trial},
+        "aem": False,
+        "environment": {"name": "tests.train.test_every_method_trains:Stairs", "max_steps": 3, "success_reward": 0.0},
+        "rollout": {"groups": 4},
+        "evaluate": {"every": 0, "episodes": 1, "final_episodes": 1},
+        "checkpoint": {"every": 1},
+    }
+    return small_config(folder, **sections, **critic, **further)
+
+
+def weights(folder, step: int) -> torch.Tensor:
+    model = load_policy(folder.checkpoints / f"step-{step:06d}").model
+    return torch.cat([weight.detach().flatten() for weight in model.parameters()])
+
+
+def told(folder, step: int) -> dict[str, float]:
+    """Metrics of a step that do not depend on the machine's load."""
+    (record,) = (record for record in folder.metrics() if record["step"] == step and "update/loss" in record)
+    return {name: value for name, value in record.items() if not name.startswith(("time/", "memory/"))}
+
+
+@pytest.fixture
+def batches(monkeypatch) -> list[tw.Batch]:
+    """The batches that updates learn from."""
+    seen = []
+    update = Learner.update
+
+    def watched(self, model, optimizer, measured, credit, step):
+        seen.append(measured.batch)
+        return update(self, model, optimizer, measured, credit, step)
+
+    monkeypatch.setattr(Learner, "update", watched)
+    return seen
+
+
+@pytest.mark.parametrize("name", tw.METHODS)
+def test_every_method_trains_or_says_which_column_it_lacks(name, tmp_path, batches):
+    needs = tw.trial(tw.METHODS[name]).needs
+    config = config_of(name, tmp_path)
+    if (verdict := how_to_train(needs)).startswith("needs"):
+        lacking = verdict.removeprefix("needs ").split(", ")[0]
+        with pytest.raises(ConfigError, match=f"needs the column '{lacking}'"):
+            train(config)
+        return
+    folder = train(config)
+    for column in set(needs) - FROM_THE_BATCH - {"truncated"}:
+        values = batches[-1].column(column, needed_by="the test")
+        assert len(set(values.tolist())) > 1, f"{column} is constant"
+    for step in (1, 2):
+        assert np.isfinite(told(folder, step)["update/loss"])
+    after = weights(folder, 2)
+    assert (weights(folder, 0) - after).abs().max() > 1e-4
+    expected = told(folder, 2)
+    shutil.rmtree(folder.checkpoints / "step-000002")
+    train(config, resume=folder.path)
+    assert told(folder, 2) == expected
+    assert torch.equal(weights(folder, 2), after)
+
+
+def test_the_verdict_follows_from_the_measures():
+    assert how_to_train(("entropy", "turn", "length")) == "yes"
+    assert how_to_train(("value", "finished")) == "with a critic"
+    assert how_to_train(("value", "step_reward", "role")) == "needs step_reward, role"
+
+
+def test_the_environment_of_these_tests_has_responses_at_the_limit(tmp_path, batches):
+    train(config_of("grpo", tmp_path))
+    truncated = batches[-1].column("truncated", needed_by="the test")
+    assert 0 < truncated.mean() < 1
