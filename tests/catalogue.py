@@ -32,6 +32,11 @@ VARIANTS: dict[str, tw.Transform] = {
     "gae(discount=0.9)": tw.gae(discount=0.9),
     "gae(unfinished=repeat)": tw.gae(unfinished="repeat"),
     "gae(unfinished=next)": tw.gae(unfinished="next"),
+    "ppo(standardize=False)": tw.ppo(standardize=False),
+    "ppo(standardize=False, decay=0.5)": tw.ppo(standardize=False, decay=0.5),
+    "turn_ppo(standardize=False, discount=1)": tw.turn_ppo(standardize=False, discount=1.0),
+    "bilevel_gae(as it is, turn_discount=1)": tw.bilevel_gae(standardize=False, turn_discount=1.0),
+    "bilevel_gae(as it is, decay=0.5)": tw.bilevel_gae(standardize=False, turn_discount=1.0, decay=0.5),
     "hiper(all streams)": tw.hiper(subgoal_weight=0.5, switch_weight=0.5, discount=0.9, action_decay=0.9),
     "hiper(as it is)": tw.hiper(standardize=False, unfinished="repeat", subgoal_weight=1.0),
     "empg(scope=group)": tw.empg(scope="group"),
@@ -118,7 +123,9 @@ def family(*names: str) -> set[str]:
     }
 
 
-BY_RESPONSE = family("gae", "egae", "spo", "hiper", "tp_grpo", "spae", "hcapo", "empg") - {
+BY_RESPONSE = family(
+    "gae", "ppo", "turn_ppo", "bilevel_gae", "egae", "spo", "hiper", "tp_grpo", "spae", "hcapo", "empg"
+) - {
     "empg(rloo, bonus=0, center=False)",
     "empg(rloo, all off)",
 }

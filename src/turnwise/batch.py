@@ -111,7 +111,7 @@ class Batch:
         """Build from nested sequences: `groups[g][n][t]` maps names to the values of one response.
 
         Every response has a `reward`. Every other name becomes a column, except `num_tokens`; all responses must have
-        the same names.
+        the same names. A name that ends in `_T` has a list with one value per token.
 
             >>> batch = Batch.from_trajectories([[[{"reward": 0.0}, {"reward": 1.0}], [{"reward": 0.0}]]])
             >>> batch.num_groups, batch.num_trajectories, batch.num_responses
@@ -140,6 +140,9 @@ class Batch:
             raise BatchError(f"responses have {sorted(names)}, but no 'reward'")
         columns = {name: [response[name] for response in responses] for name in names}
         num_tokens = columns.pop("num_tokens", None)
+        for name in [name for name in columns if name.endswith("_T")]:
+            num_tokens = [len(values) for values in columns[name]] if num_tokens is None else num_tokens
+            columns[name] = np.concatenate(columns[name])
         return cls(
             Segments.from_lengths([len(group) for group in nested]),
             Segments.from_lengths([len(trajectory) for trajectory in trajectories]),

@@ -26,6 +26,9 @@ def test_credit_equals_the_golden_numbers(case):
     batch = tw.Batch.from_trajectories(case["groups"])
     method = build_method(case["method"], case["options"], with_aem=False)
     np.testing.assert_allclose(advantage(method, batch), case["expected"], rtol=case["rtol"], atol=1e-15)
+    if batch.tokens is not None and "expected_T" in case:
+        advantage_T = method.trace(batch)[0].advantage_T(batch.tokens)
+        np.testing.assert_allclose(advantage_T, case["expected_T"], rtol=case["rtol"], atol=1e-15)
 
 
 @pytest.mark.parametrize("case", CASES)

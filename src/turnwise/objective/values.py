@@ -33,12 +33,12 @@ class Places:
     tokens: Int[np.ndarray, " reads"]
     after: bool
 
-    def among(self, where: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    def among(self, where: np.ndarray) -> tuple[np.ndarray, torch.Tensor]:
         """Return which reads fall on the tokens `where`, and at which index of `where`."""
         order = np.argsort(where)
         index = np.minimum(np.searchsorted(where, self.tokens, sorter=order), len(where) - 1)
         here = where[order[index]] == self.tokens
-        return torch.from_numpy(np.flatnonzero(here)), torch.from_numpy(order[index][here])
+        return np.flatnonzero(here), torch.from_numpy(order[index][here])
 
 
 def places_of(column: str, responses: Segments, settings: CriticConfig) -> Places:
@@ -153,7 +153,7 @@ class ValueTerm:
             total, clipped = torch.zeros((), device=device), 0.0
             for column, places, *tensors in parts:
                 reads, at = places.among(where)
-                old, target, weight = (tensor[reads].to(device) for tensor in tensors)
+                old, target, weight = (tensor[torch.from_numpy(reads)].to(device) for tensor in tensors)
                 value = critic.estimate(column, states.at(at.to(device), after=places.after))
                 error = (value - target) ** 2
                 if critic.settings.clip is not None:
