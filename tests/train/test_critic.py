@@ -1,0 +1,239 @@
+"""A critic in a run: what it learns, when the policy waits, what a checkpoint holds, and what a recipe may say."""
+
+import copy
+import shutil
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.toys import color_policy, small_config
+from tests.train.test_every_method_trains import told, weights
+
+from turnwise.config import load_config
+from turnwise.diagnostics.recredit import replay
+from turnwise.errors import ConfigError
+from turnwise.models.critic import Critic
+from turnwise.models.ridge import Ridge
+from turnwise.models.settings import CriticConfig
+from turnwise.rollout.record import read_rollouts
+from turnwise.train.checkpoint import load_checkpoint
+from turnwise.train.credit import make_transform
+from turnwise.train.loop import train
+
+
+def config_of(folder, critic: Any, *, method: Any = "gae", **sections: Any):
+    data: dict[str, Any] = {
+        "environment": {"options": {"turns": 3}},
+        "evaluate": {"every": 0, "episodes": 1, "final_episodes": 1},
+        "checkpoint": {"every": 1},
+    }
+    for name, section in sections.items():
+        data[name] = {**data.get(name, {}), **section} if isinstance(section, dict) else section
+    return small_config(folder, method=method, aem=False, critic=critic, **data)
+
+
+# -- ridge regression --------------------------------------------------------------------------------------------------
+
+
+def test_ridge_fits_the_last_steps_and_forgets_the_others():
+    generator = np.random.default_rng(0)
+    steps = [(generator.normal(2.0, 1.0, (num, 4)), generator.normal(3.0, 1.0, num)) for num in (30, 20, 25)]
+    ridge = Ridge(steps=2, penalty=0.1)
+    for hidden, target in steps:
+        weight, bias = ridge.fit(hidden, target)
+    x, y = (np.concatenate([step[part] for step in steps[1:]]) for part in (0, 1))
+    scale = x.var(axis=0).mean()
+    # as least squares with one more example per unit; the bias is not penalised
+    centred = np.concatenate([x - x.mean(axis=0), np.sqrt(len(x) * 0.1 * scale) * np.eye(4)])
+    expected = np.linalg.lstsq(centred, np.concatenate([y - y.mean(), np.zeros(4)]), rcond=None)[0]
+    np.testing.assert_allclose(weight, expected, rtol=1e-9)
+    np.testing.assert_allclose(bias, y.mean() - x.mean(axis=0) @ expected, rtol=1e-9)
+    again = Ridge(steps=2, penalty=0.1)
+    again.load_state_dict(ridge.state_dict())
+    for one, other in zip(again.fit(*steps[0]), ridge.fit(*steps[0]), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_ridge_of_equal_states_is_the_mean():
+    weight, bias = Ridge(steps=1, penalty=0.01).fit(np.ones((5, 3)), np.arange(1.0, 6.0))
+    np.testing.assert_allclose([*weight, bias], [0, 0, 0, 3.0], atol=1e-9)
+
+
+# -- the copy, and the policy's layers ---------------------------------------------------------------------------------
+
+
+def stepped(**settings: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The value of one hidden state by network and copy, after each of four optimiser steps."""
+    critic = Critic(color_policy(), CriticConfig(learning_rate=0.1, **settings), ("value",), seed=0)
+    hidden, now, measured = torch.ones(1, 16), [], []
+    for _ in range(4):
+        assert critic.optimizer is not None
+        critic.optimizer.zero_grad()
+        ((critic.estimate("value", hidden) - 5.0) ** 2).sum().backward()
+        critic.step()
+        now.append(critic.network("value", hidden).detach())
+        measured.append(critic.measure("value", hidden))
+    return now, measured
+
+
+def test_a_copy_moves_by_a_share_or_every_few_steps():
+    now, measured = stepped()
+    assert now == measured
+    assert now[0] < now[1] < now[2] < now[3]
+    now, measured = stepped(target_every=2)
+    assert measured == [torch.zeros(1), now[1], now[1], now[3]]
+    now, measured = stepped(target_rate=0.25)
+    expected = torch.zeros(1)
+    for value, seen in zip(now, measured, strict=True):
+        expected = 0.75 * expected + 0.25 * value
+        torch.testing.assert_close(seen, expected)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"kind": "ridge", "penalty": 1e-4}, {}, {"width": 8}], ids=["ridge", "linear", "mlp"]
+)
+def test_a_critic_learns_what_hidden_states_tell(settings):
+    if settings.get("kind") != "ridge":
+        settings = {**settings, "learning_rate": 0.05, "max_grad_norm": 100.0}
+    critic = Critic(color_policy(), CriticConfig(**settings), ("value",), seed=0)
+    generator = np.random.default_rng(0)
+    hidden = generator.normal(size=(200, 16)).astype(np.float32)
+    target = hidden[:, 0] - 0.5 * hidden[:, 3] + 2.0
+    if critic.optimizer is None:
+        critic.fit("value", hidden, target)
+    for _ in range(0 if critic.optimizer is None else 200):
+        critic.network.zero_grad()
+        ((critic.estimate("value", torch.from_numpy(hidden)) - torch.from_numpy(target)) ** 2).mean().backward()
+        critic.step()
+    error = critic.measure("value", torch.from_numpy(hidden)).numpy() - target
+    assert error.var() < 0.05 * target.var()
+    assert abs(error.mean()) < 0.1
+
+
+def test_a_model_of_its_own_starts_as_the_policy_and_leaves_it_alone():
+    policy = color_policy()
+    critic = Critic(policy, CriticConfig(kind="model"), ("value",), seed=0)
+    assert critic.own is not None
+    assert critic.own is not policy.model
+    for ours, theirs in zip(critic.own.parameters(), policy.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+        assert ours is not theirs
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "critic",
+    [
+        {"kind": "model", "target_rate": 0.5, "warmup_steps": 1, "extra_epochs": 1},
+        {"kind": "ridge", "memory": 2},
+        {"clip": 0.1, "width": 4, "trunk_gradient": 0.5, "target": "return"},
+    ],
+    ids=["model", "ridge", "head"],
+)
+def test_a_resumed_run_is_bit_identical(tmp_path, critic):
+    method = {"name": "gae", "unfinished": "next"}
+    config = config_of(tmp_path, critic, method=method, run={"steps": 3}, update={"mini_batches": 2})
+    folder = train(config)
+    expected, after = told(folder, 3), weights(folder, 3)
+    state = load_checkpoint(folder.checkpoints / "step-000003")[2]["critic"]
+    shutil.rmtree(folder.checkpoints / "step-000003")
+    train(config, resume=folder.path)
+    assert told(folder, 3) == expected
+    assert torch.equal(weights(folder, 3), after)
+    again = load_checkpoint(folder.checkpoints / "step-000003")[2]["critic"]
+    assert _flat(again) == _flat(state)
+    assert len(_flat(state)) > 5
+
+
+def _flat(state: Any) -> list:
+    if isinstance(state, dict):
+        return [value for key in sorted(state, key=str) for value in _flat(state[key])]
+    if isinstance(state, (list, tuple)):
+        return [value for item in state for value in _flat(item)]
+    return [state.tolist() if isinstance(state, np.ndarray) else state]
+
+
+def test_the_policy_waits_for_the_warm_up_and_the_critic_does_not(tmp_path):
+    folder = train(
+        config_of(tmp_path, {"warmup_steps": 2, "learning_rate": 0.1}, run={"steps": 3}, checkpoint={"keep": 9})
+    )
+    start = weights(folder, 0)
+    assert torch.equal(weights(folder, 2), start)
+    assert not torch.equal(weights(folder, 3), start)
+    heads = [
+        torch.as_tensor(
+            load_checkpoint(folder.checkpoints / f"step-{step:06d}")[2]["critic"]["network"]["heads.value.0.weight"]
+        )
+        for step in range(4)
+    ]
+    assert len({tuple(head.flatten().tolist()) for head in heads}) == 4
+    assert told(folder, 1)["update/grad_norm"] == 0 < told(folder, 1)["update/critic_grad_norm"]
+
+
+def test_values_are_recorded_and_credit_can_be_assigned_again(tmp_path):
+    config = config_of(tmp_path, {"learning_rate": 0.1})
+    folder = train(config)
+    _, columns = read_rollouts(folder.rollouts / "step-000002.parquet")
+    assert np.std(columns["value"]) > 0
+    assert not [name for name in columns if "td_errors" in name], "a block that changes nothing is not recorded"
+    penalty = config.environment.invalid_penalty
+    for recorded, trace in replay(folder, make_transform(config.method), invalid_penalty=penalty):
+        np.testing.assert_allclose(trace.advantage_R, recorded.advantage_R, atol=1e-12)
+
+
+def test_tokens_of_a_measure_are_those_of_its_own_passes(tmp_path):
+    tokens = {}
+    for name, critic, update in (
+        ("along", {}, {}),
+        ("engine", {}, {"scoring": "engine"}),
+        ("own", {"kind": "model"}, {}),
+    ):
+        folder = train(config_of(tmp_path, critic, run={"steps": 1, "name": name}, update=update))
+        tokens[name] = told(folder, 1)["measure/value_tokens"]
+    assert tokens["along"] == 0 < tokens["engine"] == tokens["own"]
+
+
+# -- recipes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("critic", "message"),
+    [
+        ({"kind": "heads"}, "critic.kind: Input should be 'head', 'model' or 'ridge'"),
+        ({"knd": "head"}, r"unknown key 'critic.knd'. Did you mean 'kind'\?"),
+        ({"kind": "ridge", "learning_rate": 0.1}, "critic.learning_rate has no effect on kind='ridge'"),
+        ({"memory": 3}, "critic.memory is only for kind='ridge', got kind='head'"),
+        ({"kind": "ridge", "trunk_gradient": 1.0}, "critic.trunk_gradient is only for kind='head'"),
+        ({"kind": "model", "hidden_size": 8}, "critic.hidden_size is only for name='tiny', got name='policy'"),
+        ({"clip": 0.2, "target_every": 5}, "critic.target_every and critic.clip exclude each other"),
+        ({"target_rate": 0.2, "target_every": 5}, "critic.target_every and critic.target_rate exclude each other"),
+        ({"kind": "model", "name": "tiny", "hidden_size": 12}, "must be a multiple of 2"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused_in_one_line(tmp_path, critic, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        config_of(tmp_path, critic)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_critic_that_nobody_reads_is_refused_and_a_missing_one_named(tmp_path):
+    with pytest.raises(ConfigError, match="critic has no effect: neither method nor measures read value"):
+        train(config_of(tmp_path, {}, method="grpo"))
+    with pytest.raises(ConfigError, match=r"needs the column 'value' .* Add critic.kind=head to the recipe"):
+        train(config_of(tmp_path, None))
+    with pytest.raises(ConfigError, match=r"critic.name='nowhere' cannot be loaded .* expected 'policy', 'tiny', or"):
+        train(config_of(tmp_path, {"kind": "model", "name": "nowhere"}, run={"name": "b"}))
+    other = color_policy()
+    other.save(tmp_path / "other")
+    train(config_of(tmp_path, {"kind": "model", "name": str(tmp_path / "other")}, run={"steps": 1, "name": "a"}))
+    folder = train(config_of(tmp_path, {}, method="grpo", measures=("value",), run={"name": "monitor", "steps": 1}))
+    assert "update/value_explained" in told(folder, 1)
+
+
+def test_the_command_line_makes_a_critic():
+    config = load_config(None, ["method=gae", "aem=false", "critic.kind=ridge", "critic.memory=3"])
+    assert config.critic == CriticConfig(kind="ridge", memory=3)
+    assert copy.deepcopy(config) == config
