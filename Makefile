@@ -1,6 +1,6 @@
 # make train        train the default recipe           make test    run the tests
 # make test-quick   the credit core and one short training, under a minute on two idle cores
-# make check        lint and types                     make bench   the benchmarks that need nothing but this checkout
+# make check        lint, types, Dockerfiles           make bench   the benchmarks that need nothing but this checkout
 # make crosscheck-verl, -trl, -trl-vllm, -padded, -openenv, -verifiers    beside other packages
 # Each sets up what it needs first, in .venv, or .venv-verl and so on.
 
@@ -37,6 +37,9 @@ check: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/hadolint docker/*.Dockerfile
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
 
 fix: $(INSTALLED)
 	$(BIN)/ruff check --fix .
