@@ -31,7 +31,8 @@ def critic_columns(settings: CriticConfig | None, plan: Plan) -> tuple[str, ...]
     """
     if settings is None:
         return ()
-    columns = tuple(column for column in CRITIC_COLUMNS if column in plan.provided)
+    provided = {column for each in plan.measures for column in each.provides}
+    columns = tuple(column for column in CRITIC_COLUMNS if column in provided)
     if not columns:
         raise ConfigError(
             f"critic has no effect: neither method nor measures read {', '.join(CRITIC_COLUMNS)}; choose a method that "
