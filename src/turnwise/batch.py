@@ -138,7 +138,7 @@ class Batch:
                 )
         if "reward" not in names:
             raise BatchError(f"responses have {sorted(names)}, but no 'reward'")
-        columns = {name: [response[name] for response in responses] for name in names}
+        columns: dict[str, Any] = {name: [response[name] for response in responses] for name in names}
         num_tokens = columns.pop("num_tokens", None)
         for name in [name for name in columns if name.endswith("_T")]:
             num_tokens = [len(values) for values in columns[name]] if num_tokens is None else num_tokens

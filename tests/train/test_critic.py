@@ -40,8 +40,7 @@ def test_ridge_fits_the_last_steps_and_forgets_the_others():
     generator = np.random.default_rng(0)
     steps = [(generator.normal(2.0, 1.0, (num, 4)), generator.normal(3.0, 1.0, num)) for num in (30, 20, 25)]
     ridge = Ridge(steps=2, penalty=0.1)
-    for hidden, target in steps:
-        weight, bias = ridge.fit(hidden, target)
+    weight, bias = [ridge.fit(hidden, target) for hidden, target in steps][-1]
     x, y = (np.concatenate([step[part] for step in steps[1:]]) for part in (0, 1))
     scale = x.var(axis=0).mean()
     # as least squares with one more example per unit; the bias is not penalised
