@@ -54,3 +54,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         return f"{config.repo_url.rstrip('/')}/{kind}/{BRANCH}/{target}"
 
     return LINK.sub(lead, NAMED_FILE.sub(r'```python title="\1"', markdown))
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """Keep the theme from asking GitHub for the repository's stars: a page asks the network for nothing."""
+    return output.replace(' data-md-component="source"', "")

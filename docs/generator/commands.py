@@ -8,9 +8,9 @@ from generator.text import item, sentence
 from turnwise import cli
 
 PAGE = Path(__file__).parents[1] / "reference" / "commands.md"
-HEAD = """<!-- Made by `python docs/generate.py` from the parser of the command line. Edit its help. -->
+HEAD = """# Commands
 
-# Commands
+<!-- Made by `python docs/generate.py` from the parser of the command line. Edit its help. -->
 
 ```text
 {examples}

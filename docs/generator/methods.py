@@ -20,7 +20,7 @@ STAGES = {
     "modulation": "Modulation: how much an advantage counts",
     "shaping": "Shaping: what the rewards are",
 }
-MADE = "<!-- Made by `python docs/generate.py` from the docstring, the card and the golden numbers. Edit those. -->\n"
+MADE = "\n<!-- Made by `python docs/generate.py` from the docstring, the card and the golden numbers. Edit those. -->"
 HEADS = ("Args", "Expected gradient", "Use it when", "Reference", "Raises", "Returns")
 INTRODUCTION = """
 Every method is a chain of public blocks. `turnwise methods` prints this table with the papers' titles,
@@ -119,7 +119,7 @@ def page(name: str) -> str:
     ]
     numbers = worked(name)
     blocks = [
-        f"{MADE}\n# {name}",
+        f"# {name}\n{MADE}",
         "\n".join(item(f"**{key}**: {value}") for key, value in facts if value),
         prose(parts[""]),
         "## Options" if parts.get("Args") else "",
@@ -153,7 +153,7 @@ def table(stage: str) -> list[str]:
 
 def index() -> str:
     """The table of all methods and of what is missing."""
-    lines = [f"{MADE}\n# Methods", INTRODUCTION]
+    lines = [f"# Methods\n{MADE}", INTRODUCTION]
     for stage, title in STAGES.items():
         lines += ["", f"## {title}", "", *table(stage)]
     lines += ["", "## Losses: rules that tell tokens apart", LOSSES]

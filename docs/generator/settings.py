@@ -18,9 +18,9 @@ from turnwise.diagnostics.study import StudyConfig
 from turnwise.section import Named, Section
 
 PAGE = Path(__file__).parents[1] / "reference" / "settings.md"
-HEAD = """<!-- Made by `python docs/generate.py` from the docstrings of the fields. Edit those. -->
+HEAD = """# Settings
 
-# Settings
+<!-- Made by `python docs/generate.py` from the docstrings of the fields. Edit those. -->
 
 A recipe is a TOML file with these keys; on the command line they are overrides such as `update.learning_rate=1e-4`.
 `turnwise config RECIPE` prints the resolved values. A recipe sets only what differs from the defaults, and an unknown
