@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import turnwise as tw
+from tests.toys import small_config
 from turnwise.cli import _parser
 from turnwise.config import Config
 from turnwise.diagnostics.study import StudyConfig
@@ -100,3 +101,26 @@ def test_every_command_and_option_is_explained(parser):
             assert action.help, f"{parser.prog}: {action.dest} has no help"
             name = max(action.option_strings, key=len, default=action.metavar or action.dest.upper())
             assert name in entry
+
+
+def documented_metrics() -> list[re.Pattern]:
+    """Names in the table of metrics.md; capitals stand for any name, and a name without its section for the same."""
+    patterns = []
+    for cells in re.findall(r"^\| (`[^|]+) \|", REFERENCE["metrics"], re.MULTILINE):
+        names = re.findall(r"`([^`]+)`", cells)
+        for name in names:
+            full = name if "/" in name else f"{names[0].partition('/')[0]}/{name}"
+            patterns.append(re.compile(re.sub(r"[A-Z]{3,}", ".+", full)))
+    return patterns
+
+
+def test_every_metric_of_a_run_is_explained(tmp_path):
+    from turnwise.train import loop
+
+    config = small_config(tmp_path, update={"kl": 0.1, "mismatch_cap": 2.0, "entropy_bonus": 0.01})
+    records = loop.train(config).metrics()
+    seen = {name for record in records for name in record if "/" in name}
+    assert len(seen) > 30
+    known = documented_metrics()
+    missing = [name for name in sorted(seen) if not any(pattern.fullmatch(name) for pattern in known)]
+    assert not missing, "docs/reference/metrics.md does not explain them"
