@@ -17,7 +17,7 @@ def add(commands: Any) -> None:
         parser.add_argument("name", help="built-in environment, or module:factory")
         parser.add_argument("overrides", nargs="*", default=[], help="overrides such as environment.options.size=tiny")
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0: every interface")
-    serve.add_argument("--port", type=count, default=8000)
+    serve.add_argument("--port", type=count, default=8000, help="port to listen on; default: 8000")
     serve.add_argument("--sessions", type=count, default=256, help="parallel environments; default: 256")
 
 

@@ -39,6 +39,7 @@ class Config(Section):
     rollout: RolloutConfig = RolloutConfig()
     engine: EngineConfig = EngineConfig()
     method: MethodConfig = MethodConfig()
+    """Credit assignment: a name in `turnwise methods`, or `module:function`, and its options."""
     measures: tuple[str, ...] = ()
     """Extra measures to record, in addition to those that method and loss terms need.
 
