@@ -5,6 +5,7 @@ rollouts of every fifth step, and of the last checkpoint what playing needs: no 
 """
 
 import argparse
+import json
 import shutil
 import tarfile
 import tempfile
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 
 from turnwise.commands.demo import ARCHIVE, RUN
 from turnwise.config import load_config
+from turnwise.files import write_json
 from turnwise.train.checkpoint import checkpoint_at
 from turnwise.train.display import ConsoleDisplay
 from turnwise.train.folder import RunFolder, by_step
@@ -43,17 +45,18 @@ def main() -> None:
 def pack(run: RunFolder, copy: Path) -> None:
     """Copy what the demo needs, and write it as an archive that is the same for the same run."""
     copy.mkdir()
-    for path in (run.path / "config.json", run.metrics_path, run.figure):
+    for path in (run.metrics_path, run.figure):
         shutil.copy(path, copy)
+    record = json.loads((run.path / "config.json").read_text(encoding="utf-8"))
+    record["config"]["run"] |= {"folder": "runs", "name": RUN}  # not the temporary folder
+    write_json(copy / "config.json", record)
     shutil.copytree(run.evaluations, copy / "evaluations")
     last = checkpoint_at(run, None)
     shutil.copytree(last, copy / "checkpoints" / last.name, ignore=shutil.ignore_patterns("state.pt"))
     (copy / "rollouts").mkdir()
     for step, path in by_step(run.rollouts, ".parquet").items():
         if step == 1 or step % EVERY == 0:  # xz packs plain columns twice as well as columns that are packed already
-            pq.write_table(
-                pq.read_table(path), copy / "rollouts" / path.name, compression="none", use_dictionary=False
-            )
+            pq.write_table(pq.read_table(path), copy / "rollouts" / path.name, compression="none", use_dictionary=False)
     TARGET.parent.mkdir(exist_ok=True)
     with tarfile.open(TARGET, "w:xz", preset=9) as archive:
         archive.add(copy, RUN, filter=_anonymous)

@@ -52,7 +52,7 @@ def demo_run() -> Path:
         from turnwise.report.credit import METHODS
         from turnwise.report.write import write_report
 
-        check_writable(target.parent, mend="; set TURNWISE_CACHE to a folder that is")
+        check_writable(target.parent, mend="; set TURNWISE_CACHE to a folder that is writable")
         with made_aside(target) as temporary, archive.open("rb") as file:
             with tarfile.open(fileobj=file, mode="r:xz") as content:
                 content.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.3 has none
