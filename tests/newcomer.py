@@ -5,9 +5,10 @@ python tests/newcomer.py --wheel F       tries this wheel
 python tests/newcomer.py --quick         trains for few steps only (minutes less)
 python tests/newcomer.py --download      installs everything from the package index instead (hundreds of megabytes)
 
-Everything happens in an empty temporary folder. Each ```bash block runs line by line, each ```python block as a script
-that continues the page's earlier ones; a block with a file name becomes that file. The first command that fails or
-prints a traceback ends the script with exit code 1. `make` belongs to a clone, and is skipped.
+Everything happens in an empty temporary folder. A ```bash block runs line by line. The ```python blocks of a page are a
+script, which runs where the next bash block or the end of the page comes; a block with a file name becomes that file.
+The first command that fails or prints a traceback ends the script with exit code 1. `make` belongs to a clone, and is
+skipped.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import venv
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -56,7 +58,7 @@ def make_environment(folder: Path, wheel: Path, *, download: bool = False) -> di
         download: Install what the wheel needs from the package index. Otherwise it comes from this interpreter's
             packages, and no index is asked.
     """
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    venv.create(folder, symlinks=True, with_pip=download)
     names = ("HOME", "LANG", "TMPDIR")  # nothing else of this environment, such as PYTHONPATH
     variables = {name: os.environ[name] for name in names if name in os.environ}
     variables |= {
@@ -74,23 +76,26 @@ def make_environment(folder: Path, wheel: Path, *, download: bool = False) -> di
         (packages,) = folder.glob("lib/python*/site-packages")
         borrowed = [path for path in site.getsitepackages() if Path(path).is_dir()]
         (packages / "borrowed.pth").write_text("\n".join(borrowed) + "\n")  # plain folders: their own .pth are ignored
+        (folder / "bin" / "pip").write_text('#!/bin/sh\nexec python -m pip "$@"\n')  # the borrowed one
+        (folder / "bin" / "pip").chmod(0o755)
         variables |= {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1"}
     run(f"pip install --quiet '{wheel}[train]'", folder, variables)
     return variables
 
 
 def commands(page: Path, where: Path) -> Iterator[str]:
-    """Yield the commands of a page in order, with its Python blocks as scripts."""
-    earlier = ""
-    for number, (language, file, block) in enumerate(BLOCK.findall(page.read_text(encoding="utf-8"))):
+    """Yield the commands of a page in order; Python blocks that follow each other are one script."""
+    script, waits = "", False
+    for language, file, block in [*BLOCK.findall(page.read_text(encoding="utf-8")), ("bash", "", "")]:
         if file:
             (where / file).write_text(block, encoding="utf-8")
         elif language == "python":
-            script = where / f"block{number}.py"
-            script.write_text(earlier + block, encoding="utf-8")
-            earlier += block
-            yield f"python {script.name}"
+            script, waits = script + block, True
         else:
+            if waits:
+                (where / f"{page.stem}.py").write_text(script, encoding="utf-8")
+                yield f"python {page.stem}.py"
+                waits = False
             yield from filter(None, map(str.strip, block.replace("\\\n", " ").splitlines()))
 
 
