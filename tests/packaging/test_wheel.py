@@ -79,8 +79,9 @@ def test_the_version_stands_in_one_place_and_is_the_newest_of_the_changelog(whee
     assert f"\nversion: {turnwise.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
-def test_the_core_works_with_what_the_wheel_asks_for(wheel, tmp_path):
+def test_the_core_works_with_what_the_wheel_asks_for(wheel, tmp_path, monkeypatch):
     """Without torch, rich and the like: methods, recipes, configurations."""
+    monkeypatch.setenv("TURNWISE_CACHE", str(tmp_path / "cache"))  # where no demo is unpacked yet
     with zipfile.ZipFile(wheel) as content:
         content.extractall(tmp_path)
     for name in CORE:
