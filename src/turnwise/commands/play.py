@@ -1,15 +1,16 @@
 """Define `turnwise play`: watch a policy play, or play an environment yourself."""
 
 import argparse
+import contextlib
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from turnwise.commands.common import natural, quiet, seconds
 from turnwise.commands.environments import environment_config
-from turnwise.config import Config, override_config
+from turnwise.config import override_config
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.errors import ConfigError, EnvironmentFault, did_you_mean
 
@@ -56,30 +57,37 @@ def _play_run(options: argparse.Namespace) -> int:
     if options.human:
         return _play_yourself(config.environment, options)
     quiet()
-    from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
-
-    suite, task = _task(config.environment, options)
-    step, policy, _ = load_checkpoint(checkpoint_at(folder, options.step), to_play=True)
-    screen = _Screen(f"{folder.path.name}, step {step}", suite.task_name(task))
-    _watch(config, suite, task, policy, screen, _pause(options.delay, screen), seed=options.seed)
-    return 0
-
-
-def _watch(
-    config: Config, suite: Any, task: Any, policy: Any, screen: "_Screen", pause: Callable[[], None], *, seed: int
-) -> None:
-    """Let the policy play one task and show every turn once it is played."""
-    from turnwise.evaluation.watch import Observed, Responded, watch
+    from turnwise.evaluation.watch import watch
     from turnwise.rollout.engines import check_engine, make_engine
     from turnwise.rollout.workers import make_environments
+    from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
     from turnwise.train.prepare import use_device
 
     check_engine(config.engine)
-    environments = make_environments(suite, config.environment)
-    policy.model.to(use_device(config.run))
-    engine = make_engine(config.engine, config.model.precision, policy)
-    temperature = config.evaluate.temperature
-    for event in watch(policy, engine, environments, task, config.rollout, temperature=temperature, seed=seed):
+    suite, task = _task(config.environment, options)
+    step, policy, _ = load_checkpoint(checkpoint_at(folder, options.step), to_play=True)
+    policy.model.to(use_device(config.run))  # pyright: ignore[reportArgumentType]
+    game = watch(
+        policy,
+        make_engine(config.engine, config.model.precision, policy),
+        make_environments(suite, config.environment),
+        task,
+        config.rollout,
+        temperature=config.evaluate.temperature,
+        seed=options.seed,
+    )
+    screen = _Screen(f"{folder.path.name}, step {step}", suite.task_name(task))
+    pause = _pause(options.delay, screen)
+    with contextlib.closing(game):
+        _show(game, screen, pause)
+    return 0
+
+
+def _show(game: Iterable[Any], screen: "_Screen", pause: Callable[[], None]) -> None:
+    """Show the events of a game that a policy plays."""
+    from turnwise.evaluation.watch import Observed, Responded
+
+    for event in game:
         if isinstance(event, Observed):
             screen.observation(event.step)
         elif isinstance(event, Responded):
