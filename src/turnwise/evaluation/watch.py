@@ -2,7 +2,7 @@
 
 import dataclasses
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from queue import SimpleQueue
 from typing import Any
 
@@ -43,10 +43,10 @@ def watch(
     *,
     temperature: float,
     seed: int,
-) -> Iterator[Observed | Responded | Trajectory]:
+) -> Generator[Observed | Responded | Trajectory, None, None]:
     """Play one task and yield every observation and response as it happens, at last the trajectory.
 
-    The policy plays in a thread, ahead of who watches. When the iterator is closed, it ends with its next response.
+    The policy plays in a thread, ahead of who watches. When the generator is closed, it ends with its next response.
     """
     events: SimpleQueue[Any] = SimpleQueue()
     stopped = threading.Event()
