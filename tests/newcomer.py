@@ -30,8 +30,12 @@ SHORT = (
     "run.steps=2 warmstart.games=60 warmstart.steps=40 rollout.groups=8 evaluate.episodes=16 evaluate.final_episodes=16"
 )
 QUICK = """#!/bin/sh
-# Train briefly: a policy that has hardly begun shows as well that the commands run.
-if [ "$1" = train ] && [ "$2" != --resume ]; then exec {turnwise} "$@" {short}; fi
+# Train and analyse briefly: a policy that has hardly begun shows as well that the commands run.
+case "$1 $2" in
+  "train --resume") exec {turnwise} "$@" ;;
+  train*) exec {turnwise} "$@" {short} ;;
+  analyse*) exec {turnwise} "$@" --groups 4 ;;
+esac
 exec {turnwise} "$@"
 """
 
