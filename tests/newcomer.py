@@ -34,7 +34,7 @@ QUICK = """#!/bin/sh
 case "$1 $2" in
   "train --resume") exec {turnwise} "$@" ;;
   train*) exec {turnwise} "$@" {short} ;;
-  analyse*) exec {turnwise} "$@" --groups 4 ;;
+  "analyse fidelity") exec {turnwise} "$@" --groups 3 --continuations 2 ;;
 esac
 exec {turnwise} "$@"
 """
