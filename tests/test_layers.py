@@ -91,6 +91,7 @@ LAYERS = [
         "entropy",
         "shaping",
         "tables",
+        "terminal",
         "cache",
         "files",
         "__init__",

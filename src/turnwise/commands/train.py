@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from turnwise.commands.common import INTERRUPTED, quiet, recipe
 from turnwise.config import override_config
 from turnwise.errors import ConfigError
+from turnwise.terminal import say_next
 
 FREE = ("run.steps=", "run.threads=", "checkpoint.", "evaluate.", "engine.", "log.")
 """Settings that may change when a run resumes."""
@@ -52,10 +54,11 @@ def _train(options: argparse.Namespace) -> int:
 
     try:
         with ConsoleDisplay() as display:
-            train(config, resume=options.resume, display=display)
+            folder = train(config, resume=options.resume, display=display)
     except KeyboardInterrupt:
         print(f"turnwise: interrupted; {_how_to_resume(options.resume or config.run_folder)}", file=sys.stderr)
         return INTERRUPTED
+    say_next(f"turnwise report {shlex.quote(str(folder.path))}", "curves, trajectories, credit per turn")
     return 0
 
 
