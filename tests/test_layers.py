@@ -108,7 +108,7 @@ LAYERS = [
     {"diagnostics"},
     {"report"},
     {"integrations"},
-    {"commands", "cli"},
+    {"commands", "cli", "__main__"},
 ]
 
 

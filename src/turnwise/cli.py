@@ -45,6 +45,8 @@ OF_TRAINING = ("torch", "transformers", "tokenizers", "safetensors", "pyarrow", 
 """Packages of the extra `train`."""
 
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+"""Error numbers of a disk that takes no more."""
 PLACE = (errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG)
 """Error numbers that a path named by the user can cause."""
 
@@ -62,6 +64,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader closed the pipe, as in `turnwise methods | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python's own flush complains
         return 141
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(
+            f"turnwise: cannot write: {error.strerror or error}. Free disk space, and run the command again",
+            file=sys.stderr,
+        )
+        return 2
 
 
 def _main(arguments: Sequence[str] | None) -> int:
@@ -73,13 +84,15 @@ def _main(arguments: Sequence[str] | None) -> int:
         return 2
     except OSError as error:
         if error.errno in PLACE and error.filename:
-            print(f"turnwise: cannot use {error.filename2 or error.filename}: {error.strerror}", file=sys.stderr)
+            print(
+                f"turnwise: cannot use {error.filename2 or error.filename}: {error.strerror or error}", file=sys.stderr
+            )
             return 2
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS):
+        if error.errno not in FULL or not hasattr(options, "resumed_by"):
             raise
         print(
             f"turnwise: cannot write: {error}. Free disk space; saved checkpoints are intact. Resume from the last one "
-            "with `turnwise train --resume RUN_FOLDER`",
+            f"with {options.resumed_by}",
             file=sys.stderr,
         )
         return 2

@@ -12,10 +12,10 @@ from turnwise.cli import main
 from turnwise.diagnostics.compare import compare, rollouts_to
 from turnwise.diagnostics.runs import Run, find_runs
 from turnwise.diagnostics.show import figure, page, table
-from turnwise.tables import page_as_markdown
 from turnwise.diagnostics.statistics import Interval
 from turnwise.errors import DataError, RunError
 from turnwise.evaluation.outcomes import write_outcomes
+from turnwise.tables import page_as_markdown
 
 TASKS = 40
 

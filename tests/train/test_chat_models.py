@@ -259,7 +259,7 @@ def test_the_warm_start_teaches_a_chat_model_what_the_demonstrations_say(tmp_pat
         ({"hidden_size": 32}, "model.hidden_size is only for model.name='tiny'"),
         (
             {"num_layers": 3, "tie_embeddings": True},
-            "model.num_layers, model.tie_embeddings are only for .* or add model.num_layers=2 model.tie_embeddings=false",
+            "model.num_layers, model.tie_embeddings are only for .* add model.num_layers=2 model.tie_embeddings=false",
         ),
     ],
 )
@@ -289,7 +289,11 @@ def test_the_recipe_for_models_of_the_hub_trains_a_folder(tmp_path, monkeypatch)
     [
         ("household-smollm2-aem", ["model.train=lora"], "add update.only_norms=false, with a learning rate"),
         ("household-tiny-aem", ["model.name=smollm2"], "household-qwen2.5-1.5b-aem, or add model.tie_embeddings=false"),
-        ("household-tiny-aem", ["rollout.max_new_tokens=4096"], "leaves no room for an observation in model.max_context"),
+        (
+            "household-tiny-aem",
+            ["rollout.max_new_tokens=4096"],
+            "leaves no room for an observation in model.max_context",
+        ),
     ],
 )
 def test_settings_that_contradict_are_refused_before_anything_is_made(recipe, overrides, said, tmp_path, monkeypatch):

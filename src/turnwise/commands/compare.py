@@ -34,7 +34,7 @@ def add(commands: Any) -> None:
     study.add_argument("--jobs", type=count, help="parallel runs, one thread each; default: number of cores")
     study.add_argument("--report", action="store_true", help="train nothing; write the comparisons of finished runs")
     add_markdown(study)
-    study.set_defaults(run=_study)
+    study.set_defaults(run=_study, resumed_by="the same command")
 
 
 def _compare(options: argparse.Namespace) -> int:

@@ -22,7 +22,7 @@ def add(commands: Any) -> None:
     train.add_argument("recipe", nargs="?", help="TOML file, followed by overrides such as update.learning_rate=1e-4")
     train.add_argument("overrides", nargs="*", default=[], help=argparse.SUPPRESS)
     train.add_argument("--resume", type=Path, metavar="RUN", help="resume the run in this folder")
-    train.set_defaults(run=_train)
+    train.set_defaults(run=_train, resumed_by="`turnwise train --resume RUN_FOLDER`")
 
     config = commands.add_parser("config", help="print the resolved configuration and change nothing")
     config.add_argument("recipe", nargs="?")

@@ -137,7 +137,7 @@ def load_config(recipe: Path | None, overrides: Sequence[str] = ()) -> Config:
                     f"{recipe} is a run, not a recipe; resume it with `turnwise train --resume {recipe}`"
                 ) from None
             near = did_you_mean(recipe.name, [path.name for path in recipe.parent.glob("*.toml")])
-            raise ConfigError(f"cannot read the recipe {recipe}: {error.strerror}.{near}") from None
+            raise ConfigError(f"cannot read the recipe {recipe}: {error.strerror or error}.{near}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{recipe} is not valid TOML: {error}") from None
         if isinstance(run := data.setdefault("run", {}), dict):
