@@ -137,7 +137,9 @@ class RunFolder:
         for number, line in enumerate(lines, start=1):
             try:
                 record = json.loads(line)
-                if not isinstance(record["step"], int) or any(isinstance(value, str) for value in record.values()):
+                if not isinstance(record["step"], int) or any(
+                    "/" in name and isinstance(value, str) for name, value in record.items()
+                ):
                     raise ValueError
                 records.append(record)
             except (ValueError, TypeError, LookupError):  # not UTF-8, not JSON, or not a record
