@@ -193,7 +193,7 @@ def command(chance: random.Random) -> Callable[[], object]:
                 code = main(arguments)
             except SystemExit as end:
                 code = end.code
-        if code not in (0, 2) or (code == 2 and said.getvalue().strip("\n").count("\n")):
+        if code not in (0, 2) or (code == 2 and said.getvalue().count("\n") != 1):
             raise AssertionError(f"exit code {code}: {said.getvalue()!r}")
 
     call.__doc__ = f"turnwise {arguments}"
@@ -249,7 +249,7 @@ def finding(call: Callable[[], object]) -> str:
     try:
         call()
     except TurnwiseError as error:
-        return "" if "\n" not in str(error) and len(str(error)) < 1000 else f"not one line: {str(error)[:200]!r}"
+        return "" if "\n" not in str(error) and len(str(error)) < 1600 else f"not one line: {str(error)[:200]!r}"
     except Exception as error:  # the finding
         last = error.__traceback__
         while last and last.tb_next:

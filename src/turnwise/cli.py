@@ -39,7 +39,7 @@ from turnwise.commands import (
     verl,
 )
 from turnwise.commands.common import INTERRUPTED
-from turnwise.errors import TurnwiseError, did_you_mean
+from turnwise.errors import TurnwiseError, did_you_mean, one_line
 
 OF_TRAINING = ("torch", "transformers", "tokenizers", "safetensors", "pyarrow", "rich", "matplotlib", "httpx2", "scipy")
 """Packages of the extra `train`."""
@@ -84,9 +84,8 @@ def _main(arguments: Sequence[str] | None) -> int:
         return 2
     except OSError as error:
         if error.errno in PLACE and error.filename:
-            print(
-                f"turnwise: cannot use {error.filename2 or error.filename}: {error.strerror or error}", file=sys.stderr
-            )
+            named = one_line(str(error.filename2 or error.filename))
+            print(f"turnwise: cannot use {named}: {error.strerror}", file=sys.stderr)
             return 2
         if error.errno not in FULL or not hasattr(options, "resumed_by"):
             raise
@@ -110,7 +109,7 @@ class _Parser(argparse.ArgumentParser):
     """Report errors in one line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"turnwise: {message}; see `{self.prog} --help`\n")
+        self.exit(2, f"turnwise: {one_line(message)}; see `{self.prog} --help`\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Suggest a close match, as argparse does from Python 3.14 on."""

@@ -17,9 +17,21 @@ with 2.
 import difflib
 from collections.abc import Iterable
 
+LONGEST = 1500
+"""Longest message (characters); of a longer one the middle is left out."""
+
+
+def one_line(text: str) -> str:
+    """Return a message on one line of bounded length, whatever the user's values in it are."""
+    text = text.replace("\r", "\\r").replace("\n", "\\n")
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-LONGEST // 3 :]}"
+
 
 class TurnwiseError(Exception):
-    """Base of every error that turnwise raises on purpose."""
+    """Base of every error that turnwise raises on purpose. Its text is one line."""
+
+    def __str__(self) -> str:
+        return one_line(super().__str__())
 
 
 class ConfigError(TurnwiseError, ValueError):

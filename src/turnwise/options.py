@@ -56,7 +56,8 @@ def check_value(what: str, value: object, annotation: Any) -> None:
     """Raise unless a value fits an annotation of numbers and texts; other annotations are not checked."""
     kinds = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
     expected = [SIMPLE.get(kind) for kind in kinds if kind is not types.NoneType]
-    if value is not None and expected and all(expected):
+    optional = value is None and types.NoneType in kinds
+    if not optional and expected and all(expected):
         fits = any(_is(value, kind) for kind, _ in filter(None, expected))
         if not fits:
             raise ConfigError(f"{what}: expected {' or '.join(name for _, name in filter(None, expected))}")

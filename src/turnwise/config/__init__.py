@@ -199,15 +199,10 @@ def _value(text: str) -> Any:
     except (tomllib.TOMLDecodeError, RecursionError):
         if text[:1] in ("{", "["):
             raise ConfigError(
-                f'{_short(text)} is not a value of TOML; write tables as {{name = "grpo"}} and lists as ["a", "b"], in '
+                f'{text} is not a value of TOML; write tables as {{name = "grpo"}} and lists as ["a", "b"], in '
                 "quotes for the shell"
             ) from None
         return text
-
-
-def _short(text: str) -> str:
-    """Shorten a value for one line of a message."""
-    return text if len(text) <= 200 else f"{text[:197]}..."
 
 
 def _explain(error: Any) -> str:
@@ -227,6 +222,6 @@ def _explain(error: Any) -> str:
             f"{where} is a section, got {json.dumps(error['input'])}; write {where}.KEY=VALUE, such as "
             f"{where}.name={error['input']}"
         )
-    got = _short(json.dumps(error["input"], default=str))
+    got = json.dumps(error["input"], default=str)
     message = error["msg"].removeprefix("Value error, ")
     return message if error["type"] == "value_error" else f"{where}: {message}, got {got}"
