@@ -27,7 +27,8 @@ from turnwise.config import Config, load_config
 from turnwise.errors import TurnwiseError
 from turnwise.methods import METHODS
 from turnwise.objective.build import make_objective
-from turnwise.train.credit import lone_note, make_transform
+from turnwise.train.credit import make_transform
+from turnwise.train.lone import lone_note
 from turnwise.train.prepare import make_plan
 
 RECIPES = sorted(Path(__file__).parents[1].resolve().glob("recipes/*.toml"))

@@ -1,4 +1,4 @@
-"""Check the options of blocks and methods when they are built, so that a mistake is one line."""
+"""Check what blocks and methods are given, so that a mistake is one line."""
 
 import inspect
 import math
@@ -8,7 +8,7 @@ from numbers import Integral, Real
 from typing import Any, Union, get_args, get_origin
 
 from turnwise.batch import Batch
-from turnwise.errors import ConfigError, did_you_mean
+from turnwise.errors import BatchError, ConfigError, did_you_mean
 
 SIMPLE = {
     float: (Real, "a number"),
@@ -68,6 +68,17 @@ def check_value(what: str, value: object, annotation: Any) -> None:
 def _is(value: object, kind: type) -> bool:
     """Return whether a value is of a kind; True and False are not numbers."""
     return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
+def check_batch(batch: object, needed_by: str) -> None:
+    """Raise unless `batch` is a `Batch`, such as for the tuple that `Batch.from_arrays` returns."""
+    if isinstance(batch, Batch):
+        return
+    if isinstance(batch, tuple) and batch and isinstance(batch[0], Batch):
+        cause = "got the tuple (batch, order) of Batch.from_arrays; write `batch, order = tw.Batch.from_arrays(...)`"
+    else:
+        cause = f"got {type(batch).__name__}; make one with `batch, order = tw.Batch.from_arrays(...)`"
+    raise BatchError(f"{needed_by} needs a Batch, {cause}")
 
 
 def check_transforms(name: str, parts: Mapping[str, object], transform: type) -> None:

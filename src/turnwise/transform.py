@@ -21,8 +21,8 @@ from jaxtyping import Float
 
 from turnwise.batch import Batch
 from turnwise.card import Card, Confidence, Gradient, Stage
-from turnwise.errors import BatchError, ConfigError
-from turnwise.options import bind, check_transforms
+from turnwise.errors import ConfigError
+from turnwise.options import bind, check_batch, check_transforms
 from turnwise.trace import Trace, Traced, is_traced, report, report_mix, tracing
 
 Credit = Float[np.ndarray, " R"]
@@ -89,17 +89,6 @@ class Transform:
 
     def __repr__(self) -> str:
         return self.name
-
-
-def check_batch(batch: object, needed_by: str) -> None:
-    """Raise unless `batch` is a `Batch`, such as for the tuple that `Batch.from_arrays` returns."""
-    if isinstance(batch, Batch):
-        return
-    if isinstance(batch, tuple) and batch and isinstance(batch[0], Batch):
-        cause = "got the tuple (batch, order) of Batch.from_arrays; write `batch, order = tw.Batch.from_arrays(...)`"
-    else:
-        cause = f"got {type(batch).__name__}; make one with `batch, order = tw.Batch.from_arrays(...)`"
-    raise BatchError(f"{needed_by} needs a Batch, {cause}")
 
 
 _FACTORS = {"discount", "decay"}

@@ -3,11 +3,9 @@
 from typing import Any
 
 from turnwise.batch import Batch
-from turnwise.columns import COLUMNS
 from turnwise.config import MethodConfig
-from turnwise.errors import BatchError, RunError
+from turnwise.errors import RunError
 from turnwise.methods.build import build_method, split_name
-from turnwise.segments import Segments
 from turnwise.trace import Trace
 from turnwise.transform import Transform, chain
 from turnwise.transforms import add_penalty
@@ -47,34 +45,6 @@ class Credit:
 def make_transform(method: MethodConfig) -> Transform:
     """Build the method of a recipe, followed by the penalty for invalid responses."""
     return chain(build_method(method.name, method.model_extra or {}), add_penalty())
-
-
-def lone_note(transform: Transform, group_size: int) -> str:
-    """Warn if a method gives no credit to the only trajectory of its group; empty if it gives some.
-
-    The method is tried on two groups of one trajectory each, with different returns.
-    """
-    if group_size > 1:
-        return ""
-    ones, values = Segments.from_lengths([1, 1]), [0.25, 0.75, 0.5, 1.0]
-    columns = {
-        name: values if name not in COLUMNS or COLUMNS[name].kind == "value" else list("abcd")
-        for name in transform.needs
-    }
-    columns |= {"penalty": [0.0] * 4}
-    try:
-        batch = Batch(
-            ones, Segments.from_lengths([2, 2]), [0.0, 1.0, 0.0, 0.0], columns, Segments.from_lengths([1] * 4)
-        )
-        learns = bool(transform.trace(batch)[0].advantage_R.any())
-    except BatchError:  # it needs values that only a run can measure
-        return ""
-    if learns:
-        return ""
-    return (
-        "rollout.group_size=1: the method compares the trajectories of a group, so a lone one gets no credit and only "
-        "penalties are learned; raise rollout.group_size, or set method=reinforce aem=false"
-    )
 
 
 def named_transform(name: str) -> Transform:

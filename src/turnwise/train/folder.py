@@ -150,6 +150,18 @@ class RunFolder:
                     ) from None
         return records
 
+    def only_failures(self) -> bool:
+        """Return whether no step of the run had a usable trajectory."""
+        return all(record.get("rollout/failed_frac", 1.0) == 1.0 for record in self.metrics())
+
+    def check_evaluated(self, step: int, cause: str) -> None:
+        """Raise if a cause is given why no episode of the last evaluation could be played."""
+        if cause:
+            raise RunError(
+                f"no episode of the evaluation after step {step} could be played: {cause}. Fix this, then evaluate with "
+                f"`turnwise eval {self.path}`"
+            )
+
     def rewind(self, step: int) -> None:
         """Drop records after a checkpoint, so that resuming records them again."""
         kept = [json.dumps(record) + "\n" for record in self.metrics() if record["step"] <= step]

@@ -41,11 +41,7 @@ def train(config: Config, *, resume: Path | None = None, display: Display | None
         while run.step < config.run.steps:
             take_step(run)
         run.close()
-        if run.unevaluated:
-            raise RunError(
-                f"no episode of the evaluation after step {run.step} could be played: {run.unevaluated}. Fix this, "
-                f"then evaluate with `turnwise eval {run.folder.path}`"
-            )
+        run.folder.check_evaluated(run.step, run.unevaluated)
         run.display.finish(run.folder, config.label)
     return run.folder
 
@@ -97,7 +93,7 @@ def _finish_step(run: Run, step: int, experience: Experience, metrics: dict[str,
     run.step = step
     run.empty_steps = 0 if experience.usable else run.empty_steps + 1
     last = step == config.run.steps
-    vain = last and bool(run.empty_steps) and _nothing_was_learned(run.folder)
+    vain = last and bool(run.empty_steps) and run.folder.only_failures()
     stuck = run.empty_steps == MAX_EMPTY_STEPS or vain
     if not stuck and (last or (config.evaluate.every and step % config.evaluate.every == 0)):
         run.evaluate()
@@ -112,11 +108,6 @@ def _finish_step(run: Run, step: int, experience: Experience, metrics: dict[str,
             f"no usable trajectory in {run.empty_steps} consecutive steps; the last one failed with: {cause}. Fix "
             f"this, then resume with `turnwise train --resume {run.folder.path}`"
         )
-
-
-def _nothing_was_learned(folder: RunFolder) -> bool:
-    """Return whether no step of the run had a usable trajectory."""
-    return all(record.get("rollout/failed_frac", 1.0) == 1.0 for record in folder.metrics())
 
 
 @contextmanager
