@@ -158,8 +158,8 @@ class RunFolder:
         """Raise if a cause is given why no episode of the last evaluation could be played."""
         if cause:
             raise RunError(
-                f"no episode of the evaluation after step {step} could be played: {cause}. Fix this, then evaluate with "
-                f"`turnwise eval {self.path}`"
+                f"no episode of the evaluation after step {step} could be played: {cause}. Fix this, then "
+                f"evaluate with `turnwise eval {self.path}`"
             )
 
     def rewind(self, step: int) -> None:
