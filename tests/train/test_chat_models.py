@@ -277,7 +277,7 @@ def test_the_recipe_for_models_of_the_hub_trains_a_folder(tmp_path, monkeypatch)
     assert load_config(recipe).model.name == "Qwen/Qwen2.5-1.5B-Instruct"
     model = with_settings(tmp_path / "model", "qwen2_5", max_position_embeddings=8192)
     small = "model.max_context=8192 warmstart.games=2 warmstart.steps=1 rollout.groups=1 run.steps=1 run.device=cpu"
-    small += " rollout.group_size=2 environment.max_steps=2 evaluate.episodes=1 evaluate.final_episodes=1"
+    small += " rollout.group_size=2 evaluate.episodes=1 evaluate.final_episodes=1"
     small += ' environment.options.size="tiny" environment.options.num_train=4 environment.options.num_valid=2'
     folder = train(load_config(recipe, [f"model.name={model}", *small.split()]))
     assert folder.metrics()[1]["rollout/failed_frac"] == 0
