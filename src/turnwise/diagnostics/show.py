@@ -1,4 +1,4 @@
-"""Write comparisons as Markdown and figures."""
+"""Make the pages and figures of comparisons and studies."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from turnwise.diagnostics.statistics import Interval, contrast, holm
 from turnwise.diagnostics.study import Study, finished, results, slug
 from turnwise.errors import RunError
 from turnwise.files import write_text
-from turnwise.tables import as_markdown
+from turnwise.tables import Page, Table, page_as_markdown
 
 COLORS = ("#1f4e79", "#b3541e")
 PALE = "#9bb8d3"
@@ -30,18 +30,13 @@ ARMS = (
 )
 
 
-def page(comparison: Comparison) -> str:
-    """Format the comparison of two sides as Markdown."""
+def page(comparison: Comparison) -> Page:
+    """Make the page of a comparison of two sides."""
     a, b = comparison.names
-    return (
-        "\n\n".join(
-            [f"# {a} against {b}", comparison.verdict, table([comparison]), *_details(comparison), _how(comparison)]
-        )
-        + "\n"
-    )
+    return [f"# {a} against {b}", comparison.verdict, table([comparison]), *_details(comparison), *_how(comparison)]
 
 
-def table(comparisons: Sequence[Comparison]) -> str:
+def table(comparisons: Sequence[Comparison]) -> Table:
     """Tabulate comparisons, with Holm-corrected p-values if there are several."""
     several = ("p, Holm",) * (len(comparisons) > 1)
     lines: list[Sequence[str]] = [
@@ -63,7 +58,7 @@ def table(comparisons: Sequence[Comparison]) -> str:
                 *([_p_text(p)] * len(several)),
             )
         )
-    return as_markdown(lines)
+    return lines
 
 
 def _among_all(comparisons: Sequence[Comparison]) -> tuple[list[float], list[bool]]:
@@ -77,8 +72,8 @@ def _p_text(p: float) -> str:
     return "-" if math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def _details(c: Comparison) -> list[str]:
-    parts = []
+def _details(c: Comparison) -> Page:
+    parts: list[str | Table] = []
     if c.notes:
         parts.append("\n".join(f"* {note}" for note in c.notes))
     if c.efficiency:
@@ -86,29 +81,27 @@ def _details(c: Comparison) -> list[str]:
         sizes = [f"{count} of {total}" for count, total in zip(e.reached, c.runs, strict=True)]
         head = ("", c.names[0], c.names[1], "A - B")
         parts.append(
-            as_markdown(
-                [
-                    head,
-                    (f"runs that reach success {e.level:.3f}", *sizes, ""),
-                    (
-                        f"trajectories until then, at most {e.budget:,.0f}",
-                        f"{e.rollouts[0]:,.0f}",
-                        f"{e.rollouts[1]:,.0f}",
-                        e.difference.text(0, sign=True),
-                    ),
-                ]
-            )
+            [
+                head,
+                (f"runs that reach success {e.level:.3f}", *sizes, ""),
+                (
+                    f"trajectories until then, at most {e.budget:,.0f}",
+                    f"{e.rollouts[0]:,.0f}",
+                    f"{e.rollouts[1]:,.0f}",
+                    e.difference.text(0, sign=True),
+                ),
+            ]
         )
     if c.by_type:
         body = [(name, f"{a:.3f}", f"{b:.3f}", f"{a - b:+.3f}", str(n)) for name, (a, b, n) in c.by_type.items()]
-        parts.append(as_markdown([("task type", *c.names, "A - B", "episodes of both"), *body]))
+        parts.append([("task type", *c.names, "A - B", "episodes of both"), *body])
     if len(c.pairs) > 1:
         body = [(str(pair.seed), f"{pair.a:.3f}", f"{pair.b:.3f}", f"{pair.a - pair.b:+.3f}") for pair in c.pairs]
-        parts.append(as_markdown([("seed", *c.names, "A - B"), *body]))
+        parts.append([("seed", *c.names, "A - B"), *body])
     return parts
 
 
-def _how(c: Comparison) -> str:
+def _how(c: Comparison) -> Page:
     """Describe how the numbers were computed."""
     lines = [
         "Success is the mean over held-out episodes of a run's last evaluation, or of the step asked for; of a pair, "
@@ -122,7 +115,7 @@ def _how(c: Comparison) -> str:
         "Trajectories to a level: linear between evaluations; a run that never gets there counts with the whole "
         "budget.",
     ]
-    return "\n".join(["## How", "", *(f"* {line}" for line in lines)])
+    return ["## How", "\n".join(f"* {line}" for line in lines)]
 
 
 def figure(comparison: Comparison) -> Figure:
@@ -204,7 +197,7 @@ def shade(axes, x: np.ndarray, values: np.ndarray, color: str) -> None:
         )
 
 
-def write(folder: Path, stem: str, text: str, made: Figure) -> Path:
+def write(folder: Path, stem: str, page: Page, made: Figure) -> Path:
     """Write STEM.md and STEM.png atomically and return the Markdown file.
 
     Raises:
@@ -216,9 +209,9 @@ def write(folder: Path, stem: str, text: str, made: Figure) -> Path:
         temporary = folder / f".{stem}.tmp.png"
         made.savefig(temporary, dpi=130)
         temporary.replace(picture)
-        write_text(folder / f"{stem}.md", f"{text}\n![{stem}]({stem}.png)\n")
+        write_text(folder / f"{stem}.md", f"{page_as_markdown(page)}\n![{stem}]({stem}.png)\n")
     except OSError as error:
-        raise RunError(f"cannot write to {folder}: {error.strerror}") from None
+        raise RunError(f"cannot write to {folder}: {error.strerror or error}") from None
     return folder / f"{stem}.md"
 
 
@@ -230,8 +223,8 @@ def _among_verdict(c: Comparison, p: float, stands: bool) -> str:
     return said
 
 
-def write_study(study: Study) -> tuple[Path, str] | None:
-    """Write a study's page and figure, and a page per comparison; return the page's file and text.
+def write_study(study: Study) -> tuple[Path, Page] | None:
+    """Write a study's page and figure, and a page per comparison; return the page's file and the page.
 
     Returns None if no run is finished. Without comparisons, the page has one line per arm.
     """
@@ -239,7 +232,8 @@ def write_study(study: Study) -> tuple[Path, str] | None:
     if not arms:
         return None
     found = results(study, arms)
-    parts, stand = [f"# {study.name}"], []
+    parts: list[str | Table] = [f"# {study.name}"]
+    stand: list[bool] = []
     for recipe in arms:
         mine = [comparison for of, comparison in found if of == recipe]
         parts += [f"## {recipe.stem}"]
@@ -251,7 +245,7 @@ def write_study(study: Study) -> tuple[Path, str] | None:
             stand += stands
             verdicts = "\n".join(map(_among_verdict, mine, p_values, stands))
             parts += [table(mine), *[HOLM] * (len(mine) > 1), verdicts]
-        parts += [ARMS, as_markdown(arm_table(arms[recipe]))]
-    text = "\n\n".join([*parts, *filter(None, [study.config.notes.strip()])]) + "\n"
+        parts += [ARMS, arm_table(arms[recipe])]
+    parts += filter(None, [study.config.notes.strip()])
     drawn = forest([comparison for _, comparison in found], stand) if found else curves(arms)
-    return write(study.folder, "study", text, drawn), text
+    return write(study.folder, "study", parts, drawn), parts

@@ -1,7 +1,5 @@
 """Show the progress of a run: a live table at a terminal, plain lines elsewhere."""
 
-import sys
-import time
 from collections import deque
 from collections.abc import Mapping
 
@@ -11,10 +9,9 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from turnwise.terminal import is_tenth, make_console, print_table
 from turnwise.train.folder import RunFolder
 
-PLAIN_EVERY_S = 10.0
-"""Seconds between progress lines in a log file."""
 LIVE_ROWS = 8
 """Steps shown in the live table."""
 COLUMNS = ("success", "invalid", "turns", "entropy", "tokens/s", "seconds")
@@ -42,19 +39,18 @@ class Display:
     def step(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
         """Report a training step."""
 
-    def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Report an evaluation."""
+    def evaluation(self, step: int, metrics: Mapping[str, float], failure: str = "") -> None:
+        """Report an evaluation, and the most common cause of failed episodes."""
 
     def finish(self, folder: RunFolder, label: str) -> None:
         """Report the end of the run."""
 
 
 class ConsoleDisplay(Display):
-    """Show a table and progress bars at a terminal, else a line every ten seconds; then a summary and a figure."""
+    """Show a table and progress bars at a terminal, else a line per step; then a summary and a figure."""
 
     def __init__(self, console: Console | None = None):
-        self.console = console or Console(file=sys.stderr)
-        self._last_line = 0.0
+        self.console = console or make_console()
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=12),
@@ -104,30 +100,30 @@ class ConsoleDisplay(Display):
             self._advance("training", step, steps, "")
         else:
             told = [f"{name} {numbers[name]}" for name in LOGGED if name in numbers]
-            self._advance("training", step, steps, "  ".join([*told, note] if note else told))
+            self._line("training", step, steps, "  ".join([*told, note] if note else told))
 
-    def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+    def evaluation(self, step: int, metrics: Mapping[str, float], failure: str = "") -> None:
         """Print one permanent line."""
-        self.console.print(f"held-out after step {step}: {describe(metrics)}", highlight=False, soft_wrap=True)
+        self.console.print(f"held-out after step {step}: {describe(metrics, failure)}", highlight=False, soft_wrap=True)
 
     def finish(self, folder: RunFolder, label: str) -> None:
         """Print the table of evaluations and save the figure."""
         self._live.stop()
-        table = Table(title=f"{folder.path}: {label}")
-        for column in ("step", "success", "95 % interval", "turns", "invalid", "episodes"):
-            table.add_column(column, justify="right")
+        table = [("step", "success", "95 % interval", "turns", "invalid", "episodes")]
         records = folder.metrics()
         for record in (record for record in records if "eval/success" in record):
             low, high = record["eval/success_low"], record["eval/success_high"]
-            table.add_row(
-                str(record["step"]),
-                f"{record['eval/success']:.3f}",
-                f"{low:.3f} to {high:.3f}",
-                f"{record['eval/turns']:.1f}",
-                f"{record['eval/invalid_frac']:.3f}",
-                f"{record['eval/episodes']:.0f}",
+            table.append(
+                (
+                    str(record["step"]),
+                    f"{record['eval/success']:.3f}",
+                    f"{low:.3f} to {high:.3f}",
+                    f"{record['eval/turns']:.1f}",
+                    f"{record['eval/invalid_frac']:.3f}",
+                    f"{record['eval/episodes']:.0f}",
+                )
             )
-        self.console.print(table)
+        print_table(table, title=f"{folder.path}: {label}", file=self.console.file)
         signals = [record["credit/signal_frac"] for record in records if "credit/signal_frac" in record]
         if signals and not any(signals):
             self.console.print(
@@ -154,9 +150,11 @@ class ConsoleDisplay(Display):
             if name not in self._bars:
                 self._bars[name] = self._progress.add_task(name, total=total, note=note)
             self._progress.update(self._bars[name], completed=done, total=total, note=note)  # pyright: ignore
-        elif done == total or time.monotonic() - self._last_line > PLAIN_EVERY_S:
-            self._last_line = time.monotonic()
-            self.console.print(f"{name} {done}/{total}  {note}", highlight=False, soft_wrap=True)
+        elif is_tenth(done, total):
+            self._line(name, done, total, note)
+
+    def _line(self, name: str, done: int, total: int, note: str) -> None:
+        self.console.print(f"{name} {done}/{total}  {note}".rstrip(), highlight=False, soft_wrap=True)
 
 
 def glance(metrics: Mapping[str, float]) -> dict[str, str]:
@@ -190,13 +188,13 @@ def warnings(metrics: Mapping[str, float]) -> str:
     return "  ".join(told)
 
 
-def describe(metrics: Mapping[str, float]) -> str:
-    """Describe an evaluation in one line."""
+def describe(metrics: Mapping[str, float], failure: str = "") -> str:
+    """Describe an evaluation in one line, with the most common cause of failed episodes."""
     text = f"success {metrics['success']:.3f} [{metrics['success_low']:.3f}, {metrics['success_high']:.3f}]"
     if "reward" in metrics:
         text += f", reward {metrics['reward']:.2f} [{metrics['reward_low']:.2f}, {metrics['reward_high']:.2f}]"
     text += f", {metrics['turns']:.1f} turns, {metrics['invalid_frac']:.1%} invalid, {metrics['episodes']:.0f} episodes"
-    return text + (f", {metrics['failed']:.0f} FAILED" if metrics["failed"] else "")
+    return text + (f", {metrics['failed']:.0f} FAILED{f' ({failure})' * bool(failure)}" if metrics["failed"] else "")
 
 
 def plot_run(folder: RunFolder, label: str) -> None:
