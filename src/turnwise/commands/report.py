@@ -49,10 +49,15 @@ def _report(options: argparse.Namespace) -> int:
             methods,
             host=options.host or "127.0.0.1",
             port=8010 if options.port is None else options.port,
-            on_ready=lambda address: print(f"{address}   (Ctrl-C ends it)", flush=True),
+            on_ready=lambda address, waiting: print(_ready(address, waiting), flush=True),
             progress=progress,
         )
     return 0
+
+
+def _ready(address: str, waiting: list[str]) -> str:
+    notes = [f"{label} does not exist yet; it appears once its training begins" for label in waiting]
+    return "\n".join([f"{address}   (Ctrl-C ends it)", *notes])
 
 
 def _default_output(runs: list[Path]) -> Path:

@@ -25,17 +25,17 @@ def serve_report(
     *,
     host: str = "127.0.0.1",
     port: int = 8010,
-    on_ready: Callable[[str], None],
+    on_ready: Callable[[str, list[str]], None],
     progress: Progress = lambda done, total: None,
 ) -> None:
     """Serve a report until interrupted.
 
     Args:
-        paths: Run folders; they may still be empty.
+        paths: Run folders; those that do not exist yet join once their training begins.
         methods: Methods to compare with.
         host: Address to listen on.
         port: Port to listen on; 0 takes a free one.
-        on_ready: Called with the page's address once it can be opened.
+        on_ready: Called with the page's address, and the runs that have not begun, once the page can be opened.
         progress: Called with the steps read and all steps, at the start.
 
     Raises:
@@ -44,13 +44,14 @@ def serve_report(
     with tempfile.TemporaryDirectory(prefix="turnwise-report-") as name:
         output = Path(name)
         files = output / "files"
-        data = ReportData(paths, files, methods)
+        data = ReportData(paths, files, methods, wait=True)
         server = _listen(host, port, output)
         try:
             install(files)
             data.update(progress)
             write_index(output, files.name, live=True)
-            on_ready(f"http://{f'[{host}]' if ':' in host else host}:{server.server_address[1]}/")
+            address = f"http://{f'[{host}]' if ':' in host else host}:{server.server_address[1]}/"
+            on_ready(address, data.waiting)
             stop = threading.Event()
             watcher = threading.Thread(target=_watch, args=(data, stop), daemon=True)
             watcher.start()
