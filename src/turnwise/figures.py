@@ -68,7 +68,7 @@ def arm_colors(arms: Iterable[str]) -> dict[str, str]:
 
 def whole_numbers(axes: Axes) -> None:
     """Put the ticks of the horizontal axis, such as steps, at whole numbers."""
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    axes.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -191,9 +191,11 @@
     if (!filled.length) return null;
     const shown = (value) => (percent ? turnwise.percent(value, 1) : turnwise.number(value, digits));
     const several = new Set(filled.map((line) => line.colour)).size > 1;
+    // the chart's note explains thin and dashed lines
+    const explained = filled.filter((line) => !line.faint && !line.dashed).map((line) => line.name);
     return {
       grid: { left: 6, right: 14, top: several ? 34 : 14, bottom: 22, containLabel: true },
-      legend: several ? { ...turnwise.legend(filled.map((line) => line.name)), selectedMode: false } : undefined,
+      legend: several ? { ...turnwise.legend(explained), selectedMode: false } : undefined,
       xAxis: turnwise.valueAxis({
         name: xName,
         nameLocation: "middle",
