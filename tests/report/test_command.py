@@ -77,7 +77,7 @@ def test_an_address_of_version_6_can_be_listened_on(tmp_path):
 
 
 def test_live_serves_what_training_adds_and_ends_at_control_c(tmp_path):
-    made = write_run(tmp_path / "made", steps=2)
+    made = write_run(tmp_path / "ran", steps=2)
     run, late = tmp_path / "run", tmp_path / "run" / "rollouts" / "step-000002.parquet"
     kept = (made / "rollouts" / late.name).read_bytes()
     (made / "rollouts" / late.name).unlink()
@@ -90,7 +90,8 @@ def test_live_serves_what_training_adds_and_ends_at_control_c(tmp_path):
     try:
         assert server.stdout.readline().startswith(f"http://127.0.0.1:{port}/")
         assert 'data-live="yes"' in get(port, "/")
-        assert server.stdout.readline() == "run does not exist yet; it appears once its training begins\n"
+        waits = f"{run} does not exist yet; it appears once its training begins. Did you mean 'ran'?\n"
+        assert server.stdout.readline() == waits
         assert summary(port)["waiting"] == ["run"]
         made.rename(run)
         wait_until(lambda: not summary(port)["waiting"])

@@ -25,7 +25,7 @@ def serve_report(
     *,
     host: str = "127.0.0.1",
     port: int = 8010,
-    on_ready: Callable[[str, list[str]], None],
+    on_ready: Callable[[str], None],
     progress: Progress = lambda done, total: None,
 ) -> None:
     """Serve a report until interrupted.
@@ -35,7 +35,7 @@ def serve_report(
         methods: Methods to compare with.
         host: Address to listen on.
         port: Port to listen on; 0 takes a free one.
-        on_ready: Called with the page's address, and the runs that have not begun, once the page can be opened.
+        on_ready: Called with the page's address once it can be opened.
         progress: Called with the steps read and all steps, at the start.
 
     Raises:
@@ -50,8 +50,7 @@ def serve_report(
             install(files)
             data.update(progress)
             write_index(output, files.name, live=True)
-            address = f"http://{f'[{host}]' if ':' in host else host}:{server.server_address[1]}/"
-            on_ready(address, data.waiting)
+            on_ready(f"http://{f'[{host}]' if ':' in host else host}:{server.server_address[1]}/")
             stop = threading.Event()
             watcher = threading.Thread(target=_watch, args=(data, stop), daemon=True)
             watcher.start()
