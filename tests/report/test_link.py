@@ -94,6 +94,8 @@ def test_paper_is_light_and_shows_every_chart(opened):
     )
     assert blank == []
     assert page.page.locator("nav.bar").is_hidden()
+    last = page.page.locator("#causes .tabulator-cell").last.bounding_box()
+    assert last["x"] + last["width"] < 720
     page.page.evaluate("dispatchEvent(new Event('afterprint'))")
     assert page.page.evaluate(background) == dark
     assert page.page.pdf(format="A4").startswith(b"%PDF")

@@ -73,6 +73,7 @@
     document.documentElement.toggleAttribute("data-print", paper);
     charts.forEach((chart) => chart.drawing?.resize());
     turnwise.redraw(); // paints at once, resize only with the next frame
+    turnwise.fitTables();
   }
 
   addEventListener("resize", () => charts.forEach((chart) => chart.drawing?.resize()));
