@@ -115,7 +115,7 @@ def test_the_main_path_of_the_readme_is_there_in_reading_order() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_pictures_of_a_page_are_there(page: Path) -> None:
     text = page.read_text()
-    found = re.findall(r"!\[[^\]]*\]\(([^)]+\.png)\)|(?:src|srcset)=\"([^\"]+\.png)\"", text)
+    found = re.findall(r"!\[[^\]]*\]\(([^)#]+\.png)[^)]*\)|(?:src|srcset)=\"([^\"]+\.png)\"", text)
     for name in (markdown or html for markdown, html in found):
         assert (page.parent / name).is_file(), f"{page.name} shows {name}"
 
