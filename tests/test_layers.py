@@ -96,7 +96,7 @@ LAYERS = [
         "files",
         "__init__",
     },
-    {"analysis", "section"},
+    {"analysis", "section", "figures"},
     {"environments"},
     {"models"},
     {"rollout"},

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.commands.common import QUIET_S, count
-from turnwise.errors import ConfigError
+from turnwise.errors import ConfigError, did_you_mean
 from turnwise.terminal import make_console, say_next
 
 
@@ -52,10 +52,21 @@ def _report(options: argparse.Namespace) -> int:
             methods,
             host=options.host or "127.0.0.1",
             port=8010 if options.port is None else options.port,
-            on_ready=lambda address: print(f"{address}   (Ctrl-C ends it)", flush=True),
+            on_ready=lambda address: print(_ready(address, options.runs), flush=True),
             progress=progress,
         )
     return 0
+
+
+def _ready(address: str, runs: list[Path]) -> str:
+    """Say where the page is, and which runs it waits for."""
+    lines = [f"{address}   (Ctrl-C ends it)"]
+    for path in runs:
+        if not path.exists():
+            beside = [other.parent.name for other in path.absolute().parent.glob("*/config.json")]
+            near = did_you_mean(path.name, beside)
+            lines.append(f"{path} does not exist yet; it appears once its training begins.{near}")
+    return "\n".join(lines)
 
 
 def _default_output(runs: list[Path]) -> Path:

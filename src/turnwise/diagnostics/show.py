@@ -13,12 +13,12 @@ from turnwise.diagnostics.runs import Run
 from turnwise.diagnostics.statistics import Interval, contrast, holm
 from turnwise.diagnostics.study import Study, finished, results, slug
 from turnwise.errors import RunError
+from turnwise.figures import LIGHT, arm_colors, save, whole_numbers
 from turnwise.files import write_text
 from turnwise.tables import Page, Table, page_as_markdown
 
-COLORS = ("#1f4e79", "#b3541e")
-PALE = "#9bb8d3"
-EVERY_COLOR = ("#1f4e79", "#b3541e", "#3b7d4f", "#7a4f9a", "#8a6d1d", "#2a8a8a", "#a23b5a", "#555555", "#6f8f2f")
+SIGNIFICANCE = {"shown": "#111111", "by itself": "#7d7d7d", "not shown": "#c4c4c4"}
+"""Greys of differences, since colours belong to arms."""
 HOLM = (
     'Each interval has its own 5 %. "p, Holm" counts all of these comparisons: "shown" is what is below 0.05 there, '
     '"by itself" what only its own '
@@ -118,47 +118,58 @@ def _how(c: Comparison) -> Page:
     return ["## How", "\n".join(f"* {line}" for line in lines)]
 
 
-def figure(comparison: Comparison) -> Figure:
-    """Plot learning curves of both sides, and the differences of the pairs with their mean."""
+def figure(comparison: Comparison, colors: Mapping[str, str] | None = None) -> Figure:
+    """Plot learning curves of both sides, and the differences of the pairs with their mean.
+
+    Args:
+        comparison: Comparison to plot.
+        colors: Colours of the arms of a study; default: of these two.
+    """
+    colors = colors or arm_colors(comparison.names)
     made = Figure(figsize=(10, 3.6), layout="constrained")
     left, right = made.subplots(1, 2, width_ratios=[3, 2])
-    for side, name, color in zip(comparison.sides, comparison.names, COLORS, strict=True):
-        band(left, side, f"{name} ({len(side)})", color)
+    for side, name in zip(comparison.sides, comparison.names, strict=True):
+        band(left, side, f"{name} ({len(side)})", colors[name])
     left.set(xlabel="trajectories played", ylabel="held-out success", title="mean and 95 % over runs")
     left.legend(loc="best", fontsize=8)
     d = comparison.difference
     right.axvline(0.0, color="#999999", linewidth=1)
     if len(comparison.pairs) > 1:
         values = sorted(pair.a - pair.b for pair in comparison.pairs)
-        right.plot(values, np.linspace(0.25, 1.0, len(values)), "o", color=PALE, markersize=4)
-    _interval(right, d, 0.0)
+        right.plot(
+            values,
+            np.linspace(0.25, 1.0, len(values)),
+            "o",
+            color=LIGHT.pale,
+            markersize=4,
+            label="pairs with the same seed",
+        )
+    _interval(right, d, 0.0, "shown", "mean and 95 %")
+    right.legend(loc="best", fontsize=8)
     right.set(xlabel="A - B in success", yticks=[], ylim=(-0.2, 1.15), title="shown" if d.shown else "not shown")
     return made
-
-
-def color_of(number: int) -> str:
-    """Return the colour of an arm by its number."""
-    return EVERY_COLOR[number % len(EVERY_COLOR)]
 
 
 def curves(arms: Mapping[Path, Mapping[str, Sequence[Run]]]) -> Figure:
     """Plot learning curves of all arms, one panel per recipe."""
     made = Figure(figsize=(6 * len(arms), 3.6), layout="constrained")
+    colors = arm_colors(name for mine in arms.values() for name in mine)
     for axes, (recipe, mine) in zip(made.subplots(1, len(arms), squeeze=False)[0], arms.items(), strict=True):
-        for number, (name, runs) in enumerate(mine.items()):
-            band(axes, runs, f"{name} ({len(runs)})", color_of(number))
+        for name, runs in mine.items():
+            band(axes, runs, f"{name} ({len(runs)})", colors[name])
         axes.set(xlabel="trajectories played", ylabel="held-out success", title=recipe.stem)
         axes.legend(loc="best", fontsize=8)
     return made
 
 
 def forest(comparisons: Sequence[Comparison], stand: Sequence[bool]) -> Figure:
-    """Plot the difference and interval of each comparison, in colour if significant after Holm correction."""
+    """Plot the difference and interval of each comparison, black if significant after Holm correction."""
     made = Figure(figsize=(8, 1.2 + 0.45 * len(comparisons)), layout="constrained")
     axes = made.subplots()
     axes.axvline(0.0, color="#999999", linewidth=1)
     for place, (c, stands) in enumerate(reversed(list(zip(comparisons, stand, strict=True)))):
-        _interval(axes, c.difference, place, PALE if c.difference.shown and not stands else None)
+        kind = "shown" if stands else "by itself" if c.difference.shown else "not shown"
+        _interval(axes, c.difference, place, kind, {"shown": "shown, all counted"}.get(kind, kind))
     names = [f"{c.names[0]} - {c.names[1]} ({min(c.runs)})" for c in reversed(comparisons)]
     axes.set(
         xlabel="difference in held-out success, 95 %",
@@ -166,14 +177,16 @@ def forest(comparisons: Sequence[Comparison], stand: Sequence[bool]) -> Figure:
         yticklabels=names,
         ylim=(-0.6, len(comparisons) - 0.4),
     )
+    handles = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    made.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles), fontsize=8)
     return made
 
 
-def _interval(axes, d: Interval, place: float, color: str | None = None) -> None:
-    color = color or (COLORS[0] if d.shown else "#777777")
+def _interval(axes, d: Interval, place: float, kind: str, label: str) -> None:
+    color = SIGNIFICANCE[kind]
     if math.isfinite(d.high - d.low):
         axes.plot([d.low, d.high], [place, place], color=color, linewidth=2, solid_capstyle="butt")
-    axes.plot([d.value], [place], "D", color=color, markersize=6)
+    axes.plot([d.value], [place], "D", color=color, markersize=6, label=label)
 
 
 def band(axes, runs: Sequence[Run], label: str, color: str) -> None:
@@ -183,6 +196,7 @@ def band(axes, runs: Sequence[Run], label: str, color: str) -> None:
     at = [[int(np.flatnonzero(curve[0] == step)[-1]) for step in common] for curve in curves]
     rollouts = np.mean([curve[1][places] for curve, places in zip(curves, at, strict=True)], axis=0)
     success = np.array([curve[2][places] for curve, places in zip(curves, at, strict=True)])
+    whole_numbers(axes)
     axes.plot(rollouts, success.mean(axis=0), color=color, marker="o", markersize=3, label=label)
     shade(axes, rollouts, success, color)
 
@@ -205,10 +219,7 @@ def write(folder: Path, stem: str, page: Page, made: Figure) -> Path:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        picture = folder / f"{stem}.png"
-        temporary = folder / f".{stem}.tmp.png"
-        made.savefig(temporary, dpi=130)
-        temporary.replace(picture)
+        save(made, folder / f"{stem}.png")
         write_text(folder / f"{stem}.md", f"{page_as_markdown(page)}\n![{stem}]({stem}.png)\n")
     except OSError as error:
         raise RunError(f"cannot write to {folder}: {error.strerror or error}") from None
@@ -234,12 +245,13 @@ def write_study(study: Study) -> tuple[Path, Page] | None:
     found = results(study, arms)
     parts: list[str | Table] = [f"# {study.name}"]
     stand: list[bool] = []
+    colors = arm_colors(study.config.methods)
     for recipe in arms:
         mine = [comparison for of, comparison in found if of == recipe]
         parts += [f"## {recipe.stem}"]
         for c in mine:
             stem = f"{recipe.stem}-{slug(c.names[0])}-against-{slug(c.names[1])}"
-            write(study.folder / "comparisons", stem, page(c), figure(c))
+            write(study.folder / "comparisons", stem, page(c), figure(c, colors))
         if mine:
             p_values, stands = _among_all(mine)
             stand += stands

@@ -233,7 +233,7 @@ def tidy(study: Study, job: Job) -> None:
         shutil.rmtree(going, ignore_errors=True)
     folder, config = RunFolder.open(job.path)
     if not folder.figure.exists():
-        from turnwise.train.display import plot_run
+        from turnwise.train.figure import plot_run
 
         plot_run(folder, config.label)
 

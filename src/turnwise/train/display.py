@@ -3,13 +3,13 @@
 from collections import deque
 from collections.abc import Mapping
 
-from matplotlib.figure import Figure
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from turnwise.terminal import is_tenth, make_console, print_table
+from turnwise.train.figure import plot_run
 from turnwise.train.folder import RunFolder
 
 LIVE_ROWS = 8
@@ -195,30 +195,3 @@ def describe(metrics: Mapping[str, float], failure: str = "") -> str:
         text += f", reward {metrics['reward']:.2f} [{metrics['reward_low']:.2f}, {metrics['reward_high']:.2f}]"
     text += f", {metrics['turns']:.1f} turns, {metrics['invalid_frac']:.1%} invalid, {metrics['episodes']:.0f} episodes"
     return text + (f", {metrics['failed']:.0f} FAILED{f' ({failure})' * bool(failure)}" if metrics["failed"] else "")
-
-
-def plot_run(folder: RunFolder, label: str) -> None:
-    """Save the learning curve: held-out success with its interval, training success, entropy."""
-    records = folder.metrics()
-    evaluations = [record for record in records if "eval/success" in record]
-    steps = [record for record in records if "rollout/success" in record]
-    figure = Figure(figsize=(10, 3.6), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    left.plot(
-        [r["step"] for r in steps], [r["rollout/success"] for r in steps], color="#9bb8d3", label="training games"
-    )
-    at, success = [r["step"] for r in evaluations], [r["eval/success"] for r in evaluations]
-    below = [r["eval/success"] - r["eval/success_low"] for r in evaluations]
-    above = [r["eval/success_high"] - r["eval/success"] for r in evaluations]
-    left.errorbar(
-        at, success, yerr=[below, above], color="#1f4e79", marker="o", capsize=3, label="held-out games, 95 %"
-    )
-    left.set(xlabel="step", ylabel="success", ylim=(0, 1), title=label)
-    left.legend(loc="lower right")
-    scored = [r for r in steps if "credit/entropy" in r]
-    right.plot([r["step"] for r in scored], [r["credit/entropy"] for r in scored], color="#b3541e")
-    right.set(xlabel="step", ylabel="mean token entropy (nats)", title="entropy of the policy")
-    right.set_ylim(bottom=0)
-    temporary = folder.figure.with_name("figure.tmp.png")
-    figure.savefig(temporary, dpi=130)
-    temporary.replace(folder.figure)
