@@ -1,7 +1,10 @@
 """Run turnwise from the command line.
 
-turnwise train recipes/household-tiny-aem.toml                  train a recipe
-turnwise train recipes/household-tiny-aem.toml method=gigpo aem=false run.name=b
+turnwise demo                                                   open the report of a recorded run
+turnwise play demo                                              watch its policy play, or play any environment yourself
+turnwise recipes                                                list the recipes
+turnwise train household-tiny-aem                               train a recipe, by name or file
+turnwise train household-tiny-aem method=gigpo aem=false run.name=b
 turnwise train --resume runs/b                                  resume after an interruption
 turnwise eval runs/b --episodes 512                             evaluate the last checkpoint
 turnwise eval runs/b --panel household-compact-valid-256        evaluate on tasks that are the same for every run
@@ -12,7 +15,7 @@ turnwise analyse surprisal runs/b                               run the analyses
 turnwise report runs/b                                          write a page: curves, trajectories, credit per response
 turnwise methods                                                list the credit assignment methods
 turnwise methods --bias                                         compute each method's effect on the gradient exactly
-turnwise config recipes/household-tiny-aem.toml                 print the resolved configuration
+turnwise config household-tiny-aem                              print the resolved configuration
 turnwise check-env module:factory                               test an environment
 turnwise make-swe-tasks                                         make bugs to repair, for the environment 'swe'
 turnwise serve-env household                                    serve an environment over OpenEnv's protocol
@@ -21,17 +24,24 @@ turnwise verl-check                                             check that verl 
 
 import argparse
 import errno
+import importlib.util
 import os
+import platform
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from typing import Any, NoReturn
 
+from turnwise import __version__
 from turnwise.commands import (
     analyse,
     compare,
+    demo,
     environments,
     evaluate,
     methods,
+    play,
+    recipes,
     recredit,
     report,
     swe_tasks,
@@ -39,12 +49,29 @@ from turnwise.commands import (
     verl,
 )
 from turnwise.commands.common import INTERRUPTED
-from turnwise.errors import TurnwiseError, did_you_mean
+from turnwise.errors import TurnwiseError, did_you_mean, one_line
 
 OF_TRAINING = ("torch", "transformers", "tokenizers", "safetensors", "pyarrow", "rich", "matplotlib", "httpx2", "scipy")
 """Packages of the extra `train`."""
+COMMANDS = (
+    demo,
+    play,
+    recipes,
+    train,
+    evaluate,
+    report,
+    compare,
+    recredit,
+    analyse,
+    methods,
+    environments,
+    swe_tasks,
+    verl,
+)
+"""Modules of the commands, in the order of `turnwise --help`."""
 
-
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+"""Error numbers of a disk that takes no more."""
 PLACE = (errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG)
 """Error numbers that a path named by the user can cause."""
 
@@ -62,6 +89,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader closed the pipe, as in `turnwise methods | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python's own flush complains
         return 141
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(
+            f"turnwise: cannot write: {error.strerror or error}. Free disk space, and run the command again",
+            file=sys.stderr,
+        )
+        return 2
 
 
 def _main(arguments: Sequence[str] | None) -> int:
@@ -73,13 +109,14 @@ def _main(arguments: Sequence[str] | None) -> int:
         return 2
     except OSError as error:
         if error.errno in PLACE and error.filename:
-            print(f"turnwise: cannot use {error.filename2 or error.filename}: {error.strerror}", file=sys.stderr)
+            named = one_line(str(error.filename2 or error.filename))
+            print(f"turnwise: cannot use {named}: {error.strerror}", file=sys.stderr)
             return 2
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS):
+        if error.errno not in FULL or not hasattr(options, "resumed_by"):
             raise
         print(
             f"turnwise: cannot write: {error}. Free disk space; saved checkpoints are intact. Resume from the last one "
-            "with `turnwise train --resume RUN_FOLDER`",
+            f"with {options.resumed_by}",
             file=sys.stderr,
         )
         return 2
@@ -97,7 +134,7 @@ class _Parser(argparse.ArgumentParser):
     """Report errors in one line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"turnwise: {message}; see `{self.prog} --help`\n")
+        self.exit(2, f"turnwise: {one_line(message)}; see `{self.prog} --help`\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Suggest a close match, as argparse does from Python 3.14 on."""
@@ -131,10 +168,18 @@ def _with_baseline(arguments: Sequence[str]) -> list[str]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser("turnwise", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the versions of turnwise, Python and torch")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for module in (train, evaluate, report, compare, recredit, analyse, methods, environments, swe_tasks, verl):
+    for module in COMMANDS:
         module.add(commands)
     return parser
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        torch = [f"torch {version('torch')}"] if importlib.util.find_spec("torch") else []  # to import it takes seconds
+        print(", ".join([f"turnwise {__version__}", f"Python {platform.python_version()}", *torch]))
+        parser.exit()
 
 
 if __name__ == "__main__":

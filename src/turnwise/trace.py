@@ -27,7 +27,7 @@ class Traced:
         before_R: `[responses]` credit before the block.
         coefficient_R: `[responses]` factor; 1 for a block that adds or masks.
         after_R: `[responses]` credit after the block.
-        parts: For `mix`: effects of the blocks of its parts, part by part.
+        parts: For `mix`: effects of the blocks of its parts, part by part; a `mix` in it has parts of its own.
         within_T: `[tokens]` credit of each token minus that of its response, for a block that tells tokens apart.
         targets: What a critic should learn, by column, for a block that assigns credit from values.
     """
@@ -99,28 +99,35 @@ class Trace:
     @property
     def targets(self) -> dict[str, np.ndarray]:
         """Return what a critic should learn, by column, as the blocks report it."""
-        return {name: target for traced in _flat(self.blocks) for name, target in traced.targets.items()}
+        return {name: target for traced in _each(self.blocks) for name, target in traced.targets.items()}
 
     @property
     def columns(self) -> dict[str, Values]:
         """Return the columns to record: `base`, `alpha` (product of coefficients), `advantage`, and two per block.
 
         Block i has the columns `trace.{i}.{name}.coefficient` and `trace.{i}.{name}`, its result. The last result is
-        the advantage.
+        the advantage. Block j of the parts of a `mix` that is block i has `trace.{i}.{j}.{name}`.
         """
         result = {"base": self.base_R, "alpha": self.coefficient_R, "advantage": self.advantage_R}
-        for number, traced in enumerate(each for each in _flat(self.blocks) if each.changes):
-            place = f"trace.{number}.{traced.name}"
+        for place, traced in _places(self.blocks):
             result[place] = traced.after_R
             if (traced.coefficient_R != 1.0).any():
                 result[f"{place}.coefficient"] = traced.coefficient_R
         return result
 
 
-def _flat(blocks: Sequence[Traced]) -> Iterator[Traced]:
+def _each(blocks: Sequence[Traced]) -> Iterator[Traced]:
+    """Yield the blocks, the parts of a `mix` before it."""
     for traced in blocks:
-        yield from traced.parts
+        yield from _each(traced.parts)
         yield traced
+
+
+def _places(blocks: Sequence[Traced], prefix: str = "trace") -> Iterator[tuple[str, Traced]]:
+    """Yield the blocks that change credit with the names of their columns, the parts of a `mix` before it."""
+    for number, traced in enumerate(each for each in blocks if each.changes):
+        yield from _places(traced.parts, f"{prefix}.{number}")
+        yield f"{prefix}.{number}.{traced.name}", traced
 
 
 _open: ContextVar[list[Traced] | None] = ContextVar("turnwise_trace", default=None)
@@ -189,7 +196,7 @@ def report_mix(
             within_T = weight * part_T + (0.0 if within_T is None else within_T)
         base_R = base_R + weight * trace.base_R
         product_R = product_R + weight * trace.base_R * trace.coefficient_R
-        inner += _flat(blocks)
+        inner += blocks
     ratio_R = np.divide(product_R, base_R, out=np.ones(len(total_R)), where=base_R != 0.0)
     changes = any(traced.changes for traced in inner)
     report(Traced(name, base_R if changes else total_R, ratio_R, total_R, tuple(inner), within_T))
