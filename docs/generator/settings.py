@@ -60,12 +60,21 @@ def leaves(model: type[pydantic.BaseModel], prefix: str = "") -> Iterator[tuple[
             yield f"{prefix}{name}", field
 
 
+def sections() -> Iterator[tuple[str, Any]]:
+    """Every section with its name; a section that may be missing counts."""
+    for name, field in Config.model_fields.items():
+        parts = [field.annotation, *typing.get_args(field.annotation)]
+        yield from ((name, part) for part in parts if is_section(part))
+
+
 def kind(annotation: Any) -> str:
     """The type of a value, in words."""
     if annotation in PLAIN:
         return PLAIN[annotation]
     if is_section(annotation, Named):
         return "name and options"
+    if is_section(annotation):
+        return "a section, see below"
     origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Literal:
         return " or ".join(f"`{json.dumps(part)}`" for part in parts)
@@ -115,11 +124,10 @@ def page() -> str:
     blocks = [HEAD.rstrip()]
     for name, field in top:
         blocks += entry(name, field)
-    for section, field in Config.model_fields.items():
-        if is_section(field.annotation):
-            blocks += [f"## {section}", sentence(inspect.getdoc(field.annotation) or "")]
-            for name, inner in leaves(field.annotation, f"{section}."):
-                blocks += entry(name, inner)
+    for section, annotation in sections():
+        blocks += [f"## {section}", sentence(inspect.getdoc(annotation) or "")]
+        for name, inner in leaves(annotation, f"{section}."):
+            blocks += entry(name, inner)
     blocks += ["## Keys of a study", "In the file that `turnwise study` runs ([how](../how-to/compare.md))."]
     for name, field in leaves(StudyConfig):
         blocks += entry(name, field)
