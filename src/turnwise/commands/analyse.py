@@ -82,7 +82,6 @@ def _noise(options: argparse.Namespace) -> int:
     with ConsoleDisplay() as display:
         found = measure_noise(
             folder,
-            config,
             options.method or ["grpo", "grpo+aem"],
             step=options.step,
             groups=options.groups,
