@@ -9,7 +9,6 @@ from tests.environments.swe.conftest import FIX, RIGHT, WRONG, called, suite, ta
 from turnwise.environments.check import check_environment
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
-from turnwise.environments.swe.environment import as_patch
 from turnwise.environments.swe.suite import Swe
 from turnwise.errors import ConfigError, DataError, EnvironmentFault
 

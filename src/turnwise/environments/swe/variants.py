@@ -222,6 +222,8 @@ def _sites(function: _Function, kind: str) -> Iterator[Callable[[], None]]:
                 yield _setter(node.func, "attr", _OPPOSITE[called])
             elif kind == "changed" and called in _VALUED and _is_self(node.func) and len(node.args) > 1:
                 yield from _other_values(node.args, 1)
+            elif kind == "same" and called in _VALUED and _is_self(node.func) and len(node.args) > 1:
+                yield _swapper(node.args)
             elif kind == "inverted" and called in _RAISING and node.args:
                 never = ast.parse('type("Other", (Exception,), {})', mode="eval").body
                 yield _item_setter(node.args, 0, never)
@@ -285,5 +287,12 @@ def _setter(node: ast.AST, field: str, value: object) -> Callable[[], None]:
 def _item_setter(items: list[ast.expr], place: int, value: ast.expr) -> Callable[[], None]:
     def change() -> None:
         items[place] = value
+
+    return change
+
+
+def _swapper(items: list[ast.expr]) -> Callable[[], None]:
+    def change() -> None:
+        items[0], items[1] = items[1], items[0]
 
     return change
