@@ -231,8 +231,7 @@ HIDDEN_MEMORY = {
     "shared memory without a file": "mmap.mmap(-1, 100 << 20)",
     "shared memory of /dev/zero": "mmap.mmap(open('/dev/zero', 'r+b').fileno(), 100 << 20)",
     "a queue of messages": (
-        "c = ctypes.CDLL(None, use_errno=True)\n"
-        "if c.msgget(0, 0o1600) < 0: raise OSError(ctypes.get_errno(), 'msgget')"
+        "c = ctypes.CDLL(None, use_errno=True)\nif c.msgget(0, 0o1600) < 0: raise OSError(ctypes.get_errno(), 'msgget')"
     ),
     "another family of sockets": "socket.socket(38, socket.SOCK_SEQPACKET)",
 }

@@ -28,7 +28,7 @@ from turnwise.environments.swe.variants import (
     make_template,
     variants_of,
 )
-from turnwise.environments.swe.workspace import Workspace
+from turnwise.environments.swe.workspace import Files, Workspace
 
 _TRIED_S = 1.0
 """Time for variants that are tried (seconds), in addition to that of the tests themselves."""
@@ -60,6 +60,7 @@ class Preparer:
     ):
         self._make, self._task, self._python, self._path, self._seconds = make_workspace, task, python, path, seconds
         self._tests = test_paths(task)
+        self._grading = {*self._tests, *task.hidden_files}
 
     def plan(self) -> Plan:
         """Make the plan. Without a reference patch, or if the right version fails, it has no variants and no calls.
@@ -68,14 +69,8 @@ class Preparer:
             EnvironmentFault: The task's own patches do not apply.
         """
         lines = changed_lines(self._task.patch)
-        grading = {*self._tests, *self._task.hidden_files}
-        workspace = self._right(repair=False)
-        try:
-            read = read_all(workspace, sorted({*grading, *lines}))
-        finally:
-            workspace.close()
-        files = {path: text for path, content in read.items() if (text := _text(content)) is not None}
-        plan = Plan({path: text for path, text in files.items() if path in grading})
+        files = self._set_up(lines)
+        plan = Plan({path: text for path, text in files.items() if path in self._grading})
         plan = dataclasses.replace(plan, marked=_marked(plan.brought))
         if not self._task.patch:
             return plan
@@ -90,17 +85,28 @@ class Preparer:
         targets = [[path, name] for path in lines for name in _functions(files.get(path, ""), lines[path])]
         return dataclasses.replace(checked, calls=tuple(self._calls(targets)))
 
-    def _right(self, *, repair: bool = True, hide: bool = False) -> Workspace:
-        """Make a workspace with the tests that grade, and with the right answer unless told otherwise."""
-        workspace, task = self._make(), self._task
+    def _set_up(self, lines: Collection[str]) -> dict[str, str]:
+        """Find out how the versions differ from the snapshot; returns the tests' files, and those of the bug."""
+        task, workspace = self._task, self._make()
         try:
-            begin(workspace, task, hide=hide)
-            if not hide:
-                put(workspace, {name: text.encode() for name, text in task.test_files})
-                if task.test_patch:
-                    apply(workspace, task.test_patch)
-            if repair:
+            begin(workspace, task, hide=False)
+            put(workspace, {name: text.encode() for name, text in task.test_files})
+            if task.test_patch:
+                apply(workspace, task.test_patch)
+            read = read_all(workspace, sorted({*self._grading, *lines}))
+            self._wrong = workspace.changes()
+            if task.patch:
                 apply(workspace, task.patch)
+            self._right = workspace.changes()
+        finally:
+            workspace.close()
+        return {path: text for path, content in read.items() if (text := _text(content)) is not None}
+
+    def _version(self, files: Files) -> Workspace:
+        """Make a workspace with files that differ from the snapshot."""
+        workspace = self._make()
+        try:
+            put(workspace, files)
         except CommandFailed:
             workspace.close()
             raise
@@ -142,9 +148,9 @@ class Preparer:
 
     def _judged(self, plan: Plan, chosen: Sequence[Checked]) -> Verdict | None:
         """Run the right version's tests with variants; None unless all named tests pass."""
-        drawn, workspace = draw(plan, self._task, self._tests, chosen), self._right()
+        drawn = draw(plan, self._task, self._tests, chosen)
+        workspace = self._version({**self._right, **drawn.files})
         try:
-            put(workspace, drawn.files)
             limits = {"seconds": self._seconds, "read_only": plan.read_only}
             report = run_tests(workspace, drawn.tests, python=self._python, path=self._path, **limits)
         finally:
@@ -170,15 +176,18 @@ class Preparer:
 
     def _calls(self, targets: list[list[str]]) -> list[Call]:
         """Record and draw calls; keep those of functions that the bug changes, where answers are always the same."""
-        recorded = self._ask("record", {"tests": self._tests, "path": list(self._path), "targets": targets}, hide=False)
+        right = {**self._right, **dict.fromkeys(self._grading)}  # tests hold right answers: they are not there
+        wrong_files = {**self._wrong, **dict.fromkeys(self._grading)}
+        request = {"tests": self._tests, "path": list(self._path), "targets": targets}
+        recorded = [json.loads(line) for line in self._ask(self._right, "record", request)]
         recorded.sort(key=lambda call: not call[3])
         calls = [call[:3] for call in recorded[:_NUM_RECORDED]]
         if not calls:
             return []
         wanted = {"calls": calls, "number": len(calls) + _NUM_DRAWN, "seed": secrets.randbits(64)}
-        drawn = self._ask("draw", wanted)
-        again = self._ask("answer", {"calls": drawn})
-        wrong = self._ask("answer", {"calls": drawn}, repair=False)
+        drawn = [json.loads(line) for line in self._ask(right, "draw", wanted)]
+        again = self._ask(right, "answer", {"calls": drawn})
+        wrong = self._ask(wrong_files, "answer", {"calls": drawn})
         if not len(drawn) == len(again) == len(wrong):
             return []
         made = [
@@ -191,13 +200,12 @@ class Preparer:
         others = [call for call in made if not call.telling and (call.module, call.name) in changed]
         return [*telling[:_MOST_TELLING], *others[:_MOST_OTHER]]
 
-    def _ask(self, do: str, request: dict[str, Any], *, repair: bool = True, hide: bool = True) -> list[Any]:
-        workspace = self._right(repair=repair, hide=hide)
+    def _ask(self, files: Files, do: str, request: dict[str, Any]) -> list[str]:
+        workspace = self._version(files)
         try:
-            lines = ask_calls(workspace, do, request, python=self._python, seconds=self._seconds)
+            return ask_calls(workspace, do, request, python=self._python, seconds=self._seconds)
         finally:
             workspace.close()
-        return lines if do == "answer" else [json.loads(line) for line in lines]
 
 
 def _text(content: bytes) -> str | None:

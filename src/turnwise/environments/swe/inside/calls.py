@@ -24,6 +24,7 @@ import random
 import signal
 import sys
 import types
+from typing import Any
 
 MOST_PICKLED = 6_000
 """Largest arguments (bytes)."""
@@ -225,7 +226,7 @@ def _described(call):
 
 def _found(module, name):
     """Find a function, also below properties and the like."""
-    found = importlib.import_module(module)
+    found: Any = importlib.import_module(module)
     for part in name.split("."):
         inside = vars(found).get(part) if isinstance(found, type) else None
         found = inside if inside is not None else getattr(found, part)
