@@ -52,9 +52,11 @@ def changed_lines(patch: str) -> dict[str, set[int]]:
         if (begin := re.match(r"@@ -(\d+)", first)) is None:
             continue
         number = int(begin[1])
+        replaced = False
         for line in lines:
-            if line.startswith(("-", "+")):
+            if line.startswith("-") or (line.startswith("+") and not replaced):
                 found.setdefault(path, set()).add(number)
+            replaced = line.startswith("-") or (replaced and line.startswith("+"))
             number += line.startswith((" ", "-"))
     return found
 

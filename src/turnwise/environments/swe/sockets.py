@@ -12,7 +12,8 @@ _OVERHEAD = 2
 def held_by(pids: Sequence[int]) -> int:
     """Bound the bytes in the sockets of processes in a network namespace of their own; 0 if they have none.
 
-    A Unix socket counts as its whole buffer, since the kernel does not say how much of it is full.
+    Each socket counts as a full buffer, since the kernel does not say how much of it is full; one of TCP or UDP, whose
+    buffers grow, as what waits in it besides.
 
     Args:
         pids: Processes, the deepest last; all that have a namespace of their own have the same.
@@ -20,9 +21,23 @@ def held_by(pids: Sequence[int]) -> int:
     for pid in reversed(pids):
         with contextlib.suppress(OSError, ValueError):
             if os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net"):
-                held = sum(_queued(f"/proc/{pid}/net/{name}") for name in _QUEUES)
-                return _OVERHEAD * held + _unix_buffer() * (_num_lines(f"/proc/{pid}/net/unix") - 1)
+                number, growing = _in_use(pid)
+                tables = _QUEUES if growing else ()  # which take the kernel milliseconds each
+                held = sum(_queued(f"/proc/{pid}/net/{name}") for name in tables)
+                return _OVERHEAD * held + _buffer() * number
     return 0
+
+
+def _in_use(pid: int) -> tuple[int, bool]:
+    """Number of sockets of a process's namespace, and whether some of them are of TCP or UDP."""
+    number, growing = 0, False
+    for name in ("sockstat", "sockstat6"):
+        with contextlib.suppress(FileNotFoundError), open(f"/proc/{pid}/net/{name}") as lines:
+            for line in lines:
+                kind, _, used, *_ = line.split()
+                number += int(used) if kind == "sockets:" else 0
+                growing |= kind in ("TCP:", "UDP:", "TCP6:", "UDP6:") and used != "0"
+    return number, growing
 
 
 def _queued(table: str) -> int:
@@ -36,11 +51,6 @@ def _queued(table: str) -> int:
     return total
 
 
-def _num_lines(path: str) -> int:
-    with open(path, "rb") as file:
-        return sum(1 for _ in file)
-
-
-def _unix_buffer() -> int:
+def _buffer() -> int:
     with open("/proc/sys/net/core/wmem_default") as number:
         return int(number.read())
