@@ -15,6 +15,9 @@ from turnwise.environments.swe.tasks import SweTask
 from turnwise.environments.swe.testing import REPORT_BYTES, ask_calls, run_tests, said
 from turnwise.environments.swe.workspace import Files, Workspace
 
+_CALLS_S = 30.0
+"""Longest time of all calls; each is limited by processor time."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Grade:
@@ -101,7 +104,7 @@ def _wrong_answers(workspace: Workspace, calls: Sequence[Call], python: str, sec
     if not calls:
         return 0
     request = {"calls": [[call.module, call.name, call.arguments] for call in calls]}
-    limits = {"seconds": seconds, "output_chars": REPORT_BYTES}
+    limits = {"seconds": min(seconds, _CALLS_S), "output_chars": REPORT_BYTES}
     given = ask_calls(workspace, "answer", request, python=python, **limits)
     right = [call.answer for call in calls]
     if len(given) != len(right):

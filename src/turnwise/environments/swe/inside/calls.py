@@ -30,7 +30,10 @@ MOST_PICKLED = 6_000
 """Largest arguments (bytes)."""
 MOST_OF_ONE = 30
 """Calls kept of one function."""
-CALL_S = 0.25
+DRAWN_S, ANSWERED_S = 0.1, 0.5
+"""Processor time of one call, when it is chosen and when it is answered: a busy machine makes no right answer late."""
+MOST_LATE = 10
+"""Calls that may take too long; further calls are not made."""
 MOST_NODES = 3_000
 """Objects described of one answer."""
 MOST_ITEMS = 60
@@ -50,7 +53,7 @@ def main():
         if request["do"] == "draw":
             lines = map(json.dumps, draw(request["calls"], request["number"], random.Random(request["seed"])))
         else:
-            lines = (answer(call) for call in request["calls"])
+            lines = answers(request["calls"])
     out.write("\n{}\n{}\n{}\n".format(request["mark"], "\n".join(list(lines)), request["mark"]))
     out.flush()
     os._exit(0)
@@ -117,13 +120,16 @@ def _arguments(frame):
 def draw(calls, number, rng):
     """Yield calls with their answers: those given, then ones with changed arguments that do not raise."""
     yielded = 0
-    pools = {}
+    pools: dict = {}
     for call in calls:
         with contextlib.suppress(Exception):
             given, named = _loaded(call)
-            pools.setdefault((call[0], call[1]), []).extend([*given, *named.values()])
-            yield [*call[:3], answer(call)]
-            yielded += 1
+            described, _ = _described(call, DRAWN_S)
+            if not described.startswith("failed"):
+                pools.setdefault((call[0], call[1]), []).extend([*given, *named.values()])
+                yield [*call[:3], _digest(described)]
+                yielded += 1
+    calls = [call for call in calls if (call[0], call[1]) in pools]
     seen = {call[2] for call in calls}
     for _ in range(20 * number):
         if yielded >= number or not calls:
@@ -141,10 +147,10 @@ def draw(calls, number, rng):
             if text in seen or len(pickled) > MOST_PICKLED:
                 continue
             seen.add(text)
-            described, raised = _described([call[0], call[1], text])
+            described, raised = _described([call[0], call[1], text], DRAWN_S)
             if not raised:
                 yielded += 1
-                yield [call[0], call[1], text, hashlib.sha256(described.encode()).hexdigest()]
+                yield [call[0], call[1], text, _digest(described)]
 
 
 def _another(value, pool, rng):
@@ -191,9 +197,17 @@ def _another(value, pool, rng):
     return value
 
 
-def answer(call):
-    """Make a call; returns the digest of what came of it."""
-    return hashlib.sha256(_described(call)[0].encode("utf-8", "backslashreplace")).hexdigest()
+def answers(calls):
+    """Yield the digest of what comes of each call."""
+    late = 0
+    for call in calls:
+        described, _ = _described(call, ANSWERED_S) if late < MOST_LATE else ("not called", True)
+        late += described.startswith("failed")
+        yield _digest(described)
+
+
+def _digest(text):
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
 
 
 def _loaded(call):
@@ -201,17 +215,21 @@ def _loaded(call):
     return given, named
 
 
-def _described(call):
+class _Late(BaseException):
+    pass
+
+
+def _described(call, seconds):
     """Make a call; returns a description of what came of it, and whether it raised."""
 
     def late(*_):
-        raise TimeoutError("too long")
+        raise _Late
 
-    signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, CALL_S)
+    signal.signal(signal.SIGPROF, late)
     try:
         given, named = _loaded(call)
         function = _found(call[0], call[1])
+        signal.setitimer(signal.ITIMER_PROF, seconds)
         try:
             result, raised = function(*given, **named), False
             words = "returned " + _Describer().describe(result)
@@ -221,7 +239,7 @@ def _described(call):
     except BaseException as error:
         return "failed " + type(error).__qualname__, True
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def _found(module, name):
