@@ -4,13 +4,14 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from turnwise.commands import fidelity
 from turnwise.commands.common import add_out, count, natural, quiet, say_written
 from turnwise.tables import Table, as_markdown, as_text
 
 
 def add(commands: Any) -> None:
     """Add the command and its analyses."""
-    analyse = commands.add_parser("analyse", help="run the analyses of AEM's paper on your runs")
+    analyse = commands.add_parser("analyse", help="measure credit on your runs, and run the analyses of AEM's paper")
     kinds = analyse.add_subparsers(required=True, metavar="ANALYSIS")
     surprisal = kinds.add_parser("surprisal", help="A: alpha - 1 against Monte-Carlo relative surprisal")
     surprisal.add_argument("run_folder", type=Path, metavar="RUN")
@@ -19,6 +20,7 @@ def add(commands: Any) -> None:
     surprisal.add_argument("--step", type=int, help="step to analyse; default: the last that follows a kept checkpoint")
     surprisal.add_argument("--seed", type=natural, default=0)
     surprisal.set_defaults(run=_surprisal)
+    fidelity.add(kinds)
     noise = kinds.add_parser("noise", help="estimate how many groups make a step's gradient more signal than noise")
     noise.add_argument("run_folder", type=Path, metavar="RUN")
     noise.add_argument(
@@ -105,9 +107,8 @@ def _dynamics(options: argparse.Namespace) -> int:
 
     arms = by_label(find_runs(options.runs))
     head = (
-        "Means over the steps that all runs have, 95 % over runs. The paper: AEM keeps entropy higher early and lower "
-        "late, "
-        "GRPO's collapses early."
+        "Means over the steps that all runs have, 95 % over runs. The paper: AEM keeps entropy higher early and "
+        "lower late, GRPO's collapses early."
     )
     return _written(options.out, "dynamics", head, dynamics_table(arms), dynamics_figure(arms))
 
