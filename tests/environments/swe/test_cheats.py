@@ -50,18 +50,22 @@ def test_the_right_answer_is_right_whatever_lies_beside_it(patient):
     assert patient(bytes_of(beside | {MODULE: RIGHT})).success
 
 
+@pytest.mark.slow
 def test_no_cheat_is_paid(made):
-    """All on one task here; on five with SWE_DATA (below)."""
+    """All on one task here, those of files together; each on five tasks with SWE_DATA (below)."""
     changes = all_cheats(task(), WRONG)
     assert len(changes) >= 90
+    beside: dict[str, bytes | None] = {}
+    for name in BESIDE:
+        files = changes.pop(name)
+        beside |= {} if name == "a file where the tests are" else files
+    changes["everything beside the code"] = beside
     with ThreadPoolExecutor(2) as pool:
         grades = dict(zip(changes, pool.map(functools.partial(made.judge, task()), changes.values()), strict=True))
     assert {name for name, graded in grades.items() if graded.success} == set()
     assert all(graded.reason for graded in grades.values())
-    beside = [grades[name].reason for name in BESIDE if name != "a file where the tests are"]
-    assert {reason.partition(",")[0] for reason in beside} == {
-        "3 of 5 tests fail"
-    }  # they are as if they were not there
+    for name in ("everything beside the code", "edits the tests", "deletes the tests"):  # as if they were not there
+        assert "3 of 5 tests fail" in grades[name].reason
     for name in ("replaces runtest", "calls every report a pass", "writes a report with the names of all tests"):
         assert "a test that must fail has passed" in grades[name].reason
 
