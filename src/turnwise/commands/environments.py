@@ -1,10 +1,14 @@
 """Define `turnwise check-env` and `turnwise serve-env`."""
 
 import argparse
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from turnwise.commands.common import count
-from turnwise.config import Config, load_config
+from turnwise.config import load_config
+from turnwise.config.recipes import shipped_recipes
+from turnwise.environments.settings import EnvironmentConfig
 
 
 def add(commands: Any) -> None:
@@ -14,22 +18,25 @@ def add(commands: Any) -> None:
     serve = commands.add_parser("serve-env", help="serve an environment over OpenEnv's protocol")
     serve.set_defaults(run=_serve)
     for parser in (check, serve):
-        parser.add_argument("name", help="built-in environment, or module:factory")
+        parser.add_argument("name", help="built-in environment, module:factory, or a recipe")
         parser.add_argument("overrides", nargs="*", default=[], help="overrides such as environment.options.size=tiny")
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0: every interface")
-    serve.add_argument("--port", type=count, default=8000)
+    serve.add_argument("--port", type=count, default=8000, help="port to listen on; default: 8000")
     serve.add_argument("--sessions", type=count, default=256, help="parallel environments; default: 256")
 
 
-def _config(options: argparse.Namespace) -> Config:
-    return load_config(None, [f"environment.name={options.name}", *options.overrides])
+def environment_config(name: str, overrides: Sequence[str]) -> EnvironmentConfig:
+    """Load the settings of an environment: by its name, or those of a recipe."""
+    if Path(name).suffix == ".toml" or name in shipped_recipes():
+        return load_config(Path(name), overrides).environment
+    return load_config(None, [f"environment.name={name}", *overrides]).environment
 
 
 def _check(options: argparse.Namespace) -> int:
     from turnwise.environments.check import report
     from turnwise.environments.check_apart import check_apart
 
-    checked = check_apart(_config(options).environment)
+    checked = check_apart(environment_config(options.name, options.overrides))
     print(report(options.name, checked.problems))
     if checked.has_words is False:
         print("note: no words(), so that model.name='tiny' cannot play it; language models can")
@@ -39,5 +46,6 @@ def _check(options: argparse.Namespace) -> int:
 def _serve(options: argparse.Namespace) -> int:
     from turnwise.environments.serve import serve
 
-    serve(_config(options).environment, host=options.host, port=options.port, sessions=options.sessions)
+    config = environment_config(options.name, options.overrides)
+    serve(config, host=options.host, port=options.port, sessions=options.sessions)
     return 0

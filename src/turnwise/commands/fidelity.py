@@ -11,7 +11,7 @@ from turnwise.tables import as_markdown, as_text
 def add(kinds: Any) -> None:
     """Add the analysis."""
     parser = kinds.add_parser("fidelity", help="measure how close each method's credit is to the truth")
-    parser.add_argument("run_folder", type=Path, metavar="RUN")
+    parser.add_argument("run_folder", type=Path, metavar="RUN", help="folder of a run")
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument(
         "--method",
@@ -23,7 +23,7 @@ def add(kinds: Any) -> None:
     parser.add_argument("--groups", type=count, default=24, help="groups to play; default: 24")
     parser.add_argument("--continuations", type=count, default=12, help="continuations per history; default: 12")
     parser.add_argument("--step", type=int, help="step of the checkpoint; default: the last")
-    parser.add_argument("--seed", type=natural, default=0)
+    parser.add_argument("--seed", type=natural, default=0, help="seed of the continuations; default: 0")
     add_out(parser, "analyses")
     parser.set_defaults(run=_fidelity)
 
