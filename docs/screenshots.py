@@ -1,4 +1,4 @@
-"""Make the pictures of docs/how-to/report.md from finished runs.
+"""Make the pictures of the README and of docs/how-to/report.md from finished runs.
 
 Needs playwright, Pillow and Chromium.
 """
@@ -13,8 +13,11 @@ from typing import Literal
 from PIL import Image
 from playwright.sync_api import Page, ViewportSize, sync_playwright
 
+from turnwise.figures import DARK, LIGHT, save
 from turnwise.report.credit import METHODS
 from turnwise.report.write import write_report
+from turnwise.train.figure import run_figure
+from turnwise.train.folder import RunFolder
 
 IMAGES = Path(__file__).parent / "images"
 WIDE: ViewportSize = {"width": 1300, "height": 900}
@@ -23,13 +26,21 @@ PATIENCE_MS = 300_000
 
 
 def main() -> None:
-    """Write report-light.png, report-dark.png and report-phone.png."""
+    """Write default-run-light.png and -dark.png of the first run, and report-light.png, -dark.png and -phone.png."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--turn", metavar="HASH", help="what to show of the rollouts, such as #run=a&step=40&rollout=3")
     options = parser.parse_args()
+    folder, config = RunFolder.open(options.runs[0])
+    for name, theme in (("light", LIGHT), ("dark", DARK)):
+        save(run_figure(folder.metrics(), config.label, theme), IMAGES / f"default-run-{name}.png")
+    shoot_report(options.runs, options.turn)
+
+
+def shoot_report(runs: list[Path], turn: str | None) -> None:
+    """Take pictures of the first screen and of the rollouts, wide and on a phone."""
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        url = write_report(options.runs, Path(folder) / "report", METHODS).as_uri()
+        url = write_report(runs, Path(folder) / "report", METHODS).as_uri()
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"], timeout=PATIENCE_MS
         )
@@ -38,8 +49,8 @@ def main() -> None:
         page.goto(url)
         page.wait_for_selector("body[data-ready=yes]")
         shoot(page, "report-light.png", WIDE, "light", "body")
-        if options.turn:
-            page.evaluate("hash => { location.hash = hash; }", options.turn)
+        if turn:
+            page.evaluate("hash => { location.hash = hash; }", turn)
             page.wait_for_selector(".turn.here")
         shoot(page, "report-dark.png", WIDE, "dark", "#rollouts")
         shoot(page, "report-phone.png", PHONE, "light", "#rollouts")

@@ -140,7 +140,7 @@ def test_nested_trajectories_give_the_same_batch():
             r"response 1 has \['entropy', 'reward'\], response 0 has \['reward'\]",
         ),
         ([[[{"entropy": 1}]]], r"responses have \['entropy'\], but no 'reward'"),
-        ([[[{"reward": 1, "num_tokens": 0}]]], "segment 0 is empty"),
+        ([[[{"reward": 1, "num_tokens": 0}]]], r"num_tokens\[0\] is 0, expected a whole number, 1 or more"),
     ],
 )
 def test_nested_trajectories_with_holes_are_refused(groups, complaint):
@@ -161,7 +161,7 @@ def test_nested_trajectories_with_holes_are_refused(groups, complaint):
         ({"columns": {"state_key": objects(0, 1, 2, {3}, 0)}}, r"state_key\[3\] is a set, which is not hashable"),
         ({"group": [0, float("nan"), 0, 0, 0]}, "group holds nan, which is not equal to itself"),
         ({"columns": {"state_key": [0, 1, 2, 3, float("nan")]}}, "state_key holds nan"),
-        ({"reward": np.array(["high"] * 5)}, "reward must hold numbers: could not convert"),
+        ({"reward": np.array(["high"] * 5)}, "reward must hold numbers, got text, such as 'high'"),
         ({"columns": {"entropy": ["x"] * 5}}, "entropy must hold numbers"),
         ({"columns": {"level": [1.0, (2, (3, 4)), 0, 0, 0]}}, "level must hold numbers"),
         ({"columns": {"level": [(2, (3, 4))] * 5}}, "level must hold numbers"),

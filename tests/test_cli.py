@@ -1,5 +1,6 @@
 """The command line: a mistake is one line on stderr, exit code 2, and nothing is created or lost."""
 
+import errno
 import json
 import os
 import signal
@@ -41,6 +42,14 @@ class Doors(Door):
 class Speechless:
     def __new__(cls, seed):
         return Doors(seed)
+
+class Faulty(Door):
+    def start(self):
+        raise OSError("the door is locked")
+
+class Long(Door):
+    def start(self):
+        return "the door " * 40
 
 class Random(Door):
     def start(self):
@@ -249,6 +258,9 @@ def test_a_broken_checkpoint_is_named(tmp_path, capsys):
         (["run.seed=7"], "use --seeds N for the first N"),
         (["method=gigpo"], "the policy is already trained"),
         (["rollout.group_size=3"], "plays every task once per seed"),
+        (["model.hidden_size=32"], "the checkpoint has its own model and conversation format"),
+        (["prompt.system=Play."], "the checkpoint has its own model and conversation format"),
+        (["measures=entropy"], "the policy is already trained"),
     ],
 )
 def test_a_wrong_evaluation_is_one_line(finished, capsys, arguments, expected):
@@ -315,10 +327,56 @@ def test_eval_in_another_environment_takes_its_options(finished, here, capsys):
     assert json.loads(capsys.readouterr().out)[0]["success"] == 1.0
 
 
+def test_eval_in_markdown_and_what_comes_next(finished, capsys):
+    assert main(["eval", str(finished), "--episodes", "4", "--markdown"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("# own-")
+    assert "| all | 4 |" in out
+    assert err.splitlines()[-1].startswith(f"next: turnwise report {finished}")
+    assert main(["eval", str(finished), "--episodes", "4"]) == 0
+    assert "|" not in capsys.readouterr().err
+
+
+FAULTY = ["environment.name=doors:Faulty", "run.name=faulty"]
+
+
+def test_a_run_in_which_every_trajectory_failed_is_an_error_with_its_cause(here, capsys):
+    assert main(["train", *QUICK, *FAULTY, "run.steps=3", "checkpoint.every=1"]) == 2
+    err = capsys.readouterr().err
+    assert "2 FAILED (2 x environment: OSError: the door is locked" in err
+    line = err.splitlines()[-1]
+    assert line.startswith(
+        "turnwise: no usable trajectory in 3 consecutive steps; the last one failed with: environment"
+    )
+    assert "the door is locked" in line
+    assert line.endswith("resume with `turnwise train --resume runs/faulty`")
+    assert main(["train", "--resume", "runs/faulty"]) == 2, "it is not finished"
+    assert main(["train", *QUICK, *FAULTY[:1], "run.name=none", "run.steps=0"]) == 2
+    assert "no episode of the evaluation after step 0 could be played: 2 x environment" in capsys.readouterr().err
+
+
+def test_observations_without_room_are_counted_and_end_the_run(here, capsys):
+    long = ["environment.name=doors:Long", "model.max_context=32", "run.name=long"]
+    assert main(["train", *QUICK, *long]) == 2
+    assert "model.max_context=32 has no room for the first observation" in capsys.readouterr().err
+    record = next(r for r in RunFolder(here / "runs" / "long").metrics() if "rollout/context_frac" in r)
+    assert (record["rollout/context_frac"], record["rollout/failed_frac"]) == (1.0, 1.0)
+
+
+def test_a_group_of_one_is_said_to_teach_grpo_nothing(here, capsys):
+    for method, noted in (("grpo", True), ("reinforce", False)):
+        assert (
+            main(["train", *QUICK, "rollout.group_size=1", f"method={method}", f"run.name={method}", "run.steps=0"])
+            == 0
+        )
+        assert ("note: rollout.group_size=1: the method compares" in capsys.readouterr().err) == noted
+
+
 def test_train_and_resume(here, capsys):
     assert main(["train", *QUICK, "run.name=door"]) == 0
     err = capsys.readouterr().err
     assert "held-out after step 0: success" in err
+    assert err.splitlines()[-1] == "next: turnwise report runs/door   # curves, trajectories, credit per turn"
     assert "training 1/1" in err
     assert (here / "runs" / "door" / "figure.png").stat().st_size > 1000
     assert main(["train", "--resume", "runs/door", "run.steps=2"]) == 0
@@ -426,6 +484,42 @@ def test_without_the_training_extra_it_says_what_to_install(here, capsys, monkey
 
     monkeypatch.setattr(loop, "train", missing)
     assert "torch is not installed; pip install 'turnwise[train]'" in refused(capsys, "train", "tiny.toml")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("arguments", [["methods"], ["config"]])
+def test_output_that_cannot_be_written_is_one_line_without_advice_to_resume(here, arguments):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*COMMAND, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("turnwise: cannot write: ")
+    assert done.stderr.endswith("Free disk space, and run the command again\n")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_full_disk_stops_a_training_with_the_way_to_resume(here, capsys, monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(loop, "train", full)
+    assert "Resume from the last one with `turnwise train --resume RUN_FOLDER`" in refused(capsys, "train", "tiny.toml")
+
+
+def test_an_error_without_a_cause_of_the_system_is_told(here, capsys, monkeypatch):
+    def strange(*args, **kwargs):
+        raise OSError("the archive is odd")
+
+    monkeypatch.setattr(Path, "mkdir", strange)
+    assert "the archive is odd" in refused(capsys, "train", *QUICK)
+
+
+def test_an_interrupt_while_modules_are_imported_is_one_line(here):
+    """As with Ctrl-C right after the command."""
+    code = "import sys, turnwise.__main__ as start\n"
+    code += "class Slow:\n    def find_spec(self, name, *_):\n        if name == 'pydantic': raise KeyboardInterrupt\n"
+    code += "sys.meta_path.insert(0, Slow())\nsys.exit(start.main())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "turnwise: interrupted\n")
 
 
 def test_a_closed_pipe_is_no_traceback(here):

@@ -89,7 +89,16 @@ def test_bare_words_are_texts(override, value):
         ("method.temperature=true", r"method option aem.temperature=True: expected float"),
         ("run.steps", "override 'run.steps' does not have the form section.key=value"),
         ("=3", "does not have the form section.key=value"),
-        (".=3", "unknown key"),
+        (".=3", "does not have the form section.key=value"),
+        (".steps=5", "does not have the form section.key=value"),
+        ("run..steps=5", "does not have the form section.key=value"),
+        ("method=GRPO", r"unknown method 'GRPO'. Did you mean 'grpo'\?"),
+        ('method={"name":"grpo"}', 'is not a value of TOML; write tables as {name = "grpo"}'),
+        ("measures=[entropy]", r'lists as \["a", "b"\], in quotes'),
+        ("method.temperature=nan", "method option aem.temperature=nan: expected a finite number"),
+        ("method.temperature=inf", "method option aem.temperature=inf: expected a finite number"),
+        ("run.seed=100000000000000000000000000", "run.seed: Input should be less than 4294967296"),
+        ("rollout.max_new_tokens=1024", "leaves no room for an observation in model.max_context=1024 tokens"),
     ],
 )
 def test_what_is_wrong_is_one_clear_line(recipe, override, where):

@@ -110,3 +110,19 @@ def test_the_main_path_of_the_readme_is_there_in_reading_order() -> None:
     assert all((ROOT / file).exists() for file in files)
     assert files[0].endswith("commands/train.py")
     assert files[-1].endswith("objective/losses.py")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_pictures_of_a_page_are_there(page: Path) -> None:
+    text = page.read_text()
+    found = re.findall(r"!\[[^\]]*\]\(([^)#]+\.png)[^)]*\)|(?:src|srcset)=\"([^\"]+\.png)\"", text)
+    for name in (markdown or html for markdown, html in found):
+        assert (page.parent / name).is_file(), f"{page.name} shows {name}"
+
+
+def test_the_first_picture_of_the_readme_has_a_light_and_a_dark_version() -> None:
+    picture = re.search(r"<picture>(.*?)</picture>", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert picture
+    (dark,) = re.findall(r'prefers-color-scheme: dark\)" srcset="([^"]+)"', picture[1])
+    (light,) = re.findall(r'<img [^>]*src="([^"]+)"', picture[1])
+    assert dark == light.replace("light", "dark") != light

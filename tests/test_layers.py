@@ -17,12 +17,14 @@ FILES = {file.relative_to(SOURCE).as_posix(): file for file in sorted(SOURCE.rgl
 CREDIT_LAYERS = [
     "errors.py",
     "imports.py",
+    "inputs.py",
     "segments.py",
     "columns.py",
     "batch.py",
     "trace.py",
     "card.py",
     "metrics.py",
+    "options.py",
     "transform.py",
     "transforms/",
     "methods/",
@@ -89,11 +91,12 @@ LAYERS = [
         "entropy",
         "shaping",
         "tables",
+        "terminal",
         "cache",
         "files",
         "__init__",
     },
-    {"analysis", "section"},
+    {"analysis", "section", "figures"},
     {"environments"},
     {"models"},
     {"rollout"},
@@ -105,7 +108,7 @@ LAYERS = [
     {"diagnostics"},
     {"report"},
     {"integrations"},
-    {"commands", "cli"},
+    {"commands", "cli", "__main__"},
 ]
 
 

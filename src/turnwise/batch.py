@@ -14,9 +14,10 @@ from jaxtyping import Float, Int
 
 from turnwise.columns import COLUMNS
 from turnwise.errors import BatchError, did_you_mean
+from turnwise.inputs import Tensor, as_columns, as_counts, as_numbers, as_rows
 from turnwise.segments import Segments
 
-Numbers = Sequence[float] | Sequence[int] | np.ndarray
+Numbers = Sequence[float] | Sequence[int] | np.ndarray | Tensor
 
 
 class Batch:
@@ -46,6 +47,12 @@ class Batch:
         _order: np.ndarray | None = None,  # the caller's row of each response, for error messages
     ):
         self._order = _order
+        for name, given in {"groups": groups, "trajectories": trajectories, "tokens": tokens}.items():
+            if not isinstance(given, Segments) and (given is not None or name != "tokens"):
+                raise BatchError(
+                    f"{name} is a {type(given).__name__}, expected Segments; write Segments.from_lengths([...]), or "
+                    "use Batch.from_arrays"
+                )
         self.groups, self.trajectories, self.tokens = groups, trajectories, tokens
         if groups.num_elements != len(trajectories):
             raise BatchError(f"groups cover {groups.num_elements} trajectories, but there are {len(trajectories)}")
@@ -53,18 +60,18 @@ class Batch:
             raise BatchError(f"tokens has {len(tokens)} segments for {self.num_responses} responses")
         self.reward_R = self._values("reward", reward)
         self.columns: Mapping[str, np.ndarray] = {
-            name: self._column(name, column) for name, column in (columns or {}).items()
+            name: self._column(name, column) for name, column in as_columns(columns).items()
         }
 
     @classmethod
     def from_arrays(
         cls,
         *,
-        group: Sequence[Hashable] | np.ndarray,
-        trajectory: Sequence[Hashable] | np.ndarray,
+        group: Sequence[Hashable] | np.ndarray | Tensor,
+        trajectory: Sequence[Hashable] | np.ndarray | Tensor,
         reward: Numbers,
         columns: Mapping[str, Any] | None = None,
-        num_tokens: Sequence[int] | np.ndarray | None = None,
+        num_tokens: Sequence[int] | np.ndarray | Tensor | None = None,
     ) -> tuple["Batch", Int[np.ndarray, " R"]]:
         """Build from one value per response. Rows may come in any order that keeps the turns of a trajectory in order.
 
@@ -79,17 +86,23 @@ class Batch:
             The batch, and `order`: `order[k]` is the caller's row of the batch's k-th response, so that `out[order] =
             method(batch)` puts results back. Groups and trajectories keep their order of first appearance.
         """
-        num_rows = len(reward)
-        columns = columns or {}
-        if num_tokens is None and (by_token := next((name for name in columns if name.endswith("_T")), None)):
-            num_tokens = [len(values) for values in columns[by_token]]
-        given = {"group": group, "trajectory": trajectory, **columns, "num_tokens": num_tokens}
+        rewards = as_rows("reward", reward)
+        num_rows = len(rewards)
+        labels = {"group": as_rows("group", group), "trajectory": as_rows("trajectory", trajectory)}
+        columns = {name: as_rows(name, column) for name, column in as_columns(columns).items()}
+        if num_tokens is not None:
+            num_tokens = as_counts("num_tokens", num_tokens)
+        elif by_token := next((name for name in columns if name.endswith("_T")), None):
+            num_tokens = [len(as_rows(f"{by_token}[{row}]", values)) for row, values in enumerate(columns[by_token])]
+            if 0 in num_tokens:
+                raise BatchError(f"{by_token}[{num_tokens.index(0)}] is empty; every response has at least one token")
+        given = {**labels, **columns, "num_tokens": num_tokens}
         for name, column in given.items():
             if column is not None and len(column) != num_rows:
                 raise BatchError(f"{name} has {len(column)} rows, reward has {num_rows}; they must agree")
         if num_rows == 0:
             raise BatchError("a batch needs at least one response, got none")
-        group_ids, trajectory_ids = encode_labels("group", group), encode_labels("trajectory", trajectory)
+        group_ids, trajectory_ids = (encode_labels(name, column) for name, column in labels.items())
         _, first, inverse = np.unique(group_ids * num_rows + trajectory_ids, return_index=True, return_inverse=True)
         first_row = first[inverse]  # first row of the trajectory: its name and rank
         order = np.lexsort((first_row, group_ids))  # stable, so turns stay in their order
@@ -99,7 +112,7 @@ class Batch:
         batch = cls(
             groups,
             trajectories,
-            sort(reward),
+            sort(rewards),
             {name: _in_order(name, sort(column)) for name, column in columns.items()},
             None if num_tokens is None else Segments.from_lengths(sort(num_tokens)),
             _order=order,
@@ -128,6 +141,14 @@ class Batch:
                     else f"group {g}"
                 )
                 raise BatchError(f"{what} is empty; leave it out")
+        for g, group in enumerate(nested):
+            for n, trajectory in enumerate(group):
+                for t, response in enumerate(trajectory):
+                    if not isinstance(response, Mapping):
+                        raise BatchError(
+                            f"groups[{g}][{n}][{t}] is a {type(response).__name__}, expected the values of one "
+                            "response by name; nest groups[group][trajectory][turn]"
+                        )
         trajectories = [trajectory for group in nested for trajectory in group]
         responses = [response for trajectory in trajectories for response in trajectory]
         names = list(responses[0])
@@ -145,7 +166,7 @@ class Batch:
             Segments.from_lengths([len(trajectory) for trajectory in trajectories]),
             columns.pop("reward"),
             columns,
-            None if num_tokens is None else Segments.from_lengths(num_tokens),
+            None if num_tokens is None else Segments.from_lengths(as_counts("num_tokens", num_tokens)),
         )
 
     def __repr__(self) -> str:
@@ -226,10 +247,7 @@ class Batch:
         return texts
 
     def _values(self, name: str, column: Any) -> Float[np.ndarray, " R"]:
-        try:
-            values = np.array(column, dtype=np.float64)
-        except (TypeError, ValueError) as error:
-            raise BatchError(f"{name} must hold numbers: {error}") from None
+        values = as_numbers(name, column)
         self._check_rows(name, values)
         values = self._finite(name, values)
         values.flags.writeable = False
@@ -238,7 +256,7 @@ class Batch:
     def _token_values(self, name: str, column: Any) -> Float[np.ndarray, " T"]:
         if self.tokens is None:
             raise BatchError(f"{name} holds one value per token, but this batch has no tokens; give their segments")
-        values = np.array(column, dtype=np.float64)
+        values = as_numbers(name, column)
         if values.shape != (self.tokens.num_elements,):
             raise BatchError(
                 f"{name} has shape {values.shape}, expected ({self.tokens.num_elements},): one value per token"
@@ -288,7 +306,9 @@ def looks_like_label(column: Any) -> bool:
 
 def _in_order(name: str, rows: Any) -> Any:
     """Concatenate a column of token values; return any other column unchanged."""
-    return np.concatenate([np.asarray(row, dtype=np.float64) for row in rows]) if name.endswith("_T") else rows
+    if not name.endswith("_T"):
+        return rows
+    return np.concatenate([as_numbers(f"{name}[{number}]", row) for number, row in enumerate(rows)])
 
 
 def _take(column: Any, order: np.ndarray) -> Any:

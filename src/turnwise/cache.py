@@ -31,7 +31,7 @@ def check_writable(folder: Path, *, mend: str = "") -> None:
         with tempfile.TemporaryFile(dir=there):
             pass
     except OSError as error:
-        raise RunError(f"cannot write into {folder}: {error.strerror}{mend}") from None
+        raise RunError(f"cannot write into {folder}: {error.strerror or error}{mend}") from None
 
 
 @contextmanager

@@ -49,7 +49,7 @@ from turnwise.commands import (
     verl,
 )
 from turnwise.commands.common import INTERRUPTED
-from turnwise.errors import TurnwiseError, did_you_mean
+from turnwise.errors import TurnwiseError, did_you_mean, one_line
 
 OF_TRAINING = ("torch", "transformers", "tokenizers", "safetensors", "pyarrow", "rich", "matplotlib", "httpx2", "scipy")
 """Packages of the extra `train`."""
@@ -69,6 +69,9 @@ COMMANDS = (
     verl,
 )
 """Modules of the commands, in the order of `turnwise --help`."""
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+"""Error numbers of a disk that takes no more."""
 PLACE = (errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG)
 """Error numbers that a path named by the user can cause."""
 
@@ -86,6 +89,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader closed the pipe, as in `turnwise methods | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python's own flush complains
         return 141
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(
+            f"turnwise: cannot write: {error.strerror or error}. Free disk space, and run the command again",
+            file=sys.stderr,
+        )
+        return 2
 
 
 def _main(arguments: Sequence[str] | None) -> int:
@@ -97,13 +109,14 @@ def _main(arguments: Sequence[str] | None) -> int:
         return 2
     except OSError as error:
         if error.errno in PLACE and error.filename:
-            print(f"turnwise: cannot use {error.filename2 or error.filename}: {error.strerror}", file=sys.stderr)
+            named = one_line(str(error.filename2 or error.filename))
+            print(f"turnwise: cannot use {named}: {error.strerror}", file=sys.stderr)
             return 2
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS):
+        if error.errno not in FULL or not hasattr(options, "resumed_by"):
             raise
         print(
             f"turnwise: cannot write: {error}. Free disk space; saved checkpoints are intact. Resume from the last one "
-            "with `turnwise train --resume RUN_FOLDER`",
+            f"with {options.resumed_by}",
             file=sys.stderr,
         )
         return 2
@@ -121,7 +134,7 @@ class _Parser(argparse.ArgumentParser):
     """Report errors in one line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"turnwise: {message}; see `{self.prog} --help`\n")
+        self.exit(2, f"turnwise: {one_line(message)}; see `{self.prog} --help`\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Suggest a close match, as argparse does from Python 3.14 on."""

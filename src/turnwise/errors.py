@@ -17,9 +17,21 @@ with 2.
 import difflib
 from collections.abc import Iterable
 
+LONGEST = 1500
+"""Longest message (characters); of a longer one the middle is left out."""
+
+
+def one_line(text: str) -> str:
+    """Return a message on one line of bounded length, whatever the user's values in it are."""
+    text = text.replace("\r", "\\r").replace("\n", "\\n")
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-LONGEST // 3 :]}"
+
 
 class TurnwiseError(Exception):
-    """Base of every error that turnwise raises on purpose."""
+    """Base of every error that turnwise raises on purpose. Its text is one line."""
+
+    def __str__(self) -> str:
+        return one_line(super().__str__())
 
 
 class ConfigError(TurnwiseError, ValueError):
@@ -64,7 +76,8 @@ class IntegrationError(TurnwiseError, RuntimeError):
 def did_you_mean(name: str, options: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" for the option closest to `name`, or the list of options when none is close."""
     options = sorted(options)
-    close = difflib.get_close_matches(name, options, n=1, cutoff=0.6)
+    folded = {option.casefold(): option for option in reversed(options)}
+    close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)
     if close:
-        return f" Did you mean {close[0]!r}?"
+        return f" Did you mean {folded[close[0]]!r}?"
     return f" Known: {', '.join(options)}." if options else ""

@@ -22,8 +22,7 @@ def credit_metrics(batch: Batch, trace: Trace) -> dict[str, float]:
         advantage, over responses. `mismatch_mean`, `mismatch_max`: absolute difference between the log-probabilities of
         engine and trainer, over tokens (nats).
     """
-    return_N = batch.trajectories.sum(batch.reward_R)
-    signal_G = batch.groups.max(return_N) > batch.groups.min(return_N)
+    signal_G = returns_differ(batch)
     coefficient_R, columns = trace.coefficient_R, batch.columns
     metrics = {}
     if "entropy_T" in columns:
@@ -42,6 +41,12 @@ def credit_metrics(batch: Batch, trace: Trace) -> dict[str, float]:
         mismatch_T = np.abs(columns["behavior_logprob_T"] - columns["logprob_T"])
         metrics |= {"mismatch_mean": float(mismatch_T.mean()), "mismatch_max": float(mismatch_T.max())}
     return metrics
+
+
+def returns_differ(batch: Batch) -> np.ndarray:
+    """Return whether the returns of each group's trajectories differ, `[groups]` bool."""
+    return_N = batch.trajectories.sum(batch.reward_R)
+    return batch.groups.max(return_N) > batch.groups.min(return_N)
 
 
 def turn_metrics(batch: Batch, trace: Trace) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """Define the base classes of recipe sections. They do not import torch, so that recipes are checked fast."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pydantic
@@ -22,3 +23,11 @@ class Named(pydantic.BaseModel):
     @classmethod
     def _bare_name(cls, value: Any) -> Any:
         return {"name": value} if isinstance(value, str) else value
+
+
+def flattened(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flatten nested tables to values by dotted names, such as "update.learning_rate". Empty tables are left out."""
+    result: dict[str, Any] = {}
+    for name, value in settings.items():
+        result |= flattened(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
+    return result

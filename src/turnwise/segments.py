@@ -161,6 +161,11 @@ class Segments(Partition):
     @classmethod
     def from_lengths(cls, lengths: Sequence[int] | np.ndarray) -> "Segments":
         """Build from the number of elements of each segment."""
+        given = np.asarray(lengths)
+        if given.size and (given.dtype.kind not in "iu" or given.min() < 0):
+            wrong = next((x for x in given.flat if isinstance(x, str) or not x >= 0 or x != int(x)), None)
+            if wrong is not None:
+                raise BatchError(f"a segment cannot have {wrong} elements; lengths are whole numbers, 1 or more")
         return cls(np.concatenate([[0], np.cumsum(np.asarray(lengths, dtype=np.int64))]))
 
     @classmethod

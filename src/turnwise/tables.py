@@ -1,13 +1,15 @@
-"""Format tables as text or Markdown."""
+"""Format tables and pages as text or Markdown."""
 
 from collections.abc import Sequence
 
 Table = Sequence[Sequence[str]]
 """Rows of cells; the first row is the header."""
+Page = Sequence[str | Table]
+"""Paragraphs in Markdown (headings, lists, text) and tables, in order."""
 
 
 def as_text(table: Table) -> str:
-    """Format a table as text with aligned columns."""
+    """Format a table as text with aligned columns, as wide as it must be."""
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]) - 1)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, [*widths, 0], strict=True)).rstrip() for row in table
@@ -18,3 +20,19 @@ def as_markdown(table: Table) -> str:
     """Format a table as Markdown."""
     header, *body = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in table]
     return "\n".join([header, "|-" * len(table[0]) + "|", *body])
+
+
+def page_as_markdown(page: Page) -> str:
+    """Format a page as Markdown."""
+    return "\n\n".join(part if isinstance(part, str) else as_markdown(part) for part in page) + "\n"
+
+
+def page_as_text(page: Page) -> str:
+    """Format a page as text: headings without their marks, tables with aligned columns."""
+    return "\n\n".join(heading(part) or part if isinstance(part, str) else as_text(part) for part in page) + "\n"
+
+
+def heading(part: str) -> str:
+    """Return the text of a heading, or nothing if the paragraph is not one."""
+    marks, space, text = part.partition(" ")
+    return text if space and "\n" not in text and marks and not marks.strip("#") else ""

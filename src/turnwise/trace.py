@@ -24,7 +24,7 @@ class Traced:
         before_R: `[responses]` credit before the block.
         coefficient_R: `[responses]` factor; 1 for a block that adds or masks.
         after_R: `[responses]` credit after the block.
-        parts: For `mix`: effects of the blocks of its parts, part by part.
+        parts: For `mix`: effects of the blocks of its parts, part by part; a `mix` in it has parts of its own.
     """
 
     block: str
@@ -69,21 +69,21 @@ class Trace:
         """Return the columns to record: `base`, `alpha` (product of coefficients), `advantage`, and two per block.
 
         Block i has the columns `trace.{i}.{name}.coefficient` and `trace.{i}.{name}`, its result. The last result is
-        the advantage.
+        the advantage. Block j of the parts of a `mix` that is block i has `trace.{i}.{j}.{name}`.
         """
         result = {"base": self.base_R, "alpha": self.coefficient_R, "advantage": self.advantage_R}
-        for number, traced in enumerate(_flat(self.blocks)):
-            place = f"trace.{number}.{traced.name}"
+        for place, traced in _places(self.blocks):
             result[place] = traced.after_R
             if (traced.coefficient_R != 1.0).any():
                 result[f"{place}.coefficient"] = traced.coefficient_R
         return result
 
 
-def _flat(blocks: Sequence[Traced]) -> Iterator[Traced]:
-    for traced in blocks:
-        yield from traced.parts
-        yield traced
+def _places(blocks: Sequence[Traced], prefix: str = "trace") -> Iterator[tuple[str, Traced]]:
+    """Yield the blocks with the names of their columns, the parts of a `mix` before it."""
+    for number, traced in enumerate(blocks):
+        yield from _places(traced.parts, f"{prefix}.{number}")
+        yield f"{prefix}.{number}.{traced.name}", traced
 
 
 _open: ContextVar[list[Traced] | None] = ContextVar("turnwise_trace", default=None)
@@ -129,6 +129,6 @@ def report_mix(name: str, parts: Sequence[tuple[float, Values, Sequence[Traced]]
         trace = Trace(part_R, tuple(blocks))
         base_R = base_R + weight * trace.base_R
         product_R = product_R + weight * trace.base_R * trace.coefficient_R
-        inner += _flat(blocks)
+        inner += blocks
     ratio_R = np.divide(product_R, base_R, out=np.ones(len(total_R)), where=base_R != 0.0)
     report(Traced(name, base_R, ratio_R, total_R, tuple(inner)))

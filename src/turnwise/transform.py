@@ -22,6 +22,7 @@ from jaxtyping import Float
 from turnwise.batch import Batch
 from turnwise.card import Card, Confidence, Gradient, Stage
 from turnwise.errors import ConfigError
+from turnwise.options import bind, check_batch, check_transforms
 from turnwise.trace import Trace, Traced, is_traced, report, report_mix, tracing
 
 Credit = Float[np.ndarray, " R"]
@@ -59,6 +60,7 @@ class Transform:
             BatchError: The batch lacks a column, or a step returned a wrong shape or a value that is not finite.
             ConfigError: The transform has state, which this call would lose.
         """
+        check_batch(batch, self.name)
         if self.init is not None:
             raise ConfigError(
                 f"{self.name} keeps state; call method.update(batch.reward_R, state, batch) with "
@@ -78,6 +80,7 @@ class Transform:
             The trace (advantages, base advantage, and coefficient and result of each traced block), and the state for
             the next call.
         """
+        check_batch(batch, self.name)
         if state is None and self.init is not None:
             state = self.init()
         with tracing() as blocks:
@@ -121,8 +124,7 @@ def block(
 
         @functools.wraps(function)
         def constructor(*args: P.args, **kwargs: P.kwargs) -> Transform:
-            bound = options.bind(*args, **kwargs)  # a wrong option fails here, when the chain is built
-            bound.apply_defaults()
+            bound = bind(function.__name__, options, args, kwargs)  # a wrong option fails here, as the chain is built
             name = _described(function.__name__, bound)
             for factor in _FACTORS & bound.arguments.keys():
                 if not 0.0 <= bound.arguments[factor] <= 1.0:
@@ -171,6 +173,7 @@ def chain(*transforms: Transform, name: str | None = None, gradient: Gradient | 
     """
     if not transforms:
         raise ConfigError("chain() needs at least one transform")
+    check_transforms("chain", {f"part {number}": part for number, part in enumerate(transforms)}, Transform)
     name = name or f"chain({', '.join(part.name for part in transforms)})"
 
     def update(credit_R: Credit, state: State, batch: Batch) -> tuple[Credit, State]:
@@ -199,6 +202,7 @@ def mix(
         name: Name for error messages.
         gradient: Declared effect of the sum on the expected gradient.
     """
+    check_transforms("mix", {f"part {number}": part for number, part in enumerate(transforms)}, Transform)
     weights = [1.0] * len(transforms) if weights is None else list(weights)
     if not transforms or len(weights) != len(transforms):
         raise ConfigError(
@@ -249,9 +253,10 @@ def method(
 
         @functools.wraps(constructor)
         def build(*args: P.args, **kwargs: P.kwargs) -> Transform:
+            bound = bind(constructor.__name__, signature, args, kwargs)
+            bases = {name: value for name, value in bound.arguments.items() if name == "base" and value is not None}
+            check_transforms(constructor.__name__, bases, Transform)
             built = constructor(*args, **kwargs)
-            bound = signature.bind(*args, **kwargs)
-            bound.apply_defaults()
             return dataclasses.replace(built, name=_described(constructor.__name__, bound), card=card)
 
         build.card = card  # pyright: ignore[reportAttributeAccessIssue]

@@ -15,6 +15,7 @@ from turnwise.diagnostics.show import figure, page, table
 from turnwise.diagnostics.statistics import Interval
 from turnwise.errors import DataError, RunError
 from turnwise.evaluation.outcomes import write_outcomes
+from turnwise.tables import page_as_markdown
 
 TASKS = 40
 
@@ -213,7 +214,13 @@ def test_the_command_prints_and_writes(luck, tmp_path, monkeypatch, capsys):
     assert main(["compare", "a", "--", "b", "--out", "out"]) == 0
     out = capsys.readouterr().out
     assert "Shown: grpo + aem is better" in out
+    assert "|" not in out
+    assert main(["compare", "a", "--", "b", "--markdown"]) == 0
+    out, err = capsys.readouterr()
+    assert "| grpo + aem | grpo |" in out
     assert (tmp_path / "out" / "comparison.md").read_text().startswith(out)
+    assert "nothing was written; --out FOLDER" in err
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b", "out"], "nothing without --out"
     assert (tmp_path / "out" / "comparison.png").stat().st_size > 5000
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["comparison.md", "comparison.png"]
     assert main(["compare", "--level", "0.3", "a/a-0", "a/a-1", "--", "b/b-0", "b/b-1"]) == 0
@@ -221,7 +228,7 @@ def test_the_command_prints_and_writes(luck, tmp_path, monkeypatch, capsys):
 
 
 def test_a_page_has_every_part(luck):
-    text = page(compare(*luck))
+    text = page_as_markdown(page(compare(*luck)))
     for part in ("# grpo + aem against grpo", "P(A beats B)", "| seed |", "trajectories until then", "## How"):
         assert part in text
     assert figure(compare(*luck)).axes
@@ -277,9 +284,9 @@ def test_a_table_of_several_says_what_stands_among_all(tmp_path):
     one = compare(*([made_run(tmp_path / side, 0, [True, False])] for side in "ab"))
     intervals = Interval(0.1, 0.05, 0.15, 0.001), Interval(0.1, 0.02, 0.18, 0.03), Interval(0.1, -0.1, 0.3, 0.5)
     several = [dataclasses.replace(one, difference=interval) for interval in intervals]
-    said = [[cell.strip() for cell in line.split("|")][-3:-1] for line in table(several).splitlines()[2:]]
+    said = [list(line[-2:]) for line in table(several)[1:]]
     assert said == [["shown", "0.003"], ["by itself", "0.060"], ["not shown", "0.500"]]  # 3 p, 2 p, p
-    assert table(several[1:2]).splitlines()[-1].endswith("| shown |"), "alone it has its interval"
+    assert table(several[1:2])[-1][-1] == "shown", "alone it has its interval"
 
 
 def test_no_finished_run_is_said(tmp_path):

@@ -1,8 +1,10 @@
 """Credit assigned anew to recorded rollouts: exactly what the run trained with, when the method is its own."""
 
 import json
+import shutil
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from tests.toys import small_config
 
@@ -182,6 +184,24 @@ def test_a_mistake_is_one_line(arguments, expected, runs, capsys):
     assert out == ""
     assert err.count("\n") == 1
     assert expected in err
+
+
+def test_a_run_without_signal_has_no_correlation(runs, tmp_path, capsys):
+    """Its credit is made of penalties, which all methods share."""
+    shutil.copytree(runs["aem"].path, tmp_path / "run")
+    for path in (tmp_path / "run" / "rollouts").iterdir():
+        table = read_table(path, ())
+        place = table.column_names.index("reward")
+        write_table(path, table.set_column(place, "reward", pa.array([0.0] * len(table))))
+    assert main(["recredit", str(tmp_path / "run"), "--method", "grpo", "--method", "rloo"]) == 0
+    out, err = capsys.readouterr()
+    assert [line.split()[2] for line in out.splitlines()[1:]] == ["-", "-"]
+    assert "\nno signal: returns differ in no group of these steps" in err
+    assert "next:" not in err
+    assert main(["recredit", str(runs["aem"].path), "--method", "grpo"]) == 0
+    out, err = capsys.readouterr()
+    assert "no signal:" not in err
+    assert err.splitlines()[-1].startswith(f"next: turnwise analyse noise {runs['aem'].path} --method grpo ")
 
 
 def test_files_from_before_the_columns_were_kept_are_said_so(runs, tmp_path, capsys):

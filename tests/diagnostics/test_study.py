@@ -70,8 +70,13 @@ def test_a_study_runs_compares_and_does_nothing_twice(here, capsys):
     found = sorted(p.parent.relative_to(folder).as_posix() for p in folder.glob("*/*/*/config.json"))
     assert found == [f"toy/{arm}/seed-0{seed}" for arm in ("grpo+aem", "grpo") for seed in (0, 1)]
     assert (folder / "study.png").stat().st_size > 3000
-    assert "| grpo + aem | 2 | " in out  # each arm by itself
+    assert "grpo + aem  2 " in out  # each arm by itself
+    assert "| grpo + aem | 2 | " in (folder / "study.md").read_text()
+    assert "|" not in out
+    assert err.splitlines()[-1].startswith(f"next: turnwise report {folder.relative_to(here)}/toy/grpo")
     assert out.endswith("\n\nWhat others report.\n")
+    assert main(["study", "small.toml", "--report", "--markdown"]) == 0
+    assert "| grpo + aem | 2 | " in capsys.readouterr().out
     assert len(list((folder / "comparisons").glob("*.md"))) == 1
     before = {p: p.stat().st_mtime_ns for p in folder.rglob("metrics.jsonl")}
     assert main(["study", "small.toml"]) == 0
@@ -256,8 +261,8 @@ def test_a_study_without_comparisons_has_a_line_an_arm(here, capsys):
     (here / "small.toml").write_text("\n".join(line for line in STUDY.splitlines() if not line.startswith("compare")))
     assert main(["study", "small.toml", "--jobs", "2", "run.steps=1"]) == 0
     out = capsys.readouterr().out
-    assert "## toy" in out
-    assert "| grpo + aem | 2 | " in out
+    assert "\ntoy\n" in out
+    assert "grpo + aem  2 " in out
     assert "P(A beats B)" not in out
     assert (here / "runs" / "small" / "study.png").stat().st_size > 3000
 

@@ -130,7 +130,7 @@ def test_r3_needs_positive_constants(options):
 
 
 def test_r3_has_no_invented_constants():
-    with pytest.raises(TypeError, match="max_reward"):
+    with pytest.raises(ConfigError, match="needs the option 'max_reward'"):
         tw.r3(std_weight=1.0, eps=1e-6)  # pyright: ignore[reportCallIssue]
 
 

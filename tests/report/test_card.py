@@ -118,7 +118,11 @@ def test_a_card_says_where_base_comes_from(opened, page_url):
     brief = lambda value: f"{value:.2f}" if value % 1 else f"{value:.0f}"  # noqa: E731
     for trajectory, value in zip(range(4, 8), returns, strict=True):
         shown = texts(page, f".turn[data-trajectory='{trajectory}'] .origin")
-        assert set(shown) == {f"return {brief(value)}; group mean {brief(mean)}, std {brief(std)}"}
+        difference = f"return {brief(value)} - group mean {brief(mean)}"
+        assert set(shown) == {f"base = ({difference}) / std {brief(std)}"}
+    # a sum of two methods is no such equation of the returns alone
+    mixed = texts(opened("#run=mix&step=1&rollout=4"), ".origin")
+    assert any(text.endswith(f"group mean {brief(mean)}, std {brief(std)}") for text in mixed)
 
 
 def test_the_legend_and_the_tooltips_explain_the_four_numbers(opened):
@@ -130,14 +134,17 @@ def test_the_legend_and_the_tooltips_explain_the_four_numbers(opened):
     assert all(page.page.eval_on_selector_all(".turn.here .sum span", "all => all.map((one) => one.title)"))
 
 
-def test_a_group_without_contrast_says_so_and_does_not_open_first(opened):
+def test_a_group_without_contrast_says_so_and_does_not_open_first(opened, page_url):
     page = opened()
     assert page.page.evaluate("[location.hash, scrollY, document.activeElement.tagName]") == ["", 0, "BODY"]
     assert "step 1, group 1" in page.text(".group-head")
     assert page.page.locator(".no-contrast").count() == 0
     assert page.page.locator("#table .tabulator-row.open").count() == 1
     page = opened("#run=aem&step=1&rollout=0")
-    assert page.text(".no-contrast") == "no contrast: every trajectory of this group got the same return"
+    penalties = any(not row["valid"] for trajectory in range(4) for row in recorded(page_url, "aem", trajectory))
+    assert page.text(".no-contrast") == "no contrast: all 4 failed the task (return 0), so no credit" + (
+        " but penalties" * penalties
+    )
     valid = page.page.locator(".turn:not(:has(.flag)) .sum").all_inner_texts()
     assert set(valid) == {"0.00 base = 0.00"}
 
@@ -146,7 +153,7 @@ def test_another_run_opens_its_own_first_group(opened):
     page = opened()
     page.page.select_option("#run", label="mix")
     page.page.wait_for_function("document.querySelector('.sum').textContent.includes('mix')")
-    assert page.page.evaluate("[location.hash, turnwise.place.run === turnwise.run().name]") == ["", True]
+    assert page.page.evaluate("[location.hash, turnwise.place.run === turnwise.run().name]") == ["#run=mix", True]
     page = opened("#run=aem&step=2&rollout=4")
     page.page.select_option("#run", label="mix")
     page.page.wait_for_function("location.hash.startsWith('#run=mix&step=1')")

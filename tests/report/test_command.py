@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -76,10 +77,10 @@ def test_an_address_of_version_6_can_be_listened_on(tmp_path):
 
 
 def test_live_serves_what_training_adds_and_ends_at_control_c(tmp_path):
-    run = write_run(tmp_path / "run", steps=2)
-    late = run / "rollouts" / "step-000002.parquet"
-    kept = late.read_bytes()
-    late.unlink()
+    made = write_run(tmp_path / "ran", steps=2)
+    run, late = tmp_path / "run", tmp_path / "run" / "rollouts" / "step-000002.parquet"
+    kept = (made / "rollouts" / late.name).read_bytes()
+    (made / "rollouts" / late.name).unlink()
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "turnwise.cli", "report", "--live", str(run), "--port", str(port)]
@@ -89,11 +90,14 @@ def test_live_serves_what_training_adds_and_ends_at_control_c(tmp_path):
     try:
         assert server.stdout.readline().startswith(f"http://127.0.0.1:{port}/")
         assert 'data-live="yes"' in get(port, "/")
+        waits = f"{run} does not exist yet; it appears once its training begins. Did you mean 'ran'?\n"
+        assert server.stdout.readline() == waits
+        assert summary(port)["waiting"] == ["run"]
+        made.rename(run)
+        wait_until(lambda: not summary(port)["waiting"])
         assert steps(port) == [1]
         late.write_bytes(kept)
-        deadline = time.monotonic() + 120
-        while steps(port) == [1] and time.monotonic() < deadline:
-            time.sleep(0.2)
+        wait_until(lambda: steps(port) != [1])
         assert steps(port) == [1, 2]
         assert get(port, "/files/run0/step-000002.js").startswith("turnwise.take(")
         assert "Error code: 403" in get(port, "/", host="evil.example")
@@ -115,9 +119,20 @@ def get(port: int, path: str, host: str | None = None) -> str:
     return text
 
 
+def summary(port: int) -> dict:
+    return json.loads(
+        re.fullmatch(r'turnwise\.take\("summary", (.*)\);\n', get(port, "/files/summary.js"), re.DOTALL)[1]
+    )
+
+
 def steps(port: int) -> list[int]:
-    summary = re.fullmatch(r'turnwise\.take\("summary", (.*)\);\n', get(port, "/files/summary.js"), re.DOTALL)
-    return json.loads(summary[1])["runs"][0]["steps"]["step"]
+    return summary(port)["runs"][0]["steps"]["step"]
+
+
+def wait_until(reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not reached() and time.monotonic() < deadline:
+        time.sleep(0.2)
 
 
 def test_the_report_needs_no_torch(run, tmp_path):

@@ -15,10 +15,11 @@ from tests.report.synthetic import PENALTY, WORDS, write_run
 from turnwise.errors import ConfigError, DataError, RunError
 from turnwise.report.build import ReportData
 from turnwise.report.chunks import token_shades
-from turnwise.report.credit import OtherMethods, named_method
-from turnwise.report.steps import OUTCOMES, index_columns, outcomes
-from turnwise.report.summary import failure_causes, flattened, metrics_columns, step_statistics
+from turnwise.report.credit import OtherMethods
+from turnwise.report.steps import OUTCOMES, has_contrast, index_columns, outcomes
+from turnwise.report.summary import failure_causes, metrics_columns, step_statistics
 from turnwise.report.write import write_report
+from turnwise.section import flattened
 from turnwise.train.folder import RunFolder
 from turnwise.train.recorded import TOKEN_ENTROPY, base_advantage, read_step
 
@@ -86,7 +87,7 @@ def test_a_step_that_learned_nothing_has_no_credit(run, config, tmp_path):
 )
 def test_methods_that_cannot_be_computed_are_named(name, message):
     with pytest.raises(ConfigError, match=message):
-        named_method(name)
+        OtherMethods([name], invalid_penalty=PENALTY)
 
 
 def test_outcomes_by_hand(step):
@@ -159,7 +160,22 @@ def test_metrics_become_columns_without_nan():
 
 
 def test_settings_are_flat():
-    assert flattened({"a": {"b": 1, "c": {}}, "d": "text"}) == {"a.b": "1", "a.c": "{}", "d": "text"}
+    assert flattened({"a": {"b": 1, "c": {}}, "d": "text"}) == {"a.b": 1, "d": "text"}
+
+
+def test_contrast_by_hand(tmp_path):
+    step = read_step(write_run(tmp_path / "run", steps=1, level=True) / "rollouts" / "step-000001.parquet")
+    returns: dict[int, dict[int, float]] = {}
+    for row in step.table.to_pylist():
+        if row["failure"] is None:
+            own = returns.setdefault(row["group"], {})
+            own[row["trajectory"]] = own.get(row["trajectory"], 0.0) + row["reward"]
+    expected = [len(set(own.values())) > 1 for own in returns.values()]
+    assert expected == has_contrast(step).tolist()
+    assert set(expected) == {True, False}
+    assert [row["contrast"] for row in pa.table(index_columns(step)).to_pylist()] == np.repeat(expected, 4).tolist()
+    statistics = step_statistics(step)
+    assert (statistics["groups"], statistics["contrast"]) == (3, sum(expected))
 
 
 def test_chunks_hold_what_was_recorded(run, config, tmp_path):

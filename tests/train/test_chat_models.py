@@ -14,7 +14,7 @@ from tests.rollout.chat_models import FAMILIES, chat_model
 from tests.toys import Colors, small_config
 from transformers import LlamaForCausalLM
 
-from turnwise.config import parse_config
+from turnwise.config import load_config, parse_config
 from turnwise.environments.base import Step
 from turnwise.errors import ConfigError, DataError
 from turnwise.models.policy import choose_trainable, freeze_but_norms, load_policy, rounded_copy, trainable
@@ -86,9 +86,9 @@ def test_a_saved_policy_comes_back_whole(family, way, tmp_path):
     assert names == [name for name, weight in again.model.named_parameters() if weight.requires_grad]
 
 
-def with_settings(folder: Path, **changed) -> Path:
+def with_settings(folder: Path, family="smollm2", **changed) -> Path:
     """A copy of a model's folder with other settings in its config.json."""
-    shutil.copytree(chat_model("smollm2"), folder)
+    shutil.copytree(chat_model(family), folder)
     settings = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(settings | changed))
     return folder
@@ -257,12 +257,61 @@ def test_the_warm_start_teaches_a_chat_model_what_the_demonstrations_say(tmp_pat
         ({"name": "/no/such/folder"}, "model.name='/no/such/folder' cannot be loaded"),
         ({"max_context": 4000}, "exceeds the 1024 tokens"),
         ({"hidden_size": 32}, "model.hidden_size is only for model.name='tiny'"),
+        (
+            {"num_layers": 3, "tie_embeddings": True},
+            "model.num_layers, model.tie_embeddings are only for .* add model.num_layers=2 model.tie_embeddings=false",
+        ),
     ],
 )
 def test_a_model_that_cannot_be_used_is_one_line(model, cause, tmp_path):
     with pytest.raises(ConfigError, match=cause) as caught:
         train(config_of(tmp_path, model=model))
     assert "\n" not in str(caught.value)
+
+
+@peft
+def test_the_recipe_for_models_of_the_hub_trains_a_folder(tmp_path, monkeypatch):
+    """Its own settings, but a tiny model of Qwen's architecture, few games and one step."""
+    monkeypatch.chdir(tmp_path)
+    recipe = Path(__file__).parents[2] / "recipes" / "household-qwen2.5-1.5b-aem.toml"
+    assert load_config(recipe).model.name == "Qwen/Qwen2.5-1.5B-Instruct"
+    model = with_settings(tmp_path / "model", "qwen2_5", max_position_embeddings=8192)
+    small = "model.max_context=8192 warmstart.games=2 warmstart.steps=1 rollout.groups=1 run.steps=1 run.device=cpu"
+    small += " rollout.group_size=2 evaluate.episodes=1 evaluate.final_episodes=1"
+    small += ' environment.options.size="tiny" environment.options.num_train=4 environment.options.num_valid=2'
+    folder = train(load_config(recipe, [f"model.name={model}", *small.split()]))
+    assert folder.metrics()[1]["rollout/failed_frac"] == 0
+    assert (folder.checkpoints / "step-000001" / "adapter_model.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "said"),
+    [
+        ("household-smollm2-aem", ["model.train=lora"], "add update.only_norms=false, with a learning rate"),
+        ("household-tiny-aem", ["model.name=smollm2"], "household-qwen2.5-1.5b-aem, or add model.tie_embeddings=false"),
+        (
+            "household-tiny-aem",
+            ["rollout.max_new_tokens=4096"],
+            "leaves no room for an observation in model.max_context",
+        ),
+    ],
+)
+def test_settings_that_contradict_are_refused_before_anything_is_made(recipe, overrides, said, tmp_path, monkeypatch):
+    path = Path(__file__).parents[2] / "recipes" / f"{recipe}.toml"
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        train(load_config(path, overrides))
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not any(tmp_path.iterdir())
+
+
+def test_norms_that_do_not_exist_are_refused_before_the_warm_start(tmp_path, monkeypatch):
+    monkeypatch.setattr("turnwise.train.warmstart.demonstrations", lambda *args, **kwargs: pytest.fail("it began"))
+    monkeypatch.setattr("turnwise.models.policy.trainable", lambda model: [])
+    with pytest.raises(ConfigError, match=r"set update\.only_norms=false"):
+        train(config_of(tmp_path, warmstart={"steps": 1}, update={"only_norms": True}))
+    assert not any(tmp_path.iterdir())
 
 
 def test_prompts_are_for_chat_models():

@@ -59,13 +59,34 @@ def test_a_terminal_shows_the_last_steps_as_a_table_over_the_bars():
     assert any(row[0] == "training" and "12/20" in row for row in rows if row)
 
 
-def test_a_log_has_a_line_now_and_then_and_no_table():
+def test_a_log_has_a_line_per_step_and_no_table():
     lines = shown(terminal=False, steps=12).splitlines()
     assert lines[0] == "warm start 3/3  loss 0.500"
     assert lines[-1].startswith("held-out after step 12: success 0.500 [0.400, 0.600]")
-    assert len(lines) == 2, "the steps came within ten seconds"
-    assert "training 20/20  success 0.62  turns 7.2  invalid 0.12  entropy 0.312" in shown(terminal=False, steps=20)
+    numbers = "success 0.62  turns 7.2  invalid 0.12  entropy 0.312"
+    assert lines[1:-1] == [f"training {step}/20  {numbers}" for step in range(1, 13)]
     assert "\x1b" not in shown(terminal=False, steps=20)
+
+
+@pytest.mark.parametrize(("total", "lines"), [(1500, 10), (10, 10), (4, 4), (13, 10), (1, 1)])
+def test_long_work_has_a_line_per_tenth_in_a_log(total, lines):
+    file = io.StringIO()
+    with ConsoleDisplay(Console(file=file)) as display:
+        for done in range(1, total + 1):
+            display.warm_start(done, total, 0.5)
+    told = file.getvalue().splitlines()
+    assert len(told) == lines
+    assert told[-1] == f"warm start {total}/{total}  loss 0.500"
+
+
+def test_an_evaluation_names_the_cause_of_failures():
+    file = io.StringIO()
+    with ConsoleDisplay(Console(file=file)) as display:
+        display.evaluation(3, HELD_OUT | {"failed": 2.0}, "2 x environment: it is gone")
+        display.evaluation(3, HELD_OUT)
+    first, second = file.getvalue().splitlines()
+    assert first.endswith("64 episodes, 2 FAILED (2 x environment: it is gone)")
+    assert second.endswith("64 episodes")
 
 
 @pytest.mark.parametrize("width", [40, 60, 80])

@@ -124,6 +124,6 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
 
 
 def test_the_table_of_a_terminal_has_the_cells():
-    table = as_table("t", rows_by_type([played("a", True, 1), played("b", True, 1)]))
-    assert table.row_count == 3
-    assert [list(column.cells)[-1] for column in table.columns][:3] == ["all", "2", "1.000"]
+    table = as_table(rows_by_type([played("a", True, 1), played("b", True, 1)]))
+    assert len(table) == 4
+    assert table[-1][:3] == ["all", "2", "1.000"]

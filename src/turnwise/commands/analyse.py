@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.commands import fidelity
-from turnwise.commands.common import add_out, count, natural, quiet, say_written
-from turnwise.tables import Table, as_markdown, as_text
+from turnwise.commands.common import add_markdown, add_out, count, natural, quiet, say_written
+from turnwise.tables import Table
+from turnwise.terminal import print_table
 
 
 def add(commands: Any) -> None:
@@ -41,8 +42,12 @@ def add(commands: Any) -> None:
     cost = kinds.add_parser("cost", help="D: seconds by stage, and AEM's share")
     cost.add_argument("run_folder", type=Path, metavar="RUN", help="folder of a run")
     cost.set_defaults(run=_cost)
-    for parser in (surprisal, masked, dynamics, cost):
-        add_out(parser, "analyses")
+    for parser in (surprisal, cost):
+        add_out(parser, "analyses/ in the run")
+    for parser in (masked, dynamics):
+        add_out(parser)
+    for parser in (surprisal, masked, dynamics, cost, noise):
+        add_markdown(parser)
 
 
 def _surprisal(options: argparse.Namespace) -> int:
@@ -62,7 +67,7 @@ def _surprisal(options: argparse.Namespace) -> int:
         device=use_device(config.run),
     )
     head = f"Step {made.step} of {folder.path}: {len(made.alpha_R)} states, {made.responses} fresh responses each."
-    return _written(options.out, "surprisal", head, fidelity_table(made), fidelity_figure(made))
+    return _written(options, folder.path, "surprisal", head, fidelity_table(made), fidelity_figure(made))
 
 
 def _noise(options: argparse.Namespace) -> int:
@@ -85,7 +90,7 @@ def _noise(options: argparse.Namespace) -> int:
             device=device,
             on_trajectory=lambda done, total: display.count("gradients", done, total),
         )
-    print(as_text(noise_table(found, config.rollout.groups)))
+    print_table(noise_table(found, config.rollout.groups), markdown=options.markdown)
     return 0
 
 
@@ -98,7 +103,7 @@ def _masked(options: argparse.Namespace) -> int:
         "Training on responses with one sign of A (alpha - 1); entropy over the first and last fifth of the steps, "
         "95 % over runs."
     )
-    return _written(options.out, "masked", head, masked_table(runs), dynamics_figure(by_label(runs)))
+    return _written(options, None, "masked", head, masked_table(runs), dynamics_figure(by_label(runs)))
 
 
 def _dynamics(options: argparse.Namespace) -> int:
@@ -110,7 +115,7 @@ def _dynamics(options: argparse.Namespace) -> int:
         "Means over the steps that all runs have, 95 % over runs. The paper: AEM keeps entropy higher early and "
         "lower late, GRPO's collapses early."
     )
-    return _written(options.out, "dynamics", head, dynamics_table(arms), dynamics_figure(arms))
+    return _written(options, None, "dynamics", head, dynamics_table(arms), dynamics_figure(arms))
 
 
 def _cost(options: argparse.Namespace) -> int:
@@ -120,14 +125,16 @@ def _cost(options: argparse.Namespace) -> int:
 
     run = Run(*RunFolder.open(options.run_folder))
     table = cost_table(run)
-    return _written(
-        options.out, "cost", f"{run.folder.path}, {run.config.run.steps} steps.", table, cost_figure(run, table)
-    )
+    head = f"{run.folder.path}, {run.config.run.steps} steps."
+    return _written(options, run.folder.path, "cost", head, table, cost_figure(run, table))
 
 
-def _written(folder: Path, stem: str, head: str, table: Table, figure: Any) -> int:
+def _written(options: argparse.Namespace, run: Path | None, stem: str, head: str, table: Table, figure: Any) -> int:
+    """Print an analysis, and write it to `--out`, by default into the only run that it reads."""
     from turnwise.diagnostics.show import write
 
-    print(f"{head}\n\n{as_text(table)}")
-    say_written(write(folder, stem, f"# {stem}\n\n{head}\n\n{as_markdown(table)}\n", figure))
+    folder = options.out or (run and run / "analyses")
+    written = folder and write(folder, stem, [f"# {stem}", head, table], figure)
+    print_table(table, title=head, markdown=options.markdown)
+    say_written(written)
     return 0

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from turnwise.config import Config, load_config
+from turnwise.terminal import is_tenth
 
 T = TypeVar("T")
 
@@ -62,30 +63,36 @@ def recipe(options: argparse.Namespace) -> Config:
     return load_config(Path(recipe) if recipe else None, overrides)
 
 
-def add_out(parser: argparse.ArgumentParser, default: str) -> None:
-    """Add `--out`, the folder of a table and its figure."""
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path(default),
-        metavar="FOLDER",
-        help=f"folder for table and figure; default: {default}",
-    )
+def add_out(parser: argparse.ArgumentParser, default: str = "none, nothing is written") -> None:
+    """Add `--out`, the folder for a table and its figure."""
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help=f"folder for table and figure; default: {default}")
 
 
-def say_written(path: Path) -> None:
-    """Print on stderr where a table and its figure were written. The table itself goes to stdout."""
-    print(f"written: {path}, with its figure", file=sys.stderr)
+def add_markdown(parser: argparse.ArgumentParser) -> None:
+    """Add `--markdown`."""
+    parser.add_argument("--markdown", action="store_true", help="print Markdown")
+
+
+def say_written(path: Path | None) -> None:
+    """Print on stderr where a table and its figure were written, or how to have them. The table goes to stdout."""
+    if path is None:
+        print("nothing was written; --out FOLDER writes this page with its figure", file=sys.stderr)
+    else:
+        print(f"written: {path}, with its figure", file=sys.stderr)
 
 
 def progress(items: Iterable[T], total: int, what: str) -> Iterator[T]:
-    """Show progress on a terminal's stderr once the work has taken two seconds."""
+    """Show progress on stderr once the work has taken two seconds: one line at a terminal, elsewhere every tenth."""
     start, shown = time.monotonic(), False
     for done, item in enumerate(items, start=1):
         yield item
-        if sys.stderr.isatty() and time.monotonic() - start > QUIET_S:
+        if time.monotonic() - start <= QUIET_S:
+            continue
+        if sys.stderr.isatty():
             print(f"\r{done}/{total} {what}", end="", file=sys.stderr, flush=True)
             shown = True
+        elif is_tenth(done, total):
+            print(f"{done}/{total} {what}", file=sys.stderr, flush=True)
     if shown:
         print("\r\033[K", end="", file=sys.stderr, flush=True)
 

@@ -1,12 +1,14 @@
 """Define `turnwise compare` and `turnwise study`."""
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
-from turnwise.commands.common import INTERRUPTED, add_out, count, say_written, share
+from turnwise.commands.common import INTERRUPTED, add_markdown, add_out, count, say_written, share
 from turnwise.errors import ConfigError, RunError
+from turnwise.terminal import make_console, print_page, say_next
 
 
 def add(commands: Any) -> None:
@@ -22,7 +24,8 @@ def add(commands: Any) -> None:
     compare.add_argument(
         "--unequal", action="store_true", help="compare runs of unequal budgets, warm starts or models all the same"
     )
-    add_out(compare, "comparison")
+    add_out(compare)
+    add_markdown(compare)
     compare.set_defaults(run=_compare)
 
     study = commands.add_parser("study", help="train a grid of methods, seeds and recipes, and compare; can be resumed")
@@ -30,7 +33,8 @@ def add(commands: Any) -> None:
     study.add_argument("overrides", nargs="*", default=[], help=argparse.SUPPRESS)
     study.add_argument("--jobs", type=count, help="parallel runs, one thread each; default: number of cores")
     study.add_argument("--report", action="store_true", help="train nothing; write the comparisons of finished runs")
-    study.set_defaults(run=_study)
+    add_markdown(study)
+    study.set_defaults(run=_study, resumed_by="the same command")
 
 
 def _compare(options: argparse.Namespace) -> int:
@@ -48,33 +52,29 @@ def _compare(options: argparse.Namespace) -> int:
         level=options.level,
         unequal=options.unequal,
     )
-    text = page(made)
-    written = write(options.out, "comparison", text, figure(made))
-    print(text, end="")
+    written = options.out and write(options.out, "comparison", page(made), figure(made))
+    print_page(page(made), markdown=options.markdown)
     say_written(written)
     return 0
 
 
 def _study(options: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from turnwise.diagnostics.runner import Runner, cores
     from turnwise.diagnostics.show import write_study
-    from turnwise.diagnostics.study import load_study
+    from turnwise.diagnostics.study import load_study, state
 
     study = load_study(options.study, tuple(options.overrides))
     failed = []
     if not options.report:
-        console = Console(file=sys.stderr)
         try:
-            failed = Runner(study, options.jobs or cores(), console).run()
+            failed = Runner(study, options.jobs or cores(), make_console()).run()
         except KeyboardInterrupt:
             print("turnwise: interrupted; run the same command again to resume", file=sys.stderr)
             return INTERRUPTED
     written = write_study(study)
     if written:
-        path, text = written
-        print(text, end="")
+        path, found = written
+        print_page(found, markdown=options.markdown)
         say_written(path)
     elif options.report:
         raise RunError(f"no run of {study.name} is finished yet")
@@ -84,4 +84,8 @@ def _study(options: argparse.Namespace) -> int:
             "command again to retry",
             file=sys.stderr,
         )
-    return 2 if failed else 0
+        return 2
+    if written:
+        one = next(job for job in study.jobs if state(job) == "done")
+        say_next(f"turnwise report {shlex.quote(str(one.path))}", "the trajectories of one run")
+    return 0

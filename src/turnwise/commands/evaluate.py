@@ -2,16 +2,15 @@
 
 import argparse
 import json
+import shlex
 import sys
-from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from turnwise.commands.common import count, quiet
 from turnwise.config import Config, override_config
 from turnwise.errors import ConfigError, RunError
-from turnwise.tables import as_text
+from turnwise.terminal import print_table, say_next
 
 IDLE = {
     "evaluate.episodes": "; use --episodes N",
@@ -21,8 +20,10 @@ IDLE = {
     "run.steps": "; use --step N for the checkpoint of a step",
     "run.name": "; name the run's folder",
     "run.folder": "; name the run's folder",
+    **dict.fromkeys(("model.", "prompt."), "; the checkpoint has its own model and conversation format"),
     **dict.fromkeys(
-        ("method", "aem=", "update.", "warmstart.", "checkpoint.", "log."), "; the policy is already trained"
+        ("method", "measures", "aem=", "update.", "warmstart.", "checkpoint.", "log."),
+        "; the policy is already trained",
     ),
     **dict.fromkeys(
         (
@@ -39,7 +40,8 @@ IDLE = {
 """Overrides that do not affect an evaluation, and what to use instead."""
 
 
-NO_ROOM = "model.max_context has no room for the first observation and a response"
+EFFECTIVE = ("model.precision",)
+"""Overrides that do affect an evaluation, though their section does not."""
 
 
 def add(commands: Any) -> None:
@@ -58,6 +60,9 @@ def add(commands: Any) -> None:
     )
     evaluate.add_argument("--panels", action=_ListPanels, nargs=0, help="list the panels and exit")
     evaluate.add_argument("--step", type=int, help="step of the checkpoint; default: the last")
+    evaluate.add_argument(
+        "--markdown", action="store_true", help="print the page of the evaluation in Markdown instead of JSON"
+    )
     evaluate.set_defaults(run=_evaluate)
 
 
@@ -69,7 +74,7 @@ class _ListPanels(argparse.Action):
         for name, panel in PANELS.items():
             numbers = (str(panel.episodes or "all"), str(panel.max_steps), str(len(panel.seeds)))
             table.append((name, *numbers, panel.needs or "-"))
-        print(as_text(table))
+        print_table(table)
         parser.exit()
 
 
@@ -81,8 +86,8 @@ def _evaluate(options: argparse.Namespace) -> int:
     quiet()
     from turnwise.environments.suites import make_suite
     from turnwise.evaluation.panels import check_tasks, find_panel, task_digest
-    from turnwise.evaluation.play import evaluate, panel
-    from turnwise.evaluation.scores import as_table, evaluation_record, rows_by_type, write_evaluation
+    from turnwise.evaluation.play import common_failure, evaluate, panel
+    from turnwise.evaluation.scores import as_markdown, as_table, evaluation_record, rows_by_type, write_evaluation
     from turnwise.rollout.collectors import make_collector
     from turnwise.rollout.engines import check_engine, make_engine
     from turnwise.rollout.models import Models, NamedModel
@@ -121,28 +126,30 @@ def _evaluate(options: argparse.Namespace) -> int:
                 seed=seed,
                 on_turn=display.turn,
             )
-            cause = f" ({_commonest(trajectories)})" if metrics["failed"] else ""
             display.console.print(
-                f"step {step}, seed {seed}: {describe(metrics)}{cause}", highlight=False, soft_wrap=True
+                f"step {step}, seed {seed}: {describe(metrics, common_failure(trajectories))}",
+                highlight=False,
+                soft_wrap=True,
             )
             results.append({"step": step, "seed": seed, "panel": name, "tasks": task_digest(tasks), **metrics})
             played += trajectories
         if not any(result["episodes"] for result in results):
-            raise RunError(f"no episode could be played: {_commonest(played)}. Nothing was written")
-        rows = rows_by_type(played)
-        display.console.print(as_table(f"{folder.path} on {name}, step {step}", rows))
-        record = evaluation_record(name, config, results, played, on_panel=bool(options.panel))
-    print(json.dumps(results, indent=2), flush=True)  # before what can fail
+            raise RunError(f"no episode could be played: {common_failure(played)}. Nothing was written")
+    rows = rows_by_type(played)
+    record = evaluation_record(name, config, results, played, on_panel=bool(options.panel))
+    if options.markdown:
+        print(as_markdown(record, rows), end="", flush=True)  # before what can fail
+    else:
+        print_table(as_table(rows), title=f"{folder.path} on {name}, step {step}", file=sys.stderr)
+        print(json.dumps(results, indent=2), flush=True)
     written = write_evaluation(folder.path / "evaluations", record, rows)
     print(f"table: {written}", file=sys.stderr)
+    run = shlex.quote(str(folder.path))
+    if options.panel:
+        say_next(f"turnwise compare {run} -- OTHER_RUN --panel {name} --step {step}", "after the same for OTHER_RUN")
+    else:
+        say_next(f"turnwise report {run}", "the page of the run")
     return 0
-
-
-def _commonest(played: Sequence[Any]) -> str:
-    """Describe the most common cause of failed episodes."""
-    causes = Counter(trajectory.failure or NO_ROOM for trajectory in played if not trajectory.usable)
-    cause, times = causes.most_common(1)[0]
-    return f"{times} x {cause}"
 
 
 def _asked(config: Config, options: argparse.Namespace) -> Config:
@@ -151,6 +158,8 @@ def _asked(config: Config, options: argparse.Namespace) -> Config:
 
     overrides = []
     for given in options.overrides:
+        if given.startswith(EFFECTIVE):
+            continue
         if instead := next((said for prefix, said in IDLE.items() if given.startswith(prefix)), None):
             raise ConfigError(f"{given!r} does not affect an evaluation{instead}")
     if options.panel:

@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from turnwise.commands.common import add_out, count, natural, quiet, say_written
-from turnwise.tables import as_markdown, as_text
+from turnwise.commands.common import add_markdown, add_out, count, natural, quiet, say_written
+from turnwise.terminal import print_page
 
 
 def add(kinds: Any) -> None:
@@ -24,7 +24,8 @@ def add(kinds: Any) -> None:
     parser.add_argument("--continuations", type=count, default=12, help="continuations per history; default: 12")
     parser.add_argument("--step", type=int, help="step of the checkpoint; default: the last")
     parser.add_argument("--seed", type=natural, default=0, help="seed of the continuations; default: 0")
-    add_out(parser, "analyses")
+    add_out(parser, "analyses/ in the run")
+    add_markdown(parser)
     parser.set_defaults(run=_fidelity)
 
 
@@ -63,12 +64,11 @@ def _fidelity(options: argparse.Namespace) -> int:
         "advantages and true advantages, 95 % over groups; 1 is perfect credit. It is not learning: what credit does "
         "to entropy counts too."
     )
-    tables = fidelity_table(found), importance_table(found)
-    print("\n\n".join([head, *map(as_text, tables), verdict(found)]))
-    if found.left_out:
-        print(f"\nNot measured, for lack of columns: {', '.join(sorted(found.left_out))}")
-    text = "\n\n".join(["# fidelity", head, *map(as_markdown, tables), verdict(found)])
-    path = write(options.out, "fidelity", f"{text}\n", fidelity_figure(found))
-    write_json(options.out / "fidelity.json", as_json(found))
+    page = [head, fidelity_table(found), importance_table(found), verdict(found)]
+    lacking = [f"Not measured, for lack of columns: {', '.join(sorted(found.left_out))}"] if found.left_out else []
+    print_page([*page, *lacking], markdown=options.markdown)
+    out = options.out or folder.path / "analyses"
+    path = write(out, "fidelity", ["# fidelity", *page], fidelity_figure(found))
+    write_json(out / "fidelity.json", as_json(found))
     say_written(path)
     return 0

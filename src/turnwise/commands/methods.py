@@ -5,7 +5,8 @@ from typing import Any
 
 from turnwise.commands.common import progress
 from turnwise.errors import ConfigError, did_you_mean
-from turnwise.tables import Table, as_markdown, as_text
+from turnwise.tables import Table
+from turnwise.terminal import print_table
 
 
 def add(commands: Any) -> None:
@@ -25,7 +26,7 @@ def _methods(options: argparse.Namespace) -> int:
     if options.problem is not None and not options.bias:
         raise ConfigError("--problem needs --bias: turnwise methods --bias --problem NAME")
     table = _bias(options.problem) if options.bias else _drift() if options.drift else _list()
-    print((as_markdown if options.markdown else as_text)(table))
+    print_table(table, markdown=options.markdown)
     return 0
 
 

@@ -1,13 +1,15 @@
 """Define `turnwise recredit`."""
 
 import argparse
+import math
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from turnwise.errors import ConfigError, RunError
-from turnwise.tables import as_markdown, as_text
+from turnwise.terminal import print_table, say_next
 
 HEAD = (
     "method",
@@ -61,6 +63,7 @@ def _recredit(options: argparse.Namespace) -> int:
     if options.out and len(options.method or []) > 1:
         raise ConfigError("--out needs a single --method; run the command once per method")
     table: list[Sequence[str]] = [HEAD]
+    signal = True
     for name in options.method or [None]:
         overrides = options.overrides
         if name is not None:
@@ -77,11 +80,24 @@ def _recredit(options: argparse.Namespace) -> int:
         if not replayed:
             raise RunError(f"{folder.path} learned nothing in the requested steps; choose others with --step")
         s = statistics(replayed)
-        numbers = [f"{number:.3f}" for number in (s.agreement, s.correlation, s.equal, s.variance, s.zero_frac)]
+        signal = s.signal_frac > 0.0
+        numbers = [
+            "-" if math.isnan(number) else f"{number:.3f}"
+            for number in (s.agreement, s.correlation, s.equal, s.variance, s.zero_frac)
+        ]
         thirds = " ".join(f"{share:.2f}" for share in s.share_K)
         table.append((asked.label, *numbers, thirds, f"{s.signal_to_noise:.3g}"))
         if options.out:
             write_credit(options.out, replayed)
-    print((as_markdown if options.markdown else as_text)(table))
+    print_table(table, markdown=options.markdown)
     print(LEGEND, file=sys.stderr)
+    if not signal:
+        print(
+            "no signal: returns differ in no group of these steps, so credit comes from penalties and bonuses alone "
+            "and says nothing about the methods; see docs/how-to/choose-credit.md",
+            file=sys.stderr,
+        )
+        return 0
+    names = " ".join(f"--method {name}" for name in options.method or ["grpo", "grpo+aem"])
+    say_next(f"turnwise analyse noise {shlex.quote(str(folder.path))} {names}", "groups that a step needs")
     return 0

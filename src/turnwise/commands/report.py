@@ -2,14 +2,15 @@
 
 import argparse
 import contextlib
-import sys
+import shlex
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from turnwise.commands.common import QUIET_S, count
-from turnwise.errors import ConfigError
+from turnwise.errors import ConfigError, did_you_mean
+from turnwise.terminal import make_console, say_next
 
 
 def add(commands: Any) -> None:
@@ -37,7 +38,9 @@ def _report(options: argparse.Namespace) -> int:
         from turnwise.report.write import write_report
 
         with _bar() as progress:
-            print(write_report(options.runs, options.output or _default_output(options.runs), methods, progress))
+            page = write_report(options.runs, options.output or _default_output(options.runs), methods, progress)
+        print(page, flush=True)
+        say_next(f"python -m webbrowser {shlex.quote(str(page))}", "opens the page, as does any browser")
         return 0
     if options.output is not None:
         raise ConfigError("--live writes no folder; remove --output")
@@ -49,10 +52,21 @@ def _report(options: argparse.Namespace) -> int:
             methods,
             host=options.host or "127.0.0.1",
             port=8010 if options.port is None else options.port,
-            on_ready=lambda address: print(f"{address}   (Ctrl-C ends it)", flush=True),
+            on_ready=lambda address: print(_ready(address, options.runs), flush=True),
             progress=progress,
         )
     return 0
+
+
+def _ready(address: str, runs: list[Path]) -> str:
+    """Say where the page is, and which runs it waits for."""
+    lines = [f"{address}   (Ctrl-C ends it)"]
+    for path in runs:
+        if not path.exists():
+            beside = [other.parent.name for other in path.absolute().parent.glob("*/config.json")]
+            near = did_you_mean(path.name, beside)
+            lines.append(f"{path} does not exist yet; it appears once its training begins.{near}")
+    return "\n".join(lines)
 
 
 def _default_output(runs: list[Path]) -> Path:
@@ -63,10 +77,9 @@ def _default_output(runs: list[Path]) -> Path:
 @contextlib.contextmanager
 def _bar() -> Iterator[Any]:
     """Show a progress bar on a terminal's stderr after two seconds; yields `progress(done, total)`."""
-    from rich.console import Console
     from rich.progress import Progress
 
-    start, console = time.monotonic(), Console(file=sys.stderr)
+    start, console = time.monotonic(), make_console()
     bars = Progress(console=console, transient=True, disable=not console.is_terminal)
     task = bars.add_task("steps read", total=None)
 

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from turnwise.commands.common import INTERRUPTED, quiet, recipe
 from turnwise.config import override_config
 from turnwise.errors import ConfigError
+from turnwise.terminal import say_next
 
 FREE = ("run.steps=", "run.threads=", "checkpoint.", "evaluate.", "engine.", "log.")
 """Settings that may change when a run resumes."""
@@ -20,7 +22,7 @@ def add(commands: Any) -> None:
     train.add_argument("recipe", nargs="?", help="name or TOML file, followed by overrides such as run.steps=9")
     train.add_argument("overrides", nargs="*", default=[], help=argparse.SUPPRESS)
     train.add_argument("--resume", type=Path, metavar="RUN", help="resume the run in this folder")
-    train.set_defaults(run=_train)
+    train.set_defaults(run=_train, resumed_by="`turnwise train --resume RUN_FOLDER`")
 
     config = commands.add_parser("config", help="print the resolved configuration and change nothing")
     config.add_argument("recipe", nargs="?", help="TOML file; default: the defaults of all settings")
@@ -53,10 +55,11 @@ def _train(options: argparse.Namespace) -> int:
 
     try:
         with ConsoleDisplay() as display:
-            train(config, resume=options.resume, display=display)
+            folder = train(config, resume=options.resume, display=display)
     except KeyboardInterrupt:
         print(f"turnwise: interrupted; {_how_to_resume(options.resume or config.run_folder)}", file=sys.stderr)
         return INTERRUPTED
+    say_next(f"turnwise report {shlex.quote(str(folder.path))}", "curves, trajectories, credit per turn")
     return 0
 
 

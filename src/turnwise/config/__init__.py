@@ -81,6 +81,25 @@ class Config(Section):
         return self
 
     @pydantic.model_validator(mode="after")
+    def _something_can_learn(self) -> "Config":
+        if self.update.only_norms and self.model.train == "lora":
+            raise ValueError(
+                "update.only_norms=true trains the gains of normalisation layers, and model.train='lora' trains "
+                "adapters alone; add update.only_norms=false, with a learning rate for adapters such as "
+                "update.learning_rate=1e-4"
+            )
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _a_response_fits(self) -> "Config":
+        if self.rollout.max_new_tokens >= self.model.max_context:
+            raise ValueError(
+                f"rollout.max_new_tokens={self.rollout.max_new_tokens} leaves no room for an observation in "
+                f"model.max_context={self.model.max_context} tokens; lower the first or raise the second"
+            )
+        return self
+
+    @pydantic.model_validator(mode="after")
     def _tiny_reads_observations_only(self) -> "Config":
         if self.model.name == "tiny" and self.prompt != PromptConfig():
             raise ValueError("prompt.* is only for chat models, and model.name='tiny' is not one; remove prompt.*")
@@ -122,7 +141,7 @@ def load_config(recipe: Path | None, overrides: Sequence[str] = ()) -> Config:
                 ) from None
             beside = {path.name for path in recipe.parent.glob("*.toml")}
             near = did_you_mean(recipe.name, beside | {*shipped_recipes()})
-            raise ConfigError(f"cannot read the recipe {recipe}: {error.strerror}.{near}") from None
+            raise ConfigError(f"cannot read the recipe {recipe}: {error.strerror or error}.{near}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{recipe} is not valid TOML: {error}") from None
         if isinstance(run := data.setdefault("run", {}), dict):
@@ -151,9 +170,9 @@ def parse_config(data: dict[str, Any]) -> Config:
 
 def _apply(data: dict[str, Any], override: str) -> None:
     path, equals, text = override.partition("=")
-    if not equals or not path.strip():
+    *sections, key = (part.strip() for part in path.split("."))
+    if not equals or not all((*sections, key)):
         raise ConfigError(f"override {override!r} does not have the form section.key=value")
-    *sections, key = path.strip().split(".")
     value = text.strip() if _is_text(sections, key) and text.strip()[:1] not in ("'", '"') else _value(text.strip())
     for section in sections:
         if data.get(section) is None:
@@ -181,7 +200,12 @@ def _value(text: str) -> Any:
     """Parse a TOML value; anything else, such as a bare word, is a string."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
+        if text[:1] in ("{", "["):
+            raise ConfigError(
+                f'{text} is not a value of TOML; write tables as {{name = "grpo"}} and lists as ["a", "b"], in '
+                "quotes for the shell"
+            ) from None
         return text
 
 

@@ -15,7 +15,7 @@ class RunConfig(Section):
     """Name of the run's folder inside `folder`."""
     folder: Path = Path("runs")
     """Folder that holds all runs."""
-    seed: int = pydantic.Field(default=0, ge=0)
+    seed: int = pydantic.Field(default=0, ge=0, lt=2**32)
     """Seed of all random draws."""
     steps: int = pydantic.Field(default=60, ge=0)
     """Number of training steps."""

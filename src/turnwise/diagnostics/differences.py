@@ -2,10 +2,11 @@
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from turnwise.config import Config
+from turnwise.section import flattened
 
 OF_THE_METHOD = ("method", "aem", "update.", "rollout.filter")
 """Settings that make a method what it is: credit, loss, optimiser, and the groups that it learns from."""
@@ -54,7 +55,7 @@ class Difference:
 
 def settings_of(config: Config, *, irrelevant: tuple[str, ...] = IRRELEVANT) -> dict[str, Any]:
     """Settings by their dotted names; the default leaves out those that no trained weight depends on."""
-    plain = dict(_leaves("", config.model_dump(mode="json") | config.method.spoken))
+    plain = flattened(config.model_dump(mode="json") | config.method.spoken)
     return {name: value for name, value in plain.items() if not name.startswith(irrelevant)}
 
 
@@ -75,11 +76,3 @@ def differences(a: Sequence[Config], b: Sequence[Config]) -> list[Difference]:
 
 def _shown(value: str) -> str:
     return "-" if value == "null" else value.strip('"')
-
-
-def _leaves(name: str, settings: Any) -> Iterator[tuple[str, Any]]:
-    if not isinstance(settings, Mapping):
-        yield name, settings
-        return
-    for key, value in settings.items():
-        yield from _leaves(f"{name}.{key}".lstrip("."), value)

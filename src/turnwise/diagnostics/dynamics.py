@@ -9,9 +9,10 @@ from matplotlib.figure import Figure
 
 from turnwise.diagnostics.recredit import read_recorded, recorded_steps
 from turnwise.diagnostics.runs import Run
-from turnwise.diagnostics.show import color_of, shade
+from turnwise.diagnostics.show import shade
 from turnwise.diagnostics.statistics import contrast
 from turnwise.errors import RunError
+from turnwise.figures import LIGHT, arm_colors, whole_numbers
 from turnwise.methods.build import build_method
 from turnwise.transforms import entropy_coefficient
 
@@ -48,19 +49,16 @@ def _by_step(run: Run, name: str) -> dict[int, float]:
 def dynamics_figure(arms: Mapping[str, Sequence[Run]]) -> Figure:
     """Plot entropy, success and balance of samples by step: mean and 95 % over the runs of each arm."""
     made = Figure(figsize=(13, 3.6), layout="constrained")
-    places = made.subplots(1, 3)
+    places, colors = made.subplots(1, 3), arm_colors(arms)
     for axes, (name, label) in zip(places, CURVES, strict=True):
-        for (arm, runs), color in zip(arms.items(), _colors(arms), strict=True):
+        for arm, runs in arms.items():
             steps, values = curve(runs, name)
-            axes.plot(steps, values.mean(axis=0), color=color, label=f"{arm} ({len(runs)})")
-            shade(axes, steps, values, color)
+            axes.plot(steps, values.mean(axis=0), color=colors[arm], label=f"{arm} ({len(runs)})")
+            shade(axes, steps, values, colors[arm])
         axes.set(xlabel="step", title=label)
+        whole_numbers(axes)
     places[-1].legend(fontsize=8)
     return made
-
-
-def _colors(arms: Mapping[str, Sequence[Run]]) -> list[str]:
-    return [color_of(place) for place in range(len(arms))]
 
 
 def dynamics_table(arms: Mapping[str, Sequence[Run]]) -> list[tuple[str, ...]]:
@@ -154,7 +152,7 @@ def cost_figure(run: Run, table: Sequence[Sequence[str]]) -> Figure:
     axes = made.subplots()
     lines = [line for line in table[1:] if line[0] != "whole step"]
     names, values = [line[0] for line in lines], [float(line[1]) for line in lines]
-    axes.barh(names[::-1], values[::-1], color="#1f4e79")
+    axes.barh(names[::-1], values[::-1], color=LIGHT.main)
     axes.set(
         xlabel="seconds a step", title=f"{run.folder.path.name}: AEM {lines[-1][2]} of a step (paper: {PAPER_COST})"
     )

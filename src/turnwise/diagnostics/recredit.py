@@ -10,6 +10,7 @@ from jaxtyping import Float
 
 from turnwise.batch import Batch
 from turnwise.errors import BatchError, DataError, RunError
+from turnwise.metrics import returns_differ
 from turnwise.rollout.record import write_table
 from turnwise.segments import Segments
 from turnwise.trace import Trace
@@ -129,12 +130,14 @@ class Statistics:
 
     Attributes:
         agreement: Share of responses whose advantage has the same sign as the run's (0 is a sign of its own).
-        correlation: Pearson's, over responses; NaN if either is constant.
+        correlation: Pearson's, over responses; NaN if either is constant, or without signal.
         equal: Share of responses with exactly the run's advantage.
         variance: Mean squared advantage relative to the run's; 1 means the same scale.
         zero_frac: Share of responses without credit.
         share_K: `[thirds]` share of the absolute advantage in the first, middle and last third of the turns.
         signal_to_noise: Ratio of `signal_and_noise`; NaN if undefined.
+        signal_frac: Share of groups whose returns differ. At 0, credit comes from penalties and bonuses alone, which
+            all methods share.
     """
 
     agreement: float
@@ -144,6 +147,7 @@ class Statistics:
     zero_frac: float
     share_K: np.ndarray
     signal_to_noise: float
+    signal_frac: float
 
 
 def same_sign(x: np.ndarray, y: np.ndarray) -> float:
@@ -157,7 +161,8 @@ def statistics(replayed: Sequence[tuple[Recorded, Trace]]) -> Statistics:
     old = np.concatenate([recorded.advantage_R for recorded, _ in replayed])
     third = np.concatenate([_third(recorded.batch.trajectories) for recorded, _ in replayed])
     weight = np.bincount(third, np.abs(new), minlength=3)
-    varied = new.std() > 0 and old.std() > 0
+    signal_G = np.concatenate([returns_differ(recorded.batch) for recorded, _ in replayed])
+    varied = new.std() > 0 and old.std() > 0 and signal_G.any()
     signal, noise = np.sum([signal_and_noise(step, trace.advantage_R) for step, trace in replayed], axis=0)
     return Statistics(
         agreement=same_sign(new, old),
@@ -167,6 +172,7 @@ def statistics(replayed: Sequence[tuple[Recorded, Trace]]) -> Statistics:
         zero_frac=float(np.mean(new == 0)),
         share_K=weight / weight.sum() if weight.any() else weight * np.nan,
         signal_to_noise=float(signal / noise) if noise > 0 else np.nan,
+        signal_frac=float(signal_G.mean()),
     )
 
 

@@ -1,4 +1,4 @@
-"""Write comparisons as Markdown and figures."""
+"""Make the pages and figures of comparisons and studies."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,12 +13,12 @@ from turnwise.diagnostics.runs import Run
 from turnwise.diagnostics.statistics import Interval, contrast, holm
 from turnwise.diagnostics.study import Study, finished, results, slug
 from turnwise.errors import RunError
+from turnwise.figures import LIGHT, arm_colors, save, whole_numbers
 from turnwise.files import write_text
-from turnwise.tables import as_markdown
+from turnwise.tables import Page, Table, page_as_markdown
 
-COLORS = ("#1f4e79", "#b3541e")
-PALE = "#9bb8d3"
-EVERY_COLOR = ("#1f4e79", "#b3541e", "#3b7d4f", "#7a4f9a", "#8a6d1d", "#2a8a8a", "#a23b5a", "#555555", "#6f8f2f")
+SIGNIFICANCE = {"shown": "#111111", "by itself": "#7d7d7d", "not shown": "#c4c4c4"}
+"""Greys of differences, since colours belong to arms."""
 HOLM = (
     'Each interval has its own 5 %. "p, Holm" counts all of these comparisons: "shown" is what is below 0.05 there, '
     '"by itself" what only its own '
@@ -30,18 +30,13 @@ ARMS = (
 )
 
 
-def page(comparison: Comparison) -> str:
-    """Format the comparison of two sides as Markdown."""
+def page(comparison: Comparison) -> Page:
+    """Make the page of a comparison of two sides."""
     a, b = comparison.names
-    return (
-        "\n\n".join(
-            [f"# {a} against {b}", comparison.verdict, table([comparison]), *_details(comparison), _how(comparison)]
-        )
-        + "\n"
-    )
+    return [f"# {a} against {b}", comparison.verdict, table([comparison]), *_details(comparison), *_how(comparison)]
 
 
-def table(comparisons: Sequence[Comparison]) -> str:
+def table(comparisons: Sequence[Comparison]) -> Table:
     """Tabulate comparisons, with Holm-corrected p-values if there are several."""
     several = ("p, Holm",) * (len(comparisons) > 1)
     lines: list[Sequence[str]] = [
@@ -63,7 +58,7 @@ def table(comparisons: Sequence[Comparison]) -> str:
                 *([_p_text(p)] * len(several)),
             )
         )
-    return as_markdown(lines)
+    return lines
 
 
 def _among_all(comparisons: Sequence[Comparison]) -> tuple[list[float], list[bool]]:
@@ -77,8 +72,8 @@ def _p_text(p: float) -> str:
     return "-" if math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def _details(c: Comparison) -> list[str]:
-    parts = []
+def _details(c: Comparison) -> Page:
+    parts: list[str | Table] = []
     if c.notes:
         parts.append("\n".join(f"* {note}" for note in c.notes))
     if c.efficiency:
@@ -86,29 +81,27 @@ def _details(c: Comparison) -> list[str]:
         sizes = [f"{count} of {total}" for count, total in zip(e.reached, c.runs, strict=True)]
         head = ("", c.names[0], c.names[1], "A - B")
         parts.append(
-            as_markdown(
-                [
-                    head,
-                    (f"runs that reach success {e.level:.3f}", *sizes, ""),
-                    (
-                        f"trajectories until then, at most {e.budget:,.0f}",
-                        f"{e.rollouts[0]:,.0f}",
-                        f"{e.rollouts[1]:,.0f}",
-                        e.difference.text(0, sign=True),
-                    ),
-                ]
-            )
+            [
+                head,
+                (f"runs that reach success {e.level:.3f}", *sizes, ""),
+                (
+                    f"trajectories until then, at most {e.budget:,.0f}",
+                    f"{e.rollouts[0]:,.0f}",
+                    f"{e.rollouts[1]:,.0f}",
+                    e.difference.text(0, sign=True),
+                ),
+            ]
         )
     if c.by_type:
         body = [(name, f"{a:.3f}", f"{b:.3f}", f"{a - b:+.3f}", str(n)) for name, (a, b, n) in c.by_type.items()]
-        parts.append(as_markdown([("task type", *c.names, "A - B", "episodes of both"), *body]))
+        parts.append([("task type", *c.names, "A - B", "episodes of both"), *body])
     if len(c.pairs) > 1:
         body = [(str(pair.seed), f"{pair.a:.3f}", f"{pair.b:.3f}", f"{pair.a - pair.b:+.3f}") for pair in c.pairs]
-        parts.append(as_markdown([("seed", *c.names, "A - B"), *body]))
+        parts.append([("seed", *c.names, "A - B"), *body])
     return parts
 
 
-def _how(c: Comparison) -> str:
+def _how(c: Comparison) -> Page:
     """Describe how the numbers were computed."""
     lines = [
         "Success is the mean over held-out episodes of a run's last evaluation, or of the step asked for; of a pair, "
@@ -122,50 +115,61 @@ def _how(c: Comparison) -> str:
         "Trajectories to a level: linear between evaluations; a run that never gets there counts with the whole "
         "budget.",
     ]
-    return "\n".join(["## How", "", *(f"* {line}" for line in lines)])
+    return ["## How", "\n".join(f"* {line}" for line in lines)]
 
 
-def figure(comparison: Comparison) -> Figure:
-    """Plot learning curves of both sides, and the differences of the pairs with their mean."""
+def figure(comparison: Comparison, colors: Mapping[str, str] | None = None) -> Figure:
+    """Plot learning curves of both sides, and the differences of the pairs with their mean.
+
+    Args:
+        comparison: Comparison to plot.
+        colors: Colours of the arms of a study; default: of these two.
+    """
+    colors = colors or arm_colors(comparison.names)
     made = Figure(figsize=(10, 3.6), layout="constrained")
     left, right = made.subplots(1, 2, width_ratios=[3, 2])
-    for side, name, color in zip(comparison.sides, comparison.names, COLORS, strict=True):
-        band(left, side, f"{name} ({len(side)})", color)
+    for side, name in zip(comparison.sides, comparison.names, strict=True):
+        band(left, side, f"{name} ({len(side)})", colors[name])
     left.set(xlabel="trajectories played", ylabel="held-out success", title="mean and 95 % over runs")
     left.legend(loc="best", fontsize=8)
     d = comparison.difference
     right.axvline(0.0, color="#999999", linewidth=1)
     if len(comparison.pairs) > 1:
         values = sorted(pair.a - pair.b for pair in comparison.pairs)
-        right.plot(values, np.linspace(0.25, 1.0, len(values)), "o", color=PALE, markersize=4)
-    _interval(right, d, 0.0)
+        right.plot(
+            values,
+            np.linspace(0.25, 1.0, len(values)),
+            "o",
+            color=LIGHT.pale,
+            markersize=4,
+            label="pairs with the same seed",
+        )
+    _interval(right, d, 0.0, "shown", "mean and 95 %")
+    right.legend(loc="best", fontsize=8)
     right.set(xlabel="A - B in success", yticks=[], ylim=(-0.2, 1.15), title="shown" if d.shown else "not shown")
     return made
-
-
-def color_of(number: int) -> str:
-    """Return the colour of an arm by its number."""
-    return EVERY_COLOR[number % len(EVERY_COLOR)]
 
 
 def curves(arms: Mapping[Path, Mapping[str, Sequence[Run]]]) -> Figure:
     """Plot learning curves of all arms, one panel per recipe."""
     made = Figure(figsize=(6 * len(arms), 3.6), layout="constrained")
+    colors = arm_colors(name for mine in arms.values() for name in mine)
     for axes, (recipe, mine) in zip(made.subplots(1, len(arms), squeeze=False)[0], arms.items(), strict=True):
-        for number, (name, runs) in enumerate(mine.items()):
-            band(axes, runs, f"{name} ({len(runs)})", color_of(number))
+        for name, runs in mine.items():
+            band(axes, runs, f"{name} ({len(runs)})", colors[name])
         axes.set(xlabel="trajectories played", ylabel="held-out success", title=recipe.stem)
         axes.legend(loc="best", fontsize=8)
     return made
 
 
 def forest(comparisons: Sequence[Comparison], stand: Sequence[bool]) -> Figure:
-    """Plot the difference and interval of each comparison, in colour if significant after Holm correction."""
+    """Plot the difference and interval of each comparison, black if significant after Holm correction."""
     made = Figure(figsize=(8, 1.2 + 0.45 * len(comparisons)), layout="constrained")
     axes = made.subplots()
     axes.axvline(0.0, color="#999999", linewidth=1)
     for place, (c, stands) in enumerate(reversed(list(zip(comparisons, stand, strict=True)))):
-        _interval(axes, c.difference, place, PALE if c.difference.shown and not stands else None)
+        kind = "shown" if stands else "by itself" if c.difference.shown else "not shown"
+        _interval(axes, c.difference, place, kind, {"shown": "shown, all counted"}.get(kind, kind))
     names = [f"{c.names[0]} - {c.names[1]} ({min(c.runs)})" for c in reversed(comparisons)]
     axes.set(
         xlabel="difference in held-out success, 95 %",
@@ -173,14 +177,16 @@ def forest(comparisons: Sequence[Comparison], stand: Sequence[bool]) -> Figure:
         yticklabels=names,
         ylim=(-0.6, len(comparisons) - 0.4),
     )
+    handles = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    made.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles), fontsize=8)
     return made
 
 
-def _interval(axes, d: Interval, place: float, color: str | None = None) -> None:
-    color = color or (COLORS[0] if d.shown else "#777777")
+def _interval(axes, d: Interval, place: float, kind: str, label: str) -> None:
+    color = SIGNIFICANCE[kind]
     if math.isfinite(d.high - d.low):
         axes.plot([d.low, d.high], [place, place], color=color, linewidth=2, solid_capstyle="butt")
-    axes.plot([d.value], [place], "D", color=color, markersize=6)
+    axes.plot([d.value], [place], "D", color=color, markersize=6, label=label)
 
 
 def band(axes, runs: Sequence[Run], label: str, color: str) -> None:
@@ -190,6 +196,7 @@ def band(axes, runs: Sequence[Run], label: str, color: str) -> None:
     at = [[int(np.flatnonzero(curve[0] == step)[-1]) for step in common] for curve in curves]
     rollouts = np.mean([curve[1][places] for curve, places in zip(curves, at, strict=True)], axis=0)
     success = np.array([curve[2][places] for curve, places in zip(curves, at, strict=True)])
+    whole_numbers(axes)
     axes.plot(rollouts, success.mean(axis=0), color=color, marker="o", markersize=3, label=label)
     shade(axes, rollouts, success, color)
 
@@ -204,7 +211,7 @@ def shade(axes, x: np.ndarray, values: np.ndarray, color: str) -> None:
         )
 
 
-def write(folder: Path, stem: str, text: str, made: Figure) -> Path:
+def write(folder: Path, stem: str, page: Page, made: Figure) -> Path:
     """Write STEM.md and STEM.png atomically and return the Markdown file.
 
     Raises:
@@ -212,13 +219,10 @@ def write(folder: Path, stem: str, text: str, made: Figure) -> Path:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        picture = folder / f"{stem}.png"
-        temporary = folder / f".{stem}.tmp.png"
-        made.savefig(temporary, dpi=130)
-        temporary.replace(picture)
-        write_text(folder / f"{stem}.md", f"{text}\n![{stem}]({stem}.png)\n")
+        save(made, folder / f"{stem}.png")
+        write_text(folder / f"{stem}.md", f"{page_as_markdown(page)}\n![{stem}]({stem}.png)\n")
     except OSError as error:
-        raise RunError(f"cannot write to {folder}: {error.strerror}") from None
+        raise RunError(f"cannot write to {folder}: {error.strerror or error}") from None
     return folder / f"{stem}.md"
 
 
@@ -230,8 +234,8 @@ def _among_verdict(c: Comparison, p: float, stands: bool) -> str:
     return said
 
 
-def write_study(study: Study) -> tuple[Path, str] | None:
-    """Write a study's page and figure, and a page per comparison; return the page's file and text.
+def write_study(study: Study) -> tuple[Path, Page] | None:
+    """Write a study's page and figure, and a page per comparison; return the page's file and the page.
 
     Returns None if no run is finished. Without comparisons, the page has one line per arm.
     """
@@ -239,19 +243,21 @@ def write_study(study: Study) -> tuple[Path, str] | None:
     if not arms:
         return None
     found = results(study, arms)
-    parts, stand = [f"# {study.name}"], []
+    parts: list[str | Table] = [f"# {study.name}"]
+    stand: list[bool] = []
+    colors = arm_colors(study.config.methods)
     for recipe in arms:
         mine = [comparison for of, comparison in found if of == recipe]
         parts += [f"## {recipe.stem}"]
         for c in mine:
             stem = f"{recipe.stem}-{slug(c.names[0])}-against-{slug(c.names[1])}"
-            write(study.folder / "comparisons", stem, page(c), figure(c))
+            write(study.folder / "comparisons", stem, page(c), figure(c, colors))
         if mine:
             p_values, stands = _among_all(mine)
             stand += stands
             verdicts = "\n".join(map(_among_verdict, mine, p_values, stands))
             parts += [table(mine), *[HOLM] * (len(mine) > 1), verdicts]
-        parts += [ARMS, as_markdown(arm_table(arms[recipe]))]
-    text = "\n\n".join([*parts, *filter(None, [study.config.notes.strip()])]) + "\n"
+        parts += [ARMS, arm_table(arms[recipe])]
+    parts += filter(None, [study.config.notes.strip()])
     drawn = forest([comparison for _, comparison in found], stand) if found else curves(arms)
-    return write(study.folder, "study", text, drawn), text
+    return write(study.folder, "study", parts, drawn), parts

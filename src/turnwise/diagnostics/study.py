@@ -158,7 +158,7 @@ def _read(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         near = did_you_mean(path.name, [found.name for found in path.parent.glob("*.toml")])
-        raise ConfigError(f"cannot read the study {path}: {error.strerror}.{near}") from None
+        raise ConfigError(f"cannot read the study {path}: {error.strerror or error}.{near}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
@@ -233,7 +233,7 @@ def tidy(study: Study, job: Job) -> None:
         shutil.rmtree(going, ignore_errors=True)
     folder, config = RunFolder.open(job.path)
     if not folder.figure.exists():
-        from turnwise.train.display import plot_run
+        from turnwise.train.figure import plot_run
 
         plot_run(folder, config.label)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from turnwise.batch import Batch
 from turnwise.config import Config
@@ -236,7 +237,8 @@ def fidelity_figure(fidelity: Fidelity) -> Figure:
             title=f"r = {correlation(excess, relative):.2f}, same sign {same} of {len(excess)}",
         )
     made.axes[0].set_ylabel("alpha - 1")
-    made.colorbar(dots, ax=made.axes, label="tokens")  # pyright: ignore[reportPossiblyUnboundVariable]
+    ticks = MaxNLocator(integer=True)
+    made.colorbar(dots, ax=made.axes, label="tokens", ticks=ticks)  # pyright: ignore[reportPossiblyUnboundVariable]
     made.suptitle(
         f"step {fidelity.step} (paper: r = {PAPER['correlation']}, same sign {PAPER['same sign']})", fontsize=10
     )

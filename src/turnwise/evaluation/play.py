@@ -1,7 +1,7 @@
 """Evaluate a policy on a fixed panel of held-out tasks."""
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import numpy as np
@@ -72,6 +72,15 @@ def evaluate(
     for name, successes in sorted(by_type.items()):
         metrics[f"success/{name}"] = float(np.mean(successes))
     return metrics, trajectories
+
+
+NO_ROOM = "model.max_context has no room for the first observation and a response"
+
+
+def common_failure(trajectories: Sequence[Trajectory]) -> str:
+    """Describe the most common cause of failed trajectories with its count; empty if none failed."""
+    causes = Counter(trajectory.failure or NO_ROOM for trajectory in trajectories if not trajectory.usable)
+    return "".join(f"{times} x {cause}" for cause, times in causes.most_common(1))
 
 
 def invalid_frac(trajectories: Sequence[Trajectory]) -> float:

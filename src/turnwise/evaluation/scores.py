@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich import box
-from rich.table import Table
 
 from turnwise.config import Config
 from turnwise.errors import RunError
@@ -130,27 +128,16 @@ def evaluation_record(
     }
 
 
-def as_table(title: str, rows: Sequence[Row]) -> Table:
-    """Format rows as a table for a terminal."""
-    head, *cells = _cells(rows)
-    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False)
-    for place, column in enumerate(head):
-        table.add_column(column, justify="right" if place else "left", no_wrap=place > 0, overflow="fold")
-    for row in cells:
-        table.add_row(*row, style="bold" if row[0] == ALL else None)
-    return table
-
-
 def as_markdown(record: Mapping[str, Any], rows: Sequence[Row]) -> str:
     """Format an evaluation as a Markdown page."""
     lines = [f"# {record['name']}, step {record['step']}", "", "| | |", "|-|-|"]
     lines += [f"| {what} | {said} |" for what, said in _facts(record)]
-    head, *cells = [f"| {' | '.join(row)} |" for row in _cells(rows)]
+    head, *cells = [f"| {' | '.join(row)} |" for row in as_table(rows)]
     return "\n".join([*lines, "", head, "|-" + "|-:" * (head.count("|") - 2) + "|", *cells]) + "\n"
 
 
-def _cells(rows: Sequence[Row]) -> list[list[str]]:
-    """Return heads and rows, without empty score columns."""
+def as_table(rows: Sequence[Row]) -> list[list[str]]:
+    """Tabulate rows below their heads, without empty score columns."""
     table = [row.texts() for row in rows]
     if all(row.score is None for row in rows):
         for texts in table:
@@ -197,7 +184,7 @@ def write_evaluation(folder: Path, record: Mapping[str, Any], rows: Sequence[Row
         write_text(path.with_suffix(".md"), as_markdown(record, rows))
         write_json(path, {**content, **provenance()})
     except OSError as error:
-        raise RunError(f"cannot write the evaluation to {folder}: {error.strerror}") from None
+        raise RunError(f"cannot write the evaluation to {folder}: {error.strerror or error}") from None
     return path.with_suffix(".md")
 
 

@@ -6,6 +6,7 @@ returns a `Transform`; options are its arguments
 """
 
 import inspect
+import math
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Union, cast, get_args, get_origin
@@ -126,6 +127,8 @@ def _construct(name: str, options: Mapping[str, Any]) -> Transform:
             choice(f"method option {name}.{option}", value, parameters[option].annotation)
             checked[option] = value
         elif parameters[option].annotation is inspect.Parameter.empty or _fits(value, parameters[option].annotation):
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ConfigError(f"method option {name}.{option}={value!r}: expected a finite number")
             checked[option] = float(value) if parameters[option].annotation is float else value
         else:
             expected = parameters[option].annotation

@@ -102,15 +102,25 @@ def freeze_but_norms(model: PreTrainedModel) -> None:
     Raises:
         ConfigError: There are none, such as with adapters.
     """
-    layers = (module for module in model.modules() if type(module).__name__.endswith("Norm"))
-    gains = {parameter for layer in layers for parameter in layer.parameters(recurse=False)}
-    if gains.isdisjoint(trainable(model)):
-        raise ConfigError(
-            "update.only_norms=true needs trainable normalisation layers, but model.train selects none; set "
-            "model.train=full"
-        )
+    gains = set(trainable_norms(model))
     for parameter in trainable(model):
         parameter.requires_grad_(parameter in gains)
+
+
+def trainable_norms(model: PreTrainedModel) -> list[torch.nn.Parameter]:
+    """Return the trainable weights of normalisation layers.
+
+    Raises:
+        ConfigError: There are none, such as with adapters.
+    """
+    layers = (module for module in model.modules() if type(module).__name__.endswith("Norm"))
+    gains = {parameter for layer in layers for parameter in layer.parameters(recurse=False)}
+    if found := [parameter for parameter in trainable(model) if parameter in gains]:
+        return found
+    raise ConfigError(
+        "update.only_norms=true needs trainable normalisation layers, but model.train selects none; set "
+        "update.only_norms=false"
+    )
 
 
 def trainable(model: PreTrainedModel) -> list[torch.nn.Parameter]:

@@ -6,6 +6,11 @@ import pydantic
 
 from turnwise.section import Section
 
+ONLY_TINY = ("hidden_size", "num_layers", "num_heads", "tie_embeddings")
+"""Settings of the tiny model's architecture."""
+PRETRAINED_RECIPE = "household-qwen2.5-1.5b-aem"
+"""Recipe that loads a model from the hub or a folder, for messages."""
+
 
 class ModelConfig(Section):
     """Configure the policy, a causal LM."""
@@ -43,9 +48,15 @@ class ModelConfig(Section):
             raise ValueError(f"hidden_size={self.hidden_size} must be a multiple of 2 * num_heads={2 * self.num_heads}")
         if self.name == "tiny" and self.train == "lora":
             raise ValueError("model.train='lora' needs a pretrained model; with model.name='tiny' use 'full' or 'top'")
-        for name in ("hidden_size", "num_layers", "num_heads", "tie_embeddings"):
-            if self.name != "tiny" and getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"model.{name} is only for model.name='tiny', got name={self.name!r}; remove it")
+        defaults = {name: type(self).model_fields[name].default for name in ONLY_TINY}
+        if self.name != "tiny" and (set_ := [name for name in ONLY_TINY if getattr(self, name) != defaults[name]]):
+            given = ", ".join(f"model.{name}" for name in set_)
+            reset = " ".join(f"model.{name}={str(defaults[name]).lower()}" for name in set_)
+            verb = "is" if len(set_) == 1 else "are"
+            raise ValueError(
+                f"{given} {verb} only for model.name='tiny', got name={self.name!r}; start from a recipe for a "
+                f"pretrained model, such as {PRETRAINED_RECIPE}, or add {reset}"
+            )
         return self
 
 

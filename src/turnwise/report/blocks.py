@@ -1,6 +1,7 @@
 """Read from the record of a step what each traced block did to the credit of each response."""
 
 import dataclasses
+import math
 import re
 from collections.abc import Sequence
 
@@ -11,8 +12,9 @@ from turnwise.train.recorded import Step, base_advantage, penalties
 
 OTHER = "other"
 """Stands for blocks that the record does not trace."""
-MODULATION, PENALTY, MASK, MIX = "modulate_by_entropy", "add_penalty", "mask_by_drift", "mix"
-RESULT = re.compile(r"trace\.(\d+)\.(.+?)(\.coefficient)?")
+MODULATION, PENALTY, MASK = "modulate_by_entropy", "add_penalty", "mask_by_drift"
+RESULT = re.compile(r"trace\.(\d+(?:\.\d+)*)\.(.+?)(\.coefficient)?")
+"""A column of `turnwise.trace.Trace.columns`: place, name, and whether it is the coefficient."""
 PRECISION = 1e-9
 """Differences below this share of the values are rounding."""
 
@@ -27,6 +29,7 @@ class Did:
         added_R: `[rows]` term; for a mask, minus the credit that it removes.
         result_R: `[rows]` credit after the block.
         part: The block acts inside the `mix` that follows. Its `added_R` is 0, since nothing tells what came in.
+        mix: The block is a `mix`.
     """
 
     block: str
@@ -34,6 +37,7 @@ class Did:
     added_R: np.ndarray
     result_R: np.ndarray
     part: bool = False
+    mix: bool = False
 
 
 def traced_blocks(step: Step, *, invalid_penalty: float) -> list[Did]:
@@ -93,38 +97,26 @@ def blocks_column(step: Step, blocks: Sequence[Did]) -> pa.ListArray:
 
 
 def _recorded(step: Step, base_R: np.ndarray) -> list[Did]:
-    """The blocks of the file, with `added_R` still 0."""
+    """The blocks of the file, with `added_R` still 0; the parts of a `mix` before it."""
     ones_R, zeros_R = np.ones(len(base_R)), np.zeros(len(base_R))
-    alpha_R = step.values("alpha")
     found = [match for name in step.table.column_names if (match := RESULT.fullmatch(name))]
-    names = sorted((int(match[1]), match[2]) for match in found if not match[3])
-    factors = {int(match[1]): step.values(match[0]) for match in found if match[3]}
-    blocks = [
-        Did(name, factors.get(number, ones_R), zeros_R, step.values(f"trace.{number}.{name}")) for number, name in names
-    ]
-    learned_R = step.learned_R
-    parts = _parts(
-        [block.coefficient_R[learned_R] for block in blocks], [name for _, name in names], alpha_R[learned_R]
-    )
-    if not blocks or parts is None:
+    factors = {match[1]: step.values(match[0]) for match in found if match[3]}
+    blocks = {
+        tuple(map(int, match[1].split("."))): Did(
+            match[2], factors.get(match[1], ones_R), zeros_R, step.values(match[0]), part="." in match[1]
+        )
+        for match in found
+        if not match[3]
+    }
+    if not blocks:
+        alpha_R = step.values("alpha")
         modulation = Did(MODULATION, alpha_R, zeros_R, base_R * alpha_R)
         return [modulation, Did(PENALTY, ones_R, zeros_R, step.values("advantage"))]
-    return [dataclasses.replace(block, part=number in parts) for number, block in enumerate(blocks)]
-
-
-def _parts(factors: Sequence[np.ndarray], names: Sequence[str], alpha_R: np.ndarray) -> range | None:
-    """Which blocks act inside a `mix`: the coefficients of all others multiply to alpha. None if there is no answer.
-
-    The file lists the blocks of the parts before the mix. A mix is only listed if one of its parts has a block.
-    """
-    numbers = range(len(names))
-    mixes = [number for number in numbers if names[number] == MIX]
-    ranges = [range(start, stop) for stop in reversed(mixes or numbers) for start in range(stop)]  # the largest first
-    for parts in ranges if mixes else [range(0), *ranges]:
-        product_R = np.prod([factors[number] for number in numbers if number not in parts], axis=0)
-        if np.allclose(product_R, alpha_R, rtol=PRECISION, atol=0.0):
-            return parts
-    return None
+    mixes = {place[:-1] for place in blocks}
+    return [
+        dataclasses.replace(blocks[place], mix=place in mixes)
+        for place in sorted(blocks, key=lambda place: (*place, math.inf))
+    ]
 
 
 def _came_in(block: Did, value_R: np.ndarray, penalty_R: np.ndarray | None) -> np.ndarray:
@@ -133,7 +125,7 @@ def _came_in(block: Did, value_R: np.ndarray, penalty_R: np.ndarray | None) -> n
         return block.result_R - penalty_R
     if block.block == MASK:
         return np.where(block.result_R == 0.0, value_R, block.result_R)
-    if block.block == MIX or (block.coefficient_R == 1.0).all():
+    if block.mix or (block.coefficient_R == 1.0).all():
         return value_R
     return np.divide(block.result_R, block.coefficient_R, out=value_R.copy(), where=block.coefficient_R != 0.0)
 

@@ -26,25 +26,43 @@ class ReportData:
         paths: Run folders.
         folder: Folder to write the data to.
         methods: Methods to compare with, such as "gigpo+aem".
+        wait: Whether a path may not exist yet; the run joins once its folder is there.
 
     Raises:
         TurnwiseError: A path is not a run, or a method cannot be computed.
     """
 
-    def __init__(self, paths: Sequence[Path], folder: Path, methods: Sequence[str]):
+    def __init__(self, paths: Sequence[Path], folder: Path, methods: Sequence[str], *, wait: bool = False):
         paths = list({path.resolve(): path for path in paths}.values())
         names = [path.resolve().name for path in paths]
         labels = [name if names.count(name) == 1 else str(path) for name, path in zip(names, paths, strict=True)]
         self.folder = folder
-        self.runs = [
-            _Run(path, folder / f"run{number}", label, methods)
-            for number, (path, label) in enumerate(zip(paths, labels, strict=True))
-        ]
+        OtherMethods(methods, invalid_penalty=0.0)  # refuses what cannot be computed before a run is there
+        self._methods, self._places = methods, list(zip(labels, paths, strict=True))
+        self._runs: dict[int, _Run] = {}
+        self._written = False
+        self._open(wait=wait)
+
+    def _open(self, *, wait: bool) -> None:
+        for number, (label, path) in enumerate(self._places):
+            if number not in self._runs and (path.exists() or not wait):
+                self._runs[number] = _Run(path, self.folder / f"run{number}", label, self._methods)
+
+    @property
+    def runs(self) -> list["_Run"]:
+        """The runs that have begun, in the order of the paths."""
+        return [self._runs[number] for number in sorted(self._runs)]
+
+    @property
+    def waiting(self) -> list[str]:
+        """Labels of the runs that have not begun."""
+        return [label for number, (label, _) in enumerate(self._places) if number not in self._runs]
 
     def update(self, progress: Progress = lambda done, total: None) -> bool:
         """Update the data and return whether anything has changed."""
+        self._open(wait=True)
         new = [(run, path) for run in self.runs for path in run.new_files()]
-        changed = bool(new)
+        changed = bool(new) or not self._written
         for done, (run, path) in enumerate(new):
             progress(done, len(new))
             run.add(path)
@@ -55,8 +73,9 @@ class ReportData:
             write_value(
                 self.folder / "summary.js",
                 "summary",
-                {"outcomes": OUTCOMES, "runs": [run.summary() for run in self.runs]},
+                {"outcomes": OUTCOMES, "runs": [run.summary() for run in self.runs], "waiting": self.waiting},
             )
+            self._written = True
         return changed
 
 

@@ -31,7 +31,7 @@ def serve_report(
     """Serve a report until interrupted.
 
     Args:
-        paths: Run folders; they may still be empty.
+        paths: Run folders; those that do not exist yet join once their training begins.
         methods: Methods to compare with.
         host: Address to listen on.
         port: Port to listen on; 0 takes a free one.
@@ -44,7 +44,7 @@ def serve_report(
     with tempfile.TemporaryDirectory(prefix="turnwise-report-") as name:
         output = Path(name)
         files = output / "files"
-        data = ReportData(paths, files, methods)
+        data = ReportData(paths, files, methods, wait=True)
         server = _listen(host, port, output)
         try:
             install(files)

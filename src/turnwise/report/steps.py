@@ -3,10 +3,13 @@
 import numpy as np
 import pyarrow as pa
 
+from turnwise.segments import Segments
 from turnwise.train.recorded import Step
 
 OUTCOMES = ("won", "lost", "out of turns", "context full", "failed")
 """Outcomes of a trajectory, best first; the page colours them in this order."""
+ROUNDING = 1e-9
+"""Returns whose difference is below this share of them are equal."""
 
 
 def outcomes(step: Step) -> np.ndarray:
@@ -17,19 +20,40 @@ def outcomes(step: Step) -> np.ndarray:
     return np.select([ended == "failed", success, ended == "truncated", ended == "context"], [4, 0, 2, 3], default=1)
 
 
+def has_contrast(step: Step) -> np.ndarray:
+    """Return for each group whether its returns differ, `[groups]` bool; trajectories that failed do not count."""
+    parts = step.trajectories
+    return_N = parts.sum(step.values("reward"))
+    usable_N = (outcomes(step) != OUTCOMES.index("failed")) & (_turns(step) > 0)
+    groups = _groups(step)
+    high_G = groups.max(np.where(usable_N, return_N, -np.inf))
+    low_G = groups.min(np.where(usable_N, return_N, np.inf))
+    return high_G - low_G > ROUNDING * np.maximum(np.abs(high_G), np.abs(low_G))
+
+
+def _groups(step: Step) -> Segments:
+    return Segments.from_sorted_ids(step.trajectories.first(step.table["group"].to_numpy()))
+
+
+def _turns(step: Step) -> np.ndarray:
+    """`[trajectories]` turns that were played; one that failed before its first turn has 0."""
+    played = step.values("turn").copy()
+    played[step.table["response_ids"].combine_chunks().value_lengths().to_numpy() == 0] = -1
+    return step.trajectories.max(played) + 1
+
+
 def index_columns(step: Step) -> dict[str, pa.Array]:
     """Build the table of trajectories: position, outcome, and numbers to filter by, one row each."""
     parts = step.trajectories
     first = pa.array(np.concatenate([[0], np.cumsum(parts.lengths)[:-1]]))
-    played = step.values("turn").copy()
-    played[step.table["response_ids"].combine_chunks().value_lengths().to_numpy() == 0] = -1  # failed before it began
+    turns = _turns(step)
     numbers = {
         "step": np.full(len(parts), step.number),
         "group": parts.first(step.values("group")),
         "trajectory": parts.first(step.values("trajectory")),
         "outcome": outcomes(step),
-        "turns": parts.max(played) + 1,
-        "invalid": parts.sum(1.0 - step.values("valid")) * (parts.max(played) >= 0),
+        "turns": turns,
+        "invalid": parts.sum(1.0 - step.values("valid")) * (turns > 0),
     }
     values = {
         "reward": parts.sum(step.values("reward")),
@@ -41,5 +65,6 @@ def index_columns(step: Step) -> dict[str, pa.Array]:
         **{name: pa.array(column.astype(np.int32)) for name, column in numbers.items()},
         "task": step.table["task"].take(first).combine_chunks(),
         "failure": step.table["failure"].take(first).combine_chunks(),
+        "contrast": pa.array(_groups(step).broadcast(has_contrast(step))),
         **{name: pa.array(column.astype(np.float32), from_pandas=True) for name, column in values.items()},
     }

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from turnwise.config import Config
-from turnwise.report.steps import OUTCOMES, outcomes
+from turnwise.report.steps import OUTCOMES, has_contrast, outcomes
+from turnwise.section import flattened
 from turnwise.train.folder import RunFolder
 from turnwise.train.recorded import Step
 
@@ -35,13 +36,19 @@ def _number(value: Any) -> float | None:
 
 
 def step_statistics(step: Step) -> dict[str, float | None]:
-    """Summarise a step: trajectories by outcome, quantiles of alpha, and balance of credit.
+    """Summarise a step: trajectories by outcome, groups with contrast, quantiles of alpha, and balance of credit.
 
     `positive` and `negative` are shares of the responses that the step learned from. `gain` and `loss` are the means of
     the positive and the negative part of their advantages.
     """
     counts = np.bincount(outcomes(step), minlength=len(OUTCOMES))
-    result: dict[str, Any] = {"step": step.number, **dict(zip(OUTCOMES, counts.tolist(), strict=True))}
+    contrast_G = has_contrast(step)
+    result: dict[str, Any] = {
+        "step": step.number,
+        **dict(zip(OUTCOMES, counts.tolist(), strict=True)),
+        "groups": len(contrast_G),
+        "contrast": int(contrast_G.sum()),
+    }
     learned_R = step.learned_R
     if learned_R.any():
         alpha_R, advantage_R = step.values("alpha")[learned_R], step.values("advantage")[learned_R]
@@ -78,18 +85,14 @@ def describe_run(run: RunFolder, config: Config, label: str) -> dict[str, Any]:
         "environment": config.environment.name,
         "model": config.model.name,
         "steps_planned": config.run.steps,
-        "batch": config.rollout.groups * config.rollout.group_size,
-        "settings": flattened(record["config"]),
-        "made": flattened({name: value for name, value in record.items() if name != "config"}),
+        "groups": config.rollout.groups,
+        "group_size": config.rollout.group_size,
+        "max_turns": config.environment.max_steps,
+        "weights": config.model.train,
+        "settings": _as_text(record["config"]),
+        "made": _as_text({name: value for name, value in record.items() if name != "config"}),
     }
 
 
-def flattened(data: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Flatten nested tables: "update.learning_rate" to its value as text."""
-    result: dict[str, str] = {}
-    for name, value in data.items():
-        if isinstance(value, Mapping) and value:
-            result |= flattened(value, f"{prefix}{name}.")
-        else:
-            result[prefix + name] = value if isinstance(value, str) else json.dumps(value)
-    return result
+def _as_text(settings: Mapping[str, Any]) -> dict[str, str]:
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in flattened(settings).items()}

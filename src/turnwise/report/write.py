@@ -80,5 +80,5 @@ def _made(files: Path, output: Path) -> Iterator[None]:
     except BaseException as error:
         shutil.rmtree(files if existed else output, ignore_errors=True)
         if isinstance(error, OSError):
-            raise RunError(f"cannot write {output}: {error.strerror}") from None
+            raise RunError(f"cannot write {output}: {error.strerror or error}") from None
         raise

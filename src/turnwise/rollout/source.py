@@ -132,7 +132,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "turns": mean([len(trajectory.turns) for trajectory in usable]),
         "invalid_frac": mean([not turn.valid for turn in turns]),
         "truncated_frac": mean([turn.truncated for turn in turns]),
-        "context_frac": mean([trajectory.ended == "context" for trajectory in usable]),
+        "context_frac": mean([trajectory.ended == "context" for trajectory in trajectories]),
         "failed_frac": 1 - len(usable) / len(trajectories),
         "tokens": float(sum(len(turn.response_ids) for trajectory in trajectories for turn in trajectory.turns)),
     }

@@ -1,20 +1,17 @@
 """Show the progress of a run: a live table at a terminal, plain lines elsewhere."""
 
-import sys
-import time
 from collections import deque
 from collections.abc import Mapping
 
-from matplotlib.figure import Figure
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from turnwise.terminal import is_tenth, make_console, print_table
+from turnwise.train.figure import plot_run
 from turnwise.train.folder import RunFolder
 
-PLAIN_EVERY_S = 10.0
-"""Seconds between progress lines in a log file."""
 LIVE_ROWS = 8
 """Steps shown in the live table."""
 COLUMNS = ("success", "invalid", "turns", "entropy", "tokens/s", "seconds")
@@ -42,19 +39,18 @@ class Display:
     def step(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
         """Report a training step."""
 
-    def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Report an evaluation."""
+    def evaluation(self, step: int, metrics: Mapping[str, float], failure: str = "") -> None:
+        """Report an evaluation, and the most common cause of failed episodes."""
 
     def finish(self, folder: RunFolder, label: str) -> None:
         """Report the end of the run."""
 
 
 class ConsoleDisplay(Display):
-    """Show a table and progress bars at a terminal, else a line every ten seconds; then a summary and a figure."""
+    """Show a table and progress bars at a terminal, else a line per step; then a summary and a figure."""
 
     def __init__(self, console: Console | None = None):
-        self.console = console or Console(file=sys.stderr)
-        self._last_line = 0.0
+        self.console = console or make_console()
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=12),
@@ -104,30 +100,30 @@ class ConsoleDisplay(Display):
             self._advance("training", step, steps, "")
         else:
             told = [f"{name} {numbers[name]}" for name in LOGGED if name in numbers]
-            self._advance("training", step, steps, "  ".join([*told, note] if note else told))
+            self._line("training", step, steps, "  ".join([*told, note] if note else told))
 
-    def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+    def evaluation(self, step: int, metrics: Mapping[str, float], failure: str = "") -> None:
         """Print one permanent line."""
-        self.console.print(f"held-out after step {step}: {describe(metrics)}", highlight=False, soft_wrap=True)
+        self.console.print(f"held-out after step {step}: {describe(metrics, failure)}", highlight=False, soft_wrap=True)
 
     def finish(self, folder: RunFolder, label: str) -> None:
         """Print the table of evaluations and save the figure."""
         self._live.stop()
-        table = Table(title=f"{folder.path}: {label}")
-        for column in ("step", "success", "95 % interval", "turns", "invalid", "episodes"):
-            table.add_column(column, justify="right")
+        table = [("step", "success", "95 % interval", "turns", "invalid", "episodes")]
         records = folder.metrics()
         for record in (record for record in records if "eval/success" in record):
             low, high = record["eval/success_low"], record["eval/success_high"]
-            table.add_row(
-                str(record["step"]),
-                f"{record['eval/success']:.3f}",
-                f"{low:.3f} to {high:.3f}",
-                f"{record['eval/turns']:.1f}",
-                f"{record['eval/invalid_frac']:.3f}",
-                f"{record['eval/episodes']:.0f}",
+            table.append(
+                (
+                    str(record["step"]),
+                    f"{record['eval/success']:.3f}",
+                    f"{low:.3f} to {high:.3f}",
+                    f"{record['eval/turns']:.1f}",
+                    f"{record['eval/invalid_frac']:.3f}",
+                    f"{record['eval/episodes']:.0f}",
+                )
             )
-        self.console.print(table)
+        print_table(table, title=f"{folder.path}: {label}", file=self.console.file)
         signals = [record["credit/signal_frac"] for record in records if "credit/signal_frac" in record]
         if signals and not any(signals):
             self.console.print(
@@ -154,9 +150,11 @@ class ConsoleDisplay(Display):
             if name not in self._bars:
                 self._bars[name] = self._progress.add_task(name, total=total, note=note)
             self._progress.update(self._bars[name], completed=done, total=total, note=note)  # pyright: ignore
-        elif done == total or time.monotonic() - self._last_line > PLAIN_EVERY_S:
-            self._last_line = time.monotonic()
-            self.console.print(f"{name} {done}/{total}  {note}", highlight=False, soft_wrap=True)
+        elif is_tenth(done, total):
+            self._line(name, done, total, note)
+
+    def _line(self, name: str, done: int, total: int, note: str) -> None:
+        self.console.print(f"{name} {done}/{total}  {note}".rstrip(), highlight=False, soft_wrap=True)
 
 
 def glance(metrics: Mapping[str, float]) -> dict[str, str]:
@@ -190,37 +188,10 @@ def warnings(metrics: Mapping[str, float]) -> str:
     return "  ".join(told)
 
 
-def describe(metrics: Mapping[str, float]) -> str:
-    """Describe an evaluation in one line."""
+def describe(metrics: Mapping[str, float], failure: str = "") -> str:
+    """Describe an evaluation in one line, with the most common cause of failed episodes."""
     text = f"success {metrics['success']:.3f} [{metrics['success_low']:.3f}, {metrics['success_high']:.3f}]"
     if "reward" in metrics:
         text += f", reward {metrics['reward']:.2f} [{metrics['reward_low']:.2f}, {metrics['reward_high']:.2f}]"
     text += f", {metrics['turns']:.1f} turns, {metrics['invalid_frac']:.1%} invalid, {metrics['episodes']:.0f} episodes"
-    return text + (f", {metrics['failed']:.0f} FAILED" if metrics["failed"] else "")
-
-
-def plot_run(folder: RunFolder, label: str) -> None:
-    """Save the learning curve: held-out success with its interval, training success, entropy."""
-    records = folder.metrics()
-    evaluations = [record for record in records if "eval/success" in record]
-    steps = [record for record in records if "rollout/success" in record]
-    figure = Figure(figsize=(10, 3.6), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    left.plot(
-        [r["step"] for r in steps], [r["rollout/success"] for r in steps], color="#9bb8d3", label="training games"
-    )
-    at, success = [r["step"] for r in evaluations], [r["eval/success"] for r in evaluations]
-    below = [r["eval/success"] - r["eval/success_low"] for r in evaluations]
-    above = [r["eval/success_high"] - r["eval/success"] for r in evaluations]
-    left.errorbar(
-        at, success, yerr=[below, above], color="#1f4e79", marker="o", capsize=3, label="held-out games, 95 %"
-    )
-    left.set(xlabel="step", ylabel="success", ylim=(0, 1), title=label)
-    left.legend(loc="lower right")
-    scored = [r for r in steps if "credit/entropy" in r]
-    right.plot([r["step"] for r in scored], [r["credit/entropy"] for r in scored], color="#b3541e")
-    right.set(xlabel="step", ylabel="mean token entropy (nats)", title="entropy of the policy")
-    right.set_ylim(bottom=0)
-    temporary = folder.figure.with_name("figure.tmp.png")
-    figure.savefig(temporary, dpi=130)
-    temporary.replace(folder.figure)
+    return text + (f", {metrics['failed']:.0f} FAILED{f' ({failure})' * bool(failure)}" if metrics["failed"] else "")

@@ -56,7 +56,7 @@ class RunFolder:
             temporary.rename(path)
         except OSError as error:
             shutil.rmtree(temporary, ignore_errors=True)
-            raise RunError(f"cannot create {path}: {error.strerror}") from None
+            raise RunError(f"cannot create {path}: {error.strerror or error}") from None
         return cls(path)
 
     @contextmanager
@@ -92,7 +92,9 @@ class RunFolder:
         except OSError as error:
             beside = [other.parent.name for other in path.absolute().parent.glob("*/config.json")]
             near = did_you_mean(path.name, beside) if path.name not in ("", *beside) else ""
-            raise RunError(f"{path} is not a run folder: cannot read config.json ({error.strerror}).{near}") from None
+            raise RunError(
+                f"{path} is not a run folder: cannot read config.json ({error.strerror or error}).{near}"
+            ) from None
         except (ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
             if (path / "step.json").is_file():
                 run, step = path.parent.parent, path.name.removeprefix("step-").lstrip("0") or "0"
@@ -130,19 +132,35 @@ class RunFolder:
         """
         if not self.metrics_path.exists():
             return []
-        records, lines = [], self.metrics_path.read_bytes().splitlines()
+        text = self.metrics_path.read_bytes()
+        records, lines, cut = [], text.splitlines(), not text.endswith(b"\n")
         for number, line in enumerate(lines, start=1):
             try:
                 record = json.loads(line)
-                _ = record["step"]
+                if not isinstance(record["step"], int) or any(
+                    "/" in name and isinstance(value, str) for name, value in record.items()
+                ):
+                    raise ValueError
                 records.append(record)
             except (ValueError, TypeError, LookupError):  # not UTF-8, not JSON, or not a record
-                if number < len(lines):
+                if number < len(lines) or not cut:  # a kill cuts the last line
                     raise RunError(
                         f"{self.metrics_path}, line {number}, is damaged: {line[:60]!r}; repair or delete it. "
                         "Nothing was changed"
                     ) from None
         return records
+
+    def only_failures(self) -> bool:
+        """Return whether no step of the run had a usable trajectory."""
+        return all(record.get("rollout/failed_frac", 1.0) == 1.0 for record in self.metrics())
+
+    def check_evaluated(self, step: int, cause: str) -> None:
+        """Raise if a cause is given why no episode of the last evaluation could be played."""
+        if cause:
+            raise RunError(
+                f"no episode of the evaluation after step {step} could be played: {cause}. Fix this, then "
+                f"evaluate with `turnwise eval {self.path}`"
+            )
 
     def rewind(self, step: int) -> None:
         """Drop records after a checkpoint, so that resuming records them again."""

@@ -41,6 +41,7 @@ def train(config: Config, *, resume: Path | None = None, display: Display | None
         while run.step < config.run.steps:
             take_step(run)
         run.close()
+        run.folder.check_evaluated(run.step, run.unevaluated)
         run.display.finish(run.folder, config.label)
     return run.folder
 
@@ -91,10 +92,12 @@ def _finish_step(run: Run, step: int, experience: Experience, metrics: dict[str,
     run.display.step(step, config.run.steps, metrics)
     run.step = step
     run.empty_steps = 0 if experience.usable else run.empty_steps + 1
-    last, stuck = step == config.run.steps, run.empty_steps == MAX_EMPTY_STEPS
+    last = step == config.run.steps
+    vain = last and bool(run.empty_steps) and run.folder.only_failures()
+    stuck = run.empty_steps == MAX_EMPTY_STEPS or vain
     if not stuck and (last or (config.evaluate.every and step % config.evaluate.every == 0)):
         run.evaluate()
-    if last or stuck or step % config.checkpoint.every == 0:
+    if not vain and (last or stuck or step % config.checkpoint.every == 0):  # else a resumed run would be at its end
         run.save()
     if stuck:
         cause = experience.trajectories[-1].failure or (

@@ -35,6 +35,7 @@ from turnwise.train.checkpoint import (
 from turnwise.train.credit import Credit, make_transform
 from turnwise.train.display import Display
 from turnwise.train.folder import RunFolder, by_step
+from turnwise.train.lone import lone_note
 from turnwise.train.run import Run
 from turnwise.train.trackers import check_trackers, open_trackers
 from turnwise.train.update import Learner
@@ -64,7 +65,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, held: Exit
     environments = make_environments(suite, config.environment)
     collector = make_collector(config.rollout, environments, suite.task_name)
     source = Source(tasks, config.rollout, config.run.seed)
-    if note := inert_note(config.update):
+    for note in filter(None, (inert_note(config.update), lone_note(transform, config.rollout.group_size))):
         display.note(note)
 
     if resume is None:

@@ -9,7 +9,7 @@ import torch
 from turnwise.config import Config
 from turnwise.environments.suites import Suite
 from turnwise.evaluation.outcomes import write_outcomes
-from turnwise.evaluation.play import evaluate
+from turnwise.evaluation.play import common_failure, evaluate
 from turnwise.measures.base import Played
 from turnwise.measures.plan import Plan
 from turnwise.objective.scorer import Scorer
@@ -46,6 +46,7 @@ class Run:
         models: Policy and reference models.
         step: Last completed step.
         empty_steps: Consecutive steps up to the last one without a usable trajectory.
+        unevaluated: Why no episode of the last evaluation could be played; empty if some were.
     """
 
     config: Config
@@ -62,6 +63,7 @@ class Run:
     models: Models
     step: int = 0
     empty_steps: int = 0
+    unevaluated: str = ""
 
     @property
     def parts(self) -> dict[str, Part]:
@@ -105,7 +107,9 @@ class Run:
         write_outcomes(self.folder.evaluations / f"step-{self.step:06d}.parquet", trajectories)
         record = {f"eval/{name}": value for name, value in metrics.items()}
         self.folder.log({"step": self.step, **record, "time/eval_s": time.perf_counter() - start})
-        self.display.evaluation(self.step, metrics)
+        cause = common_failure(trajectories)
+        self.unevaluated = "" if metrics["episodes"] else cause
+        self.display.evaluation(self.step, metrics, cause)
 
     def close(self) -> None:
         """Release environments and trackers."""

@@ -17,7 +17,7 @@ from turnwise.config import Config, ModelConfig, WarmStartConfig
 from turnwise.environments.base import Demonstrated, Task
 from turnwise.environments.suites import Suite, TeachingSuite
 from turnwise.errors import ConfigError, DataError, RunError
-from turnwise.models.policy import Policy, autocast, choose_trainable, load_policy, trainable
+from turnwise.models.policy import Policy, autocast, choose_trainable, load_policy, trainable, trainable_norms
 from turnwise.models.pretrained import pretrained_policy
 from turnwise.models.tiny import tiny_policy
 from turnwise.objective.gradient import Budget
@@ -98,6 +98,8 @@ def warm_policy(
     else:
         policy = pretrained_policy(config.model, config.prompt, seed=config.run.seed)
     choose_trainable(policy.model, config.model)
+    if config.update.only_norms:
+        trainable_norms(policy.model)  # raises before the warm start, which takes long
     policy.model.to(device)  # pyright: ignore[reportArgumentType]
     if not config.warmstart.steps:
         return policy, False

@@ -71,7 +71,7 @@ def load_game(path: str | Path) -> Game:
         problem, grammar = str(content["pddl_problem"]), str(content["grammar"])
         walkthrough = tuple(content.get("walkthrough") or ())
     except OSError as error:
-        raise DataError(f"{path}: cannot read the game: {error.strerror}.") from error
+        raise DataError(f"{path}: cannot read the game: {error.strerror or error}.") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
             f"{path}: no game.tw-pddl file: expected JSON with pddl_problem and grammar ({error!r})."

@@ -19,10 +19,6 @@
     shownRun = run.name;
     rows = run.steps.step?.length ? await turnwise.table(`${run.name}/index`) : [];
     for (const row of rows) row.key = key(row);
-    for (const group of Map.groupBy(rows, (row) => `${row.step}/${row.group}`).values()) {
-      const { contrast } = turnwise.groupReturns(group.filter((row) => turnwise.usable(row.outcome) && row.turns > 0));
-      for (const row of group) row.contrast = contrast;
-    }
     if (before !== run.name) clear();
     options(get("#step"), ["all", ...(run.steps.step ?? [])]);
     get("#tasks").replaceChildren(
@@ -69,12 +65,34 @@
   /** Whether credit could be assigned to a trajectory of this outcome: all but failed ones. */
   turnwise.usable = (outcome) => outcome !== 4;
 
-  /** Open the first group with contrast of the chosen run, or else the first, unless one is open. Nothing scrolls. */
-  turnwise.openFirst = async () => {
-    const first = rows.find((row) => row.contrast) ?? rows[0];
-    if (!first || turnwise.place?.run === shownRun) return;
+  /** Whether the returns of a group of the chosen run differ. */
+  turnwise.hasContrast = (step, group) => rows.some((row) => row.contrast && row.step === step && row.group === group);
+
+  /** Open the first group with contrast that the filters leave, or else the first. Nothing scrolls. */
+  async function openOneOf(shown) {
+    const first = shown.find((row) => row.contrast) ?? shown[0];
+    if (!first) return;
     await turnwise.open(placeOf(first), { focus: false, address: turnwise.placeIn(location.hash) !== null });
     table.scrollToRow(first.key, "nearest", false).catch(() => {});
+  }
+
+  /** Open a group of the chosen run unless one is open. */
+  turnwise.openFirst = async () => {
+    if (turnwise.place?.run !== shownRun) await openOneOf(table.getData("active"));
+  };
+
+  /** Show the trajectories of a step: the recorded one that is nearest. */
+  turnwise.showStep = async (run, step) => {
+    if (run !== turnwise.run().name) await turnwise.chooseRun(run);
+    const recorded = turnwise.run().steps.step ?? [];
+    if (!recorded.length) return;
+    const nearest = recorded.reduce((best, other) => (Math.abs(other - step) < Math.abs(best - step) ? other : best));
+    get("#step").value = String(nearest);
+    get("#group").value = "all";
+    await turnwise.filter();
+    await openOneOf(table.getData("active"));
+    turnwise.remember();
+    get("#trajectories").scrollIntoView({ block: "start", behavior: turnwise.still() ? "instant" : "smooth" });
   };
 
   turnwise.outcomeBadge = (outcome) =>
@@ -171,11 +189,21 @@
 
   get("#filters").addEventListener("submit", (event) => {
     event.preventDefault();
-    find();
+    find().then(() => turnwise.remember());
   });
-  // matches depend on the chosen step, so a new step needs a new search
-  get("#filters").addEventListener("change", (event) =>
-    event.target.id === "text" || (event.target.id === "step" && matches) ? find() : refresh(),
-  );
-  get("#task").addEventListener("input", () => refresh());
+  /** Apply the form; text is searched again, since what is found depends on the chosen step. */
+  turnwise.filter = async () => {
+    refresh();
+    if (matches || get("#text").value.trim()) await find();
+  };
+
+  get("#filters").addEventListener("change", async (event) => {
+    if (event.target.id === "text" || event.target.id === "step") await turnwise.filter();
+    else refresh();
+    turnwise.remember();
+  });
+  get("#task").addEventListener("input", () => {
+    refresh();
+    turnwise.remember();
+  });
 })();

@@ -26,8 +26,9 @@
         const made = options();
         figure.hidden = made === null;
         if (made === null) return;
-        this.drawing ??= echarts.init(canvas);
+        this.drawing ??= begin(canvas);
         this.drawing.setOption({ ...frame(), ...made, animation: false }, { notMerge: true });
+        this.series = made.series;
         canvas.setAttribute("aria-label", `${title}. ${describe()}`);
       },
     };
@@ -39,6 +40,41 @@
 
   /** Redraw all charts; show or hide those without data. */
   turnwise.redraw = () => charts.forEach((chart) => chart.show());
+
+  function begin(canvas) {
+    const drawing = echarts.init(canvas);
+    const pointer = drawing.getZr();
+    pointer.on("click", ({ offsetX, offsetY }) => {
+      const found = nearest(drawing, canvas.chart.series, offsetX, offsetY);
+      if (found) turnwise.showStep(found.run, found.step);
+    });
+    pointer.on("mousemove", () => pointer.setCursorStyle(canvas.chart.series.some(({ run }) => run) ? "pointer" : ""));
+    return drawing;
+  }
+
+  /** The run and step of the point that is nearest to a click; of stacked areas only the step counts. */
+  function nearest(drawing, series, x, y) {
+    let best = { away: Infinity };
+    series.forEach(({ run, stack, data }, seriesIndex) => {
+      for (const point of run ? data : []) {
+        const [left, top] = drawing.convertToPixel({ seriesIndex }, [point[0], point[1]]);
+        const away = Math.hypot(left - x, stack ? 0 : (top - y) / 4); // a step is what somebody aims at
+        if (away < best.away) best = { away, run, step: stack ? point[0] : turnwise.stepAt(run, point[0]) };
+      }
+    });
+    return best.run ? best : null;
+  }
+
+  // paper is light, and shows also what was never scrolled into view
+  addEventListener("beforeprint", () => print(true));
+  addEventListener("afterprint", () => print(false));
+
+  function print(paper) {
+    document.documentElement.toggleAttribute("data-print", paper);
+    charts.forEach((chart) => chart.drawing?.resize());
+    turnwise.redraw(); // paints at once, resize only with the next frame
+    turnwise.fitTables();
+  }
 
   addEventListener("resize", () => charts.forEach((chart) => chart.drawing?.resize()));
   turnwise.onTheme(() => turnwise.redraw());
@@ -75,9 +111,11 @@
   });
 
   /** Draw a line with its interval as a band: `points` are [x, y] or [x, y, low, high]. */
-  turnwise.line = ({ name, colour, points, dashed = false, faint = false, marks = false }) => {
+  turnwise.line = ({ name, colour, points, run, dashed = false, faint = false, marks = false }) => {
     const main = {
       name,
+      run,
+      markLine: marks ? whiskers(points, colour) : undefined,
       type: "line",
       data: points,
       encode: { x: 0, y: 1 },
@@ -122,17 +160,48 @@
     ];
   };
 
+  /** The interval of each point as an upright line, so that a single point has one too. */
+  function whiskers(points, colour) {
+    return {
+      silent: true,
+      symbol: "none",
+      label: { show: false },
+      emphasis: { disabled: true },
+      lineStyle: { color: colour, type: "solid", width: 1.6 },
+      data: points
+        .filter((point) => point.length > 2)
+        .map(([x, , low, high]) => [{ coord: [x, low] }, { coord: [x, high] }]),
+    };
+  }
+
+  /** A legend of some names, for charts that have several colours. */
+  turnwise.legend = (names) => ({
+    data: names,
+    top: 0,
+    left: 0,
+    itemWidth: 10,
+    itemHeight: 10,
+    icon: "roundRect",
+    type: "scroll",
+    textStyle: { color: turnwise.colour("--quiet") },
+  });
+
   /** Draw lines over one horizontal axis. */
   turnwise.lines = (lines, { percent = false, digits = 3, xName = "step", yAxis = {} } = {}) => {
     const filled = lines.filter((line) => line.points.length);
     if (!filled.length) return null;
     const shown = (value) => (percent ? turnwise.percent(value, 1) : turnwise.number(value, digits));
+    const several = new Set(filled.map((line) => line.colour)).size > 1;
+    // the chart's note explains thin and dashed lines
+    const explained = filled.filter((line) => !line.faint && !line.dashed).map((line) => line.name);
     return {
-      grid: { left: 6, right: 14, top: 14, bottom: 22, containLabel: true },
+      grid: { left: 6, right: 14, top: several ? 34 : 14, bottom: 22, containLabel: true },
+      legend: several ? { ...turnwise.legend(explained), selectedMode: false } : undefined,
       xAxis: turnwise.valueAxis({
         name: xName,
         nameLocation: "middle",
         nameGap: 26,
+        minInterval: xName === "minutes" ? 0 : 1,
         min: "dataMin",
         max: "dataMax",
         splitLine: { show: false },

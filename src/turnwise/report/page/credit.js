@@ -97,33 +97,48 @@
     return [make("p", { class: "sum" }, ...spans), origin(turn, group)];
   };
 
+  /** Where base comes from: the arithmetic that gives it, if the returns alone do, else the returns. */
   function origin(turn, { returns }) {
     const own = returns.of.get(turn.trajectory);
     if (!known(own)) return null;
-    const brief = (value) => number(value, Number.isInteger(value) ? 0 : 2);
-    const { of, mean, std } = returns;
-    const others = of.size > 1 ? `group mean ${brief(mean)}, std ${brief(std)}` : "no other in its group";
     const title =
       "return: sum of the trajectory's rewards; group: the trajectories of the group that did not fail. " +
-      "A method may compare more than these returns, such as responses in the same state.";
-    return make("p", { class: "origin quiet", title }, `return ${brief(own)}; ${others}`);
+      "Without an equation, the method compares more than these returns, such as responses in the same state.";
+    return make("p", { class: "origin quiet", title }, arithmetic(turn.base, own, returns));
   }
 
-  /** Returns of a group: `of` (trajectory to return), mean, sample standard deviation, and whether they differ. */
+  function arithmetic(base, own, { of, mean, std }) {
+    const brief = (value) => number(value, Number.isInteger(value) ? 0 : 2);
+    if (of.size < 2) return `return ${brief(own)}; no other in its group`;
+    const [off, others] = [own - mean, (mean * of.size - own) / (of.size - 1)];
+    const is = (value) => Math.abs(base - value) <= 1e-3 * Math.abs(value) + 1e-6;
+    const difference = `return ${brief(own)} − group mean ${brief(mean)}`;
+    if (std > 0 && is(off / std)) return `base = (${difference}) / std ${brief(std)}`;
+    if (is(off)) return `base = ${difference}`;
+    if (is(own - others)) return `base = return ${brief(own)} − mean of the others ${brief(others)}`;
+    return `return ${brief(own)}; group mean ${brief(mean)}, std ${brief(std)}`;
+  }
+
+  /** Returns of a group: `of` (trajectory to return), mean and sample standard deviation. */
   turnwise.groupReturns = (trajectories) => {
     const of = new Map(trajectories.map(({ trajectory, reward }) => [trajectory, reward]));
     const values = [...of.values()];
     const mean = values.reduce((sum, value) => sum + value, 0) / values.length;
     const std = Math.sqrt(values.reduce((sum, value) => sum + (value - mean) ** 2, 0) / (values.length - 1));
-    const [low, high] = [Math.min(...values), Math.max(...values)];
-    const contrast = high - low > 1e-6 * Math.max(Math.abs(low), Math.abs(high)); // sums in float32
-    return { of, mean, std: contrast ? std : 0, contrast };
+    return { of, mean, std: std > 1e-6 * Math.abs(mean) ? std : 0 }; // sums in float32
   };
 
-  turnwise.noContrast = ({ of, contrast }) => {
-    if (contrast || !of.size) return null;
-    return of.size > 1
-      ? "no contrast: every trajectory of this group got the same return"
-      : "no contrast: only one trajectory of this group did not fail";
+  /** Say why a group without contrast has no credit; `usable` are its trajectories that did not fail. */
+  turnwise.noContrast = (usable, { mean }) => {
+    const all = usable.length;
+    if (!all) return "no credit: every trajectory of this group was left out of the update";
+    const turns = usable.flat();
+    const won = usable.filter(([first]) => first.outcome === 0).length;
+    const what = won === all ? "won" : won ? "got the same return" : "failed the task";
+    const who = all === 1 ? `only one trajectory did not break off, and it ${what}` : `all ${all} ${what}`;
+    const some = (field) => turns.some((turn) => Math.abs(turn[field] ?? 0) > ROUNDING);
+    const penalties = some("advantage") ? "no credit but penalties" : "no credit";
+    const credit = some("base") ? "returns give no credit" : penalties;
+    return `no contrast: ${who} (return ${number(mean, Number.isInteger(mean) ? 0 : 2)}), so ${credit}`;
   };
 })();

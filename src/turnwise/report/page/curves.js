@@ -15,20 +15,25 @@
       if (AXIS() === "trajectories") total += turnwise.played(run, step);
       else if (AXIS() === "minutes") {
         total +=
-          Object.keys(train)
-            .filter((name) => name.startsWith("time/"))
-            .reduce((sum, name) => sum + (train[name][row] ?? 0), 0) / 60;
+          turnwise.stages(train).reduce((sum, name) => sum + (train[name][row] ?? 0), 0) / 60;
       }
       result.set(step, AXIS() === "step" ? step : total);
     });
     return result;
   }
 
+  /** The training step that lies nearest to a place on the horizontal axis. */
+  turnwise.stepAt = (name, x) => {
+    const run = turnwise.summary.runs.find((other) => other.name === name);
+    const away = ([, place]) => Math.abs(place - x);
+    return [...positions(run)].reduce((best, other) => (away(other) < away(best) ? other : best))[0];
+  };
+
   /** Trajectories of a training step: those recorded, or without rollouts, those of the batches played. */
   turnwise.played = (run, step) => {
     const row = (run.steps.step ?? []).indexOf(step);
     if (row >= 0) return turnwise.summary.outcomes.reduce((sum, outcome) => sum + run.steps[outcome][row], 0);
-    return run.batch * (run.train["rollout/batches"]?.[run.train.step.indexOf(step)] ?? 1);
+    return run.groups * run.group_size * (run.train["rollout/batches"]?.[run.train.step.indexOf(step)] ?? 1);
   };
 
   /** Moving mean over `window` values. */
@@ -59,7 +64,7 @@
       const colour = turnwise.runColour(index);
       const name = (what) =>
         turnwise.summary.runs.length > 1 ? [run.label, what].filter(Boolean).join(", ") : what || run.label;
-      return build(run, colour, name);
+      return [build(run, colour, name)].flat().map((line) => ({ ...line, run: run.name }));
     });
 
   function describe(columns, name, shown = turnwise.number) {
@@ -201,7 +206,9 @@
       .reverse();
     if (types.length < 2) return null;
     return {
-      grid: { left: 6, right: 30, top: 6, bottom: 6, containLabel: true },
+      grid: { left: 6, right: 30, top: turnwise.summary.runs.length > 1 ? 30 : 6, bottom: 6, containLabel: true },
+      legend:
+        turnwise.summary.runs.length > 1 ? turnwise.legend(turnwise.summary.runs.map((run) => run.label)) : undefined,
       xAxis: turnwise.valueAxis({ percent: true, min: 0, max: 1 }),
       yAxis: turnwise.valueAxis({
         type: "category",

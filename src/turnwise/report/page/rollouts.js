@@ -10,25 +10,6 @@
 
   turnwise.place = null; // {run, step, trajectory, turn, as}
 
-  turnwise.address = ({ run, step, trajectory, turn = 0, as = "" }) => {
-    const label = turnwise.summary.runs.find((other) => other.name === run)?.label ?? run;
-    return `#${new URLSearchParams({ run: label, step, rollout: trajectory, turn: turn + 1, ...(as ? { as } : {}) })}`;
-  };
-
-  turnwise.placeIn = (hash) => {
-    const given = new URLSearchParams(hash.slice(1));
-    if (!given.has("step") || !given.has("rollout")) return null;
-    const run = turnwise.summary.runs.find((other) => other.label === given.get("run")) ?? turnwise.summary.runs[0];
-    const as = run.methods.includes(given.get("as")) ? given.get("as") : "";
-    return {
-      run: run.name,
-      step: Number(given.get("step")),
-      trajectory: Number(given.get("rollout")),
-      turn: Number(given.get("turn") ?? 1) - 1,
-      as,
-    };
-  };
-
   /** Show the group of a trajectory. */
   turnwise.open = async (place, { focus = true, address = true } = {}) => {
     const mine = ++opening;
@@ -95,11 +76,13 @@
     };
   }
 
-  /** Returns of the trajectories that credit could be assigned to. */
+  /** Trajectories that credit could be assigned to. */
+  const usable = (rollouts) => rollouts.filter(([first]) => turnwise.usable(first.outcome) && first.tokens?.length);
+
   function returnsOf(rollouts) {
-    const usable = rollouts.filter(([first]) => turnwise.usable(first.outcome) && first.tokens?.length);
     const sum = (turns) => turns.reduce((total, turn) => total + turn.reward, 0);
-    return turnwise.groupReturns(usable.map((turns) => ({ trajectory: turns[0].trajectory, reward: sum(turns) })));
+    const of = (turns) => ({ trajectory: turns[0].trajectory, reward: sum(turns) });
+    return turnwise.groupReturns(usable(rollouts).map(of));
   }
 
   function draw() {
@@ -135,7 +118,9 @@
       if (card.classList.contains("here")) card.classList.toggle("whole");
       select(Number(card.dataset.trajectory), Number(card.dataset.turn));
     });
-    const noContrast = turnwise.noContrast(group.returns);
+    const noContrast = turnwise.hasContrast(turnwise.place.step, number)
+      ? null
+      : turnwise.noContrast(usable(rollouts), group.returns);
     holder.replaceChildren(
       make(
         "div",
@@ -276,7 +261,7 @@
     const chosen = card(trajectory, turn) ?? card(trajectory, 0);
     holder.querySelectorAll(".here, .same").forEach((element) => element.classList.remove("here", "same"));
     turnwise.place = { ...turnwise.place, trajectory, turn: Number(chosen?.dataset.turn ?? 0) };
-    if (address) history.replaceState(null, "", turnwise.address(turnwise.place));
+    if (address) turnwise.remember({ place: true });
     turnwise.markRow();
     const first = holder.querySelector(".turn");
     holder.querySelectorAll(".turn").forEach((element) => element.setAttribute("tabindex", "-1"));

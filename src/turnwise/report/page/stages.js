@@ -3,6 +3,7 @@
 
 (() => {
   const columnsOf = (run, prefix) => Object.keys(run.train).filter((name) => name.startsWith(prefix));
+  const stepAxis = { name: "step", nameLocation: "middle", nameGap: 26, minInterval: 1, splitLine: { show: false } };
   const short = (name) => name.replace(/^\w+\//, "").replace(/_(s|mb)$/, "");
 
   /** Draw stacked areas, one per name. */
@@ -10,29 +11,15 @@
     if (!steps?.length) return null;
     return {
       grid: { left: 6, right: 14, top: 34, bottom: 22, containLabel: true },
-      legend: {
-        top: 0,
-        left: 0,
-        itemWidth: 10,
-        itemHeight: 10,
-        icon: "roundRect",
-        type: "scroll",
-        textStyle: { color: turnwise.colour("--quiet") },
-      },
-      xAxis: turnwise.valueAxis({
-        name: "step",
-        nameLocation: "middle",
-        nameGap: 26,
-        min: "dataMin",
-        max: "dataMax",
-        splitLine: { show: false },
-      }),
+      legend: turnwise.legend(parts.map(({ name }) => name)),
+      xAxis: turnwise.valueAxis({ ...stepAxis, min: "dataMin", max: "dataMax" }),
       yAxis: turnwise.valueAxis({ percent, max: percent ? 1 : undefined }),
       tooltip: turnwise.tooltip({
         valueFormatter: (value) => (percent ? turnwise.percent(value, 1) : `${turnwise.number(value, 2)} ${unit}`),
       }),
       series: parts.map(({ name, colour, values }) => ({
         name,
+        run: turnwise.run().name,
         type: "line",
         stack: "all",
         symbol: "none",
@@ -65,7 +52,7 @@
     const { train } = turnwise.run();
     return stacked(
       train.step,
-      columnsOf(turnwise.run(), "time/").map((name, index) => ({
+      turnwise.stages(train).map((name, index) => ({
         name: short(name),
         colour: turnwise.stageColour(index),
         values: turnwise.smoothed(train[name]),
@@ -93,24 +80,13 @@
     const sum = (values) => (values ?? []).reduce((total, value) => total + (value ?? 0), 0) / 60;
     const names = [
       ...new Set(
-        runs.flatMap((run) => [
-          ...columnsOf(run, "time/"),
-          ...Object.keys(run.eval).filter((name) => name.startsWith("time/")),
-        ]),
+        runs.flatMap((run) => [...turnwise.stages(run.train), ...turnwise.stages(run.eval)]),
       ),
     ];
     if (!names.length) return null;
     return {
       grid: { left: 6, right: 14, top: 34, bottom: 22, containLabel: true },
-      legend: {
-        top: 0,
-        left: 0,
-        itemWidth: 10,
-        itemHeight: 10,
-        icon: "roundRect",
-        type: "scroll",
-        textStyle: { color: turnwise.colour("--quiet") },
-      },
+      legend: turnwise.legend(names.map(short)),
       xAxis: turnwise.valueAxis({ name: "minutes", nameLocation: "middle", nameGap: 26 }),
       yAxis: turnwise.valueAxis({
         type: "category",
@@ -141,6 +117,7 @@
         const rates = turnwise.smoothed(tokens.map((count, row) => (seconds[row] ? count / seconds[row] : null)));
         return {
           name: run.label,
+          run: run.name,
           colour: turnwise.runColour(index),
           points: rates.map((rate, row) => [run.train.step[row], rate]).filter((point) => point[1] !== null),
         };

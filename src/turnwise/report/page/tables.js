@@ -25,6 +25,9 @@
     });
   }
 
+  /** Fit the columns to a new width. */
+  turnwise.fitTables = () => Object.values(tables).forEach((table) => table.redraw(true));
+
   turnwise.fillTables = () => {
     metrics();
     settings();

@@ -1,0 +1,123 @@
+// Answer what a reader asks first, run by run: what was trained, did it learn, from what, at what cost.
+"use strict";
+
+(() => {
+  const { make, number } = turnwise;
+  const WEIGHTS = { full: "all weights", top: "upper layers", lora: "LoRA adapters" };
+  const count = (value) => value.toLocaleString("en");
+  const share = (part, whole) => (whole ? turnwise.percent(part / whole) : "–");
+  const sum = (values) => (values ?? []).reduce((total, value) => total + (value ?? 0), 0);
+  const plural = (amount, noun) => `${count(amount)} ${noun}${amount === 1 ? "" : "s"}`;
+
+  /** Stages of a step; the parts of "measure" are left out, since it contains them. */
+  turnwise.stages = (columns) =>
+    Object.keys(columns).filter((name) => name.startsWith("time/") && !/^time\/measure_.+_s$/.test(name));
+
+  /** Fill the table of answers, one row per run. */
+  turnwise.answer = () => {
+    const { runs } = turnwise.summary;
+    const heads = ["What was trained?", "Did it learn?", "From what?", "At what cost?"];
+    const row = (run, index) => {
+      const parts = [trained(run, index), learned(run), source(run), cost(run)];
+      return make("tr", {}, ...parts.map(([main, ...more], place) => cell(heads[place], main, more)));
+    };
+    document
+      .querySelector("#answers")
+      .replaceChildren(
+        make("thead", {}, make("tr", {}, ...heads.map((head) => make("th", { scope: "col" }, head)))),
+        make("tbody", {}, ...runs.map(row)),
+      );
+  };
+
+  /** A cell: the answer in bold, and sentences below it. On a phone the question stands above the answer. */
+  const cell = (head, main, more) =>
+    make(
+      "td",
+      { "data-head": head },
+      make("b", {}, ...[main].flat()),
+      ...more.filter(Boolean).map((text) => make("p", {}, text)),
+    );
+
+  function trained(run, index) {
+    const dot = make("i", { style: `background:${turnwise.runColour(index)}` });
+    const weights = `${WEIGHTS[run.weights] ?? run.weights} of the model ${run.model}`;
+    return [
+      turnwise.summary.runs.length > 1 ? [dot, run.label] : `${run.model} on ${run.environment}`,
+      `The method ${run.method} trains ${weights} on the environment ${run.environment}.`,
+      `Each step plays ${plural(run.groups, "task")} ${run.group_size} times, with at most ${run.max_turns} turns.`,
+    ];
+  }
+
+  function learned(run) {
+    const { step = [], "eval/success": values = [], "eval/episodes": episodes = [] } = run.eval;
+    const [low, high] = [run.eval["eval/success_low"] ?? [], run.eval["eval/success_high"] ?? []];
+    const known = values.map((_, row) => row).filter((row) => values[row] !== null);
+    const training = (run.train["rollout/success"] ?? []).at(-1);
+    if (!known.length)
+      return [
+        "Not evaluated yet",
+        training === undefined ? "No step is finished." : `Success on training tasks: ${number(training, 2)}.`,
+      ];
+    const [first, last] = [known[0], known.at(-1)];
+    const interval = (row) => `${number(values[row], 2)} [${number(low[row], 2)}, ${number(high[row], 2)}]`;
+    const after = (row) =>
+      `after step ${step[row]}${episodes[row] ? ` (${plural(episodes[row], "episode")})` : ""}`;
+    if (first === last)
+      return [
+        `Not known yet: ${number(values[first], 2)}`,
+        `Success on held-out tasks, with its 95 % interval: ${interval(first)} ${after(first)}.`,
+        "One evaluation shows no change.",
+      ];
+    const rose = low[last] > high[first];
+    const fell = high[last] < low[first];
+    return [
+      `${rose ? "Yes" : fell ? "No" : "Not shown"}: ${number(values[first], 2)} → ${number(values[last], 2)}`,
+      `Success on held-out tasks: ${interval(first)} ${after(first)}, ${interval(last)} ${after(last)}.`,
+      rose || fell
+        ? `It ${rose ? "rose" : "fell"}: the 95 % intervals do not overlap.`
+        : "The 95 % intervals overlap, so the difference may be chance.",
+    ];
+  }
+
+  function source(run) {
+    const { steps, train } = run;
+    const trajectories = sum((train.step ?? []).map((step) => turnwise.played(run, step)));
+    if (!steps.step?.length) {
+      const shares = (train["credit/signal_frac"] ?? []).filter((value) => value !== null);
+      return [
+        `${count(trajectories)} trajectories`,
+        shares.length ? `${share(sum(shares), shares.length)} of the groups had contrast.` : null,
+        "Rollouts were not kept.",
+      ];
+    }
+    const [groups, contrast] = [sum(steps.groups), sum(steps.contrast)];
+    const ended = turnwise.summary.outcomes.map((name) => [name, sum(steps[name])]).filter(([, amount]) => amount);
+    return [
+      `${share(contrast, groups)} of ${plural(groups, "group")} had contrast`,
+      "In these the same task ended with different returns, which is what credit by comparison needs.",
+      `${count(trajectories)} trajectories: ${ended.map(([name, amount]) => `${count(amount)} ${name}`).join(", ")}.`,
+    ];
+  }
+
+  function cost(run) {
+    const spent = [run.train, run.eval].flatMap((columns) =>
+      turnwise.stages(columns).map((name) => [name.slice(5, -2), sum(columns[name])]),
+    );
+    const seconds = sum(spent.map(([, value]) => value));
+    const most = spent.toSorted((a, b) => b[1] - a[1]).filter(([, value]) => value > 0.05 * seconds);
+    const part = ([name, value]) => `${name} ${share(value, seconds)}`;
+    const tokens = sum(run.train["rollout/tokens"]);
+    return [
+      duration(seconds),
+      most.length
+        ? `Wall time of steps and evaluations: ${most.map(part).join(", ")}.`
+        : null,
+      `${count(tokens)} generated tokens in ${run.train.step?.at(-1) ?? 0} of ${plural(run.steps_planned, "step")}.`,
+    ];
+  }
+
+  function duration(seconds) {
+    if (seconds > 5400) return `${number(seconds / 3600, 1)} hours`;
+    return seconds > 90 ? `${number(seconds / 60, 1)} minutes` : `${number(seconds, 0)} seconds`;
+  }
+})();

@@ -1,0 +1,35 @@
+"""Warn of methods that give no credit to a trajectory without others in its group."""
+
+from turnwise.batch import Batch
+from turnwise.columns import COLUMNS
+from turnwise.errors import BatchError
+from turnwise.segments import Segments
+from turnwise.transform import Transform
+
+
+def lone_note(transform: Transform, group_size: int) -> str:
+    """Warn if a method gives no credit to the only trajectory of its group; empty if it gives some.
+
+    The method is tried on two groups of one trajectory each, with different returns.
+    """
+    if group_size > 1:
+        return ""
+    ones, values = Segments.from_lengths([1, 1]), [0.25, 0.75, 0.5, 1.0]
+    columns = {
+        name: values if name not in COLUMNS or COLUMNS[name].kind == "value" else list("abcd")
+        for name in transform.needs
+    }
+    columns |= {"penalty": [0.0] * 4}
+    try:
+        batch = Batch(
+            ones, Segments.from_lengths([2, 2]), [0.0, 1.0, 0.0, 0.0], columns, Segments.from_lengths([1] * 4)
+        )
+        learns = bool(transform.trace(batch)[0].advantage_R.any())
+    except BatchError:  # it needs values that only a run can measure
+        return ""
+    if learns:
+        return ""
+    return (
+        "rollout.group_size=1: the method compares the trajectories of a group, so a lone one gets no credit and only "
+        "penalties are learned; raise rollout.group_size, or set method=reinforce aem=false"
+    )

@@ -1,0 +1,91 @@
+"""What a terminal and a log file are shown: tables, pages and colours."""
+
+import io
+import re
+
+import pytest
+
+from turnwise.tables import page_as_markdown, page_as_text
+from turnwise.terminal import STYLES, is_tenth, print_page, print_table, say_next
+
+LONG = "pick_clean_then_place_in_recep"
+TABLE = [("task type", "grpo + aem", "A - B"), (LONG, "0.125", "+0.125"), ("look [train]", "0.5", "-")]
+PAGE = ["# grpo against rloo", "Not shown.", TABLE, "* a remark\n* another"]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(params=[20, 60, 200])
+def terminal(request, monkeypatch) -> Terminal:
+    monkeypatch.setenv("COLUMNS", str(request.param))
+    monkeypatch.setenv("TERM", "xterm-256color")
+    return Terminal()
+
+
+def test_a_terminal_gets_tables_without_markdown_and_whole_words(terminal):
+    print_page(PAGE, file=terminal)
+    text = terminal.getvalue()
+    for whole in (LONG, "look [train]", "+0.125", "grpo against rloo", "another"):
+        assert whole in text
+    assert "|" not in text
+    assert "#" not in text
+
+
+def test_a_file_gets_plain_lines_of_any_width(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "20")
+    file = io.StringIO()
+    print_table(TABLE, title="Three numbers.", file=file)
+    lines = file.getvalue().splitlines()
+    assert lines[:2] == ["Three numbers.", ""]
+    assert lines[2] == f"{'task type':{len(LONG)}}  grpo + aem  A - B"
+    assert lines[3] == f"{LONG}  0.125       +0.125"
+    assert len(lines) == 5
+
+
+def test_markdown_comes_on_request_alone(terminal):
+    print_page(PAGE, markdown=True, file=terminal)
+    assert terminal.getvalue() == page_as_markdown(PAGE)
+    assert f"| {LONG} | 0.125 | +0.125 |" in terminal.getvalue()
+    assert page_as_text(PAGE).startswith("grpo against rloo\n\nNot shown.\n\ntask type")
+
+
+def test_the_next_command_goes_to_stderr(capsys):
+    say_next("turnwise report runs/a", "the page")
+    assert capsys.readouterr() == ("", "next: turnwise report runs/a   # the page\n")
+
+
+def test_a_count_passes_each_tenth_once():
+    assert [done for done in range(1, 51) if is_tenth(done, 50)] == [5, 10, 15, 20, 25, 30, 35, 40, 45, 50]
+    assert is_tenth(0, 0)
+
+
+def luminance(color: str) -> float:
+    """Relative luminance as WCAG 2 defines it."""
+    parts = [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_every_colour_is_legible_on_white_and_on_black():
+    colors = [part for style in STYLES.values() for part in style.split() if part.startswith("#")]
+    assert colors
+    for color in colors:
+        assert 1.05 / (luminance(color) + 0.05) >= 4.0, f"{color} on white"
+        assert (luminance(color) + 0.05) / 0.05 >= 4.0, f"{color} on black"
+
+
+def test_texts_of_bars_have_the_colour_of_the_terminal():
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TimeRemainingColumn
+
+    from turnwise.terminal import make_console
+
+    file = io.StringIO()
+    columns = (BarColumn(), MofNCompleteColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    console = make_console(file, force_terminal=True, color_system="truecolor", width=100)
+    with Progress(*columns, console=console) as bars:
+        bars.update(bars.add_task("x", total=4), completed=1)
+    codes = set(re.findall(r"\x1b\[([0-9;]*)m", file.getvalue()))
+    assert codes <= {"0", "38;2;43;123;185", "38;5;237"}, "the bar's colour, and its dim rest"
