@@ -91,6 +91,8 @@ LAYERS = [
         "tables",
         "cache",
         "files",
+        "checksums",
+        "stopping",
         "__init__",
     },
     {"analysis", "section"},

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from turnwise.commands.common import count, quiet
+from turnwise.commands.common import count, note, quiet
 from turnwise.config import Config, override_config
 from turnwise.errors import ConfigError, RunError
 from turnwise.tables import as_text
@@ -78,6 +78,8 @@ def _evaluate(options: argparse.Namespace) -> int:
 
     folder, config = RunFolder.open(options.run_folder)
     config = _asked(config, options)
+    if not folder.verified:
+        note(folder.unverified)
     quiet()
     from turnwise.environments.suites import make_suite
     from turnwise.evaluation.panels import check_tasks, find_panel, task_digest

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from turnwise.commands.common import QUIET_S, count
+from turnwise.commands.common import QUIET_S, count, note
 from turnwise.errors import ConfigError
 
 
@@ -37,7 +37,8 @@ def _report(options: argparse.Namespace) -> int:
         from turnwise.report.write import write_report
 
         with _bar() as progress:
-            print(write_report(options.runs, options.output or _default_output(options.runs), methods, progress))
+            output = options.output or _default_output(options.runs)
+            print(write_report(options.runs, output, methods, progress, note))
         return 0
     if options.output is not None:
         raise ConfigError("--live writes no folder; remove --output")
@@ -51,6 +52,7 @@ def _report(options: argparse.Namespace) -> int:
             port=8010 if options.port is None else options.port,
             on_ready=lambda address: print(f"{address}   (Ctrl-C ends it)", flush=True),
             progress=progress,
+            on_problem=note,
         )
     return 0
 

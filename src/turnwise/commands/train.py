@@ -9,6 +9,7 @@ from typing import Any
 from turnwise.commands.common import INTERRUPTED, quiet, recipe
 from turnwise.config import override_config
 from turnwise.errors import ConfigError
+from turnwise.stopping import Stopped
 
 FREE = ("run.steps=", "run.threads=", "checkpoint.", "evaluate.", "engine.", "log.")
 """Settings that may change when a run resumes."""
@@ -52,7 +53,11 @@ def _train(options: argparse.Namespace) -> int:
 
     try:
         with ConsoleDisplay() as display:
-            train(config, resume=options.resume, display=display)
+            train(config, resume=options.resume, display=display, stop=options.stop)
+    except Stopped as stopped:
+        path = options.resume or config.run_folder
+        print(f"turnwise: {stopped.signal.name}: ended; {_how_to_resume(path)}", file=sys.stderr, flush=True)
+        return stopped.exit_code
     except KeyboardInterrupt:
         print(f"turnwise: interrupted; {_how_to_resume(options.resume or config.run_folder)}", file=sys.stderr)
         return INTERRUPTED

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.errors import ConfigError, TurnwiseError
-from turnwise.report.build import Progress, ReportData
+from turnwise.report.build import Progress, ReportData, Say
 from turnwise.report.write import install, write_index
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -27,6 +27,7 @@ def serve_report(
     port: int = 8010,
     on_ready: Callable[[str], None],
     progress: Progress = lambda done, total: None,
+    on_problem: Say = lambda text: None,
 ) -> None:
     """Serve a report until interrupted.
 
@@ -37,6 +38,7 @@ def serve_report(
         port: Port to listen on; 0 takes a free one.
         on_ready: Called with the page's address once it can be opened.
         progress: Called with the steps read and all steps, at the start.
+        on_problem: Called with every damaged or doubled file, which the page leaves out.
 
     Raises:
         TurnwiseError: A path is not a run, or the port is taken.
@@ -44,7 +46,7 @@ def serve_report(
     with tempfile.TemporaryDirectory(prefix="turnwise-report-") as name:
         output = Path(name)
         files = output / "files"
-        data = ReportData(paths, files, methods)
+        data = ReportData(paths, files, methods, on_problem)
         server = _listen(host, port, output)
         try:
             install(files)

@@ -24,6 +24,7 @@ from turnwise.rollout.engines import check_engine, make_engine
 from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.source import Source
 from turnwise.rollout.workers import make_environments
+from turnwise.stopping import Stop
 from turnwise.train.checkpoint import (
     checkpoint_at,
     checkpoints,
@@ -42,7 +43,7 @@ from turnwise.train.warmstart import warm_policy
 from turnwise.transform import Transform
 
 
-def prepare(config: Config, *, resume: Path | None, display: Display, held: ExitStack) -> Run:
+def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop, held: ExitStack) -> Run:
     """Build all parts of a run, and check the configuration before the warm start.
 
     A new run gets its folder, first checkpoint and first evaluation. `held` locks the folder.
@@ -75,6 +76,8 @@ def prepare(config: Config, *, resume: Path | None, display: Display, held: Exit
         _refuse_what_would_lose(folder, config.run.steps)
         last = _last_state(folder, config.model, keep=config.checkpoint.keep)
         step, policy, states = last or _warm_start(config, suite, device, display)
+        for problem in folder.problems():
+            display.note(problem)
         folder.set_config(config)
     if config.update.only_norms:
         freeze_but_norms(policy.model)
@@ -112,13 +115,16 @@ def prepare(config: Config, *, resume: Path | None, display: Display, held: Exit
         ),
         models=Models(**models),
         step=step,
+        stop=stop,
     )
     if states:
         load_parts(run.parts, states)
+    run.complete(step)
     run.models.publish()
     if not checkpoints(folder):
         run.save()
-    if not folder.metrics():  # a new run, or one that was killed during its first evaluation
+    evaluated = {record["step"] for record in folder.metrics() if "eval/success" in record}
+    if run.evaluation_is_due and step not in evaluated:  # a new run, or one that ended during an evaluation
         run.evaluate()
     if "reference" in measures.models:
         run.models = Models(**models, reference=NamedModel(_reference(folder, device)))
