@@ -1,4 +1,4 @@
-"""Signals and kills at random moments, again and again: `python -m tests.train.signals SCENARIO FOLDER TIMES`.
+"""Signals and kills at random moments, again and again: `python -m tests.train.signals FOLDER TIMES`.
 
 Lives are forks of one process that has imported everything, as in `tests.train.kills`. Each is the command line itself.
 """
@@ -180,13 +180,13 @@ def torn(run: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    scenario, place, times = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    place, times = Path(sys.argv[1]), int(sys.argv[2])
     told = {
-        "train": lambda: train_signals(place, times, last_step.LONG_S),
-        "train-copying": lambda: train_signals(place, times, -1.0),
-        "second": lambda: second_signal(place),
-        "nohup": lambda: nohup(place),
-        "eval": lambda: disturbed(place, times, "eval"),
-        "report": lambda: disturbed(place, times, "report"),
-    }[scenario]()
+        "second": second_signal(place / "second"),
+        "nohup": nohup(place / "nohup"),
+        "train": train_signals(place / "train", times, last_step.LONG_S),
+        "train-copying": train_signals(place / "copying", times, -1.0),
+        "eval": disturbed(place / "eval", times, "eval"),
+        "report": disturbed(place / "report", times, "report"),
+    }
     print(json.dumps(told))
