@@ -19,6 +19,7 @@ from os.path import commonprefix
 from typing import Any, NamedTuple
 
 from turnwise.environments.check import Checked, Problem, inspect_environment
+from turnwise.environments.isolation import clean_variables
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.errors import ConfigError, TurnwiseError
@@ -128,7 +129,7 @@ def _interpreter(config: EnvironmentConfig, hash_seed: int) -> Iterator[tuple[su
                 [sys.executable, "-c", command],
                 stdin=program,
                 pass_fds=[theirs.fileno()],
-                env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
+                env={**clean_variables(config.pass_variables), "PYTHONHASHSEED": str(hash_seed)},
                 start_new_session=True,
             )
         try:
