@@ -39,7 +39,9 @@ notes = "What others report."
 def here(tmp_path, monkeypatch) -> Path:
     """A working directory with a recipe of a toy run and a study of it."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT)]))  # the runs are processes of their own, which need tests.toys
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    )  # the runs are processes of their own, which need tests.toys
     lines = []
     for name, section in small_config(tmp_path).model_dump(mode="json").items():
         if isinstance(section, dict):

@@ -59,8 +59,6 @@ def ask(level: str, *questions: str, pass_variables=()) -> list[str]:
         pytest.fail("the worker did not survive")
 
 
-
-
 def test_a_worker_does_not_inherit_secrets(level, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", SECRET)
     own, of_process, variables = ask(
@@ -78,7 +76,16 @@ def test_a_worker_does_not_inherit_secrets(level, monkeypatch):
 
 def test_names_that_are_passed_are_few_and_known():
     given = dict.fromkeys(
-        ["HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "PYTHONPATH", "SWE_DATA", "LC_ALL", "HOME", "HTTP_PROXY"],
+        [
+            "HF_TOKEN",
+            "WANDB_API_KEY",
+            "AWS_SECRET_ACCESS_KEY",
+            "PYTHONPATH",
+            "SWE_DATA",
+            "LC_ALL",
+            "HOME",
+            "HTTP_PROXY",
+        ],
         "x",
     )
     assert set(clean_variables(given=given)) == {"PYTHONPATH", "SWE_DATA", "LC_ALL", "HOME"}

@@ -55,7 +55,9 @@ def save(folder: RunFolder, step: int, *, keep: int = 2, state=None) -> Path:
 
 def test_a_round_trip_keeps_weights_optimizer_and_tokenizer(folder):
     policy, optimizer = trained()
-    step, loaded, state = load_checkpoint(save_checkpoint(folder, 7, policy, {"optimizer": optimizer.state_dict()}, keep=2))
+    step, loaded, state = load_checkpoint(
+        save_checkpoint(folder, 7, policy, {"optimizer": optimizer.state_dict()}, keep=2)
+    )
     assert step == 7
     for ours, theirs in zip(policy.model.parameters(), loaded.model.parameters(), strict=True):
         assert torch.equal(ours, theirs)

@@ -21,7 +21,7 @@ from turnwise.train.display import Display
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train
 
-FLIPS = 150
+FLIPS = 60
 """Flipped bits per file."""
 
 
@@ -52,7 +52,7 @@ def test_every_flipped_bit_of_a_table_is_found_or_without_effect(run, kind):
     read = read_rollouts if kind == "rollouts" else read_outcomes
     data, whole, bits, silent = path.read_bytes(), repr(read(path)), random.Random(0), 0
     ends = range((len(data) - 200) * 8, len(data) * 8)  # the metadata with the checksum itself
-    for bit in [bits.randrange(len(data) * 8) for _ in range(FLIPS)] + bits.sample(ends, 100):
+    for bit in [bits.randrange(len(data) * 8) for _ in range(FLIPS)] + bits.sample(ends, 60):
         path.write_bytes(flipped(data, bit))
         try:
             assert repr(read(path)) == whole
@@ -94,7 +94,11 @@ def test_a_damaged_manifest_is_no_missing_one(run):
 
 def test_a_changed_number_in_the_metrics_is_found(run):
     text = run.metrics_path.read_text()
-    for old, new in (('"rollout/success": ', '"rollout/success": 1'), ('"crc32"', '"crc33"'), ('"step": 2', '"step": 6')):
+    for old, new in (
+        ('"rollout/success": ', '"rollout/success": 1'),
+        ('"crc32"', '"crc33"'),
+        ('"step": 2', '"step": 6'),
+    ):
         run.metrics_path.write_text(text.replace(old, new, 1))
         with pytest.raises(RunError, match=r"metrics.jsonl, line \d, is damaged: expected CRC-32 \w+, got \w+; repair"):
             run.metrics()

@@ -113,9 +113,7 @@ def write_table(path: Path, table: pa.Table) -> None:
     temporary = path.with_suffix(".tmp")
     told = {NAME_KEY: path.name.encode(), TABLE_KEY: b"0" * 8}
     stream = pa.BufferOutputStream()
-    pq.write_table(
-        table.replace_schema_metadata({**(table.schema.metadata or {}), **told}), stream, compression="zstd"
-    )
+    pq.write_table(table.replace_schema_metadata({**(table.schema.metadata or {}), **told}), stream, compression="zstd")
     data = bytearray(stream.getvalue())
     seal_table(data)
     try:

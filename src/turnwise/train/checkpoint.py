@@ -139,9 +139,7 @@ def load_checkpoint(path: Path, *, to_play: bool = False) -> tuple[int, Policy, 
         optimizer = states.pop("optimizer")
         return step, policy, {"optimizer": optimizer, **_from_torch(states)}
     except DamagedError as error:
-        raise RunError(
-            f"cannot load the checkpoint {path} ({error}); remove it to go on from the one before"
-        ) from None
+        raise RunError(f"cannot load the checkpoint {path} ({error}); remove it to go on from the one before") from None
     except Exception as error:  # json, safetensors, pickle and torch each raise their own types
         unreadable = isinstance(error, pickle.UnpicklingError)  # torch's text is about trusting files
         cause = "state.pt cannot be read" if unreadable else " ".join(f"{type(error).__name__}: {error}".split())[:200]

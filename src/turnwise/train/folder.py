@@ -185,14 +185,15 @@ class RunFolder:
                 where = f"{self.metrics_path}, line {number},"
                 records.append(unsealed(record, where, mend=f"; {MEND_LINE}. {UNCHANGED}", required=self.verified))
                 if (first := min((seen.setdefault(kind, number) for kind in kinds), default=number)) != number:
-                    raise DamagedError(f"{where} repeats step {record['step']} of line {first}; delete one. {UNCHANGED}")
+                    raise DamagedError(
+                        f"{where} repeats step {record['step']} of line {first}; delete one. {UNCHANGED}"
+                    )
             except DamagedError as error:
                 raise RunError(str(error)) from None
             except (ValueError, TypeError, LookupError):  # not UTF-8, not JSON, or not a record
                 if number < len(lines):
                     raise RunError(
-                        f"{self.metrics_path}, line {number}, is damaged: {line[:60]!r}; {MEND_LINE}. "
-                        f"{UNCHANGED}"
+                        f"{self.metrics_path}, line {number}, is damaged: {line[:60]!r}; {MEND_LINE}. {UNCHANGED}"
                     ) from None
         return records
 
