@@ -47,20 +47,17 @@ def flip(path: Path, bit: int | None = None) -> None:
 
 
 @pytest.mark.parametrize("kind", ["rollouts", "evaluations"])
-def test_every_flipped_bit_of_a_table_is_found_or_without_effect(run, kind):
+def test_every_flipped_bit_of_a_table_is_found(run, kind):
     path = run.path / kind / "step-000003.parquet"
     read = read_rollouts if kind == "rollouts" else read_outcomes
-    data, whole, bits, silent = path.read_bytes(), repr(read(path)), random.Random(0), 0
+    data, bits = path.read_bytes(), random.Random(0)
     ends = range((len(data) - 200) * 8, len(data) * 8)  # the metadata with the checksum itself
     for bit in [bits.randrange(len(data) * 8) for _ in range(FLIPS)] + bits.sample(ends, 60):
         path.write_bytes(flipped(data, bit))
-        try:
-            assert repr(read(path)) == whole
-            silent += 1
-        except DamagedError as error:
-            assert str(path) in str(error)
-            assert "\n" not in str(error)
-    assert silent == 0
+        with pytest.raises(DamagedError) as caught:
+            read(path)
+        assert str(path) in str(caught.value)
+        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "state.pt"])

@@ -11,8 +11,11 @@ from pathlib import Path
 from turnwise.errors import ConfigError
 
 PASSED = frozenset(
-    "PATH HOME USER LOGNAME LANG LANGUAGE TZ TMPDIR TEMP TMP LD_LIBRARY_PATH DYLD_LIBRARY_PATH VIRTUAL_ENV JAVA_HOME "
-    "XDG_CACHE_HOME XDG_RUNTIME_DIR SSL_CERT_FILE SSL_CERT_DIR SYSTEMROOT".split()
+    [
+        *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TEMP", "TMP", "LD_LIBRARY_PATH"),
+        *("DYLD_LIBRARY_PATH", "VIRTUAL_ENV", "JAVA_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "SSL_CERT_FILE"),
+        *("SSL_CERT_DIR", "SYSTEMROOT"),
+    ]
 )
 """Variables that processes of environments get. Tokens of hubs and trackers are not among them."""
 PASSED_STARTS = ("LC_", "PYTHON", "OMP_", "MKL_", "OPENBLAS_", "CUDA_VISIBLE_", "TURNWISE_")
@@ -51,8 +54,8 @@ def hide_this_process() -> None:
 def isolating(isolation: str, variables: Mapping[str, str]) -> list[str]:
     """Return the start of a command line that isolates a command; empty for isolation "worker".
 
-    In bubblewrap it sees the system's files, Python's folders and those that variables named *_DATA point to, all read-only; empty
-    folders instead of HIDDEN and HOME; and its own processes only.
+    In bubblewrap it sees the system's files, Python's folders and those that variables named *_DATA point to, all
+    read-only; empty folders instead of HIDDEN and HOME; and its own processes only.
 
     Args:
         isolation: Setting `environment.isolation`.

@@ -1,4 +1,4 @@
-"""Attack an environment in processes of its own, so that one that hangs or dies is reported and the next attack runs."""
+"""Attack an environment in processes of its own, so that an attack that hangs or kills it is reported."""
 
 import os
 import pickle

@@ -8,12 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from turnwise.errors import DamagedError
 from turnwise.report.chunks import turns_table, write_table, write_value
 from turnwise.report.credit import OtherMethods
 from turnwise.report.pieces import Pieces
 from turnwise.report.steps import OUTCOMES, index_columns
 from turnwise.report.summary import describe_run, failure_causes, metrics_columns, step_statistics
-from turnwise.errors import DamagedError
 from turnwise.train.folder import RunFolder, by_step, doubles
 from turnwise.train.recorded import Step, read_step
 

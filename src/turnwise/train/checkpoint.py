@@ -22,7 +22,6 @@ from turnwise.files import write_json
 from turnwise.models.policy import Policy, load_policy
 from turnwise.train.folder import RunFolder, by_step
 
-
 STATES = "state.pt"
 """File with the states of a run's parts."""
 

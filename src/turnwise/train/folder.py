@@ -28,7 +28,6 @@ from turnwise.files import provenance, write_json, write_text
 from turnwise.rollout.record import FORMAT, check_format, read_table
 from turnwise.train.trackers import Tracker
 
-
 MEND_LINE = "repair or delete it"
 UNCHANGED = "Nothing was changed"
 KINDS = ("rollout/success", "eval/success")
