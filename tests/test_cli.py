@@ -121,7 +121,7 @@ BAD = {
     "bad TOML": (["train", "bad.toml"], "bad.toml is not valid TOML"),
     "no games": (["train", "tiny.toml", "environment.name=alfworld", "environment.options={}"], "set ALFWORLD_DATA"),
     "not a run": (["train", "--resume", "nowhere"], "nowhere is not a run folder"),
-    "a folder that is no run": (["train", "--resume", "."], ". is not a run folder"),
+    "a folder that is not a run": (["train", "--resume", "."], ". is not a run folder"),
     "eval of no run": (["eval", "nowhere"], "nowhere is not a run folder"),
     "unknown method": (["train", "tiny.toml", "method=grp"], "unknown method 'grp'. Did you mean 'grpo'?"),
     "unknown method option": (["train", "tiny.toml", "method.temprature=1"], "Did you mean 'temperature'?"),

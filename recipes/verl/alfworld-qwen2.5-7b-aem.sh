@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # AEM on ALFWorld with Qwen/Qwen2.5-7B-Instruct in verl: 16 groups x 8, 150 steps, history 2, lr 1e-6, KL 0.01.
 #
-# NOT RUN YET: verl's configuration code accepts it, and nobody has trained with it. Settings
-# that AEM's paper does not state (lr, KL, clipping, lengths, mini-batch) are those of verl-agent's published scripts.
-# A mini-batch is 128 rows (verl: ppo_mini_batch_size x n) where verl-agent has 256: verl takes no more prompts than a batch has.
-# Needs 4 GPUs of 80 GB, verl 0.9, turnwise on every machine (`turnwise verl-check`), and ALFWORLD_DATA.
+# NOT RUN YET: verl's configuration code accepts it, and nobody has trained with it. Settings that AEM's paper does
+# not state (lr, KL, clipping, lengths, mini-batch) are those of verl-agent's published scripts. A mini-batch is 128
+# rows (verl: ppo_mini_batch_size x n) where verl-agent has 256: verl takes no more prompts than a batch has. Needs 4
+# GPUs of 80 GB, verl 0.9, turnwise on every machine (`turnwise verl-check`), and ALFWORLD_DATA.
 set -euo pipefail
 cd "$(dirname "$0")"
 python -m turnwise.integrations.verl_agent_loop alfworld-loop.yaml train.parquet --split train

@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
-# AEM on software repair with Qwen/Qwen3-32B in verl: 64 groups x 8, 250 steps, binary reward, 2x oversampling with uniform groups rejected.
+# AEM on software repair with Qwen/Qwen3-32B in verl: 64 groups x 8, 250 steps, binary reward, 2x oversampling with
+# uniform groups rejected.
 #
-# NOT RUN YET: verl's configuration code accepts it, and nobody has trained with it. The paper trained in rLLM, on DeepSWE's recipe; what is stated there is kept:
-# Qwen3-32B, R2E-Gym's tasks, groups of 8, batches of 64, twice as many tried with those rejected that are all solved or all not, a reward of 0 or 1, long context,
-# and DeepSWE's GRPO++ (advantage over the others' mean without the deviation, upper clip 0.28, loss over a constant length, no KL, no entropy bonus). Learning rate,
-# mini-batch and parallelism are ours. The tools are turnwise's, not R2E-Gym's, so that scores are not DeepSWE's.
-# Needs 8 machines of 8 GPUs of 141 GB with docker, verl 0.9, turnwise on every machine (`turnwise verl-check`), and two folders with a
-# tasks.jsonl each: SWE_TRAIN (R2E-Gym) and SWE_EVAL (SWE-bench-Verified).
+# NOT RUN YET: verl's configuration code accepts it, and nobody has trained with it. The paper trained in rLLM, on
+# DeepSWE's recipe; what is stated there is kept: Qwen3-32B, R2E-Gym's tasks, groups of 8, batches of 64, twice as
+# many tried with those rejected that are all solved or all not, a reward of 0 or 1, long context, and DeepSWE's
+# GRPO++ (advantage over the others' mean without the deviation, upper clip 0.28, loss over a constant length, no KL,
+# no entropy bonus). Learning rate, mini-batch and parallelism are ours. The tools are turnwise's, not R2E-Gym's, so
+# that scores are not DeepSWE's. Needs 8 machines of 8 GPUs of 141 GB with docker, verl 0.9, turnwise on every machine
+# (`turnwise verl-check`), and two folders with a tasks.jsonl each: SWE_TRAIN (R2E-Gym) and SWE_EVAL
+# (SWE-bench-Verified).
 set -euo pipefail
 cd "$(dirname "$0")"
 python -m turnwise.integrations.verl_agent_loop swe-loop.yaml train.parquet --split all

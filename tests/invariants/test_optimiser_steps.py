@@ -113,7 +113,7 @@ def test_what_a_rollout_shows_by_hand():
         "reward": 1.5,
         "turns": 1.5,
         "invalid_frac": pytest.approx(1 / 3),
-        "cut_frac": pytest.approx(1 / 3),
+        "truncated_frac": pytest.approx(1 / 3),
         "context_frac": 0.5,
         "failed_frac": pytest.approx(1 / 3),
         "tokens": 7.0,

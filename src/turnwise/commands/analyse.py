@@ -105,9 +105,8 @@ def _dynamics(options: argparse.Namespace) -> int:
 
     arms = by_label(find_runs(options.runs))
     head = (
-        "Means over the steps that all runs have, 95 % over runs. The paper: AEM keeps entropy higher early and lower "
-        "late, "
-        "GRPO's collapses early."
+        "Means over the steps that all runs have, 95 % over runs. The paper: AEM keeps entropy higher early and "
+        "lower late, GRPO's collapses early."
     )
     return _written(options.out, "dynamics", head, dynamics_table(arms), dynamics_figure(arms))
 

@@ -74,8 +74,7 @@ class Config(Section):
         if self.update.scoring == "engine" and self.rollout.top_p < 1:
             raise ValueError(
                 f"update.scoring='engine' needs rollout.top_p=1, got {self.rollout.top_p:g}; with a lower top_p the "
-                "engine "
-                "reports probabilities of a truncated distribution"
+                "engine reports probabilities of a truncated distribution"
             )
         return self
 

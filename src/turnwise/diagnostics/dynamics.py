@@ -92,8 +92,7 @@ def masked_table(runs: Sequence[Run]) -> list[tuple[str, ...]]:
     if not set(arms) & set(KEEPS):
         raise RunError(
             "none of these runs masked its gradients; train some with method.keep=positive and method.keep=negative, "
-            "as "
-            "`turnwise study studies/aem-masked.toml` does"
+            "as `turnwise study studies/aem-masked.toml` does"
         )
     lines: list[tuple[str, ...]] = [
         ("kept: sign of A (alpha - 1)", "runs", "entropy at first", "at last", "change", "theorem", "agrees")

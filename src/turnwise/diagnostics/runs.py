@@ -95,8 +95,7 @@ class Run:
         except (OSError, json.JSONDecodeError, KeyError, TypeError):
             raise RunError(
                 f"{self.folder.path} has no readable {path.name}; make it with `turnwise eval {self.folder.path} "
-                "--panel "
-                f"{panel} --step {step}`"
+                f"--panel {panel} --step {step}`"
             ) from None
 
     def success(self, step: int) -> float:

@@ -117,9 +117,8 @@ def _how(c: Comparison) -> str:
         "(corrected for few runs) and Student's. "
         "With several comparisons on one page each has its own 5 %.",
         "More seeds needed: n = ((1.960 + 0.842) s / d)^2 + 1.92, with d the difference seen and s the standard "
-        "deviation of the paired "
-        "differences (unpaired: sqrt(var A + var B)), for a power of 0.8; d is itself uncertain, so this is an order "
-        "of magnitude.",
+        "deviation of the paired differences (unpaired: sqrt(var A + var B)), for a power of 0.8; d is itself "
+        "uncertain, so this is an order of magnitude.",
         "Trajectories to a level: linear between evaluations; a run that never gets there counts with the whole "
         "budget.",
     ]

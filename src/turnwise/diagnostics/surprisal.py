@@ -133,9 +133,8 @@ def measure_fidelity(
     candidates = np.flatnonzero(open_R)
     if not len(candidates):
         raise RunError(
-            f"in step {step} of {folder.path} no group's entropies differ by 0.1 nats or more, so every coefficient is "
-            "1; "
-            "choose another with --step"
+            f"in step {step} of {folder.path} no group's entropies differ by 0.1 nats or more, so every coefficient "
+            "is 1; choose another with --step"
         )
     chosen = np.sort(np.random.default_rng(seed).permutation(candidates)[:states])
     prompts = _prompts(read_rollouts(folder.rollouts / f"step-{step:06d}.parquet")[0], recorded.row_R[chosen])

@@ -327,9 +327,8 @@ def _check_one_group(trajectory: np.ndarray, group: np.ndarray, real: np.ndarray
     if (wrong := np.flatnonzero(group != group[first[inverse.reshape(-1)]])).size:
         other = first[inverse.reshape(-1)[wrong[0]]]
         raise IntegrationError(
-            f"rows {real[other]} and {real[wrong[0]]} have the same trajectory but different groups; trajectory labels "
-            "must "
-            "differ between groups"
+            f"rows {real[other]} and {real[wrong[0]]} have the same trajectory but different groups; trajectory "
+            "labels must differ between groups"
         )
 
 

@@ -72,8 +72,7 @@ class TurnwiseGRPOTrainer(GRPOTrainer):
         if self.multi_objective_aggregation != "sum_then_normalize":
             raise IntegrationError(
                 f"multi_objective_aggregation={self.multi_objective_aggregation!r}: a method gets one reward per "
-                "trajectory; "
-                "use 'sum_then_normalize'"
+                "trajectory; use 'sum_then_normalize'"
             )
         known = {*COLUMNS, *self._environment_columns()}
         if missing := [name for name in method.needs if name not in known]:

@@ -45,20 +45,20 @@ def rows(
     ]
 
 
-def environment_factory(config: EnvironmentConfig) -> Callable[[], "World"]:
+def environment_factory(config: EnvironmentConfig) -> Callable[[], "PlayedEnvironment"]:
     """Build the factory of environments that TRL needs, for the rows of `rows`."""
     suite = make_suite(config)
-    return lambda: World(suite)
+    return lambda: PlayedEnvironment(suite)
 
 
-class World:
+class PlayedEnvironment:
     """Play trajectories of a suite with TRL's interface: `reset`, tools, `get_reward`."""
 
     _columns = ("state_key",)  # columns of `_record`; TRL treats public names as tools
 
     def __init__(self, suite: Suite):
         self._suite = suite
-        self._world: Environment | None = None
+        self._environment: Environment | None = None
         self._steps: list[Step] = []  # the first step, and one per command
         self._fault = False
 
@@ -69,8 +69,8 @@ class World:
         if not 0 <= task < len(tasks):
             raise ConfigError(f"task {task}: split {split!r} has {len(tasks)} tasks, counted from 0; see rows()")
         try:
-            self._world = self._suite.environment(tasks[task])
-            self._steps.append(as_step(_wait(self._world.start())))
+            self._environment = self._suite.environment(tasks[task])
+            self._steps.append(as_step(_wait(self._environment.start())))
         except Exception as error:
             return self._broke(error)
         return self._steps[0].observation
@@ -84,10 +84,10 @@ class World:
         Returns:
             What happens.
         """
-        if self._fault or self._world is None or self._steps[-1].ended:
+        if self._fault or self._environment is None or self._steps[-1].ended:
             return OVER
         try:
-            self._steps.append(checked_step(_wait(self._world.step(command))))
+            self._steps.append(checked_step(_wait(self._environment.step(command))))
         except Exception as error:
             return self._broke(error)
         return self._steps[-1].observation

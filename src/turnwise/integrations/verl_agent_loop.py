@@ -126,8 +126,8 @@ class TurnwiseAgentLoop(AgentLoopBase):
         if not trajectory.turns or len(trajectory.turns[0].prompt_ids) > prompt_length:
             raise ConfigError(
                 f"the first prompt of task {trajectory.task!r} does not fit data.max_prompt_length={prompt_length} "
-                "with a response of "
-                f"{new_tokens} tokens within data.max_response_length={response_length}; raise these limits"
+                f"with a response of {new_tokens} tokens within data.max_response_length={response_length}; raise "
+                "these limits"
             )
         return outputs(trajectory, settings, engine, logprobs=bool(sampling_params.get("logprobs")))
 

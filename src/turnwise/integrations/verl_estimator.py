@@ -76,9 +76,8 @@ def configured(settings: Mapping[str, Any], name: str | None = None) -> Transfor
             raise ConfigError(f"unknown key algorithm.turnwise.{key}.{did_you_mean(key, known)}")
     if name is not None and settings.get("method", name) != name:
         raise ConfigError(
-            f"algorithm.adv_estimator names {name!r}, but algorithm.turnwise.method={settings['method']!r}; remove the "
-            "latter, or "
-            "set adv_estimator=turnwise"
+            f"algorithm.adv_estimator names {name!r}, but algorithm.turnwise.method={settings['method']!r}; remove "
+            "the latter, or set adv_estimator=turnwise"
         )
     method = build_method(
         name or settings.get("method", "grpo"), settings.get("options") or {}, with_aem=bool(settings.get("aem"))
@@ -153,8 +152,7 @@ def _how(column: str) -> str:
         )
     if column in ("state_key", "penalty", "success"):
         return (
-            "let turnwise.integrations.verl_agent_loop play, or record it in your loop's extra_fields['turnwise'], and "
-            "set "
-            "trainer.v1.trainer_mode=turnwise_sync"
+            "let turnwise.integrations.verl_agent_loop play, or record it in your loop's extra_fields['turnwise'], "
+            "and set trainer.v1.trainer_mode=turnwise_sync"
         )
     return "verl does not measure it; choose another method, or record it in your agent loop's extra_fields['turnwise']"

@@ -59,10 +59,9 @@ def verl_batch(
     row_R, count = responses.row_R, np.bincount(responses.row_R, minlength=len(mask))
     if keys is not None and not alone and (count > 1).any():
         raise IntegrationError(
-            f"row {keys[int(np.argmax(count > 1))]!r} has several runs of generated tokens, and its batch has sessions "
-            "of "
-            "several rows, so the trajectory of each response is unknown; return one row per session or one row per "
-            "response from the agent loop"
+            f"row {keys[int(np.argmax(count > 1))]!r} has several runs of generated tokens, and its batch has "
+            "sessions of several rows, so the trajectory of each response is unknown; return one row per session or "
+            "one row per response from the agent loop"
         )
     real = np.flatnonzero(count)
     recorded = records is not None and any(records[row] is not None for row in real.tolist())
@@ -118,9 +117,8 @@ def _recorded(records: Sequence[Record | None], rows: np.ndarray, counts: np.nda
         record = records[row]
         if record is None or "reward" not in record:
             raise IntegrationError(
-                f"row {row} has no record of its responses, but other rows have; all must come from TurnwiseAgentLoop, "
-                "or "
-                f"have extra_fields[{RECORD!r}] with 'reward'"
+                f"row {row} has no record of its responses, but other rows have; all must come from "
+                f"TurnwiseAgentLoop, or have extra_fields[{RECORD!r}] with 'reward'"
             )
         names = names or list(record)
         if set(record) != set(names):

@@ -37,11 +37,6 @@ class Plan:
         return {each.model for each in self.measures if each.model}
 
     @property
-    def provided(self) -> set[str]:
-        """Columns that the batch will have."""
-        return {column for each in self.measures for column in each.provides}
-
-    @property
     def recorded(self) -> tuple[str, ...]:
         """Columns that the record of a step keeps."""
         return recorded_columns(self.measures)
@@ -104,8 +99,7 @@ def plan_measures(
         if each.engine and each.engine not in engine_reports:
             raise ConfigError(
                 f"measure {each.name!r} needs an engine that reports {each.engine}, which engine.name='server' does "
-                "not: "
-                "add update.scoring=trainer, or set engine.name=local"
+                "not: add update.scoring=trainer, or set engine.name=local"
             )
         for column in each.needs:
             if column in provider:
@@ -156,11 +150,6 @@ def _named(name: str) -> Measure:
             f"unknown measure {name!r}.{did_you_mean(name, MEASURES)} Name your own measures as 'module:measure'"
         )
     return MEASURES[name]
-
-
-def trainable_columns() -> set[str]:
-    """Return columns that a measure can provide, or that every batch has."""
-    return {column for each in MEASURES.values() for column in each.provides} | FROM_THE_BATCH
 
 
 def recorded_columns(measures: Iterable[Measure]) -> tuple[str, ...]:

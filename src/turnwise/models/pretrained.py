@@ -29,8 +29,7 @@ def pretrained_policy(config: ModelConfig, prompt: PromptConfig, *, seed: int) -
         cause = " ".join(str(error).split())[:200]
         raise ConfigError(
             f"model.name={config.name!r} cannot be loaded ({cause}); expected 'tiny', 'smollm2', the folder of a "
-            "causal "
-            "LM, or a name on the hub"
+            "causal LM, or a name on the hub"
         ) from None
     longest = getattr(model.config.get_text_config(), "max_position_embeddings", config.max_context)
     if config.max_context > longest:

@@ -68,10 +68,12 @@ class Diverged(RunError):
         self.trajectories = list(trajectories)
         self.finite = finite
         what = "the gradient" if finite else "the loss"
-        super().__init__(f"{what} is not finite for {len(self.trajectories)} trajectories: {some(self.trajectories)}")
+        super().__init__(
+            f"{what} is not finite for {len(self.trajectories)} trajectories: {abbreviate(self.trajectories)}"
+        )
 
 
-def some(items: Sequence[object], most: int = 8) -> str:
+def abbreviate(items: Sequence[object], most: int = 8) -> str:
     """List the first few items, for error messages."""
     return ", ".join(map(str, items[:most])) + (", ..." if len(items) > most else "")
 

@@ -131,7 +131,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "reward": mean([trajectory.reward for trajectory in usable]),
         "turns": mean([len(trajectory.turns) for trajectory in usable]),
         "invalid_frac": mean([not turn.valid for turn in turns]),
-        "cut_frac": mean([turn.truncated for turn in turns]),
+        "truncated_frac": mean([turn.truncated for turn in turns]),
         "context_frac": mean([trajectory.ended == "context" for trajectory in usable]),
         "failed_frac": 1 - len(usable) / len(trajectories),
         "tokens": float(sum(len(turn.response_ids) for trajectory in trajectories for turn in trajectory.turns)),

@@ -132,8 +132,7 @@ class ConsoleDisplay(Display):
         if signals and not any(signals):
             self.console.print(
                 f"returns within groups did not differ in any of {len(signals)} steps: methods that compare within "
-                "groups "
-                "learned only from penalties. Try larger groups, easier tasks, or a longer warm start; see "
+                "groups learned only from penalties. Try larger groups, easier tasks, or a longer warm start; see "
                 "docs/how-to/choose-credit.md",
                 highlight=False,
                 soft_wrap=True,

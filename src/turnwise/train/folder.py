@@ -92,7 +92,7 @@ class RunFolder:
         """Open an existing run and load its configuration.
 
         Raises:
-            RunError: There is no run, or its configuration cannot be read.
+            RunError: There is not a run, or its configuration cannot be read.
         """
         try:
             data = json.loads((path / "config.json").read_text(encoding="utf-8"))

@@ -9,7 +9,7 @@ import numpy as np
 from turnwise.config import Config
 from turnwise.errors import RunError
 from turnwise.metrics import credit_metrics
-from turnwise.objective.gradient import Diverged, some
+from turnwise.objective.gradient import Diverged, abbreviate
 from turnwise.rollout.record import write_rollouts
 from turnwise.rollout.source import Experience
 from turnwise.stopping import Stop, Stopped
@@ -123,8 +123,7 @@ def _finish_step(run: Run, step: int, experience: Experience, metrics: dict[str,
         )
         raise RunError(
             f"no usable trajectory in {run.empty_steps} consecutive steps; the last one failed with: {cause}. Fix "
-            "this, then "
-            f"resume with `turnwise train --resume {run.folder.path}`"
+            f"this, then resume with `turnwise train --resume {run.folder.path}`"
         )
 
 
@@ -139,7 +138,7 @@ def _kept_for_inspection(folder: RunFolder, step: int, experience: Experience) -
         numbers = np.flatnonzero(experience.used_N)[error.trajectories].tolist()
         tasks = sorted({experience.trajectories[number].task for number in numbers})
         raise RunError(
-            f"step {step}: the {'gradient' if error.finite else 'loss'} of trajectories {some(numbers)} (tasks "
-            f"{some(tasks)}) is not finite. They are kept in {path}. The update was not made, and "
+            f"step {step}: the {'gradient' if error.finite else 'loss'} of trajectories {abbreviate(numbers)} (tasks "
+            f"{abbreviate(tasks)}) is not finite. They are kept in {path}. The update was not made, and "
             f"{latest_checkpoint(folder)} is intact. Start a new run with a lower update.learning_rate"
         ) from error

@@ -179,10 +179,10 @@ def test_the_served_games_are_sound(household):
 def test_a_full_server_is_a_fault_and_sessions_keep_within_it():
     with served("turnwise.cli", "serve-env", "household", "--sessions", "2") as (url, _):
         crowd = far(url, sessions=3, max_steps=3)
-        worlds = [crowd.environment({"seed": seed}) for seed in range(3)]
+        environments = [crowd.environment({"seed": seed}) for seed in range(3)]
 
-        async def all_at_once(worlds=worlds):
-            return await asyncio.gather(*(world.start() for world in worlds), return_exceptions=True)
+        async def all_at_once(environments=environments):
+            return await asyncio.gather(*(each.start() for each in environments), return_exceptions=True)
 
         faults = [answer for answer in asyncio.run(all_at_once()) if isinstance(answer, BaseException)]
         assert len(faults) == 1
@@ -191,7 +191,7 @@ def test_a_full_server_is_a_fault_and_sessions_keep_within_it():
         assert "\n" not in str(faults[0])
 
         all_at_once.__defaults__ = None
-        del worlds, faults  # abandoned: their sessions end with them
+        del environments, faults  # abandoned: their sessions end with them
         gc.collect()
         patient = far(url, sessions=2, max_steps=3)
 

@@ -83,7 +83,7 @@ def policies(tmp_path_factory):
         Scripted,
         folder,
         method=tw.grpo(),
-        worlds=environment_factory(HOUSE),
+        environments=environment_factory(HOUSE),
         prompts=PROMPTS,
         reward_funcs=[lottery],
         max_completion_length=400,
@@ -308,7 +308,7 @@ def test_samples_and_advantages(mode, serving, policies, tmp_path):
 
 
 class Kept(Ours):
-    """Keeps what the worlds recorded of each batch, too."""
+    """Keeps what the environments recorded of each batch, too."""
 
     def _generate_and_score_completions(self, inputs):
         output = super()._generate_and_score_completions(inputs)
@@ -316,7 +316,7 @@ class Kept(Ours):
         return output
 
 
-def test_worlds(serving, policies, tmp_path):
+def test_environments(serving, policies, tmp_path):
     method = tw.aem(tw.gigpo(), min_range=0.0)
     trainer = with_vllm(
         Kept,
@@ -324,7 +324,7 @@ def test_worlds(serving, policies, tmp_path):
         policies["player"],
         serving,
         method=method,
-        worlds=environment_factory(HOUSE),
+        environments=environment_factory(HOUSE),
         prompts=PROMPTS,
         reward_funcs=[lottery],
         max_completion_length=400,

@@ -1,4 +1,4 @@
-"""What `TurnwiseGRPOTrainer` takes for turns where rollout functions, tools and worlds answer the model.
+"""What `TurnwiseGRPOTrainer` takes for turns where rollout functions, tools and environments answer the model.
 
 PYTHONPATH=src <python with trl> -m pytest tests/crosscheck/trl/test_trainer_turns.py -m crosscheck
 """
@@ -76,14 +76,14 @@ def test_tools_alone_make_turns(tmp_path):
     np.testing.assert_allclose(batch["advantages"].numpy(), by_hand(method, batch, rewards), rtol=2e-4, atol=1e-5)
 
 
-def test_worlds_are_played_as_tools(tmp_path):
+def test_environments_are_played_as_tools(tmp_path):
     method = tw.aem(tw.gigpo(), min_range=0.0)
     factory = environment_factory(HOUSE)
     trainer = make(
         Scripted,
         tmp_path,
         method=method,
-        worlds=factory,
+        environments=factory,
         prompts=rows(HOUSE),
         reward_funcs=[lottery],
         max_completion_length=400,
@@ -129,7 +129,7 @@ def test_a_world_that_breaks_is_not_trained_on(tmp_path, monkeypatch):
         Scripted,
         tmp_path,
         method=tw.grpo(),
-        worlds=environment_factory(HOUSE),
+        environments=environment_factory(HOUSE),
         prompts=rows(HOUSE),
         reward_funcs=[lottery],
         max_completion_length=400,

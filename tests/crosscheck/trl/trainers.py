@@ -111,7 +111,7 @@ def make(
     reward_funcs=rewards_of,
     method=None,
     rollout_func=None,
-    worlds=None,
+    environments=None,
     tools=None,
     eval_dataset=None,
     model=None,
@@ -151,7 +151,7 @@ def make(
         eval_dataset=eval_dataset,
         processing_class=AutoTokenizer.from_pretrained(model),
         rollout_func=rollout_func,
-        environment_factory=worlds,
+        environment_factory=environments,
         tools=tools,
         **own,
     )

@@ -147,7 +147,7 @@ def test_an_abandoned_rollout_ends():
     assert made._stage.seat.conversations == {}
 
 
-def test_the_worlds_are_sound():
+def test_the_environments_are_sound():
     assert check_environment(suite("guessing")) == []
 
 
@@ -155,12 +155,12 @@ def test_rollouts_are_played_in_workers():
     chosen = config("guessing", workers=1)
 
     async def in_a_worker():
-        worlds = make_environments(make_suite(chosen), chosen)
+        environments = make_environments(make_suite(chosen), chosen)
         try:
-            await asyncio.gather(*(worlds.start(key, key) for key in range(3)))
-            return await asyncio.gather(*(worlds.step(key, "1") for key in range(3)))
+            await asyncio.gather(*(environments.start(key, key) for key in range(3)))
+            return await asyncio.gather(*(environments.step(key, "1") for key in range(3)))
         finally:
-            await worlds.aclose()
+            await environments.aclose()
 
     assert [step.observation for step in asyncio.run(in_a_worker())] == ["lower", "", "higher"]
 

@@ -68,7 +68,7 @@ class Batch(types.SimpleNamespace):
 
 
 def played(seed: int, *, several: bool, padding: int = 2):
-    """Rows as agent loops leave them, shuffled: groups of sessions of one row, or of one row a response; and what was
+    """Rows as agent loops leave them, shuffled: groups of sessions of one row, or of one row per response; and what was
     played.
     """
     generator = np.random.default_rng(seed)

@@ -72,7 +72,7 @@ CASES = {
         ["+algorithm.turnwise.method=grpo", "+algorithm.turnwise.aem=true"],
         tw.aem(tw.grpo()),
     ),
-    "AEM on GiGPO, a row a turn": (
+    "AEM on GiGPO, a row per turn": (
         ["+algorithm.turnwise.method=gigpo", "+algorithm.turnwise.aem=true", "window=1"],
         tw.aem(tw.gigpo()),
     ),

@@ -128,7 +128,7 @@ def test_the_gold_path_wins_and_pays_what_the_option_says():
 
 
 @real
-def test_stumbles_are_marked_and_the_path_still_wins():
+def test_noise_actions_are_marked_and_the_path_still_wins():
     made = suite(max_steps=60)
     turns = made.demonstrate(made.tasks("train")[0], noise=0.4, seed=1)
     assert turns

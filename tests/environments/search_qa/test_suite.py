@@ -84,10 +84,10 @@ def test_demonstrations_read_before_they_answer(folder):
     assert [turn.response for turn in unknown] == ["search[What is Klee known for?]", "search[Klee]", "answer[honey]"]
 
 
-def test_demonstrations_with_stumbles_win_and_depend_on_the_seed_only(folder):
+def test_demonstrations_with_noise_actions_win_and_depend_on_the_seed_only(folder):
     made = suite(max_steps=30)
     task = made.tasks("all")[0]
-    stumbles = set()
+    noise_actions = set()
     for seed in range(30):
         turns = made.demonstrate(task, noise=0.4, seed=seed)
         assert turns == made.demonstrate(task, noise=0.4, seed=seed)
@@ -98,9 +98,9 @@ def test_demonstrations_with_stumbles_win_and_depend_on_the_seed_only(folder):
         steps = [played.step(turn.response) for turn in turns]
         assert steps[-1].info["success"]
         assert all(step.valid for step, turn in zip(steps, turns, strict=True) if turn.imitate)
-        stumbles |= {turn.response for turn in turns if not turn.imitate}
-    assert any(response.startswith("search[") for response in stumbles)
-    assert QUESTIONS[0]["question"] in stumbles
+        noise_actions |= {turn.response for turn in turns if not turn.imitate}
+    assert any(response.startswith("search[") for response in noise_actions)
+    assert QUESTIONS[0]["question"] in noise_actions
 
 
 def test_a_small_corpus_has_words_for_a_tiny_policy(folder, monkeypatch):

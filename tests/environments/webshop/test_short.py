@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.environments.webshop.conftest import item, write
 
-from turnwise.environments.webshop.buyer import Buyer, stumble
+from turnwise.environments.webshop.buyer import Buyer, noise_action
 from turnwise.environments.webshop.environment import WebshopEnvironment
 from turnwise.environments.webshop.shop import Visit, load_shop
 from turnwise.environments.webshop.short import respaced
@@ -103,7 +103,7 @@ def test_every_click_of_every_page_can_be_said_and_every_word_read(tmp_path):
     step = visit.start()
     for _ in range(199):
         assert set(split_words(step.observation)) <= set(known)
-        action = stumble(mirror, rng)
+        action = noise_action(mirror, rng)
         said = str(tokenizer.decode(tokenizer.encode(action, add_special_tokens=False)))
         step = visit.step(said)
         assert step.valid == mirror.act(action), (action, said)

@@ -10,7 +10,7 @@ from tests.environments.webshop.conftest import NOTES, item, write
 from turnwise.environments.check import check_environment
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
-from turnwise.environments.webshop.buyer import Buyer, stumble
+from turnwise.environments.webshop.buyer import Buyer, noise_action
 from turnwise.environments.webshop.shop import Visit, load_shop
 from turnwise.environments.webshop.suite import Webshop
 from turnwise.environments.words import split_words
@@ -93,8 +93,8 @@ def test_demonstrations_win_and_say_what_to_imitate(many, noise):
         assert steps[-1].info["success"]
         assert all(step.valid for step, turn in zip(steps, turns, strict=True) if turn.imitate)
         assert noise or all(turn.imitate for turn in turns)
-    stumbles = [not turn.imitate for _, turns in won for turn in turns]
-    assert abs(sum(stumbles) / len(stumbles) - noise) < 0.1
+    noise_actions = [not turn.imitate for _, turns in won for turn in turns]
+    assert abs(sum(noise_actions) / len(noise_actions) - noise) < 0.1
 
 
 def test_a_demonstration_depends_on_its_seed_only(many):
@@ -183,12 +183,12 @@ def test_the_buyer_finds_the_options_that_people_name_without_a_name(folder):
     assert visit.score.total == 1
 
 
-def test_a_stumble_never_ends_a_visit(shop, kettle):
+def test_a_noise_action_never_ends_a_visit(shop, kettle):
     rng = random.Random(0)
     for _ in range(20):
         visit = Visit(shop, kettle)
         for _ in range(30):
-            visit.act(stumble(visit, rng))
+            visit.act(noise_action(visit, rng))
         assert visit.score is None
 
 

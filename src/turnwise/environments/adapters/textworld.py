@@ -240,8 +240,8 @@ class Textworld:
         environment, rng = self.environment(task), random.Random(seed)
         step, turns = environment.start(), list[Demonstrated]()
         while not step.ended and (policy := environment.policy()):
-            stumbles = rng.random() < noise and bool(step.admissible)
-            turns.append(Demonstrated(rng.choice(list(step.admissible or ())) if stumbles else policy[0], not stumbles))
+            noisy = rng.random() < noise and bool(step.admissible)
+            turns.append(Demonstrated(rng.choice(list(step.admissible or ())) if noisy else policy[0], not noisy))
             step = environment.step(turns[-1].response)
         return turns if step.info["success"] else None
 

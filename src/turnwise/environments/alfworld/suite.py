@@ -49,13 +49,13 @@ class _Games:
         turns: list[Demonstrated] = []
         while not engine.won and len(turns) < self._config.max_steps:
             advice = expert.act(engine.observation, engine.admissible, turns[-1].response if turns else None)
-            played = _stumble(advice, engine, rng) if rng.random() < noise else advice
+            played = _noise_action(advice, engine, rng) if rng.random() < noise else advice
             turns.append(Demonstrated(played, played == advice))
             engine.step(played)
         return turns if engine.won else None
 
 
-def _stumble(advice: str, engine: Engine, rng: random.Random) -> str:
+def _noise_action(advice: str, engine: Engine, rng: random.Random) -> str:
     """Return a noise action: another admissible command, or the right one with a wrong word.
 
     The second kind demonstrates how to continue after "Nothing happens.", which an expert never sees.

@@ -125,12 +125,12 @@ class GridSuite:
             plan = self.plan(task, state)
             if not plan:
                 return None
-            played = self._stumble(task, state, rng) if rng.random() < noise else plan[0]
+            played = self._noise_action(task, state, rng) if rng.random() < noise else plan[0]
             turns.append(Demonstrated(played, played == plan[0]))
             step = environment.step(played)
         return turns if step.info["success"] else None
 
-    def _stumble(self, task: Map, state: Any, rng: random.Random) -> str:
+    def _noise_action(self, task: Map, state: Any, rng: random.Random) -> str:
         if rng.random() < 0.2:
             return " ".join(rng.choices(list(OFFSETS), k=2))
         safe = [

@@ -28,7 +28,7 @@ SIMPLIFICATIONS = (
 )
 ELECTRICAL = ("power-component", "conductivity")
 """Parts of the names of tasks that need electrical actions."""
-STUMBLES = ("look around", "inventory", "look at the ceiling", "take it")
+NOISE_ACTIONS = ("look around", "inventory", "look at the ceiling", "take it")
 """Noise actions: actions that only take time, and one malformed response."""
 
 
@@ -89,8 +89,8 @@ class Scienceworld:
         gold, turns = environment.gold(), list[Demonstrated]()
         step = environment.start()
         while gold and not step.ended:
-            stumbles = rng.random() < noise
-            turns.append(Demonstrated(rng.choice(STUMBLES) if stumbles else gold.pop(0), not stumbles))
+            noisy = rng.random() < noise
+            turns.append(Demonstrated(rng.choice(NOISE_ACTIONS) if noisy else gold.pop(0), not noisy))
             step = environment.step(turns[-1].response)
         return turns if step.info["success"] else None
 

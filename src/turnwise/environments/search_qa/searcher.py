@@ -44,7 +44,7 @@ class Searcher:
         yield from self._titles
 
 
-def stumble(environment: SearchQaEnvironment, rng: random.Random) -> str:
+def noise_action(environment: SearchQaEnvironment, rng: random.Random) -> str:
     """Return a noise action: a malformed response, or a search for two words of the question."""
     if rng.random() < 0.5 or not environment.searches_left:
         return environment.question.text

@@ -18,7 +18,7 @@ from turnwise.environments.search_qa.files import (
     split_questions,
 )
 from turnwise.environments.search_qa.retrieval import K1, B, Bm25, Retriever, check_constants
-from turnwise.environments.search_qa.searcher import Searcher, stumble
+from turnwise.environments.search_qa.searcher import Searcher, noise_action
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.words import split_words
 from turnwise.errors import ConfigError
@@ -106,7 +106,7 @@ class SearchQa:
         turns: list[Demonstrated] = []
         while not step.ended:
             advice = searcher.act()
-            played = stumble(environment, rng) if rng.random() < noise else advice
+            played = noise_action(environment, rng) if rng.random() < noise else advice
             turns.append(Demonstrated(played, played == advice))
             step = environment.step(played)
         return turns if step.info["success"] and not environment.supporting_left else None

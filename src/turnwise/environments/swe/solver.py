@@ -41,8 +41,12 @@ def with_noise(calls: list[str], task: SweTask, noise: float, seed: int) -> list
     paths = [path for path, *_ in _edits(task.patch)]
     for call in calls:
         if rng.random() < noise:
-            stumbles = [write_call("view", path=paths[0], start=1, end=5), call[:-3], write_call("run", command="ls")]
-            turns.append(Demonstrated(rng.choice(stumbles), False))
+            noise_actions = [
+                write_call("view", path=paths[0], start=1, end=5),
+                call[:-3],
+                write_call("run", command="ls"),
+            ]
+            turns.append(Demonstrated(rng.choice(noise_actions), False))
         turns.append(Demonstrated(call, True))
     return turns
 

@@ -55,7 +55,7 @@ class Buyer:
                     yield fitting[0]
 
 
-def stumble(visit: Visit, rng: random.Random) -> str:
+def noise_action(visit: Visit, rng: random.Random) -> str:
     """Return a noise action: a click on something else or on a missing product, never a purchase."""
     if rng.random() < 0.5:
         return f"click[{rng.choice(list(visit.shop.products)).lower()}]"

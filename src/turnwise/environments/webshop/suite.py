@@ -8,7 +8,7 @@ from typing import Any
 from turnwise.environments.base import Demonstrated, Environment, Task
 from turnwise.environments.needs import check_choices
 from turnwise.environments.settings import EnvironmentConfig
-from turnwise.environments.webshop.buyer import Buyer, stumble
+from turnwise.environments.webshop.buyer import Buyer, noise_action
 from turnwise.environments.webshop.environment import CHOICES, WebshopEnvironment
 from turnwise.environments.webshop.goals import split_goals
 from turnwise.environments.webshop.shop import Visit, load_shop
@@ -64,7 +64,7 @@ class Webshop:
         turns: list[Demonstrated] = []
         while visit.score is None and len(turns) < self._config.max_steps:
             advice = buyer.act(visit)
-            played = stumble(visit, rng) if rng.random() < noise else advice
+            played = noise_action(visit, rng) if rng.random() < noise else advice
             turns.append(Demonstrated(played, played == advice))
             visit.act(played)
         return turns if visit.score and visit.score.total == 1 else None
