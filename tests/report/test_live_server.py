@@ -80,7 +80,7 @@ def test_a_page_for_other_machines_needs_its_token_once(guarded):
     assert ask(guarded, "/?token=wrong").status == 401
     greeted = ask(guarded, "/?token=the-token")
     assert greeted.status == 200
-    cookie = greeted.getheader("Set-Cookie")
+    cookie = greeted.getheader("Set-Cookie", "")
     assert "HttpOnly; SameSite=Strict" in cookie
     assert ask(guarded, "/", Cookie=cookie.partition(";")[0]).status == 200
     assert ask(guarded, "/", Cookie="turnwise=wrong").status == 401

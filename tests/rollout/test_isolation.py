@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -135,7 +136,7 @@ def test_a_trainer_that_is_hidden_shows_its_environment_to_nobody_but_root(how, 
     source = Path(shutil.copytree(Path(__file__).parents[2] / "src", tmp_path / "src"))
     for place in (tmp_path, *tmp_path.parents[:2]):
         place.chmod(0o755)
-    user = {"user": 65534, "group": 65534} if os.getuid() == 0 else {}
+    user: Any = {"user": 65534, "group": 65534} if os.getuid() == 0 else {}
     for python in (os.path.realpath(sys.executable), "/usr/bin/python3"):  # the first may be in a folder of root's
         try:
             done = subprocess.run(

@@ -74,7 +74,7 @@ def train_signals(folder: Path, times: int, long_s: float) -> dict:
     lasts = timed(lambda: training(folder / "whole"))
     expected, there = whole(folder / "whole"), folder / "stopped"
     while told["stopped"] < times or not told["ended"]:
-        process, number = training(there), moments.choice([signal.SIGTERM, signal.SIGHUP])
+        process, number, asked = training(there), moments.choice([signal.SIGTERM, signal.SIGHUP]), 0.0
         if told["stopped"] < times:
             time.sleep(moments.uniform(0.1, lasts))
             os.kill(process, number)
@@ -122,7 +122,11 @@ def second_signal(folder: Path) -> dict:
 
 def nohup(folder: Path) -> dict:
     """A hang-up that is ignored at the start stays ignored."""
-    process = training(folder, lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN) and None)
+
+    def ignore() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    process = training(folder, ignore)
     time.sleep(0.5)
     os.kill(process, signal.SIGHUP)
     return {"code": ended(process)}

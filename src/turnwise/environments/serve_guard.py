@@ -45,7 +45,7 @@ class Guard:
         if scope["type"] == "lifespan":
             return await self._app(scope, receive, send)
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        code, why = self._refusal(headers)
+        body, (code, why) = b"", self._refusal(headers)
         if scope["type"] == "websocket":
             if code:
                 return await send({"type": "websocket.close", "code": 1008, "reason": why})  # answers 403
