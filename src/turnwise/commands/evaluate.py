@@ -91,7 +91,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     from turnwise.rollout.workers import make_environments
     from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
     from turnwise.train.display import ConsoleDisplay, describe
-    from turnwise.train.prepare import use_device
+    from turnwise.train.resume import use_device
 
     check_engine(config.engine)
     suite = make_suite(config.environment)

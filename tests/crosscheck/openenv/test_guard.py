@@ -88,14 +88,13 @@ def test_a_soak_loses_no_session():
         suite = make_suite(EnvironmentConfig(name="openenv", max_steps=10**6, options={"url": url, "sessions": 20}))
 
         async def session(seed: int) -> int:
+            environment = suite.environment({"seed": seed})
+            await environment.start()
             turns, until = 0, time.monotonic() + SECONDS
-            while time.monotonic() < until:
-                environment = suite.environment({"seed": seed})
-                step = await environment.start()
-                while not step.ended and time.monotonic() < until:
-                    step = await environment.step("look")  # no action there: the game goes on
-                    turns += 1
-                    await asyncio.sleep(0.05)
+            while not turns or time.monotonic() < until:
+                assert not (await environment.step("look")).ended
+                turns += 1
+                await asyncio.sleep(0.05)
             return turns
 
         async def together():
@@ -104,7 +103,7 @@ def test_a_soak_loses_no_session():
         told, *turns = asyncio.run(together())
     print(told, turns)
     assert (told["lost"], told["server errors"]) == ([], [])
-    assert min(turns) > 5
+    assert min(turns) > 0  # a session that is lost raises
 
 
 if __name__ == "__main__":
