@@ -1,6 +1,7 @@
 # make train        train the default recipe           make test    run the tests
 # make test-quick   the credit core and one short training, under a minute on two idle cores
 # make check        lint, types, Dockerfiles           make bench   the benchmarks that need nothing but this checkout
+# make docs         the documentation as a site in site/
 # make crosscheck-verl, -trl, -trl-vllm, -padded, -openenv, -verifiers    beside other packages
 # Each sets up what it needs first, in .venv, or .venv-verl and so on.
 
@@ -21,7 +22,7 @@ QUICK := tests/test_segments.py tests/test_batch.py tests/test_transform.py \
   $(ORACLE)::test_a_false_declaration_is_caught \
   tests/train/test_loop.py::test_a_policy_learns
 
-.PHONY: train test test-quick check fix bench clean
+.PHONY: train test test-quick check fix docs bench clean
 
 train: $(INSTALLED)
 	$(BIN)/turnwise train recipes/household-tiny-aem.toml $(ARGS)
@@ -45,6 +46,10 @@ fix: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(INSTALLED)
+	$(BIN)/python docs/generate.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS)
+
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/credit_speed.py
 	$(BIN)/python benchmarks/alfworld_speed.py
@@ -54,7 +59,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[train]' --group test --group check
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[train]' \
+	  --group test --group check --group docs
 	touch $@
 
 # Installed without what they ask for: an accelerator's packages.

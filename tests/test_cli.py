@@ -373,7 +373,7 @@ def test_help_shows_an_example_first(capsys):
         main(["--help"])
     assert caught.value.code == 0
     text = capsys.readouterr().out
-    example = text.index("turnwise train recipes/")
+    example = text.index("turnwise train household-tiny-aem")
     assert example < text.index("positional arguments") < text.index("options:")
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from turnwise.cli import _parse
 from turnwise.config import load_config
+from turnwise.config.recipes import find_recipe
 from turnwise.diagnostics.study import load_study
 
 ROOT = Path(__file__).parents[1]
@@ -56,7 +57,7 @@ def test_the_commands_of_a_page_are_understood(page: Path, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     for name in ("recipes", "studies"):
         (tmp_path / name).symlink_to(ROOT / name)
-    program = tmp_path / ".venv" / "bin" / "turnwise"
+    program = tmp_path / "bin" / "turnwise"
     program.parent.mkdir(parents=True)
     program.write_text(STAND_IN.format(python=sys.executable, calls=str(tmp_path / "calls")))
     program.chmod(0o755)
@@ -77,7 +78,7 @@ def test_the_commands_of_a_page_are_understood(page: Path, tmp_path, monkeypatch
         recipe, study = getattr(options, "recipe", None), getattr(options, "study", None)
         if study is not None:
             load_study(study, tuple(options.overrides))
-        elif recipe is None or Path(recipe).exists():
+        elif recipe is None or find_recipe(Path(recipe)).exists():
             load_config(recipe and Path(recipe), getattr(options, "overrides", []))
         else:
             assert recipe.isupper(), f"{page.name} names the recipe {recipe}, which does not exist"
@@ -93,9 +94,10 @@ README = (ROOT / "README.md").read_text()
 
 
 def test_the_readme_fits_its_screen_and_names_runs_that_exist() -> None:
-    """Each command names a run that an earlier one makes, `make train` first."""
+    """Each command names a run that an earlier one makes."""
     assert len(README.splitlines()) < 120
-    made = {load_config(ROOT / "recipes/household-tiny-aem.toml").run_folder.as_posix()}
+    made = {load_config(Path("household-tiny-aem")).run_folder.as_posix()}
+    assert "turnwise train household-tiny-aem" in SHELL.findall(README)[0]
     for command in SHELL.findall(README)[1].splitlines():
         named = set(re.findall(r"runs/[\w-]+", command))
         assert named <= made, f"no command before makes what this one names: {command}"

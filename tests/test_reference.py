@@ -1,5 +1,7 @@
 """The reference pages are what the code says."""
 
+import argparse
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,11 +9,17 @@ from pathlib import Path
 import pytest
 
 import turnwise as tw
+from tests.toys import small_config
+from turnwise.cli import _parser
+from turnwise.config import Config
+from turnwise.diagnostics.study import StudyConfig
+from turnwise.section import Section
 
 ROOT = Path(__file__).parents[1]
+REFERENCE = {page.stem: page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md")}
 
 
-def test_the_pages_of_the_methods_are_up_to_date():
+def test_the_made_pages_are_up_to_date():
     done = subprocess.run(
         [sys.executable, "docs/generate.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -22,12 +30,97 @@ def test_the_pages_of_the_methods_are_up_to_date():
 def test_a_page_says_what_its_reader_asks(name):
     text = (ROOT / "docs" / "reference" / "methods" / f"{name}.md").read_text()
     for asked in (
-        "| paper |",
-        "| needs |",
-        "| expected gradient |",
-        "| use it when |",
+        "**Paper**",
+        "**Needs**",
+        "**Expected gradient**",
+        "**Use it when**",
         "```text",
         "## Code",
         "## Worked numbers",
     ):
         assert asked in text, f"{asked} is not answered"
+
+
+MADE = [page for page in (ROOT / "docs" / "reference").rglob("*.md") if "docs/generate.py" in page.read_text()]
+
+
+@pytest.mark.parametrize("page", MADE, ids=lambda page: page.stem)
+def test_made_pages_keep_the_length_of_lines(page):
+    long = [line for line in page.read_text().splitlines() if len(line) > 120]
+    assert not long, "wrap them in docs/generator"
+
+
+def settings(model, prefix=""):
+    """Every key that a recipe or a study may have, with its field, found apart from the generator."""
+    for name, field in model.model_fields.items():
+        if isinstance(field.default, Section):
+            yield from settings(type(field.default), f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", field
+
+
+SETTINGS = [*settings(Config), *settings(StudyConfig)]
+
+
+@pytest.mark.parametrize(("name", "field"), SETTINGS, ids=lambda value: value if isinstance(value, str) else "")
+def test_every_setting_is_explained(name, field):
+    assert field.description, f"{name} has no docstring under its field"
+    entry = re.search(rf"^### `{re.escape(name)}`\n\n\*[^*]+\*\n\n(.+)$", REFERENCE["settings"], re.MULTILINE)
+    assert entry, f"docs/reference/settings.md does not explain {name}"
+    assert entry[1].split()[0] == field.description.split()[0]
+
+
+def test_defaults_and_bounds_of_settings_are_what_a_recipe_would_say():
+    for text in (
+        '### `run.name`\n\n*text, length at least 1, default `"run"`*',
+        "### `rollout.top_p`\n\n*number, above 0, at most 1, default `1.0`*",
+        "### `update.kl`\n\n*number, at least 0, default `0.0`*",
+        '### `method`\n\n*name and options, default `"grpo"`*',
+        "### `engine.sync_folder`\n\n*path, not set by default*",
+        "### `seeds`\n\n*integer, at least 1, required*",
+    ):
+        assert text in REFERENCE["settings"]
+
+
+def parsers(parser):
+    """Every command, found apart from the generator."""
+    for action in parser._actions:
+        if isinstance(action.choices, dict):
+            for inner in action.choices.values():
+                yield inner
+                yield from parsers(inner)
+
+
+@pytest.mark.parametrize("parser", [*parsers(_parser())], ids=lambda parser: parser.prog)
+def test_every_command_and_option_is_explained(parser):
+    page = REFERENCE["commands"]
+    assert f"\n## {parser.prog}\n\n" in page
+    entry = page.partition(f"\n## {parser.prog}\n\n")[2].partition("\n## ")[0]
+    for action in parser._actions:
+        if action.help != argparse.SUPPRESS and action.dest != "help" and not isinstance(action.choices, dict):
+            assert action.help, f"{parser.prog}: {action.dest} has no help"
+            name = max(action.option_strings, key=len, default=action.metavar or action.dest.upper())
+            assert name in entry
+
+
+def documented_metrics() -> list[re.Pattern]:
+    """Names in the table of metrics.md; capitals stand for any name, and a name without its section for the same."""
+    patterns = []
+    for cells in re.findall(r"^\| (`[^|]+) \|", REFERENCE["metrics"], re.MULTILINE):
+        names = re.findall(r"`([^`]+)`", cells)
+        for name in names:
+            full = name if "/" in name else f"{names[0].partition('/')[0]}/{name}"
+            patterns.append(re.compile(re.sub(r"[A-Z]{3,}", ".+", full)))
+    return patterns
+
+
+def test_every_metric_of_a_run_is_explained(tmp_path):
+    from turnwise.train import loop
+
+    config = small_config(tmp_path, update={"kl": 0.1, "mismatch_cap": 2.0, "entropy_bonus": 0.01})
+    records = loop.train(config).metrics()
+    seen = {name for record in records for name in record if "/" in name}
+    assert len(seen) > 30
+    known = documented_metrics()
+    missing = [name for name in sorted(seen) if not any(pattern.fullmatch(name) for pattern in known)]
+    assert not missing, "docs/reference/metrics.md does not explain them"

@@ -121,7 +121,7 @@ if TYPE_CHECKING:
         weigh_by_success_rate,
     )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "COLUMNS",

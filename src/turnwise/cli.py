@@ -1,7 +1,10 @@
 """Run turnwise from the command line.
 
-turnwise train recipes/household-tiny-aem.toml                  train a recipe
-turnwise train recipes/household-tiny-aem.toml method=gigpo aem=false run.name=b
+turnwise demo                                                   open the report of a recorded run
+turnwise play demo                                              watch its policy play, or play any environment yourself
+turnwise recipes                                                list the recipes
+turnwise train household-tiny-aem                               train a recipe, by name or file
+turnwise train household-tiny-aem method=gigpo aem=false run.name=b
 turnwise train --resume runs/b                                  resume after an interruption
 turnwise eval runs/b --episodes 512                             evaluate the last checkpoint
 turnwise eval runs/b --panel household-compact-valid-256        evaluate on tasks that are the same for every run
@@ -12,7 +15,7 @@ turnwise analyse surprisal runs/b                               run the analyses
 turnwise report runs/b                                          write a page: curves, trajectories, credit per response
 turnwise methods                                                list the credit assignment methods
 turnwise methods --bias                                         compute each method's effect on the gradient exactly
-turnwise config recipes/household-tiny-aem.toml                 print the resolved configuration
+turnwise config household-tiny-aem                              print the resolved configuration
 turnwise check-env module:factory                               test an environment
 turnwise make-swe-tasks                                         make bugs to repair, for the environment 'swe'
 turnwise serve-env household                                    serve an environment over OpenEnv's protocol
@@ -21,17 +24,24 @@ turnwise verl-check                                             check that verl 
 
 import argparse
 import errno
+import importlib.util
 import os
+import platform
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from typing import Any, NoReturn
 
+from turnwise import __version__
 from turnwise.commands import (
     analyse,
     compare,
+    demo,
     environments,
     evaluate,
     methods,
+    play,
+    recipes,
     recredit,
     report,
     swe_tasks,
@@ -44,8 +54,22 @@ from turnwise.stopping import Stopped, stoppable
 
 OF_TRAINING = ("torch", "transformers", "tokenizers", "safetensors", "pyarrow", "rich", "matplotlib", "httpx2", "scipy")
 """Packages of the extra `train`."""
-
-
+COMMANDS = (
+    demo,
+    play,
+    recipes,
+    train,
+    evaluate,
+    report,
+    compare,
+    recredit,
+    analyse,
+    methods,
+    environments,
+    swe_tasks,
+    verl,
+)
+"""Modules of the commands, in the order of `turnwise --help`."""
 PLACE = (errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG)
 """Error numbers that a path named by the user can cause."""
 
@@ -137,10 +161,18 @@ def _with_baseline(arguments: Sequence[str]) -> list[str]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser("turnwise", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the versions of turnwise, Python and torch")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for module in (train, evaluate, report, compare, recredit, analyse, methods, environments, swe_tasks, verl):
+    for module in COMMANDS:
         module.add(commands)
     return parser
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        torch = [f"torch {version('torch')}"] if importlib.util.find_spec("torch") else []  # to import it takes seconds
+        print(", ".join([f"turnwise {__version__}", f"Python {platform.python_version()}", *torch]))
+        parser.exit()
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from turnwise import __version__
+
 
 def write_text(path: Path, text: str) -> None:
     """Replace a file's content atomically."""
@@ -33,7 +35,8 @@ def provenance() -> dict[str, Any]:
         commit = None
     return {
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "versions": {name: importlib.metadata.version(name) for name in ("turnwise", "torch", "transformers", "numpy")},
+        "versions": {"turnwise": __version__}
+        | {name: importlib.metadata.version(name) for name in ("torch", "transformers", "numpy")},
         "commit": commit,
         "python": platform.python_version(),
         "cpus": os.cpu_count(),

@@ -21,10 +21,11 @@ from turnwise.config import Config
 from turnwise.models.policy import Policy
 from turnwise.objective.losses import policy_loss
 from turnwise.objective.tokens import generated_logprobs, score
-from turnwise.rollout.collect import blocking, collect
+from turnwise.rollout.collect import blocking, play
 from turnwise.rollout.engine import Sampling
 from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.local import LocalEngine
+from turnwise.rollout.starts import make_starts
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.train import update as step_module
 from turnwise.train.update import Measured
@@ -65,12 +66,11 @@ def experience() -> tuple[Policy, Policy, Policy, list[Trajectory], np.ndarray]:
     """Policy to update, sampling policy, reference, ragged trajectories, and advantages, 0 for three trajectories."""
     policy = make_policy()
     old = moved(policy, 0.02, 1)
-    played = collect(
+    played = play(
         LocalEngine(old.model),
-        [(0, 1), (1, 4), (2, 2), (3, 3)],
+        make_starts([(0, 1), (1, 4), (2, 2), (3, 3)], 4),
         InProcessEnvironments(lambda task: Colors(task[0], turns=task[1])),
         old.format,
-        group_size=4,
         sampling=Sampling(max_new_tokens=4, stop_ids=(old.format.stop_id,), temperature=0.8, seed=3),
         max_context=64,
     )

@@ -6,9 +6,11 @@ from contextlib import contextmanager
 from tests.toys import Colors, ScriptedEngine, color_policy
 
 from turnwise.models.policy import Policy
-from turnwise.rollout.collect import blocking, collect
+from turnwise.rollout.collect import blocking
+from turnwise.rollout.collect import play as play_starts
 from turnwise.rollout.engine import Sampling
 from turnwise.rollout.environments import InProcessEnvironments
+from turnwise.rollout.starts import make_starts
 from turnwise.rollout.trajectory import Trajectory
 
 POLICY = color_policy()
@@ -21,17 +23,16 @@ def word(text: str) -> list[int]:
 
 
 def play(
-    engine, tasks, environment, *, group_size: int = 2, max_context: int = 64, seed: int = 0, **more
+    engine, tasks, environment, *, group_size: int = 2, max_context: int = 64, seed: int = 0, task_name=str, **more
 ) -> list[Trajectory]:
     sampling = Sampling(max_new_tokens=3, stop_ids=(STOP,), seed=seed)
     environments = environment if isinstance(environment, InProcessEnvironments) else InProcessEnvironments(environment)
     return blocking(
-        collect(
+        play_starts(
             engine,
-            tasks,
+            make_starts(tasks, group_size, task_name),
             environments,
             FORMAT,
-            group_size=group_size,
             sampling=sampling,
             max_context=max_context,
             **more,

@@ -10,10 +10,11 @@ from tests.toys import Colors, ScriptedEngine, color_policy
 
 from turnwise.environments.base import Step
 from turnwise.errors import EngineFault
-from turnwise.rollout.collect import collect
+from turnwise.rollout.collect import play as play_starts
 from turnwise.rollout.engine import Sampling
 from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.local import LocalEngine
+from turnwise.rollout.starts import make_starts
 
 
 class Faulty(Colors):
@@ -208,8 +209,13 @@ def test_cancelling_a_collection_cleans_up_everything():
 
     async def scenario() -> None:
         collection = asyncio.ensure_future(
-            collect(
-                engine, [0, 1], environments, FORMAT, group_size=2, sampling=Sampling(max_new_tokens=3), max_context=64
+            play_starts(
+                engine,
+                make_starts([0, 1], 2),
+                environments,
+                FORMAT,
+                sampling=Sampling(max_new_tokens=3),
+                max_context=64,
             )
         )
         while began.count(1) < 4:  # both have taken a first step, and hang in the second

@@ -12,11 +12,12 @@ from turnwise.environments.base import Step
 from turnwise.models.pretrained import pretrained_policy
 from turnwise.models.settings import ModelConfig, PromptConfig
 from turnwise.objective.tokens import Sequences, score
-from turnwise.rollout.collect import collect
+from turnwise.rollout.collect import play as play_starts
 from turnwise.rollout.context import Append, Window, make_context
 from turnwise.rollout.engine import Sampling
 from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.local import LocalEngine
+from turnwise.rollout.starts import make_starts
 
 POLICIES = {
     "tiny": lambda prompt: color_policy(context=512),
@@ -56,12 +57,11 @@ class Long(Colors):
 def play(policy, *, window=None, seed=0, engine=None, temperature=1.0):
     sampling = Sampling(max_new_tokens=5, stop_ids=(policy.format.stop_id,), temperature=temperature, seed=seed)
     return asyncio.run(
-        collect(
+        play_starts(
             engine or LocalEngine(policy.model),
-            [0, 1, 2],
+            make_starts([0, 1, 2], 3),
             InProcessEnvironments(Long),
             policy.format,
-            group_size=3,
             sampling=sampling,
             max_context=policy.max_context,
             window=window,

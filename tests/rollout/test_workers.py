@@ -20,9 +20,10 @@ from turnwise.environments.base import Step
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.errors import ConfigError, EnvironmentFault
-from turnwise.rollout.collect import collect
+from turnwise.rollout.collect import play as play_starts
 from turnwise.rollout.engine import Sampling
 from turnwise.rollout.environments import Environments, InProcessEnvironments
+from turnwise.rollout.starts import make_starts
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.rollout.workers import WorkerEnvironments, make_environments
 
@@ -369,9 +370,8 @@ def play(environments: Environments, tasks: list[Any]) -> list[Trajectory]:
 
     async def run() -> list[Trajectory]:
         try:
-            return await collect(
-                engine, tasks, environments, POLICY.format, group_size=1, sampling=sampling, max_context=10_000
-            )
+            starts = make_starts(tasks, 1)
+            return await play_starts(engine, starts, environments, POLICY.format, sampling=sampling, max_context=10_000)
         finally:
             await environments.aclose()
 

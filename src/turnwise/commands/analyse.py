@@ -4,23 +4,25 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from turnwise.commands import fidelity
 from turnwise.commands.common import add_out, count, natural, quiet, say_written
 from turnwise.tables import Table, as_markdown, as_text
 
 
 def add(commands: Any) -> None:
     """Add the command and its analyses."""
-    analyse = commands.add_parser("analyse", help="run the analyses of AEM's paper on your runs")
+    analyse = commands.add_parser("analyse", help="measure credit on your runs, and run the analyses of AEM's paper")
     kinds = analyse.add_subparsers(required=True, metavar="ANALYSIS")
     surprisal = kinds.add_parser("surprisal", help="A: alpha - 1 against Monte-Carlo relative surprisal")
-    surprisal.add_argument("run_folder", type=Path, metavar="RUN")
+    surprisal.add_argument("run_folder", type=Path, metavar="RUN", help="folder of a run")
     surprisal.add_argument("--states", type=count, default=64, help="recorded responses to examine; default: 64")
     surprisal.add_argument("--responses", type=count, default=64, help="fresh responses per state; default: 64")
     surprisal.add_argument("--step", type=int, help="step to analyse; default: the last that follows a kept checkpoint")
-    surprisal.add_argument("--seed", type=natural, default=0)
+    surprisal.add_argument("--seed", type=natural, default=0, help="seed of the fresh responses; default: 0")
     surprisal.set_defaults(run=_surprisal)
+    fidelity.add(kinds)
     noise = kinds.add_parser("noise", help="estimate how many groups make a step's gradient more signal than noise")
-    noise.add_argument("run_folder", type=Path, metavar="RUN")
+    noise.add_argument("run_folder", type=Path, metavar="RUN", help="folder of a run")
     noise.add_argument(
         "--method",
         action="append",
@@ -29,7 +31,7 @@ def add(commands: Any) -> None:
     )
     noise.add_argument("--groups", type=count, default=32, help="groups to play; default: 32")
     noise.add_argument("--step", type=int, help="step of the checkpoint; default: the last")
-    noise.add_argument("--seed", type=natural, default=0)
+    noise.add_argument("--seed", type=natural, default=0, help="seed of the played groups; default: 0")
     noise.set_defaults(run=_noise)
     masked = kinds.add_parser("masked", help="B: entropy of runs with method.keep=positive and =negative")
     dynamics = kinds.add_parser("dynamics", help="C: entropy, success and balance of samples, by method")
@@ -37,7 +39,7 @@ def add(commands: Any) -> None:
         parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders, or folders of runs")
         parser.set_defaults(run=run)
     cost = kinds.add_parser("cost", help="D: seconds by stage, and AEM's share")
-    cost.add_argument("run_folder", type=Path, metavar="RUN")
+    cost.add_argument("run_folder", type=Path, metavar="RUN", help="folder of a run")
     cost.set_defaults(run=_cost)
     for parser in (surprisal, masked, dynamics, cost):
         add_out(parser, "analyses")

@@ -43,6 +43,17 @@ def share(text: str) -> float:
     return number
 
 
+def seconds(text: str) -> float:
+    """Parse a time in seconds, 0 or more."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0.0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"expected seconds, 0 or more, got {text!r}")
+    return number
+
+
 def recipe(options: argparse.Namespace) -> Config:
     """Load the configuration of `recipe overrides...`. The recipe may be left out."""
     recipe, overrides = options.recipe, list(options.overrides)

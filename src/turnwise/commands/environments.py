@@ -2,10 +2,14 @@
 
 import argparse
 import json
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from turnwise.commands.common import count
-from turnwise.config import Config, load_config
+from turnwise.config import load_config
+from turnwise.config.recipes import shipped_recipes
+from turnwise.environments.settings import EnvironmentConfig
 from turnwise.errors import ConfigError
 
 
@@ -18,15 +22,18 @@ def add(commands: Any) -> None:
     serve = commands.add_parser("serve-env", help="serve an environment over OpenEnv's protocol")
     serve.set_defaults(run=_serve)
     for parser in (check, serve):
-        parser.add_argument("name", help="built-in environment, or module:factory")
+        parser.add_argument("name", help="built-in environment, module:factory, or a recipe")
         parser.add_argument("overrides", nargs="*", default=[], help="overrides such as environment.options.size=tiny")
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0: every interface")
-    serve.add_argument("--port", type=count, default=8000)
+    serve.add_argument("--port", type=count, default=8000, help="port to listen on; default: 8000")
     serve.add_argument("--sessions", type=count, default=256, help="parallel environments; default: 256")
 
 
-def _config(options: argparse.Namespace) -> Config:
-    return load_config(None, [f"environment.name={options.name}", *options.overrides])
+def environment_config(name: str, overrides: Sequence[str]) -> EnvironmentConfig:
+    """Load the settings of an environment: by its name, or those of a recipe."""
+    if Path(name).suffix == ".toml" or name in shipped_recipes():
+        return load_config(Path(name), overrides).environment
+    return load_config(None, [f"environment.name={name}", *overrides]).environment
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -37,7 +44,7 @@ def _check(options: argparse.Namespace) -> int:
     from turnwise.environments.check import report
     from turnwise.environments.check_apart import check_apart
 
-    checked = check_apart(_config(options).environment)
+    checked = check_apart(environment_config(options.name, options.overrides))
     print(report(options.name, checked.problems))
     if checked.has_words is False:
         print("note: no words(), so that model.name='tiny' cannot play it; language models can")
@@ -47,7 +54,7 @@ def _check(options: argparse.Namespace) -> int:
 def _tamper(options: argparse.Namespace) -> int:
     from turnwise.environments.tamper_apart import as_json, report, tamper
 
-    findings = tamper(_config(options).environment)
+    findings = tamper(environment_config(options.name, options.overrides))
     print(json.dumps(as_json(options.name, findings), indent=2) if options.json else report(options.name, findings))
     return 2 if any(finding.succeeded for finding in findings) else 0
 
@@ -55,5 +62,6 @@ def _tamper(options: argparse.Namespace) -> int:
 def _serve(options: argparse.Namespace) -> int:
     from turnwise.environments.serve import serve
 
-    serve(_config(options).environment, host=options.host, port=options.port, sessions=options.sessions)
+    config = environment_config(options.name, options.overrides)
+    serve(config, host=options.host, port=options.port, sessions=options.sessions)
     return 0

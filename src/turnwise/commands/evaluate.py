@@ -45,7 +45,7 @@ NO_ROOM = "model.max_context has no room for the first observation and a respons
 def add(commands: Any) -> None:
     """Add the command."""
     evaluate = commands.add_parser("eval", help="evaluate a run's checkpoint")
-    evaluate.add_argument("run_folder", type=Path, metavar="RUN")
+    evaluate.add_argument("run_folder", type=Path, metavar="RUN", help="folder of a run")
     evaluate.add_argument(
         "overrides", nargs="*", default=[], help="overrides such as environment.name=alfworld evaluate.temperature=0"
     )

@@ -31,7 +31,7 @@ signal / noise: of a tabular policy gradient, below 0 if there is no signal"""
 def add(commands: Any) -> None:
     """Add the command."""
     recredit = commands.add_parser("recredit", help="assign the credit of other methods to a run's recorded rollouts")
-    recredit.add_argument("run_folder", type=Path, metavar="RUN")
+    recredit.add_argument("run_folder", type=Path, metavar="RUN", help="folder of a run")
     recredit.add_argument(
         "overrides", nargs="*", default=[], help="options of the method, such as method.discount=0.9 aem=false"
     )

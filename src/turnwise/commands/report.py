@@ -15,7 +15,7 @@ from turnwise.errors import ConfigError
 def add(commands: Any) -> None:
     """Add the command."""
     report = commands.add_parser("report", help="write a page about runs, or serve it while they train")
-    report.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    report.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders")
     report.add_argument(
         "--output", type=Path, metavar="FOLDER", help="default: report/ in the run, or next to several runs"
     )

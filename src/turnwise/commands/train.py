@@ -18,14 +18,14 @@ FREE = ("run.steps=", "run.threads=", "checkpoint.", "evaluate.", "engine.", "lo
 def add(commands: Any) -> None:
     """Add the commands."""
     train = commands.add_parser("train", help="train a recipe, or resume a run")
-    train.add_argument("recipe", nargs="?", help="TOML file, followed by overrides such as update.learning_rate=1e-4")
+    train.add_argument("recipe", nargs="?", help="name or TOML file, followed by overrides such as run.steps=9")
     train.add_argument("overrides", nargs="*", default=[], help=argparse.SUPPRESS)
     train.add_argument("--resume", type=Path, metavar="RUN", help="resume the run in this folder")
     train.set_defaults(run=_train)
 
     config = commands.add_parser("config", help="print the resolved configuration and change nothing")
-    config.add_argument("recipe", nargs="?")
-    config.add_argument("overrides", nargs="*", default=[])
+    config.add_argument("recipe", nargs="?", help="TOML file; default: the defaults of all settings")
+    config.add_argument("overrides", nargs="*", default=[], help="overrides such as update.learning_rate=1e-4")
     config.set_defaults(run=_config)
 
 
@@ -33,7 +33,8 @@ def _train(options: argparse.Namespace) -> int:
     if options.resume is None:
         if options.recipe is None:
             raise ConfigError(
-                "no recipe given; name one, such as recipes/household-tiny-aem.toml, or resume with --resume RUN"
+                "no recipe given; name one, such as household-tiny-aem (`turnwise recipes` lists them), or resume with "
+                "--resume RUN"
             )
         config = recipe(options)
     else:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pydantic
 
+from turnwise.config.recipes import find_recipe, shipped_recipes
 from turnwise.config.sections import (
     CheckpointConfig,
     EvaluateConfig,
@@ -39,6 +40,7 @@ class Config(Section):
     rollout: RolloutConfig = RolloutConfig()
     engine: EngineConfig = EngineConfig()
     method: MethodConfig = MethodConfig()
+    """Credit assignment: a name in `turnwise methods`, or `module:function`, and its options."""
     measures: tuple[str, ...] = ()
     """Extra measures to record, in addition to those that method and loss terms need.
 
@@ -103,13 +105,14 @@ class Config(Section):
 def load_config(recipe: Path | None, overrides: Sequence[str] = ()) -> Config:
     """Load a recipe and apply overrides such as `update.learning_rate=1e-4`.
 
-    AEM modulates the method unless `aem = false`.
+    The recipe is a file, or the name of one that comes with the package. AEM modulates the method unless `aem = false`.
 
     Raises:
         ConfigError: The file is missing or is not TOML, a key is unknown, or a value has the wrong type.
     """
     data: dict[str, Any] = {}
     if recipe is not None:
+        recipe = find_recipe(recipe)
         try:
             data = tomllib.loads(recipe.read_text(encoding="utf-8"))
         except OSError as error:
@@ -117,7 +120,8 @@ def load_config(recipe: Path | None, overrides: Sequence[str] = ()) -> Config:
                 raise ConfigError(
                     f"{recipe} is a run, not a recipe; resume it with `turnwise train --resume {recipe}`"
                 ) from None
-            near = did_you_mean(recipe.name, [path.name for path in recipe.parent.glob("*.toml")])
+            beside = {path.name for path in recipe.parent.glob("*.toml")}
+            near = did_you_mean(recipe.name, beside | {*shipped_recipes()})
             raise ConfigError(f"cannot read the recipe {recipe}: {error.strerror}.{near}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{recipe} is not valid TOML: {error}") from None

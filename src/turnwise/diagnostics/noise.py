@@ -17,21 +17,10 @@ import numpy as np
 import torch
 
 from turnwise.config import Config
-from turnwise.environments.suites import Suite, make_suite
+from turnwise.diagnostics.stage import Stage
 from turnwise.errors import ConfigError, RunError
-from turnwise.measures.base import Played
-from turnwise.measures.plan import plan_measures
-from turnwise.models.policy import autocast, choose_trainable, freeze_but_norms, trainable
-from turnwise.objective.gradient import Budget
-from turnwise.objective.scorer import Scorer
-from turnwise.objective.tokens import Sequences, generated_logprobs
-from turnwise.rollout.collect import blocking
-from turnwise.rollout.collectors import Collector, make_collector
-from turnwise.rollout.engines import make_engine
-from turnwise.rollout.models import Models, NamedModel
-from turnwise.rollout.trajectory import Trajectory
-from turnwise.rollout.workers import make_environments
-from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
+from turnwise.models.policy import autocast, trainable
+from turnwise.objective.tokens import generated_logprobs
 from turnwise.train.credit import named_transform
 from turnwise.train.folder import RunFolder
 
@@ -96,26 +85,12 @@ def measure_noise(
         raise ConfigError(f"groups={groups}, expected 3 or more to separate signal from noise")
     transforms = {name: named_transform(name) for name in methods}
     needs = {f"method {name!r}": transform.needs for name, transform in transforms.items()}
-    plan = plan_measures(needs | {"this analysis": ("logprob_T",)}, scoring=config.update.scoring)
-    if "reference" in plan.models:
-        raise ConfigError("methods that need a reference model cannot be measured here; remove them")
-    _, policy, _ = load_checkpoint(checkpoint_at(folder, step), to_play=True)
-    model = policy.model
-    model.to(device)  # pyright: ignore[reportArgumentType]
-    choose_trainable(model, config.model)
-    if config.update.only_norms:
-        freeze_but_norms(model)
-    suite = make_suite(config.environment)
-    environments = make_environments(suite, config.environment)
-    models = Models(policy=NamedModel(policy, make_engine(config.engine, config.model.precision, policy)))
-    models.publish()
-    collector = make_collector(config.rollout, environments, suite.task_name)
-    trajectories = _play(suite, models, collector, config.environment.train_split, groups, seed)
-    blocking(environments.aclose())
-    sequences = Sequences.from_trajectories(trajectories)
-    score = Scorer(sequences, config.model, config.rollout.temperature, Budget(config.update.max_tokens))
-    penalty = config.environment.invalid_penalty
-    batch, _ = plan.take(Played(trajectories, invalid_penalty=penalty, models={"policy": model}, score=score))
+    stage = Stage.open(folder, config, step, device)
+    plan = stage.plan(needs | {"this analysis": ("logprob_T",)})
+    trajectories, _ = stage.play_groups(groups, seed)
+    stage.close()
+    model = stage.policy.model
+    batch, sequences = stage.measure(plan, trajectories)
     if batch.num_groups < 3:
         raise RunError(
             f"only {batch.num_groups} of {groups} groups could be played, expected 3 or more; raise --groups"
@@ -176,10 +151,3 @@ def noise_table(found: Mapping[str, Noise], groups: int) -> list[tuple[str, ...]
         ratio = "-" if np.isinf(one.groups) else f"{groups / one.groups:.2f}"
         rows.append((name, f"{share:.4f} +- {error:.4f}", needed, f"{one.least_groups:.1f}", ratio))
     return rows
-
-
-def _play(suite: Suite, models: Models, collector: Collector, split: str, groups: int, seed: int) -> list[Trajectory]:
-    tasks = suite.tasks(split)
-    chosen = np.random.default_rng([seed, 5]).permutation(len(tasks))[:groups].tolist()
-    played = collector.play(models, [tasks[number] for number in chosen], seed=seed)
-    return [trajectory for trajectory in played if trajectory.usable]

@@ -1,6 +1,6 @@
 """Define a study: a grid of methods, seeds and recipes in a TOML file.
 
-    recipes = ["../recipes/household-tiny-aem.toml"]      # relative to the study's file
+    recipes = ["household-tiny-aem"]                      # names, or files relative to the study's file
     seeds = 30
     settings = ["run.steps=130"]                          # overrides for all runs
     compare = [["grpo + aem", "grpo"]]                    # A against B
@@ -26,6 +26,7 @@ from typing import Any, Literal
 import pydantic
 
 from turnwise.config import Config, load_config
+from turnwise.config.recipes import shipped_recipes
 from turnwise.diagnostics.compare import Comparison, compare
 from turnwise.diagnostics.differences import settings_of
 from turnwise.diagnostics.runs import Run
@@ -38,7 +39,7 @@ class StudyConfig(Section):
     """Define the keys of a study's file."""
 
     recipes: list[Path] = pydantic.Field(min_length=1)
-    """Recipes, relative to the file."""
+    """Recipes: names of shipped ones, or files relative to the study's file."""
     methods: dict[str, list[str]] = pydantic.Field(min_length=1)
     """Overrides of each arm by name."""
     like: Path | None = None
@@ -176,11 +177,17 @@ def _explain(error: pydantic.ValidationError) -> str:
 
 def _jobs(path: Path, config: StudyConfig, overrides: tuple[str, ...]) -> Iterator[Job]:
     for seed in range(config.first_seed, config.first_seed + config.seeds):
-        for recipe in (path.parent / given for given in config.recipes):
+        for recipe in (_recipe(path.parent, given) for given in config.recipes):
             for arm, told in config.methods.items():
                 folder = config.folder / path.stem / recipe.stem / slug(arm)
                 place = (f"run.seed={seed}", f"run.folder={json.dumps(str(folder))}", f"run.name=seed-{seed:02d}")
                 yield Job(recipe, arm, seed, (*config.settings, *told, *overrides, "run.threads=1", *place))
+
+
+def _recipe(folder: Path, given: Path) -> Path:
+    """Return the file of a recipe: relative to the study's folder if it exists there, else a shipped one."""
+    beside = folder / given
+    return beside if beside.is_file() else shipped_recipes().get(str(given), beside)
 
 
 def slug(arm: str) -> str:

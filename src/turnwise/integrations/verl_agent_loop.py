@@ -36,9 +36,10 @@ from turnwise.integrations.verl_rows import RECORD
 from turnwise.measures import Played, played
 from turnwise.models.chat import chat_format
 from turnwise.models.settings import PromptConfig
-from turnwise.rollout.collect import collect
+from turnwise.rollout.collect import play
 from turnwise.rollout.engine import Generation, Sampling
 from turnwise.rollout.environments import InProcessEnvironments
+from turnwise.rollout.starts import make_starts
 from turnwise.rollout.trajectory import Trajectory, Turn
 
 NAME = "turnwise"
@@ -108,16 +109,14 @@ class TurnwiseAgentLoop(AgentLoopBase):
         prompt_length, response_length = self.rollout_config.prompt_length, self.rollout_config.response_length
         new_tokens = min(settings.max_new_tokens, response_length)
         engine = ServerEngine(self.server_manager, sampling_params)
-        trajectories = await collect(
+        trajectories = await play(
             engine,
-            [task],
+            make_starts([task], 1, suite.task_name),
             InProcessEnvironments(suite.environment),
             fmt,
-            group_size=1,
             sampling=Sampling(max_new_tokens=new_tokens, stop_ids=(fmt.stop_id,)),
             max_context=response_length if settings.window is None else prompt_length + new_tokens,
             window=settings.window,
-            task_name=suite.task_name,
         )
         trajectory = trajectories[0]
         if trajectory.failure is not None:

@@ -16,6 +16,8 @@ class UpdateConfig(Section):
     """Settings of the policy update."""
 
     learning_rate: float = pydantic.Field(default=3e-4, gt=0)
+    """Learning rate of AdamW after the warm-up. The default suits `tiny`. SmolLM2's recipes have 1e-4
+    for the upper layers, and 6e-3 with only_norms."""
     warmup_steps: int = pydantic.Field(default=5, ge=0)
     """Steps over which the learning rate rises to its value. Adam's first steps move every weight, however noisy its
     gradient."""
@@ -26,7 +28,9 @@ class UpdateConfig(Section):
     These few thousand weights have a less noisy gradient and need a far higher learning rate. The warm start ignores
     this."""
     weight_decay: float = pydantic.Field(default=0.0, ge=0)
+    """Weight decay of AdamW, per unit of the learning rate."""
     max_grad_norm: float = pydantic.Field(default=1.0, gt=0)
+    """Norm to which a larger gradient is scaled down, for each optimiser step."""
     importance: Literal["token", "response", "trajectory"] = "token"
     """Level of the probability ratio: each token has its own, or the geometric mean over its response (a turn) or
     trajectory (GSPO)."""
@@ -34,7 +38,9 @@ class UpdateConfig(Section):
     """"ppo": no gradient where the ratio is outside clip_low and clip_high. "cispo": the clipped ratio is a factor.
     "none": no clip."""
     clip_low: float = pydantic.Field(default=0.2, gt=0)
+    """Distance of the clip below a ratio of 1: the ratio is clipped at 1 - clip_low. 0.2 is PPO's."""
     clip_high: float = pydantic.Field(default=0.2, gt=0)
+    """Distance of the clip above a ratio of 1: the ratio is clipped at 1 + clip_high. DAPO takes 0.28."""
     dual_clip: float | None = pydantic.Field(default=None, gt=1)
     """Largest ratio of a token with a negative advantage. Above it, the token has no gradient (with "cispo": the ratio
     is clipped to it)."""

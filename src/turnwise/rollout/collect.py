@@ -5,56 +5,53 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from turnwise.environments.base import Task
 from turnwise.errors import EngineFault, EnvironmentFault
 from turnwise.models.format import Format
 from turnwise.rollout.context import make_context
 from turnwise.rollout.engine import Engine, Sampling
 from turnwise.rollout.environments import Environments
+from turnwise.rollout.starts import Start, replay
 from turnwise.rollout.trajectory import Trajectory, Turn
 
 T = TypeVar("T")
 
 
-async def collect(
+async def play(
     engine: Engine,
-    tasks: Sequence[Task],
+    starts: Sequence[Start],
     environments: Environments,
     fmt: Format,
     *,
-    group_size: int,
     sampling: Sampling,
     max_context: int,
     window: int | None = None,
-    task_name: Callable[[Task], str] = str,
     on_turn: Callable[[int, int], None] | None = None,
 ) -> list[Trajectory]:
-    """Play every task `group_size` times.
+    """Play one trajectory per start.
 
     Args:
         engine: Generates the responses; all its conversations are closed at the end.
-        tasks: One per group.
-        environments: Where the tasks are played; the key is the trajectory's number.
+        starts: Where the trajectories begin, those of a group adjacent.
+        environments: Where they are played; the key is the trajectory's number.
         fmt: Turns observations into tokens.
-        group_size: Trajectories per task.
         sampling: Sampling settings of all responses.
         max_context: Tokens; a trajectory ends ("context") when its conversation could exceed them.
         window: Observations and responses that a prompt repeats; None: the whole conversation.
-        task_name: Names a task in the record.
         on_turn: Called after every turn and every end of a trajectory, with the number of live trajectories and of all.
 
     Returns:
-        Trajectories, those of a group adjacent. A fault of the engine or of an environment ends only its own
-        trajectory; `failure` holds the cause.
+        Trajectories in the order of their starts. A fault of the engine or of an environment, or a replay that gives
+        other observations, ends only its own trajectory; `failure` holds the cause.
     """
-    trajectories = [Trajectory(group, task_name(task)) for group, task in enumerate(tasks) for _ in range(group_size)]
+    trajectories = [Trajectory(start.group, start.name, list(start.turns), shared=len(start.turns)) for start in starts]
     live = len(trajectories)
 
-    async def play(number: int, trajectory: Trajectory) -> None:
+    async def play_one(number: int, trajectory: Trajectory) -> None:
         nonlocal live
         context = make_context(fmt, number, window=window, stride=len(trajectories))
         try:
-            step = await environments.start(number, tasks[trajectory.group])
+            step = await environments.start(number, starts[number].task)
+            step = await replay(starts[number], step, context, fmt, lambda text: environments.step(number, text))
             while True:
                 before, prompt_ids = context.conversation, context.observe(step)
                 if context.conversation != before:
@@ -92,7 +89,7 @@ async def collect(
         if on_turn:
             on_turn(live, len(trajectories))
 
-    players = [asyncio.ensure_future(play(*numbered)) for numbered in enumerate(trajectories)]
+    players = [asyncio.ensure_future(play_one(*numbered)) for numbered in enumerate(trajectories)]
     try:
         await asyncio.gather(*players)
     finally:

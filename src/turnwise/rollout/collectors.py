@@ -6,11 +6,12 @@ from typing import Protocol
 from turnwise.environments.base import Task
 from turnwise.errors import ConfigError, did_you_mean
 from turnwise.models.policy import Policy
-from turnwise.rollout.collect import blocking, collect
+from turnwise.rollout.collect import blocking, play
 from turnwise.rollout.engine import Sampling
 from turnwise.rollout.environments import Environments
 from turnwise.rollout.models import Models
 from turnwise.rollout.settings import RolloutConfig
+from turnwise.rollout.starts import Start, make_starts
 from turnwise.rollout.trajectory import Trajectory
 
 OnTurn = Callable[[int, int], None] | None
@@ -69,20 +70,35 @@ class Independent:
         on_turn: OnTurn = None,
     ) -> list[Trajectory]:
         """Play each task with a group of trajectories; see `Collector.play`."""
-        settings, policy = self._settings, models.policy.policy
-        played = collect(
-            models.policy.sampler,
-            tasks,
-            self._environments,
-            policy.format,
-            group_size=group_size or settings.group_size,
-            sampling=make_sampling(settings, policy, seed=seed, temperature=temperature),
-            max_context=policy.max_context,
-            window=settings.remembered,
-            task_name=self._task_name,
-            on_turn=on_turn,
+        starts = make_starts(tasks, group_size or self._settings.group_size, self._task_name)
+        return play_starts(
+            models, starts, self._environments, self._settings, seed=seed, temperature=temperature, on_turn=on_turn
         )
-        return blocking(played)
+
+
+def play_starts(
+    models: Models,
+    starts: Sequence[Start],
+    environments: Environments,
+    settings: RolloutConfig,
+    *,
+    seed: int,
+    temperature: float | None = None,
+    on_turn: OnTurn = None,
+) -> list[Trajectory]:
+    """Play one trajectory per start with the policy, concurrently; see `Collector.play` for the arguments."""
+    policy = models.policy.policy
+    played = play(
+        models.policy.sampler,
+        starts,
+        environments,
+        policy.format,
+        sampling=make_sampling(settings, policy, seed=seed, temperature=temperature),
+        max_context=policy.max_context,
+        window=settings.remembered,
+        on_turn=on_turn,
+    )
+    return blocking(played)
 
 
 def make_sampling(settings: RolloutConfig, policy: Policy, *, seed: int, temperature: float | None = None) -> Sampling:

@@ -33,7 +33,9 @@ class RolloutConfig(Section):
     max_batches: int = pydantic.Field(default=10, ge=1)
     """Largest number of batches of `groups` tasks that a step plays to fill the filter."""
     temperature: float = pydantic.Field(default=1.0, gt=0)
+    """Sampling temperature. Entropies and the loss are computed at it too; 1 leaves the policy as it is."""
     top_p: float = pydantic.Field(default=1.0, gt=0, le=1)
+    """Probability mass of the likeliest tokens to sample from; 1 keeps all, so that every token can be sampled."""
     max_new_tokens: int = pydantic.Field(default=16, ge=1)
     """Longest response (tokens)."""
     stop: tuple[str, ...] = ()

@@ -48,6 +48,7 @@ class Trajectory:
         ended: "terminated", "truncated" (by the environment), "context" (the conversation got too long), or "failed".
         failure: Cause, for "failed"; a failed trajectory is recorded and counted, and never trained on.
         info: The environment's `info` at the end.
+        shared: Number of first turns that another trajectory played; a fork replays them.
     """
 
     group: int
@@ -57,6 +58,7 @@ class Trajectory:
     ended: str = ""
     failure: str | None = None
     info: dict[str, Any] = dataclasses.field(default_factory=dict)
+    shared: int = 0
 
     @property
     def usable(self) -> bool:

@@ -1,0 +1,131 @@
+"""Every setting of a recipe and every key of a study, from the fields of their sections and the docstrings there."""
+
+import inspect
+import json
+import types
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import annotated_types
+import pydantic
+from pydantic_core import PydanticUndefined
+
+from generator.text import prose, sentence, wrap
+from turnwise.config import Config
+from turnwise.diagnostics.study import StudyConfig
+from turnwise.section import Named, Section
+
+PAGE = Path(__file__).parents[1] / "reference" / "settings.md"
+HEAD = """# Settings
+
+<!-- Made by `python docs/generate.py` from the docstrings of the fields. Edit those. -->
+
+A recipe is a TOML file with these keys; on the command line they are overrides such as `update.learning_rate=1e-4`.
+`turnwise config RECIPE` prints the resolved values. A recipe sets only what differs from the defaults, and an unknown
+key is an error. Keys marked "name and options" take a bare name, or a table with the name and its options:
+`method = "gigpo"`, `method = { name = "hgpo", depth = 4 }`.
+
+## General
+
+### `aem`
+
+*true or false, default `true`*
+
+Whether AEM modulates the advantage of `method`. `aem = true` stands for
+`method = { name = "aem", base = { name = ... } }`; options of `method` go to AEM or to its base, whichever has them.
+"""
+PLAIN = {int: "integer", float: "number", bool: "true or false", str: "text", Path: "path"}
+BOUNDS = {
+    annotated_types.Ge: ("ge", "at least"),
+    annotated_types.Gt: ("gt", "above"),
+    annotated_types.Le: ("le", "at most"),
+    annotated_types.Lt: ("lt", "below"),
+    annotated_types.MinLen: ("min_length", "length at least"),
+}
+
+
+def is_section(annotation: Any, base: type = Section) -> bool:
+    """Whether a field holds fields of its own."""
+    return isinstance(annotation, type) and issubclass(annotation, base)
+
+
+def leaves(model: type[pydantic.BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every field below a section, with the keys that lead to it."""
+    for name, field in model.model_fields.items():
+        if is_section(field.annotation):
+            yield from leaves(field.annotation, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", field
+
+
+def kind(annotation: Any) -> str:
+    """The type of a value, in words."""
+    if annotation in PLAIN:
+        return PLAIN[annotation]
+    if is_section(annotation, Named):
+        return "name and options"
+    origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Literal:
+        return " or ".join(f"`{json.dumps(part)}`" for part in parts)
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join(kind(part) for part in parts if part is not type(None))
+    if origin in (tuple, list):
+        items = [part for part in parts if part is not Ellipsis]
+        return (
+            "list of pairs of texts" if typing.get_origin(items[0]) is tuple else f"list, each item: {kind(items[0])}"
+        )
+    if origin is dict:
+        return "table"
+    raise TypeError(f"docs/generator/settings.py has no words for the type {annotation}")
+
+
+def default(field: Any) -> str:
+    """The default as a recipe would have it."""
+    value = field.get_default(call_default_factory=True)
+    if value is PydanticUndefined:
+        return "required"
+    if value is None:
+        return "not set by default"
+    if isinstance(value, Named):
+        value = value.name
+    return f"default `{json.dumps(value, default=str)}`"
+
+
+def facts(field: Any) -> str:
+    """Type, bounds and default in one line."""
+    bounds = [
+        f"{words} {getattr(bound, name):g}"
+        for bound in field.metadata
+        for form, (name, words) in BOUNDS.items()
+        if isinstance(bound, form)
+    ]
+    return ", ".join([kind(field.annotation), *bounds, default(field)])
+
+
+def entry(name: str, field: Any) -> list[str]:
+    """A setting with its facts and its meaning."""
+    return [f"### `{name}`", wrap(f"*{facts(field)}*"), prose(field.description or "")]
+
+
+def page() -> str:
+    """The page of all settings."""
+    top = [(name, field) for name, field in leaves(Config) if "." not in name]
+    blocks = [HEAD.rstrip()]
+    for name, field in top:
+        blocks += entry(name, field)
+    for section, field in Config.model_fields.items():
+        if is_section(field.annotation):
+            blocks += [f"## {section}", sentence(inspect.getdoc(field.annotation) or "")]
+            for name, inner in leaves(field.annotation, f"{section}."):
+                blocks += entry(name, inner)
+    blocks += ["## Keys of a study", "In the file that `turnwise study` runs ([how](../how-to/compare.md))."]
+    for name, field in leaves(StudyConfig):
+        blocks += entry(name, field)
+    return "\n\n".join(blocks) + "\n"
+
+
+def pages() -> dict[Path, str]:
+    """The page of the settings."""
+    return {PAGE: page()}

@@ -1,0 +1,76 @@
+"""Define `turnwise demo`, and unpack the recorded run that comes with the package."""
+
+import argparse
+import hashlib
+import os
+import sys
+import tarfile
+import webbrowser
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import turnwise
+from turnwise.cache import cache_folder, check_writable, made_aside
+
+ARCHIVE = "household-demo.tar.xz"
+RUN = "household-demo"
+"""Folder in the archive."""
+
+
+def add(commands: Any) -> None:
+    """Add the command."""
+    demo = commands.add_parser("demo", help="open the report of a recorded run; nothing is trained")
+    demo.add_argument("--no-open", action="store_true", help="print the page's path and open no browser")
+    demo.set_defaults(run=_demo)
+
+
+def _demo(options: argparse.Namespace) -> int:
+    page = demo_run() / "report" / "index.html"
+    print(page)
+    if not options.no_open and _has_browser():
+        webbrowser.open(page.as_uri())
+    print(
+        "watch its policy play: turnwise play demo; train it yourself: turnwise train household-tiny-aem",
+        file=sys.stderr,
+    )
+    return 0
+
+
+def demo_run() -> Path:
+    """Return the recorded run with its report, unpacked to the cache folder at first use.
+
+    The archive in the package is never written to. The folder's name depends on everything that its content is made
+    of, so that a newer turnwise makes its own.
+
+    Raises:
+        RunError: The cache folder is not writable.
+    """
+    archive = resources.files("turnwise") / "demo" / ARCHIVE
+    target = cache_folder() / f"demo-{_digest(archive)}"
+    if not target.exists():
+        from turnwise.report.credit import METHODS
+        from turnwise.report.write import write_report
+
+        check_writable(target.parent, mend="; set TURNWISE_CACHE to a folder that is writable")
+        with made_aside(target) as temporary, archive.open("rb") as file:
+            with tarfile.open(fileobj=file, mode="r:xz") as content:
+                content.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.3 has none
+                content.extractall(temporary)
+            write_report([temporary / RUN], temporary / RUN / "report", METHODS)
+    return target / RUN
+
+
+def _digest(archive: Any) -> str:
+    """Return a digest of the archive, of the code that writes the report, and of the version."""
+    digest = hashlib.sha256(turnwise.__version__.encode() + archive.read_bytes())
+    for path in sorted(Path(turnwise.__file__).with_name("report").rglob("*")):
+        if path.is_file() and path.suffix != ".pyc":
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _has_browser() -> bool:
+    """Return whether a person is likely to see a browser's window: a terminal, and a display on Linux."""
+    display = sys.platform != "linux" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    return bool(display) and sys.stdout.isatty()

@@ -1,0 +1,74 @@
+"""Define `turnwise analyse fidelity`."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from turnwise.commands.common import add_out, count, natural, quiet, say_written
+from turnwise.tables import as_markdown, as_text
+
+
+def add(kinds: Any) -> None:
+    """Add the analysis."""
+    parser = kinds.add_parser("fidelity", help="measure how close each method's credit is to the truth")
+    parser.add_argument("run_folder", type=Path, metavar="RUN", help="folder of a run")
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument(
+        "--method",
+        action="append",
+        metavar="NAME",
+        help="method to measure; may be repeated, the first is compared with; default: grpo, grpo+aem, gigpo",
+    )
+    chosen.add_argument("--all", action="store_true", help="measure every method that this run has the columns for")
+    parser.add_argument("--groups", type=count, default=24, help="groups to play; default: 24")
+    parser.add_argument("--continuations", type=count, default=12, help="continuations per history; default: 12")
+    parser.add_argument("--step", type=int, help="step of the checkpoint; default: the last")
+    parser.add_argument("--seed", type=natural, default=0, help="seed of the continuations; default: 0")
+    add_out(parser, "analyses")
+    parser.set_defaults(run=_fidelity)
+
+
+def _fidelity(options: argparse.Namespace) -> int:
+    from turnwise.diagnostics.fidelity_run import measure_run
+    from turnwise.diagnostics.fidelity_show import (
+        as_json,
+        fidelity_figure,
+        fidelity_table,
+        importance_table,
+        verdict,
+    )
+    from turnwise.diagnostics.show import write
+    from turnwise.files import write_json
+    from turnwise.train.display import ConsoleDisplay
+    from turnwise.train.folder import RunFolder
+    from turnwise.train.prepare import use_device
+
+    folder, config = RunFolder.open(options.run_folder)
+    quiet()
+    with ConsoleDisplay() as display:
+        found = measure_run(
+            folder,
+            config,
+            () if options.all else options.method or ("grpo", "grpo+aem", "gigpo"),
+            step=options.step,
+            groups=options.groups,
+            continuations=options.continuations,
+            seed=options.seed,
+            device=use_device(config.run),
+            on_progress=lambda done, total: display.count("histories", done, total),
+        )
+    head = (
+        f"Step {found.step} of {folder.path}: {found.histories} histories of {options.groups} groups, "
+        f"{found.continuations} continuations each, success {found.success:.2f}. Fidelity is the cosine between "
+        "advantages and true advantages, 95 % over groups; 1 is perfect credit. It is not learning: what credit does "
+        "to entropy counts too."
+    )
+    tables = fidelity_table(found), importance_table(found)
+    print("\n\n".join([head, *map(as_text, tables), verdict(found)]))
+    if found.left_out:
+        print(f"\nNot measured, for lack of columns: {', '.join(sorted(found.left_out))}")
+    text = "\n\n".join(["# fidelity", head, *map(as_markdown, tables), verdict(found)])
+    path = write(options.out, "fidelity", f"{text}\n", fidelity_figure(found))
+    write_json(options.out / "fidelity.json", as_json(found))
+    say_written(path)
+    return 0

@@ -1,0 +1,198 @@
+"""Measure the fidelity of credit assignment methods on the policy of a run."""
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from turnwise.batch import Batch
+from turnwise.config import Config
+from turnwise.diagnostics.fidelity import Fidelities, Importance, importance, measure_fidelity
+from turnwise.diagnostics.stage import Stage
+from turnwise.diagnostics.values import Histories, Truth, continue_histories, true_advantages
+from turnwise.errors import ConfigError, RunError, TurnwiseError
+from turnwise.methods import METHODS
+from turnwise.methods.build import build_method, split_name
+from turnwise.rollout.trajectory import Trajectory
+from turnwise.train.folder import RunFolder
+from turnwise.transform import Transform
+from turnwise.transforms.modulation import entropy_coefficient
+
+MEASURED = ("entropy", "state_key")
+"""Columns that the breakdowns need."""
+FIFTHS = ("surest", "second", "third", "fourth", "most uncertain")
+"""Names of the fifths of response entropy."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FidelityOfRun:
+    """What a policy's trajectories say about credit.
+
+    Attributes:
+        step: Step of the checkpoint.
+        success: Share of the trajectories that succeeded.
+        histories: Number of histories that were valued.
+        continuations: Continuations per history.
+        fidelities: Fidelity of each method, and differences to the first.
+        importance: Mean squared true advantage by kind of response.
+        left_out: Methods that could not be measured, with the cause.
+    """
+
+    step: int
+    success: float
+    histories: int
+    continuations: int
+    fidelities: Fidelities
+    importance: list[Importance]
+    left_out: dict[str, str]
+
+
+def measure_run(
+    folder: RunFolder,
+    config: Config,
+    methods: Sequence[str] = (),
+    *,
+    step: int | None = None,
+    groups: int = 24,
+    continuations: int = 12,
+    seed: int = 0,
+    device: torch.device | None = None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> FidelityOfRun:
+    """Play groups of training tasks with a checkpoint's policy, value every history, and compare methods.
+
+    Returns of continuations are kept in the run's folder, so that an interrupted call goes on where it was.
+
+    Args:
+        folder: Folder of the run.
+        config: Configuration of the run.
+        methods: Names such as "grpo" or "gigpo+aem", with default options and without the penalty for invalid
+            responses; the first one is what others are compared with. Default: all that can be measured.
+        step: Step of the checkpoint; default: the last.
+        groups: Number of groups of `rollout.group_size` trajectories, each on another task.
+        continuations: Continuations per history, two or more.
+        seed: Seed of tasks and draws.
+        device: Device of the policy; default: the CPU.
+        on_progress: Called with the number of histories valued and of all.
+
+    Raises:
+        TurnwiseError: A named method is unknown or needs a column that cannot be measured, the environment does not
+            repeat, there is no such checkpoint, or there is too little to measure.
+    """
+    if groups < 3 or continuations < 2:
+        raise ConfigError(f"groups={groups}, continuations={continuations}: expected at least 3 and 2")
+    stage = Stage.open(folder, config, step, device)
+    try:
+        chosen, left_out = _methods(stage, methods)
+        needs = {f"method {name!r}": method.needs for name, method in chosen.items()}
+        plan = stage.plan({"this analysis": MEASURED, **needs})
+        trajectories, tasks = stage.play_groups(groups, seed)
+        _refuse_if_it_never_repeats(stage, tasks)
+        batch, _ = stage.measure(plan, trajectories)
+        found = Histories.of(trajectories, tasks)
+        kept = _Kept(folder.path / "analyses", stage.step, found, continuations, seed)
+        return_HK = continue_histories(
+            found.starts,
+            continuations,
+            stage.play,
+            at_once=config.rollout.groups * config.rollout.group_size,
+            seed=1_000_003 * (seed + 1),
+            known=kept.load(),
+            on_part=lambda returns, done: (kept.save(returns), on_progress(done, len(found.starts)))[1],
+        )
+    finally:
+        stage.close()
+    truth = true_advantages(batch.reward_R, found.before_R, found.after_R, return_HK)
+    credit = {}
+    for name, method in chosen.items():
+        credit[name] = method.trace(batch)[0].advantage_R
+    return FidelityOfRun(
+        stage.step,
+        float(np.mean([trajectory.success for trajectory in trajectories])),
+        len(found.starts),
+        continuations,
+        measure_fidelity(credit, truth, batch.group_responses),
+        _importance(batch, truth, trajectories),
+        left_out,
+    )
+
+
+def _methods(stage: Stage, names: Sequence[str]) -> tuple[dict[str, Transform], dict[str, str]]:
+    """Build the named methods, or all that can be measured, with GRPO first; returns also why others are left out."""
+    if names:
+        return {name: _method(name) for name in names}, {}
+    chosen: dict[str, Transform] = {}
+    left_out: dict[str, str] = {}
+    for name in sorted(METHODS, key=lambda name: (name != "grpo", name)):
+        try:
+            method = _method(name)
+            stage.plan({f"method {name!r}": method.needs})
+            chosen[name] = method
+        except TurnwiseError as error:
+            left_out[name] = str(error)
+    return chosen, left_out
+
+
+def _method(name: str) -> Transform:
+    base, with_aem = split_name(name)
+    return build_method(base, {}, with_aem=with_aem)
+
+
+def _refuse_if_it_never_repeats(stage: Stage, tasks: Sequence[Any]) -> None:
+    """Raise if the environment says that playing the same responses again can give other observations."""
+    if not getattr(stage.suite.environment(tasks[0]), "repeats", True):
+        raise ConfigError(
+            f"environment {stage.config.environment.name!r} cannot be forked: it does not promise the same "
+            "observations when responses are played again (repeats = False); choose a run of another environment"
+        )
+
+
+class _Kept:
+    """Returns of continuations in the run's folder. Another policy, seed or set of histories has another file."""
+
+    def __init__(self, folder: Path, step: int, found: Histories, continuations: int, seed: int):
+        played = [(start.group, start.name, [turn.response_ids for turn in start.turns]) for start in found.starts]
+        digest = hashlib.sha256(repr((played, continuations, seed)).encode()).hexdigest()[:16]
+        self.path = folder / f"values-{step:06d}-{digest}.npy"
+
+    def load(self) -> np.ndarray | None:
+        try:
+            return np.load(self.path)
+        except FileNotFoundError:
+            return None
+        except (ValueError, EOFError, OSError) as error:
+            raise RunError(f"cannot read {self.path} ({error}); remove it to measure again") from error
+
+    def save(self, return_HK: np.ndarray) -> None:
+        self.path.parent.mkdir(exist_ok=True)
+        temporary = self.path.with_suffix(".tmp")
+        with temporary.open("wb") as file:
+            np.save(file, return_HK)
+        os.replace(temporary, self.path)
+
+
+def _importance(batch: Batch, truth: Truth, trajectories: Sequence[Trajectory]) -> list[Importance]:
+    """Break the true advantages down by what a method could know about a response."""
+    entropy_R = batch.column("entropy", needed_by="the analysis")
+    alpha_R = entropy_coefficient(batch)
+    fifth_R = np.searchsorted(np.quantile(entropy_R, [0.2, 0.4, 0.6, 0.8]), entropy_R, side="right")
+    valid_R = np.array([turn.valid for trajectory in trajectories for turn in trajectory.turns])
+    recurs_R = _recurs(batch)
+    kinds = [(f"entropy, {name} fifth", fifth_R == number) for number, name in enumerate(FIFTHS)]
+    kinds += [(f"turn {number + 1}", batch.turn_R == number) for number in range(3)]
+    kinds += [("turn 4 and later", batch.turn_R >= 3), ("valid", valid_R), ("invalid", ~valid_R)]
+    kinds += [("state of several trajectories", recurs_R), ("state of one trajectory", ~recurs_R)]
+    return [importance(name, of_R, truth, alpha_R, batch.group_responses) for name, of_R in kinds if of_R.any()]
+
+
+def _recurs(batch: Batch) -> np.ndarray:
+    """Return which responses were given in a state that another trajectory of the group was in, `[responses]` bool."""
+    state_R, trajectory_R = batch.column("state_key", needed_by="the analysis"), batch.trajectories.ids
+    place_R = np.unique(np.stack([batch.group_responses.ids, state_R]), axis=1, return_inverse=True)[1].reshape(-1)
+    pairs = np.unique(np.stack([place_R, trajectory_R]), axis=1)
+    return np.bincount(pairs[0])[place_R] > 1

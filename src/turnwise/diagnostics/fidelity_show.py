@@ -1,0 +1,108 @@
+"""Show the fidelity of methods as tables, a figure and JSON."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from turnwise.diagnostics.fidelity_run import FIFTHS, FidelityOfRun
+from turnwise.diagnostics.statistics import Interval
+
+
+def fidelity_table(found: FidelityOfRun) -> list[tuple[str, ...]]:
+    """Tabulate fidelity by method, best first, and the difference to the first method."""
+    first = next(iter(found.fidelities.by_method))
+    rows: list[tuple[str, ...]] = [("method", "fidelity", f"minus {first}", "responses needed")]
+    for name, one in sorted(found.fidelities.by_method.items(), key=lambda item: -item[1].value):
+        above = found.fidelities.above_first.get(name)
+        needed = f"{one.value**-2:.1f} x perfect" if one.low > 0 else "not seen"
+        rows.append((name, one.text(), above.text(sign=True) if above else "-", needed))
+    return rows
+
+
+def importance_table(found: FidelityOfRun) -> list[tuple[str, ...]]:
+    """Tabulate how much is decided by which responses, beside AEM's coefficient."""
+    rows: list[tuple[str, ...]] = [("responses", "share", "mean A*^2", "AEM's mean alpha")]
+    for one in found.importance:
+        rows.append((one.kind, f"{one.share:.0%}", one.square.text(4), f"{one.alpha:.3f}"))
+    return rows
+
+
+def verdict(found: FidelityOfRun) -> str:
+    """Say in one sentence whether AEM weighs up the responses that decide more."""
+    surest, least_sure = (
+        next((one for one in found.importance if one.kind == f"entropy, {name} fifth"), None)
+        for name in (FIFTHS[0], FIFTHS[-1])
+    )
+    if surest is None or least_sure is None:
+        return "Entropies hardly differ, so AEM changes little here."
+    if surest.square.low > least_sure.square.high:
+        return "The surest fifth of responses decides more than the most uncertain one: AEM weighs the right ones up."
+    if surest.square.high < least_sure.square.low:
+        return "The most uncertain fifth of responses decides more than the surest one: AEM weighs the wrong ones up."
+    return "Whether sure or uncertain responses decide more is not shown: their intervals overlap."
+
+
+def fidelity_figure(found: FidelityOfRun) -> Figure:
+    """Plot fidelity by method, and the mean squared true advantage by fifth of entropy beside AEM's coefficient."""
+    by_method = sorted(found.fidelities.by_method.items(), key=lambda item: item[1].value)
+    made = Figure(figsize=(10.5, max(4.0, 1.2 + 0.24 * len(by_method))), layout="constrained")
+    left, right = made.subplots(1, 2, width_ratios=[3, 2])
+    values = [one.value for _, one in by_method]
+    reach = _reach([one for _, one in by_method])
+    left.errorbar(values, range(len(values)), xerr=reach, fmt="o", color="#1f77b4", markersize=4, capsize=2)
+    left.axvline(0, color="#999999", linewidth=1)
+    left.set(
+        yticks=range(len(values)),
+        yticklabels=[name for name, _ in by_method],
+        xlabel="fidelity: cosine to the true advantages, 95 % over groups",
+        title=f"step {found.step}, success {found.success:.2f}",
+    )
+    fifths = [one for one in found.importance if one.kind.startswith("entropy")]
+    places = range(len(fifths))
+    right.bar(places, [one.square.value for one in fifths], color="#9ecae1", label="mean A*^2")
+    reach = [
+        [one.square.value - one.square.low for one in fifths],
+        [one.square.high - one.square.value for one in fifths],
+    ]
+    right.errorbar(places, [one.square.value for one in fifths], yerr=reach, fmt="none", ecolor="#555555", capsize=2)
+    right.set(
+        xticks=places,
+        xticklabels=[one.kind[len("entropy, ") : -len(" fifth")].replace("most ", "most\n") for one in fifths],
+        xlabel="fifth of response entropy",
+        ylabel="mean A*^2: how much is decided",
+        title="which responses decide",
+    )
+    other = right.twinx()
+    other.plot(places, [one.alpha for one in fifths], "o-", color="#d62728", label="AEM's mean alpha")
+    other.set_ylabel("AEM's mean alpha")
+    handles = [axes.get_legend_handles_labels() for axes in (right, other)]
+    right.legend([h for pair in handles for h in pair[0]], [t for pair in handles for t in pair[1]], loc="upper center")
+    return made
+
+
+def _reach(intervals: Sequence[Interval]) -> list[list[float]]:
+    """Return the lengths of error bars, below and above."""
+    return [[one.value - one.low for one in intervals], [one.high - one.value for one in intervals]]
+
+
+def as_json(found: FidelityOfRun) -> dict[str, Any]:
+    """Convert to plain data."""
+
+    def plain(one: Interval) -> dict[str, float]:
+        return dataclasses.asdict(one)
+
+    return {
+        "step": found.step,
+        "success": found.success,
+        "histories": found.histories,
+        "continuations": found.continuations,
+        "fidelity": {name: plain(one) for name, one in found.fidelities.by_method.items()},
+        "minus_first": {name: plain(one) for name, one in found.fidelities.above_first.items()},
+        "importance": [
+            {"kind": one.kind, "share": one.share, "square": plain(one.square), "alpha": one.alpha}
+            for one in found.importance
+        ],
+        "left_out": found.left_out,
+    }

@@ -1,0 +1,106 @@
+"""Open a checkpoint's policy with its environments, to play and measure without training."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from turnwise.batch import Batch
+from turnwise.config import Config
+from turnwise.environments.base import Task
+from turnwise.environments.suites import Suite, make_suite
+from turnwise.errors import ConfigError
+from turnwise.measures.base import Played
+from turnwise.measures.plan import Plan, plan_measures
+from turnwise.models.policy import Policy, choose_trainable, freeze_but_norms
+from turnwise.objective.gradient import Budget
+from turnwise.objective.scorer import Scorer
+from turnwise.objective.tokens import Sequences
+from turnwise.rollout.collect import blocking
+from turnwise.rollout.collectors import make_collector, play_starts
+from turnwise.rollout.engines import make_engine
+from turnwise.rollout.environments import Environments
+from turnwise.rollout.models import Models, NamedModel
+from turnwise.rollout.starts import Start
+from turnwise.rollout.trajectory import Trajectory
+from turnwise.rollout.workers import make_environments
+from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
+from turnwise.train.folder import RunFolder
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """A policy as it was after a step, and where it plays.
+
+    Attributes:
+        config: Configuration of the run.
+        step: Step of the checkpoint.
+        policy: The policy.
+        models: The policy with its engine.
+        suite: Tasks.
+        environments: Where tasks are played.
+    """
+
+    config: Config
+    step: int
+    policy: Policy
+    models: Models
+    suite: Suite
+    environments: Environments
+
+    @classmethod
+    def open(cls, folder: RunFolder, config: Config, step: int | None, device: torch.device | None = None) -> "Stage":
+        """Load the checkpoint of a step, by default the last.
+
+        Raises:
+            RunError: There is no such checkpoint.
+        """
+        done, policy, _ = load_checkpoint(checkpoint_at(folder, step), to_play=True)
+        policy.model.to(device)  # pyright: ignore[reportArgumentType]
+        choose_trainable(policy.model, config.model)
+        if config.update.only_norms:
+            freeze_but_norms(policy.model)
+        suite = make_suite(config.environment)
+        environments = make_environments(suite, config.environment)
+        models = Models(policy=NamedModel(policy, make_engine(config.engine, config.model.precision, policy)))
+        models.publish()
+        return cls(config, done, policy, models, suite, environments)
+
+    def plan(self, needs: Mapping[str, Sequence[str]]) -> Plan:
+        """Plan the measures that fill the needed columns.
+
+        Raises:
+            ConfigError: A column cannot be measured without training.
+        """
+        plan = plan_measures(needs, scoring=self.config.update.scoring)
+        if others := plan.models - {"policy"}:
+            raise ConfigError(f"methods that need a {' or a '.join(sorted(others))} model cannot be measured here")
+        return plan
+
+    def play_groups(self, groups: int, seed: int) -> tuple[list[Trajectory], list[Task]]:
+        """Play groups of training tasks; returns the usable trajectories, and the task of each group."""
+        tasks = self.suite.tasks(self.config.environment.train_split)
+        chosen = np.random.default_rng([seed, 5]).permutation(len(tasks))[:groups].tolist()
+        chosen_tasks = [tasks[number] for number in chosen]
+        collector = make_collector(self.config.rollout, self.environments, self.suite.task_name)
+        played = collector.play(self.models, chosen_tasks, seed=seed)
+        return [trajectory for trajectory in played if trajectory.usable], chosen_tasks
+
+    def play(self, starts: Sequence[Start], *, seed: int) -> list[Trajectory]:
+        """Play one trajectory per start."""
+        return play_starts(self.models, starts, self.environments, self.config.rollout, seed=seed)
+
+    def measure(self, plan: Plan, trajectories: Sequence[Trajectory]) -> tuple[Batch, Sequences]:
+        """Take the measures of trajectories; returns the batch, and the tokens that were scored."""
+        config, sequences = self.config, Sequences.from_trajectories(trajectories)
+        score = Scorer(sequences, config.model, config.rollout.temperature, Budget(config.update.max_tokens))
+        model: Any = self.policy.model
+        penalty = config.environment.invalid_penalty
+        played = Played(list(trajectories), invalid_penalty=penalty, models={"policy": model}, score=score)
+        return plan.take(played)[0], sequences
+
+    def close(self) -> None:
+        """Release the environments."""
+        blocking(self.environments.aclose())

@@ -1,0 +1,151 @@
+"""Estimate the true advantage of every response by Monte Carlo: fresh continuations from the state before each.
+
+    V(s) = mean return of K continuations from s,    A*_t = r_t + V(s_{t+1}) - V(s_t),    V = 0 after the end
+
+The policy and the environment stay as they are. A state is the whole history, so histories that trajectories of a group
+share are valued once.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from turnwise.errors import RunError
+from turnwise.rollout.starts import Start, fork
+from turnwise.rollout.trajectory import Trajectory
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Histories:
+    """Histories in which the responses of some trajectories were given.
+
+    Attributes:
+        starts: One per history: where its continuations begin.
+        before_R: `[responses]` history of each response.
+        after_R: `[responses]` history after each response; -1 if the trajectory ended.
+    """
+
+    starts: list[Start]
+    before_R: Int[np.ndarray, " R"]
+    after_R: Int[np.ndarray, " R"]
+
+    @classmethod
+    def of(cls, trajectories: Sequence[Trajectory], tasks: Sequence[object]) -> "Histories":
+        """Number the histories of trajectories; `tasks` has one per group."""
+        numbers: dict[tuple[int, tuple[tuple[int, ...], ...]], int] = {}
+        starts: list[Start] = []
+        before: list[int] = []
+        after: list[int] = []
+        for trajectory in trajectories:
+            played: tuple[tuple[int, ...], ...] = ()
+            for place, turn in enumerate(trajectory.turns):
+                key = (trajectory.group, played)
+                if key not in numbers:
+                    numbers[key] = len(starts)
+                    starts.append(fork(trajectory, place, tasks[trajectory.group]))
+                before.append(numbers[key])
+                played = (*played, tuple(turn.response_ids))
+            after += [*before[len(before) - len(trajectory.turns) + 1 :], -1]
+        return cls(starts, np.array(before, dtype=np.int64), np.array(after, dtype=np.int64))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Truth:
+    """Estimated true advantages.
+
+    Attributes:
+        advantage_R: `[responses]` A*, unbiased; nan where a continuation failed.
+        variance_R: `[responses]` variance of the estimate, unbiased.
+    """
+
+    advantage_R: Float[np.ndarray, " R"]
+    variance_R: Float[np.ndarray, " R"]
+
+    @property
+    def known_R(self) -> np.ndarray:
+        """Responses whose advantage is known, `[responses]` bool."""
+        return np.isfinite(self.advantage_R)
+
+    @property
+    def square_R(self) -> Float[np.ndarray, " R"]:
+        """Unbiased estimate of the squared true advantage: the square minus the variance of the estimate."""
+        return self.advantage_R**2 - self.variance_R
+
+
+def true_advantages(
+    reward_R: Float[np.ndarray, " R"],
+    before_R: Int[np.ndarray, " R"],
+    after_R: Int[np.ndarray, " R"],
+    return_HK: Float[np.ndarray, "H K"],
+) -> Truth:
+    """Compute A* of each response from the returns of continuations.
+
+    Args:
+        reward_R: Rewards of the responses.
+        before_R: History of each response, an index of `return_HK`.
+        after_R: History after it; -1: the trajectory ended.
+        return_HK: `[histories, continuations]` returns, two or more continuations.
+    """
+    mean_H = return_HK.mean(1)
+    variance_H = return_HK.var(1, ddof=1) / return_HK.shape[1]
+    goes_on_R = after_R >= 0
+    following_R = np.where(goes_on_R, mean_H[after_R], 0.0)
+    return Truth(
+        reward_R + following_R - mean_H[before_R],
+        variance_H[before_R] + np.where(goes_on_R, variance_H[after_R], 0.0),
+    )
+
+
+class PlayStarts(Protocol):
+    """Plays one trajectory per start."""
+
+    def __call__(self, starts: Sequence[Start], *, seed: int) -> list[Trajectory]:
+        """Play trajectories whose draws depend on the seed and the place in `starts`."""
+        ...
+
+
+def continue_histories(
+    starts: Sequence[Start],
+    continuations: int,
+    play: PlayStarts,
+    *,
+    at_once: int,
+    seed: int,
+    known: Float[np.ndarray, "H K"] | None = None,
+    on_part: Callable[[Float[np.ndarray, "H K"], int], None] = lambda return_HK, done: None,
+) -> Float[np.ndarray, "H K"]:
+    """Play every history to its end several times.
+
+    Args:
+        starts: One per history.
+        continuations: Continuations per history.
+        play: Plays them.
+        at_once: Trajectories played concurrently.
+        seed: Seed of the draws; another one than that of the trajectories.
+        known: Returns of an earlier call that was interrupted, nan where missing.
+        on_part: Called after every part, with all returns so far and the number of histories done.
+
+    Returns:
+        `[histories, continuations]` sums of rewards; nan where a continuation failed.
+
+    Raises:
+        RunError: All continuations of a part failed, for example because the environment does not repeat.
+    """
+    return_HK = np.full((len(starts), continuations), np.nan) if known is None else known.copy()
+    size = max(1, at_once // continuations)
+    for first in range(0, len(starts), size):
+        part = range(first, min(first + size, len(starts)))
+        if not np.isnan(return_HK[part]).all():
+            continue
+        played = play([starts[number] for number in part for _ in range(continuations)], seed=seed + first)
+        returns = [
+            sum(turn.reward for turn in one.turns[one.shared :]) if one.failure is None else np.nan for one in played
+        ]
+        if np.isnan(returns).all():
+            raise RunError(f"all {len(played)} continuations failed; the last one: {played[-1].failure}")
+        return_HK[part] = np.reshape(returns, (len(part), continuations))
+        on_part(return_HK, part[-1] + 1)
+    return return_HK

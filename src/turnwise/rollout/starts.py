@@ -1,0 +1,93 @@
+"""Define where trajectories begin: at the start of a task, or at a turn of another trajectory (a fork).
+
+A fork plays the responses of the shared turns again in a fresh environment, and checks that it answers as before. The
+engine is not asked for those turns; it finds their tokens in its cache if it still holds them.
+"""
+
+import dataclasses
+from collections.abc import Awaitable, Callable, Sequence
+
+from turnwise.environments.base import Step, Task, shown
+from turnwise.errors import EnvironmentFault
+from turnwise.models.format import Format
+from turnwise.rollout.context import Context
+from turnwise.rollout.trajectory import Trajectory, Turn
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Start:
+    """Where a trajectory begins.
+
+    Attributes:
+        task: The task to play.
+        group: Index of the group.
+        name: Name of the task in records.
+        turns: First turns, as another trajectory played them.
+        observation: Observation that must follow those turns; None: any.
+    """
+
+    task: Task
+    group: int
+    name: str
+    turns: tuple[Turn, ...] = ()
+    observation: str | None = None
+
+
+def make_starts(tasks: Sequence[Task], group_size: int, task_name: Callable[[Task], str] = str) -> list[Start]:
+    """Start every task `group_size` times, each task a group."""
+    return [Start(task, group, task_name(task)) for group, task in enumerate(tasks) for _ in range(group_size)]
+
+
+def fork(trajectory: Trajectory, turn: int, task: Task) -> Start:
+    """Start from the state in which a trajectory gave a response.
+
+    Args:
+        trajectory: Trajectory to fork.
+        turn: Number of turns to share, from 0 to all but the last.
+        task: Its task.
+    """
+    if not 0 <= turn < len(trajectory.turns):
+        raise ValueError(f"fork at turn {turn}, expected 0 to {len(trajectory.turns) - 1}")
+    shared, following = tuple(trajectory.turns[:turn]), trajectory.turns[turn]
+    return Start(task, trajectory.group, trajectory.task, shared, following.observation)
+
+
+async def replay(
+    start: Start, step: Step, context: Context, fmt: Format, answer: Callable[[str], Awaitable[Step]]
+) -> Step:
+    """Play the shared turns again.
+
+    Args:
+        start: Where the trajectory begins.
+        step: First step of the fresh environment.
+        context: Context of the new trajectory; takes in the shared turns.
+        fmt: Turns observations into tokens.
+        answer: Plays an action in the environment.
+
+    Returns:
+        The step that the new trajectory continues.
+
+    Raises:
+        EnvironmentFault: The environment answers otherwise than it did; names the turn, and both answers.
+    """
+    for number, turn in enumerate(start.turns, 1):
+        _check_same(step, turn.observation, number)
+        context.observe(step)
+        context.respond(turn.response_ids)
+        step = await answer(fmt.action(turn.response)[0])
+        if step.ended or step.reward != turn.reward:
+            raise EnvironmentFault(
+                f"the replay of turn {number} gave reward {step.reward:g}{' and ended' * step.ended}, expected "
+                f"{turn.reward:g}; only environments that repeat can be forked"
+            )
+    if start.observation is not None:
+        _check_same(step, start.observation, len(start.turns) + 1)
+    return step
+
+
+def _check_same(step: Step, expected: str, number: int) -> None:
+    if step.observation != expected:
+        raise EnvironmentFault(
+            f"the replay observed {shown(step.observation)} before turn {number}, expected {shown(expected)}; "
+            "only environments that repeat can be forked"
+        )

@@ -1,0 +1,199 @@
+"""Fidelity: exact on problems that can be enumerated, honest intervals, and measured on a run's policy."""
+
+import json
+
+import numpy as np
+import pytest
+from tests.diagnostics.drawn_decisions import draw_groups, estimated_advantages, exact_advantages
+from tests.toys import Colors, small_config, trajectory
+
+import turnwise as tw
+from turnwise.analysis.decisions import PROBLEMS
+from turnwise.cli import main
+from turnwise.diagnostics import fidelity_run
+from turnwise.diagnostics.fidelity import cosine, group_sums, importance, measure_fidelity
+from turnwise.diagnostics.fidelity_run import measure_run
+from turnwise.diagnostics.values import Histories, Truth, continue_histories, true_advantages
+from turnwise.errors import ConfigError, RunError
+from turnwise.segments import Segments
+from turnwise.train.folder import RunFolder
+from turnwise.train.loop import train
+
+METHODS = {"grpo": tw.grpo(), "gigpo": tw.gigpo(), "grpo+aem": tw.aem(tw.grpo())}
+
+
+def test_true_advantages_by_hand():
+    # one trajectory of two responses: history 0, then history 1, then the end
+    truth = true_advantages(
+        np.array([0.5, 2.0]), np.array([0, 1]), np.array([1, -1]), np.array([[1.0, 3.0], [4.0, 4.0]])
+    )
+    assert truth.advantage_R == pytest.approx([0.5 + 4 - 2, 2 - 4])
+    assert truth.variance_R == pytest.approx([2.0 / 2 + 0, 0])
+    assert truth.square_R == pytest.approx([2.5**2 - 1, 4])
+
+
+def test_histories_that_trajectories_share_are_numbered_once():
+    a = trajectory(0, ([1], [5]), ([1], [6]))
+    b = trajectory(0, ([1], [5]), ([1], [7]), ([1], [6]))
+    c = trajectory(1, ([1], [5]))
+    found = Histories.of([a, b, c], ["x", "y"])
+    assert found.before_R.tolist() == [0, 1, 0, 1, 2, 3]
+    assert found.after_R.tolist() == [1, -1, 1, 2, -1, -1]
+    assert [(start.task, len(start.turns)) for start in found.starts] == [("x", 0), ("x", 1), ("x", 2), ("y", 0)]
+
+
+def test_perfect_credit_has_fidelity_one_and_shuffled_credit_none():
+    problem, generator = PROBLEMS["dense"], np.random.default_rng(0)
+    batch, turns = draw_groups(problem, 400, generator)
+    exact_R, groups = exact_advantages(problem, batch, turns), batch.group_responses
+    truth = estimated_advantages(problem, batch, turns, 8, generator)
+    shuffled_R = exact_R.copy()
+    for first, last in zip(groups.offsets[:-1], groups.offsets[1:], strict=True):
+        shuffled_R[first:last] = generator.permutation(exact_R[first:last])
+    centred_R = exact_R - groups.broadcast(groups.mean(exact_R))
+    found = measure_fidelity({"perfect": exact_R, "shuffled": shuffled_R, "centred": centred_R}, truth, groups)
+    perfect, shuffled = found.by_method["perfect"], found.by_method["shuffled"]
+    assert perfect.value == pytest.approx(1.0, abs=0.02)
+    assert perfect.low < 1.0 < perfect.high
+    assert shuffled.low < 0.25
+    assert abs(shuffled.value) < 0.2, "a group's mean advantage is not exactly zero, and shuffling keeps it"
+    assert found.above_first["shuffled"].high < -0.7
+    doubled = measure_fidelity({"doubled": 2 * exact_R}, truth, groups).by_method["doubled"]
+    assert doubled.value == pytest.approx(perfect.value), "the size of credit does not count"
+
+
+def test_noise_of_the_estimates_is_taken_out():
+    """With two continuations the plain cosine is far too low; the corrected one is right."""
+    problem, generator = PROBLEMS["sparse"], np.random.default_rng(1)
+    batch, turns = draw_groups(problem, 4000, generator)
+    exact_R, truth = exact_advantages(problem, batch, turns), estimated_advantages(problem, batch, turns, 2, generator)
+    plain = Truth(truth.advantage_R, np.zeros_like(truth.variance_R))
+    corrected, naive = (cosine(group_sums(exact_R, one, batch.group_responses).sum(0)) for one in (truth, plain))
+    assert corrected == pytest.approx(1.0, abs=0.03)
+    assert naive < 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sparse", "successes", "recurring"])
+def test_intervals_cover_the_exact_fidelity(name):
+    """200 draws of 24 groups and 12 continuations each: 95 % intervals cover in 90 % of them or more."""
+    problem, generator = PROBLEMS[name], np.random.default_rng(0)
+    batch, turns = draw_groups(problem, 8000, generator)
+    exact_R = exact_advantages(problem, batch, turns)
+    wanted = {}
+    for method, credit in METHODS.items():
+        advantage_R = credit(batch)
+        wanted[method] = advantage_R @ exact_R / np.sqrt((advantage_R @ advantage_R) * (exact_R @ exact_R))
+    covered = dict.fromkeys([*METHODS, "gigpo - grpo", "grpo+aem - grpo"], 0)
+    values = []
+    for _ in range(200):
+        batch, turns = draw_groups(problem, 24, generator)
+        truth = estimated_advantages(problem, batch, turns, 12, generator)
+        found = measure_fidelity({m: credit(batch) for m, credit in METHODS.items()}, truth, batch.group_responses)
+        for method, one in found.by_method.items():
+            covered[method] += one.low <= wanted[method] <= one.high
+        for method, one in found.above_first.items():
+            covered[f"{method} - grpo"] += one.low <= wanted[method] - wanted["grpo"] <= one.high
+        values.append(found.by_method["grpo"].value)
+    assert min(covered.values()) >= 178, covered  # 0.95 * 200 less four standard errors
+    assert np.mean(values) == pytest.approx(wanted["grpo"], abs=0.015)
+
+
+def test_importance_is_the_mean_square_of_what_is_decided():
+    truth = Truth(np.array([3.0, 1.0, 0.0, 2.0, 1.0, 1.0]), np.array([1.0, 0.0, 0.0, 0.0, 0.0, 0.0]))
+    groups = Segments.from_lengths([2, 2, 2])
+    found = importance("x", np.array([1, 1, 0, 1, 0, 0], dtype=bool), truth, np.arange(6.0), groups)
+    assert found.square.value == pytest.approx((8 + 1 + 4) / 3)
+    assert (found.share, found.alpha) == (0.5, pytest.approx(4 / 3))
+
+
+def test_what_cannot_be_measured_is_said():
+    truth, groups = Truth(np.zeros(3), np.ones(3)), Segments.from_lengths([1, 1, 1])
+    with pytest.raises(RunError, match="cannot be told from zero"):
+        measure_fidelity({"a": np.ones(3)}, truth, groups)
+    with pytest.raises(RunError, match="2 groups, expected 3"):
+        measure_fidelity({"a": np.ones(3)}, truth, Segments.from_lengths([1, 2]))
+
+
+def test_continuations_go_on_after_an_interruption():
+    calls = []
+
+    def play(starts, *, seed):
+        calls.append((len(starts), seed))
+        return [trajectory(0, ([1], [5])) for _ in starts]
+
+    starts = Histories.of([trajectory(0, *[([1], [5])] * 5)], ["x"]).starts
+    kept = []
+    whole = continue_histories(
+        starts, 2, play, at_once=4, seed=10, on_part=lambda returns, done: kept.append((returns.copy(), done))
+    )
+    assert calls == [(4, 10), (4, 12), (2, 14)]
+    assert [done for _, done in kept] == [2, 4, 5]
+    calls.clear()
+    again = continue_histories(starts, 2, play, at_once=4, seed=10, known=kept[0][0])
+    assert calls == [(4, 12), (2, 14)]
+    assert (again == whole).all()
+
+    def failing(starts, *, seed):
+        return [trajectory(0, ([1], [5]), failure="environment: gone") for _ in starts]
+
+    with pytest.raises(RunError, match="all 4 continuations failed; the last one: environment: gone"):
+        continue_histories(starts, 2, failing, at_once=4, seed=0)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> RunFolder:
+    environment = {"options": {"turns": 3}}
+    return train(small_config(tmp_path_factory.mktemp("run"), run={"steps": 1}, environment=environment))
+
+
+def test_fidelity_of_a_run_agrees_with_what_is_known_of_its_environment(run):
+    """In `Colors` every turn pays by itself, so A* = reward - its mean: GRPO, which smears it, is below 1."""
+    folder, config = RunFolder.open(run.path)
+    found = measure_run(folder, config, ["grpo", "rloo"], step=0, groups=12, continuations=4)
+    assert 0.3 < found.fidelities.by_method["grpo"].value < 0.85
+    assert found.histories > 12
+    kinds = {one.kind: one for one in found.importance}
+    assert kinds["turn 1"].share == pytest.approx(1 / 3)
+    assert "turn 4 and later" not in kinds
+
+
+def test_a_second_call_continues_nothing_anew(run, monkeypatch):
+    folder, config = RunFolder.open(run.path)
+    first = measure_run(folder, config, ["grpo"], groups=6, continuations=6, seed=5)
+    monkeypatch.setattr(fidelity_run.Stage, "play", lambda *_, **__: pytest.fail("continued again"))
+    assert measure_run(folder, config, ["grpo"], groups=6, continuations=6, seed=5) == first
+
+
+def test_all_means_every_method_whose_columns_can_be_measured(run):
+    folder, config = RunFolder.open(run.path)
+    found = measure_run(folder, config, (), groups=6, continuations=6)
+    assert next(iter(found.fidelities.by_method)) == "grpo"
+    assert {"gigpo", "aem", "empg"} <= set(found.fidelities.by_method)
+    assert "gae" in found.left_out
+    assert not set(found.left_out) & set(found.fidelities.by_method)
+
+
+class Restless(Colors):
+    repeats = False
+
+
+def test_an_environment_that_never_repeats_is_refused(tmp_path):
+    config = small_config(tmp_path, run={"steps": 1}, environment={"name": "tests.diagnostics.test_fidelity:Restless"})
+    folder, config = RunFolder.open(train(config).path)
+    with pytest.raises(ConfigError, match=r"cannot be forked.*repeats = False"):
+        measure_run(folder, config, ["grpo"], groups=3, continuations=2)
+
+
+def test_the_command_prints_and_writes(run, tmp_path, capsys):
+    command = ["analyse", "fidelity", str(run.path), "--groups", "6", "--continuations", "6", "--out", str(tmp_path)]
+    assert main(command) == 0
+    out, _ = capsys.readouterr()
+    assert "grpo+aem" in out
+    assert "entropy, most uncertain fifth" in out
+    written = json.loads((tmp_path / "fidelity.json").read_text())
+    assert set(written["fidelity"]) == {"grpo", "grpo+aem", "gigpo"}
+    assert written["fidelity"]["grpo"]["low"] <= written["fidelity"]["grpo"]["value"]
+    assert (tmp_path / "fidelity.png").stat().st_size > 5000
+    assert main([*command[:3], "--continuations", "1"]) == 2
+    assert "expected at least 3 and 2" in capsys.readouterr().err

@@ -1,0 +1,167 @@
+"""Do what a newcomer does: install the wheel, and run every command of the README and the tutorials as it stands there.
+
+python tests/newcomer.py                 builds the wheel, and takes torch and the like from this interpreter
+python tests/newcomer.py --wheel F       tries this wheel
+python tests/newcomer.py --quick         trains for few steps only (minutes less)
+python tests/newcomer.py --download      installs everything from the package index instead (hundreds of megabytes)
+
+Everything happens in an empty temporary folder. A ```bash block runs line by line. The ```python blocks of a page are a
+script, which runs where the next bash block or the end of the page comes; a block with a file name becomes that file.
+The first command that fails or prints a traceback ends the script with exit code 1. `make` belongs to a clone, and is
+skipped.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import site
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+BLOCK = re.compile(r"^```(bash|python)(?: (\w+\.py))?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SHORT = (
+    "run.steps=2 warmstart.games=60 warmstart.steps=40 rollout.groups=8 evaluate.episodes=16 evaluate.final_episodes=16"
+)
+QUICK = """#!/bin/sh
+# Train and analyse briefly: a policy that has hardly begun shows as well that the commands run.
+case "$1 $2" in
+  "train --resume") exec {turnwise} "$@" ;;
+  train*) exec {turnwise} "$@" {short} ;;
+  "analyse fidelity") exec {turnwise} "$@" --groups 3 --continuations 2 ;;
+esac
+exec {turnwise} "$@"
+"""
+
+
+class Failed(Exception):
+    """A command failed; the text has its output."""
+
+
+def build_wheel(folder: Path) -> Path:
+    """Build the wheel by way of the sdist, without fetching anything, and return it."""
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Failed(f"the wheel cannot be built:\n{done.stdout}{done.stderr}")
+    return next(folder.glob("*.whl"))
+
+
+def make_environment(folder: Path, wheel: Path, *, download: bool = False) -> dict[str, str]:
+    """Make a virtual environment with the wheel, and return the variables to run commands in it.
+
+    Args:
+        folder: Folder of the environment, created.
+        wheel: Wheel to install.
+        download: Install what the wheel needs from the package index. Otherwise it comes from this interpreter's
+            packages, and no index is asked.
+    """
+    venv.create(folder, symlinks=True, with_pip=download)
+    names = ("HOME", "LANG", "TMPDIR")  # nothing else of this environment, such as PYTHONPATH
+    variables = {name: os.environ[name] for name in names if name in os.environ}
+    variables |= {
+        "PATH": f"{folder / 'bin'}:/usr/local/bin:/usr/bin:/bin",
+        "PIP_FIND_LINKS": str(wheel.parent),
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "TURNWISE_CACHE": str(folder / "cache"),
+        "OMP_NUM_THREADS": "1",
+    }
+    if download:
+        variables |= {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+        variables["PIP_CONSTRAINT"] = str(ROOT / "constraints.txt")
+        run("pip install torch", folder, variables)
+    else:
+        (packages,) = folder.glob("lib/python*/site-packages")
+        borrowed = [path for path in site.getsitepackages() if Path(path).is_dir()]
+        (packages / "borrowed.pth").write_text("\n".join(borrowed) + "\n")  # plain folders: their own .pth are ignored
+        (folder / "bin" / "pip").write_text('#!/bin/sh\nexec python -m pip "$@"\n')  # the borrowed one
+        (folder / "bin" / "pip").chmod(0o755)
+        variables |= {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1"}
+    run(f"pip install --quiet '{wheel}[train]'", folder, variables)
+    return variables
+
+
+def commands(page: Path, where: Path) -> Iterator[str]:
+    """Yield the commands of a page in order; Python blocks that follow each other are one script."""
+    script, waits = "", False
+    for language, file, block in [*BLOCK.findall(page.read_text(encoding="utf-8")), ("bash", "", "")]:
+        if file:
+            (where / file).write_text(block, encoding="utf-8")
+        elif language == "python":
+            script, waits = script + block, True
+        else:
+            if waits:
+                (where / f"{page.stem}.py").write_text(script, encoding="utf-8")
+                yield f"python {page.stem}.py"
+                waits = False
+            yield from filter(None, map(str.strip, block.replace("\\\n", " ").splitlines()))
+
+
+def run(command: str, where: Path, variables: Mapping[str, str]) -> None:
+    """Run one command.
+
+    Raises:
+        Failed: Its exit code is not 0, or it prints a traceback.
+    """
+    start = time.monotonic()
+    done = subprocess.run(
+        ["/bin/bash", "-c", command], cwd=where, env=variables, stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    output = done.stdout + done.stderr
+    if done.returncode or "Traceback (most recent call last)" in output:
+        raise Failed(f"exit code {done.returncode} of: {command}\n{output}")
+    print(f"{time.monotonic() - start:6.1f} s  {command}", flush=True)
+
+
+def follow(pages: list[Path], wheel: Path, folder: Path, *, quick: bool, download: bool = False) -> None:
+    """Install the wheel and run every command of the pages, all in one folder.
+
+    Raises:
+        Failed: A command failed.
+    """
+    variables = make_environment(folder / "venv", wheel, download=download)
+    if quick:
+        own = folder / "quick"
+        own.mkdir()
+        (own / "turnwise").write_text(QUICK.format(turnwise=folder / "venv/bin/turnwise", short=SHORT))
+        (own / "turnwise").chmod(0o755)
+        variables["PATH"] = f"{own}:{variables['PATH']}"
+    where = folder / "empty"
+    where.mkdir()
+    for page in pages:
+        print(page.relative_to(ROOT), flush=True)
+        for command in commands(page, where):
+            if command.startswith("make "):
+                print(f" skipped  {command}: needs a clone", flush=True)
+            elif not command.startswith("#"):
+                run(command, where, variables)
+
+
+def main() -> int:
+    """Run the script."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--wheel", type=Path)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--download", action="store_true")
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="newcomer-"))
+    try:
+        pages = [ROOT / "README.md", *sorted((ROOT / "docs" / "tutorials").glob("*.md"))]
+        wheel = options.wheel.absolute() if options.wheel else build_wheel(folder / "dist")
+        follow(pages, wheel, folder, quick=options.quick, download=options.download)
+    except Failed as failed:
+        print(failed, file=sys.stderr)
+        return 1
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

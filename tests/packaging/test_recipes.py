@@ -1,0 +1,106 @@
+"""Recipes that come with the package: found by name wherever a recipe is accepted, listed with what they need."""
+
+import json
+import os
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from turnwise.cli import main
+from turnwise.config import load_config
+from turnwise.config.recipes import FOLDER, describe_recipe, find_recipe, shipped_recipes
+from turnwise.diagnostics.study import load_study
+from turnwise.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+STUDY = 'recipes = ["{recipe}"]\nseeds = 1\n[methods]\ngrpo = ["aem=false"]\n'
+
+
+def test_a_name_is_a_recipe_and_a_file_of_that_name_wins(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shipped = load_config(Path("household-tiny-aem"), ["run.steps=3"])
+    assert (shipped.run.name, shipped.run.steps, shipped.warmstart.games) == ("household-tiny-aem", 3, 3000)
+    Path("household-tiny-aem").write_text("[warmstart]\ngames = 5\n")
+    assert load_config(Path("household-tiny-aem")).warmstart.games == 5
+
+
+def test_the_folder_of_a_clone_leads_to_the_same_files():
+    assert (ROOT / "recipes").is_symlink()
+    assert os.readlink(ROOT / "recipes") == "src/turnwise/recipes"
+    assert load_config(ROOT / "recipes" / "household-tiny-aem.toml") == load_config(Path("household-tiny-aem"))
+
+
+@pytest.mark.parametrize("given", ["houshold-tiny-aem", "household-tiny-aem.toml", "recipes/household-tiny-aem.toml"])
+def test_a_name_that_is_almost_right_is_answered_with_the_right_one(given, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", given]) == 2
+    assert capsys.readouterr().err.endswith("No such file or directory. Did you mean 'household-tiny-aem'?\n")
+
+
+def test_a_run_that_has_a_recipes_name_is_told_apart(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("household-tiny-aem").mkdir()  # somebody's folder
+    assert find_recipe(Path("household-tiny-aem")).parent == FOLDER
+    Path("household-tiny-aem/config.json").write_text("{}")
+    with pytest.raises(ConfigError, match="is a run, not a recipe"):
+        load_config(Path("household-tiny-aem"))
+
+
+def test_a_study_names_recipes_as_commands_do(tmp_path, monkeypatch):
+    study = tmp_path / "studies" / "own.toml"
+    study.parent.mkdir()
+    study.write_text(STUDY.format(recipe="household-tiny-aem"))
+    assert load_study(study).jobs[0].config.warmstart.games == 3000
+    monkeypatch.chdir(tmp_path)
+    Path("household-tiny-aem").write_text("[warmstart]\ngames = 5\n")  # not beside the study
+    assert load_study(study).jobs[0].config.warmstart.games == 3000
+    (study.parent / "household-tiny-aem").write_text("[warmstart]\ngames = 6\n")
+    assert load_study(study).jobs[0].config.warmstart.games == 6
+    study.write_text(STUDY.format(recipe="household-tinny-aem"))
+    with pytest.raises(ConfigError, match=r"studies/household-tinny-aem: .* Did you mean 'household-tiny-aem'\?"):
+        load_study(study)
+
+
+def test_check_env_takes_the_environment_of_a_recipe(capsys):
+    pytest.importorskip("gymnasium")
+    assert main(["check-env", "frozen-lake-tiny-aem", "environment.options.num_train=3"]) == 0
+    assert "frozen-lake-tiny-aem: sound" in capsys.readouterr().out
+
+
+def test_recipes_are_listed_in_one_line_each_with_what_they_need(capsys):
+    assert main(["recipes"]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split() == ["recipe", "what", "it", "trains", "install", "data", "time"]
+    assert [line.split()[0] for line in lines] == sorted(path.stem for path in FOLDER.glob("*.toml"))
+    webshop = next(line for line in lines if line.startswith("webshop"))
+    assert "turnwise[train,webshop]" in webshop
+    assert "WEBSHOP_DATA" in webshop
+
+
+@pytest.mark.parametrize("path", shipped_recipes().values(), ids=lambda path: path.stem)
+def test_a_recipe_says_what_it_needs_and_names_extras_that_exist(path):
+    told = describe_recipe(path)
+    assert told.about.endswith(".")
+    assert told.time
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(told.extras.split(",")) <= set(extras)
+    model, environment = load_config(path).model.name, load_config(path).environment.name
+    needed = {"smollm2": "smollm2", "webshop": "webshop", "frozen_lake": "gymnasium"}
+    assert {needed[name] for name in (model, environment) if name in needed} <= set(told.extras.split(","))
+
+
+def test_a_recipe_is_printed_to_be_copied_and_changed(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["recipes", "household-tiny-aem"]) == 0
+    Path("mine.toml").write_text(capsys.readouterr().out)
+    assert load_config(Path("mine.toml")).warmstart == load_config(Path("household-tiny-aem")).warmstart
+    assert main(["recipes", "swe-qwen3-32b-aem.sh"]) == 0
+    assert capsys.readouterr().out.startswith("#!/usr/bin/env bash")
+    assert main(["recipes", "mine"]) == 2
+    assert "unknown recipe 'mine'" in capsys.readouterr().err
+
+
+def test_config_takes_a_name(capsys):
+    assert main(["config", "household-tiny-aem"]) == 0
+    assert json.loads(capsys.readouterr().out)["run"]["name"] == "household-tiny-aem"

@@ -1,0 +1,98 @@
+"""The examples run as their reader would run them, and print what their comments promise."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.toys import small_config
+
+FOLDER = Path(__file__).parents[1] / "examples"
+SCRIPTS = {path.stem: path for path in sorted(FOLDER.glob("*.py"))}
+NOTEBOOKS = {path.stem: path for path in sorted(FOLDER.glob("*.ipynb"))}
+PROMISE = re.compile(r"print\(.*\)  # (.+)$", re.MULTILINE)
+ALONE = [name for name in SCRIPTS if name not in ("trl_grpo", "read_a_run_with_pandas")]
+"""Those that need no run, and no package beyond ours."""
+EXECUTE = """
+import sys, nbformat
+from nbclient import NotebookClient
+book = nbformat.read(sys.argv[1], as_version=4)
+NotebookClient(book, timeout=300, kernel_name="python3", resources={"metadata": {"path": sys.argv[2]}}).execute()
+nbformat.write(book, "executed.ipynb")
+"""
+
+
+def run(arguments: list, folder: Path) -> str:
+    """Run Python in a folder and return what it printed; what fails shows why."""
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
+    command = [sys.executable, *map(str, arguments)]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_an_example_is_short_and_says_what_it_shows(name):
+    text = SCRIPTS[name].read_text()
+    assert len(text.splitlines()) <= 80
+    assert f"python examples/{name}.py" in (ast.get_docstring(ast.parse(text)) or "")
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_an_example_prints_what_it_promises(name, tmp_path):
+    printed = run([SCRIPTS[name]], tmp_path)
+    promised = PROMISE.findall(SCRIPTS[name].read_text())
+    assert promised
+    for text in promised:
+        assert text in printed, f"{name}.py promises {text!r}, got:\n{printed}"
+
+
+def test_a_run_is_read_with_pandas(tmp_path):
+    pytest.importorskip("pandas", reason="pandas is not installed: pip install --group test")
+    from turnwise.train import loop
+
+    folder = loop.train(small_config(tmp_path / "runs"))
+    printed = run([SCRIPTS["read_a_run_with_pandas"], folder.path], tmp_path)
+    last = [record for record in folder.metrics() if "eval/success" in record][-1]
+    assert f"{last['eval/success']:.6f}" in printed
+    for heading in (
+        "trajectories, first and last step",
+        "groups with contrast",
+        "credit by turn",
+        "largest advantages",
+    ):
+        assert heading in printed
+    assert "nan" not in printed.lower()
+
+
+@pytest.mark.skipif(find_spec("trl") is None, reason="TRL is not installed: pip install 'turnwise[trl]'")
+def test_trl_trains(tmp_path):
+    assert run([SCRIPTS["trl_grpo"]], tmp_path).splitlines()[-1] == "True"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not (find_spec("nbclient") and find_spec("ipykernel") and find_spec("pandas")),
+    reason="nbclient, ipykernel or pandas is not installed: pip install --group test",
+)
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_executes_and_shows_pictures(name, tmp_path):
+    import nbformat
+
+    source = nbformat.read(NOTEBOOKS[name], as_version=4)
+    code = [cell for cell in source.cells if cell.cell_type == "code"]
+    assert all(not cell.outputs and cell.execution_count is None for cell in code), "clear the outputs before a commit"
+    run(["-c", EXECUTE, NOTEBOOKS[name], FOLDER], tmp_path)
+    shown = [
+        output
+        for cell in nbformat.read(tmp_path / "executed.ipynb", as_version=4).cells
+        if cell.cell_type == "code"
+        for output in cell.outputs
+    ]
+    assert any("image/png" in output.get("data", {}) for output in shown)
+    assert not [output for output in shown if output.output_type == "error" or output.get("name") == "stderr"]
