@@ -1,7 +1,6 @@
 """Run the training loop: play, measure, assign credit, update, repeat."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -9,14 +8,13 @@ import numpy as np
 from turnwise.config import Config
 from turnwise.errors import RunError
 from turnwise.metrics import credit_metrics
-from turnwise.objective.gradient import Diverged, abbreviate
 from turnwise.rollout.record import write_rollouts
 from turnwise.rollout.source import Experience
 from turnwise.stopping import Stop, Stopped
 from turnwise.trace import Trace
-from turnwise.train.checkpoint import latest_checkpoint
 from turnwise.train.clock import Clock
 from turnwise.train.display import Display
+from turnwise.train.diverged import kept_for_inspection
 from turnwise.train.folder import RunFolder
 from turnwise.train.prepare import prepare
 from turnwise.train.run import Run
@@ -70,7 +68,7 @@ def take_step(run: Run) -> None:
                 measured = run.measure(experience.used)
             with clock("credit"):
                 credit = run.method.update(measured.batch)
-            with clock("update"), _kept_for_inspection(run.folder, step, experience):
+            with clock("update"), kept_for_inspection(run.folder, step, experience):
                 learned = _update(run, measured, credit.advantage_R, step)
             metrics |= _learned_metrics(measured, credit, learned, run.learner.budget.halvings)
             columns = {name: measured.batch.columns[name] for name in run.measures.recorded} | credit.columns
@@ -125,20 +123,3 @@ def _finish_step(run: Run, step: int, experience: Experience, metrics: dict[str,
             f"no usable trajectory in {run.empty_steps} consecutive steps; the last one failed with: {cause}. Fix "
             f"this, then resume with `turnwise train --resume {run.folder.path}`"
         )
-
-
-@contextmanager
-def _kept_for_inspection(folder: RunFolder, step: int, experience: Experience) -> Iterator[None]:
-    """Keep rollouts whose gradient is not finite, and name them in the error."""
-    try:
-        yield
-    except Diverged as error:
-        path = folder.rollouts / f"diverged-{step:06d}.parquet"
-        write_rollouts(path, experience.trajectories, {})
-        numbers = np.flatnonzero(experience.used_N)[error.trajectories].tolist()
-        tasks = sorted({experience.trajectories[number].task for number in numbers})
-        raise RunError(
-            f"step {step}: the {'gradient' if error.finite else 'loss'} of trajectories {abbreviate(numbers)} (tasks "
-            f"{abbreviate(tasks)}) is not finite. They are kept in {path}. The update was not made, and "
-            f"{latest_checkpoint(folder)} is intact. Start a new run with a lower update.learning_rate"
-        ) from error
