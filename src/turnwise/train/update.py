@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -60,12 +61,19 @@ class Learner:
     max_new_tokens: int = 1
 
     def update(
-        self, model: Any, optimizer: torch.optim.Optimizer, measured: Measured, advantage_R: np.ndarray, step: int
+        self,
+        model: Any,
+        optimizer: torch.optim.Optimizer,
+        measured: Measured,
+        advantage_R: np.ndarray,
+        step: int,
+        *,
+        before_change: Callable[[], None] = lambda: None,
     ) -> dict[str, float]:
         """Take the optimiser steps of a training step and return their metrics.
 
         Trajectories that the objective does not depend on are skipped, such as those whose advantages are all 0.
-        Gradients of the last optimiser step stay in the model.
+        Gradients of the last optimiser step stay in the model. `before_change` is called before the first one.
 
         Raises:
             Diverged: The loss or its gradient is not finite.
@@ -99,6 +107,7 @@ class Learner:
             return sums
 
         model.train()
+        changed = False
         for _ in range(settings.epochs):
             for part in _mini_batches(objective.matters_N, objective.unit_N, settings.mini_batches, generator):
                 sums = self.budget.spend(functools.partial(accumulate, part), shortest=sequences.shortest)
@@ -107,6 +116,9 @@ class Learner:
                     raise culprits(
                         lambda n: loss_of(np.flatnonzero(sequences.trajectory == n))[0], part.tolist(), model
                     )
+                if not changed:
+                    before_change()
+                    changed = True
                 optimizer.step()
                 for name, value in (sums | {"grad_norm": float(norm)}).items():
                     totals[name] = totals.get(name, 0.0) + value / num_steps
