@@ -94,6 +94,8 @@ LAYERS = [
         "terminal",
         "cache",
         "files",
+        "checksums",
+        "stopping",
         "__init__",
     },
     {"analysis", "section", "figures"},

@@ -50,6 +50,7 @@ from turnwise.commands import (
 )
 from turnwise.commands.common import INTERRUPTED
 from turnwise.errors import TurnwiseError, did_you_mean, one_line
+from turnwise.stopping import Stopped, stoppable
 
 OF_TRAINING = ("torch", "transformers", "tokenizers", "safetensors", "pyarrow", "rich", "matplotlib", "httpx2", "scipy")
 """Packages of the extra `train`."""
@@ -79,7 +80,8 @@ PLACE = (errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOL
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code.
 
-    The code is 0 on success, 2 for a user's mistake (one line on stderr), and 130 when interrupted.
+    The code is 0 on success, 2 for a user's mistake (one line on stderr), 130 when interrupted, 143 after SIGTERM and
+    129 after SIGHUP.
     """
     try:
         try:
@@ -103,7 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(arguments: Sequence[str] | None) -> int:
     options = _parse(arguments)
     try:
-        return options.run(options)
+        with stoppable() as options.stop:
+            return options.run(options)
     except TurnwiseError as error:
         print(f"turnwise: {error}", file=sys.stderr)
         return 2
@@ -120,6 +123,9 @@ def _main(arguments: Sequence[str] | None) -> int:
             file=sys.stderr,
         )
         return 2
+    except Stopped as stopped:
+        print(f"turnwise: {stopped.signal.name}: ended", file=sys.stderr)
+        return stopped.exit_code
     except KeyboardInterrupt:
         print("turnwise: interrupted", file=sys.stderr)
         return INTERRUPTED

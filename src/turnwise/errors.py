@@ -4,6 +4,7 @@
     |-- ConfigError(ValueError)         a recipe, an override or an option is wrong: the user should fix it
     |-- BatchError(ValueError)          a batch breaks an invariant, or lacks a column that a transform needs
     |-- DataError(ValueError)           a file of games, rollouts or a model is missing or unreadable
+    |   `-- DamagedError                its content differs from what was written
     |-- RunError(RuntimeError)          a run folder or checkpoint cannot be used as requested
     |-- EnvironmentFault(RuntimeError)  an environment failed: recorded in its trajectory; the run continues
     |-- EngineFault(RuntimeError)       generation failed: recorded in its trajectory; the run continues
@@ -44,6 +45,10 @@ class BatchError(TurnwiseError, ValueError):
 
 class DataError(TurnwiseError, ValueError):
     """A file of games, rollouts or a model is missing or unreadable."""
+
+
+class DamagedError(DataError):
+    """The content of a file differs from what was written."""
 
 
 class RunError(TurnwiseError, RuntimeError):

@@ -149,8 +149,8 @@ def run(tmp_path_factory) -> RunFolder:
 
 def test_fidelity_of_a_run_agrees_with_what_is_known_of_its_environment(run):
     """In `Colors` every turn pays by itself, so A* = reward - its mean: GRPO, which smears it, is below 1."""
-    folder, config = RunFolder.open(run.path)
-    found = measure_run(folder, config, ["grpo", "rloo"], step=0, groups=12, continuations=4)
+    folder, _ = RunFolder.open(run.path)
+    found = measure_run(folder, ["grpo", "rloo"], step=0, groups=12, continuations=4)
     assert 0.3 < found.fidelities.by_method["grpo"].value < 0.85
     assert found.histories > 12
     kinds = {one.kind: one for one in found.importance}
@@ -159,15 +159,15 @@ def test_fidelity_of_a_run_agrees_with_what_is_known_of_its_environment(run):
 
 
 def test_a_second_call_continues_nothing_anew(run, monkeypatch):
-    folder, config = RunFolder.open(run.path)
-    first = measure_run(folder, config, ["grpo"], groups=6, continuations=6, seed=5)
+    folder, _ = RunFolder.open(run.path)
+    first = measure_run(folder, ["grpo"], groups=6, continuations=6, seed=5)
     monkeypatch.setattr(fidelity_run.Stage, "play", lambda *_, **__: pytest.fail("continued again"))
-    assert measure_run(folder, config, ["grpo"], groups=6, continuations=6, seed=5) == first
+    assert measure_run(folder, ["grpo"], groups=6, continuations=6, seed=5) == first
 
 
 def test_all_means_every_method_whose_columns_can_be_measured(run):
-    folder, config = RunFolder.open(run.path)
-    found = measure_run(folder, config, (), groups=6, continuations=6)
+    folder, _ = RunFolder.open(run.path)
+    found = measure_run(folder, (), groups=6, continuations=6)
     assert next(iter(found.fidelities.by_method)) == "grpo"
     assert {"gigpo", "aem", "empg"} <= set(found.fidelities.by_method)
     assert "gae" in found.left_out
@@ -180,9 +180,9 @@ class Restless(Colors):
 
 def test_an_environment_that_never_repeats_is_refused(tmp_path):
     config = small_config(tmp_path, run={"steps": 1}, environment={"name": "tests.diagnostics.test_fidelity:Restless"})
-    folder, config = RunFolder.open(train(config).path)
+    folder = train(config)
     with pytest.raises(ConfigError, match=r"cannot be forked.*repeats = False"):
-        measure_run(folder, config, ["grpo"], groups=3, continuations=2)
+        measure_run(folder, ["grpo"], groups=3, continuations=2)
 
 
 def test_the_command_prints_and_writes(run, tmp_path, capsys):

@@ -58,9 +58,9 @@ def run(tmp_path_factory) -> RunFolder:
 
 
 def test_a_sketched_measure_is_that_of_the_whole_gradients(run, monkeypatch):
-    folder, config = RunFolder.open(run.path)
+    folder, _ = RunFolder.open(run.path)
     methods = ["rloo", "grpo", "grpo+aem"]
-    sketched = measure_noise(folder, config, methods, step=0, groups=8)
+    sketched = measure_noise(folder, methods, step=0, groups=8)
     whole: list[torch.Tensor] = []
 
     def exact(gradient, signs):
@@ -69,7 +69,7 @@ def test_a_sketched_measure_is_that_of_the_whole_gradients(run, monkeypatch):
         return torch.nn.functional.pad(flat, (0, SKETCH - len(flat)))
 
     monkeypatch.setattr(noise, "sketch", exact)
-    found = measure_noise(folder, config, methods, step=0, groups=8)
+    found = measure_noise(folder, methods, step=0, groups=8)
     assert len(whole[0]) == sum(weight.numel() for weight in trained(run))
     for name in methods:
         assert sketched[name].noise == pytest.approx(found[name].noise, rel=0.02)

@@ -20,7 +20,7 @@ from turnwise.config import load_config
 from turnwise.diagnostics.runner import Runner, log_of
 from turnwise.diagnostics.study import load_study, results, state
 from turnwise.errors import ConfigError, RunError
-from turnwise.train.folder import RunFolder
+from turnwise.train.folder import RunFolder, by_step
 
 ROOT = Path(__file__).parents[2]
 STUDY = """
@@ -39,7 +39,9 @@ notes = "What others report."
 def here(tmp_path, monkeypatch) -> Path:
     """A working directory with a recipe of a toy run and a study of it."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # the runs are processes of their own, which need tests.toys
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    )  # the runs are processes of their own, which need tests.toys
     lines = []
     for name, section in small_config(tmp_path).model_dump(mode="json").items():
         if isinstance(section, dict):
@@ -92,15 +94,29 @@ def test_a_study_runs_compares_and_does_nothing_twice(here, capsys):
 
 def test_a_killed_study_takes_its_runs_with_it_and_goes_on(here, capsys):
     arguments = [sys.executable, "-m", "turnwise.cli", "study", "small.toml", "--jobs", "2", "run.steps=40"]
-    process = subprocess.Popen(arguments, stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
     study = load_study(Path("small.toml"), ("run.steps=40",))
-    deadline = time.monotonic() + 240
-    while not any((job.path / "rollouts" / "step-000003.parquet").exists() for job in study.jobs):
-        assert process.poll() is None, "it ended before it could be killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+
+    def ended_at(step: int, number: int) -> tuple[int, str]:
+        process = subprocess.Popen(
+            arguments, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        )
+        deadline = time.monotonic() + 240
+        while not any((job.path / "rollouts" / f"step-{step:06d}.parquet").exists() for job in study.jobs):
+            assert process.poll() is None, "it ended before it could be killed"
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(number)
+        told = process.communicate()[1]
+        return process.returncode, told
+
+    code, told = ended_at(3, signal.SIGTERM)  # its runs save what they have done
+    assert (code, told.splitlines()[-1]) == (143, "turnwise: SIGTERM; run the same command again to resume")
+    begun = [RunFolder(job.path) for job in study.jobs if (job.path / "rollouts").exists()]
+    for folder in begun:
+        done = max((r["step"] for r in folder.metrics() if "rollout/success" in r), default=0)
+        assert max(by_step(folder.checkpoints)) == done
+    assert begun
+    assert ended_at(max(max(by_step(f.checkpoints)) for f in begun) + 2, signal.SIGKILL)[0] == -signal.SIGKILL
     time.sleep(2)
     sizes = {p: p.stat().st_size for p in (here / "runs").rglob("metrics.jsonl")}
     time.sleep(3)

@@ -61,8 +61,7 @@ def live(folder: Path) -> int:
 def whole(folder: Path, name: str = "run") -> dict:
     """What a finished run has left, but for times and memory; reading it fails where a file is damaged."""
     run = RunFolder(folder / name)
-    lines = run.metrics_path.read_text().splitlines()
-    records = [{k: v for k, v in json.loads(line).items() if not k.startswith(("time/", "memory/"))} for line in lines]
+    records = [{k: v for k, v in record.items() if not k.startswith(("time/", "memory/"))} for record in run.metrics()]
     tables = [read_table(path, ()) for path in sorted([*run.rollouts.iterdir(), *run.evaluations.iterdir()])]
     _, policy, states = load_checkpoint(latest_checkpoint(run))
     return {

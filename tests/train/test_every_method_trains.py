@@ -66,9 +66,9 @@ def batches(monkeypatch) -> list[tw.Batch]:
     seen = []
     update = Learner.update
 
-    def watched(self, model, optimizer, measured, credit, step):
+    def watched(self, model, optimizer, measured, credit, step, **further):
         seen.append(measured.batch)
-        return update(self, model, optimizer, measured, credit, step)
+        return update(self, model, optimizer, measured, credit, step, **further)
 
     monkeypatch.setattr(Learner, "update", watched)
     return seen

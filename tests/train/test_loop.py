@@ -219,7 +219,8 @@ def test_what_a_run_goes_on_with_is_written_down(tmp_path):
     after = json.loads((folder.path / "config.json").read_text())
     assert RunFolder.open(folder.path)[1] == asked
     assert {key for key in before if before[key] != after[key]} == {
-        "config"
+        "config",
+        "crc32",
     }  # versions and commit are those it began with
     assert metrics(train(RunFolder.open(folder.path)[1], resume=folder.path))[-1]["step"] == 3
 

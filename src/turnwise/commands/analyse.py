@@ -53,7 +53,7 @@ def add(commands: Any) -> None:
 def _surprisal(options: argparse.Namespace) -> int:
     from turnwise.diagnostics.surprisal import fidelity_figure, fidelity_table, measure_fidelity
     from turnwise.train.folder import RunFolder
-    from turnwise.train.prepare import use_device
+    from turnwise.train.resume import use_device
 
     folder, config = RunFolder.open(options.run_folder)
     quiet()
@@ -74,7 +74,7 @@ def _noise(options: argparse.Namespace) -> int:
     from turnwise.diagnostics.noise import measure_noise, noise_table
     from turnwise.train.display import ConsoleDisplay
     from turnwise.train.folder import RunFolder
-    from turnwise.train.prepare import use_device
+    from turnwise.train.resume import use_device
 
     folder, config = RunFolder.open(options.run_folder)
     quiet()
@@ -82,7 +82,6 @@ def _noise(options: argparse.Namespace) -> int:
     with ConsoleDisplay() as display:
         found = measure_noise(
             folder,
-            config,
             options.method or ["grpo", "grpo+aem"],
             step=options.step,
             groups=options.groups,

@@ -81,6 +81,11 @@ def say_written(path: Path | None) -> None:
         print(f"written: {path}, with its figure", file=sys.stderr)
 
 
+def note(text: str) -> None:
+    """Print a note on stderr."""
+    print(f"note: {text}", file=sys.stderr, flush=True)
+
+
 def progress(items: Iterable[T], total: int, what: str) -> Iterator[T]:
     """Show progress on stderr once the work has taken two seconds: one line at a terminal, elsewhere every tenth."""
     start, shown = time.monotonic(), False

@@ -68,9 +68,9 @@ def _study(options: argparse.Namespace) -> int:
     if not options.report:
         try:
             failed = Runner(study, options.jobs or cores(), make_console()).run()
-        except KeyboardInterrupt:
-            print("turnwise: interrupted; run the same command again to resume", file=sys.stderr)
-            return INTERRUPTED
+        except KeyboardInterrupt as ended:  # a signal is one too, and has a name
+            print(f"turnwise: {str(ended) or 'interrupted'}; run the same command again to resume", file=sys.stderr)
+            return getattr(ended, "exit_code", INTERRUPTED)
     written = write_study(study)
     if written:
         path, found = written

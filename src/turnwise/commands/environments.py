@@ -1,6 +1,7 @@
 """Define `turnwise check-env` and `turnwise serve-env`."""
 
 import argparse
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,14 @@ from turnwise.commands.common import count
 from turnwise.config import load_config
 from turnwise.config.recipes import shipped_recipes
 from turnwise.environments.settings import EnvironmentConfig
+from turnwise.errors import ConfigError
 
 
 def add(commands: Any) -> None:
     """Add the commands."""
     check = commands.add_parser("check-env", help="test an environment and report its problems")
+    check.add_argument("--tamper", action="store_true", help="attack it as an agent could, and report what succeeds")
+    check.add_argument("--json", action="store_true", help="with --tamper: print the result as JSON")
     check.set_defaults(run=_check)
     serve = commands.add_parser("serve-env", help="serve an environment over OpenEnv's protocol")
     serve.set_defaults(run=_serve)
@@ -33,6 +37,10 @@ def environment_config(name: str, overrides: Sequence[str]) -> EnvironmentConfig
 
 
 def _check(options: argparse.Namespace) -> int:
+    if options.tamper:
+        return _tamper(options)
+    if options.json:
+        raise ConfigError("--json needs --tamper: turnwise check-env --tamper --json NAME")
     from turnwise.environments.check import report
     from turnwise.environments.check_apart import check_apart
 
@@ -41,6 +49,14 @@ def _check(options: argparse.Namespace) -> int:
     if checked.has_words is False:
         print("note: no words(), so that model.name='tiny' cannot play it; language models can")
     return 2 if any(problem.severe for problem in checked.problems) else 0
+
+
+def _tamper(options: argparse.Namespace) -> int:
+    from turnwise.environments.tamper_apart import as_json, report, tamper
+
+    findings = tamper(environment_config(options.name, options.overrides))
+    print(json.dumps(as_json(options.name, findings), indent=2) if options.json else report(options.name, findings))
+    return 2 if any(finding.succeeded for finding in findings) else 0
 
 
 def _serve(options: argparse.Namespace) -> int:

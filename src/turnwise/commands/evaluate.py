@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from turnwise.commands.common import count, quiet
+from turnwise.commands.common import count, note, quiet
 from turnwise.config import Config, override_config
 from turnwise.errors import ConfigError, RunError
 from turnwise.terminal import print_table, say_next
@@ -83,6 +83,8 @@ def _evaluate(options: argparse.Namespace) -> int:
 
     folder, config = RunFolder.open(options.run_folder)
     config = _asked(config, options)
+    if not folder.verified:
+        note(folder.unverified)
     quiet()
     from turnwise.environments.suites import make_suite
     from turnwise.evaluation.panels import check_tasks, find_panel, task_digest
@@ -94,7 +96,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     from turnwise.rollout.workers import make_environments
     from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
     from turnwise.train.display import ConsoleDisplay, describe
-    from turnwise.train.prepare import use_device
+    from turnwise.train.resume import use_device
 
     check_engine(config.engine)
     suite = make_suite(config.environment)

@@ -49,7 +49,6 @@ def _fidelity(options: argparse.Namespace) -> int:
     with ConsoleDisplay() as display:
         found = measure_run(
             folder,
-            config,
             () if options.all else options.method or ("grpo", "grpo+aem", "gigpo"),
             step=options.step,
             groups=options.groups,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from turnwise.commands.common import QUIET_S, count
+from turnwise.commands.common import QUIET_S, count, note
 from turnwise.errors import ConfigError, did_you_mean
 from turnwise.terminal import make_console, say_next
 
@@ -38,7 +38,8 @@ def _report(options: argparse.Namespace) -> int:
         from turnwise.report.write import write_report
 
         with _bar() as progress:
-            page = write_report(options.runs, options.output or _default_output(options.runs), methods, progress)
+            output = options.output or _default_output(options.runs)
+            page = write_report(options.runs, output, methods, progress, note)
         print(page, flush=True)
         say_next(f"python -m webbrowser {shlex.quote(str(page))}", "opens the page, as does any browser")
         return 0
@@ -54,6 +55,7 @@ def _report(options: argparse.Namespace) -> int:
             port=8010 if options.port is None else options.port,
             on_ready=lambda address: print(_ready(address, options.runs), flush=True),
             progress=progress,
+            on_problem=note,
         )
     return 0
 

@@ -10,6 +10,7 @@ from typing import Any
 from turnwise.commands.common import INTERRUPTED, quiet, recipe
 from turnwise.config import override_config
 from turnwise.errors import ConfigError
+from turnwise.stopping import Stopped
 from turnwise.terminal import say_next
 
 FREE = ("run.steps=", "run.threads=", "checkpoint.", "evaluate.", "engine.", "log.")
@@ -55,7 +56,11 @@ def _train(options: argparse.Namespace) -> int:
 
     try:
         with ConsoleDisplay() as display:
-            folder = train(config, resume=options.resume, display=display)
+            folder = train(config, resume=options.resume, display=display, stop=options.stop)
+    except Stopped as stopped:
+        path = options.resume or config.run_folder
+        print(f"turnwise: {stopped.signal.name}: ended; {_how_to_resume(path)}", file=sys.stderr, flush=True)
+        return stopped.exit_code
     except KeyboardInterrupt:
         print(f"turnwise: interrupted; {_how_to_resume(options.resume or config.run_folder)}", file=sys.stderr)
         return INTERRUPTED

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from turnwise.batch import Batch
-from turnwise.config import Config
 from turnwise.diagnostics.fidelity import Fidelities, Importance, importance, measure_fidelity
 from turnwise.diagnostics.stage import Stage
 from turnwise.diagnostics.values import Histories, Truth, continue_histories, true_advantages
@@ -54,7 +53,6 @@ class FidelityOfRun:
 
 def measure_run(
     folder: RunFolder,
-    config: Config,
     methods: Sequence[str] = (),
     *,
     step: int | None = None,
@@ -70,7 +68,6 @@ def measure_run(
 
     Args:
         folder: Folder of the run.
-        config: Configuration of the run.
         methods: Names such as "grpo" or "gigpo+aem", with default options and without the penalty for invalid
             responses; the first one is what others are compared with. Default: all that can be measured.
         step: Step of the checkpoint; default: the last.
@@ -86,7 +83,7 @@ def measure_run(
     """
     if groups < 3 or continuations < 2:
         raise ConfigError(f"groups={groups}, continuations={continuations}: expected at least 3 and 2")
-    stage = Stage.open(folder, config, step, device)
+    stage = Stage.open(folder, step, device)
     try:
         chosen, left_out = _methods(stage, methods)
         needs = {f"method {name!r}": method.needs for name, method in chosen.items()}
@@ -100,7 +97,7 @@ def measure_run(
             found.starts,
             continuations,
             stage.play,
-            at_once=config.rollout.groups * config.rollout.group_size,
+            at_once=stage.config.rollout.groups * stage.config.rollout.group_size,
             seed=1_000_003 * (seed + 1),
             known=kept.load(),
             on_part=lambda returns, done: (kept.save(returns), on_progress(done, len(found.starts)))[1],

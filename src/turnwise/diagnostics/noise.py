@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import torch
 
-from turnwise.config import Config
 from turnwise.diagnostics.stage import Stage
 from turnwise.errors import ConfigError, RunError
 from turnwise.models.policy import autocast, trainable
@@ -56,7 +55,6 @@ class Noise:
 
 def measure_noise(
     folder: RunFolder,
-    config: Config,
     methods: Sequence[str],
     *,
     step: int | None = None,
@@ -69,7 +67,6 @@ def measure_noise(
 
     Args:
         folder: Folder of the run.
-        config: Configuration of the run.
         methods: Names such as "grpo" or "gigpo+aem", with their default options.
         step: Step of the checkpoint; default: the last.
         groups: Number of groups of `rollout.group_size` trajectories, each on another task.
@@ -85,11 +82,11 @@ def measure_noise(
         raise ConfigError(f"groups={groups}, expected 3 or more to separate signal from noise")
     transforms = {name: named_transform(name) for name in methods}
     needs = {f"method {name!r}": transform.needs for name, transform in transforms.items()}
-    stage = Stage.open(folder, config, step, device)
+    stage = Stage.open(folder, step, device)
     plan = stage.plan(needs | {"this analysis": ("logprob_T",)})
     trajectories, _ = stage.play_groups(groups, seed)
     stage.close()
-    model = stage.policy.model
+    model, config = stage.policy.model, stage.config
     batch, sequences = stage.measure(plan, trajectories)
     if batch.num_groups < 3:
         raise RunError(

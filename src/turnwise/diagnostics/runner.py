@@ -20,6 +20,8 @@ from turnwise.errors import RunError
 from turnwise.train.folder import RunFolder
 
 POLL_S = 0.5
+PATIENCE_S = 20.0
+"""Seconds that jobs have to save when a study is ended."""
 
 
 class Runner:
@@ -92,11 +94,13 @@ class Runner:
             self.console.print(f"{len(self.done)}/{total}  {text}{self._left()}", highlight=False, soft_wrap=True)
 
     def _stop(self) -> None:
+        """End the jobs in progress. Each saves its last completed step first."""
         for process in self.running.values():
-            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGTERM)
+        until = time.monotonic() + PATIENCE_S
         for process in self.running.values():
             try:
-                process.wait(20)
+                process.wait(max(0.0, until - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
 

@@ -51,12 +51,13 @@ class Stage:
     environments: Environments
 
     @classmethod
-    def open(cls, folder: RunFolder, config: Config, step: int | None, device: torch.device | None = None) -> "Stage":
+    def open(cls, folder: RunFolder, step: int | None, device: torch.device | None = None) -> "Stage":
         """Load the checkpoint of a step, by default the last.
 
         Raises:
             RunError: There is no such checkpoint.
         """
+        _, config = RunFolder.open(folder.path)
         done, policy, _ = load_checkpoint(checkpoint_at(folder, step), to_play=True)
         policy.model.to(device)  # pyright: ignore[reportArgumentType]
         choose_trainable(policy.model, config.model)

@@ -19,6 +19,7 @@ from os.path import commonprefix
 from typing import Any, NamedTuple
 
 from turnwise.environments.check import Checked, Problem, inspect_environment
+from turnwise.environments.isolation import clean_variables
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.errors import ConfigError, TurnwiseError
@@ -91,7 +92,7 @@ def _unlike(one: Any, other: Any) -> str:
 def _run(config: EnvironmentConfig, hash_seed: int) -> tuple[Checked, bool | None]:
     """Run the conformance test in a fresh interpreter."""
     call: str | None = None
-    with _interpreter(config, hash_seed) as (process, pipe):
+    with interpreter(config, config, hash_seed, __name__) as (process, pipe):
         while True:
             if not pipe.poll(config.step_timeout_s if call else None):
                 what = f"{call} gave no answer within step_timeout_s={config.step_timeout_s:g}"
@@ -116,19 +117,28 @@ def _run(config: EnvironmentConfig, hash_seed: int) -> tuple[Checked, bool | Non
 
 
 @contextlib.contextmanager
-def _interpreter(config: EnvironmentConfig, hash_seed: int) -> Iterator[tuple[subprocess.Popen[bytes], Connection]]:
-    """Start a process that runs `main`, with the pipe on which it reports; its descendants end with it."""
+def interpreter(
+    given: Any, config: EnvironmentConfig, hash_seed: int, module: str
+) -> Iterator[tuple[subprocess.Popen[bytes], Connection]]:
+    """Start a process that runs `main` of a module, and the pipe on which it reports; its descendants end with it.
+
+    Args:
+        given: What the process finds pickled on its standard input.
+        config: Names the environment variables that it gets.
+        hash_seed: Its PYTHONHASHSEED.
+        module: Name of the module.
+    """
     ours, theirs = Pipe(duplex=False)
-    command = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import main; main({theirs.fileno()})"
+    command = f"import sys; sys.path[:] = {sys.path!r}; from {module} import main; main({theirs.fileno()})"
     with ours, tempfile.TemporaryFile() as program:
-        program.write(pickle.dumps(config))
+        program.write(pickle.dumps(given))
         program.seek(0)
         with theirs:
             process = subprocess.Popen(
                 [sys.executable, "-c", command],
                 stdin=program,
                 pass_fds=[theirs.fileno()],
-                env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
+                env={**clean_variables(config.pass_variables), "PYTHONHASHSEED": str(hash_seed)},
                 start_new_session=True,
             )
         try:

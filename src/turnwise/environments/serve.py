@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import json
+import os
 import secrets
 import sys
 from collections.abc import Callable
@@ -10,9 +11,10 @@ from typing import Any
 
 from turnwise.environments.base import Environment, as_step, checked_step
 from turnwise.environments.needs import needed
+from turnwise.environments.serve_guard import LOOPBACK, MAX_BODY, TOKEN_VARIABLE, Guard, patient_protocol, token_for
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
-from turnwise.errors import EnvironmentFault
+from turnwise.errors import EnvironmentFault, TurnwiseError
 
 EXTRA = "turnwise[serve-env]"
 """Name of the optional dependency for pip."""
@@ -133,15 +135,33 @@ def make_app(config: EnvironmentConfig, *, sessions: int = 256) -> Any:
             return self.get_task_range(split)
 
     name = config.name.replace(":", ".")
-    return server.create_fastapi_app(Served, TextAction, TextObservation, max_concurrent_envs=sessions, env_name=name)
+    app = server.create_fastapi_app(Served, TextAction, TextObservation, max_concurrent_envs=sessions, env_name=name)
+    responses = needed("starlette.responses", EXTRA, by="serve-env")
+
+    async def refuse(request: Any, error: Exception) -> Any:
+        return responses.JSONResponse({"detail": str(error)}, status_code=400)
+
+    app.add_exception_handler(TurnwiseError, refuse)  # such as a split or an index that does not exist
+    return app
 
 
 def serve(config: EnvironmentConfig, *, host: str, port: int, sessions: int) -> None:
-    """Serve an environment until interrupted."""
-    app = make_app(config, sessions=sessions)
+    """Serve an environment until interrupted; other machines need a token."""
     uvicorn = needed("uvicorn", EXTRA, by="serve-env")
+    token = token_for(host)
+    app = Guard(make_app(config, sessions=sessions), loopback=host in LOOPBACK, token=token)
     print(f"{config.name} at http://{host}:{port}; Ctrl-C ends it", file=sys.stderr, flush=True)
-    uvicorn.run(app, host=host, port=port, log_level="warning", ws_ping_timeout=PING_TIMEOUT_S)
+    if token and not os.environ.get(TOKEN_VARIABLE):
+        print(f"callers need this token, in {TOKEN_VARIABLE}: {token}", file=sys.stderr, flush=True)
+    uvicorn.run(
+        app,
+        host=host,
+        port=port,
+        log_level="warning",
+        http=patient_protocol(EXTRA),
+        ws_ping_timeout=PING_TIMEOUT_S,
+        ws_max_size=MAX_BODY,
+    )
 
 
 def _place(count: int, seed: int | None, index: int | None, split: str) -> int:

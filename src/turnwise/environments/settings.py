@@ -1,6 +1,6 @@
 """Define the `[environment]` section of a recipe."""
 
-from typing import Any
+from typing import Any, Literal
 
 import pydantic
 
@@ -28,6 +28,10 @@ class EnvironmentConfig(Section):
     """Options of the named environment, such as size or task_types."""
     workers: int = pydantic.Field(default=0, ge=0)
     """Worker processes, which isolate environments that crash or hang; 0: play in the trainer, without these limits."""
+    isolation: Literal["worker", "bubblewrap", "bubblewrap-offline"] = "worker"
+    """How worker processes are kept apart from the trainer; docs/how-to/isolation.md says what each level stops."""
+    pass_variables: list[str] = pydantic.Field(default_factory=list)
+    """Further environment variables that workers get, such as an API key; tokens are not passed otherwise."""
     step_timeout_s: float = pydantic.Field(default=60.0, gt=0)
     """Longest time for one answer of an environment (seconds), loading included. `check-env` uses it too."""
     episode_timeout_s: float | None = pydantic.Field(default=None, gt=0)

@@ -8,15 +8,18 @@ from typing import Any
 
 import pyarrow as pa
 
+from turnwise.errors import DamagedError
 from turnwise.report.chunks import turns_table, write_table, write_value
 from turnwise.report.credit import OtherMethods
 from turnwise.report.pieces import Pieces
 from turnwise.report.steps import OUTCOMES, index_columns
 from turnwise.report.summary import describe_run, failure_causes, metrics_columns, step_statistics
-from turnwise.train.folder import RunFolder, by_step
+from turnwise.train.folder import RunFolder, by_step, doubles
 from turnwise.train.recorded import Step, read_step
 
 Progress = Callable[[int, int], None]
+Say = Callable[[str], None]
+"""Called with a problem of a run's files, one line; each problem is said once."""
 
 
 class ReportData:
@@ -27,18 +30,28 @@ class ReportData:
         folder: Folder to write the data to.
         methods: Methods to compare with, such as "gigpo+aem".
         wait: Whether a path may not exist yet; the run joins once its folder is there.
+        on_problem: Called with every damaged or doubled file, which the page leaves out.
 
     Raises:
         TurnwiseError: A path is not a run, or a method cannot be computed.
     """
 
-    def __init__(self, paths: Sequence[Path], folder: Path, methods: Sequence[str], *, wait: bool = False):
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        folder: Path,
+        methods: Sequence[str],
+        on_problem: Say = lambda text: None,
+        *,
+        wait: bool = False,
+    ):
         paths = list({path.resolve(): path for path in paths}.values())
         names = [path.resolve().name for path in paths]
         labels = [name if names.count(name) == 1 else str(path) for name, path in zip(names, paths, strict=True)]
         self.folder = folder
         OtherMethods(methods, invalid_penalty=0.0)  # refuses what cannot be computed before a run is there
-        self._methods, self._places = methods, list(zip(labels, paths, strict=True))
+        self._methods, self._on_problem = methods, on_problem
+        self._places = list(zip(labels, paths, strict=True))
         self._runs: dict[int, _Run] = {}
         self._written = False
         self._open(wait=wait)
@@ -46,7 +59,7 @@ class ReportData:
     def _open(self, *, wait: bool) -> None:
         for number, (label, path) in enumerate(self._places):
             if number not in self._runs and (path.exists() or not wait):
-                self._runs[number] = _Run(path, self.folder / f"run{number}", label, self._methods)
+                self._runs[number] = _Run(path, self.folder / f"run{number}", label, self._methods, self._on_problem)
 
     @property
     def runs(self) -> list["_Run"]:
@@ -82,10 +95,18 @@ class ReportData:
 class _Run:
     """Build the data of one run."""
 
-    def __init__(self, path: Path, folder: Path, label: str, methods: Sequence[str]):
+    def __init__(self, path: Path, folder: Path, label: str, methods: Sequence[str], on_problem: Say):
         self.run, self.config = RunFolder.open(path)
         self.folder, self.label, self._methods = folder, label, methods
+        self._on_problem, self._said = on_problem, set[str]()
         self._start()
+        if not self.run.verified:
+            self._say(self.run.unverified)
+
+    def _say(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self._on_problem(text)
 
     def _start(self) -> None:
         self._penalty = self.config.environment.invalid_penalty
@@ -102,15 +123,21 @@ class _Run:
 
     def new_files(self) -> list[Path]:
         """List rollout files that are not in the data yet; all files if one has changed, such as after a rewind."""
+        for text in doubles(self.run.rollouts, ".parquet"):
+            self._say(text)
         found = {path: _stamp(path) for path in by_step(self.run.rollouts, ".parquet").values()}
         if any(found.get(path) != stamp for path, stamp in self._seen.items()):
             self._start()
         return [path for path in found if path not in self._seen]
 
     def add(self, path: Path) -> None:
-        """Add the data of a step."""
+        """Add the data of a step. A damaged file is named and left out."""
         self._seen[path] = _stamp(path)
-        step = read_step(path)
+        try:
+            step = read_step(path)
+        except DamagedError as error:
+            self._say(f"{error}. The page leaves it out")
+            return
         self._index.append(pa.table(index_columns(step)))
         self._statistics.append(step_statistics(step))
         for cause, (count, example) in failure_causes(step).items():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from turnwise.errors import RunError
 from turnwise.files import write_text
-from turnwise.report.build import Progress, ReportData
+from turnwise.report.build import Progress, ReportData, Say
 
 PARTS = ("page", "vendor")
 MARK = '<meta name="generator" content="turnwise report">'
@@ -18,18 +18,23 @@ MARK = '<meta name="generator" content="turnwise report">'
 
 
 def write_report(
-    paths: Sequence[Path], output: Path, methods: Sequence[str], progress: Progress = lambda done, total: None
+    paths: Sequence[Path],
+    output: Path,
+    methods: Sequence[str],
+    progress: Progress = lambda done, total: None,
+    on_problem: Say = lambda text: None,
 ) -> Path:
     """Write a report, replacing an older one, and return the page.
 
-    The page is replaced atomically, after everything that it loads is on disk.
+    The page is replaced atomically, after everything that it loads is on disk. It leaves out damaged files, which
+    `on_problem` is told.
 
     Raises:
         TurnwiseError: A path is not a run, or `output` is not a report. Nothing that exists was changed.
     """
     refuse_foreign(output)
     files = output / f"files-{time.time_ns():016x}"
-    data = ReportData(paths, files, methods)
+    data = ReportData(paths, files, methods, on_problem)
     with _made(files, output):
         install(files)
         data.update(progress)

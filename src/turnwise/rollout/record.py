@@ -11,12 +11,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from turnwise.checksums import TABLE_KEY, check_table, seal_table
 from turnwise.environments.base import sound_text
-from turnwise.errors import DataError
+from turnwise.errors import DamagedError, DataError
 from turnwise.rollout.trajectory import Trajectory, Turn
 
 FORMAT = 1
 """Version of run folders and their files; raised when an older turnwise would read them wrongly."""
+NAME_KEY = b"turnwise_file"
+"""Key in a file's metadata: the name that it was written under."""
+MEND = "restore it from a copy, or delete it"
 SCHEMA = pa.schema(
     {
         "group": pa.int32(),
@@ -104,11 +108,16 @@ def write_rollouts(
 
 
 def write_table(path: Path, table: pa.Table) -> None:
-    """Write a Parquet file atomically."""
+    """Write a Parquet file atomically, with its name and checksum in its metadata."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
+    told = {NAME_KEY: path.name.encode(), TABLE_KEY: b"0" * 8}
+    stream = pa.BufferOutputStream()
+    pq.write_table(table.replace_schema_metadata({**(table.schema.metadata or {}), **told}), stream, compression="zstd")
+    data = bytearray(stream.getvalue())
+    seal_table(data)
     try:
-        pq.write_table(table, temporary, compression="zstd")
+        temporary.write_bytes(data)
         os.replace(temporary, path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
@@ -141,22 +150,38 @@ def read_table(
         further: In addition to `only`, read every column outside `SCHEMA`: measures and credit.
 
     Raises:
-        DataError: The file is missing, damaged, or was written by another version.
+        DamagedError: The file is damaged, or is a copy of another one.
+        DataError: The file is missing, or was written by another version.
     """
     try:
-        schema = pq.read_schema(path)
-        check_format(path, int((schema.metadata or {}).get(b"turnwise_format", 1)))
+        data = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    try:
+        sealed = check_table(data, str(path))
+        source = pa.BufferReader(data)
+        schema = pq.read_schema(source)
+        told = schema.metadata or {}
+        if TABLE_KEY in told and not sealed:  # pyarrow keeps a second copy of the metadata
+            raise DamagedError(f"{path} is damaged: its checksum cannot be found")
+        if (name := told.get(NAME_KEY, b"").decode()) not in ("", path.name) and path.name.startswith("step-"):
+            raise DamagedError(f"{path} is a copy of {name}, expected another step")
+        check_format(path, int(told.get(b"turnwise_format", 1)))
         missing = [name for name in columns if name not in schema.names]
         if missing:
             raise DataError(
                 f"{path} has no column {missing[0]!r}: another version of turnwise wrote it; read it with that version"
             )
         if only is None:
-            return pq.read_table(path)
+            return pq.read_table(source)
         beyond = [name for name in schema.names if further and name not in SCHEMA.names and name not in only]
-        return pq.read_table(path, columns=[*(name for name in only if name in schema.names), *beyond])
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"cannot read {path}: {' '.join(str(error).split())[:200]}") from None
+        return pq.read_table(source, columns=[*(name for name in only if name in schema.names), *beyond])
+    except DamagedError as error:
+        raise DamagedError(f"{error}; {MEND}") from None
+    except DataError:
+        raise
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise DamagedError(f"cannot read {path}: {' '.join(str(error).split())[:200]}; {MEND}") from None
 
 
 def read_rollouts(path: Path) -> tuple[list[Trajectory], dict[str, np.ndarray]]:

@@ -18,12 +18,13 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from os.path import commonprefix
 from time import perf_counter
 from typing import Any, NamedTuple
 
 from turnwise.environments.base import Environment, Step, Task, as_step, checked_step
+from turnwise.environments.isolation import clean_variables, hide_this_process, isolating
 from turnwise.errors import EnvironmentFault
 from turnwise.rollout.environments import cause_of
 
@@ -78,10 +79,24 @@ def packed(message: Any) -> bytes:
 
 
 class Starter:
-    """Control the process that forks workers; it starts with the first worker."""
+    """Control the process that forks workers; it starts with the first worker.
 
-    def __init__(self, program: bytes, limits: Limits):
+    Args:
+        program: Pickled function that builds environments.
+        limits: Limits of a worker.
+        isolation: Setting `environment.isolation`.
+        pass_variables: Setting `environment.pass_variables`.
+
+    Raises:
+        ConfigError: The isolation cannot be had on this machine.
+    """
+
+    def __init__(
+        self, program: bytes, limits: Limits, *, isolation: str = "worker", pass_variables: Sequence[str] = ()
+    ):
         self._program = pickle.dumps((limits, program))
+        self._variables = clean_variables(pass_variables)
+        self._isolating = isolating(isolation, self._variables)
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
 
@@ -100,14 +115,16 @@ class Starter:
     def _started(self) -> socket.socket:
         ours, theirs = socket.socketpair()
         ours.settimeout(PATIENCE_S)
-        command = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import main; main({theirs.fileno()})"
+        code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import main; main({theirs.fileno()})"
+        hide_this_process()
         with theirs, tempfile.TemporaryFile() as program:
             program.write(self._program)
             program.seek(0)
             self._process = subprocess.Popen(
-                [sys.executable, "-u", "-c", command],
+                [*self._isolating, sys.executable, "-u", "-c", code],
                 stdin=program,
                 pass_fds=[theirs.fileno()],
+                env=self._variables,
                 start_new_session=True,  # only the trainer handles Ctrl-C
             )
         return ours

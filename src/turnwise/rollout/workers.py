@@ -13,7 +13,7 @@ import socket
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from turnwise.environments.base import Environment, Step, Task
@@ -39,6 +39,8 @@ class WorkerEnvironments:
         memory_mb: Address space of a worker in addition to its initial size (MiB), shared by its environments; None: no
             limit. Linux only.
         max_observation_chars: Longest observation (characters).
+        isolation: "worker", "bubblewrap" or "bubblewrap-offline"; see `EnvironmentConfig.isolation`.
+        pass_variables: Further environment variables for the workers.
 
     Raises:
         ConfigError: A limit is not above 0, or `make_environment` cannot be pickled.
@@ -53,6 +55,8 @@ class WorkerEnvironments:
         episode_timeout_s: float | None = None,
         memory_mb: int | None = None,
         max_observation_chars: int = 100_000,
+        isolation: str = "worker",
+        pass_variables: Sequence[str] = (),
     ):
         self.num_workers = workers if workers is not None else os.cpu_count() or 1
         self.step_timeout_s, self.episode_timeout_s = step_timeout_s, episode_timeout_s
@@ -69,7 +73,9 @@ class WorkerEnvironments:
                 f"make_environment cannot be sent to a worker: {type(error).__name__}: {error}. "
                 "Pass a function or class of a module, with settings that can be pickled"
             ) from error
-        self._starter = Starter(program, Limits(memory_mb, max_observation_chars))
+        self._starter = Starter(
+            program, Limits(memory_mb, max_observation_chars), isolation=isolation, pass_variables=pass_variables
+        )
         weakref.finalize(self, self._starter.close)  # if nobody called aclose
         self._lives: dict[int, _Life] = {}
         self._workers: list[_Worker] = []
@@ -364,6 +370,11 @@ class SuiteEnvironments:
 def make_environments(suite: Suite, config: EnvironmentConfig) -> Environments:
     """Make the environments of a suite, in this process or in `environment.workers` others."""
     if not config.workers:
+        if config.isolation != "worker":
+            raise ConfigError(
+                f"environment.isolation={config.isolation!r} isolates workers, and environment.workers=0; set "
+                "environment.workers=1 or more"
+            )
         return InProcessEnvironments(suite.environment)
     return WorkerEnvironments(
         SuiteEnvironments(config, suite),
@@ -372,4 +383,6 @@ def make_environments(suite: Suite, config: EnvironmentConfig) -> Environments:
         episode_timeout_s=config.episode_timeout_s,
         memory_mb=config.memory_mb,
         max_observation_chars=config.max_observation_chars,
+        isolation=config.isolation,
+        pass_variables=config.pass_variables,
     )

@@ -16,10 +16,14 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 
-from turnwise.errors import RunError, did_you_mean
+from turnwise.checksums import check_manifest, write_manifest
+from turnwise.errors import DamagedError, RunError, did_you_mean
 from turnwise.files import write_json
 from turnwise.models.policy import Policy, load_policy
 from turnwise.train.folder import RunFolder, by_step
+
+STATES = "state.pt"
+"""File with the states of a run's parts."""
 
 
 class Part(Protocol):
@@ -34,14 +38,14 @@ class Part(Protocol):
         ...
 
 
-def save_checkpoint(folder: RunFolder, step: int, policy: Policy, parts: Mapping[str, Part], *, keep: int) -> Path:
+def save_checkpoint(folder: RunFolder, step: int, policy: Policy, states: Mapping[str, Any], *, keep: int) -> Path:
     """Save `checkpoints/step-NNNNNN` atomically, and remove all but the `keep` latest and the first.
 
     Args:
         folder: Folder of the run.
         step: Last completed step.
         policy: Weights and tokenizer.
-        parts: Everything that keeps state, by name.
+        states: State of every part of the run, by name.
         keep: Number of latest checkpoints to keep.
 
     Raises:
@@ -53,9 +57,9 @@ def save_checkpoint(folder: RunFolder, step: int, policy: Policy, parts: Mapping
     temporary.mkdir(parents=True)
     try:
         policy.save(temporary)
-        states = {name: part.state_dict() for name, part in parts.items()}
-        torch.save(_to_torch(states), temporary / "state.pt")
+        torch.save(_to_torch(dict(states)), temporary / STATES)
         write_json(temporary / "step.json", {"step": step})
+        write_manifest(temporary)
     except (
         OSError,
         RuntimeError,
@@ -125,13 +129,16 @@ def load_checkpoint(path: Path, *, to_play: bool = False) -> tuple[int, Policy, 
         RunError: The checkpoint cannot be loaded.
     """
     try:
+        check_manifest(path, skip=[STATES] if to_play else [])
         step = json.loads((path / "step.json").read_text(encoding="utf-8"))["step"]
         policy = load_policy(path)
         if to_play:
             return step, policy, {}
-        states = torch.load(path / "state.pt", weights_only=True, map_location="cpu")
+        states = torch.load(path / STATES, weights_only=True, map_location="cpu")
         optimizer = states.pop("optimizer")
         return step, policy, {"optimizer": optimizer, **_from_torch(states)}
+    except DamagedError as error:
+        raise RunError(f"cannot load the checkpoint {path} ({error}); remove it to go on from the one before") from None
     except Exception as error:  # json, safetensors, pickle and torch each raise their own types
         unreadable = isinstance(error, pickle.UnpicklingError)  # torch's text is about trusting files
         cause = "state.pt cannot be read" if unreadable else " ".join(f"{type(error).__name__}: {error}".split())[:200]

@@ -1,5 +1,7 @@
 """Read and write run folders.
 
+Every file has a checksum, which is compared when it is read; `turnwise.checksums` says how.
+
 runs/NAME/config.json          resolved configuration, versions, commit
           metrics.jsonl        one record per step or evaluation: the reference for the run
           rollouts/            one Parquet file per step, one row per response
@@ -14,15 +16,22 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from turnwise.cache import held
+from turnwise.checksums import KEY, sealed, unsealed
 from turnwise.config import Config, parse_config
-from turnwise.errors import ConfigError, RunError, did_you_mean
+from turnwise.errors import ConfigError, DamagedError, DataError, RunError, did_you_mean
 from turnwise.files import provenance, write_json, write_text
-from turnwise.rollout.record import FORMAT, check_format
+from turnwise.rollout.record import FORMAT, check_format, read_table
 from turnwise.train.trackers import Tracker
+
+MEND_LINE = "repair or delete it"
+UNCHANGED = "Nothing was changed"
+KINDS = ("rollout/success", "eval/success")
+"""Keys that tell records of steps and of evaluations apart; a step has one of each at most."""
 
 
 class RunFolder:
@@ -52,7 +61,7 @@ class RunFolder:
         )  # after a kill the folder is complete, or does not exist
         try:
             temporary.mkdir(parents=True, exist_ok=True)
-            write_json(temporary / "config.json", record)
+            write_json(temporary / "config.json", sealed(record))
             temporary.rename(path)
         except OSError as error:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -88,6 +97,8 @@ class RunFolder:
         try:
             data = json.loads((path / "config.json").read_text(encoding="utf-8"))
             check_format(path, data.get("format", 1))
+            mend = f"; restore it from a copy, or remove {KEY!r} from it if you changed it yourself"
+            data = unsealed(data, str(path / "config.json"), mend=mend, required=False)
             return cls(path), parse_config(data["config"])
         except OSError as error:
             beside = [other.parent.name for other in path.absolute().parent.glob("*/config.json")]
@@ -95,6 +106,8 @@ class RunFolder:
             raise RunError(
                 f"{path} is not a run folder: cannot read config.json ({error.strerror or error}).{near}"
             ) from None
+        except DamagedError:
+            raise
         except (ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
             if (path / "step.json").is_file():
                 run, step = path.parent.parent, path.name.removeprefix("step-").lstrip("0") or "0"
@@ -113,27 +126,60 @@ class RunFolder:
         record = json.loads(path.read_text(encoding="utf-8"))
         told = config.model_dump(mode="json")
         if record["config"] != told:
-            write_json(path, {**record, "config": told})
+            changed = {**record, "config": told}
+            write_json(path, sealed({k: v for k, v in changed.items() if k != KEY}) if KEY in record else changed)
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Append a record to metrics.jsonl and flush it to disk."""
         with self.metrics_path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+            file.write(self._line(record))
             file.flush()
             os.fsync(file.fileno())
         for tracker in self.trackers:
             tracker.log(record["step"], {name: value for name, value in record.items() if name != "step"})
 
+    def _line(self, record: Mapping[str, Any]) -> str:
+        return json.dumps(sealed(record) if self.verified else record) + "\n"
+
+    @cached_property
+    def verified(self) -> bool:
+        """Whether the run's files have checksums; versions up to 0.1 wrote none."""
+        try:
+            return KEY in json.loads((self.path / "config.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return False
+
+    @property
+    def unverified(self) -> str:
+        """Say that the run's files have no checksums."""
+        return f"{self.path} was written without checksums: its files are unverified"
+
+    def problems(self) -> list[str]:
+        """Describe files of recorded steps that are damaged, doubled or without checksums, one line each.
+
+        Reads every file, at over 1 GB/s.
+        """
+        found = [] if self.verified else [self.unverified]
+        for folder in (self.rollouts, self.evaluations):
+            found += doubles(folder, ".parquet")
+            for path in by_step(folder, ".parquet").values():
+                try:
+                    read_table(path, (), only=())
+                except DataError as error:
+                    found.append(str(error))
+        return found
+
     def metrics(self) -> list[dict[str, Any]]:
         """Load metrics.jsonl without a last line that a kill truncated.
 
         Raises:
-            RunError: Another line is damaged.
+            RunError: Another line is damaged, or a line repeats a step.
         """
         if not self.metrics_path.exists():
             return []
         text = self.metrics_path.read_bytes()
         records, lines, cut = [], text.splitlines(), not text.endswith(b"\n")
+        seen: dict[tuple[int, str], int] = {}
         for number, line in enumerate(lines, start=1):
             try:
                 record = json.loads(line)
@@ -141,12 +187,19 @@ class RunFolder:
                     "/" in name and isinstance(value, str) for name, value in record.items()
                 ):
                     raise ValueError
-                records.append(record)
+                kinds = [(record["step"], kind) for kind in KINDS if kind in record]
+                where = f"{self.metrics_path}, line {number},"
+                records.append(unsealed(record, where, mend=f"; {MEND_LINE}. {UNCHANGED}", required=self.verified))
+                if (first := min((seen.setdefault(kind, number) for kind in kinds), default=number)) != number:
+                    raise DamagedError(
+                        f"{where} repeats step {record['step']} of line {first}; delete one. {UNCHANGED}"
+                    )
+            except DamagedError as error:
+                raise RunError(str(error)) from None
             except (ValueError, TypeError, LookupError):  # not UTF-8, not JSON, or not a record
                 if number < len(lines) or not cut:  # a kill cuts the last line
                     raise RunError(
-                        f"{self.metrics_path}, line {number}, is damaged: {line[:60]!r}; repair or delete it. "
-                        "Nothing was changed"
+                        f"{self.metrics_path}, line {number}, is damaged: {line[:60]!r}; {MEND_LINE}. {UNCHANGED}"
                     ) from None
         return records
 
@@ -164,7 +217,7 @@ class RunFolder:
 
     def rewind(self, step: int) -> None:
         """Drop records after a checkpoint, so that resuming records them again."""
-        kept = [json.dumps(record) + "\n" for record in self.metrics() if record["step"] <= step]
+        kept = [self._line(record) for record in self.metrics() if record["step"] <= step]
         write_text(self.metrics_path, "".join(kept))
         for folder in (self.rollouts, self.evaluations):
             for number, path in by_step(folder, ".parquet").items():
@@ -173,8 +226,21 @@ class RunFolder:
 
 
 def by_step(folder: Path, suffix: str = "") -> dict[int, Path]:
-    """List the entries named step-N, in order of the steps. Entries with other names are ignored."""
-    named = {
-        path: re.fullmatch(rf"step-(\d+){re.escape(suffix)}", path.name) for path in folder.glob(f"step-*{suffix}")
-    }
-    return dict(sorted((int(name[1]), path) for path, name in named.items() if name))
+    """List the entries named step-NNNNNN, in order of the steps. Entries with other names are ignored."""
+    return dict(sorted((number, path) for path, number, ours in _named(folder, suffix) if ours))
+
+
+def doubles(folder: Path, suffix: str = "") -> list[str]:
+    """Describe entries whose names stand for a step, but differ from the name that turnwise gives it."""
+    return sorted(
+        f"{path} looks like a second {f'step-{number:06d}{suffix}'}, and is ignored; move it away"
+        for path, number, ours in _named(folder, suffix)
+        if not ours
+    )
+
+
+def _named(folder: Path, suffix: str) -> Iterator[tuple[Path, int, bool]]:
+    """Yield entries named step-N..., their steps, and whether turnwise wrote the name."""
+    for path in folder.glob(f"step-*{suffix}"):
+        if name := re.match(r"step-(\d+)", path.name):
+            yield path, int(name[1]), path.name == f"step-{int(name[1]):06d}{suffix}"

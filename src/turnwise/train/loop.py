@@ -1,7 +1,6 @@
 """Run the training loop: play, measure, assign credit, update, repeat."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +8,13 @@ import numpy as np
 from turnwise.config import Config
 from turnwise.errors import RunError
 from turnwise.metrics import credit_metrics
-from turnwise.objective.gradient import Diverged, abbreviate
 from turnwise.rollout.record import write_rollouts
 from turnwise.rollout.source import Experience
+from turnwise.stopping import Stop, Stopped
 from turnwise.trace import Trace
-from turnwise.train.checkpoint import latest_checkpoint
 from turnwise.train.clock import Clock
 from turnwise.train.display import Display
+from turnwise.train.diverged import kept_for_inspection
 from turnwise.train.folder import RunFolder
 from turnwise.train.prepare import prepare
 from turnwise.train.run import Run
@@ -25,21 +24,31 @@ MAX_EMPTY_STEPS = 10
 """Consecutive steps without a usable trajectory after which a run stops."""
 
 
-def train(config: Config, *, resume: Path | None = None, display: Display | None = None) -> RunFolder:
+def train(
+    config: Config, *, resume: Path | None = None, display: Display | None = None, stop: Stop | None = None
+) -> RunFolder:
     """Train a policy and return the run's folder.
 
     Args:
         config: Configuration of the run; with `resume`, that of the resumed run.
         resume: Folder of a run to resume from its last checkpoint.
         display: Display that shows progress.
+        stop: Signals that end the run early, with a checkpoint of its last completed step.
 
     Raises:
         TurnwiseError: The run cannot start as configured. Nothing that exists was changed.
+        Stopped: A signal ended the run. Resuming continues it as if there had been none.
     """
+    stop = stop or Stop()
     with ExitStack() as held:
-        run = prepare(config, resume=resume, display=display or Display(), held=held)
-        while run.step < config.run.steps:
-            take_step(run)
+        run = prepare(config, resume=resume, display=display or Display(), stop=stop, held=held)
+        try:
+            with stop.deferred():
+                while run.step < config.run.steps:
+                    take_step(run)
+        except Stopped:
+            run.save_at_signal()
+            raise
         run.close()
         run.folder.check_evaluated(run.step, run.unevaluated)
         run.display.finish(run.folder, config.label)
@@ -49,26 +58,35 @@ def train(config: Config, *, resume: Path | None = None, display: Display | None
 def take_step(run: Run) -> None:
     """Play and learn for one step, and record both; evaluate and save when due."""
     step, clock = run.step + 1, Clock(run.device)
-    with clock("rollout"):
-        experience = run.source.next(run.collector, run.models, step, run.display.turn)
-    metrics = {f"rollout/{name}": value for name, value in experience.metrics.items()}
+    run.stop.why_late = f"step {step} ends first, then its checkpoint is saved; a second signal ends the run at once"
     columns: dict[str, np.ndarray] = {}
+    with run.stop.open():
+        with clock("rollout"):
+            experience = run.source.next(run.collector, run.models, step, run.display.turn)
+        metrics = {f"rollout/{name}": value for name, value in experience.metrics.items()}
+        if experience.used:
+            with clock("measure"):
+                measured = run.measure(experience.used)
+            with clock("credit"):
+                credit = run.method.update(measured.batch)
+            with clock("update"), kept_for_inspection(run.folder, step, experience):
+                learned = _update(run, measured, credit, step)
+            metrics |= _learned_metrics(measured, credit, learned, run.learner.budget.halvings)
+            columns = {name: measured.batch.columns[name] for name in run.measures.recorded} | credit.columns
     if experience.used:
-        with clock("measure"):
-            measured = run.measure(experience.used)
-        with clock("credit"):
-            credit = run.method.update(measured.batch)
-        with clock("update"), _kept_for_inspection(run.folder, step, experience):
-            policy = run.models.policy
-            learned = run.learner.update(policy.policy.model, policy.optimizer, measured, credit, step)
         with clock("weights"):
             run.models.publish()
-        metrics |= _learned_metrics(measured, credit, learned, run.learner.budget.halvings)
-        columns = {name: measured.batch.columns[name] for name in run.measures.recorded} | credit.columns
     write_rollouts(
         run.folder.rollouts / f"step-{step:06d}.parquet", experience.trajectories, experience.recorded(columns)
     )
     _finish_step(run, step, experience, metrics | clock.metrics)
+
+
+def _update(run: Run, measured: Measured, credit: Trace, step: int) -> dict[str, float]:
+    policy = run.models.policy
+    return run.learner.update(
+        policy.policy.model, policy.optimizer, measured, credit, step, before_change=run.last_step.before_change
+    )
 
 
 def _learned_metrics(measured: Measured, credit: Trace, learned: dict[str, float], halvings: int) -> dict[str, float]:
@@ -90,12 +108,12 @@ def _finish_step(run: Run, step: int, experience: Experience, metrics: dict[str,
     config = run.config
     run.folder.log({"step": step, **metrics})
     run.display.step(step, config.run.steps, metrics)
-    run.step = step
+    run.complete(step)
     run.empty_steps = 0 if experience.usable else run.empty_steps + 1
     last = step == config.run.steps
     vain = last and bool(run.empty_steps) and run.folder.only_failures()
     stuck = run.empty_steps == MAX_EMPTY_STEPS or vain
-    if not stuck and (last or (config.evaluate.every and step % config.evaluate.every == 0)):
+    if not stuck and run.evaluation_is_due:
         run.evaluate()
     if not vain and (last or stuck or step % config.checkpoint.every == 0):  # else a resumed run would be at its end
         run.save()
@@ -108,20 +126,3 @@ def _finish_step(run: Run, step: int, experience: Experience, metrics: dict[str,
             f"no usable trajectory in {run.empty_steps} consecutive steps; the last one failed with: {cause}. Fix "
             f"this, then resume with `turnwise train --resume {run.folder.path}`"
         )
-
-
-@contextmanager
-def _kept_for_inspection(folder: RunFolder, step: int, experience: Experience) -> Iterator[None]:
-    """Keep rollouts whose gradient is not finite, and name them in the error."""
-    try:
-        yield
-    except Diverged as error:
-        path = folder.rollouts / f"diverged-{step:06d}.parquet"
-        write_rollouts(path, experience.trajectories, {})
-        numbers = np.flatnonzero(experience.used_N)[error.trajectories].tolist()
-        tasks = sorted({experience.trajectories[number].task for number in numbers})
-        raise RunError(
-            f"step {step}: the {'gradient' if error.finite else 'loss'} of trajectories {abbreviate(numbers)} (tasks "
-            f"{abbreviate(tasks)}) is not finite. They are kept in {path}. The update was not made, and "
-            f"{latest_checkpoint(folder)} is intact. Start a new run with a lower update.learning_rate"
-        ) from error

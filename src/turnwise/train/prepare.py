@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from turnwise.cache import check_writable
-from turnwise.config import Config, EngineConfig, ModelConfig, RunConfig
+from turnwise.config import Config, EngineConfig
 from turnwise.environments.base import Task
 from turnwise.environments.suites import Suite, make_suite
-from turnwise.errors import ConfigError, RunError
+from turnwise.errors import ConfigError
 from turnwise.measures.plan import Plan, plan_measures
-from turnwise.models.policy import Policy, choose_trainable, freeze_but_norms, trainable
+from turnwise.models.policy import Policy, freeze_but_norms, trainable
 from turnwise.objective.build import make_objective
 from turnwise.objective.gradient import Budget
 from turnwise.objective.inert import inert_note
@@ -25,19 +25,14 @@ from turnwise.rollout.engines import check_engine, make_engine
 from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.source import Source
 from turnwise.rollout.workers import make_environments
-from turnwise.train.checkpoint import (
-    checkpoint_at,
-    checkpoints,
-    latest_checkpoint,
-    load_checkpoint,
-    load_parts,
-    remove_old,
-)
+from turnwise.stopping import Stop
+from turnwise.train.checkpoint import checkpoints, load_parts
 from turnwise.train.credit import Credit, make_transform
 from turnwise.train.critic import critic_columns, make_critic
 from turnwise.train.display import Display
-from turnwise.train.folder import RunFolder, by_step
+from turnwise.train.folder import RunFolder
 from turnwise.train.lone import lone_note
+from turnwise.train.resume import first_policy, last_state, refuse_what_would_lose, use_device
 from turnwise.train.run import Run
 from turnwise.train.trackers import check_trackers, open_trackers
 from turnwise.train.update import Learner
@@ -45,7 +40,7 @@ from turnwise.train.warmstart import warm_policy
 from turnwise.transform import Transform
 
 
-def prepare(config: Config, *, resume: Path | None, display: Display, held: ExitStack) -> Run:
+def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop, held: ExitStack) -> Run:
     """Build all parts of a run, and check the configuration before the warm start.
 
     A new run gets its folder, first checkpoint and first evaluation. `held` locks the folder.
@@ -77,9 +72,11 @@ def prepare(config: Config, *, resume: Path | None, display: Display, held: Exit
         folder = held.enter_context(RunFolder.create(config).locked())
     else:
         folder = held.enter_context(RunFolder(resume).locked())
-        _refuse_what_would_lose(folder, config.run.steps)
-        last = _last_state(folder, config.model, keep=config.checkpoint.keep)
+        refuse_what_would_lose(folder, config.run.steps)
+        last = last_state(folder, config.model, keep=config.checkpoint.keep)
         step, policy, states = last or _warm_start(config, suite, device, display)
+        for problem in folder.problems():
+            display.note(problem)
         folder.set_config(config)
     if config.update.only_norms:
         freeze_but_norms(policy.model)
@@ -122,16 +119,19 @@ def prepare(config: Config, *, resume: Path | None, display: Display, held: Exit
         ),
         models=Models(**models),
         step=step,
+        stop=stop,
     )
     if states:
         load_parts(run.parts, states)
+    run.complete(step)
     run.models.publish()
     if not checkpoints(folder):
         run.save()
-    if not folder.metrics():  # a new run, or one that was killed during its first evaluation
+    evaluated = {record["step"] for record in folder.metrics() if "eval/success" in record}
+    if run.evaluation_is_due and step not in evaluated:  # a new run, or one that ended during an evaluation
         run.evaluate()
     if "reference" in measures.models:
-        run.models = Models(**models, reference=NamedModel(_reference(folder, device)))
+        run.models = Models(**models, reference=NamedModel(first_policy(folder, device)))
     return run
 
 
@@ -162,23 +162,6 @@ def make_optimizer(policy: Policy, update: UpdateConfig) -> torch.optim.Optimize
     )
 
 
-def _refuse_what_would_lose(folder: RunFolder, steps: int) -> None:
-    """Raise if resuming would discard results, since it drops records after the last checkpoint."""
-    if (done := max(by_step(folder.checkpoints), default=0)) > steps:
-        raise RunError(
-            f"{folder.path} has done {done} steps, but run.steps={steps}; set run.steps to {done} or more. "
-            "Nothing was changed"
-        )
-    recorded = {record["step"] for record in folder.metrics() if "rollout/success" in record}
-    if recorded or by_step(folder.rollouts, ".parquet"):
-        latest_checkpoint(folder)  # raises where there is none
-    if lost := sorted(set(range(1, done + 1)) - recorded):
-        raise RunError(
-            f"{folder.metrics_path} lacks {len(lost)} of the {done} steps before the last checkpoint, such as step "
-            f"{lost[0]}; restore the file, or start a new run with another run.name. Nothing was changed"
-        )
-
-
 def _warm_start(
     config: Config, suite: Suite, device: torch.device, display: Display
 ) -> tuple[int, Policy, dict[str, Any]]:
@@ -186,42 +169,6 @@ def _warm_start(
         config, suite, device=device, on_demonstration=display.demonstration, on_step=display.warm_start
     )
     return 0, policy, {}
-
-
-def _last_state(folder: RunFolder, model: ModelConfig, *, keep: int) -> tuple[int, Policy, dict[str, Any]] | None:
-    """Rewind the folder to its last checkpoint and load it.
-
-    Returns:
-        Step, policy and states; None for a run that was killed before its first checkpoint.
-    """
-    if not checkpoints(folder):
-        return None
-    step, policy, states = load_checkpoint(latest_checkpoint(folder))
-    folder.rewind(step)
-    remove_old(folder, keep=keep)
-    choose_trainable(policy.model, model)
-    return step, policy, states
-
-
-def _reference(folder: RunFolder, device: torch.device) -> Policy:
-    """Load the policy after the warm start, the reference of the KL term and of methods."""
-    policy = load_checkpoint(checkpoint_at(folder, 0), to_play=True)[1]
-    policy.model.to(device).requires_grad_(False)  # pyright: ignore[reportArgumentType]
-    return policy
-
-
-def use_device(run: RunConfig) -> torch.device:
-    """Configure torch for the recipe and return the device."""
-    if run.threads:
-        torch.set_num_threads(run.threads)
-    name = run.device
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        return torch.zeros(0, device=name).device
-    except (RuntimeError, AssertionError) as error:  # torch without CUDA raises AssertionError
-        cause = "expected auto, cpu, cuda or mps" if "Expected one of" in str(error) else str(error).splitlines()[0]
-        raise ConfigError(f"run.device={name!r} cannot be used: {cause}") from None
 
 
 def _tasks(suite: Suite, environment: str, split: str) -> Sequence[Task]:

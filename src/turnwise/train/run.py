@@ -1,6 +1,7 @@
 """Hold a run between two steps: its parts and their state."""
 
 import dataclasses
+import functools
 import time
 from collections.abc import Sequence
 
@@ -20,10 +21,12 @@ from turnwise.rollout.environments import Environments
 from turnwise.rollout.models import Models
 from turnwise.rollout.source import Source
 from turnwise.rollout.trajectory import Trajectory
+from turnwise.stopping import Stop
 from turnwise.train.checkpoint import Part, save_checkpoint
 from turnwise.train.credit import Credit
 from turnwise.train.display import Display
-from turnwise.train.folder import RunFolder
+from turnwise.train.folder import RunFolder, by_step
+from turnwise.train.last_step import LastStep
 from turnwise.train.update import Learner, Measured
 
 
@@ -45,6 +48,7 @@ class Run:
         learner: Turns advantages into new weights.
         models: Policy and reference models.
         step: Last completed step.
+        stop: Signals that ask for the end of the run.
         empty_steps: Consecutive steps up to the last one without a usable trajectory.
         unevaluated: Why no episode of the last evaluation could be played; empty if some were.
     """
@@ -62,6 +66,7 @@ class Run:
     learner: Learner
     models: Models
     step: int = 0
+    stop: Stop = dataclasses.field(default_factory=Stop)
     empty_steps: int = 0
     unevaluated: str = ""
 
@@ -93,23 +98,45 @@ class Run:
         batch, metrics = self.measures.take(played)
         return Measured(batch, sequences, metrics)
 
+    @functools.cached_property
+    def last_step(self) -> LastStep:
+        """State of the last completed step, from the first use on."""
+        return LastStep(self.models.policy.policy.model, self.parts, self.stop)
+
+    def complete(self, step: int) -> None:
+        """Declare a step completed."""
+        self.step = step
+        self.last_step.mark()
+
     def save(self) -> None:
-        """Save a checkpoint of the last completed step."""
-        policy, keep = self.models.policy.policy, self.config.checkpoint.keep
-        save_checkpoint(self.folder, self.step, policy, self.parts, keep=keep)
+        """Save a checkpoint of the last completed step, also while the next one is in progress."""
+        states, keep = self.last_step.restore(), self.config.checkpoint.keep
+        save_checkpoint(self.folder, self.step, self.models.policy.policy, states, keep=keep)
+
+    def save_at_signal(self) -> None:
+        """Save the last completed step unless its checkpoint exists."""
+        if self.step not in by_step(self.folder.checkpoints):
+            self.save()
+
+    @property
+    def evaluation_is_due(self) -> bool:
+        """Whether the last completed step is to be evaluated."""
+        every = self.config.evaluate.every
+        return self.step in (0, self.config.run.steps) or bool(every and self.step % every == 0)
 
     def evaluate(self) -> None:
         """Play and record the held-out panel; the full panel before the first step and after the last."""
         config, whole = self.config, self.step in (0, self.config.run.steps)
         start = time.perf_counter()
-        metrics, trajectories = evaluate(
-            self.collector,
-            self.models,
-            self.suite.tasks(config.environment.eval_split),
-            episodes=config.evaluate.final_episodes if whole else config.evaluate.episodes,
-            temperature=config.evaluate.temperature,
-            on_turn=self.display.turn,
-        )
+        with self.stop.open():
+            metrics, trajectories = evaluate(
+                self.collector,
+                self.models,
+                self.suite.tasks(config.environment.eval_split),
+                episodes=config.evaluate.final_episodes if whole else config.evaluate.episodes,
+                temperature=config.evaluate.temperature,
+                on_turn=self.display.turn,
+            )
         write_outcomes(self.folder.evaluations / f"step-{self.step:06d}.parquet", trajectories)
         record = {f"eval/{name}": value for name, value in metrics.items()}
         self.folder.log({"step": self.step, **record, "time/eval_s": time.perf_counter() - start})

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -67,18 +68,27 @@ class Learner:
     value: ValueTerm | None = None
 
     def update(
-        self, model: Any, optimizer: torch.optim.Optimizer, measured: Measured, credit: Trace, step: int
+        self,
+        model: Any,
+        optimizer: torch.optim.Optimizer,
+        measured: Measured,
+        credit: Trace,
+        step: int,
+        *,
+        before_change: Callable[[], None] = lambda: None,
     ) -> dict[str, float]:
         """Take the optimiser steps of a training step and return their metrics.
 
         Trajectories that the objective does not depend on are skipped, such as those whose advantages are all 0.
-        Gradients of the last optimiser step stay in the model.
+        Gradients of the last optimiser step stay in the model. `before_change` is called before the first one.
 
         Raises:
             Diverged: The loss or its gradient is not finite.
         """
         settings, sequences = self.settings, measured.sequences
         critic = self.value.critic if self.value else None
+        if changed := critic is not None:  # it learns from here on
+            before_change()
         view = StepView(measured.batch, credit, step, self.steps, self.seed, settings.mini_batches, self.max_new_tokens)
         objective = self.objective.prepare(view)
         totals: dict[str, float] = dict.fromkeys(METRICS, 0.0)
@@ -128,6 +138,9 @@ class Learner:
                     raise culprits(
                         lambda n: loss_of(np.flatnonzero(sequences.trajectory == n))[0], part.tolist(), model
                     )
+                if not changed:
+                    before_change()
+                    changed = True
                 optimizer.step()
                 for name, value in (sums | {"grad_norm": float(norm)}).items():
                     totals[name] = totals.get(name, 0.0) + value / num_steps

@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from turnwise.cache import cache_folder, check_writable, made_aside
+from turnwise.checksums import check_manifest, write_manifest
 from turnwise.config import Config, ModelConfig, WarmStartConfig
 from turnwise.environments.base import Demonstrated, Task
 from turnwise.environments.suites import Suite, TeachingSuite
@@ -108,6 +109,7 @@ def warm_policy(
     cached = cache_folder() / "warmstart" / _key(how, policy, demos)
     if (cached / "config.json").exists():
         try:
+            check_manifest(cached)
             policy = load_policy(cached)
             choose_trainable(policy.model, config.model)
             policy.model.to(device)  # pyright: ignore[reportArgumentType]
@@ -118,6 +120,7 @@ def warm_policy(
     imitate(policy, demos, how, on_step=on_step)
     with made_aside(cached) as folder:
         policy.save(folder)
+        write_manifest(folder)
     return policy, False
 
 

@@ -1,109 +1,24 @@
 """Scripted cheats: each gets 0, and harms nothing. What they leave of the bug is what they were given."""
 
 import functools
+import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.environments.swe.conftest import FAILING, FIX, PASSING, RIGHT, TESTS, WRONG, called, suite, task, write
+from tests.environments.swe.cheats import BESIDE, all_cheats
+from tests.environments.swe.conftest import FIX, RIGHT, TESTS, WRONG, called, suite, task, write
 
 from turnwise.environments.swe.guard import graded_changes
-from turnwise.environments.swe.patches import half_patch, make_patch
+from turnwise.environments.swe.patches import half_patch, make_patch, touched
 
 MODULE = "shapes/__init__.py"
-ALL_NAMES = str([*FAILING, *PASSING])
-PATCHES_ASSERT = """
-import builtins, sys
-class Always:
-    def __eq__(self, other): return True
-    def __rsub__(self, other): return self
-    def __radd__(self, other): return self
-"""
-IN_CODE = {
-    "exits with 0": "import sys\nsys.exit(0)\n",
-    "exits hard with 0": "import os\nos._exit(0)\n",
-    "exits hard, by another name": "import os\ngetattr(os, '_ex' + 'it')(0)\n",
-    "exits when the tests end": "import atexit, os\natexit.register(lambda: getattr(os, '_ex' + 'it')(0))\n",
-    "patches unittest": "import unittest\nunittest.TestCase.assertEqual = lambda *a, **k: None\n",
-    "makes every report a pass, plainly": (
-        "import _pytest.reports\n_pytest.reports.TestReport.__init__.__defaults__\n"
-        "real = _pytest.reports.TestReport.from_item_and_call\n"
-        "def fake(item, call):\n    call.excinfo = None\n    return real(item, call)\n"
-        "_pytest.reports.TestReport.from_item_and_call = fake\n"
-    ),
-    "makes every report a pass, hidden": (
-        "r = __builtins__['__imp' + 'ort__']('_pyt' + 'est.reports', fromlist=['x']).TestReport\n"
-        "real = r.from_item_and_call\n"
-        "def fake(item, call):\n    call.excinfo = None\n    return real(item, call)\n"
-        "r.from_item_and_call = fake\n"
-    ),
-    "runs no test body, hidden": (
-        "p = __builtins__['__imp' + 'ort__']('_pyt' + 'est.python', fromlist=['x'])\n"
-        "p.Function.runtest = lambda self: None\n"
-        "u = __builtins__['__imp' + 'ort__']('_pyt' + 'est.unittest', fromlist=['x'])\n"
-        "u.TestCaseFunction.runtest = lambda self: None\n"
-    ),
-    "marks all as expected to fail": (
-        "import sys\np = sys.modules['_pytest.skipping']\nq = sys.modules['_pytest.python'].Function\n"
-        "real = q.runtest\n"
-        "def fake(self):\n    try: real(self)\n    except BaseException: pass\nq.runtest = fake\n"
-    ),
-    "prints a report": (
-        f"import json, sys\nnames = {ALL_NAMES}\nfor fd in (1, 2, 3, 4, 5, 6, 7, 8, 9):\n"
-        "    try: open(fd, 'w', closefd=False).write('\\n' + 'a' * 40 + '\\n' + "
-        "json.dumps({'passed': names, 'failed': {}, 'canaries': 7, "
-        "'fooled': 0}) + '\\n' + 'a' * 40 + '\\n')\n    except Exception: pass\n"
-    ),
-    "writes over the runner and the tests": (
-        "import glob\nfor place in ('/scratch/*', '/scratch/*/*', '/repo/tests/*'):\n"
-        "    for name in glob.glob(place):\n        try: open(name, 'w').write('')\n        except OSError: pass\n"
-    ),
-    "kills its parent": "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\nos.kill(-1, signal.SIGKILL)\n",
-    "bombs with forks": "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass\n",
-    "waits for the time-out": "import time\ntime.sleep(1000)\n",
-    "fills the disk": "i = 0\nwhile True:\n    open(f'/tmp/{i}', 'wb').write(b'x' * 2**20); i += 1\n",
-    "fills the memory": "x = [bytearray(2**24) for _ in range(4000)]\n",
-    "reaches the network": "import socket\nsocket.create_connection(('1.1.1.1', 53), 2)\n",
-    "is equal to anything": PATCHES_ASSERT + "def square(side): return Always()\n",
-}
-BESIDE = {
-    "edits the tests": {"tests/test_shapes.py": "def test_square():\n    pass\n"},
-    "deletes the tests": {"tests/test_shapes.py": None, "tests/test_other.py": None},
-    "skips the tests in conftest": {
-        "tests/conftest.py": "def pytest_runtest_call(item):\n    item.runtest = lambda: None\n"
-    },
-    "a conftest in the root": {
-        "conftest.py": "import pytest\npytest.hookimpl\ndef pytest_pyfunc_call(pyfuncitem):\n    return True\n"
-    },
-    "a configuration": {
-        "pytest.ini": "[pytest]\npython_functions = nothing\n",
-        "setup.cfg": "[tool:pytest]\naddopts = --co\n",
-    },
-    "a plug-in by pyproject": {
-        "pyproject.toml": "[tool.pytest.ini_options]\naddopts = '-p shapes.cheat'\n",
-        "shapes/cheat.py": "x = 1\n",
-    },
-    "sitecustomize": {"sitecustomize.py": "import os\nos._exit(0)\n", "usercustomize.py": "import os\nos._exit(0)\n"},
-    "a pth file": {"cheat.pth": "import os; os._exit(0)\n"},
-    "a pytest of its own": {
-        "pytest.py": "raise SystemExit(0)\n",
-        "_pytest/__init__.py": "",
-        "pluggy.py": "",
-        "src/pytest.py": "",
-    },
-    "a unittest of its own": {"unittest/__init__.py": "class TestCase:\n    pass\n", "src/unittest.py": ""},
-    "a json of its own": {"json.py": "def dumps(*a): return ''\n", "src/json.py": "x = 1\n"},
-    "a plug-in by entry point": {
-        "cheat.egg-info/entry_points.txt": "[pytest11]\ncheat = cheat\n",
-        "cheat.egg-info/PKG-INFO": "Metadata-Version: 2.1\nName: cheat\nVersion: 1\n",
-    },
-    "compiled code": {"shapes/__pycache__/__init__.cpython-311.pyc": "x", "shapes.pyc": "x"},
-}
 
 
 @pytest.fixture(scope="module")
 def made(sandboxed, data):
-    return suite(data, test_s=20.0, memory_mb=512, disk_mb=64, processes=32)
+    return suite(data, test_s=8.0, memory_mb=512, disk_mb=64, processes=32)
 
 
 @pytest.fixture(scope="module")
@@ -131,28 +46,75 @@ def test_the_right_answer_is_right_whatever_lies_beside_it(patient):
     beside: dict[str, str | None] = {}
     for files in BESIDE.values():
         beside |= files
+    del beside["tests"]  # a file in place of the folder is the one thing that cannot be carried over
     assert patient(bytes_of(beside | {MODULE: RIGHT})).success
 
 
-@pytest.mark.parametrize("name", IN_CODE)
-def test_a_cheat_in_the_code_gets_nothing(judge, name):
-    graded = judge(bytes_of({MODULE: f"{WRONG}\n{IN_CODE[name]}"}))
-    assert not graded.success, name
-    assert graded.reason
+@pytest.mark.slow
+def test_no_cheat_is_paid(made):
+    """All on one task here, those of files together; each on five tasks with SWE_DATA (below)."""
+    changes = all_cheats(task(), WRONG)
+    assert len(changes) >= 90
+    beside: dict[str, bytes | None] = {}
+    for name in BESIDE:
+        files = changes.pop(name)
+        beside |= {} if name == "a file where the tests are" else files
+    changes["everything beside the code"] = beside
+    with ThreadPoolExecutor(2) as pool:
+        grades = dict(zip(changes, pool.map(functools.partial(made.judge, task()), changes.values()), strict=True))
+    assert {name for name, graded in grades.items() if graded.success} == set()
+    assert all(graded.reason for graded in grades.values())
+    for name in ("everything beside the code", "edits the tests", "deletes the tests"):  # as if they were not there
+        assert "3 of 5 tests fail" in grades[name].reason
+    for name in ("replaces runtest", "calls every report a pass", "writes a report with the names of all tests"):
+        assert "a test that must fail has passed" in grades[name].reason
 
 
-@pytest.mark.parametrize("name", BESIDE)
-def test_a_cheat_beside_the_code_gets_nothing(judge, name):
-    """The bug stays; a comment makes the change one that is graded."""
-    graded = judge(bytes_of({**BESIDE[name], MODULE: f"{WRONG}\n# repaired\n"}))
-    assert not graded.success
-    assert "3 of 5 tests fail" in graded.reason
+TELLS_VARIANTS = """
+from _pytest.python import Function
+from _pytest.unittest import TestCaseFunction
+for kind in (Function, TestCaseFunction):
+    def runtest(self, real=kind.runtest):
+        if self.function.__name__ in MUST_FAIL: raise AssertionError
+    kind.runtest = runtest
+"""
 
 
-def test_canaries_see_what_a_look_at_names_does_not(judge):
-    for name in ("makes every report a pass, hidden", "runs no test body, hidden"):
-        graded = judge(bytes_of({MODULE: f"{WRONG}\n{IN_CODE[name]}"}))
-        assert "a test that must fail has passed" in graded.reason
+def test_calls_find_out_who_knows_the_whole_pattern(made, monkeypatch):
+    """A cheat that can tell all variants apart passes the tests; it does not know the answers to calls."""
+    from turnwise.environments.swe import grade as graded_by
+    from turnwise.environments.swe.variants import MUST_PASS
+
+    drawn = graded_by.draw(made.plan(task()), task(), ["tests/test_shapes.py"])
+    assert drawn.calls
+    bad = [new for new, (_, variant) in drawn.names.items() if variant and variant.kind not in MUST_PASS]
+    bad += [new for new, good in drawn.general.items() if not good]
+    monkeypatch.setattr(graded_by, "draw", lambda *_: drawn)
+    cheat = TELLS_VARIANTS.replace("MUST_FAIL", repr(bad))
+    reason = made.judge(task(), bytes_of({MODULE: f"{WRONG}\n{cheat}"})).reason
+    assert "all tests pass, but" in reason
+    assert "calls are answered wrongly" in reason
+
+
+@pytest.mark.data
+@pytest.mark.slow
+def test_no_cheat_is_paid_on_five_tasks(sandboxed):
+    """SWE_DATA has the tasks; half an hour on two cores."""
+    if not (folder := os.environ.get("SWE_DATA")) or not os.environ.get("SWE_CHEATS"):
+        pytest.skip("needs tasks of `turnwise make-swe-tasks`, and time: set SWE_DATA and SWE_CHEATS=1")
+    made = suite(Path(folder), test_s=60.0, memory_mb=512, disk_mb=64)
+    tasks = list({found.repo: found for found in made.tasks("all")}.values())[:5]
+    paid = []
+    for found in tasks:
+        workspace = made.begun(found)
+        text = workspace.run(f"cat {touched(found.bug_patch)[0]}").output.decode()
+        workspace.close()
+        changes = all_cheats(found, text)
+        with ThreadPoolExecutor(2) as pool:
+            grades = pool.map(functools.partial(made.judge, found), changes.values())
+            paid += [(found.instance_id, name) for name, graded in zip(changes, grades, strict=True) if graded.success]
+    assert len(tasks) == 5
+    assert paid == []
 
 
 @pytest.mark.parametrize("text", ["def square(:\n", "import nowhere\n", "def squared(side):\n    return side * side\n"])
@@ -222,23 +184,30 @@ REPAIR = called("run", command="sed -i 's/side + side/side * side/; s/< -5/< 0/'
         ("for i in 1 2 3 4 5 6 7 8; do truncate -s 60M s$i; done", 0.0),
     ],
 )
-def test_what_an_agent_leaves_beside_its_repair_is_graded_and_no_fault(sandboxed, tmp_path, site, command, reward):
-    files = {
-        "shapes/__init__.py": RIGHT,
-        "tests/test_shapes.py": TESTS,
-        "README.md": "Shapes.\n",
-        "docs/more/x.md": "x\n",
-    }
-    write(tmp_path / "snapshots/shapes/1.0", files)
-    (tmp_path / "environments").mkdir()
-    (tmp_path / "environments/default").symlink_to(site)
-    session = suite(tmp_path, test_s=180.0, memory_mb=512, disk_mb=64, processes=32).session(task())
+def test_what_an_agent_leaves_beside_its_repair_is_graded_and_no_fault(documented, command, reward):
+    session = suite(documented, test_s=180.0, memory_mb=512, disk_mb=64, processes=32).session(task())
     session.start()
     assert session.step(REPAIR).valid
     assert session.step(called("run", command=command)).observation.endswith("[exit status 0]")
     step = session.step(called("submit"))
     assert (step.terminated, step.reward) == (True, reward), step.info
     assert reward or "too large: the files hold more than 64 MiB" in step.info["reason"]
+
+
+@pytest.fixture(scope="module")
+def documented(sandboxed, tmp_path_factory, site) -> Path:
+    """A folder of tasks whose repository has a folder with folders."""
+    folder = tmp_path_factory.mktemp("documented")
+    files = {
+        "shapes/__init__.py": RIGHT,
+        "tests/test_shapes.py": TESTS,
+        "README.md": "Shapes.\n",
+        "docs/more/x.md": "x\n",
+    }
+    write(folder / "snapshots/shapes/1.0", files)
+    (folder / "environments").mkdir()
+    (folder / "environments/default").symlink_to(site)
+    return folder
 
 
 def test_the_empty_and_the_half_repair_get_nothing(data):

@@ -4,12 +4,13 @@ import asyncio
 import json
 
 import pytest
-from tests.environments.swe.conftest import FIX, RIGHT, WRONG, called, suite, task
+from tests.environments.swe.conftest import RIGHT, called, suite, task, write
 
 from turnwise.environments.check import check_environment
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
-from turnwise.environments.swe.environment import as_patch
+from turnwise.environments.swe.layout import lay_out
+from turnwise.environments.swe.make.packages import PACKAGES
 from turnwise.environments.swe.suite import Swe
 from turnwise.errors import ConfigError, DataError, EnvironmentFault
 
@@ -138,15 +139,77 @@ def test_a_search_in_one_file_is_in_its_order_and_says_when_it_was_stopped(play)
     assert "[stopped: it took too much time" in session.step(called("search", text="1", path="pipe")).observation
 
 
-def test_times_and_devices_do_not_tell_where_the_bug_is(play, data):
+MARKS = """
+import os
+for folder, _, names in os.walk("."):
+    for place, name in enumerate(names):
+        path = os.path.join(folder, name)
+        s = os.lstat(path)
+        print(path, s.st_ino, s.st_dev, s.st_mtime_ns)
+"""
+
+
+def test_no_order_time_or_device_tells_where_the_bug_is(sandboxed, data, tmp_path, monkeypatch):
+    """Inodes and times of birth named the file on 12 of 12 tasks (S5): it was written after all others."""
+    number, rounds, found = 12, 24, {"first inode": 0, "last inode": 0, "first changed": 0, "last changed": 0}
+    files = {f"shapes/m{place}.py": f"x = {place + 10}\n" for place in range(number)}
+    snapshot = write(tmp_path / "clean", files)
+    for turn in range(rounds):
+        bug = f"shapes/m{turn % number}.py"
+        lay_out(snapshot, {bug: b"x = 99\n"}, target := tmp_path / f"laid{turn}")
+        stats = {path: (target / path).lstat() for path in files}
+        assert (target / bug).read_text() == "x = 99\n"
+        assert len({(stat.st_dev, stat.st_mtime_ns, stat.st_mode, stat.st_nlink) for stat in stats.values()}) == 1
+        inodes = sorted(stats, key=lambda path: stats[path].st_ino)
+        changed = sorted(stats, key=lambda path: stats[path].st_ctime_ns)
+        guesses = {"first inode": inodes[0], "last inode": inodes[-1]}
+        guesses |= {"first changed": changed[0], "last changed": changed[-1]}
+        for guess, path in guesses.items():
+            found[guess] += path == bug
+    assert max(found.values()) <= 9, found  # by chance 2 of 24; more than 9 happens once in 10,000 times
+
+
+def test_a_session_shows_one_kind_of_file(play):
     session = play()
-    for look in ("%Y", "%Z", "%d"):  # written, changed, device
-        found = session.step(
-            called("run", command=f"find . -type f -exec stat -c '{look}' {{}} + | sort | uniq -c | wc -l")
-        )
-        assert int(found.observation.split()[0]) <= 2, look  # the change of a second may fall in between
-    assert session.step(called("run", command="find . -type f -mmin -600")).observation == "[exit status 0]"
+    seen = session.step(called("run", command=f"python3 - <<'E'\n{MARKS}E")).observation.splitlines()[:-1]
+    assert len(seen) >= 3
+    devices, written = ({line.split()[place] for line in seen} for place in (2, 3))
+    assert (len(devices), len(written)) == (1, 1)
     assert session.changes() == {}
+    hidden = session.step(called("run", command="ls tests")).observation
+    assert "test_shapes" not in hidden
+
+
+COPIES = """
+import os, re
+own = re.compile(r".*/python3\\.[0-9]+/(test|urllib|lib2to3)(/.*)?")
+for folder, folders, names in os.walk("/"):
+    folders[:] = [name for name in folders if os.path.join(folder, name) not in ("/proc", "/sys")]
+    for name in (*names, *folders):
+        low = name.lower()
+        if not own.fullmatch(folder) and (low.endswith((".whl", ".egg")) or name in NAMES):
+            print("FOUND", os.path.join(folder, name))
+print("searched")
+"""
+
+
+def test_no_copy_of_a_package_lies_outside_the_workspace(workspace):
+    """A wheel under /usr/share held an undamaged copy (S6), and so does software that bundles packages."""
+    names = [found for name in PACKAGES for found in (name, f"{name}.py", f"{name}.zip")]
+    searched = workspace.run("python3 -", stdin=f"NAMES = {names}\n{COPIES}".encode(), seconds=60)
+    assert searched.output == b"searched\n"
+    for program in (
+        "git --version",
+        "perl -v",
+        "awk 1 /dev/null",
+        "tar --version",
+        "grep -V",
+        "sed --version",
+        "find .",
+    ):
+        assert workspace.run(program).code == 0, program
+    zone = "import zoneinfo; print(zoneinfo.ZoneInfo('Europe/Berlin'))"
+    assert workspace.run(f'python3 -c "{zone}"').output == b"Europe/Berlin\n"
 
 
 def test_long_answers_are_cut_in_sight(play):
@@ -180,7 +243,6 @@ def test_a_file_that_is_as_in_the_snapshot_again_is_a_change(play):
     session.step(called("edit", path=MODULE, old="side + side", new="side * side"))
     session.step(called("edit", path=MODULE, old="-5", new="0"))
     assert session.changes() == {MODULE: RIGHT.encode()}
-    assert as_patch({MODULE: WRONG.encode()}, session.changes()) == FIX
 
 
 def test_the_suite_is_sound(sandboxed, data):

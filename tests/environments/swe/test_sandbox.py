@@ -2,6 +2,7 @@
 
 import os
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ import pytest
 from tests.environments.swe.conftest import RIGHT
 
 from turnwise.environments.swe.bubblewrap import Bubblewrap, _most_pids
+from turnwise.environments.swe.filters import filter_program
 from turnwise.environments.swe.watch import descendants, run_watched
 from turnwise.environments.swe.workspace import Limits
 from turnwise.errors import ConfigError, EnvironmentFault
@@ -183,9 +185,9 @@ def test_a_process_namespace_bounds_what_the_watch_has_not_seen(workspace):
     if not _most_pids(1):
         pytest.skip("this kernel bounds the processes of the whole machine only")
     spawn = "i=0; while sleep 20 & do i=$((i+1)); echo $i; [ $i -lt 3000 ] || exit; done"
-    with workspace._begin() as (begin, arguments):
+    with workspace._begin() as (begin, files):
         command = [*begin, "sh", "-c", spawn]
-        outcome = run_watched(command, stdin=b"", seconds=20, output_chars=100_000, variables={}, pass_fds=[arguments])
+        outcome = run_watched(command, stdin=b"", seconds=20, output_chars=100_000, variables={}, pass_fds=files)
     counted = [int(line) for line in outcome.output.split() if line.isdigit()]
     assert 64 <= max(counted) <= 600
     assert workspace.run("echo alive").output == b"alive\n"
@@ -218,6 +220,82 @@ def test_memory_is_limited_for_one_process_and_for_all(workspace):
     assert b"MemoryError" in hog.output or hog.stopped_by == "memory"
     each = "python3 -c 'import time; x = bytearray(b\"a\") * (200 * 2**20); time.sleep(15)' &"
     assert workspace.run(f"{each} {each} {each} {each} wait").stopped_by == "memory"
+
+
+HIDDEN_MEMORY = {
+    "memfd": "f = os.memfd_create('x')\nos.ftruncate(f, 1440 << 20)\nm = mmap.mmap(f, 1440 << 20)",
+    "a segment of System V": (
+        "c = ctypes.CDLL(None, use_errno=True)\n"
+        "if c.shmget(0, 1440 << 20, 0o1600) < 0: raise OSError(ctypes.get_errno(), 'shmget')"
+    ),
+    "shared memory without a file": "mmap.mmap(-1, 100 << 20)",
+    "shared memory of /dev/zero": "mmap.mmap(open('/dev/zero', 'r+b').fileno(), 100 << 20)",
+    "a queue of messages": (
+        "c = ctypes.CDLL(None, use_errno=True)\nif c.msgget(0, 0o1600) < 0: raise OSError(ctypes.get_errno(), 'msgget')"
+    ),
+    "another family of sockets": "socket.socket(38, socket.SOCK_SEQPACKET)",
+}
+
+
+@pytest.mark.parametrize("name", HIDDEN_MEMORY)
+def test_memory_that_no_process_shows_is_refused(workspace, name):
+    """All of these passed the limit: 1,440 MB under 256 (S4)."""
+    code = f"import ctypes, mmap, os, socket\ntry:\n    {HIDDEN_MEMORY[name].replace(chr(10), chr(10) + '    ')}\n"
+    outcome = workspace.run("python3 -", stdin=(code + "    print('had')\nexcept OSError: print('refused')").encode())
+    assert outcome.output == b"refused\n", outcome
+
+
+FULL_SOCKETS = """
+import socket, sys, time
+kept = []
+server = socket.create_server(("127.0.0.1", 0))
+while len(kept) < 900:
+    if sys.argv[1] == "unix":
+        one, other = socket.socketpair()
+    else:
+        one, other = socket.create_connection(server.getsockname()), server.accept()[0]
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 24)
+    one.setblocking(False)
+    kept += [one, other]
+    try:
+        while True:
+            one.send(b"x" * 65536)
+    except OSError:
+        pass
+time.sleep(20)
+"""
+
+
+@pytest.mark.parametrize("family", ["unix", "tcp"])
+def test_buffers_of_sockets_count(sandboxed, data, system, family):
+    workspace = Bubblewrap(data / "snapshots/shapes/1.0", system, Limits(memory_mb=128, seconds=20))
+    outcome = workspace.run(f"python3 - {family}", stdin=FULL_SOCKETS.encode())
+    workspace.close()
+    assert outcome.stopped_by == "memory"
+
+
+def test_programs_that_need_sockets_and_pipes_run(workspace):
+    code = "import asyncio, multiprocessing\nasyncio.run(asyncio.sleep(0))\nmultiprocessing.Queue().put(1)\nprint('ok')"
+    assert workspace.run("python3 -", stdin=code.encode()).output == b"ok\n"
+    assert workspace.run("head -c 3 /dev/zero | od -An -c").output.split() == [b"\\0"] * 3
+
+
+def test_the_filter_is_known_for_two_machines():
+    programs = {machine: filter_program(machine) for machine in ("x86_64", "aarch64", "riscv64")}
+    assert programs["riscv64"] is None
+    assert programs["x86_64"] != programs["aarch64"]
+    for program in (programs["x86_64"], programs["aarch64"]):
+        assert program is not None
+        lines = list(struct.iter_unpack("<HBBI", program))
+        assert lines[-1][0] == 0x06  # every path ends in an answer
+        for place, (code, yes, no, _) in enumerate(lines):
+            assert code not in (0x15, 0x35, 0x45) or place + 1 + max(yes, no) < len(lines)
+
+
+def test_a_repository_can_be_read_only(workspace):
+    outcome = workspace.run("echo x > README.md; rm README.md; echo x > /scratch/y && cat README.md", read_only=True)
+    assert outcome.output.endswith(b"Shapes.\n")
+    assert workspace.changes() == {}
 
 
 def test_the_disk_is_limited_wherever_one_writes(workspace):

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from tests.environments.swe.conftest import BUG, FIX, RIGHT, TESTS, WRONG, suite, task, write
 
-from turnwise.environments.swe.grade import test_paths as paths_of_tests
+from turnwise.environments.swe.commands import test_paths as paths_of_tests
 from turnwise.environments.swe.patches import half_patch, make_patch, touched
 from turnwise.environments.swe.solver import solve
 from turnwise.environments.swe.tasks import load_tasks, split_tasks, write_tasks

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import functools
 import json
+import os
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ from turnwise.environments.adapters.background import Background
 from turnwise.environments.adapters.openenv_texts import Act, Show, choose_action, choose_observation
 from turnwise.environments.base import Environment, Step, Task
 from turnwise.environments.needs import needed
+from turnwise.environments.serve_guard import TOKEN_VARIABLE
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.splits import split_seeds
 from turnwise.errors import ConfigError, EnvironmentFault
@@ -162,7 +164,8 @@ class _Session:
         limits = {"open_timeout": self.timeout_s, "max_size": MAX_MESSAGE_BYTES, "ping_interval": None}
         local = {"proxy": None} if urlsplit(self.url).hostname in LOCAL else {}
         try:
-            self._socket = await client.connect(f"ws{self.url.removeprefix('http')}/ws", **limits, **local)
+            address = f"ws{self.url.removeprefix('http')}/ws"
+            self._socket = await client.connect(address, additional_headers=_token(), **limits, **local)
         except BaseException as error:  # cancelled, too
             await self._lost(error, "cannot connect")
             raise
@@ -307,7 +310,7 @@ def ask_http(url: str, data: Mapping[str, Any] | None = None, *, timeout_s: floa
         ConfigError: It does not answer, or not with JSON.
     """
     body = None if data is None else json.dumps(data).encode()
-    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json", **_token()})
     try:
         with _opener(url).open(request, timeout=timeout_s) as answer:
             return json.load(answer)
@@ -317,6 +320,12 @@ def ask_http(url: str, data: Mapping[str, Any] | None = None, *, timeout_s: floa
         raise ConfigError(f"{url} answers {error.code}: {said}; is an OpenEnv environment served there?") from error
     except (OSError, ValueError) as error:
         raise ConfigError(f"{url} does not answer ({error}); is an OpenEnv environment served there?") from error
+
+
+def _token() -> dict[str, str]:
+    """Return the header with the token of `turnwise serve-env`, if there is one."""
+    token = os.environ.get(TOKEN_VARIABLE)
+    return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def _opener(url: str) -> urllib.request.OpenerDirector:

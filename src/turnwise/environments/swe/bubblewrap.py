@@ -7,7 +7,7 @@ keeper ends with this process at the latest, and leaves nothing behind. Each com
 command.
 
 A command must not be able to read anything of the trainer. It sees bubblewrap's first process as process 1, with its
-environment and arguments; so that process gets an empty environment, and its arguments through a pipe.
+environment and arguments; so that process gets an empty environment, and its arguments through a file.
 """
 
 import contextlib
@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from turnwise.cache import cache_folder
+from turnwise.environments.swe.filters import filter_program
 from turnwise.environments.swe.system import System, python_system
 from turnwise.environments.swe.watch import descendants, run_watched
 from turnwise.environments.swe.workspace import Limits, Outcome, Oversized
@@ -56,6 +57,8 @@ AS_ROOT = (
     "the kernel counts them as root's: it does not limit their number of processes before Linux 6.14, and a kernel bug "
     "in namespaces would give them the machine. Run as another user to rule that out."
 )
+_OPEN_FILES = 1024
+"""Per process, because open files are memory of the kernel."""
 _END_S = 30.0
 """A fork bomb takes about one to end, on an idle machine."""
 
@@ -93,10 +96,18 @@ class Bubblewrap:
         self._keeper = _keeper(arguments)
         self.close = weakref.finalize(self, _end, self._keeper)
         self._enter = [*_enter(self._keeper.pid), shutil.which("bwrap") or "bwrap"]
-        self._arguments = "\0".join(_bubble(system, self._place)).encode()
+        self._arguments = {
+            read_only: "\0".join(_bubble(system, self._place, read_only)).encode() for read_only in (False, True)
+        }
 
     def run(
-        self, command: str, *, stdin: bytes = b"", seconds: float | None = None, output_chars: int | None = None
+        self,
+        command: str,
+        *,
+        stdin: bytes = b"",
+        seconds: float | None = None,
+        output_chars: int | None = None,
+        read_only: bool = False,
     ) -> Outcome:
         """Run a shell command; see `Workspace.run`."""
         if self._keeper.poll() is not None:
@@ -106,10 +117,11 @@ class Bubblewrap:
             "as": limits.memory_mb * 2**20,
             "fsize": limits.disk_mb * 2**20,
             "nproc": limits.processes,
+            "nofile": _OPEN_FILES,
             "core": 0,
         }
         bounds = ["prlimit", *(f"--{name}={value}" for name, value in bytes_of.items())]
-        with self._begin() as (begin, arguments):
+        with self._begin(read_only) as (begin, files):
             outcome = run_watched(
                 [*begin, *bounds, "sh", "-c", command],
                 stdin=stdin,
@@ -118,18 +130,24 @@ class Bubblewrap:
                 memory_mb=limits.memory_mb,
                 processes=limits.processes + 2,  # and bubblewrap's own
                 variables={},
-                pass_fds=[arguments],
+                pass_fds=files,
             )
         self._wait_until_empty()
         return outcome
 
     @contextlib.contextmanager
-    def _begin(self) -> Iterator[tuple[list[str], int]]:
-        """Yield the start of a command line that runs in the sandbox, and the file of bubblewrap's arguments."""
-        with tempfile.TemporaryFile() as arguments:
-            arguments.write(self._arguments)
-            arguments.seek(0)
-            yield [*self._enter, "--args", str(arguments.fileno()), "--"], arguments.fileno()
+    def _begin(self, read_only: bool = False) -> Iterator[tuple[list[str], list[int]]]:
+        """Yield the start of a command line that runs in the sandbox, and the files that bubblewrap reads."""
+        with contextlib.ExitStack() as stack:
+            files = []
+            for content in (self._arguments[read_only], filter_program()):
+                if content is not None:
+                    files.append(stack.enter_context(tempfile.TemporaryFile()))
+                    files[-1].write(content)
+                    files[-1].seek(0)
+            arguments, *filters = [file.fileno() for file in files]
+            options = [word for file in filters for word in ("--seccomp", str(file))]
+            yield [*self._enter, "--args", str(arguments), *options, "--"], [arguments, *filters]
 
     def _wait_until_empty(self) -> None:
         """Wait until the kernel has killed a command's leftover processes, which can still write until then."""
@@ -256,8 +274,8 @@ def _enter(pid: int) -> list[str]:
     ]
 
 
-def _bubble(system: System, place: str) -> list[str]:
-    """Make bubblewrap's arguments; all mounts except repository and scratch folder are read-only."""
+def _bubble(system: System, place: str, read_only: bool) -> list[str]:
+    """Make bubblewrap's arguments; all mounts except scratch folder and, unless told so, repository are read-only."""
     command = ["--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
     command += ["--cap-drop", "ALL", "--uid", USER_ID, "--gid", USER_ID, "--hostname", "sandbox", "--clearenv"]
     for name, value in system.variables.items():
@@ -270,7 +288,8 @@ def _bubble(system: System, place: str) -> list[str]:
         elif os.path.isdir(name):
             command += ["--ro-bind", name, name]
     command += ["--ro-bind", f"{place}/passwd", "/etc/passwd", "--proc", "/proc", "--dev", "/dev"]
-    command += ["--bind", f"{place}/merged", ROOT, "--bind", f"{place}/scratch", SCRATCH]
+    command += ["--dev-bind", "/dev/full", "/dev/zero"]  # reads alike, and cannot be mapped as memory that none counts
+    command += ["--ro-bind" if read_only else "--bind", f"{place}/merged", ROOT, "--bind", f"{place}/scratch", SCRATCH]
     command += ["--bind", f"{place}/scratch", "/tmp", "--bind", f"{place}/scratch", "/dev/shm"]
     for name in system.covered:
         command += ["--size", "4096", "--tmpfs", name, "--remount-ro", name]

@@ -62,9 +62,15 @@ class Docker:
         self._given = self._listed()
 
     def run(
-        self, command: str, *, stdin: bytes = b"", seconds: float | None = None, output_chars: int | None = None
+        self,
+        command: str,
+        *,
+        stdin: bytes = b"",
+        seconds: float | None = None,
+        output_chars: int | None = None,
+        read_only: bool = False,
     ) -> Outcome:
-        """Run a shell command and end its background processes; see `Workspace.run`."""
+        """Run a shell command and end its background processes; `read_only` does nothing. See `Workspace.run`."""
         seconds = self._limits.seconds if seconds is None else seconds
         command = f"test -e {_ACTIVATE} && . {_ACTIVATE} testbed; {command}"
         within = ["timeout", "--signal=KILL", f"{seconds:g}", "bash", "-c", command]

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from turnwise.environments.base import Step
-from turnwise.environments.swe.grade import Grade, begin, no_success
-from turnwise.environments.swe.patches import make_patch
+from turnwise.environments.swe.grade import Grade, no_success
 from turnwise.environments.swe.tasks import SweTask
 from turnwise.environments.swe.tools import Rejected, Tools, describe, read_call
 from turnwise.environments.swe.workspace import Files, Oversized, Workspace
@@ -41,7 +40,7 @@ class Session:
     """One trajectory, played without an event loop.
 
     Args:
-        make_workspace: Makes a clean copy of the task's snapshot.
+        make_workspace: Makes the repository with the bug, and without the tests that grade.
         judge: Grades changes to the snapshot.
         task: The task.
         budget: Limits of the trajectory.
@@ -66,7 +65,6 @@ class Session:
     def start(self) -> Step:
         """Set up the repository and return the problem statement."""
         self._workspace = self._make()
-        begin(self._workspace, self.task)
         self._given = self._workspace.changes()
         budget = self.budget
         limits = {"view_lines": budget.view_lines, "search_lines": budget.search_lines}
@@ -156,19 +154,3 @@ class SweEnvironment:
     async def step(self, response: str) -> Step:
         """Play a call."""
         return await asyncio.to_thread(functools.partial(self.session.step, response))
-
-
-def as_patch(old: Files, new: Files) -> str:
-    """Format changes of text files as a unified diff, for records; other files are omitted."""
-    parts: list[str] = []
-    for path, content in sorted(new.items()):
-        before = old.get(path)
-        try:
-            parts.append(make_patch(path, _decoded(before), _decoded(content)))
-        except UnicodeDecodeError:
-            continue
-    return "".join(parts)
-
-
-def _decoded(content: bytes | None) -> str | None:
-    return None if content is None else content.decode()

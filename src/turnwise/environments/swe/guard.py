@@ -1,6 +1,5 @@
 """Select the changes to grade: none of tests, their configuration, or files that Python and pytest load themselves."""
 
-import ast
 import re
 import sys
 from collections.abc import Collection
@@ -24,8 +23,9 @@ _LOADED = {"sitecustomize.py", "usercustomize.py", "pyvenv.cfg"}
 _COMPILED = (".pyc", ".pyo", ".pyd", ".so", ".pth", ".pth~")
 _TEST = re.compile(r"test_.*\.py|.*_test\.py|tests?\.py")
 _FOLDERS = {"tests", "test"}
-_RUNNERS = {"pytest", "_pytest", "unittest", "pluggy", "builtins", "gc", "ctypes"}
-_REACHING = {"_getframe", "_current_frames", "_exit", "modules", "meta_path", "settrace", "setprofile", "__import__"}
+_METADATA = (".egg-info", ".dist-info", ".egg")
+"""Ends of folders that importlib takes for metadata of packages, in any case."""
+_RUNNERS = {"pytest", "_pytest", "pluggy"}
 
 
 def graded_changes(task: SweTask, changes: Files, *, packages: Collection[str] = ()) -> dict[str, bytes | None]:
@@ -49,7 +49,7 @@ def _decides(path: str, packages: Collection[str]) -> bool:
     *folders, name = path.split("/")
     if name in _CONFIGURATION or name in _LOADED or name.endswith(_COMPILED) or _TEST.fullmatch(name):
         return True
-    if _FOLDERS.intersection(folders) or any(folder.endswith((".egg-info", ".dist-info")) for folder in folders):
+    if _FOLDERS.intersection(folders) or any(part.lower().endswith(_METADATA) for part in (*folders, name)):
         return True
     if {".git", "__pycache__"}.intersection(folders):
         return True
@@ -57,41 +57,3 @@ def _decides(path: str, packages: Collection[str]) -> bool:
     top = importable[0] if importable else name.partition(".")[0]
     is_code = name.endswith(".py")
     return is_code and (top in sys.stdlib_module_names or top in packages or top in _RUNNERS)
-
-
-def reaches_for_the_tests(task: SweTask, old: Files, new: Files) -> str:
-    """Find names in changed code that could manipulate the tests; empty if there are none.
-
-    This check of names is easy to evade on purpose; the runner's canaries are the second defence.
-
-    Args:
-        task: The task; names in its reference patch are allowed.
-        old: The changed files before.
-        new: The changed files after.
-    """
-    for path, content in new.items():
-        if content is None or not path.endswith(".py"):
-            continue
-        further = _reached(content) - _reached(old.get(path) or b"")
-        if found := sorted(name for name in further if name not in task.patch):
-            return f"{path} uses {found[0]}"
-    return ""
-
-
-def _reached(code: bytes) -> set[str]:
-    try:
-        tree = ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return set()
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found.update(alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            found.add((node.module or "").partition(".")[0])
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.Attribute):
-            found.add(node.attr)
-        elif isinstance(node, ast.Name):
-            found.add(node.id)
-    return found & (_RUNNERS | _REACHING)

@@ -43,6 +43,24 @@ def touched(patch: str) -> list[str]:
     return list(dict.fromkeys(path for pair in _HEAD.findall(patch) for path in pair))
 
 
+def changed_lines(patch: str) -> dict[str, set[int]]:
+    """Return the lines before a patch that it changes, or before which it adds lines, by path."""
+    found: dict[str, set[int]] = {}
+    for head, body in _hunks(patch):
+        path = head.partition("\n")[0].rpartition(" b/")[2]
+        first, *lines = body.split("\n")
+        if (begin := re.match(r"@@ -(\d+)", first)) is None:
+            continue
+        number = int(begin[1])
+        replaced = False
+        for line in lines:
+            if line.startswith("-") or (line.startswith("+") and not replaced):
+                found.setdefault(path, set()).add(number)
+            replaced = line.startswith("-") or (replaced and line.startswith("+"))
+            number += line.startswith((" ", "-"))
+    return found
+
+
 def half_patch(patch: str) -> str | None:
     """A patch with half of the changes; None where nothing is left of that.
 

@@ -8,9 +8,13 @@ from turnwise.environments.base import Demonstrated, Environment, Task
 from turnwise.environments.needs import check_choices
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.swe.bubblewrap import Bubblewrap, check_bubblewrap
+from turnwise.environments.swe.commands import begin
 from turnwise.environments.swe.docker import Docker, check_docker, image_of
 from turnwise.environments.swe.environment import Budget, Session, SweEnvironment
 from turnwise.environments.swe.grade import Grade, grade
+from turnwise.environments.swe.plan import Plan
+from turnwise.environments.swe.plans import kept_plan, laid_out
+from turnwise.environments.swe.prepare import Preparer
 from turnwise.environments.swe.repositories import DATA_VARIABLE, data_folder, site_names, snapshot, system_of
 from turnwise.environments.swe.solver import solve, with_noise
 from turnwise.environments.swe.system import SITE
@@ -85,7 +89,7 @@ class Swe:
     def session(self, task: SweTask) -> Session:
         """Build a fresh environment for use without an event loop."""
         self._checked  # noqa: B018 (raises where nothing can be isolated)
-        make = functools.partial(self.workspace, task)
+        make = functools.partial(self.begun, task)
         return Session(make, functools.partial(self.judge, task), task, self._budget, self._config.success_reward)
 
     def workspace(self, task: SweTask) -> Workspace:
@@ -95,22 +99,44 @@ class Swe:
         folder = self._folder
         return Bubblewrap(snapshot(folder, task), system_of(folder, task), self._limits)
 
+    def begun(self, task: SweTask) -> Workspace:
+        """Make the repository as the agent gets it: with the bug, and without the tests that grade."""
+        if self._sandbox == "docker" or not (task.bug_patch or task.hidden_files):
+            workspace = self.workspace(task)
+            begin(workspace, task)
+            return workspace
+        folder = self._folder
+        laid = laid_out(task, snapshot(folder, task), functools.partial(self._begun_files, task))
+        return Bubblewrap(laid, system_of(folder, task), self._limits)
+
+    def _begun_files(self, task: SweTask) -> Files:
+        workspace = self.workspace(task)
+        try:
+            begin(workspace, task)
+            return workspace.changes()
+        finally:
+            workspace.close()
+
+    def plan(self, task: SweTask) -> Plan:
+        """Find out how a task is graded; takes seconds the first time."""
+        python, path, _ = self._python(task)
+        make = functools.partial(self.workspace, task)
+        where = task.docker_image if self._sandbox == "docker" else str(snapshot(self._folder, task))
+        preparer = Preparer(make, task, python=python, path=path, seconds=self._test_s)
+        return kept_plan(task, f"{where} {python}", preparer.plan)
+
     def judge(self, task: SweTask, changes: Files) -> Grade:
         """Grade an agent's changes."""
-        make = functools.partial(self.workspace, task)
+        python, path, packages = self._python(task)
+        make, plan = functools.partial(self.begun, task), self.plan(task)
+        return grade(make, task, changes, plan, python=python, path=path, packages=packages, seconds=self._test_s)
+
+    def _python(self, task: SweTask) -> tuple[str, list[str], set[str]]:
+        """Return the interpreter of a task's tests, the folders of pytest, and the names of installed packages."""
         if self._sandbox == "docker":
-            return grade(make, task, changes, python="python", seconds=self._test_s)
+            return "python", [], set()
         system = system_of(self._folder, task)
-        path = [SITE] if SITE in system.mounts else []
-        return grade(
-            make,
-            task,
-            changes,
-            python=system.python,
-            path=path,
-            packages=site_names(system),
-            seconds=self._test_s,
-        )
+        return system.python, [SITE] if SITE in system.mounts else [], site_names(system)
 
     def task_name(self, task: Task) -> str:
         """Name a task in records."""

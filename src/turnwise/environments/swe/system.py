@@ -6,6 +6,14 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+_LIBRARIES = (
+    "*-linux-gnu*", "python3*", "git-core", "gcc", "perl", "perl5", "locale", "ssl", "file", "terminfo", "os-release",
+    "bfd-plugins", "compat-ld", "gold-ld", "ld-*",
+)  # fmt: skip
+_SHARED = (
+    "perl", "perl5", "git-core", "zoneinfo", "terminfo", "misc", "locale", "i18n", "tabset", "awk", "ca-certificates",
+)  # fmt: skip
+"""Of /usr/lib and /usr/share; other folders there may hold copies of packages: wheels, bundled software."""
 SITE = "/opt/site"
 """Mount point of the folder of Python packages."""
 
@@ -40,15 +48,13 @@ def python_system(*, site: Path | None = None, venv: Path | None = None) -> Syst
     if venv is not None:
         prefix = _home(venv)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    mounts = {"/usr": "/usr"}
-    for name in ("/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime"):
-        if os.path.exists(name):
-            mounts[name] = name
-    covered = ["/usr/src", "/usr/lib/python3/dist-packages", f"/usr/lib/{version}/ensurepip"]
-    inside = prefix.is_relative_to("/usr/local")
-    covered += ["/usr/local/src"] if inside else ["/usr/local"]
+    mounts = {str(found): str(found) for found in _system_files()}
+    covered = [f"/usr/lib/{version}/ensurepip"]
+    covered += [str(found) for found in sorted(Path("/usr").glob("lib*/py*/*-packages"))]
     if prefix != Path("/usr"):
-        if not prefix.is_relative_to("/usr"):
+        if prefix == Path("/usr/local"):
+            mounts |= {f"/usr/local/{name}": f"/usr/local/{name}" for name in ("bin", "lib", "include")}
+        else:
             mounts[str(prefix)] = str(prefix)
         covered += [str(found) for found in sorted(prefix.glob("lib/python3*/site-packages"))]
         covered += [str(found) for found in sorted(prefix.glob("lib/python3*/ensurepip"))]
@@ -64,6 +70,18 @@ def python_system(*, site: Path | None = None, venv: Path | None = None) -> Syst
         mounts[SITE] = str(site)
         variables["PYTHONPATH"] = SITE
     return System(mounts, tuple(name for name in covered if os.path.isdir(name)), python, variables)
+
+
+def _system_files() -> list[Path]:
+    """List what is shown of the system: programs and libraries, but no folder that may bundle Python packages."""
+    usr = Path("/usr")
+    found = [usr / name for name in ("bin", "sbin", "lib32", "lib64", "libx32", "include", "libexec/git-core")]
+    libraries = [path for name in _LIBRARIES for path in sorted(usr.glob(f"lib/{name}"))]
+    on_debian = any(path.name.endswith("-linux-gnu") for path in libraries)
+    found += libraries if on_debian else [usr / "lib"]  # elsewhere the libraries are single files there
+    found += [usr / "share" / name for name in _SHARED]
+    found += [Path("/etc") / name for name in ("alternatives", "ld.so.cache", "localtime")]
+    return [path for path in found if path.exists()]
 
 
 def _home(venv: Path) -> Path:

@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from time import monotonic
 
+from turnwise.environments.swe import sockets
 from turnwise.environments.swe.workspace import Ending, Outcome
 
 LOOK_S = 0.025
@@ -112,7 +113,7 @@ def _excess(pid: int, memory_mb: int | None, processes: int | None) -> Ending:
     found = descendants(pid, at_most=10 * (processes or 10_000))
     if processes is not None and len(found) > processes:
         return "processes"
-    if memory_mb is not None and sum(map(_resident, found)) > memory_mb * 2**20:
+    if memory_mb is not None and sum(map(_resident, found)) + sockets.held_by(found) > memory_mb * 2**20:
         return "memory"
     return ""
 

@@ -61,7 +61,13 @@ class Workspace(Protocol):
     """A folder for files outside the repository."""
 
     def run(
-        self, command: str, *, stdin: bytes = b"", seconds: float | None = None, output_chars: int | None = None
+        self,
+        command: str,
+        *,
+        stdin: bytes = b"",
+        seconds: float | None = None,
+        output_chars: int | None = None,
+        read_only: bool = False,
     ) -> Outcome:
         """Run a shell command.
 
@@ -70,6 +76,7 @@ class Workspace(Protocol):
             stdin: What it reads.
             seconds: Replaces the workspace's own limit.
             output_chars: Replaces the workspace's own limit.
+            read_only: Whether the repository cannot be written to (bubblewrap only).
 
         Raises:
             EnvironmentFault: The workspace has ended.

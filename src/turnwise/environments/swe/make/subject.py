@@ -2,7 +2,6 @@
 
 import ast
 import dataclasses
-import functools
 import json
 import math
 import shlex
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from turnwise.cache import made_aside
 from turnwise.environments.swe.bubblewrap import Bubblewrap
-from turnwise.environments.swe.grade import apply, begin, grade, put, read, run_tests
+from turnwise.environments.swe.commands import apply, begin, put, read, test_paths
 from turnwise.environments.swe.make import reach
 from turnwise.environments.swe.make.kept import Kept
 from turnwise.environments.swe.make.packages import Package, source_files, test_files
@@ -20,6 +19,7 @@ from turnwise.environments.swe.patches import half_patch, touched
 from turnwise.environments.swe.repositories import site_names
 from turnwise.environments.swe.system import SITE, python_system
 from turnwise.environments.swe.tasks import SweTask
+from turnwise.environments.swe.testing import run_tests
 from turnwise.environments.swe.workspace import Files, Limits, Workspace
 from turnwise.errors import DataError
 
@@ -97,10 +97,10 @@ class Subject:
             )
         finally:
             workspace.close()
-        if report.problem or not report.trusted or report.broken:
+        if report.problem or report.broken:
             return None
         failing = frozenset(name for name in self.passing - report.passed if _file(name) in tests)
-        return Effect(failing, report.failed)
+        return Effect(failing, dict(report.failed))
 
     def is_valid(self, task: SweTask) -> bool:
         """Whether the grader accepts the right answer, and refuses half of it."""
@@ -113,16 +113,14 @@ class Subject:
     def _accepts(self, task: SweTask, patch: str) -> bool:
         workspace = self._workspace()
         try:
-            begin(workspace, task)
+            begin(workspace, task, hide=False)
             apply(workspace, patch)
-            changes = {path: read(workspace, path) for path in touched(patch)}
+            if not all(_parses(read(workspace, path)) for path in touched(patch)):
+                return False
+            report = run_tests(workspace, test_paths(task), python=self._system.python, path=[SITE], seconds=_LONGEST_S)
         finally:
             workspace.close()
-        if not all(map(_parses, changes.values())):
-            return False
-        system = self._system
-        judge = functools.partial(grade, self._workspace, task, python=system.python, path=[SITE])
-        return judge(changes, packages=site_names(system), seconds=_LONGEST_S).success
+        return not report.problem and report.passed.issuperset(task.named_tests)
 
     def _begin(self) -> dict[str, object]:
         """Run all tests as they are: twice for their outcomes, and once for what they enter.
@@ -138,7 +136,7 @@ class Subject:
             workspace.close()
             if report.problem:
                 raise DataError(f"make-swe-tasks: the tests of {name} {version} do not run: {report.problem}")
-            passing.append(report.passed if report.trusted else frozenset())
+            passing.append(report.passed)
         each = passing[0] & passing[1]
         if len(each) < 10:
             raise DataError(f"make-swe-tasks: {len(each)} tests of {name} {version} pass, expected 10 or more")

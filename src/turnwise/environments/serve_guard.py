@@ -1,0 +1,116 @@
+"""Guard a server against careless and malicious callers: Host, token, length and time of requests."""
+
+import asyncio
+import json
+import os
+import secrets
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from turnwise.environments.needs import needed
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+TOKEN_VARIABLE = "TURNWISE_SERVE_TOKEN"
+"""Environment variable with the token of a server that other machines can reach."""
+MAX_BODY = 1 << 20
+"""Longest request or message (bytes)."""
+HEADERS_S = 10.0
+"""Longest time for the headers of a request to arrive, and for its body."""
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+
+def token_for(host: str) -> str | None:
+    """Return the token that callers need: none on loopback, else that of the environment, else a new one."""
+    return None if host in LOOPBACK else os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe(24)
+
+
+class Guard:
+    """Refuse requests with 4xx before they reach an ASGI application.
+
+    Args:
+        app: The application.
+        loopback: Whether the server listens on loopback; then a Host other than this machine is refused, since another
+            site's name could resolve to it.
+        token: Token that callers must send as `Authorization: Bearer TOKEN`; None: none is needed.
+    """
+
+    def __init__(self, app: Any, *, loopback: bool, token: str | None):
+        self._app, self._loopback, self._token = app, loopback, token
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        if scope["type"] == "lifespan":
+            return await self._app(scope, receive, send)
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        body, (code, why) = b"", self._refusal(headers)
+        if scope["type"] == "websocket":
+            if code:
+                return await send({"type": "websocket.close", "code": 1008, "reason": why})  # answers 403
+            return await self._app(scope, receive, send)
+        if not code:
+            body, code, why = await self._body(receive)
+        if code:
+            return await _refuse(send, code, why)
+        parts = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+        async def received() -> Message:
+            return next(parts, None) or await receive()
+
+        return await self._app(scope, received, send)
+
+    def _refusal(self, headers: dict[bytes, str]) -> tuple[int, str]:
+        host = headers.get(b"host", "").rsplit(":", 1)[0].strip("[]")
+        if self._loopback and host not in LOOPBACK:
+            return 403, "this server is only for this machine"
+        given = headers.get(b"authorization", "").removeprefix("Bearer ")
+        if self._token and not secrets.compare_digest(given.encode(), self._token.encode()):
+            return 401, f"send the header Authorization: Bearer TOKEN, with the token of {TOKEN_VARIABLE}"
+        length = headers.get(b"content-length", "0")
+        if not length.isdecimal() or int(length) > MAX_BODY:
+            return 413, f"the body has {length[:20]} bytes, expected at most {MAX_BODY}"
+        return 0, ""
+
+    async def _body(self, receive: Receive) -> tuple[bytes, int, str]:
+        body = bytearray()
+        try:
+            async with asyncio.timeout(HEADERS_S):
+                while True:
+                    message = await receive()
+                    body += message.get("body", b"")
+                    if len(body) > MAX_BODY:
+                        return b"", 413, f"the body has more than {MAX_BODY} bytes"
+                    if not message.get("more_body"):
+                        return bytes(body), 0, ""
+        except TimeoutError:
+            return b"", 408, f"the body took longer than {HEADERS_S:g} s"
+
+
+async def _refuse(send: Send, code: int, why: str) -> None:
+    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": code, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps({"detail": why}).encode()})
+
+
+def patient_protocol(extra: str) -> Any:
+    """Return uvicorn's HTTP protocol with a time limit for headers, which uvicorn lacks."""
+    h11 = needed("uvicorn.protocols.http.h11_impl", extra, by="serve-env")
+
+    class Patient(h11.H11Protocol):
+        """Close a connection whose headers do not arrive in time."""
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._alarm = self.loop.call_later(HEADERS_S, self._late)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._alarm.cancel()
+            super().connection_lost(exc)
+
+        def _late(self) -> None:
+            if self.scope is None and not self.transport.is_closing():
+                self.transport.close()
+
+    return Patient

@@ -1,0 +1,1 @@
+"""Programs that run inside the sandbox. Each stands alone: it may import only Python and pytest."""

@@ -1,0 +1,59 @@
+"""Keep plans, and repositories with bugs, in the cache: made once per task, by one thread while others wait."""
+
+import dataclasses
+import hashlib
+import json
+import pickle
+import platform
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+from turnwise.cache import cache_folder, made_aside
+from turnwise.environments.swe.layout import lay_out
+from turnwise.environments.swe.plan import Plan
+from turnwise.environments.swe.tasks import SweTask
+from turnwise.environments.swe.workspace import Files
+
+_FORM = 1
+"""Changes with what a plan is."""
+_PLAN = "plan.pickle"
+_locks: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
+
+
+def kept_plan(task: SweTask, where: str, make: Callable[[], Plan]) -> Plan:
+    """Load the plan of a task, or make and keep it.
+
+    Args:
+        task: The task.
+        where: The snapshot and the interpreter that it is made with.
+        make: Makes the plan.
+    """
+    folder = _folder("plans", task, f"{where} {platform.python_version()}")
+    with _locks[folder]:
+        if not folder.is_dir():
+            with made_aside(folder) as aside:
+                (aside / _PLAN).write_bytes(pickle.dumps(make()))
+        return pickle.loads((folder / _PLAN).read_bytes())  # made by this program, with nothing of an agent
+
+
+def laid_out(task: SweTask, snapshot: Path, make: Callable[[], Files]) -> Path:
+    """Return the repository as the agent gets it, as a folder.
+
+    Args:
+        task: The task.
+        snapshot: The repository before the bug.
+        make: Makes the files that differ from the snapshot.
+    """
+    folder = _folder("laid", task, str(snapshot))
+    with _locks[folder]:
+        if not folder.is_dir():
+            with made_aside(folder) as aside:
+                lay_out(snapshot, make(), aside)
+        return folder
+
+
+def _folder(kind: str, task: SweTask, where: str) -> Path:
+    key = json.dumps([_FORM, where, dataclasses.asdict(task)], sort_keys=True)
+    return cache_folder() / "swe" / kind / hashlib.sha256(key.encode()).hexdigest()[:32]

@@ -1,0 +1,105 @@
+"""Attack an environment in processes of its own, so that an attack that hangs or kills it is reported."""
+
+import os
+import pickle
+import signal
+import sys
+import tempfile
+from collections import Counter
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from turnwise.environments.check_apart import interpreter
+from turnwise.environments.settings import EnvironmentConfig
+from turnwise.environments.suites import make_suite
+from turnwise.environments.tamper import Finding, Tamper, score
+from turnwise.errors import ConfigError, EnvironmentFault, TurnwiseError
+
+
+def tamper(config: EnvironmentConfig) -> list[Finding]:
+    """Attack a configured environment; `config.step_timeout_s` is the longest time for one of its calls.
+
+    Raises:
+        ConfigError: The environment cannot be made, or fails without any attack.
+    """
+    findings: list[Finding] = []
+    with tempfile.TemporaryDirectory(prefix="turnwise-tamper-") as folder:
+        while True:
+            ended = _run(config, Path(folder), findings)
+            if ended is None:
+                return findings
+            findings.append(ended)
+
+
+def _run(config: EnvironmentConfig, folder: Path, findings: list[Finding]) -> Finding | None:
+    """Run the attacks that have no finding yet; returns that of one that ended the process, None after the last."""
+    attack, call = None, None
+    with interpreter((config, str(folder), len(findings)), config, 0, __name__) as (process, pipe):
+        while True:
+            if not pipe.poll(config.step_timeout_s if call else None):
+                return _ended(attack, f"no answer within step_timeout_s={config.step_timeout_s:g}")
+            try:
+                kind, value = pipe.recv()
+            except EOFError:
+                code = process.wait()
+                how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+                return _ended(attack, f"the environment's process ended ({how})")
+            if kind == "call":
+                call = value
+            elif kind == "attack":
+                attack = value
+            elif kind == "finding":
+                findings.append(value)
+            elif kind == "refused":
+                raise ConfigError(value)
+            else:
+                return None
+
+
+def _ended(attack: tuple[str, str] | None, how: str) -> Finding:
+    if attack is None:
+        raise ConfigError(f"the environment fails without any attack: {how}; run check-env without --tamper first")
+    return Finding(*attack, how)
+
+
+def main(pipe_fd: int) -> None:
+    """Attack the environment whose configuration is on the standard input."""
+    config, folder, done = pickle.load(sys.stdin.buffer)
+    with Connection(pipe_fd, readable=False) as pipe:
+        try:
+            suite = make_suite(config)
+            suite.tasks("train")  # before the folder changes, since data may be named by relative paths
+            os.environ["TMPDIR"] = tempfile.tempdir = folder
+            os.chdir(folder)
+            checks = Tamper(
+                suite,
+                Path(folder),
+                max_observation_chars=config.max_observation_chars,
+                on_call=lambda call: pipe.send(("call", call)),
+            )
+            names = [(attack.family, attack.name) for attack in checks.attacks]
+            for number, check in enumerate(checks.checks[done:], start=done):
+                pipe.send(("attack", names[number] if number < len(names) else ("state shared", check.__name__)))
+                pipe.send(("finding", check()))
+            pipe.send(("end", None))
+        except (TurnwiseError, EnvironmentFault) as error:
+            pipe.send(("refused", str(error)))
+        except Exception as error:  # the user's suite may raise anything
+            pipe.send(("refused", f"loading the environment raised {type(error).__name__}: {error}"))
+
+
+def report(name: str, findings: list[Finding]) -> str:
+    """Format the findings as text: every attack that succeeded, and a count by family."""
+    lines = [f"{name}: withstood {sum(f.succeeded is None for f in findings)} of {len(findings)} attacks"]
+    for family, total in Counter(finding.family for finding in findings).items():
+        mine = [finding for finding in findings if finding.family == family]
+        lines.append(f"  {family}: {sum(finding.succeeded is None for finding in mine)} of {total}")
+        lines += [f"    SUCCEEDED: {finding.name}: {finding.succeeded}" for finding in mine if finding.succeeded]
+    return "\n".join(lines)
+
+
+def as_json(name: str, findings: list[Finding]) -> dict[str, Any]:
+    """Return the findings as plain data."""
+    attacks = [{"family": f.family, "name": f.name, "succeeded": f.succeeded} for f in findings]
+    return {"environment": name, "score": score(findings), "attacks": attacks}

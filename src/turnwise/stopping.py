@@ -1,0 +1,103 @@
+"""Stop a command on SIGTERM, which schedulers send, or SIGHUP, which a closed terminal sends.
+
+Both raise `Stopped`, a KeyboardInterrupt, so that files are closed and processes ended as after Ctrl-C. A training
+chooses where: `Stop.deferred` delays the exception, and `Stop.open` lets it through again. A second signal of any of
+these kinds ends the process at once.
+"""
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asked the process to end.
+
+    Attributes:
+        signal: The signal.
+    """
+
+    def __init__(self, number: int):
+        self.signal = signal.Signals(number)
+        super().__init__(self.signal.name)
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code by the shells' convention: 143 after SIGTERM, 129 after SIGHUP."""
+        return 128 + self.signal
+
+
+class Stop:
+    """Decide when a signal takes effect. By default it does at once.
+
+    Attributes:
+        asked: The signal that asked for the end, if any.
+        why_late: What has to finish first while the effect is delayed; said when a signal arrives.
+    """
+
+    def __init__(self) -> None:
+        self.asked: int | None = None
+        self.why_late = ""
+        self._open = True
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal."""
+        for each in (*SIGNALS, signal.SIGINT):  # the next one ends the process
+            signal.signal(each, signal.SIG_DFL)
+        self.asked = number
+        if self._open:
+            raise Stopped(number)
+        with contextlib.suppress(OSError):  # the terminal may be gone; print would not be safe in a handler
+            os.write(2, f"turnwise: {signal.Signals(number).name}: {self.why_late or 'ends soon'}\n".encode())
+
+    def check(self) -> None:
+        """Raise `Stopped` if a signal arrived while its effect was delayed."""
+        if self.asked is not None:
+            raise Stopped(self.asked)
+
+    def close(self) -> None:
+        """Delay the effect of signals until the surrounding `open` or `deferred` ends."""
+        self.check()
+        self._open = False
+
+    @contextlib.contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Delay the effect of signals until the block ends, or a block inside is `open`."""
+        yield from self._set(False)
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[None]:
+        """Let signals take effect at once inside the block."""
+        yield from self._set(True)
+
+    def _set(self, value: bool) -> Iterator[None]:
+        before = self._open
+        self._open = value
+        try:
+            if value:
+                self.check()
+            yield
+        finally:
+            self._open = before
+        if before:
+            self.check()
+
+
+@contextlib.contextmanager
+def stoppable() -> Iterator[Stop]:
+    """Handle signals inside the block; only a main thread can. Ignored signals stay ignored, as `nohup` wants."""
+    stop, before = Stop(), {}
+    if threading.current_thread() is threading.main_thread():
+        wanted = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, stop.handle) for number in wanted}
+        before[signal.SIGINT] = signal.getsignal(signal.SIGINT)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,30 @@
+"""Keep the rollouts of a step whose gradient is not finite."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from turnwise.errors import RunError
+from turnwise.objective.gradient import Diverged, abbreviate
+from turnwise.rollout.record import write_rollouts
+from turnwise.rollout.source import Experience
+from turnwise.train.checkpoint import latest_checkpoint
+from turnwise.train.folder import RunFolder
+
+
+@contextmanager
+def kept_for_inspection(folder: RunFolder, step: int, experience: Experience) -> Iterator[None]:
+    """Keep rollouts whose gradient is not finite, and name them in the error."""
+    try:
+        yield
+    except Diverged as error:
+        path = folder.rollouts / f"diverged-{step:06d}.parquet"
+        write_rollouts(path, experience.trajectories, {})
+        numbers = np.flatnonzero(experience.used_N)[error.trajectories].tolist()
+        tasks = sorted({experience.trajectories[number].task for number in numbers})
+        raise RunError(
+            f"step {step}: the {'gradient' if error.finite else 'loss'} of trajectories {abbreviate(numbers)} (tasks "
+            f"{abbreviate(tasks)}) is not finite. They are kept in {path}. The update was not made, and "
+            f"{latest_checkpoint(folder)} is intact. Start a new run with a lower update.learning_rate"
+        ) from error

@@ -1,0 +1,87 @@
+"""`report --live` among callers that are malformed, slow, or elsewhere; TURNWISE_SOAK_S=600 for ten minutes."""
+
+import asyncio
+import http.client
+import threading
+from collections.abc import Iterator
+
+import pytest
+from tests.soak import SECONDS, soak
+
+from turnwise.report import live
+
+
+@pytest.fixture
+def page(tmp_path):
+    (tmp_path / "index.html").write_text("<p>the page</p>")
+    return tmp_path
+
+
+def serving(folder, token=None) -> Iterator[str]:
+    server = live._listen("127.0.0.1", 0, folder, token)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def url(page):
+    yield from serving(page)
+
+
+@pytest.fixture
+def guarded(page):
+    yield from serving(page, "the-token")
+
+
+def ask(url: str, path: str, method: str = "GET", **headers: str) -> http.client.HTTPResponse:
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
+    connection.request(method, path, headers=headers)
+    answer = connection.getresponse()
+    answer.read()
+    return answer
+
+
+def test_a_soak_loses_no_good_request_and_answers_no_mistake_with_5xx(url, monkeypatch):
+    monkeypatch.setattr(live, "HEADERS_S", 2.0)
+    before = threading.active_count()
+    told = asyncio.run(soak(url, SECONDS))
+    assert told["lost"] == []
+    assert told["server errors"] == []
+    assert told["good"] > 40
+    assert told["answers"]["slow ended"] >= 40, "a slow caller was not ended"
+    for _ in range(100):
+        if threading.active_count() <= before:
+            break
+        threading.Event().wait(0.1)
+    assert threading.active_count() <= before
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "host", "code"),
+    [
+        ("GET", "/", "evil.example", 403),
+        ("HEAD", "/", "evil.example", 403),
+        ("POST", "/", "127.0.0.1", 405),
+        ("GET", "/%00", "127.0.0.1", 400),
+        ("GET", "/none", "127.0.0.1", 404),
+        ("HEAD", "/", "127.0.0.1", 200),
+    ],
+)
+def test_a_callers_mistake_is_4xx(url, method, path, host, code):
+    assert ask(url, path, method, Host=host).status == code
+
+
+def test_a_page_for_other_machines_needs_its_token_once(guarded):
+    assert ask(guarded, "/").status == 401
+    assert ask(guarded, "/?token=wrong").status == 401
+    greeted = ask(guarded, "/?token=the-token")
+    assert greeted.status == 200
+    cookie = greeted.getheader("Set-Cookie", "")
+    assert "HttpOnly; SameSite=Strict" in cookie
+    assert ask(guarded, "/", Cookie=cookie.partition(";")[0]).status == 200
+    assert ask(guarded, "/", Cookie="turnwise=wrong").status == 401
+    assert ask(guarded, "/", Cookie="turnwise=\xe4").status == 401
