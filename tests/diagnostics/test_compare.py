@@ -293,7 +293,8 @@ def test_no_finished_run_is_said(tmp_path):
     sides = []
     for side in "ab":
         run = made_run(tmp_path / side, 0, [], curve={})
-        run.folder.metrics_path.write_text('{"step": 0, "eval/success": 0.1}\n')
+        run.folder.metrics_path.unlink()
+        run.folder.log({"step": 0, "eval/success": 0.1})
         sides.append(find_runs([run.folder.path]))
     with pytest.raises(RunError, match="no run of A is finished"):
         compare(*sides)

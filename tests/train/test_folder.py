@@ -56,7 +56,9 @@ def test_a_run_that_is_not_there_names_one_that_is(tmp_path):
 @pytest.mark.parametrize("garbage", ["{", "[]", "nonsense", '{"step": "x"}', '{"step": 1, "eval/success": "y"}', "{}"])
 def test_garbage_in_the_metrics_is_named_also_at_the_end(garbage, tmp_path):
     folder = RunFolder.create(small_config(tmp_path))
-    folder.metrics_path.write_text(f'{{"step": 0}}\n{garbage}\n')
+    folder.log({"step": 0})
+    with folder.metrics_path.open("a") as lines:
+        lines.write(f"{garbage}\n")
     with pytest.raises(RunError, match=r"metrics\.jsonl, line 2, is damaged"):
         folder.metrics()
 

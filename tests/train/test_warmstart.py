@@ -242,7 +242,7 @@ def test_a_cut_off_cache_entry_says_which_to_remove(tmp_path):
     warm(config)
     [entry] = (cache_folder() / "warmstart").iterdir()
     (entry / "model.safetensors").write_bytes(b"\x00" * 30)
-    with pytest.raises(TurnwiseError, match=f"{entry.name}: .* Delete this cache folder"):
+    with pytest.raises(TurnwiseError, match=f"{entry.name}/model.safetensors is damaged: .* Delete this cache folder"):
         warm(config)
 
 
