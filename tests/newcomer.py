@@ -34,7 +34,8 @@ QUICK = """#!/bin/sh
 case "$1 $2" in
   "train --resume") exec {turnwise} "$@" ;;
   train*) exec {turnwise} "$@" {short} ;;
-  "analyse fidelity") exec {turnwise} "$@" --groups 3 --continuations 2 ;;
+  # a policy that was trained this shortly never wins, so there is no credit to measure; tests/diagnostics does it
+  "analyse fidelity") echo "left out with --quick" ;;
 esac
 exec {turnwise} "$@"
 """

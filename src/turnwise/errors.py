@@ -81,8 +81,8 @@ class IntegrationError(TurnwiseError, RuntimeError):
 def did_you_mean(name: str, options: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" for the option closest to `name`, or the list of options when none is close."""
     options = sorted(options)
-    folded = {option.casefold(): option for option in reversed(options)}
-    close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)
-    if close:
-        return f" Did you mean {folded[close[0]]!r}?"
+    folded = dict.fromkeys(option.casefold() for option in options)
+    if close := difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.6):
+        alike = [option for option in options if option.casefold() == close[0]]
+        return f" Did you mean {max(alike, key=lambda option: difflib.SequenceMatcher(None, name, option).ratio())!r}?"
     return f" Known: {', '.join(options)}." if options else ""

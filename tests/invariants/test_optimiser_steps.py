@@ -114,7 +114,7 @@ def test_what_a_rollout_shows_by_hand():
         "turns": 1.5,
         "invalid_frac": pytest.approx(1 / 3),
         "truncated_frac": pytest.approx(1 / 3),
-        "context_frac": 0.5,
+        "context_frac": pytest.approx(1 / 3),
         "failed_frac": pytest.approx(1 / 3),
         "tokens": 7.0,
     }

@@ -251,8 +251,8 @@ def test_a_report_that_fails_leaves_the_older_one(tmp_path):
     output = tmp_path / "report"
     page = write_report([run], output, ["grpo"])
     before = {path: path.stat().st_mtime_ns for path in output.rglob("*")}
-    (run / "rollouts" / "step-000002.parquet").write_bytes(b"")
-    with pytest.raises(DataError):
+    (run / "metrics.jsonl").write_text("garbage\n")
+    with pytest.raises(RunError, match="line 1, is damaged"):
         write_report([run], output, ["grpo"])
     after = {path: path.stat().st_mtime_ns for path in output.rglob("*")}
     assert {k: v for k, v in after.items() if k != output and k.is_file()} == {

@@ -134,8 +134,10 @@ print("SECRET_TOKEN" in child.stdout.decode(), child.returncode, __import__("os"
 @pytest.mark.parametrize("how", ["hide", "show"])
 def test_a_trainer_that_is_hidden_shows_its_environment_to_nobody_but_root(how, tmp_path):
     source = Path(shutil.copytree(Path(__file__).parents[2] / "src", tmp_path / "src"))
-    for place in (tmp_path, *tmp_path.parents[:2]):
+    for place in (tmp_path, *tmp_path.parents):
         place.chmod(0o755)
+        if place.name.startswith("pytest-of-"):  # above it are folders of the machine
+            break
     user: Any = {"user": 65534, "group": 65534} if os.getuid() == 0 else {}
     for python in (os.path.realpath(sys.executable), "/usr/bin/python3"):  # the first may be in a folder of root's
         try:

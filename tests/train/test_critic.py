@@ -223,8 +223,8 @@ def test_a_critic_that_nobody_reads_is_refused_and_a_missing_one_named(tmp_path)
         train(config_of(tmp_path, {}, method="grpo"))
     with pytest.raises(ConfigError, match=r"needs the column 'value' .* Add critic.kind=head to the recipe"):
         train(config_of(tmp_path, None))
-    with pytest.raises(ConfigError, match=r"critic.name='nowhere' cannot be loaded .* expected 'policy', 'tiny', or"):
-        train(config_of(tmp_path, {"kind": "model", "name": "nowhere"}, run={"name": "b"}))
+    with pytest.raises(ConfigError, match=r"critic.name='./nowhere' cannot be loaded .* expected 'policy', 'tiny', or"):
+        train(config_of(tmp_path, {"kind": "model", "name": "./nowhere"}, run={"name": "b"}))
     other = color_policy()
     other.save(tmp_path / "other")
     train(config_of(tmp_path, {"kind": "model", "name": str(tmp_path / "other")}, run={"steps": 1, "name": "a"}))

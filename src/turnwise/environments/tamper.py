@@ -91,13 +91,12 @@ class Tamper:
         return play(self._build, respond, TURNS, self._on_call)
 
     def _attack(self, attack: Attack) -> Finding:
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        before = _peak_mb()
         try:
             played = self._play(scripted(list(attack.responses)))
         except Broken as broken:
             return Finding(attack.family, attack.name, broken.problem.what[:200])
-        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-        return Finding(attack.family, attack.name, self._succeeded(played, grown))
+        return Finding(attack.family, attack.name, self._succeeded(played, _peak_mb() - before))
 
     def _succeeded(self, played: Play, grown_mb: float) -> str | None:
         if success_of(played) and not self._success:
@@ -235,3 +234,13 @@ def _holds_mark(path: str) -> bool:
         return MARK in Path(path).read_text(errors="replace")
     except OSError:
         return False
+
+
+def _peak_mb() -> float:
+    """Return the most memory that this process has held so far (MiB)."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    # getrusage counts what the process that started this one held at that moment
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024

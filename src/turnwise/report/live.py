@@ -96,6 +96,8 @@ def _listen(host: str, port: int, folder: Path, token: str | None = None) -> "_S
 class _Server(ThreadingHTTPServer):
     """Serve a limited number of connections at a time; further ones are closed."""
 
+    request_queue_size = MAX_CONNECTIONS  # with the default of 5, a burst of callers waits for its retries: a minute
+
     def __init__(self, *arguments: Any):
         self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
         super().__init__(*arguments)

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("openenv", reason="OpenEnv is not installed; see benchmarks/requirements-openenv.txt")
+
 sys.path.insert(0, str(Path(__file__).parents[3]))  # for tests.soak, without the tests' own configuration
 from tests.soak import SECONDS, soak
 

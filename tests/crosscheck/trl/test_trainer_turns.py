@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import turnwise as tw
-from turnwise.integrations.trl_environments import World, environment_factory, rows
+from turnwise.integrations.trl_environments import PlayedEnvironment, environment_factory, rows
 
 pytestmark = [pytest.mark.crosscheck, pytest.mark.filterwarnings("ignore")]
 
@@ -90,7 +90,7 @@ def test_environments_are_played_as_tools(tmp_path):
         max_steps=1,
     )
     trainer.train()
-    assert trainer.reward_func_names[-1] == World.__name__
+    assert trainer.reward_func_names[-1] == PlayedEnvironment.__name__
     batch = trainer.batches[-1]
     generated = batch["completion_mask"] * batch["tool_mask"]
     for row, world in enumerate(trainer.environments):
@@ -118,8 +118,8 @@ def test_a_world_that_breaks_is_not_trained_on(tmp_path, monkeypatch):
             return world._broke(RuntimeError("boom"))
         return play(world, command)
 
-    play = World.play
-    monkeypatch.setattr(World, "play", broke)
+    play = PlayedEnvironment.play
+    monkeypatch.setattr(PlayedEnvironment, "play", broke)
     broke.__name__, broke.__doc__, broke.__annotations__ = (
         "play",
         play.__doc__,
