@@ -35,7 +35,7 @@ case "$1 $2" in
   "train --resume") exec {turnwise} "$@" ;;
   train*) exec {turnwise} "$@" {short} ;;
   # a policy that was trained this shortly never wins, so there is no credit to measure; tests/diagnostics does it
-  "analyse fidelity") echo "left out with --quick" ;;
+  "analyse fidelity") echo "left out with --quick"; exit 0 ;;
 esac
 exec {turnwise} "$@"
 """
