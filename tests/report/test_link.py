@@ -37,6 +37,7 @@ def test_a_link_restores_filters_order_and_view(opened):
     assert rows
     assert {(step, trajectory // 4) for step, trajectory in rows} == {(2, 1)}
     page.page.locator("#table .tabulator-row").first.click()
+    page.page.wait_for_function("location.hash.includes('&rollout=')")  # once the clicked rollout is loaded
     page.page.wait_for_selector(".turn.here")
     page.page.click("nav a[href='#credit']")
     link = page.page.evaluate("location.hash")
