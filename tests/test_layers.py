@@ -94,6 +94,7 @@ LAYERS = [
         "terminal",
         "cache",
         "files",
+        "loopback",
         "checksums",
         "stopping",
         "__init__",
