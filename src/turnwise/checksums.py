@@ -42,12 +42,13 @@ def write_manifest(folder: Path) -> None:
     write_json(folder / MANIFEST, sealed({"files": told}))
 
 
-def check_manifest(folder: Path, *, skip: Collection[str] = ()) -> bool:
+def check_manifest(folder: Path, *, skip: Collection[str] = (), only: Collection[str] | None = None) -> bool:
     """Compare the files of a folder with its manifest.
 
     Args:
         folder: Folder to check.
         skip: Files that are not needed.
+        only: Files that are needed; default: all.
 
     Returns:
         Whether there is a manifest; older versions wrote none.
@@ -66,7 +67,7 @@ def check_manifest(folder: Path, *, skip: Collection[str] = ()) -> bool:
         raise DamagedError(f"{path} is damaged: {error}") from None
     for name, (size, expected) in told.items():
         file = folder / name
-        if name in skip:
+        if name in skip or (only is not None and name not in only):
             continue
         if not file.is_file():
             raise DamagedError(f"{file} is missing, expected {size} bytes")

@@ -14,6 +14,7 @@ from turnwise import checksums
 from turnwise.cli import main
 from turnwise.errors import DamagedError, RunError
 from turnwise.evaluation.outcomes import read_outcomes
+from turnwise.report.pieces import Pieces
 from turnwise.report.write import write_report
 from turnwise.rollout.record import read_rollouts
 from turnwise.train.checkpoint import latest_checkpoint, load_checkpoint
@@ -169,3 +170,18 @@ def _processor_time(path: Path) -> float:
     start = time.process_time()
     checksums.file_checksum(path)
     return time.process_time() - start
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:100], lambda data: data.replace(b'"id"', b'"ID"')])
+def test_a_report_names_a_damaged_tokenizer_and_does_without(run, tmp_path, damage):
+    path = max(run.checkpoints.glob("step-*/**/tokenizer.json"))
+    path.write_bytes(damage(path.read_bytes()))
+    said: list[str] = []
+    write_report([run.path], tmp_path / "report", [], on_problem=said.append)
+    assert len(said) == 1
+    assert said[0].startswith(f"{path} is damaged: expected ")
+    (path.parent / "manifest.json").unlink(missing_ok=True)
+    (max(run.checkpoints.glob("step-*")) / "manifest.json").unlink(missing_ok=True)
+    path.write_bytes(b"{")
+    with pytest.raises(DamagedError, match=r"tokenizer\.json is damaged: EOF"):
+        Pieces(run).add([1])

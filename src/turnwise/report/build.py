@@ -144,7 +144,10 @@ class _Run:
             self._causes[cause] += count
             self._examples.setdefault(cause, (step.number, example))
         self._token_entropy |= step.has_token_entropies
-        self.pieces.add(_distinct_tokens(step))
+        try:
+            self.pieces.add(_distinct_tokens(step))
+        except DamagedError as error:
+            self._say(f"{error}. The page shows no entropies of single tokens")
         table = turns_table(step, self.others(step), invalid_penalty=self._penalty)
         write_table(self.folder / f"step-{step.number:06d}.js", f"{self.folder.name}/step-{step.number:06d}", table)
         self._stale = True

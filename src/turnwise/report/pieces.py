@@ -2,7 +2,10 @@
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
+from turnwise.checksums import check_manifest
+from turnwise.errors import DamagedError
 from turnwise.train.folder import RunFolder
 
 
@@ -15,7 +18,11 @@ class Pieces:
         self.texts: dict[int, str] = {}
 
     def add(self, ids: Iterable[int]) -> None:
-        """Decode new tokens."""
+        """Decode new tokens.
+
+        Raises:
+            DamagedError: The tokenizer cannot be used.
+        """
         new = [number for number in ids if number not in self.texts]
         if not new:
             return
@@ -23,9 +30,7 @@ class Pieces:
             path = tokenizer_file(self._run.checkpoints)
             if path is None:
                 return
-            from tokenizers import Tokenizer
-
-            self._tokenizer = Tokenizer.from_file(str(path))
+            self._tokenizer = _load(path, self._run.checkpoints)
         # decode after another token, because the first token of a text may lose its leading space
         alone = self._tokenizer.decode_batch([[number] for number in new], skip_special_tokens=False)
         whole = [
@@ -34,6 +39,17 @@ class Pieces:
         anchor, before = (new[whole[0]], alone[whole[0]]) if whole else (new[0], alone[0])
         pairs = self._tokenizer.decode_batch([[anchor, number] for number in new], skip_special_tokens=False)
         self.texts |= {number: pair[len(before) :] for number, pair in zip(new, pairs, strict=True)}
+
+
+def _load(path: Path, checkpoints: Path) -> Any:
+    from tokenizers import Tokenizer
+
+    checkpoint = checkpoints / path.relative_to(checkpoints).parts[0]
+    check_manifest(checkpoint, only=[str(path.relative_to(checkpoint))])
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the package raises nothing more special
+        raise DamagedError(f"{path} is damaged: {error}") from None
 
 
 def tokenizer_file(checkpoints: Path) -> Path | None:
