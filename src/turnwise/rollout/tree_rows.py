@@ -93,7 +93,9 @@ def unpack_rows(table: pa.Table, credit: Sequence[str]) -> pa.Table:
         result = _replaced(result, name, table[name].take(owner))
     for name in credit:
         without = table[name].take(owner).is_null()
-        result = _replaced(result, name, pc.call_function("if_else", [without, pa.scalar(None, table[name].type), result[name]]))
+        result = _replaced(
+            result, name, pc.call_function("if_else", [without, pa.scalar(None, table[name].type), result[name]])
+        )
     if "info" in table.column_names:
         last = np.append(starts[1:], len(number)) - 1
         infos: list[str | None] = [None] * len(rows)
