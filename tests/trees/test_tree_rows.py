@@ -6,6 +6,7 @@ import pytest
 from tests.trees.growing import binary_tree, some_turn
 
 from turnwise.errors import DataError
+from turnwise.report.chunks import shared_turns
 from turnwise.rollout import record
 from turnwise.rollout.metrics import rollout_metrics
 from turnwise.rollout.record import SCHEMA, read_rollouts, read_table, write_rollouts
@@ -74,6 +75,19 @@ def test_files_without_trees_are_as_before_and_older_versions_refuse_trees(tmp_p
     monkeypatch.setattr(record, "FORMAT_OF_TREES", 1)
     with pytest.raises(DataError, match="newer turnwise, in format 2, and this one knows formats up to 1"):
         read_table(path, ())
+
+
+def test_the_report_knows_shared_turns_and_where_branches_begin(tmp_path):
+    trees, path = some_trees()[:4], tmp_path / "step-000001.parquet"
+    write_rollouts(path, trees, {"advantage": [0.0] * 16})
+    told = {name: column.to_pylist() for name, column in shared_turns(read_step(path)).items()}
+    assert told["num_paths"] == [4, 2, 2, 1] * 4
+    # 0 is the first path; 1 leaves it after three turns, 2 after one, and 3 leaves 2 after three
+    nothing = [None] * 3
+    assert told["parent"] == [*nothing, None, *nothing, 0, None, 0, None, None, *nothing, 2]
+    write_rollouts(path, binary_tree(words=9, turns=2, forks=()), {"advantage": [0.0] * 2})
+    told = {name: column.to_pylist() for name, column in shared_turns(read_step(path)).items()}
+    assert told == {"num_paths": [1, 1], "parent": [None, None]}
 
 
 def test_metrics_count_a_shared_response_once_and_every_environment_step():
