@@ -179,7 +179,9 @@ def test_a_group_is_complete_and_its_forks_share_turns(rule, window):
 
 
 def test_the_seed_alone_decides_the_trees():
-    facts = lambda played: [(one.tree, one.shared, [turn.response_ids for turn in one.turns]) for one in played]  # noqa: E731
+    def facts(played: list[Trajectory]) -> list[tuple[int | None, int, list[list[int]]]]:
+        return [(one.tree, one.shared, [turn.response_ids for turn in one.turns]) for one in played]
+
     once = facts(play(rule="arpo"))
     assert once == facts(play(rule="arpo"))
     assert once != facts(play(rule="arpo", seed=1))
