@@ -80,6 +80,8 @@ VARIANTS: dict[str, tw.Transform] = {
     "v05(unseen=0)": tw.v05(unseen=0.0),
     "hapo(release)": tw.hapo(convention="release"),
     "arpo(hard)": tw.arpo(mode="hard"),
+    "tree_grpo(inner)": tw.tree_grpo(inter=False),
+    "tree_grpo(release)": tw.tree_grpo(convention="release"),
     "adora(vl)": tw.adora(convention="vl"),
     "adora(rloo, weight=1)": tw.adora(tw.rloo(), weight=1.0),
     "a_grae(release)": tw.a_grae(convention="release"),

@@ -22,6 +22,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "success": (0, 1),
     "finished": (0, 1),
     "truncated": (0, 1),
+    "num_paths": (1, 4),
     "step_reward": (0, 1),
     "profile_frac": (0.0, 1.0),
     "ref_logprob": (-2.0, -0.1),
@@ -44,10 +45,10 @@ RANGES: dict[str, tuple[float, float]] = {
 }
 """Least and greatest value; whole numbers in between where both are written as such."""
 
-LABELS = {"state_key": 3, "role": 2, "prefix": 4, "task": 5, "state_text": 4}
+LABELS = {"state_key": 3, "role": 2, "prefix": 4, "tree": 2, "task": 5, "state_text": 4}
 """How many different names."""
 
-OF_TRAJECTORY = {"success", "finished", "rank"}
+OF_TRAJECTORY = {"success", "finished", "rank", "tree"}
 OF_GROUP = {"task", "prompt_logprob"}
 
 

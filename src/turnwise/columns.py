@@ -41,10 +41,12 @@ COLUMNS: dict[str, Column] = {
     "task": Column("text", "identifies the prompt across steps", "trainer"),
     "finished": Column("value", "1 if the trajectory terminated, 0 if it was truncated", "trainer"),
     "truncated": Column("value", "1 if the response hit its length limit", "trainer"),
+    "prefix": Column("label", "identifies the response; equal where forked trajectories share it", "trainer"),
+    "num_paths": Column("value", "number of the step's trajectories that contain the response", "trainer"),
+    "tree": Column("label", "identifies the trajectory's tree; trajectories forked from each other are one", "trainer"),
     # from some environments
     "role": Column("label", "which player or agent gave the response"),
     "step_reward": Column("value", "verifiable reward of the single response, not in the outcome"),
-    "prefix": Column("label", "identifies the generated segment of the response, shared by forked trajectories"),
     "rank": Column("value", "place of the trajectory in its group's tournament, 0 is best"),
     "profile_frac": Column("value", "share of the run time that the generated code accounts for, 0 to 1"),
     "peak_entropy": Column("value", "mean entropy of the most uncertain tokens of the response, nats"),

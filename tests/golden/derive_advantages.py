@@ -132,6 +132,40 @@ def arpo_cases():
     ]  # fmt: skip
 
 
+TREE = [[["x"], ["x", "x"], ["y", "y", "y"]], [["x", "x"], ["y"], ["y"], ["x", "x"]]]
+
+
+def within_trees(*, lone):
+    """Tree-GRPO's inner advantage, tree by tree; `lone` is what the only trajectory of a tree keeps of its return."""
+    result = []
+    for g, returns in enumerate(SUCCESS):
+        names = [own[0] for own in TREE[g]]
+        row = []
+        for n, value in enumerate(returns):
+            members = [returns[m] for m, name in enumerate(names) if name == names[n]]
+            place = [m for m, name in enumerate(names) if name == names[n]].index(n)
+            row.append(standardised(members)[place] if len(members) > 1 else float(lone * value))
+        result.append(row)
+    return result
+
+
+def tree_grpo_cases():
+    """Within the tree and within the group; one of them; a lone trajectory keeps its return."""
+    source = "arXiv 2509.21240; AMAP-ML/Tree-GRPO"
+    # the card's check: trees {1, 0, 0} and {1, 1, 0} have the group mean 1/2, and the first tree the mean 1/3
+    assert mean([F(1), F(0), F(0), F(1), F(1), F(0)]) == F(1, 2)
+    assert mean([F(1), F(0), F(0)]) == F(1, 3)
+    both = [[a + b for a, b in zip(*rows, strict=True)] for rows in zip(within_trees(lone=0), GRPO, strict=True)]
+    kept = [[a + b for a, b in zip(*rows, strict=True)] for rows in zip(within_trees(lone=1), GRPO, strict=True)]
+    equation = "A = z within the tree + z within the group"
+    return [
+        case("both", source, equation, 1e-13, "tree_grpo", table(tree=TREE), each(both)),
+        case("inner", source, "A = z within the tree", 1e-13, "tree_grpo", table(tree=TREE),
+             each(within_trees(lone=0)), inter=False),
+        case("release", source, equation, 1e-13, "tree_grpo", table(tree=TREE), each(kept), convention="release"),
+    ]  # fmt: skip
+
+
 def most_varied(values, num_kept):
     """D3S by trying every subset."""
 
@@ -250,6 +284,7 @@ TABLES = {
     "a_grae": a_grae_cases,
     "grpo_n": grpo_n_cases,
     "arpo": arpo_cases,
+    "tree_grpo": tree_grpo_cases,
     "d3s": d3s_cases,
     "ace": ace_cases,
     "progrpo": progrpo_cases,

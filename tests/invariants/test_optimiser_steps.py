@@ -117,4 +117,5 @@ def test_what_a_rollout_shows_by_hand():
         "context_frac": pytest.approx(1 / 3),
         "failed_frac": pytest.approx(1 / 3),
         "tokens": 7.0,
+        "env_steps": 6.0,
     }

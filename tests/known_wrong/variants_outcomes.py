@@ -166,6 +166,35 @@ def forks(groups: Groups, *, within: bool = True, once: bool = True) -> np.ndarr
     return np.array(result)
 
 
+# -- Tree-GRPO ---------------------------------------------------------------------------------------------------------
+
+# returns 1, 0 and 1, 1 in two trees of one prompt: z within the first tree is +-1/sqrt(2), and 0 within the second
+TREES = [
+    [
+        [{"reward": 1, "tree": "x"}, {"reward": 0, "tree": "x"}],
+        [{"reward": 0, "tree": "x"}],
+        [{"reward": 1, "tree": "y"}],
+        [{"reward": 1, "tree": "y"}],
+    ]
+]
+
+
+def trees(groups: Groups, *, inner: bool = True, rows: bool = False) -> np.ndarray:
+    result = []
+    for group in groups:
+        outcome = np.array([sum(turn["reward"] for turn in path) for path in group], dtype=float)
+        names = np.array([path[0]["tree"] for path in group])
+        weights = [len(path) if rows else 1 for path in group]
+        advantage = standardised(outcome)
+        if inner:
+            for name in dict.fromkeys(names):
+                own = names == name
+                counted = np.repeat(outcome[own], np.array(weights)[own])
+                advantage[own] += (outcome[own] - counted.mean()) / (counted.std(ddof=1) + 1e-6)
+        result.append(np.repeat(advantage, [len(path) for path in group]))
+    return np.concatenate(result)
+
+
 S = 1 / np.sqrt(2)  # of two: +-1/2 by a std of 1/sqrt(2)
 
 # -- D3S ---------------------------------------------------------------------------------------------------------------
@@ -269,6 +298,7 @@ SUITES: dict[str, list[Check]] = {
         equals("variance_counts_not_size", ONE_SIDED, 9, 0, 0, 1),
         the_kept_ones_of_equal_advantages_are_drawn_by_lot,
     ],
+    "tree_grpo": [equals("a_tree_compares_its_trajectories", TREES, S + 0.5, S + 0.5, -S - 1.5, 0.5, 0.5)],
     "ace": [equals("every_error_is_amplified_and_nothing_else", [ERRORS], -1.6931, -1.1269, 2)],
     "progrpo": [
         equals("a_mixed_group_moves_towards_the_unsure", [MIXED], 3.3, -3.4),
@@ -288,6 +318,7 @@ REAL: dict[str, Credit] = {
     "grpo_n": real(tw.grpo_n()),
     "hapo": real(tw.hapo()),
     "arpo": real(tw.arpo(mode="hard")),
+    "tree_grpo": real(tw.tree_grpo()),
     "d3s": real(tw.d3s(tw.reinforce(), kept_frac=0.5)),
     "ace": real(tw.ace(tw.reinforce(), weight=1.0)),
     "progrpo": real(tw.progrpo(tw.reinforce(), weight=1.0)),
@@ -370,6 +401,12 @@ VARIANTS: dict[str, Variant] = {
     "ARPO's mean over responses": Variant(
         "arpo", lambda groups: forks(groups, once=False),
         "ARPO card, formula 4: the mean of those d trajectories", ("a_shared_turn_gets_the_mean_of_its_trajectories",)),
+    "Tree-GRPO without its trees": Variant(
+        "tree_grpo", lambda groups: trees(groups, inner=False),
+        "Tree-GRPO card, formula 4: z over those of the same tree", ("a_tree_compares_its_trajectories",)),
+    "Tree-GRPO over rows of turns": Variant(
+        "tree_grpo", lambda groups: trees(groups, rows=True),
+        "a group statistic over turn rows", ("a_tree_compares_its_trajectories",)),
     "D3S by size": Variant(
         "d3s", lambda groups: chosen(groups, lambda values: -np.abs(values)),
         "D3S card, formula 1: variance", ("both_tails_of_the_batch_are_kept", "variance_counts_not_size")),

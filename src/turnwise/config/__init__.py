@@ -102,6 +102,24 @@ class Config(Section):
         return self
 
     @pydantic.model_validator(mode="after")
+    def _a_budget_holds_a_trajectory(self) -> "Config":
+        collector, most_turns = self.rollout.collector.model_extra or {}, self.environment.max_steps
+        longest = {"max_tokens": most_turns * self.rollout.max_new_tokens, "max_env_steps": most_turns}
+        for name, least in longest.items():
+            budget = collector.get(name)
+            if isinstance(budget, int) and budget < least:
+                raise ValueError(
+                    f"rollout.collector.{name}={budget} is too small for one trajectory of environment.max_steps="
+                    f"{most_turns} and rollout.max_new_tokens={self.rollout.max_new_tokens}: set {name}={least} or more"
+                )
+        if collector.get("rule") == "arpo" and self.engine.name == "server":
+            raise ValueError(
+                "rollout.collector.rule='arpo' needs the entropies of sampled tokens, which engine.name='server' does "
+                "not report; set engine.name=local, or rule=tree_grpo"
+            )
+        return self
+
+    @pydantic.model_validator(mode="after")
     def _tiny_reads_observations_only(self) -> "Config":
         if self.model.name == "tiny" and self.prompt != PromptConfig():
             raise ValueError("prompt.* is only for chat models, and model.name='tiny' is not one; remove prompt.*")
@@ -180,7 +198,7 @@ def _apply(data: dict[str, Any], override: str) -> None:
         if data.get(section) is None:
             data[section] = {}
         inner = data[section]
-        if isinstance(inner, str) and section in ("method", "select", "tokens", "entropy"):
+        if isinstance(inner, str) and section in ("method", "select", "collector", "tokens", "entropy"):
             inner = data[section] = {"name": inner}
         if not isinstance(inner, dict):
             raise ConfigError(f"override {override!r}: {section} is a value, not a section")

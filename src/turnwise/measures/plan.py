@@ -13,6 +13,7 @@ from turnwise.errors import ConfigError, did_you_mean
 from turnwise.imports import import_named
 from turnwise.measures import MEASURES
 from turnwise.measures.base import Measure, Played
+from turnwise.rollout.trajectory import distinct_turns
 from turnwise.segments import Segments
 
 FROM_THE_BATCH = frozenset({"turn", "length", "reward"})
@@ -49,7 +50,8 @@ class Plan:
         """
         columns: dict[str, Any] = {}
         metrics: dict[str, float] = {}
-        num_tokens = sum(len(turn.prompt_ids) + len(turn.response_ids) for turn in played.turns)
+        turns = distinct_turns(played.trajectories)
+        num_tokens = sum(len(turn.prompt_ids) + len(turn.response_ids) for turn in turns)
         for each in self.measures:
             begun = time.perf_counter()
             columns |= each.run(played, columns)

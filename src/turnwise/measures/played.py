@@ -1,6 +1,8 @@
 """Collect what the environment reported about each response."""
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
 
 from turnwise.measures.base import Columns, Played, measure
 from turnwise.rollout.trajectory import Trajectory, Turn
@@ -12,15 +14,24 @@ OF_TURN: Mapping[str, Callable[[Trajectory, Turn], object]] = {
     "task": lambda trajectory, _: trajectory.task,
     "success": lambda trajectory, _: float(trajectory.success),
     "finished": lambda trajectory, _: float(trajectory.ended == "terminated"),
+    "prefix": lambda _, turn: id(turn),
+    "tree": lambda trajectory, _: id(trajectory) if trajectory.tree is None else (trajectory.group, trajectory.tree),
 }
 
 
-@measure(provides=("penalty", *OF_TURN), recorded=False)  # rollouts already record them
+def num_paths(prefix: Sequence[Hashable]) -> list[float]:
+    """Count the trajectories that contain each response, by the responses' `prefix`."""
+    count = Counter(prefix)
+    return [float(count[each]) for each in prefix]
+
+
+@measure(provides=("penalty", "num_paths", *OF_TURN), recorded=False)  # rollouts already record them
 def played(step: Played, columns: Columns) -> Columns:
-    """Collect state, task, outcome, and the penalty for an invalid response."""
-    result: dict[str, object] = {
+    """Collect state, task, outcome, the penalty for an invalid response, and which turns trajectories share."""
+    result: dict[str, Any] = {
         name: [value(trajectory, turn) for trajectory in step.trajectories for turn in trajectory.turns]
         for name, value in OF_TURN.items()
     }
     result["penalty"] = [0.0 if turn.valid else -step.invalid_penalty for turn in step.turns]
+    result["num_paths"] = num_paths(result["prefix"])
     return result

@@ -39,6 +39,7 @@ from turnwise.methods.spae import spae
 from turnwise.methods.spo import spo
 from turnwise.methods.srgpo import srgpo
 from turnwise.methods.tp_grpo import tp_grpo
+from turnwise.methods.tree_grpo import tree_grpo
 from turnwise.methods.trloo import trloo
 from turnwise.methods.unlikeliness import unlikeliness
 from turnwise.methods.v05 import v05
@@ -70,6 +71,7 @@ METHODS: dict[str, Callable[..., Transform]] = {
     "v05": v05,
     "hapo": hapo,
     "arpo": arpo,
+    "tree_grpo": tree_grpo,
     "aem": aem,
     "empg": empg,
     "spae": spae,
@@ -130,6 +132,7 @@ __all__ = [
     "spo",
     "srgpo",
     "tp_grpo",
+    "tree_grpo",
     "trloo",
     "turn_ppo",
     "unlikeliness",

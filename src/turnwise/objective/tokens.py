@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from turnwise.errors import BatchError
+from turnwise.objective.packing import Packed, can_pack, pack, packed_hidden
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.segments import Segments
 
@@ -31,25 +32,33 @@ class Sequences:
         generated: Positions of the generated tokens in each sequence, ascending and above 0.
         tokens: Segments of `T`, one per sequence.
         trajectory: `[sequences]` index of the trajectory of each, ascending.
+        tree: `[sequences]` number of the tree of each: sequences of a tree begin with the same turn, and a pass
+            computes what they share once. None: no turn is shared.
     """
 
     token_ids: list[np.ndarray]
     generated: list[np.ndarray]
     tokens: Segments
     trajectory: np.ndarray
+    tree: np.ndarray | None = None
 
     @classmethod
     def from_trajectories(cls, trajectories: Sequence[Trajectory]) -> "Sequences":
-        """Join prompts and responses: one sequence per trajectory, plus one each time its prompt was rewritten."""
+        """Join prompts and responses: one sequence per trajectory, plus one each time its prompt was rewritten.
+
+        Trajectories that have the same `Turn` at the start of a sequence form a tree.
+        """
         token_ids: list[list[int]] = []
         generated: list[list[int]] = []
-        owner = []
+        owner, trees = [], []
+        tree_of: dict[int, int] = {}  # first turn -> tree
         for number, trajectory in enumerate(trajectories):
             for index, turn in enumerate(trajectory.turns):
                 if turn.fresh or not index:
                     token_ids.append([])
                     generated.append([])
                     owner.append(number)
+                    trees.append(tree_of.setdefault(id(turn), len(tree_of)))
                 ids = token_ids[-1]
                 ids += turn.prompt_ids
                 generated[-1] += range(len(ids), len(ids) + len(turn.response_ids))
@@ -59,6 +68,7 @@ class Sequences:
             [np.array(positions) for positions in generated],
             Segments.from_lengths([len(positions) for positions in generated]),
             np.array(owner),
+            np.array(trees) if len(tree_of) < len(trees) else None,
         )
 
     def __len__(self) -> int:
@@ -69,6 +79,28 @@ class Sequences:
         """Return the number of tokens of the shortest sequence."""
         return min(map(len, self.token_ids))
 
+    @functools.cached_property
+    def num_added(self) -> np.ndarray:
+        """Tokens of each sequence that no earlier sequence of its tree begins with, `[sequences]`."""
+        if self.tree is None:
+            return np.array([len(ids) for ids in self.token_ids])
+        return pack(self.token_ids, self.tree).num_added
+
+    def whole_trees(self, unit_N: np.ndarray | None) -> np.ndarray | None:
+        """Merge units of trajectories that share a tree, `[trajectories]`; unchanged where no turn is shared."""
+        if self.tree is None:
+            return unit_N
+        unit = np.arange(self.trajectory[-1] + 1) if unit_N is None else unit_N
+        label, owner = np.arange(unit.max() + 1), unit[self.trajectory]
+        while True:  # the lowest label spreads over trees and units
+            least = np.full(self.tree.max() + 1, len(label))
+            np.minimum.at(least, self.tree, label[owner])
+            spread = label.copy()
+            np.minimum.at(spread, owner, least[self.tree])
+            if (spread == label).all():
+                return np.unique(label, return_inverse=True)[1][unit]
+            label = spread
+
     def micro_batches(
         self, max_tokens: int, only: np.ndarray | None = None, *, unit_N: np.ndarray | None = None
     ) -> Iterator[np.ndarray]:
@@ -78,7 +110,13 @@ class Sequences:
             max_tokens: Tokens per micro-batch, padding included.
             only: Trajectories to use; default all.
             unit_N: `[trajectories]` unit number; sequences of a unit stay together. Default: each sequence is a unit.
+                Trees stay together in any case, and count what they share once, without padding.
         """
+        if self.tree is not None:
+            yield from self._batches_of_trees(
+                max_tokens, only, self.whole_trees(unit_N) if unit_N is not None else None
+            )
+            return
         lengths = np.array([len(ids) for ids in self.token_ids])
         whole = unit_N is not None
         unit = unit_N[self.trajectory] if whole else np.arange(len(lengths))
@@ -94,6 +132,22 @@ class Sequences:
             yield np.flatnonzero(np.isin(unit, order[start:stop])) if whole else order[start:stop]
             start = stop
 
+    def _batches_of_trees(
+        self, max_tokens: int, only: np.ndarray | None, unit_N: np.ndarray | None
+    ) -> Iterator[np.ndarray]:
+        assert self.tree is not None
+        unit = self.tree if unit_N is None else unit_N[self.trajectory]
+        used = np.ones(len(unit), dtype=bool) if only is None else np.isin(self.trajectory, only)
+        size = np.bincount(unit, self.num_added)
+        order = np.argsort(-size, kind="stable")
+        order = order[np.isin(order, unit[used])]
+        start = 0
+        while start < len(order):
+            total = size[order[start:]].cumsum()
+            stop = start + max(1, int(np.searchsorted(total, max_tokens, side="right")))
+            yield np.flatnonzero(np.isin(unit, order[start:stop]) & used)
+            start = stop
+
     def token_index(self, sequences: np.ndarray) -> np.ndarray:
         """Return the indices on `T` of the generated tokens of these sequences, in their order."""
         offsets = self.tokens.offsets.tolist()
@@ -107,26 +161,50 @@ class States:
     Attributes:
         hidden: `[sequences, length, width]` states, padding included.
         rows: `[tokens]` sequence of each generated token.
-        columns: `[tokens]` position of each generated token.
+        columns: `[tokens]` place of each generated token in its row.
+        before: `[tokens]` place of the token before it.
+        distinct: Indices of distinct tokens, and for each token the one that it equals, for a row in which trajectories
+            share turns. None: all are distinct.
     """
 
     hidden: torch.Tensor
     rows: torch.Tensor
     columns: torch.Tensor
+    before: torch.Tensor
+    distinct: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def at(self, which: torch.Tensor, *, after: bool) -> torch.Tensor:
         """Select `[selected, width]` states before or after some of the generated tokens."""
-        return self.hidden[self.rows[which], self.columns[which] - (0 if after else 1)]
+        return self.hidden[self.rows[which], (self.columns if after else self.before)[which]]
 
 
 def generated_states(model: PreTrainedModel, sequences: Sequences, indices: np.ndarray) -> tuple[States, torch.Tensor]:
     """Compute the hidden states of some sequences in one forward pass, and return them with the token ids."""
+    if sequences.tree is not None and can_pack(model):
+        packed = pack([sequences.token_ids[i] for i in indices], sequences.tree[indices])
+        return _packed_states(model, sequences, indices, packed), torch.from_numpy(packed.token_ids)[None].to(
+            model.device
+        )
     ids = pad_sequence([torch.from_numpy(sequences.token_ids[i]) for i in indices], batch_first=True)
     rows = torch.from_numpy(np.repeat(np.arange(len(indices)), [len(sequences.generated[i]) for i in indices]))
     columns = torch.from_numpy(np.concatenate([sequences.generated[i] for i in indices]))
     ids, rows, columns = (part.to(model.device) for part in (ids, rows, columns))
     # With padding on the right, no token of a sequence attends to it: no mask is needed, and the causal kernel is used.
-    return States(model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state, rows, columns), ids
+    hidden = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
+    return States(hidden, rows, columns, columns - 1), ids
+
+
+def _packed_states(model: PreTrainedModel, sequences: Sequences, indices: np.ndarray, packed: Packed) -> States:
+    generated = [sequences.generated[i] for i in indices]
+    columns, before = (
+        np.concatenate([places[at - back] for places, at in zip(packed.places, generated, strict=True)])
+        for back in (0, 1)
+    )
+    _, first, equal = np.unique(columns, return_index=True, return_inverse=True)
+    columns, before, first, equal = (
+        torch.from_numpy(part).to(model.device) for part in (columns, before, first, equal)
+    )
+    return States(packed_hidden(model, packed), torch.zeros_like(columns), columns, before, (first, equal))
 
 
 def generated_logprobs(
@@ -157,8 +235,14 @@ def generated_logprobs(
         watch(states)
     output_layer = model.get_output_embeddings()
     assert output_layer is not None
-    hidden = states.hidden[states.rows, states.columns - 1]
-    return chunked_logprobs(hidden, output_layer, ids[states.rows, states.columns], temperature, chunk_tokens)
+    rows, columns, before = states.rows, states.columns, states.before
+    if states.distinct is not None:
+        rows, columns, before = (part[states.distinct[0]] for part in (rows, columns, before))
+    result = chunked_logprobs(states.hidden[rows, before], output_layer, ids[rows, columns], temperature, chunk_tokens)
+    if states.distinct is None:
+        return result
+    logprob, entropy = (values[states.distinct[1]] for values in result)  # every path gets those of a shared turn
+    return logprob, entropy
 
 
 def chunked_logprobs(

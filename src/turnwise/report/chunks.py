@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from turnwise.files import write_text
 from turnwise.report.blocks import blocks_column, traced_blocks
 from turnwise.report.steps import outcomes
+from turnwise.rollout.tree_rows import PREFIX
 from turnwise.train.recorded import TOKEN_ENTROPY, Step, base_advantage
 
 SHOWN = (
@@ -61,7 +62,8 @@ def turns_table(step: Step, others: Mapping[str, np.ndarray], *, invalid_penalty
 
     Returns:
         Recorded columns; the outcome; tokens with their shades; entropy, base, alpha and advantage; and `trace`, a list
-        of what each block did: block, coefficient, added, result and part, see `turnwise.report.blocks`.
+        of what each block did: block, coefficient, added, result and part, see `turnwise.report.blocks`; and the
+        columns of `shared_turns`.
     """
     table = step.table.select(SHOWN)
     numbers = {
@@ -73,12 +75,34 @@ def turns_table(step: Step, others: Mapping[str, np.ndarray], *, invalid_penalty
         "outcome": pa.array(step.trajectories.broadcast(outcomes(step)).astype(np.int32)),
         "tokens": step.table["response_ids"],
         "shade": token_shades(step),
+        **shared_turns(step),
         "trace": blocks_column(step, traced_blocks(step, invalid_penalty=invalid_penalty)),
         **{name: pa.array(values.astype(np.float32), from_pandas=True) for name, values in numbers.items()},
     }
     for name, column in columns.items():
         table = table.append_column(name, column)
     return table
+
+
+def shared_turns(step: Step) -> dict[str, pa.Array]:
+    """Describe the trees of a step, one value per response.
+
+    Returns:
+        `num_paths`: number of trajectories that contain the response. `parent`: for the first response that a fork gave
+        itself, the trajectory that gave the response before it; else null.
+    """
+    num_rows = step.table.num_rows
+    if PREFIX not in step.table.column_names:
+        return {"num_paths": pa.array(np.ones(num_rows, dtype=np.int32)), "parent": pa.nulls(num_rows, pa.int32())}
+    trajectory_R = step.table["trajectory"].to_numpy()
+    _, first, inverse = np.unique(step.table[PREFIX].to_numpy(), return_index=True, return_inverse=True)
+    owner_R = trajectory_R[first[inverse]]
+    before_R = np.roll(owner_R, 1)  # of the response before it, in the same trajectory
+    begins_R = (step.trajectories.positions > 0) & (owner_R == trajectory_R) & (before_R != trajectory_R)
+    return {
+        "num_paths": pa.array(np.bincount(inverse)[inverse].astype(np.int32)),
+        "parent": pa.array(before_R.astype(np.int32), mask=~begins_R),
+    }
 
 
 def token_shades(step: Step) -> pa.ChunkedArray:

@@ -26,32 +26,41 @@ async def play(
     max_context: int,
     window: int | None = None,
     on_turn: Callable[[int, int], None] | None = None,
+    stride: int | None = None,
+    close: bool = True,
 ) -> list[Trajectory]:
     """Play one trajectory per start.
 
     Args:
         engine: Generates the responses; all its conversations are closed at the end.
         starts: Where the trajectories begin, those of a group adjacent.
-        environments: Where they are played; the key is the trajectory's number.
+        environments: Where they are played; the key is the number of the conversation.
         fmt: Turns observations into tokens.
         sampling: Sampling settings of all responses.
         max_context: Tokens; a trajectory ends ("context") when its conversation could exceed them.
         window: Observations and responses that a prompt repeats; None: the whole conversation.
         on_turn: Called after every turn and every end of a trajectory, with the number of live trajectories and of all.
+        stride: Above all numbers of conversations; default: the number of starts.
+        close: Whether this is the engine's last use in this event loop. Without, it keeps the prefixes that it knows.
 
     Returns:
         Trajectories in the order of their starts. A fault of the engine or of an environment, or a replay that gives
         other observations, ends only its own trajectory; `failure` holds the cause.
     """
-    trajectories = [Trajectory(start.group, start.name, list(start.turns), shared=len(start.turns)) for start in starts]
+    trajectories = [
+        Trajectory(start.group, start.name, list(start.turns), shared=len(start.turns), tree=start.tree)
+        for start in starts
+    ]
     live = len(trajectories)
 
-    async def play_one(number: int, trajectory: Trajectory) -> None:
+    async def play_one(place: int, trajectory: Trajectory) -> None:
         nonlocal live
-        context = make_context(fmt, number, window=window, stride=len(trajectories))
+        start = starts[place]
+        number = place if start.conversation is None else start.conversation
+        context = make_context(fmt, number, window=window, stride=stride or len(trajectories))
         try:
-            step = await environments.start(number, starts[number].task)
-            step = await replay(starts[number], step, context, fmt, lambda text: environments.step(number, text))
+            step = await environments.start(number, start.task)
+            step = await replay(start, step, context, fmt, lambda text: environments.step(number, text))
             while True:
                 before, prompt_ids = context.conversation, context.observe(step)
                 if context.conversation != before:
@@ -96,7 +105,8 @@ async def play(
         for player in players:
             player.cancel()
         await asyncio.gather(*players, return_exceptions=True)
-        await engine.aclose()
+        if close:
+            await engine.aclose()
     return trajectories
 
 

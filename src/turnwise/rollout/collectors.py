@@ -5,6 +5,7 @@ from typing import Protocol
 
 from turnwise.environments.base import Task
 from turnwise.errors import ConfigError, did_you_mean
+from turnwise.imports import import_named
 from turnwise.models.policy import Policy
 from turnwise.rollout.collect import blocking, play
 from turnwise.rollout.engine import Sampling
@@ -113,8 +114,9 @@ def make_sampling(settings: RolloutConfig, policy: Policy, *, seed: int, tempera
     )
 
 
-COLLECTORS: dict[str, Callable[[Environments, RolloutConfig, Callable[[Task], str]], Collector]] = {
-    "independent": Independent
+COLLECTORS: dict[str, str] = {
+    "independent": "turnwise.rollout.collectors:Independent",
+    "branching": "turnwise.rollout.branching:Branching",
 }
 """Collectors by the name that `rollout.collector` takes."""
 
@@ -123,9 +125,11 @@ def make_collector(settings: RolloutConfig, environments: Environments, task_nam
     """Make the collector that a recipe names.
 
     Raises:
-        ConfigError: The collector is unknown.
+        ConfigError: The collector or an option of it is unknown, or an option does not fit.
     """
-    name = settings.collector
+    name, options = settings.collector.name, settings.collector.model_extra or {}
     if name not in COLLECTORS:
         raise ConfigError(f"unknown rollout.collector {name!r}.{did_you_mean(name, COLLECTORS)}")
-    return COLLECTORS[name](environments, settings, task_name)
+    if name == "independent" and options:
+        raise ConfigError(f"rollout.collector='independent' has no option {next(iter(options))!r}. It has no options.")
+    return import_named(COLLECTORS[name])(environments, settings, task_name, **options)

@@ -15,9 +15,12 @@ from turnwise.checksums import TABLE_KEY, check_table, seal_table
 from turnwise.environments.base import sound_text
 from turnwise.errors import DamagedError, DataError
 from turnwise.rollout.trajectory import Trajectory, Turn
+from turnwise.rollout.tree_rows import PREFIX, TREE_SCHEMA, are_trees, pack_rows, unpack_rows
 
 FORMAT = 1
 """Version of run folders and their files; raised when an older turnwise would read them wrongly."""
+FORMAT_OF_TREES = 2
+"""Version of rollout files in which trajectories share turns."""
 NAME_KEY = b"turnwise_file"
 """Key in a file's metadata: the name that it was written under."""
 MEND = "restore it from a copy, or delete it"
@@ -94,14 +97,19 @@ def _plain(value: Any) -> Any:
 def write_rollouts(
     path: Path, trajectories: Sequence[Trajectory], credit: Mapping[str, Sequence[float | None]]
 ) -> None:
-    """Save the rollouts of one step, one Parquet row per response.
+    """Save the rollouts of one step, one Parquet row per response; a response that trajectories share is one row.
 
     Args:
         path: File to write, atomically.
         trajectories: All trajectories of the step, failed ones included.
-        credit: Further columns (entropy, coefficient, base advantage, advantage), one value or None per row.
+        credit: Further columns (entropy, coefficient, base advantage, advantage), one value or None per response of
+            each trajectory. A shared response gets the mean over its trajectories.
     """
-    table = pa.Table.from_pylist(rows(trajectories), schema=SCHEMA)
+    records, schema = rows(trajectories), SCHEMA
+    if are_trees(trajectories):
+        records, credit = pack_rows(trajectories, records, credit)
+        schema = pa.schema([*SCHEMA, *TREE_SCHEMA], metadata={"turnwise_format": str(FORMAT_OF_TREES)})
+    table = pa.Table.from_pylist(records, schema=schema)
     for name, values in credit.items():
         table = table.append_column(name, pa.array(values, pa.float64()))
     write_table(path, table)
@@ -129,19 +137,19 @@ def check_format(path: Path, written: int) -> None:
     """Raise if a newer turnwise wrote a file in a format that this one does not know.
 
     Raises:
-        DataError: The format is above `FORMAT`.
+        DataError: The format is above `FORMAT_OF_TREES`.
     """
-    if written > FORMAT:
+    if written > FORMAT_OF_TREES:
         raise DataError(
-            f"{path} was written by a newer turnwise, in format {written}, and this one knows formats up to {FORMAT}; "
-            "pip install --upgrade turnwise"
+            f"{path} was written by a newer turnwise, in format {written}, and this one knows formats up to "
+            f"{FORMAT_OF_TREES}; pip install --upgrade turnwise"
         )
 
 
 def read_table(
     path: Path, columns: Sequence[str], *, only: Sequence[str] | None = None, further: bool = False
 ) -> pa.Table:
-    """Read a Parquet file that must have some columns.
+    """Read a Parquet file that must have some columns. Turns that trajectories share become a row of each of them.
 
     Args:
         path: The file.
@@ -172,10 +180,15 @@ def read_table(
             raise DataError(
                 f"{path} has no column {missing[0]!r}: another version of turnwise wrote it; read it with that version"
             )
-        if only is None:
-            return pq.read_table(source)
-        beyond = [name for name in schema.names if further and name not in SCHEMA.names and name not in only]
-        return pq.read_table(source, columns=[*(name for name in only if name in schema.names), *beyond])
+        trees = "parent" in schema.names and (only is None or "trajectory" in only)
+        if only is not None:
+            beyond = [name for name in schema.names if further and name not in SCHEMA.names and name not in only]
+            wanted = [*(name for name in only if name in schema.names), *beyond]
+            for_trees = ("turn", *TREE_SCHEMA.names) if trees else ()
+            only = list(dict.fromkeys((*wanted, *for_trees)))
+        table = pq.read_table(source, columns=only)
+        known = (*SCHEMA.names, *TREE_SCHEMA.names)
+        return unpack_rows(table, [name for name in table.column_names if name not in known]) if trees else table
     except DamagedError as error:
         raise DamagedError(f"{error}; {MEND}") from None
     except DataError:
@@ -195,15 +208,19 @@ def read_rollouts(path: Path) -> tuple[list[Trajectory], dict[str, np.ndarray]]:
         DataError: The file is missing, damaged, or was written by another version.
     """
     table = read_table(path, SCHEMA.names)
+    turns: dict[int, Turn] = {}  # by stored row: trajectories that share a turn get the same object
     of_turn = [field.name for field in dataclasses.fields(Turn) if field.name in SCHEMA.names]
     trajectories: list[Trajectory] = []
-    for row in table.select(SCHEMA.names).to_pylist():
+    trees = [name for name in ("tree", PREFIX) if name in table.column_names]
+    for place, row in enumerate(table.select([*SCHEMA.names, *trees]).to_pylist()):
         if not row["turn"]:
-            told = ("group", "task", "success", "ended", "failure")
+            told = ("group", "task", "success", "ended", "failure", *trees[:1])
             trajectories.append(Trajectory(**{name: row[name] for name in told}))
+        current, stored = trajectories[-1], row.get(PREFIX, place)
         if row["info"] is not None:
-            trajectories[-1].info = json.loads(row["info"])
+            current.info = json.loads(row["info"])
         if row["prompt_ids"]:  # otherwise the row stands for a trajectory without turns
-            trajectories[-1].turns.append(Turn(**{name: row[name] for name in of_turn}))
-    further = [name for name in table.column_names if name not in SCHEMA.names]
+            current.shared += stored in turns
+            current.turns.append(turns.setdefault(stored, Turn(**{name: row[name] for name in of_turn})))
+    further = [name for name in table.column_names if name not in (*SCHEMA.names, *trees)]
     return trajectories, {name: table[name].to_numpy().astype(np.float64) for name in further}

@@ -15,6 +15,12 @@ class SelectConfig(Named):
     name: str = "epochs"
 
 
+class CollectorConfig(Named):
+    """How a group is played: a name and its options."""
+
+    name: str = "independent"
+
+
 class RolloutConfig(Section):
     """Settings of the rollouts."""
 
@@ -22,8 +28,9 @@ class RolloutConfig(Section):
     """Groups per step, one task each."""
     group_size: int = pydantic.Field(default=8, ge=1)
     """Trajectories per task."""
-    collector: str = "independent"
-    """How a group is played: "independent" plays all its trajectories separately from the start."""
+    collector: CollectorConfig = CollectorConfig()
+    """"independent": all trajectories of a group separately from the start. {name = "branching", rule = ...}:
+    trajectories that fork from each other, by the rule "arpo" or "tree_grpo" (docs/how-to/branch.md)."""
     select: SelectConfig = SelectConfig()
     """"epochs": all tasks in turn, in an order drawn anew each epoch. {name = "vade", observed_decay = ...,
     unobserved_decay = ...}: tasks that the policy sometimes solves."""

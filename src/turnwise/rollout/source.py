@@ -9,6 +9,7 @@ import numpy as np
 
 from turnwise.environments.base import Task
 from turnwise.rollout.collectors import Collector, OnTurn
+from turnwise.rollout.metrics import rollout_metrics
 from turnwise.rollout.models import Models
 from turnwise.rollout.selection import TaskSelector, build_selector, kept
 from turnwise.rollout.settings import RolloutConfig
@@ -119,20 +120,3 @@ def _outcomes(trajectories: Sequence[Trajectory], num_groups: int) -> tuple[np.n
     success_N = np.array([trajectory.success for trajectory in usable], dtype=bool)
     successes_G = np.bincount(group_N[success_N], minlength=num_groups)
     return successes_G, np.bincount(group_N, minlength=num_groups) - successes_G
-
-
-def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Compute rollout metrics: success, reward, turns, and shares of failures."""
-    usable = [trajectory for trajectory in trajectories if trajectory.usable]
-    turns = [turn for trajectory in usable for turn in trajectory.turns]
-    mean = lambda values: float(np.mean(values)) if len(values) else 0.0  # noqa: E731
-    return {
-        "success": mean([trajectory.success for trajectory in usable]),
-        "reward": mean([trajectory.reward for trajectory in usable]),
-        "turns": mean([len(trajectory.turns) for trajectory in usable]),
-        "invalid_frac": mean([not turn.valid for turn in turns]),
-        "truncated_frac": mean([turn.truncated for turn in turns]),
-        "context_frac": mean([trajectory.ended == "context" for trajectory in trajectories]),
-        "failed_frac": 1 - len(usable) / len(trajectories),
-        "tokens": float(sum(len(turn.response_ids) for trajectory in trajectories for turn in trajectory.turns)),
-    }

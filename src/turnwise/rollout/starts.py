@@ -24,6 +24,8 @@ class Start:
         name: Name of the task in records.
         turns: First turns, as another trajectory played them.
         observation: Observation that must follow those turns; None: any.
+        tree: Number of the trajectory's tree within the group; None: a tree by itself.
+        conversation: Number of its conversation, on which its random draws depend; None: its place among the starts.
     """
 
     task: Task
@@ -31,6 +33,8 @@ class Start:
     name: str
     turns: tuple[Turn, ...] = ()
     observation: str | None = None
+    tree: int | None = None
+    conversation: int | None = None
 
 
 def make_starts(tasks: Sequence[Task], group_size: int, task_name: Callable[[Task], str] = str) -> list[Start]:
@@ -49,7 +53,7 @@ def fork(trajectory: Trajectory, turn: int, task: Task) -> Start:
     if not 0 <= turn < len(trajectory.turns):
         raise ValueError(f"fork at turn {turn}, expected 0 to {len(trajectory.turns) - 1}")
     shared, following = tuple(trajectory.turns[:turn]), trajectory.turns[turn]
-    return Start(task, trajectory.group, trajectory.task, shared, following.observation)
+    return Start(task, trajectory.group, trajectory.task, shared, following.observation, trajectory.tree)
 
 
 async def replay(

@@ -1,7 +1,7 @@
 """Define trajectories and their turns, the result of a rollout."""
 
 import dataclasses
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 
@@ -48,7 +48,8 @@ class Trajectory:
         ended: "terminated", "truncated" (by the environment), "context" (the conversation got too long), or "failed".
         failure: Cause, for "failed"; a failed trajectory is recorded and counted, and never trained on.
         info: The environment's `info` at the end.
-        shared: Number of first turns that another trajectory played; a fork replays them.
+        shared: Number of first turns that another trajectory played; a fork replays them and holds the same `Turn`s.
+        tree: Number of its tree within the group; None: it is a tree by itself.
     """
 
     group: int
@@ -59,6 +60,7 @@ class Trajectory:
     failure: str | None = None
     info: dict[str, Any] = dataclasses.field(default_factory=dict)
     shared: int = 0
+    tree: int | None = None
 
     @property
     def usable(self) -> bool:
@@ -69,3 +71,8 @@ class Trajectory:
     def reward(self) -> float:
         """Total reward."""
         return sum(turn.reward for turn in self.turns)
+
+
+def distinct_turns(trajectories: Iterable[Trajectory]) -> list[Turn]:
+    """List the turns of trajectories, each turn that several of them share once."""
+    return list({id(turn): turn for trajectory in trajectories for turn in trajectory.turns}.values())

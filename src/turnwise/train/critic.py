@@ -103,7 +103,7 @@ def teach_alone(
     told: dict[str, float] = {}
     for _ in range(passes):
         losses, norms = [], []
-        for part in mini_batches(term.matters_N, None, settings.mini_batches, generator):
+        for part in mini_batches(term.matters_N, sequences.whole_trees(None), settings.mini_batches, generator):
             losses.append(budget.spend(lambda most, part=part: accumulate(part, most), shortest=sequences.shortest))
             norms.append(critic.step())
             if not math.isfinite(norms[-1]):

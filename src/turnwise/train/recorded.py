@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -9,7 +10,9 @@ import pyarrow as pa
 from turnwise.batch import Batch
 from turnwise.measures import MEASURES, played
 from turnwise.measures.plan import recorded_columns
+from turnwise.measures.played import num_paths
 from turnwise.rollout.record import SCHEMA, read_table
+from turnwise.rollout.tree_rows import PREFIX
 from turnwise.segments import Segments
 
 READ = (
@@ -104,6 +107,7 @@ def recorded_batch(step: Step, *, invalid_penalty: float) -> Batch:
         "truncated": step.values("truncated")[kept],
         "success": step.values("success")[kept],
         "finished": (table["ended"].to_numpy() == "terminated").astype(np.float64),
+        **_of_trees(step, kept),
         **{name: step.values(name)[kept] for name in _of_measures(table)},
     }
     groups = Segments.from_sorted_ids(trajectories.first(table["group"].to_numpy()))
@@ -112,9 +116,21 @@ def recorded_batch(step: Step, *, invalid_penalty: float) -> Batch:
 
 def _of_measures(table: pa.Table) -> list[str]:
     """List columns that measures have filled, including user-defined measures."""
-    credit = {"base", "alpha", "advantage"}
-    further = (name for name in table.column_names if name not in SCHEMA.names and name not in credit)
+    others = {"base", "alpha", "advantage", PREFIX, "tree"}
+    further = (name for name in table.column_names if name not in SCHEMA.names and name not in others)
     return [name for name in further if not name.startswith("trace.")]
+
+
+def _of_trees(step: Step, kept: np.ndarray) -> dict[str, Any]:
+    """Return which responses and trees the trajectories share; a file without trees shares none."""
+    trees = PREFIX in step.table.column_names
+    prefix = step.values(PREFIX)[kept] if trees else np.flatnonzero(kept)
+    group_R, tree_R = (step.values(name)[kept] for name in ("group", "tree" if trees else "trajectory"))
+    return {
+        "prefix": prefix,
+        "num_paths": num_paths(prefix.tolist()),
+        "tree": list(zip(group_R.tolist(), tree_R.tolist(), strict=True)),
+    }
 
 
 def base_advantage(step: Step, *, invalid_penalty: float) -> np.ndarray:

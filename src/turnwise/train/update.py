@@ -91,6 +91,7 @@ class Learner:
             before_change()
         view = StepView(measured.batch, credit, step, self.steps, self.seed, settings.mini_batches, self.max_new_tokens)
         objective = self.objective.prepare(view)
+        units_N = sequences.whole_trees(objective.unit_N)
         totals: dict[str, float] = dict.fromkeys(METRICS, 0.0)
         generator = np.random.default_rng([self.seed, 3, step])
         num_steps = settings.epochs * settings.mini_batches
@@ -127,7 +128,7 @@ class Learner:
                 return totals | told
         model.train()
         for _ in range(settings.epochs):
-            for part in mini_batches(objective.matters_N, objective.unit_N, settings.mini_batches, generator):
+            for part in mini_batches(objective.matters_N, units_N, settings.mini_batches, generator):
                 sums = self.budget.spend(functools.partial(accumulate, part), shortest=sequences.shortest)
                 norm = torch.nn.utils.clip_grad_norm_(trainable(model), settings.max_grad_norm)
                 finite = math.isfinite(sums["loss"]) and math.isfinite(norm)

@@ -12,6 +12,7 @@
       turn.valid ? null : make("span", { class: "flag" }, "invalid"),
       turn.truncated ? make("span", { class: "flag" }, "cut off") : null,
       turn.reward ? make("span", { class: "reward" }, `reward ${signed(turn.reward, 1)}`) : null,
+      tree(turn) ? make("span", { class: "quiet" }, tree(turn)) : null,
     ];
     const state = group.states.get(turn.state_key);
     const card = make(
@@ -36,9 +37,16 @@
     return card;
   };
 
+  /** Which rollouts share the turn, or where a branch begins. */
+  function tree(turn) {
+    if (turn.num_paths > 1) return `shared by ${turn.num_paths} rollouts`;
+    return turn.parent === null || turn.parent === undefined ? null : `branches from rollout ${turn.parent}`;
+  }
+
   function spoken(turn, group) {
     const parts = [
       `turn ${turn.turn + 1}`,
+      tree(turn),
       turn.valid ? null : "invalid",
       `response: ${turn.response}`,
       `entropy ${number(turn.entropy)}`,

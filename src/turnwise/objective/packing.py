@@ -1,0 +1,154 @@
+"""Pack sequences that begin alike into one row: a tree, in which every token of a shared prefix is computed once.
+
+A token attends to the tokens of its own path only, at the position that it has there. So hidden states, and gradients
+through them, equal those of the separate sequences.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+ATTENTION = "turnwise_paths"
+"""Name of `path_attention` among the attention functions of transformers."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Packed:
+    """Sequences in one row. Each sequence adds the tokens that no earlier sequence of its tree begins with.
+
+    Attributes:
+        token_ids: `[tokens]` int64.
+        positions: `[tokens]` position of each token in its sequence.
+        places: One array per sequence: where its tokens lie in the row.
+        num_shared: `[sequences]` first tokens of each sequence that an earlier sequence added.
+    """
+
+    token_ids: np.ndarray
+    positions: np.ndarray
+    places: list[np.ndarray]
+    num_shared: np.ndarray
+
+    @property
+    def num_added(self) -> np.ndarray:
+        """Return the number of tokens that each sequence adds, `[sequences]`."""
+        return np.array([len(places) for places in self.places]) - self.num_shared
+
+
+def pack(token_ids: Sequence[np.ndarray], tree: np.ndarray) -> Packed:
+    """Pack sequences.
+
+    Args:
+        token_ids: One int64 array per sequence.
+        tree: `[sequences]` number of the tree of each; only sequences of a tree share tokens.
+    """
+    places: list[np.ndarray] = []
+    num_shared = np.zeros(len(token_ids), dtype=np.int64)
+    packed: dict[int, list[int]] = {}  # sequences by tree
+    total = 0
+    for number, ids in enumerate(token_ids):
+        earlier = packed.setdefault(int(tree[number]), [])
+        alike = [_num_alike(token_ids[other], ids) for other in earlier]
+        shared = num_shared[number] = max(alike, default=0)
+        before = places[earlier[int(np.argmax(alike))]][:shared] if shared else np.zeros(0, dtype=np.int64)
+        places.append(np.concatenate([before, np.arange(total, total + len(ids) - shared)]))
+        total += len(ids) - shared
+        earlier.append(number)
+    added = [ids[shared:] for ids, shared in zip(token_ids, num_shared, strict=True)]
+    positions = [np.arange(shared, len(ids)) for ids, shared in zip(token_ids, num_shared, strict=True)]
+    return Packed(np.concatenate(added), np.concatenate(positions), places, num_shared)
+
+
+def _num_alike(one: np.ndarray, other: np.ndarray) -> int:
+    """Count the first tokens in which two sequences agree."""
+    size = min(len(one), len(other))
+    differs = np.flatnonzero(one[:size] != other[:size])
+    return int(differs[0]) if len(differs) else size
+
+
+@dataclasses.dataclass(frozen=True)
+class Path:
+    """What the tokens that a sequence adds attend to.
+
+    Attributes:
+        added: The tokens, a slice of the row.
+        places: Where the whole sequence lies in the row; None: it is the slice.
+        mask: `[added, sequence]` bool, true where a token attends; None: all earlier tokens of the slice.
+    """
+
+    added: slice
+    places: torch.Tensor | None
+    mask: torch.Tensor | None
+
+
+def paths_of(packed: Packed, device: torch.device) -> list[Path]:
+    """List the paths of a packed row in the order of their tokens; sequences that add nothing are left out."""
+    paths, start = [], 0
+    for places, shared in zip(packed.places, packed.num_shared.tolist(), strict=True):
+        size = len(places)
+        added = slice(start, start := start + size - shared)
+        if size == shared:
+            continue
+        if not shared:
+            paths.append(Path(added, None, None))
+            continue
+        mask = torch.arange(size, device=device) <= torch.arange(shared, size, device=device)[:, None]
+        paths.append(Path(added, torch.from_numpy(places).to(device), mask[None, None]))
+    return paths
+
+
+def path_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    paths: Sequence[Path] | None = None,
+    **options: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attend along the paths of a packed row; without `paths`, as transformers does by SDPA.
+
+    Work and memory grow with the tokens that a path adds times its length, not with the square of the row.
+    """
+    if paths is None:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    parts = []
+    for path in paths:
+        at = path.added
+        keys, values = (x[:, :, at] if path.places is None else x.index_select(2, path.places) for x in (key, value))
+        parts.append(sdpa_attention_forward(module, query[:, :, at], keys, values, path.mask, **options)[0])
+    return torch.cat(parts, 1), None
+
+
+ALL_ATTENTION_FUNCTIONS.register(ATTENTION, path_attention)
+ALL_MASK_ATTENTION_FUNCTIONS.register(ATTENTION, sdpa_mask)
+
+
+def can_pack(model: PreTrainedModel) -> bool:
+    """Return whether every layer of a model attends to all earlier tokens, by a function that can be replaced."""
+    config = model.config.get_text_config()
+    kinds = getattr(config, "layer_types", None)
+    whole = all(kind == "full_attention" for kind in kinds) if kinds else not getattr(config, "sliding_window", None)
+    return whole and config._attn_implementation in ("sdpa", ATTENTION)
+
+
+def packed_hidden(model: PreTrainedModel, packed: Packed) -> torch.Tensor:
+    """Compute the hidden states of a packed row after the last layer, `[1, tokens, width]`."""
+    decoder, device = model.get_decoder(), model.device
+    if decoder.config._attn_implementation != ATTENTION:  # for good: a backward pass may compute layers again
+        decoder.set_attn_implementation(ATTENTION)
+    ids, positions = (torch.from_numpy(column)[None].to(device) for column in (packed.token_ids, packed.positions))
+    unused = torch.ones((1, 1, 1, 1), dtype=torch.bool, device=device)  # else transformers would make a mask
+    return decoder(
+        input_ids=ids,
+        position_ids=positions,
+        attention_mask=unused,
+        use_cache=False,
+        paths=paths_of(packed, device),
+    ).last_hidden_state

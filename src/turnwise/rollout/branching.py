@@ -1,0 +1,165 @@
+"""Play groups of trajectories that fork from each other."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from turnwise.environments.base import Task
+from turnwise.errors import ConfigError
+from turnwise.rollout.collect import blocking, play
+from turnwise.rollout.collectors import Independent, OnTurn, make_sampling
+from turnwise.rollout.environments import Environments
+from turnwise.rollout.growth import RULES, Group, Growth, check_rule
+from turnwise.rollout.models import Models
+from turnwise.rollout.settings import RolloutConfig
+from turnwise.rollout.starts import Start, fork
+from turnwise.rollout.trajectory import Trajectory, distinct_turns
+
+RULE_STREAM = 7
+"""Separates the random draws of rules from other draws with the run's seed."""
+
+
+class Branching:
+    """Play groups wave by wave: a rule chooses the forks of a wave from the trajectories of earlier ones.
+
+    Which trajectories there are depends on the seed only, not on how long environments take. A fork replays the turns
+    that it shares; one whose replay disagrees is lost alone. A game in which a group size is given, such as an
+    evaluation, has no forks.
+
+    Args:
+        environments: Where the trajectories are played.
+        settings: The `[rollout]` of a recipe.
+        task_name: Names a task in records.
+        rule: Name of the branching rule, see `turnwise.rollout.growth`.
+        max_tokens: Generated tokens per group, a shared response once. No trajectory starts after they are spent.
+        max_env_steps: Environment steps per group, those of replays too. No trajectory starts after they are spent.
+        options: Options of the rule.
+
+    Raises:
+        ConfigError: The rule or an option is unknown or does not fit, or a budget is not a whole number.
+    """
+
+    def __init__(
+        self,
+        environments: Environments,
+        settings: RolloutConfig,
+        task_name: Callable[[Task], str] = str,
+        *,
+        rule: str = "tree_grpo",
+        max_tokens: int | None = None,
+        max_env_steps: int | None = None,
+        **options: Any,
+    ):
+        check_rule(rule, options, settings.group_size)
+        for name, budget in (("max_tokens", max_tokens), ("max_env_steps", max_env_steps)):
+            if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int) or budget < 1):
+                raise ConfigError(
+                    f"rollout.collector.{name}={budget!r}: expected a whole number of 1 or more, or leave it out "
+                    "for no limit"
+                )
+        self._environments, self._settings, self._task_name = environments, settings, task_name
+        self._independent = Independent(environments, settings, task_name)
+        self._rule, self._options = RULES[rule], options
+        self._max_tokens, self._max_env_steps = max_tokens, max_env_steps
+
+    def play(
+        self,
+        models: Models,
+        tasks: Sequence[Task],
+        *,
+        seed: int,
+        group_size: int | None = None,
+        temperature: float | None = None,
+        on_turn: OnTurn = None,
+    ) -> list[Trajectory]:
+        """Play each task with a group of trajectories; see `Collector.play`."""
+        if group_size is not None:
+            return self._independent.play(
+                models, tasks, seed=seed, group_size=group_size, temperature=temperature, on_turn=on_turn
+            )
+        return blocking(self._play(models, tasks, seed, temperature, on_turn))
+
+    async def _play(
+        self, models: Models, tasks: Sequence[Task], seed: int, temperature: float | None, on_turn: OnTurn
+    ) -> list[Trajectory]:
+        policy, engine, size = models.policy.policy, models.policy.sampler, self._settings.group_size
+        layer: Any = policy.model.get_output_embeddings()
+        groups = []
+        for number, task in enumerate(tasks):
+            draws = np.random.default_rng([seed, RULE_STREAM, number])
+            growth = self._rule(Group(size, layer.weight.shape[0], draws), **self._options)
+            groups.append(_Growing(number, task, self._task_name(task), size, growth))
+        try:
+            while wave := [(group, start) for group in groups for start in group.starts()]:
+                played = await play(
+                    engine,
+                    [start for _, start in wave],
+                    self._environments,
+                    policy.format,
+                    sampling=make_sampling(self._settings, policy, seed=seed, temperature=temperature),
+                    max_context=policy.max_context,
+                    window=self._settings.remembered,
+                    on_turn=on_turn,
+                    stride=size * len(tasks),
+                    close=False,
+                )
+                for (group, _), trajectory in zip(wave, played, strict=True):
+                    group.paths.append(trajectory)
+                for group in groups:
+                    group.spent = self._is_spent(group.paths)
+        finally:
+            await engine.aclose()
+        return [trajectory for group in groups for trajectory in group.paths]
+
+    def _is_spent(self, paths: Sequence[Trajectory]) -> bool:
+        tokens = sum(len(turn.response_ids) for turn in distinct_turns(paths))
+        env_steps = sum(len(path.turns) for path in paths)
+        return any(
+            most is not None and used >= most
+            for used, most in ((tokens, self._max_tokens), (env_steps, self._max_env_steps))
+        )
+
+
+@dataclasses.dataclass
+class _Growing:
+    """A group while it is played.
+
+    Attributes:
+        number: Number of the group.
+        task: Its task.
+        name: Name of the task.
+        size: Most trajectories of the group.
+        growth: Its rule.
+        paths: Trajectories so far.
+        spent: Whether a budget is spent.
+    """
+
+    number: int
+    task: Task
+    name: str
+    size: int
+    growth: Growth
+    paths: list[Trajectory] = dataclasses.field(default_factory=list)
+    spent: bool = False
+
+    def starts(self) -> list[Start]:
+        """Return where the trajectories of the next wave begin; nothing if the group is complete."""
+        if self.spent:
+            return []
+        try:
+            wanted = self.growth.send(list(self.paths)) if self.paths else next(self.growth)
+        except StopIteration:
+            return []
+        trees = 1 + max((path.tree or 0 for path in self.paths), default=-1)
+        starts = []
+        for place, ask in enumerate(wanted):
+            if ask is None:
+                start = Start(self.task, self.number, self.name, tree=trees)
+                trees += 1
+            else:
+                start = fork(self.paths[ask.parent], ask.turn, self.task)
+            conversation = self.number * self.size + len(self.paths) + place
+            starts.append(dataclasses.replace(start, conversation=conversation))
+        return starts

@@ -1,0 +1,196 @@
+"""Define branching rules: where a group of trajectories forks, and how often.
+
+A rule is a generator. It yields the trajectories that it wants next, receives them once they are played, and ends when
+the group is complete. Imports NumPy only, so that recipes are checked fast.
+"""
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pydantic
+
+from turnwise.errors import ConfigError, did_you_mean
+from turnwise.rollout.trajectory import Trajectory, Turn
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fork:
+    """Ask for a trajectory that begins like another one.
+
+    Attributes:
+        parent: Index of the other trajectory among those of the group.
+        turn: Number of first turns to share.
+    """
+
+    parent: int
+    turn: int
+
+
+Growth = Generator[Sequence[Fork | None], Sequence[Trajectory], None]
+"""Yields forks, or None for a trajectory from the start, and receives all trajectories of the group so far."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """What a rule may use.
+
+    Attributes:
+        size: Trajectories of the complete group.
+        vocabulary: Number of tokens that the policy chooses from.
+        generator: Random draws of the rule.
+    """
+
+    size: int
+    vocabulary: int = 2
+    generator: np.random.Generator = dataclasses.field(default_factory=lambda: np.random.default_rng(0))
+
+
+def arpo(
+    group: Group,
+    *,
+    initial: int | None = None,
+    probability: float = 0.5,
+    entropy_weight: float = 0.2,
+    first_tokens: int = 20,
+) -> Growth:
+    """Fork after an observation where the policy has become more uncertain than at the trajectory's begin.
+
+        H_t = sum of the token entropies of the first `first_tokens` tokens of response t / log(vocabulary)
+        fork after response t if clip(u - entropy_weight (H_t - H_0), 0, 1) <= probability,   u ~ U(0, 1)
+
+    The loop of the released code: in each round every unfinished trajectory gives one response, and may then fork once.
+    H_0 is of the first response that a trajectory gave itself. A group without an unfinished trajectory starts a new
+    one. The group has `rollout.group_size` trajectories at the end. The code sums over the ten likeliest tokens; we use
+    the whole distribution.
+
+    Args:
+        group: Size and draws of the group.
+        initial: Trajectories from the start; default: half of the group.
+        probability: Probability to fork where the entropy has not changed.
+        entropy_weight: How much a rise of the entropy adds to it.
+        first_tokens: Tokens of a response that count.
+
+    Raises:
+        ConfigError: `initial` exceeds the group, or is below 1.
+
+    Reference: ARPO, Dong et al., arXiv 2507.19849; released code RUC-NLPIR/ARPO.
+    """
+    initial = max(1, group.size // 2) if initial is None else initial
+    if not 1 <= initial <= group.size:
+        raise ConfigError(
+            f"rollout.collector.initial={initial}: expected 1 to rollout.group_size={group.size} trajectories"
+        )
+
+    def uncertainty(turn: Turn) -> float:
+        if turn.behavior_entropies is None:
+            raise ConfigError(
+                "rollout.collector.rule='arpo' needs an engine that reports entropies; set engine.name=local"
+            )
+        return sum(turn.behavior_entropies[:first_tokens]) / math.log(group.vocabulary)
+
+    def grow() -> Growth:
+        paths = yield [None] * initial
+        begun, now = [0] * initial, 0  # round of the first response of each trajectory, and the current one
+        while len(paths) < group.size:
+            unfinished, wanted = False, []
+            for number, path in enumerate(paths):
+                turn = now - begun[number]
+                if not path.shared <= turn < len(path.turns) - 1:  # not begun, or its last response
+                    continue
+                unfinished = True
+                if len(paths) + len(wanted) == group.size:
+                    continue
+                rise = uncertainty(path.turns[turn]) - uncertainty(path.turns[path.shared])
+                chance = group.generator.random() - entropy_weight * rise
+                if min(max(chance, 0.0), 1.0) <= probability:
+                    wanted.append(Fork(number, turn + 1))
+            begun += [begun[fork.parent] for fork in wanted]
+            now += 1
+            if wanted or not unfinished:
+                begun += [] if wanted else [now]
+                paths = yield wanted or [None]
+
+    return grow()
+
+
+def tree_grpo(group: Group, *, trees: int = 2, expand: int = 2, rounds: int = 1) -> Growth:
+    """Grow trees at random turns.
+
+    Play `trees` trajectories from the start. Then, `rounds` times, draw `expand` nodes of each tree uniformly and with
+    replacement, from its root and all responses that do not end a trajectory, and play on from each.
+
+    The paper then keeps some leaves of each tree; with its numbers, the defaults, it keeps all, as this rule does.
+
+    Args:
+        group: Size and draws of the group; the size must be `trees * (1 + expand * rounds)`.
+        trees: Trees per group.
+        expand: Nodes to expand per tree and round.
+        rounds: Rounds of expansion.
+
+    Raises:
+        ConfigError: The numbers do not give `rollout.group_size`, or one is below 1.
+
+    Reference: Tree-GRPO, arXiv 2509.21240; released code AMAP-ML/Tree-GRPO.
+    """
+    if min(trees, expand, rounds) < 1:
+        raise ConfigError(f"rollout.collector: trees={trees}, expand={expand} and rounds={rounds} must be 1 or more")
+    if (total := trees * (1 + expand * rounds)) != group.size:
+        raise ConfigError(
+            f"rollout.group_size={group.size}, but rule 'tree_grpo' plays trees * (1 + expand * rounds) = {total} "
+            f"trajectories per group; set rollout.group_size={total}"
+        )
+
+    def grow() -> Growth:
+        paths = yield [None] * trees
+        for _ in range(rounds):
+            wanted = []
+            for tree in range(trees):
+                nodes = _nodes(
+                    [number for number, path in enumerate(paths) if path.tree == tree and path.usable], paths
+                )
+                if nodes:  # otherwise its trajectories are lost
+                    wanted += [nodes[at] for at in group.generator.integers(len(nodes), size=expand)]
+            if wanted:
+                paths = yield wanted
+
+    return grow()
+
+
+def _nodes(members: Sequence[int], paths: Sequence[Trajectory]) -> list[Fork]:
+    """List the root of a tree and its responses that do not end a trajectory, each once."""
+    root = [Fork(members[0], 0)] if members else []
+    own = [range(paths[number].shared + 1, len(paths[number].turns)) for number in members]
+    return root + [Fork(number, turn) for number, turns in zip(members, own, strict=True) for turn in turns]
+
+
+RULES: dict[str, Callable[..., Growth]] = {"arpo": arpo, "tree_grpo": tree_grpo}
+"""Branching rules by the name that `rollout.collector.rule` takes."""
+
+
+def check_rule(name: str, options: Mapping[str, Any], size: int) -> None:
+    """Check the name and the options of a rule.
+
+    Args:
+        name: Name in `RULES`.
+        options: Its options.
+        size: `rollout.group_size`.
+
+    Raises:
+        ConfigError: The rule or an option is unknown, of the wrong type, or does not fit the size.
+    """
+    if name not in RULES:
+        raise ConfigError(f"unknown rollout.collector.rule {name!r}.{did_you_mean(name, RULES)}")
+    known = {p.name: p for p in inspect.signature(RULES[name]).parameters.values() if p.kind is p.KEYWORD_ONLY}
+    for option, value in options.items():
+        if option not in known:
+            hint = did_you_mean(option, (*known, "max_tokens", "max_env_steps"))
+            raise ConfigError(f"rollout.collector.rule={name!r} has no option {option!r}.{hint}")
+        try:
+            pydantic.TypeAdapter(known[option].annotation).validate_python(value, strict=True)
+        except pydantic.ValidationError as error:
+            raise ConfigError(f"rollout.collector.{option}={value!r}: {error.errors()[0]['msg']}") from None
+    RULES[name](Group(size), **options)

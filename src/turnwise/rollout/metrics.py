@@ -1,0 +1,29 @@
+"""Compute the metrics of rollouts."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from turnwise.rollout.trajectory import Trajectory, distinct_turns
+
+
+def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Compute rollout metrics: success, reward, turns, shares of failures, generated tokens and environment steps.
+
+    A response that trajectories share counts once. Each trajectory that shares it has replayed it, so that its
+    environment step counts for each.
+    """
+    usable = [trajectory for trajectory in trajectories if trajectory.usable]
+    turns = distinct_turns(usable)
+    mean = lambda values: float(np.mean(values)) if len(values) else 0.0  # noqa: E731
+    return {
+        "success": mean([trajectory.success for trajectory in usable]),
+        "reward": mean([trajectory.reward for trajectory in usable]),
+        "turns": mean([len(trajectory.turns) for trajectory in usable]),
+        "invalid_frac": mean([not turn.valid for turn in turns]),
+        "truncated_frac": mean([turn.truncated for turn in turns]),
+        "context_frac": mean([trajectory.ended == "context" for trajectory in trajectories]),
+        "failed_frac": 1 - len(usable) / len(trajectories),
+        "tokens": float(sum(len(turn.response_ids) for turn in distinct_turns(trajectories))),
+        "env_steps": float(sum(len(trajectory.turns) for trajectory in trajectories)),
+    }
