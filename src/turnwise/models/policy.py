@@ -133,15 +133,16 @@ def autocast(model: PreTrainedModel, config: ModelConfig) -> torch.autocast:
     return torch.autocast(model.device.type, torch.bfloat16, enabled=config.precision == "bf16")
 
 
-def rounded_copy(model: PreTrainedModel, old: PreTrainedModel | None = None) -> PreTrainedModel:
-    """Copy the model in bfloat16 with its adapters merged, for generation only.
+def frozen_copy(model: PreTrainedModel, dtype: torch.dtype, old: PreTrainedModel | None = None) -> PreTrainedModel:
+    """Copy the model with its adapters merged, for generation only.
 
     Args:
         model: Model in float32.
+        dtype: Type of the copy's weights.
         old: Earlier copy, overwritten if there are no adapters, to save the memory of a second copy.
     """
     if old is None or adapted_layers(model):
-        return merged_copy(model).to(torch.bfloat16).eval().requires_grad_(False)  # pyright: ignore
+        return merged_copy(model).to(dtype).eval().requires_grad_(False)  # pyright: ignore
     old.load_state_dict(model.state_dict())
     return old
 

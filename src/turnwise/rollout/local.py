@@ -16,7 +16,7 @@ import torch
 from transformers import PreTrainedModel
 
 from turnwise.errors import ConfigError, EngineFault, EngineLost, out_of_memory
-from turnwise.models.policy import rounded_copy
+from turnwise.models.policy import frozen_copy
 from turnwise.rollout.engine import Decode, Generation, Sampling, ends_with_stop
 from turnwise.rollout.rows import Rows
 from turnwise.rollout.sampling import sample, uniform
@@ -41,11 +41,12 @@ class _Request:
 
 
 class LocalEngine:
-    """Generate with a model in this process: the trainer's own, or a copy of it in bfloat16.
+    """Generate with a model in this process: the trainer's own, or a copy of it.
 
     Args:
         trained: A causal LM with SDPA attention, on any device. Call `update_weights` when its weights have changed.
         rounded: Generate with a copy in bfloat16, adapters merged, which halves the memory read per token.
+        apart: Generate with a copy, adapters merged, so that the trainer may change its weights meanwhile.
         decode: Decodes token ids to text; needed for stop texts only.
         max_rows: Conversations held at a time; further ones wait until one is closed. None: no limit.
         share_prefixes: Compute common prefixes of conversations once, and copy their keys and values.
@@ -58,6 +59,7 @@ class LocalEngine:
         trained: PreTrainedModel,
         *,
         rounded: bool = False,
+        apart: bool = False,
         decode: Decode | None = None,
         max_rows: int | None = None,
         share_prefixes: bool = True,
@@ -65,7 +67,9 @@ class LocalEngine:
     ):
         if max_rows is not None and max_rows < 1:
             raise ConfigError(f"max_rows={max_rows}: expected 1 or more, or None for no limit")
-        self.trained, self.rounded, self.decode = trained, rounded, decode
+        self.trained, self.decode = trained, decode
+        self.copy_dtype = torch.bfloat16 if rounded else trained.dtype if apart else None
+        self.version = 0
         self.max_rows, self.share_prefixes, self.patience = max_rows, share_prefixes, patience
         self._waiting: dict[int, _Request] = {}  # conversation -> request, in order of arrival
         self._growing: dict[int, _Request] = {}  # row -> request
@@ -89,7 +93,7 @@ class LocalEngine:
     @functools.cached_property
     def model(self) -> PreTrainedModel:
         """The generating model, made at first use and by `update_weights`."""
-        return rounded_copy(self.trained) if self.rounded else self.trained
+        return frozen_copy(self.trained, self.copy_dtype) if self.copy_dtype else self.trained
 
     async def generate(self, conversation: int, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         """Continue a conversation; see `Engine.generate`."""
@@ -129,11 +133,12 @@ class LocalEngine:
         else:
             self._wake()
 
-    async def update_weights(self) -> None:
-        """Load the current weights of the trainer's model."""
+    async def update_weights(self, version: int = 0) -> None:
+        """Load the current weights of the trainer's model; see `Engine.update_weights`."""
         self.close()
-        if self.rounded:
-            self.model = rounded_copy(self.trained, self.__dict__.get("model"))
+        self.version = version
+        if self.copy_dtype:
+            self.model = frozen_copy(self.trained, self.copy_dtype, self.__dict__.get("model"))
 
     async def aclose(self) -> None:
         """Forget all conversations."""
@@ -317,7 +322,7 @@ class LocalEngine:
             if not request.future.done():
                 columns = (self._ids, self._logprobs, self._entropies)
                 ids, logprobs_T, entropies_T = (column[row, response].tolist() for column in columns)
-                request.future.set_result(Generation(ids, logprobs_T, truncated, entropies_T))
+                request.future.set_result(Generation(ids, logprobs_T, truncated, entropies_T, self.version))
 
     def _ends_with_stop(self, stop: Sequence[str], rows: np.ndarray, places: np.ndarray) -> np.ndarray:
         """Return which rows' responses complete a stop text with their newest token, `[rows]` bool."""
