@@ -1,7 +1,7 @@
 """Make the engine that a recipe names."""
 
 from turnwise.errors import ConfigError
-from turnwise.models.policy import Policy
+from turnwise.models.policy import Policy, in_bf16
 from turnwise.rollout.engine import Decode, Engine
 from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.settings import EngineConfig
@@ -12,7 +12,7 @@ def make_engine(settings: EngineConfig, precision: str, policy: Policy, *, apart
 
     Args:
         settings: The `[engine]` of a recipe.
-        precision: `model.precision`; with "bf16" the local engine rounds the weights.
+        precision: `model.precision`; in bfloat16 the local engine rounds the weights.
         policy: The model to generate with.
         apart: Whether responses are generated while the trainer changes the weights; the local engine copies them.
 
@@ -24,7 +24,7 @@ def make_engine(settings: EngineConfig, precision: str, policy: Policy, *, apart
         _check_attention(policy)
         return LocalEngine(
             policy.model,
-            rounded=precision == "bf16",
+            rounded=in_bf16(precision, policy.model.device),
             apart=apart,
             decode=_decoder(policy),
             max_rows=settings.max_rows,

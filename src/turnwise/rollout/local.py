@@ -18,11 +18,14 @@ from transformers import PreTrainedModel
 from turnwise.errors import ConfigError, EngineFault, EngineLost, out_of_memory
 from turnwise.models.policy import frozen_copy
 from turnwise.rollout.engine import Decode, Generation, Sampling, ends_with_stop
+from turnwise.rollout.prefixes import Prefixes
 from turnwise.rollout.rows import Rows
 from turnwise.rollout.sampling import sample, uniform
 
 PREFILL_TOKENS = 16384
 """Tokens of a prefill pass, padding included (a single prompt may exceed it)."""
+MANY = 16
+"""New conversations from which on prompts are looked up among sorted prefixes instead of compared with every row."""
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -217,13 +220,19 @@ class LocalEngine:
             max(len(request.prompt) + request.sampling.max_new_tokens for request in ready),
         )
         soon = self._length.copy()  # cached tokens per row after this pass
+        index = None
+        if self.share_prefixes and num_new >= MANY and not self._free:
+            held = [self._ids[row, : self._length[row]] for row in range(self._num_rows)]
+            index = Prefixes(held), Prefixes(held)  # cached now, and after this pass
         admitted = []
         for request in ready:
             row = self._row_of.get(request.conversation)
             if row is None:
-                row = self._seat(request, soon)
+                row = self._seat(request, soon, index)
             if row is None:
                 continue
+            if index:
+                index[1].add(request.prompt)
             del self._waiting[request.conversation]
             self._growing[row] = request
             soon[row] = self._start[row] = len(request.prompt)
@@ -234,19 +243,12 @@ class LocalEngine:
             admitted.append(row)
         return admitted
 
-    def _seat(self, request: _Request, soon: np.ndarray) -> int | None:
+    def _seat(self, request: _Request, soon: np.ndarray, index: tuple[Prefixes, Prefixes] | None) -> int | None:
         """Find a row for a new conversation and copy the longest cached prefix; None: waiting for one is cheaper."""
         prompt, donor, shared = request.prompt, -1, 0
         if self.share_prefixes and self._num_rows:
-            used = slice(self._num_rows)
-            same = np.zeros((self._num_rows, len(prompt)), dtype=bool)  # the last token is always fed, for its logits
-            np.equal(self._ids[used, : len(prompt) - 1], prompt[:-1], out=same[:, :-1])
-            alike = same.argmin(1)  # the first place that differs
-            cached = np.minimum(alike, self._length[used])
-            donor = int(cached.argmax())
-            shared = int(cached[donor])
-            gain = int(np.minimum(alike, soon[used]).max()) - shared
-            if 2 * gain >= len(prompt) - shared:  # saves half of the computation: worth another pass
+            donor, shared, later = self._closest(prompt[:-1], soon, index)  # the last is always fed, for its logits
+            if 2 * (later - shared) >= len(prompt) - shared:  # saves half of the computation: worth another pass
                 return None
         if donor in self._free:
             row = donor
@@ -261,6 +263,21 @@ class LocalEngine:
         self._length[row], self._conversation[row] = shared, request.conversation
         self._row_of[request.conversation] = row
         return row
+
+    def _closest(
+        self, prompt: np.ndarray, soon: np.ndarray, index: tuple[Prefixes, Prefixes] | None
+    ) -> tuple[int, int, int]:
+        """Return the row that has most of a prompt cached, how much, and how much some row has after this pass."""
+        if index:  # rows of this pass have no prefix cached that its donor, an earlier row, has not
+            shared = index[0].longest(prompt)
+            return index[0].first_row(prompt[:shared]) if shared else 0, shared, index[1].longest(prompt)
+        used = slice(self._num_rows)
+        same = np.zeros((self._num_rows, len(prompt) + 1), dtype=bool)
+        np.equal(self._ids[used, : len(prompt)], prompt, out=same[:, :-1])
+        alike = same.argmin(1)  # the first place that differs
+        cached = np.minimum(alike, self._length[used])
+        donor = int(cached.argmax())
+        return donor, int(cached[donor]), int(np.minimum(alike, soon[used]).max())
 
     def _reserve(self, num_rows: int, num_places: int) -> None:
         """Reserve space for `num_rows` rows of `num_places` tokens; grows by half so that copies are rare."""

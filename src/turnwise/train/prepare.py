@@ -13,7 +13,7 @@ from turnwise.environments.base import Task
 from turnwise.environments.suites import Suite, make_suite
 from turnwise.errors import ConfigError
 from turnwise.measures.plan import Plan, plan_measures
-from turnwise.models.policy import Policy, freeze_but_norms, trainable
+from turnwise.models.policy import Policy, freeze_but_norms, slow_precision_note, trainable
 from turnwise.objective.build import make_objective
 from turnwise.objective.gradient import Budget
 from turnwise.objective.inert import inert_note
@@ -67,7 +67,8 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     estimated = critic_columns(config.critic, measures)
     collector = make_collector(config.rollout, environments, suite.task_name)
     source = Source(tasks, config.rollout, config.run.seed, last_step=config.run.steps, rollouts=rollouts)
-    for note in filter(None, (inert_note(config.update), lone_note(transform, config.rollout.group_size))):
+    slow = slow_precision_note(config.model.precision, device)
+    for note in filter(None, (inert_note(config.update), lone_note(transform, config.rollout.group_size), slow)):
         display.note(note)
 
     if resume is None:
