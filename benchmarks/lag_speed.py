@@ -57,12 +57,12 @@ class Times(Display):
         self.ends.append(time.perf_counter())
 
 
-def seconds_per_step(lag: int, fast_ms: float, steps: int, hidden: int) -> list[float]:
+def seconds_per_step(lag: int, fast_ms: float, steps: int, hidden: int = 64, workers: int = 2) -> list[float]:
     """Train a policy and return the seconds of its steps."""
     with tempfile.TemporaryDirectory() as folder:
         config = parse_config({
             "run": {"folder": folder, "name": f"lag-{lag}", "steps": steps, "threads": 1},
-            "environment": {"name": "benchmarks.lag_speed:Uneven", "options": {"fast_ms": fast_ms}, "workers": 2},
+            "environment": {"name": "benchmarks.lag_speed:Uneven", "options": {"fast_ms": fast_ms}, "workers": workers},
             "model": {"hidden_size": hidden, "num_layers": 2, "max_context": 256},
             "warmstart": {"steps": 0},
             "rollout": {"groups": 2, "group_size": 4, "max_new_tokens": 8, "max_lag": lag},
