@@ -93,21 +93,36 @@ def test_batches_that_play_at_the_same_time_do_not_touch_each_other():
 def test_weights_change_between_responses_and_every_turn_knows_its_version():
     policy = color_policy(seed=1)
     versions = {0: output_layer(policy).weight.detach().clone()}
+    reached, updates = [0], [0]
+
+    class Meeting(Slow):
+        """Meets an update after every second turn; the other trajectories generate meanwhile."""
+
+        async def step(self, response: str) -> Step:  # pyright: ignore[reportIncompatibleMethodOverride]
+            reached[0] = max(reached[0], self.played)
+            while self.seed == 0 and self.played >= 2 * (updates[0] + 1):
+                await asyncio.sleep(0.001)
+            return await super().step(response)
+
     with ahead(1) as rollouts:
-        start = player(rollouts, LocalEngine(policy.model, apart=True), lambda task: Slow(task, turns=8), policy=policy)
+        environment = lambda task: Meeting(task, turns=7)  # noqa: E731
+        start = player(rollouts, LocalEngine(policy.model, apart=True), environment, policy=policy)
         engine = start.engine  # type: ignore[attr-defined]
         begun = start([0, 1, 2, 3])
         for version in (1, 2, 3):
-            time.sleep(0.006)
+            while reached[0] < 2 * version:
+                time.sleep(0.001)
             with torch.no_grad():
                 output_layer(policy).weight.mul_(0.5)
             versions[version] = output_layer(policy).weight.detach().clone()
             blocking(engine.update_weights(version))
+            updates[0] = version if version < 3 else 100
         trajectories = begun()
+    assert [trajectory.failure for trajectory in trajectories] == [None] * 8
     seen = [[turn.version for turn in trajectory.turns] for trajectory in trajectories]
     assert all(each == sorted(each) for each in seen)
-    assert len({version for each in seen for version in each}) > 1, "no trajectory met an update; play longer ones"
-    assert any(len(set(each)) > 1 for each in seen)
+    assert {version for each in seen for version in each} >= {0, 1, 2}
+    assert all(len(set(each)) > 1 for each in seen[:2])
     sequences = Sequences.from_trajectories(trajectories)
     for version, weight in versions.items():
         with torch.no_grad():
