@@ -75,7 +75,9 @@ def _reset(setting: Setting) -> None:
 
 
 def _model(setting: Setting) -> PreTrainedModel:
-    return make_model(32, 2).to(setting.device) if setting.small else make_smollm2(30, setting.device.type)  # type: ignore[arg-type]
+    if setting.small:
+        return make_model(32, 2).to(setting.device)  # pyright: ignore
+    return make_smollm2(30, setting.device.type)
 
 
 def parity(setting: Setting) -> dict[str, Any]:
@@ -158,8 +160,9 @@ def waiting(setting: Setting) -> dict[str, Any]:
     """Measure steps with and without rollouts ahead, where one environment in eight is ten times slower."""
     from benchmarks.lag_speed import seconds_per_step
 
+    size: dict[str, Any]
     size = {"fast_ms": 0.1, "steps": 5, "hidden": 16, "workers": 0} if setting.small else {"fast_ms": 20.0, "steps": 14}
-    result = {f"lag_{lag}_s": statistics.fmean(seconds_per_step(lag, **size)) for lag in (0, 2)}  # type: ignore[arg-type]
+    result = {f"lag_{lag}_s": statistics.fmean(seconds_per_step(lag, **size)) for lag in (0, 2)}
     return result | {"speedup": result["lag_0_s"] / result["lag_2_s"]}
 
 

@@ -144,10 +144,10 @@ def test_slow_episodes_are_not_under_represented():
     assert biased[1] < 0.25, biased
 
 
-def gradient(old_policy: str | None, cap: float | None, current: torch.Tensor, sampled: torch.Tensor) -> torch.Tensor:
+def gradient(old_policy: Any, cap: float | None, current: torch.Tensor, sampled: torch.Tensor) -> torch.Tensor:
     """Expected gradient of one response of one token, over all tokens that the earlier weights could sample."""
     num = len(current)
-    settings = UpdateConfig(clip="none", old_policy=old_policy, mismatch_cap=cap, aggregate="trajectory-mean")  # type: ignore[arg-type]
+    settings = UpdateConfig(clip="none", old_policy=old_policy, mismatch_cap=cap, aggregate="trajectory-mean")
     logits = current.clone().requires_grad_()
     logprob = torch.log_softmax(logits, 0)
     start_T, behavior_T = (torch.log_softmax(each, 0).double().numpy() for each in (current, sampled))
