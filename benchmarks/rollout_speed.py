@@ -19,7 +19,7 @@ from benchmarks.common import counted, describe, interleaved, make_smollm2, one_
 from benchmarks.tables import table
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from turnwise.models.policy import rounded_copy
+from turnwise.models.policy import frozen_copy
 from turnwise.rollout.engine import Sampling
 from turnwise.rollout.local import LocalEngine
 
@@ -130,7 +130,7 @@ def contiguous(_: torch.nn.Module, args: tuple[torch.Tensor]) -> tuple[torch.Ten
 def episodes_table(title: str, engine: LocalEngine, added: np.ndarray, sampling: Sampling, repeats: int) -> None:
     """Measure whole episodes, and `model.generate` with the same weights."""
     device = engine.model.device.type
-    opponent = rounded_copy(engine.trained) if engine.rounded else engine.trained
+    opponent = frozen_copy(engine.trained, engine.copy_dtype) if engine.copy_dtype else engine.trained
     hook = opponent.get_output_embeddings().register_forward_pre_hook(contiguous)  # pyright: ignore
 
     def generate() -> tuple[int, int]:

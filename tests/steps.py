@@ -18,8 +18,9 @@ from turnwise.objective.tokens import Sequences
 from turnwise.objective.values import ValueTerm
 from turnwise.rollout.collectors import make_collector
 from turnwise.rollout.environments import InProcessEnvironments
+from turnwise.rollout.experience import Experience
 from turnwise.rollout.models import Models, NamedModel
-from turnwise.rollout.source import Experience, Source
+from turnwise.rollout.source import Source
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.trace import Trace
 from turnwise.train.credit import make_transform

@@ -123,7 +123,7 @@ class ScriptedEngine:
         await asyncio.sleep(0)
         return Generation(ids, [-0.5] * len(ids), ids[-1] not in sampling.stop_ids)
 
-    async def update_weights(self) -> None:
+    async def update_weights(self, version: int = 0) -> None:
         """There are none."""
 
     def close(self, conversations: Sequence[int] | None = None) -> None:

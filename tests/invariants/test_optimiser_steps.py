@@ -20,7 +20,7 @@ from tests.steps import updated as update_policy
 from tests.toys import trajectory
 
 from turnwise.objective.tokens import generated_logprobs
-from turnwise.rollout.source import rollout_metrics
+from turnwise.rollout.metrics import rollout_metrics
 from turnwise.train import update as step_module
 
 

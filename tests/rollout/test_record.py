@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 from tests.toys import trajectory
 
+from turnwise.rollout.experience import Experience
 from turnwise.rollout.record import SCHEMA, rows, write_rollouts
-from turnwise.rollout.source import Experience
 from turnwise.rollout.trajectory import Trajectory, Turn
 
 

@@ -17,7 +17,7 @@ from transformers import LlamaForCausalLM
 from turnwise.config import load_config, parse_config
 from turnwise.environments.base import Step
 from turnwise.errors import ConfigError, DataError
-from turnwise.models.policy import choose_trainable, freeze_but_norms, load_policy, rounded_copy, trainable
+from turnwise.models.policy import choose_trainable, freeze_but_norms, frozen_copy, load_policy, trainable
 from turnwise.models.pretrained import pretrained_policy, smollm2
 from turnwise.models.settings import ModelConfig, PromptConfig
 from turnwise.objective.tokens import Sequences, score
@@ -182,7 +182,7 @@ def test_new_adapters_change_nothing_and_differ_by_seed():
 def test_the_copy_for_generating_has_the_same_weights_rounded(way):
     policy = policy_of(train=way)
     perturb(policy)
-    twin = rounded_copy(policy.model)
+    twin = frozen_copy(policy.model, torch.bfloat16)
     assert {weight.dtype for weight in twin.parameters()} == {torch.bfloat16}
     assert not any(weight.requires_grad for weight in twin.parameters())
     rounded = logprobs(dataclasses.replace(policy, model=twin))

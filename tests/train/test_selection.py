@@ -18,8 +18,8 @@ from tests.toys import Levels, ScriptedEngine, color_policy, small_config
 from turnwise.config import load_config, parse_config
 from turnwise.environments.suites import Seeded
 from turnwise.errors import ConfigError
+from turnwise.rollout.experience import Experience
 from turnwise.rollout.selection import Epochs, TaskSelector, Vade, build_selector, information_gain, kept
-from turnwise.rollout.source import Experience
 from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
 from turnwise.train.display import ConsoleDisplay
 from turnwise.train.loop import MAX_EMPTY_STEPS, train

@@ -73,6 +73,34 @@ class Config(Section):
                 data["method"] = with_aem_around(name, options)
         return data
 
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _ratios_follow_the_lag(cls, data: Any) -> Any:
+        """Relate ratios to the weights that sampled each token where these may lag behind the step's."""
+        if not isinstance(data, Mapping):
+            return data
+        rollout, update = data.get("rollout"), data.get("update", {})
+        lags = isinstance(rollout, Mapping) and rollout.get("max_lag")
+        if not lags or not isinstance(update, Mapping):
+            return data
+        corrected = update.get("old_policy") is not None or update.get("mismatch_cap") is not None
+        return data if corrected else {**data, "update": {**update, "old_policy": "behavior"}}
+
+    @pydantic.model_validator(mode="after")
+    def _lag_is_possible(self) -> "Config":
+        lag = self.rollout.max_lag
+        if lag and self.update.old_policy == "start" and self.update.mismatch_cap is None:
+            raise ValueError(
+                f"update.old_policy='start' ignores that rollout.max_lag={lag} samples from earlier weights; remove "
+                "it, or set update.mismatch_cap=2"
+            )
+        if lag and self.engine.max_rows is not None:
+            raise ValueError(
+                f"engine.max_rows={self.engine.max_rows} lets responses wait for whole trajectories, and "
+                f"rollout.max_lag={lag} changes the weights between responses; remove one"
+            )
+        return self
+
     @pydantic.model_validator(mode="after")
     def _engine_can_score(self) -> "Config":
         if self.update.scoring == "engine" and self.rollout.top_p < 1:

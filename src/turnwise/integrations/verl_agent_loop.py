@@ -156,7 +156,7 @@ class ServerEngine:
                 self.versions.append(int(output.extra_fields[name]))
         return Generation(ids, list(output.log_probs or [])[: len(ids)], ids[-1] not in sampling.stop_ids)
 
-    async def update_weights(self) -> None:
+    async def update_weights(self, version: int = 0) -> None:
         """Do nothing, since verl updates its servers."""
 
     def close(self, conversations: Sequence[int] | None = None) -> None:

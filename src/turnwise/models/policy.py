@@ -130,18 +130,38 @@ def trainable(model: PreTrainedModel) -> list[torch.nn.Parameter]:
 
 def autocast(model: PreTrainedModel, config: ModelConfig) -> torch.autocast:
     """Return the context in which the model computes: bfloat16 if the configuration asks for it."""
-    return torch.autocast(model.device.type, torch.bfloat16, enabled=config.precision == "bf16")
+    return torch.autocast(model.device.type, torch.bfloat16, enabled=in_bf16(config.precision, model.device))
 
 
-def rounded_copy(model: PreTrainedModel, old: PreTrainedModel | None = None) -> PreTrainedModel:
-    """Copy the model in bfloat16 with its adapters merged, for generation only.
+def in_bf16(precision: str, device: torch.device) -> bool:
+    """Return whether `model.precision` means bfloat16 on a device."""
+    return precision == "bf16" or (precision == "auto" and has_fast_bf16(device))
+
+
+def has_fast_bf16(device: torch.device) -> bool:
+    """Return whether a device has instructions for bfloat16; without them it is several times slower than float32."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return device.type == "cpu" and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def slow_precision_note(precision: str, device: torch.device) -> str:
+    """Say that a forced bfloat16 is slow on this device; empty if it is not."""
+    if precision != "bf16" or has_fast_bf16(device):
+        return ""
+    return f"model.precision='bf16' is slow on this {device.type}, which has no bfloat16 instructions; set it to auto"
+
+
+def frozen_copy(model: PreTrainedModel, dtype: torch.dtype, old: PreTrainedModel | None = None) -> PreTrainedModel:
+    """Copy the model with its adapters merged, for generation only.
 
     Args:
         model: Model in float32.
+        dtype: Type of the copy's weights.
         old: Earlier copy, overwritten if there are no adapters, to save the memory of a second copy.
     """
     if old is None or adapted_layers(model):
-        return merged_copy(model).to(torch.bfloat16).eval().requires_grad_(False)  # pyright: ignore
+        return merged_copy(model).to(dtype).eval().requires_grad_(False)  # pyright: ignore
     old.load_state_dict(model.state_dict())
     return old
 

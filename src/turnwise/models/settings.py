@@ -29,8 +29,9 @@ class ModelConfig(Section):
     """Rank of the adapters with train = "lora"."""
     lora_alpha: int = pydantic.Field(default=32, ge=1)
     """Scale of the adapters, as lora_alpha / lora_rank."""
-    precision: Literal["fp32", "bf16"] = "fp32"
-    """"bf16" scores and updates under autocast and generates with bfloat16 weights; the optimiser keeps float32."""
+    precision: Literal["fp32", "bf16", "auto"] = "fp32"
+    """"bf16" scores and updates under autocast and generates with bfloat16 weights; the optimiser keeps float32.
+    "auto": "bf16" if the device computes it fast, else "fp32"."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass to save memory."""
     hidden_size: int = pydantic.Field(default=64, ge=8)

@@ -35,7 +35,9 @@ class PolicyTerm:
         settings, responses = self._settings, step.batch.tokens
         assert responses is not None
         trajectories = step.batch.trajectories.of(responses)
-        old_logprob_T = step.column("logprob_T", self.name)
+        start_logprob_T = step.column("logprob_T", self.name)
+        behavior_logprob_T = step.column("behavior_logprob_T", self.name)
+        old_logprob_T = behavior_logprob_T if settings.old_policy == "behavior" else start_logprob_T
         advantage_T = step.advantage_T
         credit = TokenCredit()
         if self._rule:
@@ -47,9 +49,8 @@ class PolicyTerm:
         metrics = {}
         if settings.mismatch_cap is not None:
             spans = trajectories if settings.mismatch_level == "trajectory" else None
-            behavior_logprob_T = step.column("behavior_logprob_T", self.name)
             factor_T, capped_T = mismatch_weights(
-                old_logprob_T, behavior_logprob_T, cap=settings.mismatch_cap, spans=spans
+                start_logprob_T, behavior_logprob_T, cap=settings.mismatch_cap, spans=spans
             )
             weight_T = weight_T * factor_T
             metrics = {"mismatch_weight": float(factor_T.mean()), "mismatch_capped_frac": float(capped_T.mean())}

@@ -60,6 +60,10 @@ class UpdateConfig(Section):
     """Published entropy term: {name = "epo", beta_decay = ...}."""
     terms: tuple[RuleConfig, ...] = ()
     """Your own loss terms: {name = "module:MyTerm", weight = 0.1}; see `turnwise.objective.terms.Term`."""
+    old_policy: Literal["start", "behavior"] | None = None
+    """Weights that a token's probability ratio is relative to: those at the start of the step, or those that sampled
+    the token ("behavior"). Default: "behavior" with rollout.max_lag unless mismatch_cap corrects the lag, else
+    "start"."""
     mismatch_cap: float | None = pydantic.Field(default=None, gt=0)
     """Largest importance weight pi_trainer / pi_engine, which corrects for engine probabilities other than the
     trainer's."""
@@ -76,6 +80,10 @@ class UpdateConfig(Section):
         if self.mismatch_level == "trajectory" and self.mismatch_cap is None:
             raise ValueError(
                 "update.mismatch_level='trajectory' has no effect without update.mismatch_cap; set update.mismatch_cap"
+            )
+        if self.old_policy == "behavior" and self.mismatch_cap is not None:
+            raise ValueError(
+                "update.old_policy='behavior' and update.mismatch_cap correct for the same difference; remove one"
             )
         if self.tokens:
             build_token_rule(self.tokens.name, self.tokens.model_extra or {})

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from turnwise.errors import BatchError
+from turnwise.objective.frozen_output import frozen_logprobs, is_frozen_linear
 from turnwise.objective.packing import Packed, can_pack, pack, packed_hidden
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.segments import Segments
@@ -125,11 +126,14 @@ class Sequences:
         used = np.ones(len(unit), dtype=bool) if only is None else np.isin(self.trajectory, only)
         order = np.argsort(-longest, kind="stable")
         order = order[np.isin(order, unit[used])]
+        members, begin = np.argsort(unit, kind="stable"), np.cumsum(count) - count
         start = 0
         while start < len(order):
-            size = count[order[start:]].cumsum() * longest[order[start]]
+            most = max_tokens // longest[order[start]] + 1  # units that can fit; no later one is looked at
+            size = count[order[start : start + most]].cumsum() * longest[order[start]]
             stop = start + max(1, int(np.searchsorted(size, max_tokens, side="right")))
-            yield np.flatnonzero(np.isin(unit, order[start:stop])) if whole else order[start:stop]
+            part = order[start:stop]
+            yield np.sort(members[_ranges(begin[part], count[part])]) if whole else part
             start = stop
 
     def _batches_of_trees(
@@ -150,8 +154,12 @@ class Sequences:
 
     def token_index(self, sequences: np.ndarray) -> np.ndarray:
         """Return the indices on `T` of the generated tokens of these sequences, in their order."""
-        offsets = self.tokens.offsets.tolist()
-        return np.concatenate([np.arange(offsets[i], offsets[i + 1]) for i in sequences.tolist()])
+        return _ranges(self.tokens.offsets[sequences], self.tokens.lengths[sequences])
+
+
+def _ranges(begin: np.ndarray, length: np.ndarray) -> np.ndarray:
+    """Join the ranges of integers that begin at `begin` and have these lengths, `[ranges]` each."""
+    return np.arange(length.sum()) + np.repeat(begin - (np.cumsum(length) - length), length)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -264,7 +272,10 @@ def chunked_logprobs(
     chunks = list(zip(hidden.split(chunk_tokens), targets.split(chunk_tokens), strict=True))
     # The logits of a single chunk fit in memory until the backward pass.
     again = torch.is_grad_enabled() and len(chunks) > 1
-    parts = [checkpoint(one_chunk, *chunk, use_reentrant=False) if again else one_chunk(*chunk) for chunk in chunks]
+    if again and is_frozen_linear(output_layer):
+        parts = [frozen_logprobs(hidden, output_layer, targets, temperature) for hidden, targets in chunks]
+    else:
+        parts = [checkpoint(one_chunk, *chunk, use_reentrant=False) if again else one_chunk(*chunk) for chunk in chunks]
     logprob, entropy = (torch.cat(column) for column in zip(*parts, strict=True))
     return logprob, entropy
 

@@ -74,7 +74,7 @@ async def play(
                 generation = await engine.generate(context.conversation, context.ids, sampling)
                 context.respond(generation.token_ids)
                 turn.response_ids, turn.behavior_logprobs = generation.token_ids, generation.logprobs
-                turn.behavior_entropies = generation.entropies
+                turn.behavior_entropies, turn.version = generation.entropies, generation.version
                 turn.response, turn.truncated = fmt.text(generation.token_ids), generation.truncated
                 action, formed = fmt.action(turn.response)
                 step = await environments.step(number, action)

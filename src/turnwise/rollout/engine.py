@@ -41,12 +41,14 @@ class Generation:
         truncated: Neither a stop token nor a stop text came within `max_new_tokens`.
         entropies: Entropy of each token's distribution over the full vocabulary, at the temperature (nats);
             None if the engine does not measure it.
+        version: Version of the weights that sampled it; see `Engine.update_weights`.
     """
 
     token_ids: list[int]
     logprobs: list[float]
     truncated: bool
     entropies: list[float] | None = None
+    version: int = 0
 
 
 Decode = Callable[[Sequence[int]], str]
@@ -77,11 +79,14 @@ class Engine(Protocol):
         """
         ...
 
-    async def update_weights(self) -> None:
+    async def update_weights(self, version: int = 0) -> None:
         """Load the current weights of the trainer's model. No response may be in progress.
 
         Must be called before the first response, and after each change of the weights. Later responses use these
         weights only; caches of earlier weights are dropped. It leaves nothing behind in the event loop.
+
+        Args:
+            version: Steps that trained these weights; later responses carry it.
 
         Raises:
             EngineLost: The engine cannot be reached.

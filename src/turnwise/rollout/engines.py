@@ -1,19 +1,20 @@
 """Make the engine that a recipe names."""
 
 from turnwise.errors import ConfigError
-from turnwise.models.policy import Policy
+from turnwise.models.policy import Policy, in_bf16
 from turnwise.rollout.engine import Decode, Engine
 from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.settings import EngineConfig
 
 
-def make_engine(settings: EngineConfig, precision: str, policy: Policy) -> Engine:
+def make_engine(settings: EngineConfig, precision: str, policy: Policy, *, apart: bool = False) -> Engine:
     """Make the engine of `[engine]`, which generates with the policy's weights.
 
     Args:
         settings: The `[engine]` of a recipe.
-        precision: `model.precision`; with "bf16" the local engine rounds the weights.
+        precision: `model.precision`; in bfloat16 the local engine rounds the weights.
         policy: The model to generate with.
+        apart: Whether responses are generated while the trainer changes the weights; the local engine copies them.
 
     Raises:
         ConfigError: The server cannot be reached or serves another model, or the local engine does not support the
@@ -23,7 +24,8 @@ def make_engine(settings: EngineConfig, precision: str, policy: Policy) -> Engin
         _check_attention(policy)
         return LocalEngine(
             policy.model,
-            rounded=precision == "bf16",
+            rounded=in_bf16(precision, policy.model.device),
+            apart=apart,
             decode=_decoder(policy),
             max_rows=settings.max_rows,
         )

@@ -16,13 +16,16 @@ import torch
 from transformers import PreTrainedModel
 
 from turnwise.errors import ConfigError, EngineFault, EngineLost, out_of_memory
-from turnwise.models.policy import rounded_copy
+from turnwise.models.policy import frozen_copy
 from turnwise.rollout.engine import Decode, Generation, Sampling, ends_with_stop
+from turnwise.rollout.prefixes import Prefixes
 from turnwise.rollout.rows import Rows
 from turnwise.rollout.sampling import sample, uniform
 
 PREFILL_TOKENS = 16384
 """Tokens of a prefill pass, padding included (a single prompt may exceed it)."""
+MANY = 16
+"""New conversations from which on prompts are looked up among sorted prefixes instead of compared with every row."""
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -41,11 +44,12 @@ class _Request:
 
 
 class LocalEngine:
-    """Generate with a model in this process: the trainer's own, or a copy of it in bfloat16.
+    """Generate with a model in this process: the trainer's own, or a copy of it.
 
     Args:
         trained: A causal LM with SDPA attention, on any device. Call `update_weights` when its weights have changed.
         rounded: Generate with a copy in bfloat16, adapters merged, which halves the memory read per token.
+        apart: Generate with a copy, adapters merged, so that the trainer may change its weights meanwhile.
         decode: Decodes token ids to text; needed for stop texts only.
         max_rows: Conversations held at a time; further ones wait until one is closed. None: no limit.
         share_prefixes: Compute common prefixes of conversations once, and copy their keys and values.
@@ -58,6 +62,7 @@ class LocalEngine:
         trained: PreTrainedModel,
         *,
         rounded: bool = False,
+        apart: bool = False,
         decode: Decode | None = None,
         max_rows: int | None = None,
         share_prefixes: bool = True,
@@ -65,7 +70,9 @@ class LocalEngine:
     ):
         if max_rows is not None and max_rows < 1:
             raise ConfigError(f"max_rows={max_rows}: expected 1 or more, or None for no limit")
-        self.trained, self.rounded, self.decode = trained, rounded, decode
+        self.trained, self.decode = trained, decode
+        self.copy_dtype = torch.bfloat16 if rounded else trained.dtype if apart else None
+        self.version = 0
         self.max_rows, self.share_prefixes, self.patience = max_rows, share_prefixes, patience
         self._waiting: dict[int, _Request] = {}  # conversation -> request, in order of arrival
         self._growing: dict[int, _Request] = {}  # row -> request
@@ -89,7 +96,7 @@ class LocalEngine:
     @functools.cached_property
     def model(self) -> PreTrainedModel:
         """The generating model, made at first use and by `update_weights`."""
-        return rounded_copy(self.trained) if self.rounded else self.trained
+        return frozen_copy(self.trained, self.copy_dtype) if self.copy_dtype else self.trained
 
     async def generate(self, conversation: int, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         """Continue a conversation; see `Engine.generate`."""
@@ -129,11 +136,12 @@ class LocalEngine:
         else:
             self._wake()
 
-    async def update_weights(self) -> None:
-        """Load the current weights of the trainer's model."""
+    async def update_weights(self, version: int = 0) -> None:
+        """Load the current weights of the trainer's model; see `Engine.update_weights`."""
         self.close()
-        if self.rounded:
-            self.model = rounded_copy(self.trained, self.__dict__.get("model"))
+        self.version = version
+        if self.copy_dtype:
+            self.model = frozen_copy(self.trained, self.copy_dtype, self.__dict__.get("model"))
 
     async def aclose(self) -> None:
         """Forget all conversations."""
@@ -212,13 +220,19 @@ class LocalEngine:
             max(len(request.prompt) + request.sampling.max_new_tokens for request in ready),
         )
         soon = self._length.copy()  # cached tokens per row after this pass
+        index = None
+        if self.share_prefixes and num_new >= MANY and not self._free:
+            held = [self._ids[row, : self._length[row]] for row in range(self._num_rows)]
+            index = Prefixes(held), Prefixes(held)  # cached now, and after this pass
         admitted = []
         for request in ready:
             row = self._row_of.get(request.conversation)
             if row is None:
-                row = self._seat(request, soon)
+                row = self._seat(request, soon, index)
             if row is None:
                 continue
+            if index:
+                index[1].add(request.prompt)
             del self._waiting[request.conversation]
             self._growing[row] = request
             soon[row] = self._start[row] = len(request.prompt)
@@ -229,19 +243,12 @@ class LocalEngine:
             admitted.append(row)
         return admitted
 
-    def _seat(self, request: _Request, soon: np.ndarray) -> int | None:
+    def _seat(self, request: _Request, soon: np.ndarray, index: tuple[Prefixes, Prefixes] | None) -> int | None:
         """Find a row for a new conversation and copy the longest cached prefix; None: waiting for one is cheaper."""
         prompt, donor, shared = request.prompt, -1, 0
         if self.share_prefixes and self._num_rows:
-            used = slice(self._num_rows)
-            same = np.zeros((self._num_rows, len(prompt)), dtype=bool)  # the last token is always fed, for its logits
-            np.equal(self._ids[used, : len(prompt) - 1], prompt[:-1], out=same[:, :-1])
-            alike = same.argmin(1)  # the first place that differs
-            cached = np.minimum(alike, self._length[used])
-            donor = int(cached.argmax())
-            shared = int(cached[donor])
-            gain = int(np.minimum(alike, soon[used]).max()) - shared
-            if 2 * gain >= len(prompt) - shared:  # saves half of the computation: worth another pass
+            donor, shared, later = self._closest(prompt[:-1], soon, index)  # the last is always fed, for its logits
+            if 2 * (later - shared) >= len(prompt) - shared:  # saves half of the computation: worth another pass
                 return None
         if donor in self._free:
             row = donor
@@ -256,6 +263,21 @@ class LocalEngine:
         self._length[row], self._conversation[row] = shared, request.conversation
         self._row_of[request.conversation] = row
         return row
+
+    def _closest(
+        self, prompt: np.ndarray, soon: np.ndarray, index: tuple[Prefixes, Prefixes] | None
+    ) -> tuple[int, int, int]:
+        """Return the row that has most of a prompt cached, how much, and how much some row has after this pass."""
+        if index:  # rows of this pass have no prefix cached that its donor, an earlier row, has not
+            shared = index[0].longest(prompt)
+            return index[0].first_row(prompt[:shared]) if shared else 0, shared, index[1].longest(prompt)
+        used = slice(self._num_rows)
+        same = np.zeros((self._num_rows, len(prompt) + 1), dtype=bool)
+        np.equal(self._ids[used, : len(prompt)], prompt, out=same[:, :-1])
+        alike = same.argmin(1)  # the first place that differs
+        cached = np.minimum(alike, self._length[used])
+        donor = int(cached.argmax())
+        return donor, int(cached[donor]), int(np.minimum(alike, soon[used]).max())
 
     def _reserve(self, num_rows: int, num_places: int) -> None:
         """Reserve space for `num_rows` rows of `num_places` tokens; grows by half so that copies are rare."""
@@ -317,7 +339,7 @@ class LocalEngine:
             if not request.future.done():
                 columns = (self._ids, self._logprobs, self._entropies)
                 ids, logprobs_T, entropies_T = (column[row, response].tolist() for column in columns)
-                request.future.set_result(Generation(ids, logprobs_T, truncated, entropies_T))
+                request.future.set_result(Generation(ids, logprobs_T, truncated, entropies_T, self.version))
 
     def _ends_with_stop(self, stop: Sequence[str], rows: np.ndarray, places: np.ndarray) -> np.ndarray:
         """Return which rows' responses complete a stop text with their newest token, `[rows]` bool."""

@@ -19,7 +19,7 @@ class NamedModel:
         policy: Weights, tokenizer and format.
         engine: Samples from the policy; None for a model that only scores.
         optimizer: Updates the trainable weights; None for a model that does not learn.
-        version: How often the weights were published to the engine.
+        version: Training steps behind the weights that the engine has.
         critic: Estimates returns from the hidden states of the policy, for the model named `critic`.
     """
 
@@ -63,11 +63,15 @@ class Models(Mapping[str, NamedModel]):
         """The torch modules by name."""
         return {name: model.policy.model for name, model in self._named.items()}
 
-    def publish(self) -> None:
-        """Send the weights of all models that play to their engines."""
+    def publish(self, version: int = 0) -> None:
+        """Send the weights of all models that play to their engines.
+
+        Args:
+            version: Training steps behind these weights; turns sampled from them record it.
+        """
         for model in self._named.values():
             if model.optimizer is not None:
                 model.optimizer.zero_grad()  # frees the gradients' memory during the next rollout
             if model.engine is not None:
-                blocking(model.engine.update_weights())
-                model.version += 1
+                blocking(model.engine.update_weights(version))
+                model.version = version

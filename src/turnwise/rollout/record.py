@@ -45,10 +45,13 @@ SCHEMA = pa.schema(
         "response_ids": pa.list_(pa.int32()),
         "behavior_logprobs": pa.list_(pa.float32()),
         "behavior_entropies": pa.list_(pa.float32()),
+        "version": pa.int32(),
     },
     metadata={"turnwise_format": str(FORMAT)},
 )
 """Columns of a rollout file, one row per response; credit columns follow."""
+ADDED = ("version",)
+"""Columns that files of earlier versions lack; their turns get the field's default."""
 
 
 def rows(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
@@ -74,6 +77,7 @@ def rows(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
             "response_ids": turn.response_ids,
             "behavior_logprobs": turn.behavior_logprobs,
             "behavior_entropies": turn.behavior_entropies,
+            "version": turn.version,
         }
         for index, trajectory in enumerate(trajectories)
         for turn_index, turn in enumerate(trajectory.turns or [Turn("", None, [], [], [], "", False)])
@@ -207,12 +211,13 @@ def read_rollouts(path: Path) -> tuple[list[Trajectory], dict[str, np.ndarray]]:
     Raises:
         DataError: The file is missing, damaged, or was written by another version.
     """
-    table = read_table(path, SCHEMA.names)
-    turns: dict[int, Turn] = {}  # by stored row: trajectories that share a turn get the same object
-    of_turn = [field.name for field in dataclasses.fields(Turn) if field.name in SCHEMA.names]
-    trajectories: list[Trajectory] = []
+    table = read_table(path, [name for name in SCHEMA.names if name not in ADDED])
+    known = [name for name in SCHEMA.names if name in table.column_names]
     trees = [name for name in ("tree", PREFIX) if name in table.column_names]
-    for place, row in enumerate(table.select([*SCHEMA.names, *trees]).to_pylist()):
+    turns: dict[int, Turn] = {}  # by stored row: trajectories that share a turn get the same object
+    of_turn = [field.name for field in dataclasses.fields(Turn) if field.name in known]
+    trajectories: list[Trajectory] = []
+    for place, row in enumerate(table.select([*known, *trees]).to_pylist()):
         if not row["turn"]:
             told = ("group", "task", "success", "ended", "failure", *trees[:1])
             trajectories.append(Trajectory(**{name: row[name] for name in told}))

@@ -7,6 +7,7 @@ of every token, so responses from other weights (a restarted server, or another 
 
 import asyncio
 import contextlib
+import dataclasses
 import hashlib
 import os
 import shutil
@@ -53,18 +54,19 @@ class ServerEngine:
         self._run = uuid.uuid4().hex[:12]  # distinguishes our weights from those of other runs
         self._folder: Path | None = None
         self._weights: Path | None = None
-        self._updates = 0
+        self._updates, self.version = 0, 0
         self._options_checked = False
         self._tasks: dict[int, asyncio.Task[Generation]] = {}
 
-    async def update_weights(self) -> None:
-        """Load the current weights of the trainer's model into the server.
+    async def update_weights(self, version: int = 0) -> None:
+        """Load the current weights of the trainer's model into the server; see `Engine.update_weights`.
 
         Raises:
             EngineLost: The server stayed unavailable, or cannot load the weights.
             ConfigError: The server was started with unsupported options.
         """
         self._write_weights()
+        self.version = version
         try:
             if not self._options_checked:
                 await self._server.patiently(self._check_options)
@@ -185,7 +187,8 @@ class ServerEngine:
             if versions != {self._version} or choice["finish_reason"] not in ("stop", "length"):
                 await self._push()
                 raise Unanswered(f"it used weights {sorted(versions)}, expected {self._version}, or aborted a response")
-            return _until(sampling.stop, _generation(choice, sampling), self.decode)
+            generation = _until(sampling.stop, _generation(choice, sampling), self.decode)
+            return dataclasses.replace(generation, version=self.version)
 
         async with self._server.gate:
             return await self._server.patiently(ask)

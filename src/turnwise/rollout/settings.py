@@ -39,6 +39,9 @@ class RolloutConfig(Section):
     with a failure (NGRPO). Further tasks are played to replace dropped groups."""
     max_batches: int = pydantic.Field(default=10, ge=1)
     """Largest number of batches of `groups` tasks that a step plays to fill the filter."""
+    max_lag: int = pydantic.Field(default=0, ge=0)
+    """Steps by which rollouts may run ahead of the update, on the weights there are; 0 plays each step's tasks inside
+    the step. See docs/how-to/play-ahead.md."""
     temperature: float = pydantic.Field(default=1.0, gt=0)
     """Sampling temperature. Entropies and the loss are computed at it too; 1 leaves the policy as it is."""
     top_p: float = pydantic.Field(default=1.0, gt=0, le=1)
@@ -63,6 +66,16 @@ class RolloutConfig(Section):
         build_selector(self.select.name, self.select.model_extra or {}, num_tasks=1, seed=0)
         if self.filter == "mixed" and self.group_size == 1:
             raise ValueError("rollout.filter='mixed' needs a rollout.group_size above 1: one trajectory is never mixed")
+        if self.max_lag and self.filter != "none":
+            raise ValueError(
+                f"rollout.max_lag={self.max_lag} plays tasks before it is known which groups rollout.filter="
+                f"{self.filter!r} drops; set rollout.filter=none or rollout.max_lag=0"
+            )
+        if self.max_lag and self.top_p < 1:
+            raise ValueError(
+                f"rollout.max_lag={self.max_lag} needs rollout.top_p=1, got {self.top_p:g}; with a lower top_p the "
+                "engine reports probabilities of a truncated distribution"
+            )
         return self
 
 

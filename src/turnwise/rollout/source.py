@@ -1,14 +1,18 @@
 """Collect the experience of a step: choose tasks, play them, filter the groups, and refill."""
 
 import dataclasses
+import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from turnwise.environments.base import Task
+from turnwise.rollout.ahead import InStep, Rollouts
 from turnwise.rollout.collectors import Collector, OnTurn
+from turnwise.rollout.experience import Experience, lag_metrics, outcomes
 from turnwise.rollout.metrics import rollout_metrics
 from turnwise.rollout.models import Models
 from turnwise.rollout.selection import TaskSelector, build_selector, kept
@@ -17,83 +21,84 @@ from turnwise.rollout.trajectory import Trajectory
 
 
 @dataclasses.dataclass(frozen=True)
-class Experience:
-    """Trajectories that a step has played.
+class _Started:
+    """A batch that a step will learn from.
 
     Attributes:
-        trajectories: All trajectories, those of a group adjacent, groups numbered from 0.
-        used_N: `[trajectories]` bool, those that the step learns from: usable ones of groups that pass the filter.
-        metrics: Rollout metrics over all trajectories.
+        numbers: Its tasks.
+        rest: Further tasks in the order of the step, to replace dropped groups.
+        played: Waits for its trajectories.
     """
 
-    trajectories: list[Trajectory]
-    used_N: np.ndarray
-    metrics: dict[str, float]
-
-    @property
-    def usable(self) -> bool:
-        """Whether any trajectory is usable, even if the filter dropped it."""
-        return any(trajectory.usable for trajectory in self.trajectories)
-
-    @property
-    def used(self) -> list[Trajectory]:
-        """Trajectories that the step learns from."""
-        return list(itertools.compress(self.trajectories, self.used_N))
-
-    def recorded(self, columns: Mapping[str, np.ndarray]) -> dict[str, list[float | None]]:
-        """Expand columns of used responses to columns of all recorded responses, with None for unused ones."""
-        used = np.repeat(self.used_N, [max(1, len(trajectory.turns)) for trajectory in self.trajectories])
-        result = {}
-        for name, values in columns.items():
-            filled: list[float | None] = [None] * len(used)
-            for row, value in zip(np.flatnonzero(used), values, strict=True):
-                filled[row] = float(value)
-            result[name] = filled
-        return result
+    numbers: list[int]
+    rest: Iterator[int]
+    played: Callable[[], list[Trajectory]]
 
 
 class Source:
     """Collect the experience of each step, and remember which tasks were played.
+
+    Each step learns from the batch that was started for it, whole and in the order started, also if others are done
+    earlier. So what a step learns from does not depend on how fast episodes are.
 
     Args:
         tasks: Tasks to train on.
         settings: The `[rollout]` of a recipe.
         seed: Seed of the run.
         selector: Chooses the tasks; default: the one that `rollout.select` names.
+        last_step: Last step of the run, beyond which nothing is played ahead.
+        rollouts: Decides where batches are played; default: in the step that learns from them.
     """
 
-    def __init__(self, tasks: Sequence[Task], settings: RolloutConfig, seed: int, selector: TaskSelector | None = None):
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        settings: RolloutConfig,
+        seed: int,
+        selector: TaskSelector | None = None,
+        *,
+        last_step: int = 0,
+        rollouts: Rollouts | None = None,
+    ):
         name, options = settings.select.name, settings.select.model_extra or {}
-        self._tasks, self._settings, self._seed = tasks, settings, seed
+        self._tasks, self._settings, self._seed, self._last_step = tasks, settings, seed, last_step
         self._selector = selector or build_selector(name, options, num_tasks=len(tasks), seed=seed)
+        self._rollouts = rollouts or InStep()
+        self._started: deque[_Started] = deque()  # batches of the next steps
+        self._again: deque[list[int]] = deque()  # tasks of those that an earlier process had started
+        self._awaited = 0  # step whose progress is shown
 
     def next(self, collector: Collector, models: Models, step: int, on_turn: OnTurn = None) -> Experience:
         """Play batches of tasks until `rollout.groups` groups pass `rollout.filter`, at most `rollout.max_batches`.
 
         Without a filter, one batch is enough. Groups beyond `rollout.groups` are dropped, as in DAPO's release, so that
         all steps have equal size. A batch without usable trajectories ends the step, because further ones would fail
-        too.
+        too. Batches of the `rollout.max_lag` next steps are played meanwhile.
         """
         settings = self._settings
-        max_batches = 1 if settings.filter == "none" else settings.max_batches
-        order = self._selector.choose(step)
+        start = functools.partial(self._start, collector, models, on_turn)
+        last = max(step, min(step + settings.max_lag, self._last_step))
+        for number in range(step + len(self._started), last + 1):
+            again = self._again.popleft() if self._again else ()
+            self._started.append(start(number, itertools.chain(again, self._selector.choose(number)), 0))
+        batch = self._started.popleft()
         chosen: list[int] = []
         trajectories: list[Trajectory] = []
         num_batches = 0
+        self._awaited = step
         while True:
-            numbers = list(itertools.islice(order, settings.groups))
-            seed = (self._seed * 100_003 + step) * max_batches + num_batches  # no two batches of a run share one
-            played = collector.play(models, [self._tasks[number] for number in numbers], seed=seed, on_turn=on_turn)
+            played = batch.played()
             for trajectory in played:
                 trajectory.group += len(chosen)
             num_batches += 1
-            chosen += numbers
+            chosen += batch.numbers
             trajectories += played
-            successes_G, failures_G = _outcomes(trajectories, len(chosen))
+            successes_G, failures_G = outcomes(trajectories, len(chosen))
             kept_G = kept(settings.filter, successes_G, failures_G)
             broken = not any(trajectory.usable for trajectory in played)
-            if broken or num_batches == max_batches or kept_G.sum() >= settings.groups:
+            if broken or num_batches == self._max_batches or kept_G.sum() >= settings.groups:
                 break
+            batch = start(step, batch.rest, num_batches)
         self._selector.observe(np.array(chosen), successes_G, failures_G)
         used_G = kept_G & (np.cumsum(kept_G) <= settings.groups)
         metrics = rollout_metrics(trajectories) | {
@@ -101,22 +106,36 @@ class Source:
             "kept_frac": float(kept_G.mean()),
             "filled_frac": float(used_G.sum() / settings.groups),
         }
+        if settings.max_lag:
+            metrics |= lag_metrics(trajectories, step)
         used_N = np.array([trajectory.usable and used_G[trajectory.group] for trajectory in trajectories], dtype=bool)
         return Experience(trajectories, used_N, metrics)
 
+    def _start(
+        self, collector: Collector, models: Models, on_turn: OnTurn, step: int, order: Iterator[int], number: int
+    ) -> _Started:
+        """Start a batch of a step, its first one (number 0) or one that replaces dropped groups."""
+
+        def progress(live: int, total: int) -> None:
+            if on_turn and step == self._awaited:
+                on_turn(live, total)
+
+        numbers = list(itertools.islice(order, self._settings.groups))
+        seed = (self._seed * 100_003 + step) * self._max_batches + number  # no two batches of a run share one
+        tasks = [self._tasks[each] for each in numbers]
+        play = functools.partial(collector.play, models, tasks, seed=seed, on_turn=progress)
+        return _Started(numbers, order, self._rollouts.start(play))
+
+    @property
+    def _max_batches(self) -> int:
+        return 1 if self._settings.filter == "none" else self._settings.max_batches
+
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of task selection, for checkpoints."""
-        return self._selector.state
+        """Return the state of task selection and the tasks of started batches, for checkpoints."""
+        started = [*(batch.numbers for batch in self._started), *self._again]
+        return {**self._selector.state, "started": started} if started else self._selector.state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state that `state_dict` returned."""
-        self._selector.state = state
-
-
-def _outcomes(trajectories: Sequence[Trajectory], num_groups: int) -> tuple[np.ndarray, np.ndarray]:
-    """Count successes and failures of each group, `[groups]` int each; unusable trajectories count as neither."""
-    usable = [trajectory for trajectory in trajectories if trajectory.usable]
-    group_N = np.array([trajectory.group for trajectory in usable], dtype=np.int64)
-    success_N = np.array([trajectory.success for trajectory in usable], dtype=bool)
-    successes_G = np.bincount(group_N[success_N], minlength=num_groups)
-    return successes_G, np.bincount(group_N, minlength=num_groups) - successes_G
+        """Restore the state that `state_dict` returned. Batches that had been started are played from their start."""
+        self._again = deque(state.get("started", ()))
+        self._selector.state = {name: value for name, value in state.items() if name != "started"}

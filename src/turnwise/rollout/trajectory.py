@@ -21,6 +21,7 @@ class Turn:
         valid: Whether the environment accepted the response.
         behavior_entropies: Entropies of the tokens' distributions when sampled (nats), if the engine measured them.
         fresh: The prompt does not continue the previous turn; a first turn counts as fresh in any case.
+        version: Training steps behind the weights that sampled the response.
     """
 
     observation: str
@@ -34,6 +35,7 @@ class Turn:
     valid: bool = True
     fresh: bool = False
     behavior_entropies: list[float] | None = None
+    version: int = 0
 
 
 @dataclasses.dataclass(slots=True)

@@ -7,8 +7,8 @@ import numpy as np
 
 from turnwise.errors import RunError
 from turnwise.objective.gradient import Diverged, abbreviate
+from turnwise.rollout.experience import Experience
 from turnwise.rollout.record import write_rollouts
-from turnwise.rollout.source import Experience
 from turnwise.train.checkpoint import latest_checkpoint
 from turnwise.train.folder import RunFolder
 

@@ -8,8 +8,8 @@ import numpy as np
 from turnwise.config import Config
 from turnwise.errors import RunError
 from turnwise.metrics import credit_metrics
+from turnwise.rollout.experience import Experience
 from turnwise.rollout.record import write_rollouts
-from turnwise.rollout.source import Experience
 from turnwise.stopping import Stop, Stopped
 from turnwise.trace import Trace
 from turnwise.train.clock import Clock
@@ -75,7 +75,7 @@ def take_step(run: Run) -> None:
             columns = {name: measured.batch.columns[name] for name in run.measures.recorded} | credit.columns
     if experience.used:
         with clock("weights"):
-            run.models.publish()
+            run.models.publish(step)
     write_rollouts(
         run.folder.rollouts / f"step-{step:06d}.parquet", experience.trajectories, experience.recorded(columns)
     )

@@ -13,13 +13,14 @@ from turnwise.environments.base import Task
 from turnwise.environments.suites import Suite, make_suite
 from turnwise.errors import ConfigError
 from turnwise.measures.plan import Plan, plan_measures
-from turnwise.models.policy import Policy, freeze_but_norms, trainable
+from turnwise.models.policy import Policy, freeze_but_norms, slow_precision_note, trainable
 from turnwise.objective.build import make_objective
 from turnwise.objective.gradient import Budget
 from turnwise.objective.inert import inert_note
 from turnwise.objective.objective import Objective
 from turnwise.objective.settings import UpdateConfig
 from turnwise.objective.values import ValueTerm
+from turnwise.rollout.ahead import make_rollouts
 from turnwise.rollout.collectors import make_collector
 from turnwise.rollout.engines import check_engine, make_engine
 from turnwise.rollout.models import Models, NamedModel
@@ -60,11 +61,14 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     transform, objective = make_transform(config.method), make_objective(config.update)
     has_critic = config.critic is not None
     measures = make_plan(transform, objective, config.update, config.engine, config.label, config.measures, has_critic)
-    environments = make_environments(suite, config.environment)
+    rollouts = make_rollouts(config.rollout.max_lag)
+    held.callback(rollouts.close)
+    environments = rollouts.environments(make_environments(suite, config.environment))
     estimated = critic_columns(config.critic, measures)
     collector = make_collector(config.rollout, environments, suite.task_name)
-    source = Source(tasks, config.rollout, config.run.seed)
-    for note in filter(None, (inert_note(config.update), lone_note(transform, config.rollout.group_size))):
+    source = Source(tasks, config.rollout, config.run.seed, last_step=config.run.steps, rollouts=rollouts)
+    slow = slow_precision_note(config.model.precision, device)
+    for note in filter(None, (inert_note(config.update), lone_note(transform, config.rollout.group_size), slow)):
         display.note(note)
 
     if resume is None:
@@ -90,7 +94,9 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     )
     policy.model.to(device)  # pyright: ignore[reportArgumentType]
     optimizer = make_optimizer(policy, config.update)
-    models = {"policy": NamedModel(policy, make_engine(config.engine, config.model.precision, policy), optimizer)}
+    apart = config.rollout.max_lag > 0
+    engine = rollouts.engine(make_engine(config.engine, config.model.precision, policy, apart=apart))
+    models = {"policy": NamedModel(policy, engine, optimizer)}
     value = None
     if config.critic:
         models["critic"], critic = make_critic(policy, config.critic, estimated, config.run.seed)
@@ -124,7 +130,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     if states:
         load_parts(run.parts, states)
     run.complete(step)
-    run.models.publish()
+    run.models.publish(step)
     if not checkpoints(folder):
         run.save()
     evaluated = {record["step"] for record in folder.metrics() if "eval/success" in record}

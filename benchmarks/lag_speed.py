@@ -1,0 +1,100 @@
+"""Measure what playing ahead gains where one environment in eight is ten times slower.
+
+    OMP_NUM_THREADS=1 python -m benchmarks.lag_speed
+
+Whole training runs of a tiny policy, two worker processes, eight trajectories of six turns per step. Runs with and
+without lag take turns, so that other work on the machine slows all of them. A step counts from the end of the one
+before, from the fourth on: by then a run with lag is as far ahead as it gets.
+"""
+
+import argparse
+import random
+import statistics
+import tempfile
+import time
+from typing import Any
+
+from turnwise.config import parse_config
+from turnwise.environments.base import Step
+from turnwise.train.display import Display
+from turnwise.train.loop import train
+
+TURNS, SLOWER, SLOW_SHARE = 6, 10, 1 / 8
+WARM_UP = 3
+"""First steps of a run, which do not count."""
+
+
+class Uneven:
+    """Waits `fast_ms` per step; one in eight waits ten times as long. Both are won by the word "red"."""
+
+    def __init__(self, task: int, *, fast_ms: float):
+        slow = random.random() < SLOW_SHARE
+        self.seconds, self.turn = fast_ms / 1000 * (SLOWER if slow else 1), 0
+
+    @staticmethod
+    def words(**options: Any) -> list[str]:
+        """Return the words of all texts."""
+        return ["say", "red", "green"]
+
+    def start(self) -> str:  # noqa: D102
+        return "say red"
+
+    def step(self, response: str) -> Step:  # noqa: D102
+        time.sleep(self.seconds)
+        self.turn += 1
+        won = response.startswith("red")
+        return Step(observation="say red", reward=float(won), terminated=self.turn == TURNS, info={"success": won})
+
+
+class Times(Display):
+    """Note when each step ends."""
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+
+    def step(self, step: int, steps: int, metrics: Any) -> None:
+        """Note the time."""
+        self.ends.append(time.perf_counter())
+
+
+def seconds_per_step(lag: int, fast_ms: float, steps: int, hidden: int = 64, workers: int = 2) -> list[float]:
+    """Train a policy and return the seconds of its steps."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = parse_config({
+            "run": {"folder": folder, "name": f"lag-{lag}", "steps": steps, "threads": 1},
+            "environment": {"name": "benchmarks.lag_speed:Uneven", "options": {"fast_ms": fast_ms}, "workers": workers},
+            "model": {"hidden_size": hidden, "num_layers": 2, "max_context": 256},
+            "warmstart": {"steps": 0},
+            "rollout": {"groups": 2, "group_size": 4, "max_new_tokens": 8, "max_lag": lag},
+            "evaluate": {"every": 0, "final_episodes": 2},
+            "checkpoint": {"every": 1000},
+        })  # fmt: skip
+        times = Times()
+        train(config, display=times)
+    return [end - begin for begin, end in zip(times.ends[WARM_UP - 1 :], times.ends[WARM_UP:], strict=False)]
+
+
+def main() -> None:
+    """Print a table: steps per hour without and with lag."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lags", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--fast-ms", type=float, nargs="+", default=[20.0, 50.0])
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--hidden", type=int, default=64)
+    options = parser.parse_args()
+    print("| ms per step, fast and slow | lag | steps per hour | times lag 0, each round |\n|-:|-:|-:|-|")
+    for fast_ms in options.fast_ms:
+        lags = [0, *options.lags]
+        rounds = [
+            {lag: statistics.fmean(seconds_per_step(lag, fast_ms, options.steps, options.hidden)) for lag in lags}
+            for _ in range(options.rounds)
+        ]
+        for lag in lags:
+            seconds = statistics.median(each[lag] for each in rounds)
+            gains = ", ".join(f"{each[0] / each[lag]:.2f}" for each in rounds)
+            print(f"| {fast_ms:g}, {fast_ms * SLOWER:g} | {lag} | {3600 / seconds:,.0f} | {gains} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

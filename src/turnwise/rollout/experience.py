@@ -1,0 +1,61 @@
+"""Define the experience of a step: the trajectories that it played, those that it learns from, and metrics."""
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from turnwise.rollout.trajectory import Trajectory
+
+
+@dataclasses.dataclass(frozen=True)
+class Experience:
+    """Trajectories that a step has played.
+
+    Attributes:
+        trajectories: All trajectories, those of a group adjacent, groups numbered from 0.
+        used_N: `[trajectories]` bool, those that the step learns from: usable ones of groups that pass the filter.
+        metrics: Rollout metrics over all trajectories.
+    """
+
+    trajectories: list[Trajectory]
+    used_N: np.ndarray
+    metrics: dict[str, float]
+
+    @property
+    def usable(self) -> bool:
+        """Whether any trajectory is usable, even if the filter dropped it."""
+        return any(trajectory.usable for trajectory in self.trajectories)
+
+    @property
+    def used(self) -> list[Trajectory]:
+        """Trajectories that the step learns from."""
+        return list(itertools.compress(self.trajectories, self.used_N))
+
+    def recorded(self, columns: Mapping[str, np.ndarray]) -> dict[str, list[float | None]]:
+        """Expand columns of used responses to columns of all recorded responses, with None for unused ones."""
+        used = np.repeat(self.used_N, [max(1, len(trajectory.turns)) for trajectory in self.trajectories])
+        result = {}
+        for name, values in columns.items():
+            filled: list[float | None] = [None] * len(used)
+            for row, value in zip(np.flatnonzero(used), values, strict=True):
+                filled[row] = float(value)
+            result[name] = filled
+        return result
+
+
+def outcomes(trajectories: Sequence[Trajectory], num_groups: int) -> tuple[np.ndarray, np.ndarray]:
+    """Count successes and failures of each group, `[groups]` int each; unusable trajectories count as neither."""
+    usable = [trajectory for trajectory in trajectories if trajectory.usable]
+    group_N = np.array([trajectory.group for trajectory in usable], dtype=np.int64)
+    success_N = np.array([trajectory.success for trajectory in usable], dtype=bool)
+    successes_G = np.bincount(group_N[success_N], minlength=num_groups)
+    return successes_G, np.bincount(group_N, minlength=num_groups) - successes_G
+
+
+def lag_metrics(trajectories: Sequence[Trajectory], step: int) -> dict[str, float]:
+    """Compute how many training steps the weights that sampled the turns are behind those at the start of the step."""
+    lag = np.array([step - 1 - turn.version for trajectory in trajectories for turn in trajectory.turns] or [0])
+    spans = [len({turn.version for turn in trajectory.turns}) > 1 for trajectory in trajectories]
+    return {"lag_mean": float(lag.mean()), "lag_max": float(lag.max()), "spans_versions_frac": float(np.mean(spans))}

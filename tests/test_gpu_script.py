@@ -1,0 +1,66 @@
+"""`python -m benchmarks.gpu` in small, on a CPU: all checks give figures, failures are recorded, parts are joined."""
+
+import json
+import sys
+import zipfile
+
+import pytest
+from benchmarks import gpu, gpu_checks
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    path = tmp_path_factory.mktemp("gpu") / "gpu.json"
+    assert gpu.main(["--small", "--out", str(path)]) == 0
+    return json.loads(path.read_text())["checks"]
+
+
+def test_every_check_gives_figures(results):
+    assert list(results) == list(gpu_checks.CHECKS)
+    assert not [name for name, figures in results.items() if "error" in figures or "skipped" in figures]
+    assert results["parity"]["tokens"] == 2 * 2 * 8
+    assert 0 < results["parity"]["mean"] < 0.1  # bfloat16, and not the same numbers twice
+    assert results["scoring"]["turnwise_s"] > 0
+    assert results["rollout"]["tokens_per_s_2"] > 0
+    assert results["shapes"]["tiny"]["update_s"] > 0
+    assert results["largest_batch"] == {"tokens": 4 * 128, "halved_at": None, "peak_mb": None} | {
+        "seconds": results["largest_batch"]["seconds"]
+    }
+    assert results["waiting"]["speedup"] > 0
+    assert results["recipe"]["steps"] == results["recipe"]["of"] == 1
+    assert [each["step"] for each in results["recipe"]["evaluations"]] == [0, 1]
+
+
+def test_a_check_that_fails_is_recorded_and_the_time_is_kept(tmp_path, monkeypatch):
+    def broken(setting):
+        raise RuntimeError("CUDA error: an illegal\nmemory access")
+
+    monkeypatch.setattr(gpu, "CHECKS", {"broken": broken, "fine": lambda setting: {"answer": 42}})
+    path = tmp_path / "gpu.json"
+    assert gpu.main(["--small", "--out", str(path)]) == 1
+    checks = json.loads(path.read_text())["checks"]
+    assert checks["broken"]["error"] == "RuntimeError: CUDA error: an illegal memory access"
+    assert checks["fine"]["answer"] == 42
+    assert gpu.main(["--small", "--out", str(path), "--minutes", "0"]) == 0
+    assert json.loads(path.read_text())["checks"]["fine"] == {"skipped": "no time left"}
+
+
+def test_a_wheel_in_parts_is_put_together(tmp_path, monkeypatch):
+    whole = tmp_path / "whole.whl"
+    with zipfile.ZipFile(whole, "w") as wheel:
+        wheel.writestr("a_model_in_parts/__init__.py", "ANSWER = 42\n" + "#" * 5000)
+    data = whole.read_bytes()
+    parts = [tmp_path / "1", tmp_path / "2"]
+    for part, piece in zip(parts, (data[:100], data[100:]), strict=True):
+        part.write_bytes(piece)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    gpu.join_wheel(parts, tmp_path)
+    assert __import__("a_model_in_parts").ANSWER == 42
+    with pytest.raises(SystemExit, match="not the parts of a wheel, in order"):
+        gpu.join_wheel(parts[::-1], tmp_path / ".")
+
+
+def test_without_a_gpu_the_script_says_so(monkeypatch):
+    monkeypatch.setattr(gpu.torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit, match="--small"):
+        gpu.main([])

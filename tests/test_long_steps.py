@@ -1,0 +1,141 @@
+"""Steps of many sequences and large vocabularies: index and micro-batches in linear time, one pass over the logits."""
+
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from tests.toys import small_config
+from turnwise.models import policy
+from turnwise.models.settings import ModelConfig
+from turnwise.objective import tokens
+from turnwise.objective.tokens import Sequences, chunked_logprobs
+from turnwise.segments import Segments
+from turnwise.train.loop import train
+
+
+def sequences(count: int, *, seed: int = 0) -> Sequences:
+    """Sequences of 2 to 40 tokens, of which all but the first are generated; a trajectory has one to three."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(2, 41, count)
+    trajectory = np.repeat(np.arange(count), rng.integers(1, 4, count))[:count]
+    generated = [np.arange(1, length) for length in lengths]
+    return Sequences(
+        [np.zeros(length, dtype=np.int64) for length in lengths],
+        generated,
+        Segments.from_lengths(lengths - 1),
+        trajectory,
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_index_of_some_sequences_joins_their_tokens_in_order(seed):
+    step = sequences(50, seed=seed)
+    chosen = np.random.default_rng(seed).permutation(50)[:17]
+    offsets = np.concatenate([[0], np.cumsum([len(each) for each in step.generated])])
+    expected = [place for each in chosen for place in range(offsets[each], offsets[each + 1])]
+    assert step.token_index(chosen).tolist() == expected
+
+
+def plain_batches(step: Sequences, max_tokens: int, unit: np.ndarray) -> list[list[int]]:
+    """Fill each micro-batch with the longest units left, one by one."""
+    lengths = [len(ids) for ids in step.token_ids]
+    members = {number: np.flatnonzero(unit == number).tolist() for number in np.unique(unit)}
+    longest = {number: max(lengths[n] for n in of) for number, of in members.items()}
+    batches: list[list[int]] = []
+    sizes: list[int] = []
+    for number in sorted(members, key=lambda number: -longest[number]):  # sorted() keeps the order of equals
+        head = max((lengths[n] for n in batches[-1]), default=0) if batches else 0
+        if batches and (len(batches[-1]) + len(members[number])) * head <= max_tokens:
+            batches[-1] += members[number]
+        else:
+            batches.append(list(members[number]))
+            sizes.append(longest[number])
+    return batches
+
+
+@pytest.mark.parametrize("max_tokens", [1, 60, 500, 10**6])
+@pytest.mark.parametrize("whole", [False, True])
+def test_micro_batches_are_those_filled_one_by_one(max_tokens, whole):
+    step = sequences(60)
+    unit_N = np.arange(60) // 2 if whole else None
+    got = [batch.tolist() for batch in step.micro_batches(max_tokens, unit_N=unit_N)]
+    unit = step.trajectory // 2 if whole else np.arange(60)
+    expected = plain_batches(step, max_tokens, unit)
+    assert got == [sorted(batch) if whole else batch for batch in expected]
+
+
+def seconds(count: int) -> float:
+    step = sequences(count)
+    begun = time.process_time()
+    for indices in step.micro_batches(2048):
+        step.token_index(indices)
+    return time.process_time() - begun
+
+
+def test_the_time_to_split_a_step_grows_with_the_number_of_sequences():
+    few, many = (min(seconds(count) for _ in range(3)) for count in (8192, 65536))
+    assert many < 20 * few, (few, many)  # 8 if linear, 64 if quadratic
+
+
+def layer(*, frozen: bool, seed: int = 0) -> torch.nn.Linear:
+    torch.manual_seed(seed)
+    return torch.nn.Linear(24, 300, bias=False).requires_grad_(not frozen)
+
+
+@pytest.mark.parametrize("wanted", [(1.0, 0.0), (0.0, 1.0), (0.7, -0.3)], ids=["logprob", "entropy", "both"])
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_a_frozen_output_layer_has_the_gradient_of_autograd(wanted, temperature):
+    torch.manual_seed(1)
+    hidden, targets = torch.randn(50, 24), torch.randint(0, 300, (50,))
+    weight_T = torch.randn(50)
+    gradients, values = [], []
+    for chunk_tokens in (8, 1000):  # chunks with the function, one chunk with autograd
+        given = hidden.clone().requires_grad_()
+        logprob, entropy = chunked_logprobs(given, layer(frozen=True), targets, temperature, chunk_tokens)
+        parts = [
+            share * (weight_T * each).sum() for share, each in zip(wanted, (logprob, entropy), strict=True) if share
+        ]
+        sum(parts).backward()  # type: ignore[union-attr]
+        gradients.append(given.grad)
+        values.append((logprob.detach(), entropy.detach()))
+    torch.testing.assert_close(values[0], values[1], rtol=0, atol=1e-6)
+    scale = gradients[1].abs().max()
+    assert (gradients[0] - gradients[1]).abs().max() / scale < 5e-7
+
+
+def test_a_frozen_output_layer_computes_its_logits_once(monkeypatch):
+    passes = []
+    plain = torch.nn.functional.linear
+    monkeypatch.setattr(torch.nn.functional, "linear", lambda *given: passes.append(1) or plain(*given))
+    monkeypatch.setattr(
+        tokens, "checkpoint", lambda *given, **more: passes.append("again") or checkpoint(*given, **more)
+    )
+    targets = torch.zeros(50, dtype=torch.int64)
+    for frozen in (True, False):
+        passes.clear()
+        hidden = torch.randn(50, 24, requires_grad=True)
+        chunked_logprobs(hidden, layer(frozen=frozen), targets, chunk_tokens=10)[0].sum().backward()
+        assert ("again" in passes) is not frozen
+        if frozen:
+            assert len(passes) == 5  # one for each chunk
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_precision_auto_takes_bfloat16_where_it_is_fast_and_a_forced_one_is_said(monkeypatch, tmp_path, fast):
+    monkeypatch.setattr(policy, "has_fast_bf16", lambda device: fast)
+    cpu = torch.device("cpu")
+    assert policy.in_bf16("auto", cpu) is fast
+    assert policy.in_bf16("bf16", cpu)
+    assert not policy.in_bf16("fp32", cpu)
+    assert ("is slow on this cpu" in policy.slow_precision_note("bf16", cpu)) is not fast
+    assert policy.slow_precision_note("auto", cpu) == ""
+    assert ModelConfig(precision="auto").precision == "auto"
+    if not fast:
+        folders = [
+            train(small_config(tmp_path / p, model={"precision": p}, run={"steps": 1})) for p in ("auto", "fp32")
+        ]
+        one, other = (next(line for line in each.metrics() if "update/loss" in line) for each in folders)
+        assert one["update/loss"] == other["update/loss"]
