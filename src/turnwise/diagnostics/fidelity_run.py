@@ -93,6 +93,11 @@ def measure_run(
         batch, _ = stage.measure(plan, trajectories)
         found = Histories.of(trajectories, tasks)
         kept = _Kept(folder.path / "analyses", stage.step, found, continuations, seed)
+
+        def keep(return_HK: np.ndarray, done: int) -> None:
+            kept.save(return_HK)
+            on_progress(done, len(found.starts))
+
         return_HK = continue_histories(
             found.starts,
             continuations,
@@ -100,14 +105,12 @@ def measure_run(
             at_once=stage.config.rollout.groups * stage.config.rollout.group_size,
             seed=1_000_003 * (seed + 1),
             known=kept.load(),
-            on_part=lambda returns, done: (kept.save(returns), on_progress(done, len(found.starts)))[1],
+            on_part=keep,
         )
     finally:
         stage.close()
     truth = true_advantages(batch.reward_R, found.before_R, found.after_R, return_HK)
-    credit = {}
-    for name, method in chosen.items():
-        credit[name] = method.trace(batch)[0].advantage_R
+    credit = {name: method.trace(batch)[0].advantage_R for name, method in chosen.items()}
     return FidelityOfRun(
         stage.step,
         float(np.mean([trajectory.success for trajectory in trajectories])),

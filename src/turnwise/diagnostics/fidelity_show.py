@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from turnwise.diagnostics.fidelity_run import FIFTHS, FidelityOfRun
 from turnwise.diagnostics.statistics import Interval
+from turnwise.figures import LIGHT
 
 
 def fidelity_table(found: FidelityOfRun) -> list[tuple[str, ...]]:
@@ -51,8 +52,8 @@ def fidelity_figure(found: FidelityOfRun) -> Figure:
     left, right = made.subplots(1, 2, width_ratios=[3, 2])
     values = [one.value for _, one in by_method]
     reach = _reach([one for _, one in by_method])
-    left.errorbar(values, range(len(values)), xerr=reach, fmt="o", color="#1f77b4", markersize=4, capsize=2)
-    left.axvline(0, color="#999999", linewidth=1)
+    left.errorbar(values, range(len(values)), xerr=reach, fmt="o", color=LIGHT.main, markersize=4, capsize=2)
+    left.axvline(0, color="0.6", linewidth=1)
     left.set(
         yticks=range(len(values)),
         yticklabels=[name for name, _ in by_method],
@@ -61,12 +62,12 @@ def fidelity_figure(found: FidelityOfRun) -> Figure:
     )
     fifths = [one for one in found.importance if one.kind.startswith("entropy")]
     places = range(len(fifths))
-    right.bar(places, [one.square.value for one in fifths], color="#9ecae1", label="mean A*^2")
+    right.bar(places, [one.square.value for one in fifths], color=LIGHT.pale, label="mean A*^2")
     reach = [
         [one.square.value - one.square.low for one in fifths],
         [one.square.high - one.square.value for one in fifths],
     ]
-    right.errorbar(places, [one.square.value for one in fifths], yerr=reach, fmt="none", ecolor="#555555", capsize=2)
+    right.errorbar(places, [one.square.value for one in fifths], yerr=reach, fmt="none", ecolor=LIGHT.ink, capsize=2)
     right.set(
         xticks=places,
         xticklabels=[one.kind[len("entropy, ") : -len(" fifth")].replace("most ", "most\n") for one in fifths],
@@ -75,7 +76,7 @@ def fidelity_figure(found: FidelityOfRun) -> Figure:
         title="which responses decide",
     )
     other = right.twinx()
-    other.plot(places, [one.alpha for one in fifths], "o-", color="#d62728", label="AEM's mean alpha")
+    other.plot(places, [one.alpha for one in fifths], "o-", color=LIGHT.other, label="AEM's mean alpha")
     other.set_ylabel("AEM's mean alpha")
     handles = [axes.get_legend_handles_labels() for axes in (right, other)]
     right.legend([h for pair in handles for h in pair[0]], [t for pair in handles for t in pair[1]], loc="upper center")
