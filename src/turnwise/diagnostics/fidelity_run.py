@@ -12,6 +12,7 @@ import torch
 
 from turnwise.batch import Batch
 from turnwise.diagnostics.fidelity import Fidelities, Importance, importance, measure_fidelity
+from turnwise.diagnostics.fidelity_gradient import Errors, GradientFidelity, compare_gradients, response_gradients
 from turnwise.diagnostics.stage import Stage
 from turnwise.diagnostics.values import Histories, Truth, continue_histories, true_advantages
 from turnwise.errors import ConfigError, RunError, TurnwiseError
@@ -40,6 +41,7 @@ class FidelityOfRun:
         fidelities: Fidelity of each method, and differences to the first.
         importance: Mean squared true advantage by kind of response.
         left_out: Methods that could not be measured, with the cause.
+        gradient: The same for policy gradients, if asked for.
     """
 
     step: int
@@ -49,6 +51,7 @@ class FidelityOfRun:
     fidelities: Fidelities
     importance: list[Importance]
     left_out: dict[str, str]
+    gradient: GradientFidelity | None = None
 
 
 def measure_run(
@@ -60,7 +63,9 @@ def measure_run(
     continuations: int = 12,
     seed: int = 0,
     device: torch.device | None = None,
+    gradient: bool = False,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
+    on_gradient: Callable[[int, int], None] = lambda done, total: None,
 ) -> FidelityOfRun:
     """Play groups of training tasks with a checkpoint's policy, value every history, and compare methods.
 
@@ -75,7 +80,9 @@ def measure_run(
         continuations: Continuations per history, two or more.
         seed: Seed of tasks and draws.
         device: Device of the policy; default: the CPU.
+        gradient: Whether to compare policy gradients too: one backward pass per response.
         on_progress: Called with the number of histories valued and of all.
+        on_gradient: Called with the number of groups whose gradients are computed and of all.
 
     Raises:
         TurnwiseError: A named method is unknown or needs a column that cannot be measured, the environment does not
@@ -90,7 +97,7 @@ def measure_run(
         plan = stage.plan({"this analysis": MEASURED, **needs})
         trajectories, tasks = stage.play_groups(groups, seed)
         _refuse_if_it_never_repeats(stage, tasks)
-        batch, _ = stage.measure(plan, trajectories)
+        batch, sequences = stage.measure(plan, trajectories)
         found = Histories.of(trajectories, tasks)
         kept = _Kept(folder.path / "analyses", stage.step, found, continuations, seed)
 
@@ -111,6 +118,11 @@ def measure_run(
         stage.close()
     truth = true_advantages(batch.reward_R, found.before_R, found.after_R, return_HK)
     credit = {name: method.trace(batch)[0].advantage_R for name, method in chosen.items()}
+    gradients = None
+    if gradient:
+        errors = Errors(found.before_R, found.after_R, return_HK.var(1, ddof=1) / continuations)
+        made = response_gradients(stage, sequences, batch, seed=seed, on_group=on_gradient)
+        gradients = compare_gradients(made, credit, truth, errors, batch)
     return FidelityOfRun(
         stage.step,
         float(np.mean([trajectory.success for trajectory in trajectories])),
@@ -119,6 +131,7 @@ def measure_run(
         measure_fidelity(credit, truth, batch.group_responses),
         _importance(batch, truth, trajectories),
         left_out,
+        gradients,
     )
 
 

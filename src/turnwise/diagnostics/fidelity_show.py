@@ -6,6 +6,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from turnwise.diagnostics.fidelity import Fidelities
+from turnwise.diagnostics.fidelity_gradient import PERFECT
 from turnwise.diagnostics.fidelity_run import FIFTHS, FidelityOfRun
 from turnwise.diagnostics.statistics import Interval
 from turnwise.figures import LIGHT
@@ -14,12 +16,25 @@ from turnwise.figures import LIGHT
 def fidelity_table(found: FidelityOfRun) -> list[tuple[str, ...]]:
     """Tabulate fidelity by method, best first, and the difference to the first method."""
     first = next(iter(found.fidelities.by_method))
-    rows: list[tuple[str, ...]] = [("method", "fidelity", f"minus {first}", "responses needed")]
+    gradient = found.gradient
+    further = ("gradient", f"gradient minus {first}", "signal of one group") if gradient else ()
+    rows: list[tuple[str, ...]] = [("method", "fidelity", f"minus {first}", "responses needed", *further)]
     for name, one in sorted(found.fidelities.by_method.items(), key=lambda item: -item[1].value):
-        above = found.fidelities.above_first.get(name)
         needed = f"{one.value**-2:.1f} x perfect" if one.low > 0 else "not seen"
-        rows.append((name, one.text(), above.text(sign=True) if above else "-", needed))
+        row = (name, one.text(), _above(found.fidelities, name), needed)
+        if gradient:
+            row = (*row, gradient.fidelities.by_method[name].text(), _above(gradient.fidelities, name))
+            row = (*row, gradient.noise[name].share_text())
+        rows.append(row)
+    if gradient:
+        rows.append((PERFECT, "1", "-", "1 x perfect", "1", "-", gradient.noise[PERFECT].share_text()))
     return rows
+
+
+def _above(fidelities: Fidelities, name: str) -> str:
+    """Write the difference to the first method."""
+    above = fidelities.above_first.get(name)
+    return above.text(sign=True) if above else "-"
 
 
 def importance_table(found: FidelityOfRun) -> list[tuple[str, ...]]:
@@ -94,6 +109,11 @@ def as_json(found: FidelityOfRun) -> dict[str, Any]:
     def plain(one: Interval) -> dict[str, float]:
         return dataclasses.asdict(one)
 
+    gradient = found.gradient and {
+        "fidelity": {name: plain(one) for name, one in found.gradient.fidelities.by_method.items()},
+        "minus_first": {name: plain(one) for name, one in found.gradient.fidelities.above_first.items()},
+        "noise": {name: dataclasses.asdict(one) for name, one in found.gradient.noise.items()},
+    }
     return {
         "step": found.step,
         "success": found.success,
@@ -105,5 +125,6 @@ def as_json(found: FidelityOfRun) -> dict[str, Any]:
             {"kind": one.kind, "share": one.share, "square": plain(one.square), "alpha": one.alpha}
             for one in found.importance
         ],
+        "gradient": gradient,
         "left_out": found.left_out,
     }
