@@ -31,6 +31,7 @@ def add(kinds: Any) -> None:
 
 
 def _fidelity(options: argparse.Namespace) -> int:
+    from turnwise.diagnostics.fidelity_record import write_responses
     from turnwise.diagnostics.fidelity_run import measure_run
     from turnwise.diagnostics.fidelity_show import (
         as_json,
@@ -72,5 +73,6 @@ def _fidelity(options: argparse.Namespace) -> int:
     out = options.out or folder.path / "analyses"
     path = write(out, "fidelity", ["# fidelity", *page], fidelity_figure(found))
     write_json(out / "fidelity.json", as_json(found))
+    write_responses(out, found.responses)
     say_written(path)
     return 0

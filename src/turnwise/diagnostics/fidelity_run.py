@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from turnwise.batch import Batch
 from turnwise.diagnostics.fidelity import Fidelities, Importance, importance, measure_fidelity
 from turnwise.diagnostics.fidelity_gradient import Errors, GradientFidelity, compare_gradients, response_gradients
+from turnwise.diagnostics.fidelity_record import responses_table
 from turnwise.diagnostics.stage import Stage
 from turnwise.diagnostics.values import Histories, Truth, continue_histories, true_advantages
 from turnwise.errors import ConfigError, RunError, TurnwiseError
@@ -41,6 +43,7 @@ class FidelityOfRun:
         fidelities: Fidelity of each method, and differences to the first.
         importance: Mean squared true advantage by kind of response.
         left_out: Methods that could not be measured, with the cause.
+        responses: Every response with its true advantage and credit; see `fidelity_record`.
         gradient: The same for policy gradients, if asked for.
     """
 
@@ -51,6 +54,7 @@ class FidelityOfRun:
     fidelities: Fidelities
     importance: list[Importance]
     left_out: dict[str, str]
+    responses: pa.Table
     gradient: GradientFidelity | None = None
 
 
@@ -131,6 +135,7 @@ def measure_run(
         measure_fidelity(credit, truth, batch.group_responses),
         _importance(batch, truth, trajectories),
         left_out,
+        responses_table(trajectories, credit, truth, stage.step),
         gradients,
     )
 
