@@ -21,7 +21,8 @@ class Knobs:
         start_success: Share of walks that the teacher wins, and about that of the warm-started policy.
         follow: Probability that the teacher follows the sign of a turn that is not critical, from 1 / roads to below 1.
             It sets how uncertain those turns are; `start_success` alone sets how uncertain the critical ones are.
-        delay: Turns after a wrong choice until the dead end shows. Until then nothing differs.
+        delay: Turns after a wrong choice until the dead end shows, at the latest at the end. Until then nothing
+            differs.
         slip: Probability that a named road is not the one taken.
         recurrence: "turn": the observation tells the mile, so it recurs in other trajectories only. "often": it tells
             the kind of turn and the sign only. "never": it depends on all responses so far.
@@ -35,7 +36,7 @@ class Knobs:
     critical: int = 3
     start_success: float = 0.3
     follow: float = 0.7
-    delay: int = 0
+    delay: int = 200
     slip: float = 0.0
     recurrence: str = "turn"
     roads: int = 4
@@ -45,7 +46,7 @@ class Knobs:
         for name, low, high in (
             ("turns", 2, 200),
             ("critical", 1, self.turns),
-            ("delay", 0, self.turns),
+            ("delay", 0, 200),
             ("roads", 2, len(ROADS)),
         ):
             value = getattr(self, name)
@@ -91,7 +92,7 @@ SETTINGS: dict[str, dict[str, int | float | str]] = {
     "unique": {"recurrence": "never"},
     "hesitant": {"follow": 0.97},
     "confident": {"follow": 0.25},
-    "late": {"delay": 10},
+    "early": {"delay": 0},
     "slippery": {"slip": 0.1},
     "rare": {"start_success": 0.02},
     "frequent": {"start_success": 0.6},
