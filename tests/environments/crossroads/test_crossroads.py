@@ -211,7 +211,7 @@ def estimate(walker: Walker, played: list[Trajectory], batch: Batch, first: int,
 def test_continuations_converge_to_the_exact_advantages():
     """Real environments, replayed: errors have mean zero and the size that the estimate says of itself."""
     walker = Walker(suite(**HARD))
-    played, batch, exact_R = played_groups(walker, 0, 30)
+    played, batch, exact_R = played_groups(walker, 0, 24)
     truth = estimate(walker, played, batch, 0, 8)
     error_R = truth.advantage_R - exact_R
     assert np.mean(error_R**2) == pytest.approx(truth.variance_R.mean(), rel=0.2)
@@ -222,23 +222,23 @@ def test_continuations_converge_to_the_exact_advantages():
 
 @pytest.mark.slow
 def test_intervals_of_fidelity_cover_the_exact_fidelity():
-    """40 draws of 24 groups and 6 continuations: 95 % intervals cover in 34 or more, of GRPO, GiGPO and the truth."""
+    """24 draws of 24 groups and 6 continuations: 95 % intervals cover in 20 or more, for GRPO and GiGPO."""
     walker, methods = Walker(suite(**HARD)), {"grpo": METHODS["grpo"](), "gigpo": METHODS["gigpo"]()}
-    _, batch, exact_R = played_groups(walker, 100_000, 3000)
+    _, batch, exact_R = played_groups(walker, 100_000, 1500)
     exactly = Truth(exact_R, np.zeros_like(exact_R))
     wanted = {
         name: float(cosine(group_sums(method(batch), exactly, batch.group_responses).sum(0)))
         for name, method in methods.items()
     }
     covered = dict.fromkeys(methods, 0)
-    for draw in range(40):
+    for draw in range(24):
         first = 1000 * draw
         played, batch, _ = played_groups(walker, first, 24)
         truth = estimate(walker, played, batch, first, 6)
         found = measure_fidelity({n: method(batch) for n, method in methods.items()}, truth, batch.group_responses)
         for name, one in found.by_method.items():
             covered[name] += one.low <= wanted[name] <= one.high
-    assert min(covered.values()) >= 34, (covered, wanted)
+    assert min(covered.values()) >= 20, (covered, wanted)
 
 
 @pytest.mark.parametrize("reading", ["short", "text"])
