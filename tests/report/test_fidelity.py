@@ -60,8 +60,8 @@ def test_true_advantages_stand_beside_every_credit(opened):
     assert cells(page, 0) == ["1: return 0.0", "1", "<b>go 2</b>", "+2.50 ± 0.20", "+1.00", "-0.50"]
     assert cells(page, 3)[1:] == ["2", "<b>go 5</b>", "+0.50 ± 0.20", "0.00", "+2.50"]
     assert cells(page, 2)[3] == "\N{EN DASH}", "an advantage whose continuations failed is unknown"
-    shade = lambda row, column: page.page.locator("#fidelity-table tbody tr").nth(row).locator("td").nth(column)  # noqa: E731
-    colours = [shade(row, 3).evaluate("one => getComputedStyle(one).backgroundColor") for row in (0, 1)]
+    shades = page.page.locator("#fidelity-table tbody tr td:nth-child(4)")
+    colours = [shades.nth(row).evaluate("one => getComputedStyle(one).backgroundColor") for row in (0, 1)]
     assert len(set(colours)) == 2, "credit and blame have different colours"
     page.page.select_option("#fidelity-group", "0")
     assert cells(page, 1)[2:4] == ["<b>go 1</b>", "+0.10 ± 0.20"]

@@ -15,8 +15,8 @@
     const groups = Map.groupBy(rows, (row) => row.group);
     document.querySelector("#fidelity-about").textContent =
       `Step ${fidelity.step}: A* is the true advantage of a response, estimated by fresh continuations, ± one ` +
-      "standard error. The other columns are the advantages of methods on the same trajectories, each coloured on its own " +
-      "scale. The closer a column's colours are to those of A*, the better its credit.";
+      "standard error. The other columns are the advantages of methods on the same trajectories, each coloured on " +
+      "its own scale. The closer a column's colours are to those of A*, the better its credit.";
     choice.replaceChildren(
       ...[...groups].map(([group, turns]) => make("option", { value: group }, `${group}: ${turns[0].task}`)),
     );
