@@ -9,7 +9,7 @@ import turnwise as tw
 from turnwise.cli import main
 from turnwise.diagnostics.dynamics import aem_seconds, by_label, curve, dynamics_table, masked_table
 from turnwise.diagnostics.runs import Run
-from turnwise.diagnostics.surprisal import Fidelity, correlation, fidelity_table, measure_fidelity, partial
+from turnwise.diagnostics.surprisal import SurprisalOfStates, correlation, measure_surprisal, partial, surprisal_table
 from turnwise.errors import RunError
 from turnwise.models.policy import load_policy
 from turnwise.objective.tokens import Sequences, score
@@ -46,7 +46,7 @@ def test_the_policy_that_draws_is_the_one_that_played(run):
 
 
 def test_monte_carlo_entropy_is_the_exact_one(run):
-    made = measure_fidelity(run.folder, run.config, states=8, responses=400, step=2)
+    made = measure_surprisal(run.folder, run.config, states=8, responses=400, step=2)
     policy = load_policy(run.folder.checkpoints / "step-000001")
     exact = response_entropies(run, policy, made)
     np.testing.assert_allclose(made.entropy_R, exact, atol=0.25)
@@ -54,7 +54,7 @@ def test_monte_carlo_entropy_is_the_exact_one(run):
     assert np.ptp(made.entropy_R) > 0.1, "states that differ"
 
 
-def response_entropies(run: Run, policy, made: Fidelity) -> np.ndarray:
+def response_entropies(run: Run, policy, made: SurprisalOfStates) -> np.ndarray:
     """By the chain rule over every response of up to three tokens, for the states that were chosen."""
     import torch
 
@@ -102,8 +102,8 @@ def test_the_table_stands_beside_the_papers():
     generator = np.random.default_rng(0)
     relative = generator.normal(0, 1, 64)
     alpha = 1 + 0.2 * relative + generator.normal(0, 0.05, 64)
-    made = Fidelity(alpha, -relative, np.zeros(64), np.full(64, 4), -relative / 4, np.zeros(64), 1, 64)
-    lines = {line[0]: line for line in fidelity_table(made)}
+    made = SurprisalOfStates(alpha, -relative, np.zeros(64), np.full(64, 4), -relative / 4, np.zeros(64), 1, 64)
+    lines = {line[0]: line for line in surprisal_table(made)}
     assert lines["correlation"][1:] == (f"{np.corrcoef(alpha, relative)[0, 1]:.2f}", lines["correlation"][2], "0.63")
     same = int(np.sum(np.sign(alpha - 1) == np.sign(relative)))
     assert lines["same sign"][1] == f"{same} of 64"
@@ -114,7 +114,7 @@ def test_what_length_hides_is_seen_per_token():
     generator = np.random.default_rng(1)
     rate, length = generator.normal(0, 1, 400), generator.integers(1, 100, 400)
     typical = np.full(400, 80.0)  # nats of a response that is as long as its state's are
-    made = Fidelity(1 + 0.2 * rate, (2 - rate) * length, typical, length, 2 - rate, np.full(400, 2.0), 1, 64)
+    made = SurprisalOfStates(1 + 0.2 * rate, (2 - rate) * length, typical, length, 2 - rate, np.full(400, 2.0), 1, 64)
     value = {name: value for name, value, *_ in made.measures(draws=10)}
     assert abs(value["correlation"]) < 0.6
     assert value["correlation, per token"] > 0.999
@@ -123,7 +123,7 @@ def test_what_length_hides_is_seen_per_token():
 
 def test_a_step_without_its_policy_is_refused(run, tmp_path, capsys):
     with pytest.raises(RunError, match="these steps have both: 1, 2, 3"):
-        measure_fidelity(run.folder, run.config, step=7)
+        measure_surprisal(run.folder, run.config, step=7)
     assert main(["analyse", "surprisal", str(run.folder.path), "--step", "9", "--out", str(tmp_path / "x")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert not (tmp_path / "x").exists()

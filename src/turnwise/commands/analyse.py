@@ -51,13 +51,13 @@ def add(commands: Any) -> None:
 
 
 def _surprisal(options: argparse.Namespace) -> int:
-    from turnwise.diagnostics.surprisal import fidelity_figure, fidelity_table, measure_fidelity
+    from turnwise.diagnostics.surprisal import measure_surprisal, surprisal_figure, surprisal_table
     from turnwise.train.folder import RunFolder
     from turnwise.train.resume import use_device
 
     folder, config = RunFolder.open(options.run_folder)
     quiet()
-    made = measure_fidelity(
+    made = measure_surprisal(
         folder,
         config,
         states=options.states,
@@ -67,7 +67,7 @@ def _surprisal(options: argparse.Namespace) -> int:
         device=use_device(config.run),
     )
     head = f"Step {made.step} of {folder.path}: {len(made.alpha_R)} states, {made.responses} fresh responses each."
-    return _written(options, folder.path, "surprisal", head, fidelity_table(made), fidelity_figure(made))
+    return _written(options, folder.path, "surprisal", head, surprisal_table(made), surprisal_figure(made))
 
 
 def _noise(options: argparse.Namespace) -> int:

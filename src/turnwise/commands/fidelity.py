@@ -20,6 +20,7 @@ def add(kinds: Any) -> None:
         help="method to measure; may be repeated, the first is compared with; default: grpo, grpo+aem, gigpo",
     )
     chosen.add_argument("--all", action="store_true", help="measure every method that this run has the columns for")
+    parser.add_argument("--gradient", action="store_true", help="compare gradients too: a backward pass per response")
     parser.add_argument("--groups", type=count, default=24, help="groups to play; default: 24")
     parser.add_argument("--continuations", type=count, default=12, help="continuations per history; default: 12")
     parser.add_argument("--step", type=int, help="step of the checkpoint; default: the last")
@@ -30,6 +31,7 @@ def add(kinds: Any) -> None:
 
 
 def _fidelity(options: argparse.Namespace) -> int:
+    from turnwise.diagnostics.fidelity_record import write_responses
     from turnwise.diagnostics.fidelity_run import measure_run
     from turnwise.diagnostics.fidelity_show import (
         as_json,
@@ -55,7 +57,9 @@ def _fidelity(options: argparse.Namespace) -> int:
             continuations=options.continuations,
             seed=options.seed,
             device=use_device(config.run),
+            gradient=options.gradient,
             on_progress=lambda done, total: display.count("histories", done, total),
+            on_gradient=lambda done, total: display.count("gradients of groups", done, total),
         )
     head = (
         f"Step {found.step} of {folder.path}: {found.histories} histories of {options.groups} groups, "
@@ -69,5 +73,6 @@ def _fidelity(options: argparse.Namespace) -> int:
     out = options.out or folder.path / "analyses"
     path = write(out, "fidelity", ["# fidelity", *page], fidelity_figure(found))
     write_json(out / "fidelity.json", as_json(found))
+    write_responses(out, found.responses)
     say_written(path)
     return 0

@@ -65,9 +65,21 @@ def measure_fidelity(credit: Mapping[str, Float[np.ndarray, " R"]], truth: Truth
     Raises:
         RunError: There are fewer than three groups, or the true advantages cannot be told from zero.
     """
-    if len(groups) < 3:
-        raise RunError(f"{len(groups)} groups, expected 3 or more for an interval; raise --groups")
-    sums = {name: group_sums(advantage_R, truth, groups) for name, advantage_R in credit.items()}
+    return compare({name: group_sums(advantage_R, truth, groups) for name, advantage_R in credit.items()})
+
+
+def compare(sums: Mapping[str, Sums]) -> Fidelities:
+    """Compute the cosine of each method over all groups, with intervals by the jackknife over groups.
+
+    Args:
+        sums: Sums over each group, by method; the first method is what others are compared with.
+
+    Raises:
+        RunError: There are fewer than three groups, or the truth cannot be told from zero.
+    """
+    num_groups = len(next(iter(sums.values())))
+    if num_groups < 3:
+        raise RunError(f"{num_groups} groups, expected 3 or more for an interval; raise --groups")
     square = next(iter(sums.values()))[:, 2].sum()
     if square <= 0:
         raise RunError(
@@ -77,9 +89,9 @@ def measure_fidelity(credit: Mapping[str, Float[np.ndarray, " R"]], truth: Truth
     found = {name: _statistic(table) for name, table in sums.items()}
     first, (value, values_D) = next(iter(found.items()))
     return Fidelities(
-        {name: _interval(*one, len(groups)) for name, one in found.items()},
+        {name: _interval(*one, num_groups) for name, one in found.items()},
         {
-            name: _interval(other - value, others_D - values_D, len(groups))
+            name: _interval(other - value, others_D - values_D, num_groups)
             for name, (other, others_D) in found.items()
             if name != first
         },

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from turnwise.batch import Batch
 from turnwise.diagnostics.fidelity import Fidelities, Importance, importance, measure_fidelity
+from turnwise.diagnostics.fidelity_gradient import Errors, GradientFidelity, compare_gradients, response_gradients
+from turnwise.diagnostics.fidelity_record import responses_table
 from turnwise.diagnostics.stage import Stage
 from turnwise.diagnostics.values import Histories, Truth, continue_histories, true_advantages
 from turnwise.errors import ConfigError, RunError, TurnwiseError
@@ -40,6 +43,8 @@ class FidelityOfRun:
         fidelities: Fidelity of each method, and differences to the first.
         importance: Mean squared true advantage by kind of response.
         left_out: Methods that could not be measured, with the cause.
+        responses: Every response with its true advantage and credit; see `fidelity_record`.
+        gradient: The same for policy gradients, if asked for.
     """
 
     step: int
@@ -49,6 +54,8 @@ class FidelityOfRun:
     fidelities: Fidelities
     importance: list[Importance]
     left_out: dict[str, str]
+    responses: pa.Table
+    gradient: GradientFidelity | None = None
 
 
 def measure_run(
@@ -60,7 +67,9 @@ def measure_run(
     continuations: int = 12,
     seed: int = 0,
     device: torch.device | None = None,
+    gradient: bool = False,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
+    on_gradient: Callable[[int, int], None] = lambda done, total: None,
 ) -> FidelityOfRun:
     """Play groups of training tasks with a checkpoint's policy, value every history, and compare methods.
 
@@ -75,7 +84,9 @@ def measure_run(
         continuations: Continuations per history, two or more.
         seed: Seed of tasks and draws.
         device: Device of the policy; default: the CPU.
+        gradient: Whether to compare policy gradients too: one backward pass per response.
         on_progress: Called with the number of histories valued and of all.
+        on_gradient: Called with the number of groups whose gradients are computed and of all.
 
     Raises:
         TurnwiseError: A named method is unknown or needs a column that cannot be measured, the environment does not
@@ -90,9 +101,14 @@ def measure_run(
         plan = stage.plan({"this analysis": MEASURED, **needs})
         trajectories, tasks = stage.play_groups(groups, seed)
         _refuse_if_it_never_repeats(stage, tasks)
-        batch, _ = stage.measure(plan, trajectories)
+        batch, sequences = stage.measure(plan, trajectories)
         found = Histories.of(trajectories, tasks)
         kept = _Kept(folder.path / "analyses", stage.step, found, continuations, seed)
+
+        def keep(return_HK: np.ndarray, done: int) -> None:
+            kept.save(return_HK)
+            on_progress(done, len(found.starts))
+
         return_HK = continue_histories(
             found.starts,
             continuations,
@@ -100,14 +116,17 @@ def measure_run(
             at_once=stage.config.rollout.groups * stage.config.rollout.group_size,
             seed=1_000_003 * (seed + 1),
             known=kept.load(),
-            on_part=lambda returns, done: (kept.save(returns), on_progress(done, len(found.starts)))[1],
+            on_part=keep,
         )
     finally:
         stage.close()
     truth = true_advantages(batch.reward_R, found.before_R, found.after_R, return_HK)
-    credit = {}
-    for name, method in chosen.items():
-        credit[name] = method.trace(batch)[0].advantage_R
+    credit = {name: method.trace(batch)[0].advantage_R for name, method in chosen.items()}
+    gradients = None
+    if gradient:
+        errors = Errors(found.before_R, found.after_R, return_HK.var(1, ddof=1) / continuations)
+        made = response_gradients(stage, sequences, batch, seed=seed, on_group=on_gradient)
+        gradients = compare_gradients(made, credit, truth, errors, batch)
     return FidelityOfRun(
         stage.step,
         float(np.mean([trajectory.success for trajectory in trajectories])),
@@ -116,6 +135,8 @@ def measure_run(
         measure_fidelity(credit, truth, batch.group_responses),
         _importance(batch, truth, trajectories),
         left_out,
+        responses_table(trajectories, credit, truth, stage.step),
+        gradients,
     )
 
 

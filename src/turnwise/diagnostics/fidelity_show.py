@@ -6,19 +6,35 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from turnwise.diagnostics.fidelity import Fidelities
+from turnwise.diagnostics.fidelity_gradient import PERFECT
 from turnwise.diagnostics.fidelity_run import FIFTHS, FidelityOfRun
 from turnwise.diagnostics.statistics import Interval
+from turnwise.figures import LIGHT
 
 
 def fidelity_table(found: FidelityOfRun) -> list[tuple[str, ...]]:
     """Tabulate fidelity by method, best first, and the difference to the first method."""
     first = next(iter(found.fidelities.by_method))
-    rows: list[tuple[str, ...]] = [("method", "fidelity", f"minus {first}", "responses needed")]
+    gradient = found.gradient
+    further = ("gradient", f"gradient minus {first}", "signal of one group") if gradient else ()
+    rows: list[tuple[str, ...]] = [("method", "fidelity", f"minus {first}", "responses needed", *further)]
     for name, one in sorted(found.fidelities.by_method.items(), key=lambda item: -item[1].value):
-        above = found.fidelities.above_first.get(name)
         needed = f"{one.value**-2:.1f} x perfect" if one.low > 0 else "not seen"
-        rows.append((name, one.text(), above.text(sign=True) if above else "-", needed))
+        row = (name, one.text(), _above(found.fidelities, name), needed)
+        if gradient:
+            row = (*row, gradient.fidelities.by_method[name].text(), _above(gradient.fidelities, name))
+            row = (*row, gradient.noise[name].share_text())
+        rows.append(row)
+    if gradient:
+        rows.append((PERFECT, "1", "-", "1 x perfect", "1", "-", gradient.noise[PERFECT].share_text()))
     return rows
+
+
+def _above(fidelities: Fidelities, name: str) -> str:
+    """Write the difference to the first method."""
+    above = fidelities.above_first.get(name)
+    return above.text(sign=True) if above else "-"
 
 
 def importance_table(found: FidelityOfRun) -> list[tuple[str, ...]]:
@@ -51,8 +67,8 @@ def fidelity_figure(found: FidelityOfRun) -> Figure:
     left, right = made.subplots(1, 2, width_ratios=[3, 2])
     values = [one.value for _, one in by_method]
     reach = _reach([one for _, one in by_method])
-    left.errorbar(values, range(len(values)), xerr=reach, fmt="o", color="#1f77b4", markersize=4, capsize=2)
-    left.axvline(0, color="#999999", linewidth=1)
+    left.errorbar(values, range(len(values)), xerr=reach, fmt="o", color=LIGHT.main, markersize=4, capsize=2)
+    left.axvline(0, color="0.6", linewidth=1)
     left.set(
         yticks=range(len(values)),
         yticklabels=[name for name, _ in by_method],
@@ -61,12 +77,12 @@ def fidelity_figure(found: FidelityOfRun) -> Figure:
     )
     fifths = [one for one in found.importance if one.kind.startswith("entropy")]
     places = range(len(fifths))
-    right.bar(places, [one.square.value for one in fifths], color="#9ecae1", label="mean A*^2")
+    right.bar(places, [one.square.value for one in fifths], color=LIGHT.pale, label="mean A*^2")
     reach = [
         [one.square.value - one.square.low for one in fifths],
         [one.square.high - one.square.value for one in fifths],
     ]
-    right.errorbar(places, [one.square.value for one in fifths], yerr=reach, fmt="none", ecolor="#555555", capsize=2)
+    right.errorbar(places, [one.square.value for one in fifths], yerr=reach, fmt="none", ecolor=LIGHT.ink, capsize=2)
     right.set(
         xticks=places,
         xticklabels=[one.kind[len("entropy, ") : -len(" fifth")].replace("most ", "most\n") for one in fifths],
@@ -75,7 +91,7 @@ def fidelity_figure(found: FidelityOfRun) -> Figure:
         title="which responses decide",
     )
     other = right.twinx()
-    other.plot(places, [one.alpha for one in fifths], "o-", color="#d62728", label="AEM's mean alpha")
+    other.plot(places, [one.alpha for one in fifths], "o-", color=LIGHT.other, label="AEM's mean alpha")
     other.set_ylabel("AEM's mean alpha")
     handles = [axes.get_legend_handles_labels() for axes in (right, other)]
     right.legend([h for pair in handles for h in pair[0]], [t for pair in handles for t in pair[1]], loc="upper center")
@@ -93,6 +109,11 @@ def as_json(found: FidelityOfRun) -> dict[str, Any]:
     def plain(one: Interval) -> dict[str, float]:
         return dataclasses.asdict(one)
 
+    gradient = found.gradient and {
+        "fidelity": {name: plain(one) for name, one in found.gradient.fidelities.by_method.items()},
+        "minus_first": {name: plain(one) for name, one in found.gradient.fidelities.above_first.items()},
+        "noise": {name: dataclasses.asdict(one) for name, one in found.gradient.noise.items()},
+    }
     return {
         "step": found.step,
         "success": found.success,
@@ -104,5 +125,6 @@ def as_json(found: FidelityOfRun) -> dict[str, Any]:
             {"kind": one.kind, "share": one.share, "square": plain(one.square), "alpha": one.alpha}
             for one in found.importance
         ],
+        "gradient": gradient,
         "left_out": found.left_out,
     }

@@ -52,6 +52,15 @@ class Noise:
         most = self.signal + 1.959964 * self.error
         return self.noise / most if most > 0 else np.inf
 
+    @property
+    def share(self) -> tuple[float, float]:
+        """Share of signal in the squared gradient of one group, and its standard error."""
+        return self.signal / (self.noise + self.signal), self.error / (self.noise + self.signal)
+
+    def share_text(self) -> str:
+        """Write the share of signal."""
+        return "{:.4f} +- {:.4f}".format(*self.share)
+
 
 def measure_noise(
     folder: RunFolder,
@@ -97,8 +106,8 @@ def measure_noise(
         name: torch.from_numpy(batch.tokens.broadcast(transform.trace(batch)[0].advantage_R))
         for name, transform in transforms.items()
     }
-    weights, generator = trainable(model), torch.Generator().manual_seed(seed)
-    signs = [torch.randint(2, weight.shape, generator=generator, dtype=torch.int8) * 2 - 1 for weight in weights]
+    weights = trainable(model)
+    signs = draw_signs(weights, seed)
     sums = {name: torch.zeros(batch.num_groups, SKETCH) for name in methods}
     for number in range(len(sequences)):
         index = np.array([number])
@@ -115,13 +124,19 @@ def measure_noise(
     return {name: noise_of(table.double().numpy()) for name, table in sums.items()}
 
 
-def sketch(gradient: Sequence[torch.Tensor], signs: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Project a gradient to `[SKETCH]` numbers: each entry, with a random sign, is added at its index modulo SKETCH."""
-    result, start = torch.zeros(SKETCH), 0
+def draw_signs(weights: Sequence[torch.Tensor], seed: int) -> list[torch.Tensor]:
+    """Draw a random sign for every entry of a gradient."""
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(2, weight.shape, generator=generator, dtype=torch.int8) * 2 - 1 for weight in weights]
+
+
+def sketch(gradient: Sequence[torch.Tensor], signs: Sequence[torch.Tensor], size: int = SKETCH) -> torch.Tensor:
+    """Project a gradient to `[size]` numbers: each entry, with a random sign, is added at its index modulo `size`."""
+    result, start = torch.zeros(size), 0
     for part, sign in zip(gradient, signs, strict=True):
         signed = torch.nn.functional.pad((part.cpu() * sign).flatten().float(), (start, 0))
-        start = len(signed) % SKETCH
-        result += torch.nn.functional.pad(signed, (0, -len(signed) % SKETCH)).view(-1, SKETCH).sum(0)
+        start = len(signed) % size
+        result += torch.nn.functional.pad(signed, (0, -len(signed) % size)).view(-1, size).sum(0)
     return result
 
 
@@ -143,8 +158,7 @@ def noise_table(found: Mapping[str, Noise], groups: int) -> list[tuple[str, ...]
         ("method", "signal of one group", "groups for signal = noise", "95 %: at least", "in this run's step")
     ]
     for name, one in found.items():
-        share, error = (value / (one.noise + one.signal) for value in (one.signal, one.error))
         needed = "not seen" if np.isinf(one.groups) else f"{one.groups:.1f}"
         ratio = "-" if np.isinf(one.groups) else f"{groups / one.groups:.2f}"
-        rows.append((name, f"{share:.4f} +- {error:.4f}", needed, f"{one.least_groups:.1f}", ratio))
+        rows.append((name, one.share_text(), needed, f"{one.least_groups:.1f}", ratio))
     return rows

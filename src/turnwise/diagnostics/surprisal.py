@@ -34,7 +34,7 @@ AT_ONCE = 1024
 
 
 @dataclasses.dataclass(frozen=True)
-class Fidelity:
+class SurprisalOfStates:
     """Hold one recorded response per state, with statistics of fresh responses in the same state.
 
     Attributes:
@@ -102,7 +102,7 @@ def partial(x: np.ndarray, y: np.ndarray, given: np.ndarray) -> float:
     return correlation(rest[0], rest[1])
 
 
-def measure_fidelity(
+def measure_surprisal(
     folder: RunFolder,
     config: Config,
     *,
@@ -111,7 +111,7 @@ def measure_fidelity(
     step: int | None = None,
     seed: int = 0,
     device: torch.device | None = None,
-) -> Fidelity:
+) -> SurprisalOfStates:
     """Compare AEM's coefficients of recorded responses with the surprisal of fresh responses in their states.
 
     Args:
@@ -148,7 +148,7 @@ def measure_fidelity(
     surprisal = -np.array([sum(generation.logprobs) for generation in fresh]).reshape(len(chosen), responses)
     length = np.array([len(generation.token_ids) for generation in fresh]).reshape(len(chosen), responses)
     own, own_length = -np.array([sum(told) for _, told in prompts]), np.array([len(told) for _, told in prompts])
-    return Fidelity(
+    return SurprisalOfStates(
         alpha_R[chosen],
         own,
         surprisal.mean(axis=1),
@@ -212,25 +212,25 @@ def _parts(total: int, size: int) -> Iterator[range]:
     return (range(start, min(start + size, total)) for start in range(0, total, size))
 
 
-def fidelity_table(fidelity: Fidelity) -> list[tuple[str, ...]]:
+def surprisal_table(found: SurprisalOfStates) -> list[tuple[str, ...]]:
     """Tabulate the measures next to the paper's."""
-    n = len(fidelity.alpha_R)
+    n = len(found.alpha_R)
     lines: list[tuple[str, ...]] = [("alpha - 1 against H - S", "this run", "95 % over states", "paper")]
-    for name, value, low, high in fidelity.measures():
+    for name, value, low, high in found.measures():
         shown = f"{round(value * n)} of {n}" if name.startswith("same sign") else f"{value:.2f}"
         lines.append((name, shown, f"{low:.2f} to {high:.2f}", PAPER.get(name, "-")))
     return lines
 
 
-def fidelity_figure(fidelity: Fidelity) -> Figure:
+def surprisal_figure(found: SurprisalOfStates) -> Figure:
     """Plot coefficients against relative surprisal, per response and per token, one dot per state."""
     made = Figure(figsize=(9.6, 4.2), layout="constrained")
-    excess = fidelity.alpha_R - 1
-    panels = {"of the response": fidelity.relative_R, "per token": fidelity.relative_rate_R}
+    excess = found.alpha_R - 1
+    panels = {"of the response": found.relative_R, "per token": found.relative_rate_R}
     for axes, (what, relative) in zip(made.subplots(1, 2, sharey=True), panels.items(), strict=True):
         axes.axhline(0, color="#999999", linewidth=1)
         axes.axvline(0, color="#999999", linewidth=1)
-        dots = axes.scatter(relative, excess, c=fidelity.length_R, cmap="viridis", s=18)
+        dots = axes.scatter(relative, excess, c=found.length_R, cmap="viridis", s=18)
         same = round(same_sign(excess, relative) * len(excess))
         axes.set(
             xlabel=f"H - S {what} (nats), Monte Carlo",
@@ -239,7 +239,5 @@ def fidelity_figure(fidelity: Fidelity) -> Figure:
     made.axes[0].set_ylabel("alpha - 1")
     ticks = MaxNLocator(integer=True)
     made.colorbar(dots, ax=made.axes, label="tokens", ticks=ticks)  # pyright: ignore[reportPossiblyUnboundVariable]
-    made.suptitle(
-        f"step {fidelity.step} (paper: r = {PAPER['correlation']}, same sign {PAPER['same sign']})", fontsize=10
-    )
+    made.suptitle(f"step {found.step} (paper: r = {PAPER['correlation']}, same sign {PAPER['same sign']})", fontsize=10)
     return made

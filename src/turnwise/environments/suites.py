@@ -17,6 +17,8 @@ from turnwise.environments.alfworld.files import find_games
 from turnwise.environments.alfworld.generate import generate_game
 from turnwise.environments.alfworld.suite import Alfworld, Household
 from turnwise.environments.base import Demonstrated, Environment, Task
+from turnwise.environments.crossroads.knobs import Knobs
+from turnwise.environments.crossroads.suite import Crossroads
 from turnwise.environments.grids.frozen_lake import FrozenLake
 from turnwise.environments.grids.rooms import random_room
 from turnwise.environments.grids.sokoban import Sokoban
@@ -118,6 +120,7 @@ SUITES: dict[str, tuple[Callable[..., Suite], Callable[..., Any]]] = {
     "gymnasium": (Gymnasium, Gymnasium),
     "openenv": (OpenEnv, OpenEnv),
     "verifiers": (Verifiers, Verifiers),
+    "crossroads": (Crossroads, Knobs),
     "frozen_lake": (FrozenLake, FrozenLake),
     "sokoban": (Sokoban, random_room),
     "scienceworld": (Scienceworld, Scienceworld),

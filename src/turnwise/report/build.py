@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from turnwise.diagnostics.fidelity_record import NAME, read_responses
 from turnwise.errors import DamagedError
 from turnwise.report.chunks import turns_table, write_table, write_value
 from turnwise.report.credit import OtherMethods
@@ -118,6 +119,8 @@ class _Run:
         self._causes: Counter[str] = Counter()
         self._examples: dict[str, tuple[int, int]] = {}
         self._metrics: dict[str, Any] | None = None
+        self._fidelity: dict[str, Any] | None = None
+        self._fidelity_stamp: tuple[int, int] | None = None
         self._token_entropy = False
         self._stale = True
 
@@ -162,7 +165,24 @@ class _Run:
                 write_table(self.folder / "index.js", f"{self.folder.name}/index", pa.concat_tables(self._index))
             write_value(self.folder / "pieces.js", f"{self.folder.name}/pieces", self.pieces.texts)
         self._metrics, self._stale = metrics, False
-        return changed
+        return self._add_fidelity() or changed
+
+    def _add_fidelity(self) -> bool:
+        """Add the newest fidelity analysis, if there is one, and return whether it has changed."""
+        path = self.run.path / "analyses" / NAME
+        stamp = _stamp(path) if path.exists() else None
+        if stamp == self._fidelity_stamp:
+            return False
+        self._fidelity, self._fidelity_stamp = None, stamp
+        if stamp:
+            try:
+                table, step, methods = read_responses(path)
+            except DamagedError as error:
+                self._say(f"{error}. The page leaves it out")
+            else:
+                write_table(self.folder / "fidelity.js", f"{self.folder.name}/fidelity", table)
+                self._fidelity = {"step": step, "methods": methods}
+        return True
 
     def summary(self) -> dict[str, Any]:
         """Return the data that the page loads first."""
@@ -182,6 +202,7 @@ class _Run:
                 for cause, count in self._causes.most_common()
             ],
             "methods": self.others.names,
+            "fidelity": self._fidelity,
             "shade": "entropy" if self._token_entropy else "surprisal",
         }
 

@@ -19,6 +19,7 @@
     turnwise.redraw();
     turnwise.noteMemory();
     turnwise.fillTables();
+    await turnwise.fillFidelity();
     await turnwise.fillBrowser();
   };
 
@@ -58,6 +59,7 @@
       turnwise.redraw();
       turnwise.noteMemory();
       turnwise.fillTables();
+      await turnwise.fillFidelity();
       await turnwise.fillBrowser({ again: true });
       if (!turnwise.placeIn(location.hash)) await turnwise.openFirst();
     } catch {
@@ -90,6 +92,7 @@
         turnwise.remember();
       });
     addEventListener("hashchange", follow);
+    await turnwise.fillFidelity();
     await turnwise.fillBrowser();
     await follow();
     document.body.dataset.ready = "yes";

@@ -1,0 +1,1 @@
+"""Crossroads: a walk of known difficulty, with exact values."""

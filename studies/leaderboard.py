@@ -1,0 +1,223 @@
+"""Measure the fidelity of methods on several environments, and build docs/leaderboard from the kept data.
+
+    python studies/leaderboard.py                   # play what is missing, then write the page
+    python studies/leaderboard.py --only household  # only some environments; may be repeated
+    python studies/leaderboard.py --page            # write the page from docs/leaderboard/data alone
+
+It can be stopped at any time: finished cells are kept in docs/leaderboard/data, runs and returns in runs/leaderboard.
+"""
+
+import argparse
+import dataclasses
+import json
+import sys
+import textwrap
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from turnwise.config import load_config
+from turnwise.diagnostics.fidelity_run import measure_run
+from turnwise.diagnostics.fidelity_show import as_json
+from turnwise.diagnostics.noise import Noise
+from turnwise.diagnostics.statistics import Interval
+from turnwise.errors import ConfigError, TurnwiseError, did_you_mean
+from turnwise.files import write_json, write_text
+from turnwise.tables import Page, Table, page_as_markdown
+from turnwise.train.credit import named_transform
+from turnwise.train.display import ConsoleDisplay
+from turnwise.train.folder import RunFolder
+from turnwise.train.loop import train
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "docs" / "leaderboard"
+PLAN = FOLDER / "plan.toml"
+WHENS = ("start", "end")
+DIGITS = 5
+"""Digits after the point that are kept."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One environment at one time of training."""
+
+    environment: str
+    when: str
+    data: dict[str, Any]
+
+    def interval(self, method: str, *path: str) -> Interval | None:
+        """Return an interval from the data, such as that of ("gradient", "fidelity"); None if it is not there."""
+        found: Any = self.data
+        for name in (*path, method):
+            found = (found or {}).get(name)
+        return Interval(**found) if found else None
+
+    def signal(self, method: str) -> str:
+        """Return the share of signal in one group's gradient."""
+        found = (self.data["gradient"] or {}).get("noise", {}).get(method)
+        return Noise(**found).share_text() if found else "-"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Play what is missing, and write the page."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--page", action="store_true", help="write the page from the kept data, play nothing")
+    parser.add_argument("--only", action="append", metavar="NAME", help="environment to play; may be repeated")
+    parser.add_argument("--plan", type=Path, default=PLAN, help="another plan than docs/leaderboard/plan.toml")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="another folder than docs/leaderboard")
+    parser.add_argument("--runs", type=Path, default=Path("runs/leaderboard"), help="folder of the runs")
+    options = parser.parse_args(arguments)
+    try:
+        plan = tomllib.loads(options.plan.read_text(encoding="utf-8"))
+        if not options.page:
+            play(plan, options.folder / "data", options.runs, options.only or list(plan["environments"]))
+        write_page(plan, options.folder)
+    except TurnwiseError as error:
+        print(f"leaderboard: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def play(plan: Mapping[str, Any], data: Path, runs: Path, names: Sequence[str]) -> None:
+    """Train a run per environment, and measure it at its start and at its end; what is there is kept.
+
+    Raises:
+        ConfigError: The plan has no such environment, or an unknown method or one that needs options.
+    """
+    for name in names:
+        if name not in plan["environments"]:
+            raise ConfigError(f"the plan has no environment {name!r}.{did_you_mean(name, plan['environments'])}")
+    for method in plan["methods"]:
+        named_transform(method)  # raises before anything is played
+    data.mkdir(parents=True, exist_ok=True)
+    with ConsoleDisplay() as display:
+        for done, name in enumerate(names):
+            display.count("environments of the leaderboard", done, len(names))
+            folder = trained(plan, name, runs)
+            for when, step in zip(WHENS, (0, None), strict=True):
+                path = data / f"{name}-{when}.json"
+                if path.exists():
+                    continue
+                found = measure_run(
+                    folder,
+                    plan["methods"],
+                    step=step,
+                    groups=plan["groups"],
+                    continuations=plan["continuations"],
+                    gradient=True,
+                    on_progress=lambda done, total, what=f"histories of {path.stem}": display.count(what, done, total),
+                )
+                write_json(path, rounded({"groups": plan["groups"], **as_json(found)}))
+        display.count("environments of the leaderboard", len(names), len(names))
+
+
+def trained(plan: Mapping[str, Any], name: str, runs: Path) -> RunFolder:
+    """Train the run of an environment, resume it, or return it if it is finished."""
+    of = plan["environments"][name]
+    given = [*plan["settings"], *of["settings"], f"run.folder={runs}", f"run.name={name}"]
+    steps = load_config(Path(of["recipe"]), given).run.steps
+    config = load_config(Path(of["recipe"]), [*given, f"checkpoint.every={steps}", "checkpoint.keep=2"])
+    path = runs / name
+    if not path.exists():
+        return train(config)
+    folder, config = RunFolder.open(path)
+    finished = any(line.get("step") == config.run.steps for line in folder.metrics())
+    return folder if finished else train(config, resume=path)
+
+
+def rounded(value: Any) -> Any:
+    """Round every number, so that the data stays small and readable."""
+    if isinstance(value, float):
+        return round(value, DIGITS)
+    if isinstance(value, dict):
+        return {name: rounded(one) for name, one in value.items()}
+    return [rounded(one) for one in value] if isinstance(value, list) else value
+
+
+def write_page(plan: Mapping[str, Any], folder: Path) -> None:
+    """Write README.md of the leaderboard from its data.
+
+    Raises:
+        ConfigError: There is no data.
+    """
+    cells = [
+        Cell(name, when, json.loads(path.read_text(encoding="utf-8")))
+        for name in plan["environments"]
+        for when in WHENS
+        if (path := folder / "data" / f"{name}-{when}.json").exists()
+    ]
+    if not cells:
+        raise ConfigError(f"{folder / 'data'} has no data; run without --page to make it")
+    write_text(folder / "README.md", page_as_markdown([wrapped(part) for part in page(plan, cells)]))
+
+
+def wrapped(part: str | Table) -> str | Table:
+    """Break a paragraph into lines of at most 120 characters."""
+    return textwrap.fill(part, 120, break_on_hyphens=False, break_long_words=False) if isinstance(part, str) else part
+
+
+def page(plan: Mapping[str, Any], cells: Sequence[Cell]) -> Page:
+    """Compose the page."""
+    missing = [name for name in plan["environments"] if name not in {cell.environment for cell in cells}]
+    lacking = f" Not measured yet: {', '.join(missing)}." if missing else ""
+    parts: list[str | Table] = [
+        "# Leaderboard: which credit is closest to the truth?",
+        "Fidelity is the cosine between a method's advantages and the true ones, estimated by fresh continuations "
+        "([how](../how-to/fidelity.md)). All methods of a table see the same trajectories. A training with GRPO made "
+        f"the policies.{lacking} `python studies/leaderboard.py` plays what is missing and writes this page; with "
+        "`--page` it writes it from the data beside it alone.",
+        "## Told apart from GRPO",
+        "In how many of the cells (an environment at the start or the end of training) the 95 % interval of the "
+        "difference to GRPO, paired by group, lies above or below zero. Not corrected for the number of comparisons: "
+        "of 40 without any difference, two lie apart by chance.",
+        told_apart(plan, cells),
+    ]
+    for cell in cells:
+        about = (
+            f"Step {cell.data['step']}, success {cell.data['success']:.2f}, {cell.data['groups']} groups, "
+            f"{cell.data['histories']} histories, {cell.data['continuations']} continuations each. 95 % intervals over "
+            "groups."
+        )
+        parts += [f"## {cell.environment}, {cell.when}", about, cell_table(plan, cell)]
+    parts += [
+        "## What it does not say",
+        "Fidelity is not learning: what a credit does to entropy counts too, and nothing here was trained with any "
+        "method but GRPO. Each cell is one policy of one seed. Intervals are over a few groups, so that most "
+        "differences are not shown. Costs, tokens, and models other than tiny ones are not measured. Methods that "
+        "need a critic, probes, forks or a second model are left out. Options are each method's defaults.",
+    ]
+    return parts
+
+
+def told_apart(plan: Mapping[str, Any], cells: Sequence[Cell]) -> Table:
+    """Count by method the cells in which it is above or below the first method."""
+    first, *others = plan["methods"]
+    rows = []
+    for method in others:
+        differences = [one for cell in cells if (one := cell.interval(method, "minus_first"))]
+        gradient = [one for cell in cells if (one := cell.interval(method, "gradient", "minus_first"))]
+        counts = [sum(one.low > 0 for one in differences), sum(one.high < 0 for one in differences)]
+        counts += [sum(one.low > 0 for one in gradient), sum(one.high < 0 for one in gradient)]
+        rows.append((method, *map(str, counts), str(len(differences))))
+    rows.sort(key=lambda row: int(row[2]) - int(row[1]))
+    return [("method", f"above {first}", f"below {first}", "gradient above", "gradient below", "cells"), *rows]
+
+
+def cell_table(plan: Mapping[str, Any], cell: Cell) -> Table:
+    """Tabulate the methods in one cell, best first."""
+    rows = []
+    for method in plan["methods"]:
+        one = cell.interval(method, "fidelity")
+        if one is None:
+            continue
+        further = [cell.interval(method, *path) for path in (("minus_first",), ("gradient", "fidelity"))]
+        texts = [text.text(sign=not place) if text else "-" for place, text in enumerate(further)]
+        rows.append((one.value, (method, one.text(), *texts, cell.signal(method))))
+    rows.sort(key=lambda row: -row[0])
+    head = ("method", "fidelity", f"minus {plan['methods'][0]}", "of the gradient", "signal of one group")
+    return [head, *(row for _, row in rows)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
