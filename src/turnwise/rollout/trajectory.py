@@ -48,6 +48,7 @@ class Trajectory:
         ended: "terminated", "truncated" (by the environment), "context" (the conversation got too long), or "failed".
         failure: Cause, for "failed"; a failed trajectory is recorded and counted, and never trained on.
         info: The environment's `info` at the end.
+        last_observation: What the environment answered to the last response; the policy did not read it.
         shared: Number of first turns that another trajectory played; a fork replays them.
     """
 
@@ -59,6 +60,7 @@ class Trajectory:
     failure: str | None = None
     info: dict[str, Any] = dataclasses.field(default_factory=dict)
     shared: int = 0
+    last_observation: str = ""
 
     @property
     def usable(self) -> bool:

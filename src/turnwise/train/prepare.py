@@ -12,7 +12,7 @@ from turnwise.config import Config, EngineConfig
 from turnwise.environments.base import Task
 from turnwise.environments.suites import Suite, make_suite
 from turnwise.errors import ConfigError
-from turnwise.measures.plan import Plan, plan_measures
+from turnwise.measures.plan import Plan, check_environment, plan_measures
 from turnwise.models.policy import Policy, freeze_but_norms, trainable
 from turnwise.objective.build import make_objective
 from turnwise.objective.gradient import Budget
@@ -60,6 +60,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     transform, objective = make_transform(config.method), make_objective(config.update)
     has_critic = config.critic is not None
     measures = make_plan(transform, objective, config.update, config.engine, config.label, config.measures, has_critic)
+    check_environment(measures, getattr(suite, "gives", ()), config.environment.name)
     environments = make_environments(suite, config.environment)
     estimated = critic_columns(config.critic, measures)
     collector = make_collector(config.rollout, environments, suite.task_name)
