@@ -46,9 +46,7 @@ def main(kind: str) -> None:
     suite = make_suite(config.environment)
     engine, ratios = LocalEngine(policy.model), {name: [] for name in ("scores", *PROBES)}
     for seed in range(rounds):
-        sampling = Sampling(
-            max_new_tokens=config.rollout.max_new_tokens, stop_ids=(policy.format.stop_id,), seed=seed
-        )
+        sampling = Sampling(max_new_tokens=config.rollout.max_new_tokens, stop_ids=(policy.format.stop_id,), seed=seed)
         starts = make_starts(suite.tasks("train")[:groups], group_size)
         environments = InProcessEnvironments(suite.environment)
         begun = time.process_time()

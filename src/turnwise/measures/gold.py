@@ -51,9 +51,7 @@ def answers(step: Played, columns: Columns) -> Columns:
     probe, answer_R = step.probe, _answers(step)
     sequence_R, cut_R = probe.contexts(step.tokens)
     opening_R = [list(ids[:first]) for ids, first, _ in answer_R]
-    sampling = Sampling(
-        max_new_tokens=ANSWER_TOKENS, stop_ids=(probe.format.stop_id,), temperature=ANSWER_TEMPERATURE
-    )
+    sampling = Sampling(max_new_tokens=ANSWER_TOKENS, stop_ids=(probe.format.stop_id,), temperature=ANSWER_TEMPERATURE)
     sampled = probe.sample(list(zip(sequence_R, cut_R, strict=True)), opening_R, sampling, num=NUM_ANSWERS)
     probes, counted, num_gold = [], [], []
     for number, answer in enumerate(sampled):
@@ -63,9 +61,7 @@ def answers(step: Played, columns: Columns) -> Columns:
         # at each place the probability of the gold token is read; behind them, that of the answer's own token
         targets = [*right[: len(answer)], *answer[len(right) :]]
         opening = opening_R[response]
-        probes.append(
-            Probe(sequence_R[response], cut_R[response], [*opening, *answer], len(opening), targets=targets)
-        )
+        probes.append(Probe(sequence_R[response], cut_R[response], [*opening, *answer], len(opening), targets=targets))
         counted += [1.0] * min(len(right), len(answer)) + [0.0] * (len(answer) - len(right))
         num_gold.append(len(right))
     scores = probe.score(probes)

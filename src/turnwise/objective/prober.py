@@ -1,7 +1,8 @@
 """Score given text in a given context, without gradient, and sample short continuations.
 
 A context is the beginning of what the policy read in a trajectory. Its tokens are computed once for all probes in that
-trajectory: one row of a pass holds the context, then every probe, and the attention mask keeps the probes apart.
+trajectory: a first pass keeps their keys and values, and a second one computes all probes of the trajectory side by
+side, kept apart by the attention mask.
 """
 
 import asyncio
@@ -26,8 +27,6 @@ from turnwise.segments import Segments
 
 MASK_AT_ONCE = 2**25
 """Largest attention mask of a micro-batch (elements); a single row may exceed it."""
-CONTEXT, PADDING = -1, -2
-"""Owners of tokens that belong to no probe."""
 
 
 class Prober:
@@ -97,13 +96,18 @@ class Prober:
         output_layer = model.get_output_embeddings()
         assert output_layer is not None
         for part in _micro_batches(rows, max_tokens):
-            packed = _pack(part)
-            ids, positions, mask = (torch.from_numpy(each).to(model.device) for each in packed)
+            contexts, probes, positions, mask = (torch.from_numpy(each).to(model.device) for each in _pack(part))
             with autocast(model, self._precision):
-                hidden = model.get_decoder()(
-                    input_ids=ids, attention_mask=mask[:, None], position_ids=positions, use_cache=False
-                ).last_hidden_state
-                at = [(row, *place) for row, each in enumerate(part) for place in each.reads()]
+                first = model.get_decoder()(input_ids=contexts, use_cache=True)
+                second = model.get_decoder()(
+                    input_ids=probes,
+                    attention_mask=mask[:, None],
+                    position_ids=positions,
+                    past_key_values=first.past_key_values,
+                )
+                hidden = torch.cat([first.last_hidden_state, second.last_hidden_state], 1)
+                begin = contexts.shape[1]
+                at = [(row, *place) for row, each in enumerate(part) for place in each.reads(begin)]
                 row_T, column_T, target_T = (torch.tensor(each).to(model.device) for each in zip(*at, strict=True))
                 found = chunked_logprobs(hidden[row_T, column_T], output_layer, target_T, self.temperature)
             numbers = [number for each in part for number in each.numbers]
@@ -180,9 +184,8 @@ class _Row:
     def length(self) -> int:
         return len(self.context) + sum(len(probe.ids) for probe in self.probes)
 
-    def reads(self) -> Iterator[tuple[int, int]]:
-        """Yield the column before each scored place, and the token to score there."""
-        begin = len(self.context)
+    def reads(self, begin: int) -> Iterator[tuple[int, int]]:
+        """Yield the column before each scored place, and the token to score there; the probes begin at a column."""
         for probe in self.probes:
             targets = [probe.ids[place] for place in probe.places] if probe.targets is None else probe.targets
             for place, target in zip(probe.places, targets, strict=True):
@@ -216,24 +219,26 @@ def _micro_batches(rows: Sequence[_Row], max_tokens: int) -> Iterator[list[_Row]
         start = stop
 
 
-def _pack(rows: Sequence[_Row]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Make token ids and positions `[rows, length]`, and the mask `[rows, length, length]` of who attends to whom.
+def _pack(rows: Sequence[_Row]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Pad rows: the contexts on the right, so that a causal pass needs no mask, and likewise the probes.
 
-    A token of a context attends to the context up to itself; a token of a probe attends to its own context and to its
-    probe up to itself.
+    Returns:
+        Token ids of contexts `[rows, context]` and probes `[rows, probe]`, positions of the probes' tokens, and the
+        mask `[rows, probe, context + probe]`: a token attends to its own context, and to its probe up to itself.
     """
-    length = max(row.length for row in rows)
-    ids, positions = np.zeros((2, len(rows), length), dtype=np.int64)
-    owner, reach = np.full((2, len(rows), length), PADDING, dtype=np.int64)  # reach: tokens of the context in sight
+    most = max(len(row.context) for row in rows)
+    contexts = np.zeros((len(rows), most), dtype=np.int64)
+    shape = (len(rows), max(row.length - len(row.context) for row in rows))
+    ids, positions, cut = np.zeros((3, *shape), dtype=np.int64)
+    owner = np.full(shape, -1)
     for number, row in enumerate(rows):
-        end = len(row.context)
-        ids[number, :end], owner[number, :end] = row.context, CONTEXT
-        positions[number, :end], reach[number, :end] = np.arange(end), np.arange(1, end + 1)
+        contexts[number, : len(row.context)] = row.context
+        end = 0
         for index, probe in enumerate(row.probes):
             here = slice(end, end := end + len(probe.ids))
-            ids[number, here], owner[number, here], reach[number, here] = probe.ids, index, probe.cut
+            ids[number, here], owner[number, here], cut[number, here] = probe.ids, index, probe.cut
             positions[number, here] = probe.cut + np.arange(len(probe.ids))
-    column = np.arange(length)
-    in_context = (owner[:, None, :] == CONTEXT) & (column < reach[:, :, None])
-    in_probe = (owner[:, None, :] == owner[:, :, None]) & (owner[:, :, None] != CONTEXT)
-    return ids, positions, in_context | (in_probe & (column <= column[:, None]))
+    column = np.arange(shape[1])
+    in_context = np.arange(most) < cut[:, :, None]
+    in_probe = (owner[:, None, :] == owner[:, :, None]) & (column <= column[:, None])
+    return contexts, ids, positions, np.concatenate([in_context, in_probe], 2)
