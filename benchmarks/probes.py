@@ -1,7 +1,7 @@
 """What probes cost beside the rollout that they look at: processor time of each, on the same weights, in turn.
 
 python -m benchmarks.probes            # a tiny policy, 64 trajectories of household
-python -m benchmarks.probes smollm2    # SmolLM2-135M, 8 trajectories; about ten minutes on one core
+python -m benchmarks.probes smollm2    # SmolLM2-135M, 8 trajectories, without the sampled answers
 """
 
 import statistics
@@ -44,7 +44,8 @@ def main(kind: str) -> None:
         policy = tiny_policy(suite.words(), config.model, seed=0)  # pyright: ignore[reportAttributeAccessIssue]
     config = load_config(None, ["environment.options.size=tiny", f"environment.max_steps={steps}"])
     suite = make_suite(config.environment)
-    engine, ratios = LocalEngine(policy.model), {name: [] for name in ("scores", *PROBES)}
+    names = [name for name in ("scores", *PROBES) if not (small and name == "answers")]
+    engine, ratios = LocalEngine(policy.model), {name: [] for name in names}
     for seed in range(rounds):
         sampling = Sampling(max_new_tokens=config.rollout.max_new_tokens, stop_ids=(policy.format.stop_id,), seed=seed)
         starts = make_starts(suite.tasks("train")[:groups], group_size)
@@ -67,7 +68,8 @@ def main(kind: str) -> None:
             MEASURES[name].run(played, columns)
             taken.append((time.process_time() - begun) / rollout)
         print(f"round {seed}: {len(played.turns)} responses, {played.tokens.num_elements} generated tokens, "
-              f"rollout {rollout:.2f} s", flush=True)  # fmt: skip
+              f"rollout {rollout:.2f} s; " + ", ".join(f"{name} {taken[-1]:.3f}" for name, taken in ratios.items()),
+              flush=True)  # fmt: skip
     for name, taken in ratios.items():
         print(f"{name:12} {statistics.median(taken):.3f} [{min(taken):.3f}, {max(taken):.3f}] of the rollout")
 

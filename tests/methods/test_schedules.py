@@ -68,7 +68,7 @@ def test_canons_accuracy_is_the_mean_return_of_the_batch(schedule, mu):
     given = batch([1.0, 0, 0, 0], length=[1.0, 2, 3, 4])
     got = tw.canon(metric="length", schedule=schedule)(given)
     np.testing.assert_allclose(got, tw.canon(metric="length", mu=mu)(given))
-    with pytest.raises(BatchError, match=r"mean return is 2.5, expected 0 to 1 .* success_reward=1"):
+    with pytest.raises(BatchError, match=r"mean return is 2.5, expected 0 to 1 .*success_reward=1"):
         tw.canon(metric="length", schedule=schedule)(batch([10.0, 0, 0, 0], length=[1.0, 2, 3, 4]))
     with pytest.raises(ConfigError, match=r"mu=0.5 is for schedule='none'"):
         tw.canon(mu=0.5, schedule=schedule)
