@@ -57,8 +57,9 @@ def test_canons_cosine_is_that_of_the_release():
     )
     given = batch([1.0, 0, 0, 0], length=[1.0, 2, 3, 4])
     inter, intra = np.array([1, 0, -0.5, -0.5]), np.array([0.5, -0.5, 0, 0])  # the card's TEST
-    for name, own in (("cosine", own_weight), ("cosine_reversed", own_weight_reversed)):
-        got = steps(tw.canon(metric="length", schedule=name), given, 32)
+    cosine, reverse = (tw.canon(metric="length", schedule=name) for name in ("cosine", "cosine_reversed"))
+    for method, own in ((cosine, own_weight), (reverse, own_weight_reversed)):
+        got = steps(method, given, 32)
         for step in (0, 29, 31):
             np.testing.assert_allclose(got[step], (1 - own(step)) * inter + own(step) * intra, atol=1e-15)
 
