@@ -58,9 +58,9 @@ def main(kind: str) -> None:
         for trajectory in trajectories:
             trajectory.info |= GOLD
         sequences, budget = Sequences.from_trajectories(trajectories), Budget(config.update.max_tokens)
-        probes = Prober(policy, sequences, config.model, 1.0, budget, engine)
+        probe = Prober(policy, sequences, config.model, 1.0, budget, engine)
         score = Scorer(sequences, config.model, 1.0, budget)
-        played = Played(trajectories, models={"policy": policy.model}, score=score, probes=probes)
+        played = Played(trajectories, models={"policy": policy.model}, score=score, probe=probe)
         columns = dict(MEASURES["scores"].run(played, {}))  # the first pass warms up
         columns |= MEASURES["entropy"].run(played, columns)
         for name, taken in ratios.items():

@@ -53,7 +53,7 @@ def prober(trajectories=PLAYED, *, budget: int = 10_000, policy=POLICY) -> Probe
 
 
 def step(trajectories=PLAYED, **more) -> Played:
-    return Played(trajectories, probes=prober(trajectories, **more))
+    return Played(trajectories, probe=prober(trajectories, **more))
 
 
 @torch.no_grad()

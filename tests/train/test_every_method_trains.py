@@ -12,7 +12,8 @@ from tests.toys import Colors, small_config
 import turnwise as tw
 from turnwise.environments.base import Step
 from turnwise.errors import ConfigError
-from turnwise.measures.plan import FROM_THE_BATCH, how_to_train
+from turnwise.measures.plan import FROM_THE_BATCH
+from turnwise.measures.verdict import how_to_train
 from turnwise.models.policy import load_policy
 from turnwise.train.loop import train
 from turnwise.train.update import Learner

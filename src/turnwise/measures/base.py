@@ -3,16 +3,13 @@
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from turnwise.errors import ConfigError
 from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.segments import Segments
-
-if TYPE_CHECKING:  # measures are listed without torch
-    from turnwise.objective.prober import Prober
 
 Columns = Mapping[str, Any]
 """Values by the name of their column: one per response, or one per token for a name that ends in `_T`."""
@@ -30,7 +27,7 @@ class Played:
             all generated tokens.
         estimate: Function that returns a column of the critic's values.
         along: Models that read along another model's pass and so make none of their own.
-        probes: Scores given text in the contexts of the responses, for measures with `model="probe"`.
+        probe: Scores given text in the contexts of the responses, for measures with `model="probe"`.
     """
 
     trajectories: Sequence[Trajectory]
@@ -39,7 +36,7 @@ class Played:
     score: Callable[[Any], tuple[np.ndarray, np.ndarray]] | None = None
     estimate: Callable[[str], np.ndarray] | None = None
     along: frozenset[str] = frozenset()
-    probes: "Prober | None" = None
+    probe: Any = None  # a Prober, which needs torch
 
     @cached_property
     def turns(self) -> list[Turn]:
@@ -67,15 +64,9 @@ class Played:
         return self.estimate(column)
 
     @property
-    def probe(self) -> "Prober":
-        """The probes of the step."""
-        assert self.probes is not None, "a measure with probes needs `probes`"
-        return self.probes
-
-    @property
     def num_probed(self) -> int:
         """Tokens that probes computed so far."""
-        return self.probes.num_tokens if self.probes else 0
+        return self.probe.num_tokens if self.probe else 0
 
 
 @dataclasses.dataclass(frozen=True)

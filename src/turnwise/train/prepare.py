@@ -12,7 +12,8 @@ from turnwise.config import Config, EngineConfig
 from turnwise.environments.base import Task
 from turnwise.environments.suites import Suite, make_suite
 from turnwise.errors import ConfigError
-from turnwise.measures.plan import Plan, check_environment, plan_measures
+from turnwise.measures.plan import Plan, plan_measures
+from turnwise.measures.verdict import check_environment
 from turnwise.models.policy import Policy, freeze_but_norms, trainable
 from turnwise.objective.build import make_objective
 from turnwise.objective.gradient import Budget

@@ -89,7 +89,7 @@ class Run:
         policy, precision, budget = self.models.policy, learner.precision, learner.budget
         begin = learner.value and learner.value.begin
         values = begin(sequences, trajectories, precision, budget) if begin else None
-        probes = Prober(policy.policy, sequences, precision, learner.temperature, budget, policy.engine)
+        probe = Prober(policy.policy, sequences, precision, learner.temperature, budget, policy.engine)
         played = Played(
             trajectories,
             invalid_penalty=self.config.environment.invalid_penalty,
@@ -97,7 +97,7 @@ class Run:
             score=Scorer(sequences, precision, learner.temperature, budget, values),
             estimate=values and values.column,
             along=frozenset({"critic"} if values and values.reads_along(self.measures.models) else ()),
-            probes=probes,
+            probe=probe,
         )
         batch, metrics = self.measures.take(played)
         return Measured(batch, sequences, metrics)
