@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from turnwise.errors import BatchError, ConfigError, DataError, TurnwiseError
     from turnwise.methods import (
         METHODS,
+        a2tgpo,
         a_grae,
         ace,
         adora,
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
         add_penalty,
         add_potential_gain,
         add_rank_bonus,
+        add_turn_gains,
         amplify_sure_errors,
         center_by_cluster,
         center_by_distinct,
@@ -126,6 +128,7 @@ if TYPE_CHECKING:
         weigh_by_length_contrast,
         weigh_by_progress,
         weigh_by_success_rate,
+        weigh_turn_rewards,
     )
 
 __version__ = "0.2.0"
@@ -145,6 +148,7 @@ __all__ = [
     "Trace",
     "Transform",
     "TurnwiseError",
+    "a2tgpo",
     "a_grae",
     "ace",
     "add_clarity_bonus",
@@ -154,6 +158,7 @@ __all__ = [
     "add_penalty",
     "add_potential_gain",
     "add_rank_bonus",
+    "add_turn_gains",
     "adora",
     "aem",
     "amplify_sure_errors",
@@ -251,6 +256,7 @@ __all__ = [
     "weigh_by_length_contrast",
     "weigh_by_progress",
     "weigh_by_success_rate",
+    "weigh_turn_rewards",
 ]
 
 _HOMES = ("errors", "columns", "segments", "batch", "trace", "card", "transform", "transforms", "methods")

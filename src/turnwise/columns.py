@@ -15,8 +15,8 @@ class Column:
     Attributes:
         kind: "value" (a finite number), "label" (compared by equality only, even if it is a number) or "text".
         meaning: Meaning in one line, with its unit.
-        source: "trainer": the trainer fills it from the rollout. "measured": it needs a pass that the trainer does not
-            make.
+        source: "trainer": every run can fill it from the rollout. "measured": it needs a further pass or model, or an
+            environment that reports it; `turnwise methods` says which the trainer makes.
     """
 
     kind: Literal["value", "label", "text"]
@@ -29,6 +29,7 @@ COLUMNS: dict[str, Column] = {
     "entropy": Column("value", "mean token entropy of the response under the policy that sampled it, nats", "trainer"),
     "logprob": Column("value", "mean log-probability of its tokens under that policy, nats", "trainer"),
     "rare_logprob": Column("value", "mean log-probability of its least likely fifth of tokens, nats", "trainer"),
+    "peak_entropy": Column("value", "mean entropy of its most uncertain fifth of tokens, nats", "trainer"),
     "mismatch": Column("value", "mean of trainer's minus engine's log-probability of its tokens, nats", "trainer"),
     "mismatch_min": Column("value", "least of these differences over its tokens, nats", "trainer"),
     "length": Column("value", "generated tokens of the response; derived if the batch has tokens", "trainer"),
@@ -49,15 +50,14 @@ COLUMNS: dict[str, Column] = {
     "step_reward": Column("value", "verifiable reward of the single response, not in the outcome"),
     "rank": Column("value", "place of the trajectory in its group's tournament, 0 is best"),
     "profile_frac": Column("value", "share of the run time that the generated code accounts for, 0 to 1"),
-    "peak_entropy": Column("value", "mean entropy of the most uncertain tokens of the response, nats"),
     # from another pass of the policy or another model
     "ref_logprob": Column("value", "mean log-probability of its tokens under the reference model, nats"),
     "prompt_logprob": Column("value", "mean log-probability of the prompt's tokens under the policy, nats"),
     "gold_logprob": Column("value", "mean log-probability of the gold answer in the state before the response, nats"),
     "hindsight_logprob": Column("value", "mean log-probability of its tokens given the final state, nats"),
     "info_gain": Column("value", "increase in the next response's log-probability by its observation, nats per token"),
-    "confidence": Column("value", "confidence of answers probed after the response, 0 to 1"),
-    "accuracy": Column("value", "probability of the gold answer probed after the response, 0 to 1"),
+    "confidence": Column("value", "confidence of answers sampled after the response, 0 to 1"),
+    "accuracy": Column("value", "probability of the gold answer in answers sampled after the response, 0 to 1"),
     "value": Column("value", "estimated return from the state before the response"),
     "value_next": Column(
         "value", "estimated return from the state after the response, where the trajectory is truncated"

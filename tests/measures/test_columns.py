@@ -11,7 +11,8 @@ from turnwise.measures.plan import FROM_THE_BATCH, plan_measures
 from turnwise.measures.rare_tokens import lowest_mean
 from turnwise.train.loop import train
 
-OF_OTHERS = {column for each in MEASURES.values() for column in each.provides if each.model in ("critic", "reference")}
+ELSEWHERE = ("critic", "reference", "probe")
+OF_OTHERS = {column for each in MEASURES.values() for column in each.provides if each.model in ELSEWHERE}
 PROVIDED = {column for each in MEASURES.values() for column in each.provides} | FROM_THE_BATCH
 
 

@@ -31,7 +31,7 @@ def _methods(options: argparse.Namespace) -> int:
 
 
 def _list() -> Table:
-    from turnwise.measures.plan import how_to_train
+    from turnwise.measures.verdict import how_to_train
     from turnwise.methods import METHODS
     from turnwise.transform import card_of, trial
 

@@ -44,6 +44,9 @@ class Step:
         state_key: Names the state reached, for credit that compares equal states (GiGPO); None: the observation.
         admissible: The actions that the environment would accept now, if known.
         info: Further values by name. The last step's is recorded as JSON; evaluation counts its `success` (bool).
+            Methods that score the right answer read it as `gold` (text), and the response that holds it as `gold_form`
+            (such as "answer[{gold}]"; default "{gold}"). The policy never reads them. An environment that always fills
+            `gold` says so by `gives = ("gold",)`, as an attribute of its class or of its suite.
     """
 
     observation: str

@@ -71,6 +71,7 @@ class Seeded:
 
     def __init__(self, factory: Callable[..., Environment], options: dict[str, Any]):
         self._factory, self._options = factory, options
+        self.gives: Sequence[str] = getattr(factory, "gives", ())
 
     def tasks(self, split: str) -> Sequence[Task]:
         """The tasks of a split."""

@@ -5,10 +5,13 @@ the columns that it needs. To add a measure, write its file and add it to `MEASU
 """
 
 from turnwise.measures.base import Measure, Played, measure
+from turnwise.measures.edited import hindsight, information, prompt
 from turnwise.measures.entropy import entropy
+from turnwise.measures.gold import answers, gold
+from turnwise.measures.hidden_rank import ranks
 from turnwise.measures.mismatch import mismatch
 from turnwise.measures.played import played
-from turnwise.measures.rare_tokens import rare_tokens
+from turnwise.measures.rare_tokens import peak_tokens, rare_tokens
 from turnwise.measures.reference import reference, reference_mean
 from turnwise.measures.sampled import engine_scores, sampled
 from turnwise.measures.scores import scores
@@ -24,11 +27,18 @@ MEASURES: dict[str, Measure] = {
         reference_mean,
         entropy,
         rare_tokens,
+        peak_tokens,
         mismatch,
         played,
         value,
         value_next,
         token_values,
+        gold,
+        answers,
+        information,
+        hindsight,
+        prompt,
+        ranks,
     )
 }
 """All measures by name. If two provide the same column, `update.scoring` selects one."""

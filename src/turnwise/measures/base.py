@@ -27,6 +27,7 @@ class Played:
             all generated tokens.
         estimate: Function that returns a column of the critic's values.
         along: Models that read along another model's pass and so make none of their own.
+        probe: Scores given text in the contexts of the responses, for measures with `model="probe"`.
     """
 
     trajectories: Sequence[Trajectory]
@@ -35,6 +36,7 @@ class Played:
     score: Callable[[Any], tuple[np.ndarray, np.ndarray]] | None = None
     estimate: Callable[[str], np.ndarray] | None = None
     along: frozenset[str] = frozenset()
+    probe: Any = None  # a Prober, which needs torch
 
     @cached_property
     def turns(self) -> list[Turn]:
@@ -46,6 +48,11 @@ class Played:
         """Segments of generated tokens, one per response."""
         return Segments.from_lengths([len(turn.response_ids) for turn in self.turns])
 
+    @cached_property
+    def turns_of_trajectories(self) -> Segments:
+        """Segments of responses, one per trajectory."""
+        return Segments.from_lengths([len(trajectory.turns) for trajectory in self.trajectories])
+
     def scored(self, model: str) -> tuple[np.ndarray, np.ndarray]:
         """Return `[tokens]` log-probabilities and entropies (nats) of all generated tokens under the named model."""
         assert self.score is not None, "a measure that scores needs `score`"
@@ -55,6 +62,11 @@ class Played:
         """Return a column of the critic's values, one per response, or per token for a name that ends in `_T`."""
         assert self.estimate is not None, "a measure of values needs `estimate`"
         return self.estimate(column)
+
+    @property
+    def num_probed(self) -> int:
+        """Tokens that probes computed so far."""
+        return self.probe.num_tokens if self.probe else 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,9 +78,11 @@ class Measure:
         provides: Columns that it fills; a name that ends in `_T` has a value per token.
         needs: Columns that other measures fill first.
         run: Function from the trajectories and the needed columns to the provided columns.
-        model: Name of the model that it runs, such as "reference"; empty: none, and the measure is always taken.
+        model: Name of the model that it runs, such as "reference", or "probe" for probes of the policy; empty: none,
+            and the measure is always taken.
         engine: What the engine must report: "entropies", or nothing.
         recorded: Whether the record of a step keeps its columns, if they have a value per response.
+        reads: Keys of `Step.info` that the environment must fill, such as "gold".
     """
 
     name: str
@@ -78,6 +92,7 @@ class Measure:
     model: str = ""
     engine: Literal["", "entropies"] = ""
     recorded: bool = True
+    reads: tuple[str, ...] = ()
 
     @property
     def level(self) -> Literal["response", "token"]:
@@ -97,6 +112,7 @@ def measure(
     model: str = "",
     engine: Literal["", "entropies"] = "",
     recorded: bool = True,
+    reads: Sequence[str] = (),
 ) -> Callable[[Callable[[Played, Columns], Columns]], Measure]:
     """Make a measure of `f(played, columns) -> columns`, named after the function.
 
@@ -106,6 +122,7 @@ def measure(
         model: Name of the model that it runs.
         engine: What the engine must report.
         recorded: Whether the record of a step keeps its columns.
+        reads: Keys of `Step.info` that the environment must fill.
 
     Raises:
         ConfigError: `provides` is empty, or mixes columns of both levels.
@@ -116,6 +133,8 @@ def measure(
         )
 
     def decorate(function: Callable[[Played, Columns], Columns]) -> Measure:
-        return Measure(function.__name__, tuple(provides), tuple(needs), function, model, engine, recorded)
+        return Measure(
+            function.__name__, tuple(provides), tuple(needs), function, model, engine, recorded, tuple(reads)
+        )
 
     return decorate

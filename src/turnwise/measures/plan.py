@@ -53,10 +53,12 @@ class Plan:
         turns = distinct_turns(played.trajectories)
         num_tokens = sum(len(turn.prompt_ids) + len(turn.response_ids) for turn in turns)
         for each in self.measures:
-            begun = time.perf_counter()
+            begun, probed = time.perf_counter(), played.num_probed
             columns |= each.run(played, columns)
             metrics[f"{each.name}_s"] = time.perf_counter() - begun
-            metrics[f"{each.name}_tokens"] = 0.0 if each.is_free or each.model in played.along else float(num_tokens)
+            made_none = each.is_free or each.model in played.along
+            model_tokens = played.num_probed - probed if each.model == "probe" else num_tokens
+            metrics[f"{each.name}_tokens"] = 0.0 if made_none else float(model_tokens)
         batch = Batch(
             Segments.from_sorted_ids(np.array([trajectory.group for trajectory in played.trajectories])),
             Segments.from_lengths([len(trajectory.turns) for trajectory in played.trajectories]),
@@ -157,14 +159,6 @@ def _named(name: str) -> Measure:
             f"unknown measure {name!r}.{did_you_mean(name, MEASURES)} Name your own measures as 'module:measure'"
         )
     return MEASURES[name]
-
-
-def how_to_train(needs: Iterable[str]) -> str:
-    """Say whether a run can train a method: "yes", "with a critic", or "needs" and the columns without a measure."""
-    model_of = {column: each.model for each in MEASURES.values() for column in each.provides}
-    if missing := [column for column in needs if column not in {*model_of, *FROM_THE_BATCH}]:
-        return f"needs {', '.join(missing)}"
-    return "with a critic" if any(model_of.get(column) == "critic" for column in needs) else "yes"
 
 
 def recorded_columns(measures: Iterable[Measure]) -> tuple[str, ...]:

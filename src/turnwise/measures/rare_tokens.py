@@ -1,4 +1,4 @@
-"""Measure the log-probability of each response's least likely tokens."""
+"""Measure each response's least likely and most uncertain tokens."""
 
 import numpy as np
 from jaxtyping import Float
@@ -14,6 +14,19 @@ RARE_SHARE = 0.2
 def rare_tokens(step: Played, columns: Columns) -> Columns:
     """Compute the mean log-probability of the least likely fifth of each response's tokens (nats)."""
     return {"rare_logprob": lowest_mean(columns["logprob_T"], step.tokens, share=RARE_SHARE)}
+
+
+PEAK_SHARE = 0.2
+"""Share of a response's tokens, at least one, that `peak_entropy` averages. The paper's share is not known to us."""
+
+
+@measure(provides=("peak_entropy",), needs=("entropy_T",))
+def peak_tokens(step: Played, columns: Columns) -> Columns:
+    """Compute the mean entropy of the most uncertain fifth of each response's tokens (nats).
+
+    Reference: R3, arXiv 2601.19620.
+    """
+    return {"peak_entropy": -lowest_mean(-columns["entropy_T"], step.tokens, share=PEAK_SHARE)}
 
 
 def lowest_mean(values_T: Float[np.ndarray, " T"], tokens: Segments, *, share: float) -> Float[np.ndarray, " R"]:

@@ -5,6 +5,7 @@ To add a method, write its file and add it to `METHODS`. Tests, command line and
 
 from collections.abc import Callable
 
+from turnwise.methods.a2tgpo import a2tgpo
 from turnwise.methods.a_grae import a_grae
 from turnwise.methods.ace import ace
 from turnwise.methods.adora import adora
@@ -84,6 +85,7 @@ METHODS: dict[str, Callable[..., Transform]] = {
     "progrpo": progrpo,
     "verl_er": verl_er,
     "igpo": igpo,
+    "a2tgpo": a2tgpo,
     "infopo": infopo,
     "matchtir": matchtir,
     "unlikeliness": unlikeliness,
@@ -95,6 +97,7 @@ METHODS: dict[str, Callable[..., Transform]] = {
 
 __all__ = [
     "METHODS",
+    "a2tgpo",
     "a_grae",
     "ace",
     "adora",

@@ -43,8 +43,9 @@ def hcapo(
         p_it = exp(hindsight_logprob_it / temperature)
 
     `hindsight_logprob` is the mean log-probability of the response's tokens with the final state in the prompt, which
-    takes one more pass. `R_i` is the trajectory's return; the paper has 10 for a success and 0 for a failure. Its unit
-    does not matter, but negative returns reverse the weights. Statistics run over responses.
+    takes one more pass; our note is `turnwise.measures.edited.HINDSIGHT`, since the paper's wording is not published.
+    `R_i` is the trajectory's return; the paper has 10 for a success and 0 for a failure. Its unit does not matter, but
+    negative returns reverse the weights. Statistics run over responses.
 
     Args:
         base: Any method or chain; default `grpo()`.

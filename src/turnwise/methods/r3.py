@@ -28,8 +28,9 @@ def r3(*, max_reward: float, std_weight: float, eps: float, max_length: int = 32
         r_i = max_reward * (1 - k_i / (n - 1))        of the k-th best of n failures
 
     Failures rank by the number of others they dominate with a higher `peak_entropy` (mean over the most uncertain
-    tokens, a fraction that our sources do not give) and a lower `entropy`. Both are means over the trajectory's tokens.
-    The method reads the column `success`, not the reward. Constants whose values the sources omit have no default.
+    fifth of tokens; our sources do not give the fraction) and a lower `entropy`. Both are means over the trajectory's
+    tokens. The method reads the column `success`, not the reward. Constants whose values the sources omit have no
+    default.
 
     Args:
         max_reward: R_max, reward of the best failure.

@@ -23,8 +23,8 @@ def verl_er(
         beta = sigmoid(gain * dev(ERA))        dev(m) = clip((m - usual) / (|usual| + 1e-8), -5, 5)
 
     ER, ERV and ERA are the columns `effective_rank`, `rank_velocity` and `rank_acceleration`
-    (`turnwise.measures.hidden_rank` computes them); `usual` is a moving average of a metric's batch means, kept as
-    state. The bonus never changes a sign and is 0 where A is.
+    (`turnwise.measures.hidden_rank`; velocity is 0 below 81 tokens, acceleration below 121); `usual` is a moving
+    average of a metric's batch means, kept as state. The bonus never changes a sign and is 0 where A is.
 
     In the released code the bonus applies to the last token only, and the released script switches it off.
 

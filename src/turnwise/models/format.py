@@ -61,6 +61,15 @@ class Format:
         text = f"<think>{thought}</think><action>{action}</action>" if self.think else action
         return [*self._encode(text), self.stop_id]
 
+    def text_ids(self, text: str) -> list[int]:
+        """Return the ids of a text within an observation; special tokens in it are broken up."""
+        return list(self._encode(self._plain(text)))
+
+    def frame(self, *, first: bool) -> tuple[list[int], list[int]]:
+        """Return the ids before and after the observation in a prompt's template."""
+        before, _, after = (self.first if first else self.following).partition("{observation}")
+        return list(self._encode(before)), list(self._encode(after))
+
     def remembered_ids(self, response_ids: Sequence[int]) -> list[int]:
         """Return a response as later prompts contain it: as sampled, but without its reasoning."""
         if self.think and (action := self._action(self.text(response_ids))) is not None:

@@ -67,6 +67,7 @@ async def play(
                     engine.close([before])
                 if len(context.ids) + sampling.max_new_tokens > max_context:
                     trajectory.ended, trajectory.info = "context", dict(step.info)
+                    trajectory.last_observation = step.observation
                     break
                 key = step.observation if step.state_key is None else step.state_key
                 turn = Turn(step.observation, key, prompt_ids, [], [], "", False, fresh=context.fresh)
@@ -82,7 +83,7 @@ async def play(
                 if step.ended:
                     trajectory.ended = "terminated" if step.terminated else "truncated"
                     trajectory.success = bool(step.info.get("success", False))
-                    trajectory.info = dict(step.info)
+                    trajectory.info, trajectory.last_observation = dict(step.info), step.observation
                     break
                 progress(live)
         except (EngineFault, EnvironmentFault) as fault:

@@ -52,6 +52,7 @@ class Trajectory:
         info: The environment's `info` at the end.
         shared: Number of first turns that another trajectory played; a fork replays them and holds the same `Turn`s.
         tree: Number of its tree within the group; None: it is a tree by itself.
+        last_observation: What the environment answered to the last response; the policy did not read it.
     """
 
     group: int
@@ -63,6 +64,7 @@ class Trajectory:
     info: dict[str, Any] = dataclasses.field(default_factory=dict)
     shared: int = 0
     tree: int | None = None
+    last_observation: str = ""
 
     @property
     def usable(self) -> bool:

@@ -13,6 +13,7 @@ from turnwise.environments.base import Task
 from turnwise.environments.suites import Suite, make_suite
 from turnwise.errors import ConfigError
 from turnwise.measures.plan import Plan, plan_measures
+from turnwise.measures.verdict import check_environment
 from turnwise.models.policy import Policy, freeze_but_norms, slow_precision_note, trainable
 from turnwise.objective.build import make_objective
 from turnwise.objective.gradient import Budget
@@ -61,6 +62,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     transform, objective = make_transform(config.method), make_objective(config.update)
     has_critic = config.critic is not None
     measures = make_plan(transform, objective, config.update, config.engine, config.label, config.measures, has_critic)
+    check_environment(measures, getattr(suite, "gives", ()), config.environment.name)
     rollouts = make_rollouts(config.rollout.max_lag)
     held.callback(rollouts.close)
     environments = rollouts.environments(make_environments(suite, config.environment))

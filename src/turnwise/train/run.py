@@ -13,6 +13,7 @@ from turnwise.evaluation.outcomes import write_outcomes
 from turnwise.evaluation.play import common_failure, evaluate
 from turnwise.measures.base import Played
 from turnwise.measures.plan import Plan
+from turnwise.objective.prober import Prober
 from turnwise.objective.scorer import Scorer
 from turnwise.objective.tokens import Sequences
 from turnwise.rollout.collect import blocking
@@ -85,15 +86,18 @@ class Run:
     def measure(self, trajectories: Sequence[Trajectory]) -> Measured:
         """Take the measures of the trajectories that a step learns from."""
         sequences, learner = Sequences.from_trajectories(trajectories), self.learner
+        policy, precision, budget = self.models.policy, learner.precision, learner.budget
         begin = learner.value and learner.value.begin
-        values = begin(sequences, trajectories, learner.precision, learner.budget) if begin else None
+        values = begin(sequences, trajectories, precision, budget) if begin else None
+        probe = Prober(policy.policy, sequences, precision, learner.temperature, budget, policy.engine)
         played = Played(
             trajectories,
             invalid_penalty=self.config.environment.invalid_penalty,
             models=self.models.weights,
-            score=Scorer(sequences, learner.precision, learner.temperature, learner.budget, values),
+            score=Scorer(sequences, precision, learner.temperature, budget, values),
             estimate=values and values.column,
             along=frozenset({"critic"} if values and values.reads_along(self.measures.models) else ()),
+            probe=probe,
         )
         batch, metrics = self.measures.take(played)
         return Measured(batch, sequences, metrics)

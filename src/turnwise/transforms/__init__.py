@@ -12,7 +12,13 @@ from turnwise.transforms.asymmetry import (
 from turnwise.transforms.baselines import center_by_group, subtract_leave_one_out
 from turnwise.transforms.hierarchy import credit_actions, credit_subgoals, credit_switches, penalize_keeping
 from turnwise.transforms.history import compare_by_history
-from turnwise.transforms.information import add_information, reward_gold_gain, standardize_turn_rewards
+from turnwise.transforms.information import (
+    add_information,
+    add_turn_gains,
+    reward_gold_gain,
+    standardize_turn_rewards,
+    weigh_turn_rewards,
+)
 from turnwise.transforms.modulation import add_clarity_bonus, entropy_coefficient, mask_by_drift, modulate_by_entropy
 from turnwise.transforms.outcomes import (
     center_by_halves,
@@ -56,6 +62,7 @@ __all__ = [
     "add_penalty",
     "add_potential_gain",
     "add_rank_bonus",
+    "add_turn_gains",
     "amplify_sure_errors",
     "center_by_cluster",
     "center_by_distinct",
@@ -106,4 +113,5 @@ __all__ = [
     "weigh_by_length_contrast",
     "weigh_by_progress",
     "weigh_by_success_rate",
+    "weigh_turn_rewards",
 ]

@@ -35,12 +35,55 @@ def reward_gold_gain(credit_R: Credit, batch: Batch, *, difference: Difference =
         batch: Their batch, with the column `gold_logprob`.
         difference: Difference of log-probabilities, or of probabilities: `exp(b_{i,t+1}) - exp(b_it)`.
     """
-    choice("difference", difference, Difference)
-    before_R = batch.column("gold_logprob", needed_by="reward_gold_gain")
-    before_R = np.exp(before_R) if difference == "probability" else before_R
-    reward_R = batch.trajectories.following(before_R) - before_R
+    reward_R = _gold_gain(batch, difference, needed_by="reward_gold_gain")
     reward_R[batch.trajectories.offsets[1:] - 1] = batch.trajectories.sum(credit_R)
     return reward_R
+
+
+def _gold_gain(batch: Batch, difference: Difference, *, needed_by: str) -> Float[np.ndarray, " R"]:
+    """Return the gain of the gold answer by each response; that of a last response means nothing."""
+    choice("difference", difference, Difference)
+    before_R = batch.column("gold_logprob", needed_by=needed_by)
+    before_R = np.exp(before_R) if difference == "probability" else before_R
+    return batch.trajectories.following(before_R) - before_R
+
+
+@block()
+def weigh_turn_rewards(credit_R: Credit, batch: Batch, *, gain: float = 1.0, outcome: float = 1.0) -> Credit:
+    """Multiply the reward of each last response by `outcome` and all others by `gain`."""
+    is_last_R = batch.trajectories.following(np.zeros(batch.num_responses), end=1.0) > 0
+    return credit_R * np.where(is_last_R, outcome, gain)
+
+
+@block(needs=("gold_logprob",))
+def add_turn_gains(
+    credit_R: Credit,
+    batch: Batch,
+    *,
+    weight: float = 0.3,
+    discount: float = 1.0,
+    difference: Difference = "probability",
+) -> Credit:
+    """Add the gold answer's gains from each turn on, each standardised over the same turn of the group.
+
+        A_it + weight * sum_{k >= t} discount^(k - t) z_ik / sqrt(n_it)        n_it gains from turn t on
+
+    z is `(gain - mean) / (std + 1e-6)` over the group's responses of the same turn that are not the last of their
+    trajectory (sample deviation); 0 for a lone one. A last response has no gain, and gets nothing.
+
+    Args:
+        credit_R: `[responses]` advantages from outcomes.
+        batch: Their batch, with the column `gold_logprob`.
+        weight: Weight of the gains.
+        discount: Factor per turn.
+        difference: Difference of probabilities, or of log-probabilities.
+    """
+    turns = batch.trajectories
+    has_gain_R = turns.following(np.ones(batch.num_responses), end=0.0) > 0
+    gain_R = _gold_gain(batch, difference, needed_by="add_turn_gains")
+    z_R = _standardized(gain_R, has_gain_R, (batch.group_responses.ids, batch.turn_R), ddof=1)
+    num_R = np.maximum(turns.suffix_sum(has_gain_R.astype(np.float64)), 1.0)
+    return credit_R + weight * turns.suffix_sum(z_R, discount=discount) / np.sqrt(num_R)
 
 
 @block()

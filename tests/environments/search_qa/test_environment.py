@@ -31,6 +31,8 @@ def test_a_question_is_searched_and_answered(folder):
         "exact_match": 1.0,
         "f1": 1.0,
         "answer": "the Village of KLEE",
+        "gold": "Klee",
+        "gold_form": "answer[{gold}]",
         "num_searches": 2,
         "supporting_frac": 1.0,
     }

@@ -37,7 +37,8 @@ class SearchQaEnvironment:
 
     Any other response, or a search when none is left, changes nothing, counts as a step and is marked invalid. `info`
     has success (exact match), exact_match, f1, the answer and num_searches. If the supporting passages are known, it
-    also has supporting_frac, the fraction of them that was shown.
+    also has supporting_frac, the fraction of them that was shown. For methods that score the right answer, it has gold,
+    the first of the answers, and gold_form.
 
     Args:
         retrieve: Finds passages.
@@ -144,6 +145,8 @@ class SearchQaEnvironment:
 
     def _step(self, observation: str, scores: dict[str, Any] | None = None, **outcome: Any) -> Step:
         info = {"success": False, "exact_match": 0.0, "f1": 0.0, **(scores or {}), "num_searches": len(self.queries)}
+        if self.question.answers:
+            info |= {"gold": self.question.answers[0], "gold_form": "answer[{gold}]"}
         if self.question.supporting:
             info["supporting_frac"] = 1 - len(self.supporting_left) / len(set(self.question.supporting))
         key: Hashable = (tuple(sorted(self._shown)), self.searches_left) if self._by_passages else None

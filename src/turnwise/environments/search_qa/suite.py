@@ -36,6 +36,8 @@ class SearchQa:
     BM25), and those of `SearchQaEnvironment`.
     """
 
+    gives = ("gold",)
+
     def __init__(
         self,
         config: EnvironmentConfig,

@@ -1,0 +1,100 @@
+"""Measure how likely responses are in an edited context: with an observation hidden, or with the end known."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from turnwise.measures.base import Columns, Played, measure
+from turnwise.objective.probe import Probe
+
+PLACEHOLDER = "No information found."
+"""Text in place of a hidden observation; its last token is repeated, or the text cut, to the observation's length."""
+HINDSIGHT = "\nThe episode ends with: {observation}"
+"""Note that tells the end. The wording of the paper is not published."""
+
+
+@measure(provides=("info_gain",), needs=("logprob",), model="probe")
+def information(step: Played, columns: Columns) -> Columns:
+    """Score each next response with the observation before it hidden: what the observation was worth to it.
+
+        info_gain_k = mean log p(response k+1 | context) - mean log p(response k+1 | context, observation k hidden)
+
+    It is exactly 0 for the last response of a trajectory, and where the observation is empty or equals its placeholder.
+
+    Reference: InfoPO, arXiv 2603.00656.
+    """
+    fmt, turns = step.probe.format, step.turns
+    sequence_R, cut_R = step.probe.contexts(step.tokens)
+    before, after = fmt.frame(first=False)
+    plain = fmt.text_ids(PLACEHOLDER)
+    probes, hidden = [], []
+    for response in np.flatnonzero(step.turns_of_trajectories.positions).tolist():  # every response but the first
+        prompt, generated = turns[response].prompt_ids, turns[response].response_ids
+        first, stop = latest_observation(prompt, before, after)
+        instead = (plain + plain[-1:] * (stop - first))[: stop - first]
+        if instead != prompt[first:stop]:
+            ids = [*instead, *prompt[stop:], *generated]
+            cut = cut_R[response] - len(prompt) + first
+            probes.append(Probe(sequence_R[response], cut, ids, len(ids) - len(generated)))
+            hidden.append(response)
+    gain_R = np.zeros(len(turns))
+    if probes:
+        scores = step.probe.score(probes)
+        gain_R[np.array(hidden) - 1] = columns["logprob"][hidden] - scores.tokens.mean(scores.logprob)
+    return {"info_gain": gain_R}
+
+
+@measure(provides=("hindsight_logprob",), model="probe")
+def hindsight(step: Played, columns: Columns) -> Columns:
+    """Score each response with the trajectory's last observation noted at the end of its prompt (nats per token).
+
+    Reference: HCAPO, arXiv 2603.08754.
+    """
+    fmt = step.probe.format
+    sequence_R, cut_R = step.probe.contexts(step.tokens)
+    frames = {first: fmt.frame(first=first) for first in (True, False)}
+    probes: list[Probe] = []
+    for trajectory in step.trajectories:
+        note = fmt.text_ids(HINDSIGHT.replace("{observation}", trajectory.last_observation))
+        for number, turn in enumerate(trajectory.turns):
+            _, stop = latest_observation(turn.prompt_ids, *frames[number == 0])
+            response = len(probes)
+            ids = [*note, *turn.prompt_ids[stop:], *turn.response_ids]
+            cut = cut_R[response] - len(turn.prompt_ids) + stop
+            probes.append(Probe(sequence_R[response], cut, ids, len(ids) - len(turn.response_ids)))
+    scores = step.probe.score(probes)
+    return {"hindsight_logprob": scores.tokens.mean(scores.logprob)}
+
+
+@measure(provides=("prompt_logprob",), model="probe")
+def prompt(step: Played, columns: Columns) -> Columns:
+    """Score the first prompt of each group: mean log-probability of its tokens but the first (nats).
+
+    Reference: ProGRPO, arXiv 2602.05281.
+    """
+    sequence_R, cut_R = step.probe.contexts(step.tokens)
+    group_R = np.array([trajectory.group for trajectory in step.trajectories for _ in trajectory.turns])
+    _, first_R, place_R = np.unique(group_R, return_index=True, return_inverse=True)
+    starts = [(sequence_R[response], cut_R[response]) for response in first_R]
+    ids = [step.probe.sequences.token_ids[sequence][:cut].tolist() for sequence, cut in starts]
+    probes = [Probe(sequence, 1, text[1:]) for (sequence, _), text in zip(starts, ids, strict=True)]
+    scores = step.probe.score(probes)
+    return {"prompt_logprob": scores.tokens.mean(scores.logprob)[place_R]}
+
+
+def latest_observation(prompt: Sequence[int], before: Sequence[int], after: Sequence[int]) -> tuple[int, int]:
+    """Return where the latest observation begins and ends in a prompt.
+
+    Args:
+        prompt: Token ids that end with an observation in its template.
+        before: Ids of the template before the observation. A tokenizer may merge its end with the observation.
+        after: Ids of the template after it, whose beginning may be merged.
+    """
+    kept = next((n for n in range(len(after)) if list(prompt[len(prompt) - len(after) + n :]) == list(after[n:])), -1)
+    stop = len(prompt) - (len(after) - kept if kept >= 0 else 0)
+    for length in range(len(before), 0, -1):
+        wanted = list(before[:length])
+        for first in range(stop - length, -1, -1):
+            if prompt[first] == wanted[0] and list(prompt[first : first + length]) == wanted:
+                return first + length, stop
+    return 0, stop

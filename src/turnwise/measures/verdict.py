@@ -1,0 +1,43 @@
+"""Say which methods a run can train, and refuse environments that do not tell what a measure reads."""
+
+from collections.abc import Iterable
+
+from turnwise.errors import ConfigError
+from turnwise.measures import MEASURES
+from turnwise.measures.plan import FROM_THE_BATCH, Plan
+
+
+def how_to_train(needs: Iterable[str]) -> str:
+    """Say whether a run can train a method.
+
+    Returns:
+        "yes", "with a critic", "with gold" for what the environment must tell, or "needs" and the columns without a
+        measure.
+    """
+    model_of = {column: each.model for each in MEASURES.values() for column in each.provides}
+    if missing := [column for column in needs if column not in {*model_of, *FROM_THE_BATCH}]:
+        return f"needs {', '.join(missing)}"
+    if any(model_of.get(column) == "critic" for column in needs):
+        return "with a critic"
+    keys = {key for each in MEASURES.values() if {*needs} & {*each.provides} for key in each.reads}
+    return f"with {', '.join(sorted(keys))}" if keys else "yes"
+
+
+def check_environment(plan: Plan, gives: Iterable[str], environment: str) -> None:
+    """Check that an environment fills the keys of `Step.info` that the measures read.
+
+    Args:
+        plan: Measures of a run.
+        gives: Keys that the environment declares in its attribute `gives`.
+        environment: Name of the environment, for the error.
+
+    Raises:
+        ConfigError: It does not declare a key.
+    """
+    for each in plan.measures:
+        if missing := [key for key in each.reads if key not in gives]:
+            raise ConfigError(
+                f"the measure {each.name!r} ({', '.join(each.provides)}) reads info[{missing[0]!r}], which environment "
+                f"{environment!r} does not give; choose environment.name=search_qa, or let yours fill it and set the "
+                f"class attribute gives = ({missing[0]!r},)"
+            )

@@ -1,0 +1,36 @@
+"""A2TGPO: compare gains of the gold answer at the same turn, and add them up."""
+
+from turnwise.card import Gradient
+from turnwise.methods.grpo import grpo
+from turnwise.transform import Transform, chain, method
+from turnwise.transforms import add_turn_gains
+from turnwise.transforms.information import Difference
+
+
+@method("A2TGPO", arxiv="2605.06200", stage="shaping", confidence="near-exact")
+def a2tgpo(*, weight: float = 0.3, discount: float = 1.0, difference: Difference = "probability") -> Transform:
+    """Add to GRPO the gains of the gold answer from a turn on, each compared with the same turn of the group.
+
+        A_it = A_grpo_i + weight * D_it
+        D_it = sum_{k >= t} discount^(k - t) z_ik / sqrt(n_it)        n_it gains from turn t on
+        z_it = (g_it - mean) / (std + 1e-6)        over the group's gains at turn t; 0 for a lone one
+        g_it = exp(b_{i,t+1}) - exp(b_it)          before the last turn, which has no gain
+
+    `b_it` is the mean log-probability of the gold answer's tokens before response t (column `gold_logprob`). The
+    division by the square root keeps early and late turns at the same variance. The paper also widens the clip of turns
+    with a high gain, which is not included.
+
+    Args:
+        weight: alpha in the paper.
+        discount: Factor per turn; the value of the paper is not known to us.
+        difference: "probability", or "logprob": differences of log-probabilities.
+
+    Expected gradient: biased: it rewards the gold answer's probability in addition to the outcome.
+    Use it when: the right answer is known as text, and early and late gains differ in size.
+    Reference: A2TGPO, arXiv 2605.06200; code CuSO4-Chen/A-TGPO, of which we read descriptions and excerpts.
+    """
+    return chain(
+        grpo(),
+        add_turn_gains(weight=weight, discount=discount, difference=difference),
+        gradient=Gradient("biased", reason="pays for the probability of the gold answer as well as for the outcome"),
+    )
