@@ -102,6 +102,7 @@ LAYERS = [
     {"environments"},
     {"models"},
     {"rollout"},
+    {"gateway"},
     {"objective"},
     {"measures"},
     {"config"},

@@ -12,6 +12,7 @@ from turnwise.config import Config, EngineConfig
 from turnwise.environments.base import Task
 from turnwise.environments.suites import Suite, make_suite
 from turnwise.errors import ConfigError
+from turnwise.gateway.collector import choose_collector
 from turnwise.measures.plan import Plan, plan_measures
 from turnwise.models.policy import Policy, freeze_but_norms, trainable
 from turnwise.objective.build import make_objective
@@ -20,11 +21,9 @@ from turnwise.objective.inert import inert_note
 from turnwise.objective.objective import Objective
 from turnwise.objective.settings import UpdateConfig
 from turnwise.objective.values import ValueTerm
-from turnwise.rollout.collectors import make_collector
 from turnwise.rollout.engines import check_engine, make_engine
 from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.source import Source
-from turnwise.rollout.workers import make_environments
 from turnwise.stopping import Stop
 from turnwise.train.checkpoint import checkpoints, load_parts
 from turnwise.train.credit import Credit, make_transform
@@ -60,9 +59,8 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     transform, objective = make_transform(config.method), make_objective(config.update)
     has_critic = config.critic is not None
     measures = make_plan(transform, objective, config.update, config.engine, config.label, config.measures, has_critic)
-    environments = make_environments(suite, config.environment)
     estimated = critic_columns(config.critic, measures)
-    collector = make_collector(config.rollout, environments, suite.task_name)
+    collector, environments = choose_collector(config.harness, config.rollout, config.environment, suite)
     source = Source(tasks, config.rollout, config.run.seed)
     for note in filter(None, (inert_note(config.update), lone_note(transform, config.rollout.group_size))):
         display.note(note)
