@@ -36,9 +36,9 @@ def as_outcome(given: Any) -> Outcome:
     data = dict(given) if isinstance(given, Mapping) else {"reward": given}
     if unknown := [str(name) for name in data if name not in FIELDS]:
         raise EnvironmentFault(f"the harness gave {unknown[0]!r}.{did_you_mean(unknown[0], FIELDS)}")
-    reward = data.get("reward")
+    reward: Any = data.get("reward")
     try:
-        value = float(reward) if isinstance(reward, bool) or not isinstance(reward, str) else math.nan  # pyright: ignore
+        value = math.nan if isinstance(reward, str) else float(reward)
     except (TypeError, ValueError, OverflowError):
         value = math.nan
     if not abs(value) <= MAX_REWARD:

@@ -123,7 +123,7 @@ class Session:
         """
         shared, keys = self._serving, history_keys(call.messages, call.tools)
         parent, ids = self._prompt(call, keys)
-        sampling = self._sampling(call)
+        sampling = self._sampling(call, shared.max_context - len(ids))
         self.full = len(ids) + sampling.max_new_tokens > shared.max_context
         if self.full:
             raise BadRequest(
@@ -178,11 +178,14 @@ class Session:
         begun = None if last is None or parent is None else (last, parent.ids)
         return parent, self._serving.prompter.prompt_ids(call.messages, call.tools, sampled, begun)
 
-    def _sampling(self, call: Call) -> Sampling:
-        given = self._serving.sampling
+    def _sampling(self, call: Call, room: int) -> Sampling:
+        """Return the sampling settings of a request to which `room` tokens are left."""
+        given, fixed = self._serving.sampling, self._serving.fixed
         stop = tuple(dict.fromkeys((*given.stop, *call.stop)))
         longest = min(call.max_tokens or given.max_new_tokens, given.max_new_tokens)
-        asked = {} if self._serving.fixed else {"temperature": call.temperature, "top_p": call.top_p, "seed": call.seed}
+        if not fixed and call.max_tokens is None and room > 0:  # natively, only whole responses count
+            longest = min(longest, room)
+        asked = {} if fixed else {"temperature": call.temperature, "top_p": call.top_p, "seed": call.seed}
         changed: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
         return dataclasses.replace(given, max_new_tokens=longest, stop=stop, **changed)
 
@@ -213,8 +216,14 @@ class Session:
             raise BadRequest(f"the engine failed: {fault}", status=503, code="engine_fault") from fault
         finally:
             self._running -= 1
-            engine.close(conversations[0 if self._running else keep :])
+            self.used_at = asyncio.get_running_loop().time()
+            engine.close(conversations[0 if self._running or self.closed else keep :])
         return generations, conversations
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the last call; 0 while one is answered."""
+        return 0.0 if self._running else asyncio.get_running_loop().time() - self.used_at
 
     def _new_conversation(self) -> int:
         number = self._next_conversation
@@ -240,6 +249,9 @@ class Session:
         self.closed = True
         if self._held is not None:
             self._serving.engine.close([self._held.conversation])
+        self._held = None
+        self._known.clear()
+        self._said.clear()
         trajectory, outcome = self.trajectory, self.outcome
         if outcome is not None and trajectory.turns:
             trajectory.turns[-1].reward = outcome.reward
