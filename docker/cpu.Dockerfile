@@ -1,6 +1,6 @@
-# turnwise on a CPU. TORCH_INDEX is the index of PyTorch's CPU builds, which its installation page names; without it
-# the default index brings gigabytes of CUDA:
-# docker build --file docker/cpu.Dockerfile --build-arg TORCH_INDEX=... --tag turnwise .
+# turnwise on a CPU. PIP_EXTRA_INDEX_URL is read by pip: give it the index of PyTorch's CPU builds, which its
+# installation page names; without it the default index brings gigabytes of CUDA:
+# docker build --file docker/cpu.Dockerfile --build-arg PIP_EXTRA_INDEX_URL=... --tag turnwise .
 FROM python:3.11-slim-bookworm
 
 # bubblewrap isolates the repair environment; make and gcc serve packages without a wheel
@@ -12,9 +12,8 @@ RUN apt-get update \
 RUN useradd --create-home --uid 10001 turnwise
 WORKDIR /home/turnwise/source
 COPY --chown=10001 . .
-ARG TORCH_INDEX
-RUN pip install --no-cache-dir --constraint constraints.txt ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} torch \
-  && pip install --no-cache-dir --constraint constraints.txt '.[train]'
+ARG PIP_EXTRA_INDEX_URL
+RUN pip install --no-cache-dir --constraint constraints.txt '.[train]'
 
 USER 10001
 WORKDIR /home/turnwise/work

@@ -1,6 +1,7 @@
 """The layers of the house, read from the imports, and the weight of `import turnwise`."""
 
 import ast
+import functools
 import importlib.util
 import subprocess
 import sys
@@ -32,7 +33,8 @@ CREDIT_LAYERS = [
 ALLOWED_OUTSIDE = {"numpy", "jaxtyping"}
 
 
-def imports(path: str) -> set[str]:
+@functools.cache
+def imports(path: str) -> frozenset[str]:
     """Modules that a file imports, anywhere in it, in full."""
     result = set()
     for node in ast.walk(ast.parse(FILES[path].read_text())):
@@ -47,7 +49,7 @@ def imports(path: str) -> set[str]:
                 as_path = inner.removeprefix("turnwise.").replace(".", "/")
                 is_inner = is_module and (f"{as_path}.py" in FILES or f"{as_path}/__init__.py" in FILES)
                 result.add(inner if is_inner else module)
-    return result
+    return frozenset(result)
 
 
 def layer(path: str) -> int | None:
@@ -94,6 +96,7 @@ LAYERS = [
         "terminal",
         "cache",
         "files",
+        "loopback",
         "checksums",
         "stopping",
         "__init__",

@@ -67,6 +67,14 @@ class EngineLost(TurnwiseError, RuntimeError):
     """The engine is unavailable: nothing can be generated until it is restarted."""
 
 
+def text_of(error: BaseException) -> str:
+    """Return the text of an error of any class."""
+    try:
+        return str(error)
+    except Exception:
+        return "its text cannot be read"
+
+
 def out_of_memory(error: BaseException) -> bool:
     """Return whether an error means out of memory, which torch reports in several ways."""
     text = str(error)

@@ -62,12 +62,19 @@ class Rows:
         columns |= {"entropy": self.entropy, "penalty": self.penalty, "state_key": self.state_key}
         return tw.Batch.from_arrays(group=self.group, trajectory=self.trajectory, reward=self.reward, columns=columns)
 
+    @cached_property
+    def _credits(self) -> dict[int, tuple[tw.Transform, np.ndarray]]:
+        return {}
+
     def credit(self, method: tw.Transform) -> np.ndarray:
-        """Advantage of every row, in the order of the rows."""
-        batch, order = self.built
-        out = np.full(len(self), np.nan)
-        out[order] = advantage(method, batch)
-        return out
+        """Advantage of every row, in the order of the rows; computed once a method."""
+        if id(method) not in self._credits:
+            batch, order = self.built
+            out = np.full(len(self), np.nan)
+            out[order] = advantage(method, batch)
+            out.flags.writeable = False
+            self._credits[id(method)] = method, out  # with the method, so that no other one takes its id
+        return self._credits[id(method)][1]
 
     def take(self, rows: np.ndarray) -> "Rows":
         """Select rows, in the order asked for."""

@@ -35,10 +35,7 @@ def natural(text: str) -> int:
 
 def share(text: str) -> float:
     """Parse a number in (0, 1]."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
+    number = _number(text)
     if not 0.0 < number <= 1.0:
         raise argparse.ArgumentTypeError(f"expected a number in (0, 1], got {text!r}")
     return number
@@ -46,13 +43,18 @@ def share(text: str) -> float:
 
 def seconds(text: str) -> float:
     """Parse a time in seconds, 0 or more."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
+    number = _number(text)
     if not 0.0 <= number < math.inf:
         raise argparse.ArgumentTypeError(f"expected seconds, 0 or more, got {text!r}")
     return number
+
+
+def _number(text: str) -> float:
+    """Parse a number; NaN if it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def recipe(options: argparse.Namespace) -> Config:

@@ -13,6 +13,7 @@ from turnwise.commands.environments import environment_config
 from turnwise.config import override_config
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.errors import ConfigError, EnvironmentFault, did_you_mean
+from turnwise.terminal import make_console
 
 QUIT = ("quit", "q")
 DEMO = "demo"
@@ -182,9 +183,7 @@ class _Screen:
     """Show a game turn by turn."""
 
     def __init__(self, title: str, task: str):
-        from rich.console import Console
-
-        self.console = Console(highlight=False, soft_wrap=True)
+        self.console = make_console(sys.stdout, soft_wrap=True)
         self.turns, self.reward = 0, 0.0
         self._print(f"{title}: {task}", "bold")
 

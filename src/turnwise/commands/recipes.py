@@ -1,12 +1,11 @@
 """Define `turnwise recipes`."""
 
 import argparse
-import sys
 from typing import Any
 
 from turnwise.config.recipes import FOLDER, describe_recipe, shipped_recipes
 from turnwise.errors import ConfigError, did_you_mean
-from turnwise.tables import Table, as_text
+from turnwise.terminal import print_table, say_next
 
 
 def add(commands: Any) -> None:
@@ -25,25 +24,6 @@ def _recipes(options: argparse.Namespace) -> int:
         return 0
     made = [describe_recipe(path) for path in shipped_recipes().values()]
     rows = [(one.name, one.about, f"turnwise[{one.extras}]", one.data, one.time) for one in made]
-    _show([("recipe", "what it trains", "install", "data", "time"), *rows])
+    print_table([("recipe", "what it trains", "install", "data", "time"), *rows])
+    say_next("turnwise train RECIPE")
     return 0
-
-
-def _show(table: Table) -> None:
-    """Print a table: by rich on a terminal, in plain lines elsewhere, or where rich is not installed."""
-    if sys.stdout.isatty():
-        try:
-            from rich.console import Console
-            from rich.table import Table as RichTable
-            from rich.text import Text
-        except ModuleNotFoundError:
-            pass
-        else:
-            head, *body = table
-            shown = RichTable(*head, caption="turnwise train RECIPE", caption_justify="left")
-            shown.columns[0].no_wrap = True
-            for row in body:
-                shown.add_row(*map(Text, row))  # as text: rich would read [train] as markup
-            Console().print(shown)
-            return
-    print(as_text(table))

@@ -19,7 +19,8 @@ from os.path import commonprefix
 from typing import Any, NamedTuple
 
 from turnwise.environments.check import Checked, Problem, inspect_environment
-from turnwise.environments.isolation import clean_variables
+from turnwise.environments.check_plays import MAY_DIFFER
+from turnwise.environments.isolation import clean_variables, how_ended
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.errors import ConfigError, TurnwiseError
@@ -62,7 +63,7 @@ def _differences(first: Checked, second: Checked) -> list[Problem]:
         others = second.told.get(name, [])
         for turn, (one, other) in enumerate(zip(steps, others, strict=False)):
             for field, value in one.items():
-                if value != other[field] and (first.repeats or field not in ("observation", "admissible")):
+                if value != other[field] and (first.repeats or field not in MAY_DIFFER):
                     what = (
                         f"{field} at turn {turn} of task {name} depends on the interpreter: "
                         f"{_unlike(value, other[field])} with PYTHONHASHSEED={HASH_SEEDS[0]} and {HASH_SEEDS[1]}"
@@ -101,9 +102,7 @@ def _run(config: EnvironmentConfig, hash_seed: int) -> tuple[Checked, bool | Non
             try:
                 kind, value = pipe.recv()
             except EOFError:
-                code = process.wait()
-                how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-                what = f"{call or 'loading the environment'} ended its process ({how})"
+                what = f"{call or 'loading the environment'} ended its process ({how_ended(process.wait())})"
                 mend = "raise an exception in place of os._exit(); a crash of native code needs environment.workers=1"
                 return Checked([Problem(what, mend)], {}, True), None
             if kind == "call":

@@ -10,12 +10,16 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from turnwise.environments.base import Environment, Step, as_step, shown
+from turnwise.errors import text_of
 
 NONSENSE = ("", "xyzzy", "go to nowhere 99", "<action>look</action>", "a" * 2000)
 """Responses that no environment admits; it must still answer them."""
 
 Respond = Callable[[int, Step], str | None]
 """Chooses the response to the step of a turn; None ends the episode."""
+
+MAY_DIFFER = ("observation", "admissible")
+"""What an environment without `repeats` may tell differently when the same responses are played again."""
 
 OnCall = Callable[[str | None], None]
 """Called with the name of a call before it begins, and with None after it returns."""
@@ -191,11 +195,7 @@ def _guarded(
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # an environment may raise anything
-        try:
-            text = str(error)
-        except Exception:  # an error may be of any class
-            text = "its text cannot be read"
-        raise Broken(Problem(f"{call} raised {type(error).__name__}: {text}", mend)) from error
+        raise Broken(Problem(f"{call} raised {type(error).__name__}: {text_of(error)}", mend)) from error
     finally:
         on_call(None)
 

@@ -11,10 +11,11 @@ from typing import Any
 
 from turnwise.environments.base import Environment, as_step, checked_step
 from turnwise.environments.needs import needed
-from turnwise.environments.serve_guard import LOOPBACK, MAX_BODY, TOKEN_VARIABLE, Guard, patient_protocol, token_for
+from turnwise.environments.serve_guard import MAX_BODY, TOKEN_VARIABLE, Guard, patient_protocol, token_for
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.errors import EnvironmentFault, TurnwiseError
+from turnwise.loopback import is_loopback
 
 EXTRA = "turnwise[serve-env]"
 """Name of the optional dependency for pip."""
@@ -149,7 +150,7 @@ def serve(config: EnvironmentConfig, *, host: str, port: int, sessions: int) -> 
     """Serve an environment until interrupted; other machines need a token."""
     uvicorn = needed("uvicorn", EXTRA, by="serve-env")
     token = token_for(host)
-    app = Guard(make_app(config, sessions=sessions), loopback=host in LOOPBACK, token=token)
+    app = Guard(make_app(config, sessions=sessions), loopback=is_loopback(host), token=token)
     print(f"{config.name} at http://{host}:{port}; Ctrl-C ends it", file=sys.stderr, flush=True)
     if token and not os.environ.get(TOKEN_VARIABLE):
         print(f"callers need this token, in {TOKEN_VARIABLE}: {token}", file=sys.stderr, flush=True)

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from turnwise.environments.needs import needed
+from turnwise.loopback import is_loopback, names_loopback
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 TOKEN_VARIABLE = "TURNWISE_SERVE_TOKEN"
 """Environment variable with the token of a server that other machines can reach."""
 MAX_BODY = 1 << 20
@@ -24,7 +24,7 @@ Send = Callable[[Message], Awaitable[None]]
 
 def token_for(host: str) -> str | None:
     """Return the token that callers need: none on loopback, else that of the environment, else a new one."""
-    return None if host in LOOPBACK else os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe(24)
+    return None if is_loopback(host) else os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe(24)
 
 
 class Guard:
@@ -87,8 +87,7 @@ def refusal(
         token: Token that callers must send; None: none is needed.
         max_body: Longest body (bytes).
     """
-    host = headers.get(b"host", "").rsplit(":", 1)[0].strip("[]")
-    if loopback and host not in LOOPBACK:
+    if loopback and not names_loopback(headers.get(b"host", "")):
         return 403, "this server is only for this machine"
     given = headers.get(b"authorization", "").removeprefix("Bearer ")
     if token and not secrets.compare_digest(given.encode(), token.encode()):

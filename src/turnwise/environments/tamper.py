@@ -16,7 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.environments.base import Environment, Task
-from turnwise.environments.check_plays import Broken, OnCall, Play, nonsense_first, play, scripted, untried
+from turnwise.environments.check_plays import (
+    MAY_DIFFER,
+    Broken,
+    OnCall,
+    Play,
+    nonsense_first,
+    play,
+    scripted,
+    untried,
+)
 from turnwise.environments.suites import Suite
 from turnwise.environments.tamper_attacks import (
     MARK,
@@ -115,7 +124,7 @@ class Tamper:
         name = "two trajectories in turns"
         lines = [self._plain.responses, ["xyzzy", *reversed(self._plain.responses)][:TURNS]]
         try:
-            alone = [_told(self._play(scripted(line))) for line in lines]
+            alone = [self._play(scripted(line)).told() for line in lines]
             waiting = [_Stepwise(self._build(), self._on_call) for _ in lines]
             for pair in zip_longest(*lines):
                 for one, response in zip(waiting, pair, strict=True):
@@ -152,7 +161,7 @@ class Tamper:
         except Broken as broken:
             return Finding(SHARED, name, broken.problem.what[:200])
         repeats = getattr(self._plain.environment, "repeats", True)
-        same = _visible(_told(again), repeats) == _visible(_told(self._plain), repeats)
+        same = _visible(again.told(), repeats) == _visible(self._plain.told(), repeats)
         return Finding(SHARED, name, None if same else "it answers differently than before the attacks")
 
 
@@ -162,14 +171,14 @@ class _Stepwise:
     def __init__(self, environment: Environment, on_call: OnCall):
         self._environment, self._on_call = environment, on_call
         self._one = play(lambda: environment, scripted([]), 0, on_call)
-        self.told = _told(self._one)
+        self.told = self._one.told()
 
     def step(self, response: str | None) -> None:
         if response is None or self._one.steps[-1].ended:
             return
         shim = _Continued(self._environment, self._one.steps[-1])
         self._one = play(lambda: shim, scripted([response]), 1, self._on_call)
-        self.told += _told(self._one)[1:]
+        self.told += self._one.told()[1:]
 
 
 @dataclasses.dataclass
@@ -220,12 +229,8 @@ def score(findings: Sequence[Finding]) -> float:
     return sum(finding.succeeded is None for finding in findings) / len(findings)
 
 
-def _told(played: Play) -> list[dict[str, Any]]:
-    return played.told()
-
-
 def _visible(told: Sequence[dict[str, Any]], repeats: bool) -> list[dict[str, Any]]:
-    left_out = () if repeats else ("observation", "admissible")
+    left_out = () if repeats else MAY_DIFFER
     return [{name: value for name, value in step.items() if name not in left_out} for step in told]
 
 

@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import signal
 import sys
 import tempfile
 from collections import Counter
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.environments.check_apart import interpreter
+from turnwise.environments.isolation import how_ended
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.environments.tamper import Finding, Tamper, score
@@ -42,9 +42,7 @@ def _run(config: EnvironmentConfig, folder: Path, findings: list[Finding]) -> Fi
             try:
                 kind, value = pipe.recv()
             except EOFError:
-                code = process.wait()
-                how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-                return _ended(attack, f"the environment's process ended ({how})")
+                return _ended(attack, f"the environment's process ended ({how_ended(process.wait())})")
             if kind == "call":
                 call = value
             elif kind == "attack":

@@ -6,7 +6,6 @@ import secrets
 from collections.abc import Callable, Sequence
 
 from turnwise.environments.base import Task
-from turnwise.environments.serve_guard import LOOPBACK
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import Suite
 from turnwise.errors import EnvironmentFault
@@ -72,7 +71,7 @@ class HarnessCollector:
     async def _play(self, serving: Serving, starts: Sequence[Start], on_turn: OnTurn) -> list[Trajectory]:
         token = secrets.token_urlsafe(24)
         gateway = Gateway(serving, token=token)
-        address = await gateway.start(LOOPBACK[0])
+        address = await gateway.start()
         room, live = asyncio.Semaphore(self._settings.concurrent), len(starts)
 
         async def play_one(number: int, start: Start) -> Trajectory:

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from turnwise.environments.base import Task
-from turnwise.environments.isolation import clean_variables
+from turnwise.environments.isolation import clean_variables, how_ended
 from turnwise.errors import EnvironmentFault
 from turnwise.gateway.outcome import Outcome, as_outcome, last_line
 from turnwise.gateway.settings import HarnessConfig
@@ -139,8 +139,7 @@ async def run_command(command: Sequence[str], task: bytes, variables: dict[str, 
         await process.wait()
     if code:
         said = problems.strip().splitlines()[-1:] or ["it wrote nothing to stderr"]
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        raise EnvironmentFault(f"{how}: {said[0][:300]}")
+        raise EnvironmentFault(f"{how_ended(code)}: {said[0][:300]}")
     return last_line(output)
 
 

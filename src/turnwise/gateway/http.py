@@ -10,8 +10,9 @@ from typing import Any
 
 import h11
 
-from turnwise.environments.serve_guard import HEADERS_S, LOOPBACK, refusal
+from turnwise.environments.serve_guard import HEADERS_S, refusal
 from turnwise.errors import ConfigError
+from turnwise.loopback import is_loopback
 
 MAX_BODY = 1 << 24
 """Longest request (bytes); a harness sends the whole conversation with every call."""
@@ -81,7 +82,7 @@ class HttpServer:
         Raises:
             ConfigError: The port is taken.
         """
-        self._loopback = host in LOOPBACK
+        self._loopback = is_loopback(host)
         try:
             self._server = await asyncio.start_server(self._connected, host, port, backlog=MAX_CONNECTIONS)
         except (OSError, OverflowError) as error:

@@ -19,7 +19,7 @@ from turnwise.train.recorded import Step, read_step
 
 Progress = Callable[[int, int], None]
 Say = Callable[[str], None]
-"""Called with a problem of a run's files, one line; each problem is said once."""
+"""Called with a problem of a run's files, one line; each problem is reported once."""
 
 
 class ReportData:

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.errors import ConfigError, TurnwiseError
+from turnwise.loopback import is_loopback, names_loopback
 from turnwise.report.build import Progress, ReportData, Say
 from turnwise.report.write import install, write_index
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 EVERY_S = 3.0
 """Seconds between updates."""
 HEADERS_S = 10.0
@@ -56,7 +56,7 @@ def serve_report(
         output = Path(name)
         files = output / "files"
         data = ReportData(paths, files, methods, on_problem, wait=True)
-        token = None if host in LOOPBACK else secrets.token_urlsafe(24)
+        token = None if is_loopback(host) else secrets.token_urlsafe(24)
         server = _listen(host, port, output, token)
         try:
             install(files)
@@ -143,8 +143,7 @@ class _Handler(SimpleHTTPRequestHandler):
         self._alarm.cancel()
         # guard against DNS rebinding: another site's name could resolve to the loopback address
         listening = self.request.getsockname()[0]
-        asked = self.headers.get("Host", "").rsplit(":", 1)[0].strip("[]")
-        if listening in LOOPBACK and asked not in LOOPBACK:
+        if is_loopback(listening) and not names_loopback(self.headers.get("Host", "")):
             self.send_error(403, "this report is only for this machine")
         elif self.command not in ("GET", "HEAD"):
             self.send_error(405, "only GET and HEAD")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from turnwise.environments.base import Environment, Step, Task, as_step, checked_step
-from turnwise.errors import EnvironmentFault
+from turnwise.errors import EnvironmentFault, text_of
 
 
 class Environments(Protocol):
@@ -94,8 +94,4 @@ async def _answer(call: Callable[[], Any], check: Callable[[Any], Step]) -> Step
 def cause_of(error: BaseException) -> str:
     """Describe in one line what an environment raised, and where."""
     where = traceback.extract_tb(error.__traceback__)[-1]
-    try:
-        text = " ".join(str(error).split())
-    except Exception:  # an error may be of any class
-        text = "its text cannot be read"
-    return f"{type(error).__name__}: {text} at {where.name}:{where.lineno}"
+    return f"{type(error).__name__}: {' '.join(text_of(error).split())} at {where.name}:{where.lineno}"

@@ -24,7 +24,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from turnwise.environments.base import Environment, Step, Task, as_step, checked_step
-from turnwise.environments.isolation import clean_variables, hide_this_process, isolating
+from turnwise.environments.isolation import clean_variables, hide_this_process, how_ended, isolating
 from turnwise.errors import EnvironmentFault
 from turnwise.rollout.environments import cause_of
 
@@ -134,8 +134,7 @@ class Starter:
         try:
             if self._control:
                 self._control.sendall(HEAD.pack(pid))
-                code = HEAD.unpack(self._control.recv(HEAD.size))[0]
-                return f"with signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+                return f"with {how_ended(HEAD.unpack(self._control.recv(HEAD.size))[0])}"
         except (OSError, struct.error):
             self.close()
         return "as did the process that had started it"
