@@ -35,6 +35,7 @@ def add(commands: Any) -> None:
 def _gateway(options: argparse.Namespace) -> int:
     quiet()
     from turnwise.integrations.recorded import RecordedRun
+    from turnwise.rollout.collectors import make_sampling
     from turnwise.rollout.engines import check_engine, make_engine
     from turnwise.rollout.models import Models, NamedModel
     from turnwise.train.resume import use_device
@@ -44,9 +45,10 @@ def _gateway(options: argparse.Namespace) -> int:
     policy.model.to(use_device(config.run))
     models = Models(policy=NamedModel(policy, make_engine(config.engine, config.model.precision, policy)))
     models.publish()
+    sampling = make_sampling(config.rollout, policy, seed=config.run.seed)
     recorded = None if options.out is None else RecordedRun(options.out, config)
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_serve(config, models, options, recorded))
+        asyncio.run(_serve(models, sampling, options, recorded))
     if recorded is not None:
         print(f"recorded: {options.out}, {recorded.steps} steps", file=sys.stderr)
     options.stop.check()
@@ -69,18 +71,17 @@ def _policy(options: argparse.Namespace) -> tuple[Config, Any]:
     return config, pretrained_policy(config.model, config.prompt, seed=config.run.seed)
 
 
-async def _serve(config: Config, models: Any, options: argparse.Namespace, recorded: Any) -> None:
+async def _serve(models: Any, sampling: Any, options: argparse.Namespace, recorded: Any) -> None:
     from turnwise.environments.serve_guard import TOKEN_VARIABLE, token_for
     from turnwise.gateway.recorder import Recorder
     from turnwise.gateway.server import Gateway
     from turnwise.gateway.session import Serving
-    from turnwise.rollout.collectors import make_sampling
 
     policy = models.policy.policy
     serving = Serving(
         engine=models.policy.sampler,
         fmt=policy.format,
-        sampling=make_sampling(config.rollout, policy, seed=config.run.seed),
+        sampling=sampling,
         max_context=policy.max_context,
         fixed=False,
     )
