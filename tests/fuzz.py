@@ -13,6 +13,7 @@ import os
 import random
 import sys
 import tempfile
+import traceback
 import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -252,12 +253,14 @@ def finding(call: Callable[[], object]) -> str:
     except TurnwiseError as error:
         return "" if "\n" not in str(error) and len(str(error)) < 1600 else f"not one line: {str(error)[:200]!r}"
     except Exception as error:  # the finding
-        last = error.__traceback__
-        while last and last.tb_next:
-            last = last.tb_next
-        where = last and f"{last.tb_frame.f_code.co_filename}:{last.tb_lineno}"
-        return f"{type(error).__name__}: {str(error)[:200]} ({where})"
+        return described(error)
     return ""
+
+
+def described(error: BaseException) -> str:
+    """Describe an error and where it was raised."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {str(error)[:200]} ({last.filename}:{last.lineno})"
 
 
 def fuzz(cases: int, seed: int) -> Iterator[str]:

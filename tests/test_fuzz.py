@@ -1,4 +1,7 @@
-"""Random configurations, commands and library calls; `TURNWISE_FUZZ=15000` makes as many, in minutes."""
+"""Random configurations, commands and library calls; `TURNWISE_FUZZ=15000` makes as many, in minutes.
+
+Damaged run folders: `TURNWISE_FUZZ_FOLDERS=2000` makes as many, in a quarter of an hour.
+"""
 
 import os
 import subprocess
@@ -12,6 +15,7 @@ from tests.fuzz import library as library_call
 from turnwise.errors import ConfigError
 
 CASES = int(os.environ.get("TURNWISE_FUZZ", "240"))
+FOLDERS = int(os.environ.get("TURNWISE_FUZZ_FOLDERS", "40"))
 
 
 class Verbose(ConfigError):
@@ -20,17 +24,18 @@ class Verbose(ConfigError):
     __str__ = Exception.__str__
 
 
-def test_nothing_random_gives_a_traceback_or_leaves_a_file():
+@pytest.mark.parametrize(("fuzzer", "cases"), [("tests.fuzz", CASES), ("tests.fuzz_folders", FOLDERS)])
+def test_nothing_random_gives_a_traceback_or_leaves_a_file(fuzzer, cases):
     """In a process of its own, since pytest checks array types at run time, which a user does not have."""
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.fuzz", str(CASES)],
+        [sys.executable, "-W", "ignore", "-m", fuzzer, str(cases)],
         capture_output=True,
         text=True,
         check=False,
         cwd=Path(__file__).parents[1],
     )
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-3000:]
-    assert done.stdout == f"{CASES} cases, 0 findings\n"
+    assert done.stdout == f"{cases} cases, 0 findings\n"
 
 
 def test_a_case_is_the_same_each_time():

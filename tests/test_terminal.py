@@ -89,3 +89,17 @@ def test_texts_of_bars_have_the_colour_of_the_terminal():
         bars.update(bars.add_task("x", total=4), completed=1)
     codes = set(re.findall(r"\x1b\[([0-9;]*)m", file.getvalue()))
     assert codes <= {"0", "38;2;43;123;185", "38;5;237"}, "the bar's colour, and its dim rest"
+
+
+def test_long_lines_of_markdown_are_broken_between_words_and_tables_are_not():
+    words, table = " ".join(["word"] * 60), [("name", "text"), ("a", "b" * 200)]
+    text = page_as_markdown([f"# {words}", words, f"* {words}\n* short", table])
+    heading, _, *lines = text.splitlines()
+    assert heading == f"# {words}"
+    assert max(len(line) for line in lines if not line.startswith("|")) <= 120
+    assert " ".join(text.split()).count("word") == 180
+    item = lines[lines.index("") + 1 :]
+    assert item[0].startswith("* word")
+    assert item[1].startswith("  word")
+    assert "* short" in item
+    assert f"| a | {'b' * 200} |" in lines

@@ -1,5 +1,6 @@
 """Format tables and pages as text or Markdown."""
 
+import textwrap
 from collections.abc import Sequence
 
 Table = Sequence[Sequence[str]]
@@ -23,8 +24,25 @@ def as_markdown(table: Table) -> str:
 
 
 def page_as_markdown(page: Page) -> str:
-    """Format a page as Markdown."""
-    return "\n\n".join(part if isinstance(part, str) else as_markdown(part) for part in page) + "\n"
+    """Format a page as Markdown: text in lines of at most 120 characters, tables as wide as they must be."""
+    return "\n\n".join(wrapped(part) if isinstance(part, str) else as_markdown(part) for part in page) + "\n"
+
+
+def wrapped(text: str, width: int = 120) -> str:
+    """Break long lines of Markdown between words. Lines that continue a list item are indented."""
+    lines = text.split("\n")
+    return "\n".join(
+        textwrap.fill(
+            line,
+            width,
+            subsequent_indent="  " if line.startswith(("* ", "- ")) else "",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        if len(line) > width and not line.startswith(("|", "#", "!["))
+        else line
+        for line in lines
+    )
 
 
 def page_as_text(page: Page) -> str:
