@@ -2,7 +2,7 @@
 # make test-quick   the credit core and one short training, under a minute on two idle cores
 # make check        lint, types, Dockerfiles           make bench   the benchmarks that need nothing but this checkout
 # make docs         the documentation as a site in site/
-# make crosscheck-verl, -trl, -trl-vllm, -padded, -openenv, -verifiers    beside other packages
+# make crosscheck-verl, -trl, -trl-vllm, -padded, -openenv, -verifiers, -gateway    beside other packages
 # Each sets up what it needs first, in .venv, or .venv-verl and so on.
 
 PYTHON ?= python3
@@ -85,7 +85,7 @@ crosscheck-%: .venv-%/installed
 .PRECIOUS: .venv-%/installed
 .venv-%/installed: benchmarks/requirements-%.txt
 	$(PYTHON) -m venv .venv-$*
-	$(if $(filter verl trl trl-vllm padded,$*),\
+	$(if $(filter verl trl trl-vllm padded gateway,$*),\
 	  .venv-$*/bin/python -m pip install --quiet --constraint constraints.txt torch)
 	$(if $(ALONE_$*),.venv-$*/bin/python -m pip install --quiet --no-deps $(ALONE_$*))
 	.venv-$*/bin/python -m pip install --quiet --requirement benchmarks/requirements-$*.txt

@@ -105,6 +105,7 @@ LAYERS = [
     {"environments"},
     {"models"},
     {"rollout"},
+    {"gateway"},
     {"objective"},
     {"measures"},
     {"config"},

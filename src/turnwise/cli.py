@@ -17,6 +17,7 @@ turnwise methods                                                list the credit 
 turnwise methods --bias                                         compute each method's effect on the gradient exactly
 turnwise config household-tiny-aem                              print the resolved configuration
 turnwise check-env module:factory                               test an environment
+turnwise gateway runs/b                                         serve its policy to agents, and record what they do
 turnwise make-swe-tasks                                         make bugs to repair, for the environment 'swe'
 turnwise serve-env household                                    serve an environment over OpenEnv's protocol
 turnwise verl-check                                             check that verl loads the plug-in, in Ray's workers too
@@ -39,6 +40,7 @@ from turnwise.commands import (
     demo,
     environments,
     evaluate,
+    gateway,
     methods,
     play,
     recipes,
@@ -52,7 +54,18 @@ from turnwise.commands.common import INTERRUPTED
 from turnwise.errors import TurnwiseError, did_you_mean, one_line
 from turnwise.stopping import Stopped, stoppable
 
-OF_TRAINING = ("torch", "transformers", "tokenizers", "safetensors", "pyarrow", "rich", "matplotlib", "httpx2", "scipy")
+OF_TRAINING = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "pyarrow",
+    "rich",
+    "matplotlib",
+    "httpx2",
+    "h11",
+    "scipy",
+)
 """Packages of the extra `train`."""
 COMMANDS = (
     demo,
@@ -66,6 +79,7 @@ COMMANDS = (
     analyse,
     methods,
     environments,
+    gateway,
     swe_tasks,
     verl,
 )

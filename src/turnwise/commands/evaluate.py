@@ -90,10 +90,9 @@ def _evaluate(options: argparse.Namespace) -> int:
     from turnwise.evaluation.panels import check_tasks, find_panel, task_digest
     from turnwise.evaluation.play import common_failure, evaluate, panel
     from turnwise.evaluation.scores import as_markdown, as_table, evaluation_record, rows_by_type, write_evaluation
-    from turnwise.rollout.collectors import make_collector
+    from turnwise.gateway.collector import choose_collector
     from turnwise.rollout.engines import check_engine, make_engine
     from turnwise.rollout.models import Models, NamedModel
-    from turnwise.rollout.workers import make_environments
     from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
     from turnwise.train.display import ConsoleDisplay, describe
     from turnwise.train.resume import use_device
@@ -110,10 +109,10 @@ def _evaluate(options: argparse.Namespace) -> int:
     tasks = [suite.task_name(task) for task in panel(found, episodes)]
     if options.panel:
         check_tasks(options.panel, tasks)
-    environments, device = make_environments(suite, config.environment), use_device(config.run)
+    device = use_device(config.run)
     step, policy, _ = load_checkpoint(checkpoint_at(folder, options.step), to_play=True)
     policy.model.to(device)  # pyright: ignore[reportArgumentType]
-    collector = make_collector(config.rollout, environments, suite.task_name)
+    collector, _ = choose_collector(config.harness, config.rollout, config.environment, suite)
     models = Models(policy=NamedModel(policy, make_engine(config.engine, config.model.precision, policy)))
     models.publish()
     results, played = [], []

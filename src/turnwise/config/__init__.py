@@ -22,6 +22,7 @@ from turnwise.config.sections import (
 )
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.errors import ConfigError, did_you_mean
+from turnwise.gateway.settings import HarnessConfig
 from turnwise.methods.build import build_method, with_aem_around
 from turnwise.models.settings import CriticConfig, ModelConfig, PromptConfig
 from turnwise.objective.settings import UpdateConfig
@@ -39,6 +40,8 @@ class Config(Section):
     warmstart: WarmStartConfig = WarmStartConfig()
     rollout: RolloutConfig = RolloutConfig()
     engine: EngineConfig = EngineConfig()
+    harness: HarnessConfig | None = None
+    """Agent of your own that plays the trajectories, instead of turnwise's loop of observation and response."""
     method: MethodConfig = MethodConfig()
     """Credit assignment: a name in `turnwise methods`, or `module:function`, and its options."""
     critic: CriticConfig | None = None
@@ -99,6 +102,11 @@ class Config(Section):
                 f"engine.max_rows={self.engine.max_rows} lets responses wait for whole trajectories, and "
                 f"rollout.max_lag={lag} changes the weights between responses; remove one"
             )
+        if lag and self.harness is not None:
+            raise ValueError(
+                f"rollout.max_lag={lag} plays in other threads than [harness], whose calls the gateway answers; remove "
+                "one of them"
+            )
         return self
 
     @pydantic.model_validator(mode="after")
@@ -108,6 +116,18 @@ class Config(Section):
                 f"update.scoring='engine' needs rollout.top_p=1, got {self.rollout.top_p:g}; with a lower top_p the "
                 "engine reports probabilities of a truncated distribution"
             )
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _a_harness_makes_its_own_prompts(self) -> "Config":
+        if self.harness is not None:
+            for name in ("collector", "context"):
+                given, usual = getattr(self.rollout, name), RolloutConfig.model_fields[name].default
+                if given != usual:
+                    raise ValueError(
+                        f"rollout.{name}={given!r} has no effect with [harness], which plays the trajectories and "
+                        "makes the prompts; remove one of them"
+                    )
         return self
 
     @pydantic.model_validator(mode="after")

@@ -63,6 +63,11 @@ class Stage:
         choose_trainable(policy.model, config.model)
         if config.update.only_norms:
             freeze_but_norms(policy.model)
+        if config.harness is not None:
+            raise ConfigError(
+                f"the run {folder.path} was played by a harness, whose trajectories cannot be forked; choose a run "
+                "without [harness]"
+            )
         suite = make_suite(config.environment)
         environments = make_environments(suite, config.environment)
         models = Models(policy=NamedModel(policy, make_engine(config.engine, config.model.precision, policy)))

@@ -45,7 +45,7 @@ class Guard:
         if scope["type"] == "lifespan":
             return await self._app(scope, receive, send)
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        body, (code, why) = b"", self._refusal(headers)
+        body, (code, why) = b"", refusal(headers, loopback=self._loopback, token=self._token)
         if scope["type"] == "websocket":
             if code:
                 return await send({"type": "websocket.close", "code": 1008, "reason": why})  # answers 403
@@ -61,17 +61,6 @@ class Guard:
 
         return await self._app(scope, received, send)
 
-    def _refusal(self, headers: dict[bytes, str]) -> tuple[int, str]:
-        if self._loopback and not names_loopback(headers.get(b"host", "")):
-            return 403, "this server is only for this machine"
-        given = headers.get(b"authorization", "").removeprefix("Bearer ")
-        if self._token and not secrets.compare_digest(given.encode(), self._token.encode()):
-            return 401, f"send the header Authorization: Bearer TOKEN, with the token of {TOKEN_VARIABLE}"
-        length = headers.get(b"content-length", "0")
-        if not length.isdecimal() or int(length) > MAX_BODY:
-            return 413, f"the body has {length[:20]} bytes, expected at most {MAX_BODY}"
-        return 0, ""
-
     async def _body(self, receive: Receive) -> tuple[bytes, int, str]:
         body = bytearray()
         try:
@@ -85,6 +74,28 @@ class Guard:
                         return bytes(body), 0, ""
         except TimeoutError:
             return b"", 408, f"the body took longer than {HEADERS_S:g} s"
+
+
+def refusal(
+    headers: dict[bytes, str], *, loopback: bool, token: str | None, max_body: int = MAX_BODY
+) -> tuple[int, str]:
+    """Return the status and the reason with which to refuse a request; (0, "") to serve it.
+
+    Args:
+        headers: Headers by their names in lower case.
+        loopback: Whether the server listens on loopback only.
+        token: Token that callers must send; None: none is needed.
+        max_body: Longest body (bytes).
+    """
+    if loopback and not names_loopback(headers.get(b"host", "")):
+        return 403, "this server is only for this machine"
+    given = headers.get(b"authorization", "").removeprefix("Bearer ")
+    if token and not secrets.compare_digest(given.encode(), token.encode()):
+        return 401, f"send the header Authorization: Bearer TOKEN, with the token of {TOKEN_VARIABLE}"
+    length = headers.get(b"content-length", "0")
+    if not length.isdecimal() or int(length) > max_body:
+        return 413, f"the body has {length[:20]} bytes, expected at most {max_body}"
+    return 0, ""
 
 
 async def _refuse(send: Send, code: int, why: str) -> None:

@@ -54,7 +54,11 @@ class Format:
     def prompt_ids(self, observation: str, *, first: bool) -> list[int]:
         """Return the tokens to append for an observation."""
         template = self.first if first else self.following
-        return list(self._encode(template.replace("{observation}", self._plain(observation))))
+        return list(self._encode(template.replace("{observation}", self.plain(observation))))
+
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens of a text, in which special tokens count as such; see `plain`."""
+        return list(self._encode(text))
 
     def response_ids(self, action: str, thought: str = "") -> list[int]:
         """Return the ids of a response with this action, as a model would generate it, including the stop token."""
@@ -63,7 +67,7 @@ class Format:
 
     def text_ids(self, text: str) -> list[int]:
         """Return the ids of a text within an observation; special tokens in it are broken up."""
-        return list(self._encode(self._plain(text)))
+        return list(self._encode(self.plain(text)))
 
     def frame(self, *, first: bool) -> tuple[list[int], list[int]]:
         """Return the ids before and after the observation in a prompt's template."""
@@ -94,7 +98,7 @@ class Format:
         found = re.findall(r"<action>(.*?)</action>", text, re.DOTALL)
         return found[-1].strip() if found else None
 
-    def _plain(self, text: str) -> str:
+    def plain(self, text: str) -> str:
         """Break up special tokens in an environment's text, so that an observation cannot end its own message."""
         return self._special.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text)
 

@@ -12,6 +12,7 @@ from turnwise.config import Config, EngineConfig
 from turnwise.environments.base import Task
 from turnwise.environments.suites import Suite, make_suite
 from turnwise.errors import ConfigError
+from turnwise.gateway.collector import choose_collector
 from turnwise.measures.plan import Plan, plan_measures
 from turnwise.measures.verdict import check_environment
 from turnwise.models.policy import Policy, freeze_but_norms, slow_precision_note, trainable
@@ -22,11 +23,9 @@ from turnwise.objective.objective import Objective
 from turnwise.objective.settings import UpdateConfig
 from turnwise.objective.values import ValueTerm
 from turnwise.rollout.ahead import make_rollouts
-from turnwise.rollout.collectors import make_collector
 from turnwise.rollout.engines import check_engine, make_engine
 from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.source import Source
-from turnwise.rollout.workers import make_environments
 from turnwise.stopping import Stop
 from turnwise.train.checkpoint import checkpoints, load_parts
 from turnwise.train.credit import Credit, make_transform
@@ -65,9 +64,10 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     check_environment(measures, getattr(suite, "gives", ()), config.environment.name)
     rollouts = make_rollouts(config.rollout.max_lag)
     held.callback(rollouts.close)
-    environments = rollouts.environments(make_environments(suite, config.environment))
     estimated = critic_columns(config.critic, measures)
-    collector = make_collector(config.rollout, environments, suite.task_name)
+    collector, environments = choose_collector(
+        config.harness, config.rollout, config.environment, suite, rollouts.environments
+    )
     source = Source(tasks, config.rollout, config.run.seed, last_step=config.run.steps, rollouts=rollouts)
     slow = slow_precision_note(config.model.precision, device)
     for note in filter(None, (inert_note(config.update), lone_note(transform, config.rollout.group_size), slow)):

@@ -1,0 +1,106 @@
+"""Define `turnwise gateway`."""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from turnwise.commands.common import count, natural, note, quiet, seconds
+from turnwise.config import Config, load_config, override_config
+
+DEFAULTS = ("model.max_context=4096", "rollout.max_new_tokens=1024", "engine.max_rows=256")
+"""Settings of a model that no run has."""
+
+
+def add(commands: Any) -> None:
+    """Add the command."""
+    gateway = commands.add_parser("gateway", help="serve a policy over OpenAI's API, and record what agents do with it")
+    gateway.add_argument("policy", metavar="RUN|MODEL", help="a run, or a chat model: a folder, 'smollm2', a hub name")
+    gateway.add_argument(
+        "overrides", nargs="*", default=[], help="overrides such as engine.name=server engine.url=http://gpu:8000"
+    )
+    gateway.add_argument("--step", type=int, help="step of a run's checkpoint; default: the last")
+    gateway.add_argument("--out", type=Path, metavar="FOLDER", help="folder to record in; default: nothing is recorded")
+    gateway.add_argument("--batch", type=count, default=64, help="trajectories per recorded step; default: 64")
+    gateway.add_argument("--reward-timeout", type=seconds, default=600.0, metavar="SECONDS", help="default: 600")
+    gateway.add_argument("--sessions", type=count, default=1024, help="most sessions at a time; default: 1024")
+    gateway.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0: every interface")
+    gateway.add_argument("--port", type=natural, default=8020, help="port to listen on; default: 8020; 0: a free one")
+    gateway.set_defaults(run=_gateway)
+
+
+def _gateway(options: argparse.Namespace) -> int:
+    quiet()
+    from turnwise.integrations.recorded import RecordedRun
+    from turnwise.rollout.collectors import make_sampling
+    from turnwise.rollout.engines import check_engine, make_engine
+    from turnwise.rollout.models import Models, NamedModel
+    from turnwise.train.resume import use_device
+
+    config, policy = _policy(options)
+    check_engine(config.engine)
+    policy.model.to(use_device(config.run))
+    models = Models(policy=NamedModel(policy, make_engine(config.engine, config.model.precision, policy)))
+    models.publish()
+    sampling = make_sampling(config.rollout, policy, seed=config.run.seed)
+    recorded = None if options.out is None else RecordedRun(options.out, config)
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(_serve(models, sampling, options, recorded))
+    if recorded is not None:
+        print(f"recorded: {options.out}, {recorded.steps} steps", file=sys.stderr)
+    options.stop.check()
+    return 0
+
+
+def _policy(options: argparse.Namespace) -> tuple[Config, Any]:
+    """Load the policy of a run, or a model."""
+    from turnwise.models.pretrained import pretrained_policy
+    from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
+    from turnwise.train.folder import RunFolder
+
+    path = Path(options.policy)
+    if (path / "checkpoints").is_dir() or (path / "metrics.jsonl").exists():
+        folder, config = RunFolder.open(path)
+        config = override_config(config, options.overrides)
+        _, policy, _ = load_checkpoint(checkpoint_at(folder, options.step), to_play=True)
+        return config, policy
+    config = load_config(None, [f"model.name={options.policy}", *DEFAULTS, *options.overrides])
+    return config, pretrained_policy(config.model, config.prompt, seed=config.run.seed)
+
+
+async def _serve(models: Any, sampling: Any, options: argparse.Namespace, recorded: Any) -> None:
+    from turnwise.environments.serve_guard import TOKEN_VARIABLE, token_for
+    from turnwise.gateway.recorder import Recorder
+    from turnwise.gateway.server import Gateway
+    from turnwise.gateway.session import Serving
+
+    policy = models.policy.policy
+    serving = Serving(
+        engine=models.policy.sampler,
+        fmt=policy.format,
+        sampling=sampling,
+        max_context=policy.max_context,
+        fixed=False,
+    )
+    write = (lambda trajectories: None) if recorded is None else recorded.add
+    recorder = Recorder(
+        serving, write, batch=options.batch, patience_s=options.reward_timeout, sessions=options.sessions
+    )
+    token = token_for(options.host)
+    gateway = Gateway(serving, token=token, opens=recorder.open)
+    address = await gateway.start(options.host, options.port)
+    print(
+        f"{options.policy} at {address}/s/NAME/v1, one NAME per trajectory; Ctrl-C ends it", file=sys.stderr, flush=True
+    )
+    if token and not os.environ.get(TOKEN_VARIABLE):
+        print(f"callers need this token as their API key: {token}", file=sys.stderr, flush=True)
+    if recorded is None:
+        note("nothing is recorded; --out FOLDER records every session")
+    try:
+        await recorder.serve(gateway)
+    finally:
+        await gateway.aclose()
+        await serving.engine.aclose()

@@ -1,0 +1,142 @@
+"""Route requests of OpenAI's API to sessions."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from turnwise.errors import EngineLost, EnvironmentFault, did_you_mean
+from turnwise.gateway.dialect import as_events, completion, read_call
+from turnwise.gateway.errors import BadRequest, error_body
+from turnwise.gateway.http import Answer, HttpServer, Request
+from turnwise.gateway.outcome import as_outcome
+from turnwise.gateway.session import Serving, Session
+
+SESSION_HEADER = b"x-turnwise-session"
+STATE_HEADER = b"x-turnwise-state-key"
+TASK_HEADER = b"x-turnwise-task"
+HARNESS_HEADER = b"x-turnwise-harness"
+ROUTES = ("chat/completions", "models", "reward")
+MAX_NAME = 200
+
+
+class Gateway:
+    """Serve sessions over HTTP.
+
+    A session's addresses begin with `/s/NAME/v1/`. Callers that can only set headers use `/v1/` and the header
+    `X-Turnwise-Session: NAME`. A session belongs to its first caller: one address, one key, and one value of the header
+    `X-Turnwise-Harness`.
+
+    Args:
+        serving: What all sessions share.
+        model: Name of the model in answers.
+        token: Token that callers must send; None: none is needed.
+        opens: Opens a session that a caller names first, for its task; None: such a name is refused.
+    """
+
+    def __init__(
+        self,
+        serving: Serving,
+        *,
+        model: str = "policy",
+        token: str | None = None,
+        opens: Callable[[str, str], Session] | None = None,
+    ):
+        self.serving, self.model, self._opens = serving, model, opens
+        self.sessions: dict[str, Session] = {}
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._created = int(time.time())
+        self._http = HttpServer(self._answer, _refuse, token=token)
+
+    async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Listen, and return the server's address; port 0 takes a free one."""
+        return await self._http.start(host, port)
+
+    async def aclose(self) -> None:
+        """Stop serving. Sessions and engine stay as they are."""
+        await self._http.aclose()
+        self.lost.cancel()
+
+    def open(self, session: Session) -> Session:
+        """Serve a session."""
+        self.sessions[session.name] = session
+        return session
+
+    async def _answer(self, request: Request) -> Answer:
+        try:
+            name, route = _route(request)
+            if route == "models":
+                _method(request, "GET")
+                return Answer(self._models())
+            _method(request, "POST")
+            session = self._session(name, request)
+            names = (b"authorization", HARNESS_HEADER)
+            owner = (request.client, *(request.headers.get(name, "") for name in names))
+            session.claim(owner)
+            if route == "reward":
+                return _reward(session, request.body)
+            return await self._complete(session, request)
+        except BadRequest as error:
+            return Answer(error.body, error.status)
+        except EngineLost as error:
+            if not self.lost.done():
+                self.lost.set_exception(error)
+            return _refuse(503, "the engine is lost")
+
+    def _session(self, name: str, request: Request) -> Session:
+        session = self.sessions.get(name)
+        if session is None and name and self._opens is not None:
+            session = self.open(self._opens(name, request.headers.get(TASK_HEADER, "")))
+        if session is None:
+            what = f"there is no session {name!r}" if name else "the request names no session"
+            raise BadRequest(
+                f"{what}; use the base URL that the harness got, or the header X-Turnwise-Session",
+                status=404,
+                code="session_not_found",
+            )
+        return session
+
+    async def _complete(self, session: Session, request: Request) -> Answer:
+        call = read_call(request.body)
+        replies, num_prompt = await session.respond(call, request.headers.get(STATE_HEADER))
+        decode = self.serving.fmt.tokenizer.decode
+        content = completion(call, replies, num_prompt, model=self.model, decode=lambda ids: str(decode(list(ids))))
+        return Answer(events=as_events(content, usage=call.usage)) if call.stream else Answer(content)
+
+    def _models(self) -> dict[str, Any]:
+        model = {"id": self.model, "object": "model", "created": self._created, "owned_by": "turnwise"}
+        return {"object": "list", "data": [model]}
+
+
+def _route(request: Request) -> tuple[str, str]:
+    """Return the name of the session, perhaps empty, and what is asked."""
+    parts = request.path.strip("/").split("/")
+    name = request.headers.get(SESSION_HEADER, "")
+    if parts[0] == "s" and len(parts) > 1:
+        name, parts = parts[1], parts[2:]
+    route = "/".join(parts[1:] if parts[:1] == ["v1"] else parts)
+    if route not in ROUTES:
+        raise BadRequest(f"there is nothing at {request.path[:MAX_NAME]!r}.{did_you_mean(route, ROUTES)}", status=404)
+    if len(name) > MAX_NAME:
+        raise BadRequest(f"the session's name has {len(name)} characters, expected at most {MAX_NAME}")
+    return name, route
+
+
+def _method(request: Request, expected: str) -> None:
+    if request.method != expected:
+        raise BadRequest(f"{request.method} {request.path}: expected {expected}", status=405)
+
+
+def _reward(session: Session, body: bytes) -> Answer:
+    try:
+        session.finish(as_outcome(json.loads(body)))
+    except (ValueError, RecursionError):
+        raise BadRequest('the body is not valid JSON; expected {"reward": 1.0}') from None
+    except EnvironmentFault as fault:
+        raise BadRequest(str(fault), param="reward") from None
+    return Answer({"object": "reward"})
+
+
+def _refuse(status: int, why: str) -> Answer:
+    return Answer(error_body(status, why), status)

@@ -1,0 +1,265 @@
+"""Record the calls of one harness as a trajectory."""
+
+import asyncio
+import dataclasses
+import functools
+import secrets
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+from turnwise.errors import EngineFault
+from turnwise.gateway.dialect import Call, Reply, make_reply
+from turnwise.gateway.errors import BadRequest
+from turnwise.gateway.messages import Message, Prompter, history_keys, next_key
+from turnwise.gateway.outcome import Outcome
+from turnwise.models.format import Format
+from turnwise.rollout.engine import Engine, Generation, Sampling
+from turnwise.rollout.trajectory import Trajectory, Turn
+
+StateKey = Callable[[Sequence[Message]], Hashable]
+"""Names the state in which a response is given, from the messages before it."""
+
+
+def last_message(messages: Sequence[Message]) -> str:
+    """Return the text of the last message that is not the assistant's."""
+    return next((message["content"] for message in reversed(messages) if message["role"] != "assistant"), "")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _Known:
+    """A response with all ids of its conversation up to its end, and the engine's number of that conversation."""
+
+    turn: Turn
+    ids: list[int]
+    conversation: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Serving:
+    """What all sessions of a gateway share.
+
+    Attributes:
+        engine: Generates the responses.
+        fmt: Conversation format of the model.
+        sampling: Sampling settings where a request does not decide, and the longest response.
+        max_context: Longest conversation (tokens).
+        fixed: Whether temperature, top_p and seed of requests are ignored, as in training.
+        state_key: Names the state in which a response is given.
+        stride: Added to the engine's number of a session for each further conversation; above every session's number.
+    """
+
+    engine: Engine
+    fmt: Format
+    sampling: Sampling
+    max_context: int
+    fixed: bool = True
+    state_key: StateKey = last_message
+    stride: int = 2**20
+
+    @functools.cached_property
+    def prompter(self) -> Prompter:
+        """Makes the prompts."""
+        return Prompter(self.fmt)
+
+
+class Session:
+    """One trajectory in the making.
+
+    Args:
+        serving: What all sessions share.
+        number: Number of the session, the engine's number of its first conversation.
+        name: Name in addresses; default: a new one that cannot be guessed.
+        group: Group of the trajectory.
+        task: Name of the task.
+    """
+
+    def __init__(self, serving: Serving, number: int, *, name: str = "", group: int = 0, task: str = ""):
+        self.name = name or secrets.token_urlsafe(12)
+        self.trajectory = Trajectory(group, task)
+        self.outcome: Outcome | None = None
+        self.fault = ""  # why the last call failed, if the engine did
+        self.full = False  # whether the last call was too long
+        self.closed = False
+        self.used_at = asyncio.get_running_loop().time()
+        self._serving, self._prompter = serving, serving.prompter
+        self._next_conversation = number
+        self._owner: tuple[str, ...] | None = None
+        self._known: dict[bytes, _Known] = {}  # by the history up to the response
+        self._said: dict[bytes, _Known] = {}  # by the response alone, the latest
+        self._held: _Known | None = None  # whose conversation the engine still holds
+        self._running = 0
+
+    def claim(self, owner: tuple[str, ...]) -> None:
+        """Refuse a caller other than the first, and every caller after the end.
+
+        Raises:
+            BadRequest: The session has ended, or another harness uses it.
+        """
+        if self.closed or self.outcome:
+            raise BadRequest("this session has ended; open another", status=409, code="session_ended")
+        if self._owner not in (None, owner):
+            raise BadRequest(
+                "another harness uses this session (its address, key or X-Turnwise-Harness differs); give each "
+                "harness a session of its own",
+                status=409,
+                code="session_in_use",
+            )
+        self._owner = owner
+        self.used_at = asyncio.get_running_loop().time()
+
+    async def respond(self, call: Call, state_key: str | None = None) -> tuple[list[Reply], int]:
+        """Generate the responses to a request, and record each as a turn.
+
+        Args:
+            call: The request.
+            state_key: Names the state; default: as the gateway names it.
+
+        Returns:
+            The responses, and the number of tokens of the prompt.
+
+        Raises:
+            BadRequest: The conversation is too long, the chat template refuses it, or the engine failed.
+            EngineLost: The engine is unavailable.
+        """
+        shared, keys = self._serving, history_keys(call.messages, call.tools)
+        parent, ids = self._prompt(call, keys)
+        sampling = self._sampling(call, shared.max_context - len(ids))
+        self.full = len(ids) + sampling.max_new_tokens > shared.max_context
+        if self.full:
+            raise BadRequest(
+                f"the conversation has {len(ids)} tokens; with a response of up to {sampling.max_new_tokens} tokens "
+                f"it exceeds the model's {shared.max_context}",
+                param="messages",
+                code="context_length_exceeded",
+            )
+        key = shared.state_key(call.messages) if state_key is None else state_key
+        generations, conversations = await self._generate(parent, ids, sampling, call.n)
+        replies = []
+        for index, generation in enumerate(generations):
+            text = shared.fmt.text(generation.token_ids)
+            reply = make_reply(generation, text, call)
+            turns = self.trajectory.turns
+            continues = not index and parent is not None and bool(turns) and turns[-1] is parent.turn
+            turn = Turn(
+                observation=last_message(call.messages),
+                state_key=key,
+                prompt_ids=ids[len(parent.ids) :] if parent is not None and continues else ids,
+                response_ids=generation.token_ids,
+                behavior_logprobs=generation.logprobs,
+                response=text,
+                truncated=generation.truncated,
+                valid=reply.valid,
+                fresh=not continues,
+                behavior_entropies=generation.entropies,
+            )
+            turns.append(turn)
+            known = _Known(turn, [*ids, *generation.token_ids], conversations[index])
+            # of equal responses to one prompt, the first is the one that a history means
+            self._known.setdefault(next_key(keys[-1], reply.message), known)
+            self._said[next_key(b"", reply.message)] = known
+            replies.append(reply)
+            if not index and not self._running:
+                self._held = known
+        return replies, len(ids)
+
+    def _prompt(self, call: Call, keys: Sequence[bytes]) -> tuple[_Known | None, list[int]]:
+        """Return the known response that a conversation continues, if any, and the ids of the whole prompt.
+
+        A conversation continues a response if everything up to it is as it was. Elsewhere, a response with a known
+        text still gets the ids that were sampled for it.
+        """
+        answers = [index for index, message in enumerate(call.messages) if message["role"] == "assistant"]
+        last = next((index for index in reversed(answers) if keys[index] in self._known), None)
+        sampled = {}
+        for index in answers:
+            if known := self._said.get(next_key(b"", call.messages[index])):
+                sampled[index] = known.turn.response_ids
+        parent = None if last is None else self._known[keys[last]]
+        begun = None if last is None or parent is None else (last, parent.ids)
+        return parent, self._serving.prompter.prompt_ids(call.messages, call.tools, sampled, begun)
+
+    def _sampling(self, call: Call, room: int) -> Sampling:
+        """Return the sampling settings of a request to which `room` tokens are left."""
+        given, fixed = self._serving.sampling, self._serving.fixed
+        stop = tuple(dict.fromkeys((*given.stop, *call.stop)))
+        longest = min(call.max_tokens or given.max_new_tokens, given.max_new_tokens)
+        if not fixed and call.max_tokens is None and room > 0:  # natively, only whole responses count
+            longest = min(longest, room)
+        asked = {} if fixed else {"temperature": call.temperature, "top_p": call.top_p, "seed": call.seed}
+        changed: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+        return dataclasses.replace(given, max_new_tokens=longest, stop=stop, **changed)
+
+    async def _generate(
+        self, parent: _Known | None, ids: list[int], sampling: Sampling, count: int
+    ) -> tuple[list[Generation], list[int]]:
+        """Generate `count` responses to a prompt, and return them with the numbers of their conversations.
+
+        Between calls the engine holds one conversation of a session, so that sessions cannot wait for each other's
+        rows forever; others find their prefix in its cache.
+        """
+        engine, held, self._held = self._serving.engine, self._held, None
+        conversations = [self._new_conversation() for _ in range(count - 1)]
+        if held is not None and held is parent:
+            conversations.insert(0, held.conversation)
+        else:
+            conversations.insert(0, self._new_conversation())
+            if held is not None:
+                engine.close([held.conversation])
+        self._running += 1
+        keep = 0
+        try:
+            work = (engine.generate(conversation, ids, sampling) for conversation in conversations)
+            generations = await asyncio.gather(*work)
+            self.fault, keep = "", 1
+        except EngineFault as fault:
+            self.fault = str(fault)
+            raise BadRequest(f"the engine failed: {fault}", status=503, code="engine_fault") from fault
+        finally:
+            self._running -= 1
+            self.used_at = asyncio.get_running_loop().time()
+            engine.close(conversations[0 if self._running or self.closed else keep :])
+        return generations, conversations
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the last call; 0 while one is answered."""
+        return 0.0 if self._running else asyncio.get_running_loop().time() - self.used_at
+
+    def _new_conversation(self) -> int:
+        number = self._next_conversation
+        self._next_conversation += self._serving.stride
+        return number
+
+    def finish(self, outcome: Outcome) -> None:
+        """Take in the reward.
+
+        Raises:
+            BadRequest: There is one already.
+        """
+        if self.closed or self.outcome:
+            raise BadRequest("this session has its reward already", status=409, code="session_ended")
+        self.outcome = outcome
+
+    def end(self, failure: str | None = None) -> Trajectory:
+        """End the session, and return its trajectory.
+
+        Args:
+            failure: Why the harness gave no reward; a reward that came before counts all the same.
+        """
+        self.closed = True
+        if self._held is not None:
+            self._serving.engine.close([self._held.conversation])
+        self._held = None
+        self._known.clear()
+        self._said.clear()
+        trajectory, outcome = self.trajectory, self.outcome
+        if outcome is not None and trajectory.turns:
+            trajectory.turns[-1].reward = outcome.reward
+            trajectory.success, trajectory.info, trajectory.ended = outcome.success, outcome.info, "terminated"
+        elif self.full and trajectory.turns:
+            trajectory.ended = "context"
+        else:
+            cause = f"engine: {self.fault}" if self.fault else f"harness: {failure or 'it gave no reward'}"
+            cause = cause if outcome is None else "harness: it gave a reward without asking the model"
+            trajectory.failure, trajectory.ended = cause, "failed"
+        return trajectory

@@ -1,0 +1,38 @@
+"""Define the `[harness]` section of a recipe."""
+
+from typing import Literal
+
+import pydantic
+
+from turnwise.section import Section
+
+
+class HarnessConfig(Section):
+    """Play the trajectories through an agent of your own, which calls the policy over OpenAI's API."""
+
+    run: str | tuple[str, ...] = pydantic.Field(min_length=1)
+    """What plays one trajectory: a function as "module:function", or a command, such as "python agent.py"."""
+    isolation: Literal["thread", "process"] = "thread"
+    """Where a function runs: in a thread of the trainer, or in a process of its own, which can be stopped when it hangs
+    and may crash. Commands always have a process of their own."""
+    concurrent: int = pydantic.Field(default=64, ge=1)
+    """Trajectories played at a time."""
+    timeout_s: float = pydantic.Field(default=600.0, gt=0)
+    """Longest time for one trajectory (seconds); then it fails, and is left out of the update."""
+    state_key: str | None = pydantic.Field(default=None, pattern=r"^[\w.]+:\w+$")
+    """Function from the messages of a call to the key of its state, as "module:function"; default: the last message
+    that is not the assistant's. A call's header X-Turnwise-State-Key comes first."""
+    pass_variables: tuple[str, ...] = ()
+    """Further environment variables that processes get, such as an API key; tokens are not passed otherwise."""
+
+    @pydantic.model_validator(mode="after")
+    def _only_functions_choose(self) -> "HarnessConfig":
+        if self.isolation == "process" and self.function is None:
+            raise ValueError("harness.isolation is only for functions; a command has a process of its own, remove it")
+        return self
+
+    @property
+    def function(self) -> str | None:
+        """The function to run as `module:function`; None for a command."""
+        is_function = isinstance(self.run, str) and " " not in self.run and "/" not in self.run and ":" in self.run
+        return str(self.run) if is_function else None

@@ -1,0 +1,65 @@
+"""Write run folders from trajectories that turnwise did not train on, for `report`, `recredit` and `compare`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from turnwise.config import Config, parse_config
+from turnwise.measures.base import Played
+from turnwise.measures.entropy import entropy
+from turnwise.measures.plan import Plan
+from turnwise.measures.played import played
+from turnwise.measures.rare_tokens import rare_tokens
+from turnwise.measures.sampled import engine_scores, sampled
+from turnwise.rollout.record import write_rollouts
+from turnwise.rollout.source import Experience, rollout_metrics
+from turnwise.rollout.trajectory import Trajectory
+from turnwise.train.credit import Credit, make_transform
+from turnwise.train.folder import RunFolder
+
+
+class RecordedRun:
+    """Write a run folder without weights.
+
+    Its credit is that of GRPO; `turnwise recredit` gives that of other methods.
+
+    Args:
+        path: Folder to make.
+        config: Configuration of the policy that played.
+
+    Raises:
+        RunError: The folder exists.
+    """
+
+    def __init__(self, path: Path, config: Config):
+        data = config.model_dump(mode="json")
+        given = {"run": {**data.get("run", {}), "folder": str(path.parent), "name": path.name}}
+        config = parse_config({**data, **given, "method": "grpo", "aem": False})
+        self.folder = RunFolder.create(config)
+        self._penalty = config.environment.invalid_penalty
+        self._credit = Credit(make_transform(config.method))
+        self.steps = 0
+
+    def add(self, trajectories: Sequence[Trajectory]) -> None:
+        """Write the next step.
+
+        Args:
+            trajectories: Those of a group adjacent, groups numbered from 0. Without entropies, as from vLLM, the record
+                has none, and methods that need them cannot be computed later.
+        """
+        self.steps += 1
+        used_N = np.array([trajectory.usable for trajectory in trajectories], dtype=bool)
+        experience = Experience(list(trajectories), used_N, rollout_metrics(trajectories))
+        columns = self._columns(experience.used) if experience.used else {}
+        path = self.folder.rollouts / f"step-{self.steps:06d}.parquet"
+        write_rollouts(path, trajectories, experience.recorded(columns))
+        self.folder.log({"step": self.steps, **{f"rollout/{name}": x for name, x in experience.metrics.items()}})
+
+    def _columns(self, used: Sequence[Trajectory]) -> dict[str, np.ndarray]:
+        """Return the columns that records keep: entropies if the engine measured them, and credit."""
+        turns = [turn for trajectory in used for turn in trajectory.turns]
+        measured = all(turn.behavior_entropies for turn in turns)
+        plan = Plan((sampled, engine_scores, entropy, rare_tokens, played) if measured else (played,))
+        batch, _ = plan.take(Played(used, invalid_penalty=self._penalty))
+        return {name: batch.columns[name] for name in plan.recorded} | self._credit.update(batch).columns

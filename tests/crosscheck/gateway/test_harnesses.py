@@ -1,0 +1,155 @@
+"""Agents of other packages through our gateway: their clients understand it, and their histories continue.
+
+    PYTHONPATH=src <python with openai and smolagents> -m pytest tests/crosscheck/gateway -m crosscheck
+
+The engine is scripted, so that each agent's loop takes a known course; text, tools and ids are real.
+"""
+
+import asyncio
+import contextlib
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("openai", reason="openai is not installed; see benchmarks/requirements-gateway.txt")
+
+sys.path.insert(0, str(Path(__file__).parents[3]))  # for the tests' helpers
+import openai
+from tests.gateway.asking import serving
+from tests.rollout import chat_models
+from tests.toys import ScriptedEngine
+
+from turnwise.gateway.server import Gateway
+from turnwise.gateway.session import Session
+from turnwise.models.chat import chat_format
+from turnwise.models.settings import PromptConfig
+
+pytestmark = pytest.mark.crosscheck
+KEY = "key"
+LOOK = {
+    "type": "function",
+    "function": {
+        "name": "look",
+        "description": "Look at a place.",
+        "parameters": {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"]},
+    },
+}
+
+
+def spelled(fmt, text: str) -> list[int]:
+    """Ids of a text, one per character: not those that the tokenizer would make of it."""
+    return [*(token for character in text for token in fmt.encode(character)), fmt.stop_id]
+
+
+@contextlib.contextmanager
+def session(*responses: str, family: str = "qwen2_5") -> Iterator[tuple[str, Session]]:
+    """A gateway with one session, whose engine gives these responses in order."""
+    fmt, ready, loop, made = (
+        chat_format(chat_models.tokenizer(family), PromptConfig()),
+        threading.Event(),
+        asyncio.new_event_loop(),
+        {},
+    )
+    left = iter(responses)
+    engine = ScriptedEngine(lambda conversation, turn: spelled(fmt, next(left)))
+    shared = serving(fmt, engine, max_context=200_000)
+
+    async def begin() -> None:
+        made["gateway"] = Gateway(shared, token=KEY)
+        made["address"] = await made["gateway"].start()
+        made["session"] = made["gateway"].open(Session(shared, 0))
+        ready.set()
+
+    def run() -> None:
+        loop.run_until_complete(begin())
+        loop.run_forever()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    assert ready.wait(20)
+    try:
+        yield f"{made['address']}/s/{made['session'].name}/v1", made["session"]
+    finally:
+        asyncio.run_coroutine_threadsafe(made["gateway"].aclose(), loop).result(20)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def call_of(name: str, **arguments: object) -> str:
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
+@pytest.mark.parametrize("family", ["qwen2_5", "qwen3", "smollm2"])
+def test_the_tool_loop_of_the_openai_package_continues_every_turn(family):
+    with session(
+        f"Let me see. {call_of('look', place='hall')}", call_of("look", place="attic"), "A cat.", family=family
+    ) as (
+        address,
+        recorded,
+    ):
+        with openai.OpenAI(base_url=address, api_key=KEY, max_retries=0) as client:
+            messages: list = [{"role": "user", "content": "What is in the attic?"}]
+            places = []
+            while True:
+                answer = client.chat.completions.create(model="policy", messages=messages, tools=[LOOK])
+                message = answer.choices[0].message
+                messages.append(message)
+                if answer.choices[0].finish_reason != "tool_calls":
+                    break
+                for call in message.tool_calls or ():
+                    places.append(json.loads(call.function.arguments)["place"])
+                    messages.append({"role": "tool", "tool_call_id": call.id, "content": "dust"})
+        turns = recorded.trajectory.turns
+    assert (places, message.content) == (["hall", "attic"], "A cat.")
+    assert [turn.fresh for turn in turns] == [True, False, False]
+
+
+def test_streams_errors_and_models_of_the_openai_package():
+    with (
+        session("green", "blue") as (address, recorded),
+        openai.OpenAI(base_url=address, api_key=KEY, max_retries=0) as client,
+    ):
+        ask = {"model": "policy", "messages": [{"role": "user", "content": "say"}]}
+        stream = client.chat.completions.create(**ask, stream=True, stream_options={"include_usage": True})
+        chunks = list(stream)
+        assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == "green"
+        assert chunks[-1].usage.completion_tokens == len(recorded.trajectory.turns[0].response_ids)
+        answer = client.chat.completions.create(**ask, logprobs=True)
+        assert [token.logprob for token in answer.choices[0].logprobs.content] == [-0.5] * 5
+        assert [model.id for model in client.models.list()] == ["policy"]
+        with pytest.raises(openai.BadRequestError) as raised:
+            client.chat.completions.create(**ask, response_format={"type": "json_object"})
+        assert raised.value.param == "response_format"
+        with pytest.raises(openai.AuthenticationError):
+            openai.OpenAI(base_url=address, api_key="other", max_retries=0).models.list()
+        long = {**ask, "messages": [{"role": "user", "content": "x" * 300_000}]}
+        with pytest.raises(openai.BadRequestError) as raised:
+            client.chat.completions.create(**long)
+        assert raised.value.code == "context_length_exceeded"
+
+
+def test_an_agent_of_smolagents_plays_a_trajectory():
+    smolagents = pytest.importorskip("smolagents", reason="see benchmarks/requirements-gateway.txt")
+    from smolagents import tool  # warns where it is written as smolagents.tool
+
+    @tool
+    def look(place: str) -> str:
+        """Look at a place.
+
+        Args:
+            place: The place.
+        """
+        return f"{place} has a cat"
+
+    with session(call_of("look", place="attic"), call_of("final_answer", answer="a cat")) as (address, recorded):
+        model = smolagents.OpenAIModel(model_id="policy", api_base=address, api_key=KEY)
+        agent = smolagents.ToolCallingAgent(tools=[look], model=model, max_steps=3, verbosity_level=0)
+        assert agent.run("What is in the attic?") == "a cat"
+        turns = recorded.trajectory.turns
+    assert len(turns) == 2
+    assert "attic has a cat" in turns[1].observation

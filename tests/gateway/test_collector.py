@@ -1,0 +1,312 @@
+"""Games played through harnesses: the same tokens as natively, training, and what happens to harnesses that fail."""
+
+import os
+import sys
+import threading
+import time
+from typing import cast
+
+import pytest
+
+from tests.gateway.asking import ask, post, suite, user
+from tests.rollout import chat_models
+from tests.toys import Colors, ScriptedEngine, color_policy, small_config
+from turnwise.environments.suites import TeachingSuite
+from turnwise.errors import ConfigError, EngineLost
+from turnwise.gateway.collector import HarnessCollector
+from turnwise.gateway.settings import HarnessConfig
+from turnwise.models.pretrained import pretrained_policy
+from turnwise.models.settings import ModelConfig, PromptConfig
+from turnwise.models.tiny import tiny_policy
+from turnwise.rollout.collectors import make_collector
+from turnwise.rollout.environments import InProcessEnvironments
+from turnwise.rollout.local import LocalEngine
+from turnwise.rollout.models import Models, NamedModel
+from turnwise.rollout.record import read_rollouts
+from turnwise.rollout.settings import RolloutConfig
+from turnwise.train.loop import train
+
+ROLLOUT = RolloutConfig(groups=3, group_size=2, max_new_tokens=6)
+SAME = ("observation", "state_key", "prompt_ids", "response_ids", "response", "truncated", "fresh")
+
+
+def models_of(name: str) -> Models:
+    """`tiny`, a random chat model of a family, or `smollm2`, the real one."""
+    if name == "tiny":
+        sizes = ModelConfig(hidden_size=16, num_layers=1, num_heads=2, max_context=512)
+        policy = tiny_policy(cast(TeachingSuite, suite).words(), sizes, seed=0)
+    else:
+        model = ModelConfig(name=name if name == "smollm2" else str(chat_models.chat_model(name)), max_context=1000)
+        policy = pretrained_policy(model, PromptConfig(), seed=0)
+    models = Models(policy=NamedModel(policy, LocalEngine(policy.model)))
+    models.publish()
+    return models
+
+
+def harness(name: str, **more) -> HarnessConfig:
+    return HarnessConfig(run=f"tests.gateway.test_collector:{name}", **more)
+
+
+def same_games(models: Models, tasks: list, temperature: float | None) -> None:
+    native = make_collector(ROLLOUT, InProcessEnvironments(suite.environment), suite.task_name)
+    gateway = HarnessCollector(HarnessConfig(run="tests.gateway.asking:play_household"), ROLLOUT, suite.task_name)
+    expected, played = (each.play(models, tasks, seed=7, temperature=temperature) for each in (native, gateway))
+    assert [trajectory.failure for trajectory in played] == [None] * len(played)
+    for one, other in zip(played, expected, strict=True):
+        assert (one.group, one.task, one.success, one.reward) == (other.group, other.task, other.success, other.reward)
+        assert len(one.turns) == len(other.turns) > 1
+        for turn, twin in zip(one.turns, other.turns, strict=True):
+            assert [getattr(turn, name) for name in SAME] == [getattr(twin, name) for name in SAME]
+            assert turn.behavior_logprobs == pytest.approx(twin.behavior_logprobs, abs=1e-4)
+            assert turn.behavior_entropies == pytest.approx(twin.behavior_entropies, abs=1e-4)
+
+
+@pytest.mark.parametrize("temperature", [0.0, None])
+@pytest.mark.parametrize("name", ["tiny", "qwen2_5", "qwen3"])
+def test_a_game_through_the_gateway_has_the_tokens_of_the_native_collector(name, temperature):
+    """At temperature 0, and at 1 too: a draw depends on the seed, the trajectory and the place of its token alone."""
+    same_games(models_of(name), list(suite.tasks("train"))[:3], temperature)
+
+
+@pytest.mark.slow
+def test_a_game_of_smollm2_has_the_tokens_of_the_native_collector():
+    try:
+        models = models_of("smollm2")
+    except ConfigError as error:
+        pytest.skip(str(error))
+    same_games(models, list(suite.tasks("train"))[:2], 0.0)
+
+
+def play_toy(task, endpoint):
+    game = Colors(task, turns=2)
+    messages, reward = [user(game.start())], 0.0
+    while True:
+        messages.append(ask(endpoint, messages))
+        step = game.step(messages[-1]["content"])
+        reward += step.reward
+        if step.ended:
+            return {"reward": reward, "success": step.info["success"]}
+        messages.append(user(step.observation))
+
+
+def test_training_through_a_harness_learns_what_native_training_learns(tmp_path):
+    """Two steps from the same weights: equal tokens, and losses and norms of gradients that agree."""
+    shared = {
+        "environment": {"options": {"turns": 2}, "invalid_penalty": 0.0},  # a harness does not tell invalid responses
+        "method": "grpo",
+        "evaluate": {"every": 0, "final_episodes": 2},
+    }
+    runs = {}
+    for name, section in {"native": {}, "harness": {"harness": {"run": f"{__name__}:play_toy"}}}.items():
+        runs[name] = train(small_config(tmp_path, **shared, **section, run={"name": name}))
+    for step in (1, 2):
+        one, other = (next(m for m in runs[name].metrics() if m["step"] == step) for name in runs)
+        for key in ("rollout/tokens", "rollout/turns", "rollout/success", "rollout/reward", "rollout/failed_frac"):
+            assert one[key] == other[key], key
+        for key in (
+            "update/loss",
+            "update/grad_norm",
+            "measure/entropy" if "measure/entropy" in one else "update/loss",
+        ):
+            assert other[key] == pytest.approx(one[key], rel=1e-3, abs=1e-6), key
+    played, columns = read_rollouts(runs["harness"].rollouts / "step-000001.parquet")
+    assert [len(trajectory.turns) for trajectory in played] == [2] * 12
+    assert any(columns["advantage"] != 0), "no group had rewards that differ"
+
+
+def wait_for_ever(task, endpoint):
+    if task:
+        threading.Event().wait()
+    return play_colors(task, endpoint)
+
+
+def raise_an_error(task, endpoint):
+    if task:
+        raise SystemExit(f"task {task} is lost\nfor good")
+    return play_colors(task, endpoint)
+
+
+def give_nothing(task, endpoint):
+    reward = play_colors(task, endpoint)
+    return None if task else reward
+
+
+def give_nan(task, endpoint):
+    reward = play_colors(task, endpoint)
+    return float("nan") if task else reward
+
+
+def never_ask(task, endpoint):
+    return 1.0 if task else play_colors(task, endpoint)
+
+
+def talk_too_long(task, endpoint):
+    reward = play_colors(task, endpoint)
+    return ask(endpoint, [user("say " * 70)]) if task else reward
+
+
+async def play_in_a_coroutine(task, endpoint):
+    return play_colors(task, endpoint)
+
+
+def post_the_reward(task, endpoint):
+    play_colors(task, endpoint)
+    post(endpoint, "reward", {"reward": 0.25, "info": {"by": "call"}})
+
+
+def play_colors(task, endpoint):
+    messages = [user("say red")]
+    messages += [ask(endpoint, messages), user("say green")]
+    ask(endpoint, messages)
+    return 0.25
+
+
+def played(settings: HarnessConfig, engine=None, tasks=(0, 1)):
+    policy = color_policy()
+    models = Models(policy=NamedModel(policy, engine or LocalEngine(policy.model)))
+    models.publish()
+    rollout = RolloutConfig(groups=2, group_size=1, max_new_tokens=3)
+    return HarnessCollector(settings, rollout).play(models, tasks, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "cause"),
+    [
+        ("wait_for_ever", {"timeout_s": 0.5}, "harness: it took longer than harness.timeout_s=0.5"),
+        ("raise_an_error", {}, "harness: SystemExit: task 1 is lost for good at raise_an_error"),
+        ("give_nothing", {}, "harness: it gave no reward"),
+        ("give_nan", {}, "harness: the harness gave the reward nan"),
+        ("never_ask", {}, "harness: it gave a reward without asking the model"),
+    ],
+)
+def test_a_harness_that_fails_loses_its_own_trajectory_only(name, more, cause):
+    good, lost = played(harness(name, **more))
+    assert (good.failure, good.reward, len(good.turns)) == (None, 0.25, 2)
+    assert lost.failure is not None
+    assert lost.failure.startswith(cause)
+    assert (lost.ended, lost.usable) == ("failed", False)
+
+
+def test_a_conversation_that_gets_too_long_ends_the_trajectory_as_natively():
+    good, long = played(harness("talk_too_long"))
+    assert good.failure is None
+    assert (long.failure, long.ended, long.reward, len(long.turns)) == (None, "context", 0.0, 2)
+
+
+@pytest.mark.parametrize("name", ["play_in_a_coroutine", "post_the_reward"])
+def test_coroutines_and_posted_rewards_count(name):
+    for trajectory in played(harness(name)):
+        assert (trajectory.failure, trajectory.reward, trajectory.ended) == (None, 0.25, "terminated")
+        assert trajectory.info == ({"by": "call"} if name == "post_the_reward" else {})
+
+
+def test_an_engine_that_is_lost_ends_the_run():
+    class Lost(ScriptedEngine):
+        async def generate(self, conversation, prompt_ids, sampling):
+            raise EngineLost("the server is gone")
+
+    with pytest.raises(EngineLost, match="the server is gone"):
+        played(harness("play_colors"), Lost(lambda conversation, turn: [1]))
+
+
+AGENT = """
+import json, os, sys, urllib.request
+task = json.load(sys.stdin)
+assert "OPENAI_API_KEY" in os.environ and "A_SECRET" not in os.environ
+body = {"model": os.environ["OPENAI_MODEL"], "messages": [{"role": "user", "content": "say red"}]}
+headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+address = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+urllib.request.urlopen(urllib.request.Request(address, json.dumps(body).encode(), headers)).read()
+if task == 1:
+    sys.exit("the task was too hard")
+print("solved")
+print(json.dumps({"reward": 0.5 + task, "success": False}))
+"""
+
+
+def test_a_command_gets_the_task_and_the_address_and_prints_its_reward(tmp_path, monkeypatch):
+    monkeypatch.setenv("A_SECRET", "x")
+    program = tmp_path / "agent.py"
+    program.write_text(AGENT)
+    good, lost = played(HarnessConfig(run=(sys.executable, str(program))))
+    assert (good.failure, good.reward, good.success, len(good.turns)) == (None, 0.5, False, 1)
+    assert lost.failure == "harness: exit code 1: the task was too hard"
+    (missing, _) = played(HarnessConfig(run="no-such-program --task"))
+    assert missing.failure == "harness: cannot run 'no-such-program': No such file or directory"
+
+
+def test_a_program_that_hangs_ends_with_all_that_it_started(tmp_path):
+    mark = tmp_path / "alive"
+    script = f"(while :; do touch {mark}; sleep 0.05; done) & sleep 60"
+    (trajectory,) = played(HarnessConfig(run=("sh", "-c", script), timeout_s=0.4), tasks=(0,))
+    assert trajectory.failure == "harness: it took longer than harness.timeout_s=0.4"
+    mark.unlink(missing_ok=True)
+    time.sleep(0.2)
+    assert not mark.exists()
+
+
+CRASHING = """
+import json, os, urllib.request
+
+def play(task, endpoint):
+    body = json.dumps({"messages": [{"role": "user", "content": "say red"}]}).encode()
+    assert os.environ["OPENAI_BASE_URL"] == endpoint.base_url
+    headers = {"Authorization": f"Bearer {endpoint.api_key}"}
+    urllib.request.urlopen(urllib.request.Request(f"{endpoint.base_url}/chat/completions", body, headers)).read()
+    if task:
+        os._exit(7)
+    print("I print, too")
+    return {"reward": 0.25, "info": {"by": "a process"}}
+"""
+
+
+def test_a_function_in_a_process_of_its_own_may_crash(tmp_path, monkeypatch):
+    (tmp_path / "crashing.py").write_text(CRASHING)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    good, lost = played(HarnessConfig(run="crashing:play", isolation="process"))
+    assert (good.failure, good.reward, good.info, len(good.turns)) == (None, 0.25, {"by": "a process"}, 1)
+    assert (lost.failure, lost.usable) == ("harness: exit code 7: it wrote nothing to stderr", False)
+
+
+COUNT = iter(range(10**6))
+
+
+def summarise(task, endpoint):
+    """A harness that compacts: after two answers the policy summarises, and goes on from its summary."""
+    messages = [user("say red")]
+    messages += [ask(endpoint, messages), user("say green")]
+    messages.append(ask(endpoint, messages))
+    summary = ask(endpoint, [*messages, user("say all")])
+    ask(endpoint, [user(f"say {summary['content']} blue")])
+    return float(next(COUNT) % 2)
+
+
+def test_a_summary_that_the_policy_writes_is_a_turn_with_credit(tmp_path):
+    run = train(
+        small_config(
+            tmp_path,
+            run={"steps": 1},
+            harness={"run": "tests.gateway.test_collector:summarise", "concurrent": 1},
+            method="grpo",
+            aem=False,
+            evaluate={"final_episodes": 1},
+        )
+    )
+    trajectories, columns = read_rollouts(run.rollouts / "step-000001.parquet")
+    assert [turn.observation for turn in trajectories[0].turns[:3]] == ["say red", "say green", "say all"]
+    for trajectory in trajectories:
+        assert [turn.fresh for turn in trajectory.turns] == [True, False, False, True]
+        assert trajectory.turns[2].response in trajectory.turns[3].observation
+    advantage = columns["advantage"].reshape(len(trajectories), 4)
+    assert (advantage[:, 2] != 0).all(), "the summary got no credit"
+    assert (advantage[:, 2] == advantage[:, 0]).all()
+
+
+def test_settings_that_cannot_work_are_refused():
+    with pytest.raises(ConfigError, match="cannot import 'no_such_module'"):
+        HarnessCollector(HarnessConfig(run="no_such_module:play"), ROLLOUT)
+    with pytest.raises(ConfigError, match=r"rollout\.context='window' has no effect with \[harness\]"):
+        small_config("runs", harness={"run": "a:b"}, rollout={"context": "window"})  # pyright: ignore
+    with pytest.raises(ConfigError, match=r"harness\.isolation is only for functions"):
+        small_config("runs", harness={"run": "python agent.py", "isolation": "process"})  # pyright: ignore
