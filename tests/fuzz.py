@@ -30,7 +30,7 @@ from turnwise.methods import METHODS
 from turnwise.objective.build import make_objective
 from turnwise.train.credit import make_transform
 from turnwise.train.lone import lone_note
-from turnwise.train.prepare import make_plan
+from turnwise.train.parts import make_plan
 
 RECIPES = sorted(Path(__file__).parents[1].resolve().glob("recipes/*.toml"))
 TEXTS = (

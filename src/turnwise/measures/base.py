@@ -114,15 +114,7 @@ def measure(
     recorded: bool = True,
     reads: Sequence[str] = (),
 ) -> Callable[[Callable[[Played, Columns], Columns]], Measure]:
-    """Make a measure of `f(played, columns) -> columns`, named after the function.
-
-    Args:
-        provides: Columns that it fills, at least one, all of one level.
-        needs: Columns that it reads.
-        model: Name of the model that it runs.
-        engine: What the engine must report.
-        recorded: Whether the record of a step keeps its columns.
-        reads: Keys of `Step.info` that the environment must fill.
+    """Make a measure of `f(played, columns) -> columns`, named after the function; see `Measure` for the arguments.
 
     Raises:
         ConfigError: `provides` is empty, or mixes columns of both levels.

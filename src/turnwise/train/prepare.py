@@ -8,19 +8,15 @@ from typing import Any
 import torch
 
 from turnwise.cache import check_writable
-from turnwise.config import Config, EngineConfig
+from turnwise.config import Config
 from turnwise.environments.base import Task
 from turnwise.environments.suites import Suite, make_suite
 from turnwise.errors import ConfigError
 from turnwise.gateway.collector import choose_collector
-from turnwise.measures.plan import Plan, plan_measures
 from turnwise.measures.verdict import check_environment
-from turnwise.models.policy import Policy, freeze_but_norms, slow_precision_note, trainable
+from turnwise.models.policy import Policy, freeze_but_norms
 from turnwise.objective.build import make_objective
 from turnwise.objective.gradient import Budget
-from turnwise.objective.inert import inert_note
-from turnwise.objective.objective import Objective
-from turnwise.objective.settings import UpdateConfig
 from turnwise.objective.values import ValueTerm
 from turnwise.rollout.ahead import make_rollouts
 from turnwise.rollout.engines import check_engine, make_engine
@@ -32,13 +28,12 @@ from turnwise.train.credit import Credit, make_transform
 from turnwise.train.critic import critic_columns, make_critic
 from turnwise.train.display import Display
 from turnwise.train.folder import RunFolder
-from turnwise.train.lone import lone_note
+from turnwise.train.parts import make_optimizer, make_plan, notes
 from turnwise.train.resume import first_policy, last_state, refuse_what_would_lose, use_device
 from turnwise.train.run import Run
 from turnwise.train.trackers import check_trackers, open_trackers
 from turnwise.train.update import Learner
 from turnwise.train.warmstart import warm_policy
-from turnwise.transform import Transform
 
 
 def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop, held: ExitStack) -> Run:
@@ -69,8 +64,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
         config.harness, config.rollout, config.environment, suite, rollouts.environments
     )
     source = Source(tasks, config.rollout, config.run.seed, last_step=config.run.steps, rollouts=rollouts)
-    slow = slow_precision_note(config.model.precision, device)
-    for note in filter(None, (inert_note(config.update), lone_note(transform, config.rollout.group_size), slow)):
+    for note in notes(config.update, transform, config.rollout.group_size, config.model.precision, device):
         display.note(note)
 
     if resume is None:
@@ -141,33 +135,6 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     if "reference" in measures.models:
         run.models = Models(**models, reference=NamedModel(first_policy(folder, device)))
     return run
-
-
-def make_plan(
-    transform: Transform,
-    objective: Objective,
-    update: UpdateConfig,
-    engine: EngineConfig,
-    label: str,
-    further: Sequence[str] = (),
-    critic: bool = False,
-) -> Plan:
-    """Plan the measures that the method and the loss terms of a recipe need.
-
-    Raises:
-        ConfigError: No measure provides a required column.
-    """
-    reports = () if engine.name == "server" else ("entropies",)
-    needs = {f"method {label!r}": transform.needs, **objective.needs}
-    return plan_measures(needs, scoring=update.scoring, further=further, engine_reports=reports, critic=critic)
-
-
-def make_optimizer(policy: Policy, update: UpdateConfig) -> torch.optim.Optimizer:
-    """Create AdamW over the trainable weights."""
-    on_cuda = policy.model.device.type == "cuda"
-    return torch.optim.AdamW(
-        trainable(policy.model), lr=update.learning_rate, weight_decay=update.weight_decay, fused=on_cuda
-    )
 
 
 def _warm_start(

@@ -1,0 +1,53 @@
+"""Make parts of a run from sections of its recipe."""
+
+from collections.abc import Sequence
+
+import torch
+
+from turnwise.config import EngineConfig
+from turnwise.measures.plan import Plan, plan_measures
+from turnwise.models.policy import Policy, slow_precision_note, trainable
+from turnwise.objective.inert import inert_note
+from turnwise.objective.objective import Objective
+from turnwise.objective.settings import UpdateConfig
+from turnwise.train.lone import lone_note
+from turnwise.transform import Transform
+
+
+def make_plan(
+    transform: Transform,
+    objective: Objective,
+    update: UpdateConfig,
+    engine: EngineConfig,
+    label: str,
+    further: Sequence[str] = (),
+    critic: bool = False,
+) -> Plan:
+    """Plan the measures that the method and the loss terms of a recipe need.
+
+    Raises:
+        ConfigError: No measure provides a required column.
+    """
+    reports = () if engine.name == "server" else ("entropies",)
+    needs = {f"method {label!r}": transform.needs, **objective.needs}
+    return plan_measures(needs, scoring=update.scoring, further=further, engine_reports=reports, critic=critic)
+
+
+def make_optimizer(policy: Policy, update: UpdateConfig) -> torch.optim.Optimizer:
+    """Create AdamW over the trainable weights."""
+    on_cuda = policy.model.device.type == "cuda"
+    return torch.optim.AdamW(
+        trainable(policy.model), lr=update.learning_rate, weight_decay=update.weight_decay, fused=on_cuda
+    )
+
+
+def notes(
+    update: UpdateConfig, transform: Transform, group_size: int, precision: str, device: torch.device
+) -> list[str]:
+    """List effects of settings that a user may not expect."""
+    found = (
+        inert_note(update),
+        lone_note(transform, group_size),
+        slow_precision_note(precision, device),
+    )
+    return [note for note in found if note]
