@@ -151,6 +151,7 @@ class Session:
                 valid=reply.valid,
                 fresh=not continues,
                 behavior_entropies=generation.entropies,
+                version=generation.version,
             )
             turns.append(turn)
             known = _Known(turn, [*ids, *generation.token_ids], conversations[index])
