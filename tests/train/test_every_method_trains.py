@@ -76,11 +76,9 @@ def weights(folder, step: int) -> torch.Tensor:
 
 
 def told(folder, step: int) -> dict[str, float]:
-    """Metrics of a step that depend neither on the machine's load nor on the size of the engine's cache."""
+    """Metrics of a step that do not depend on the machine's load."""
     (record,) = (record for record in folder.metrics() if record["step"] == step and "update/loss" in record)
-    return {
-        name: value for name, value in record.items() if not name.startswith(("time/", "memory/", "credit/mismatch"))
-    }
+    return {name: value for name, value in record.items() if not name.startswith(("time/", "memory/"))}
 
 
 @pytest.fixture

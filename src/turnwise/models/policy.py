@@ -70,9 +70,12 @@ def _base_of(folder: Path) -> str:
 def load_model(name: str) -> PreTrainedModel:
     """Load a causal LM in float32 with SDPA attention, with its adapters if the folder holds some.
 
-    Dropout is off: with it, probabilities in the update would differ from those sampled from.
+    Dropout is off: with it, probabilities in the update would differ from those sampled from. Weights are copied out of
+    the file that they are mapped from: at its alignment, sums round otherwise than in the weights that were saved.
     """
     model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="sdpa", dtype=torch.float32).eval()
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
     for module in model.modules():
         rates = [key for key, value in vars(module).items() if isinstance(value, float) and "dropout" in key]
         for key in [*rates, *(["p"] if isinstance(module, torch.nn.Dropout) else [])]:
