@@ -137,7 +137,11 @@ BY_RESPONSE = family(
 }
 """Credit that does not come from comparing the returns of trajectories alone."""
 
-KEEP_LONE = {name for name in ALL if "verl" in name and "verl_er" not in name} | {"canon(release)", "ngrpo(release)"}
+KEEP_LONE = {name for name in ALL if "verl" in name and "verl_er" not in name} | {
+    "canon(release)",
+    "ngrpo(release)",
+    "tree_grpo(release)",
+}
 """Conventions in which a lone member keeps its raw return."""
 
 EXCEPT: dict[str, dict[str, set[str]]] = {

@@ -1,5 +1,7 @@
 """Links restore what was shown, clicks on charts lead to trajectories, and the page prints."""
 
+import contextlib
+
 import pytest
 from tests.report.synthetic import write_run
 
@@ -28,6 +30,25 @@ def shown(page) -> list[list]:
     )
 
 
+def open_first_rollout(page):
+    """Click on the first row, and wait until its rollout is loaded."""
+    click = page.page.locator("#table .tabulator-row").first.click
+    click_until(page, click, "location.hash.includes('&rollout=')")
+    page.page.wait_for_selector(".turn.here")
+
+
+def click_until(page, click, condition: str):
+    """Click until a condition holds: a part of the page that is drawn anew meanwhile loses the click."""
+    from playwright.sync_api import TimeoutError
+
+    for _ in range(20):
+        click()
+        with contextlib.suppress(TimeoutError):
+            page.page.wait_for_function(condition, timeout=9000)
+            return
+    page.page.wait_for_function(condition)
+
+
 def test_a_link_restores_filters_order_and_view(opened):
     page = opened(LINK)
     assert values(page) == ["run1", "2", "1", "alpha", "task", "room", "minutes", "5"]
@@ -36,9 +57,7 @@ def test_a_link_restores_filters_order_and_view(opened):
     rows = shown(page)
     assert rows
     assert {(step, trajectory // 4) for step, trajectory in rows} == {(2, 1)}
-    page.page.locator("#table .tabulator-row").first.click()
-    page.page.wait_for_function("location.hash.includes('&rollout=')")  # once the clicked rollout is loaded
-    page.page.wait_for_selector(".turn.here")
+    open_first_rollout(page)
     page.page.click("nav a[href='#credit']")
     link = page.page.evaluate("location.hash")
     assert "section=credit" in link
@@ -71,8 +90,8 @@ def test_a_click_on_a_curve_shows_the_trajectories_of_its_step(opened, axis):
           return drawing.convertToPixel({ seriesIndex: index }, series[index].data[4].slice(0, 2));
         }"""
     )
-    canvas.click(position={"x": place[0] + 2, "y": place[1] + 1})
-    page.page.wait_for_function("document.querySelector('#step').value === '5'")
+    position = {"x": place[0] + 2, "y": place[1] + 1}
+    click_until(page, lambda: canvas.click(position=position), "document.querySelector('#step').value === '5'")
     assert {step for step, _ in shown(page)} == {5}
     page.page.wait_for_function("turnwise.place.step === 5")
     assert "step 5, group 1" in page.text(".group-head")  # the first with contrast
