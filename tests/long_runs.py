@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import random
+import re
 import statistics
 import sys
 import tempfile
@@ -42,14 +43,18 @@ def processes() -> list[int]:
 
 
 def memory_mb() -> float:
-    """Sum the memory of this process and its descendants; shared pages count in parts."""
+    """Sum what this process and its descendants hold; pages that several of them share count once.
+
+    Pages of files are left out: of a library that other programs map too, each counts its part, which grows when
+    another one ends.
+    """
     total = 0
     for process in processes():
         try:
             text = Path(f"/proc/{process}/smaps_rollup").read_text()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        total += int(text.partition("\nPss:")[2].split()[0])
+        total += sum(int(kib) for kib in re.findall(r"^Pss_(?:Anon|Shmem): *(\d+)", text, re.MULTILINE))
     return total / 1024
 
 
