@@ -18,6 +18,7 @@ turnwise methods --bias                                         compute each met
 turnwise config household-tiny-aem                              print the resolved configuration
 turnwise check-env module:factory                               test an environment
 turnwise gateway runs/b                                         serve its policy to agents, and record what they do
+turnwise import log.jsonl                                       read what an agent did elsewhere, to look at its credit
 turnwise make-swe-tasks                                         make bugs to repair, for the environment 'swe'
 turnwise serve-env household                                    serve an environment over OpenEnv's protocol
 turnwise verl-check                                             check that verl loads the plug-in, in Ray's workers too
@@ -41,6 +42,7 @@ from turnwise.commands import (
     environments,
     evaluate,
     gateway,
+    import_log,
     methods,
     play,
     recipes,
@@ -80,6 +82,7 @@ COMMANDS = (
     methods,
     environments,
     gateway,
+    import_log,
     swe_tasks,
     verl,
 )

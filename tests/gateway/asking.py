@@ -10,7 +10,7 @@ from tests.toys import ScriptedEngine
 from turnwise.environments.base import as_step
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
-from turnwise.gateway.dialect import read_call
+from turnwise.gateway.dialects import chat
 from turnwise.gateway.harness import Endpoint
 from turnwise.gateway.session import Serving, Session
 from turnwise.models.format import Format
@@ -29,7 +29,7 @@ def assistant(text: str, **more: Any) -> dict[str, Any]:
 
 
 def call(messages: list[dict[str, Any]], **more: Any):
-    return read_call(json.dumps({"messages": messages, **more}).encode())
+    return chat.read(json.dumps({"messages": messages, **more}).encode())
 
 
 def serving(fmt: Format, engine: Any, **more: Any) -> Serving:

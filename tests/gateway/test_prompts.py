@@ -9,9 +9,10 @@ import pytest
 from tests.gateway.asking import assistant, call, scripted, user
 from tests.rollout import chat_models
 from turnwise.environments.base import Step
-from turnwise.gateway.dialect import make_reply, read_messages
+from turnwise.gateway.call import make_reply
 from turnwise.gateway.errors import BadRequest
-from turnwise.gateway.messages import Prompter
+from turnwise.gateway.messages import read_messages
+from turnwise.gateway.prompter import Prompter
 from turnwise.models.chat import chat_format
 from turnwise.models.settings import PromptConfig
 from turnwise.models.tiny import tiny_format, word_tokenizer

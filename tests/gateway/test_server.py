@@ -150,7 +150,7 @@ WRONG = [
     ({"messages": [user("a")], "max_tokens": 1.5}, "max_tokens", "max_tokens=1.5"),
     ({"messages": [user("a")], "stop": [1]}, "stop", "expected a text or a list"),
     ({"messages": [user("a")], "tools": [{}]}, "tools[0]", "function"),
-    ({"messages": [user("a")], "response_format": {"type": "json_object"}}, "response_format", "is not supported"),
+    ({"messages": [user("a")], "response_format": {"type": "json_object"}}, "response_format", "Ask for text"),
     ({"messages": [user("a")], "logprobs": True, "top_logprobs": 3}, "top_logprobs", "is not supported"),
     ({"messages": [user("a")], "temprature": 1}, "temprature", "Did you mean 'temperature'?"),
 ]

@@ -9,10 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.commands.common import count, natural, note, quiet, seconds
-from turnwise.config import Config, load_config, override_config
-
-DEFAULTS = ("model.max_context=4096", "rollout.max_new_tokens=1024", "engine.max_rows=256")
-"""Settings of a model that no run has."""
+from turnwise.commands.policies import load_policy
 
 
 def add(commands: Any) -> None:
@@ -40,7 +37,7 @@ def _gateway(options: argparse.Namespace) -> int:
     from turnwise.rollout.models import Models, NamedModel
     from turnwise.train.resume import use_device
 
-    config, policy = _policy(options)
+    config, policy = load_policy(options.policy, options.overrides, options.step)
     check_engine(config.engine)
     policy.model.to(use_device(config.run))
     models = Models(policy=NamedModel(policy, make_engine(config.engine, config.model.precision, policy)))
@@ -48,30 +45,14 @@ def _gateway(options: argparse.Namespace) -> int:
     sampling = make_sampling(config.rollout, policy, seed=config.run.seed)
     recorded = None if options.out is None else RecordedRun(options.out, config)
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_serve(models, sampling, options, recorded))
+        asyncio.run(_serve(models, sampling, options, recorded, schemas=config.engine.name == "server"))
     if recorded is not None:
         print(f"recorded: {options.out}, {recorded.steps} steps", file=sys.stderr)
     options.stop.check()
     return 0
 
 
-def _policy(options: argparse.Namespace) -> tuple[Config, Any]:
-    """Load the policy of a run, or a model."""
-    from turnwise.models.pretrained import pretrained_policy
-    from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
-    from turnwise.train.folder import RunFolder
-
-    path = Path(options.policy)
-    if (path / "checkpoints").is_dir() or (path / "metrics.jsonl").exists():
-        folder, config = RunFolder.open(path)
-        config = override_config(config, options.overrides)
-        _, policy, _ = load_checkpoint(checkpoint_at(folder, options.step), to_play=True)
-        return config, policy
-    config = load_config(None, [f"model.name={options.policy}", *DEFAULTS, *options.overrides])
-    return config, pretrained_policy(config.model, config.prompt, seed=config.run.seed)
-
-
-async def _serve(models: Any, sampling: Any, options: argparse.Namespace, recorded: Any) -> None:
+async def _serve(models: Any, sampling: Any, options: argparse.Namespace, recorded: Any, *, schemas: bool) -> None:
     from turnwise.environments.serve_guard import TOKEN_VARIABLE, token_for
     from turnwise.gateway.recorder import Recorder
     from turnwise.gateway.server import Gateway
@@ -84,6 +65,7 @@ async def _serve(models: Any, sampling: Any, options: argparse.Namespace, record
         sampling=sampling,
         max_context=policy.max_context,
         fixed=False,
+        schemas=schemas,
     )
     write = (lambda trajectories: None) if recorded is None else recorded.add
     recorder = Recorder(

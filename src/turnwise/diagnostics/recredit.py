@@ -15,7 +15,7 @@ from turnwise.rollout.record import write_table
 from turnwise.segments import Segments
 from turnwise.trace import Trace
 from turnwise.train.folder import RunFolder, by_step
-from turnwise.train.recorded import read_step, recorded_batch
+from turnwise.train.recorded import HOW_TO_FILL, lacking, read_step, recorded_batch
 from turnwise.transform import Transform
 
 Values = Float[np.ndarray, " R"]
@@ -110,6 +110,11 @@ def replay(
         recorded = read_recorded(folder, step, invalid_penalty=invalid_penalty)
         if recorded is None:
             continue
+        if missing := lacking(recorded.batch, method.needs):
+            raise DataError(
+                f"the method needs the column {missing[0]!r}, which step {step} of {folder.path} does not have: "
+                f"{HOW_TO_FILL}"
+            )
         try:
             trace, state = method.trace(recorded.batch, state)
         except BatchError as error:

@@ -41,14 +41,23 @@ def evaluate(
         on_turn: Called after every turn with the number of live episodes and of all.
 
     Returns:
-        Metrics and trajectories. Metrics: `success` with `success_low` and `success_high` (95 % Wilson interval),
-        `turns`, `invalid_frac` (share of responses), `failed` (trajectories, left out of the rest), `episodes`, and
-        `success/TYPE` for every task type. If rewards take more than two values, also their mean `reward` with
-        `reward_low` and `reward_high` (95 % normal interval).
+        Metrics (`evaluation_metrics`) and trajectories.
     """
     trajectories = collector.play(
         models, panel(tasks, episodes), seed=seed, group_size=1, temperature=temperature, on_turn=on_turn
     )
+    return evaluation_metrics(trajectories), trajectories
+
+
+def evaluation_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Summarise the episodes of a panel.
+
+    Returns:
+        `success` with `success_low` and `success_high` (95 % Wilson interval), `turns`, `invalid_frac` (share of
+        responses), `failed` (trajectories, left out of the rest), `episodes`, and `success/TYPE` for every task type.
+        If rewards take more than two values, also their mean `reward` with `reward_low` and `reward_high` (95 % normal
+        interval).
+    """
     usable = [trajectory for trajectory in trajectories if trajectory.usable]
     wins = [trajectory.success for trajectory in usable]
     low, high = wilson_interval(sum(wins), len(wins))
@@ -71,7 +80,7 @@ def evaluate(
             by_type[str(trajectory.info["task_type"])].append(trajectory.success)
     for name, successes in sorted(by_type.items()):
         metrics[f"success/{name}"] = float(np.mean(successes))
-    return metrics, trajectories
+    return metrics
 
 
 NO_ROOM = "model.max_context has no room for the first observation and a response"

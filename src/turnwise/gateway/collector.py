@@ -10,8 +10,9 @@ from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import Suite
 from turnwise.errors import EnvironmentFault
 from turnwise.gateway.harness import Endpoint, Harness, make_harness
+from turnwise.gateway.messages import last_message
 from turnwise.gateway.server import Gateway
-from turnwise.gateway.session import Serving, Session, StateKey, last_message
+from turnwise.gateway.session import Serving, Session, StateKey
 from turnwise.gateway.settings import HarnessConfig
 from turnwise.imports import import_named
 from turnwise.rollout.collect import blocking

@@ -4,7 +4,7 @@ from typing import Any
 
 
 class BadRequest(Exception):
-    """Refuse a request with the error body of OpenAI's API.
+    """Refuse a request with the error body of its API.
 
     Args:
         message: What was wrong, and what to do.
@@ -17,14 +17,9 @@ class BadRequest(Exception):
         super().__init__(message)
         self.message, self.status, self.param, self.code = message, status, param, code
 
-    @property
-    def body(self) -> dict[str, Any]:
-        """The error body."""
-        return error_body(self.status, self.message, self.param, self.code)
-
 
 def error_body(status: int, message: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
-    """Return the body of an error, as OpenAI's API has it."""
+    """Return the body of an error, as OpenAI's APIs have it."""
     kinds = {401: "authentication_error", 403: "permission_error"}
     kind = kinds.get(status, "invalid_request_error" if status < 500 else "server_error")
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}

@@ -50,7 +50,7 @@ class Answer:
     Attributes:
         content: JSON value.
         status: HTTP status.
-        events: Data of the events to send instead of `content`.
+        events: Server-sent events to send instead of `content`, each without the empty line that ends it.
     """
 
     content: Any = None
@@ -66,11 +66,11 @@ class HttpServer:
 
     Args:
         handle: Answers a request. It is cancelled when the caller goes away.
-        refuse: Makes the answer to a request that is refused, from status and reason.
+        refuse: Makes the answer to a request that is refused, from path, status and reason.
         token: Token that callers must send; None: none is needed.
     """
 
-    def __init__(self, handle: Handle, refuse: Callable[[int, str], Answer], *, token: str | None = None):
+    def __init__(self, handle: Handle, refuse: Callable[[str, int, str], Answer], *, token: str | None = None):
         self._handle, self._refuse, self._token = handle, refuse, token
         self._connections: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -121,7 +121,7 @@ class HttpServer:
             try:
                 request = await self._read(connection, reader, client, wait_s)
             except h11.RemoteProtocolError as error:
-                request = self._refuse(error.error_status_hint, f"not a request of HTTP/1.1: {error}")
+                request = self._refuse("", error.error_status_hint, f"not a request of HTTP/1.1: {error}")
             if request is None:
                 return
             refused = isinstance(request, Answer)
@@ -152,13 +152,15 @@ class HttpServer:
                 elif isinstance(event, h11.Request):
                     method, path = event.method.decode(), event.target.decode("latin-1").partition("?")[0]
                     headers = {name: value.decode("latin-1") for name, value in event.headers}
+                    if key := headers.get(b"x-api-key"):  # as Anthropic's clients send it
+                        headers.setdefault(b"authorization", f"Bearer {key}")
                     code, why = refusal(headers, loopback=self._loopback, token=self._token, max_body=MAX_BODY)
                     if code:
-                        return self._refuse(code, why)
+                        return self._refuse(path, code, why)
                 elif isinstance(event, h11.Data):
                     body += event.data
                     if len(body) > MAX_BODY:
-                        return self._refuse(413, f"the body has more than {MAX_BODY} bytes")
+                        return self._refuse(path, 413, f"the body has more than {MAX_BODY} bytes")
                 elif isinstance(event, h11.EndOfMessage):
                     return Request(method, path, headers, bytes(body), client)
                 else:  # the connection is closed
@@ -181,7 +183,7 @@ class HttpServer:
             raise
         except Exception:
             log.exception("turnwise: the gateway failed to answer %s %s", request.method, request.path)
-            return self._refuse(500, "the gateway failed; its log has the cause")
+            return self._refuse(request.path, 500, "the gateway failed; its log has the cause")
         finally:
             for each in (work, gone):
                 each.cancel()
@@ -200,5 +202,5 @@ def _parts(answer: Answer, *, close: bool) -> Iterator[h11.Event]:
         headers = [("content-type", "text/event-stream"), ("cache-control", "no-cache"), *closing]
         yield h11.Response(status_code=answer.status, headers=[*headers, ("transfer-encoding", "chunked")])
         for event in answer.events:
-            yield h11.Data(data=f"data: {event}\n\n".encode())
+            yield h11.Data(data=f"{event}\n\n".encode())
     yield h11.EndOfMessage()

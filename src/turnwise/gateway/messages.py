@@ -1,19 +1,87 @@
-"""Turn the messages of OpenAI's API into token ids, with the sampled ids in place of known responses."""
+"""Read messages of chat completions, the form that every dialect and log is brought into, and name histories."""
 
+import contextlib
 import hashlib
 import json
-import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from jinja2 import TemplateError
-
-from turnwise.environments.adapters.tool_calls import describe_tools
+from turnwise.environments.base import sound_text
 from turnwise.gateway.errors import BadRequest
-from turnwise.models.format import Format
 
+ROLES = ("system", "developer", "user", "assistant", "tool")
 Message = dict[str, Any]
-"""A message of the API after `read_messages`: `role`, `content` (text), and perhaps `tool_calls`, `tool_call_id`."""
+"""A message after `read_message`: `role`, `content` (text), and perhaps `tool_calls` with `function`s."""
+
+
+def read_messages(value: Any) -> list[Message]:
+    """Validate messages, and give them one form: `content` is text, arguments of tool calls are objects.
+
+    Raises:
+        BadRequest: One is not valid, or the last is the assistant's.
+    """
+    if not isinstance(value, list) or not value:
+        raise BadRequest("messages: expected a list with at least one message", param="messages")
+    messages = [read_message(message, f"messages[{number}]") for number, message in enumerate(value)]
+    if messages[-1]["role"] == "assistant":
+        raise BadRequest("the last message is the assistant's; a response cannot be continued", param="messages")
+    return messages
+
+
+def read_message(message: Any, where: str) -> Message:
+    """Validate a message, and give it one form.
+
+    Args:
+        message: The message as it was sent.
+        where: Its place, for errors.
+
+    Raises:
+        BadRequest: It is not valid.
+    """
+    role = message.get("role") if isinstance(message, dict) else None
+    if role not in ROLES:
+        raise BadRequest(f"{where}.role={short(role)}: expected one of {', '.join(ROLES)}", param=f"{where}.role")
+    read: Message = {
+        "role": "system" if role == "developer" else role,
+        "content": read_text(message.get("content"), f"{where}.content"),
+    }
+    calls = message.get("tool_calls") or []
+    if not isinstance(calls, list):
+        raise BadRequest(f"{where}.tool_calls: expected a list", param=f"{where}.tool_calls")
+    if calls:
+        read["tool_calls"] = [read_call(call, f"{where}.tool_calls[{number}]") for number, call in enumerate(calls)]
+    return read
+
+
+def read_text(content: Any, where: str) -> str:
+    """Join the texts of a message's content, which is a text or a list of parts.
+
+    Raises:
+        BadRequest: A part is not text.
+    """
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return sound_text(content)
+    for number, part in enumerate(content if isinstance(content, list) else [content]):
+        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise BadRequest(f'{where}[{number}]: expected text, or {{"type": "text", "text": ...}}', param=where)
+    return sound_text("".join(part["text"] for part in content))
+
+
+def read_call(call: Any, where: str) -> dict[str, Any]:
+    """Read a tool call; arguments that are valid JSON become values.
+
+    Raises:
+        BadRequest: It has no name.
+    """
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise BadRequest(f"{where}.function: expected a name and arguments", param=where)
+    arguments = function.get("arguments", {})
+    with contextlib.suppress(ValueError, RecursionError):  # a harness may pass on what a model wrote wrongly
+        arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+    return {"function": {"name": function["name"], "arguments": arguments}}
 
 
 def history_keys(messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[bytes]:
@@ -39,118 +107,12 @@ def _digest(key: bytes, value: Any) -> bytes:
     return hashlib.blake2b(key + json.dumps(value, sort_keys=True).encode(), digest_size=16).digest()
 
 
-class Prompter:
-    """Make prompts for one model.
+def last_message(messages: Sequence[Message]) -> str:
+    """Return the text of the last message that is not the assistant's."""
+    return next((message["content"] for message in reversed(messages) if message["role"] != "assistant"), "")
 
-    Models without a chat template, such as `tiny`, read the texts of system, user and tools as observations.
 
-    Args:
-        fmt: Conversation format of the model, with its tokenizer.
-    """
-
-    def __init__(self, fmt: Format):
-        self._fmt = fmt
-        self._template = str(fmt.tokenizer.chat_template or "")
-        self._writes_tools = "tool" in self._template
-        self._secret = secrets.token_hex(8)  # no text of a harness can hold a placeholder
-
-    def _mark(self, index: int) -> str:
-        """Return the placeholder of a known response in rendered text."""
-        return f"SAMPLED-{index}-{self._secret}"
-
-    def prompt_ids(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[Any],
-        sampled: Mapping[int, Sequence[int]],
-        begun: tuple[int, Sequence[int]] | None = None,
-    ) -> list[int]:
-        """Return the token ids of a conversation, up to the start of the next response.
-
-        Args:
-            messages: The conversation.
-            tools: Tools that the model may call.
-            sampled: Sampled ids of known responses, by the index of their message.
-            begun: Index of a known response, and all ids of the conversation up to its end, which the ids returned
-                begin with. Nothing before that is encoded again.
-
-        Raises:
-            BadRequest: The model's chat template refuses the conversation.
-        """
-        after, ids = (-1, []) if begun is None else (begun[0], list(begun[1]))
-        known = [index for index in sorted(sampled) if index > after]
-        text = self._render(messages, tools, {*known, after} - {-1})
-        for index in [after, *known] if begun is not None else known:
-            piece, found, text = text.partition(self._mark(index))
-            if not found:
-                raise BadRequest("the model's chat template leaves out an earlier response", param="messages")
-            if index != after:
-                ids = [*self._appended(ids, piece), *sampled[index]]
-        return self._appended(ids, text)
-
-    def _appended(self, ids: list[int], text: str) -> list[int]:
-        """Append a text that follows a response, or begins the conversation."""
-        if ids and text.startswith(self._fmt.stop):  # the response has its own stop token, unless it was cut short
-            ids, text = self._fmt.closed(ids), text[len(self._fmt.stop) :]
-        return ids + self._fmt.encode(text)
-
-    def _render(self, messages: Sequence[Message], tools: Sequence[Any], marked: set[int]) -> str:
-        texts = [
-            self._mark(index) if index in marked else self._fmt.plain(message["content"])
-            for index, message in enumerate(messages)
-        ]
-        if not self._template:
-            return self._observations(messages, tools, texts)
-        shown = [
-            self._message(message, text, index in marked)
-            for index, (message, text) in enumerate(zip(messages, texts, strict=True))
-        ]
-        if tools and not self._writes_tools:
-            described = self._fmt.plain(describe_tools(list(tools)))
-            if shown[0]["role"] == "system":
-                shown[0]["content"] += f"\n\n{described}"
-            else:
-                shown.insert(0, {"role": "system", "content": described})
-        try:
-            return str(
-                self._fmt.tokenizer.apply_chat_template(
-                    shown,
-                    tools=list(tools) if tools and self._writes_tools else None,
-                    tokenize=False,
-                    add_generation_prompt=True,
-                    enable_thinking=self._fmt.think,
-                )
-            )
-        except (TemplateError, TypeError, KeyError, ValueError) as error:
-            cause = " ".join(str(error).split())[:200]
-            raise BadRequest(f"the model's chat template refuses the messages: {cause}", param="messages") from error
-
-    def _message(self, message: Message, text: str, marked: bool) -> dict[str, Any]:
-        """Return a message as the chat template gets it."""
-        role, calls = message["role"], [] if marked else message.get("tool_calls", [])
-        if self._writes_tools:
-            shown = {"role": role, "content": text}
-            if calls:
-                shown["tool_calls"] = [{"type": "function", "function": call["function"]} for call in calls]
-            return shown
-        text += "".join(f"\n<tool_call>{json.dumps(call['function'])}</tool_call>" for call in calls)
-        if role == "tool":
-            return {"role": "user", "content": f"<tool_response>\n{text}\n</tool_response>"}
-        return {"role": role, "content": text.lstrip("\n") if calls else text}
-
-    def _observations(self, messages: Sequence[Message], tools: Sequence[Any], texts: Sequence[str]) -> str:
-        """Render for a model that reads observations: what stands between two responses is one observation."""
-        if tools:
-            raise BadRequest("this model has no chat template, so it cannot call tools", param="tools")
-        rendered, waiting = "", []
-        for message, text in zip(messages, texts, strict=True):
-            if message["role"] == "assistant":
-                rendered += self._observation(waiting, first=not rendered) + text
-                rendered, waiting = rendered + self._fmt.stop, []
-            else:
-                waiting.append(text)
-        return rendered + self._observation(waiting, first=not rendered)
-
-    def _observation(self, texts: Sequence[str], *, first: bool) -> str:
-        template = self._fmt.first if first else self._fmt.following
-        return template.replace("{observation}", "\n".join(texts))
+def short(value: Any) -> str:
+    """Return a value as JSON of at most 80 characters, for errors."""
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,14 +1,14 @@
-"""Route requests of OpenAI's API to sessions."""
+"""Route requests to sessions."""
 
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from turnwise.errors import EngineLost, EnvironmentFault, did_you_mean
-from turnwise.gateway.dialect import as_events, completion, read_call
-from turnwise.gateway.errors import BadRequest, error_body
+from turnwise.gateway.dialects import DIALECTS, error_body_at
+from turnwise.gateway.errors import BadRequest
 from turnwise.gateway.http import Answer, HttpServer, Request
 from turnwise.gateway.outcome import as_outcome
 from turnwise.gateway.session import Serving, Session
@@ -17,7 +17,7 @@ SESSION_HEADER = b"x-turnwise-session"
 STATE_HEADER = b"x-turnwise-state-key"
 TASK_HEADER = b"x-turnwise-task"
 HARNESS_HEADER = b"x-turnwise-harness"
-ROUTES = ("chat/completions", "models", "reward")
+ROUTES = (*DIALECTS, "models", "reward")
 MAX_NAME = 200
 
 
@@ -76,13 +76,15 @@ class Gateway:
             session.claim(owner)
             if route == "reward":
                 return _reward(session, request.body)
-            return await self._complete(session, request)
+            return await self._respond(session, route, request)
         except BadRequest as error:
-            return Answer(error.body, error.status)
+            return Answer(
+                error_body_at(request.path, error.status, error.message, error.param, error.code), error.status
+            )
         except EngineLost as error:
             if not self.lost.done():
                 self.lost.set_exception(error)
-            return _refuse(503, "the engine is lost")
+            return _refuse(request.path, 503, "the engine is lost")
 
     def _session(self, name: str, request: Request) -> Session:
         session = self.sessions.get(name)
@@ -97,12 +99,17 @@ class Gateway:
             )
         return session
 
-    async def _complete(self, session: Session, request: Request) -> Answer:
-        call = read_call(request.body)
+    async def _respond(self, session: Session, route: str, request: Request) -> Answer:
+        dialect = DIALECTS[route]
+        call = dialect.read(request.body, session.remembered)
         replies, num_prompt = await session.respond(call, request.headers.get(STATE_HEADER))
-        decode = self.serving.fmt.tokenizer.decode
-        content = completion(call, replies, num_prompt, model=self.model, decode=lambda ids: str(decode(list(ids))))
-        return Answer(events=as_events(content, usage=call.usage)) if call.stream else Answer(content)
+        content = dialect.write(call, replies, num_prompt, model=self.model, decode=self._decode)
+        if dialect.remembers:
+            session.remembered[content["id"]] = [*call.messages[call.num_instructions :], replies[0].message]
+        return Answer(events=dialect.events(call, content)) if call.stream else Answer(content)
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        return str(self.serving.fmt.tokenizer.decode(list(ids)))
 
     def _models(self) -> dict[str, Any]:
         model = {"id": self.model, "object": "model", "created": self._created, "owned_by": "turnwise"}
@@ -138,5 +145,5 @@ def _reward(session: Session, body: bytes) -> Answer:
     return Answer({"object": "reward"})
 
 
-def _refuse(status: int, why: str) -> Answer:
-    return Answer(error_body(status, why), status)
+def _refuse(path: str, status: int, why: str) -> Answer:
+    return Answer(error_body_at(path, status, why), status)

@@ -8,21 +8,17 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from turnwise.errors import EngineFault
-from turnwise.gateway.dialect import Call, Reply, make_reply
+from turnwise.gateway.call import Call, Reply, make_reply
 from turnwise.gateway.errors import BadRequest
-from turnwise.gateway.messages import Message, Prompter, history_keys, next_key
+from turnwise.gateway.messages import Message, history_keys, last_message, next_key
 from turnwise.gateway.outcome import Outcome
+from turnwise.gateway.prompter import Prompter
 from turnwise.models.format import Format
 from turnwise.rollout.engine import Engine, Generation, Sampling
 from turnwise.rollout.trajectory import Trajectory, Turn
 
 StateKey = Callable[[Sequence[Message]], Hashable]
 """Names the state in which a response is given, from the messages before it."""
-
-
-def last_message(messages: Sequence[Message]) -> str:
-    """Return the text of the last message that is not the assistant's."""
-    return next((message["content"] for message in reversed(messages) if message["role"] != "assistant"), "")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -44,6 +40,8 @@ class Serving:
         sampling: Sampling settings where a request does not decide, and the longest response.
         max_context: Longest conversation (tokens).
         fixed: Whether temperature, top_p and seed of requests are ignored, as in training.
+        schemas: Whether responses may have to follow a JSON schema: the engine can constrain them, and nothing is
+            trained, since the update would compute other probabilities than those sampled from.
         state_key: Names the state in which a response is given.
         stride: Added to the engine's number of a session for each further conversation; above every session's number.
     """
@@ -53,6 +51,7 @@ class Serving:
     sampling: Sampling
     max_context: int
     fixed: bool = True
+    schemas: bool = False
     state_key: StateKey = last_message
     stride: int = 2**20
 
@@ -81,6 +80,7 @@ class Session:
         self.full = False  # whether the last call was too long
         self.closed = False
         self.used_at = asyncio.get_running_loop().time()
+        self.remembered: dict[str, list[Message]] = {}  # conversations up to an answer, by its id
         self._serving, self._prompter = serving, serving.prompter
         self._next_conversation = number
         self._owner: tuple[str, ...] | None = None
@@ -122,6 +122,12 @@ class Session:
             EngineLost: The engine is unavailable.
         """
         shared, keys = self._serving, history_keys(call.messages, call.tools)
+        if call.schema is not None and not shared.schemas:
+            raise BadRequest(
+                "a response that follows a JSON schema needs `turnwise gateway` with engine.name=server; in training "
+                "no engine can give one. Ask for text",
+                param="response_format",
+            )
         parent, ids = self._prompt(call, keys)
         sampling = self._sampling(call, shared.max_context - len(ids))
         self.full = len(ids) + sampling.max_new_tokens > shared.max_context
@@ -188,7 +194,7 @@ class Session:
             longest = min(longest, room)
         asked = {} if fixed else {"temperature": call.temperature, "top_p": call.top_p, "seed": call.seed}
         changed: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
-        return dataclasses.replace(given, max_new_tokens=longest, stop=stop, **changed)
+        return dataclasses.replace(given, max_new_tokens=longest, stop=stop, schema=call.schema, **changed)
 
     async def _generate(
         self, parent: _Known | None, ids: list[int], sampling: Sampling, count: int
@@ -253,6 +259,7 @@ class Session:
         self._held = None
         self._known.clear()
         self._said.clear()
+        self.remembered.clear()
         trajectory, outcome = self.trajectory, self.outcome
         if outcome is not None and trajectory.turns:
             trajectory.turns[-1].reward = outcome.reward

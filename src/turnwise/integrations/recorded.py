@@ -1,11 +1,14 @@
 """Write run folders from trajectories that turnwise did not train on, for `report`, `recredit` and `compare`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from turnwise.config import Config, parse_config
+from turnwise.evaluation.outcomes import write_outcomes
+from turnwise.evaluation.play import evaluation_metrics
 from turnwise.measures.base import Played
 from turnwise.measures.entropy import entropy
 from turnwise.measures.plan import Plan
@@ -27,16 +30,17 @@ class RecordedRun:
     Args:
         path: Folder to make.
         config: Configuration of the policy that played.
+        told: Further facts for its config.json, such as the log that it comes from.
 
     Raises:
         RunError: The folder exists.
     """
 
-    def __init__(self, path: Path, config: Config):
+    def __init__(self, path: Path, config: Config, told: Mapping[str, Any] | None = None):
         data = config.model_dump(mode="json")
         given = {"run": {**data.get("run", {}), "folder": str(path.parent), "name": path.name}}
         config = parse_config({**data, **given, "method": "grpo", "aem": False})
-        self.folder = RunFolder.create(config)
+        self.folder = RunFolder.create(config, told)
         self._penalty = config.environment.invalid_penalty
         self._credit = Credit(make_transform(config.method))
         self.steps = 0
@@ -55,6 +59,12 @@ class RecordedRun:
         path = self.folder.rollouts / f"step-{self.steps:06d}.parquet"
         write_rollouts(path, trajectories, experience.recorded(columns))
         self.folder.log({"step": self.steps, **{f"rollout/{name}": x for name, x in experience.metrics.items()}})
+
+    def evaluate(self, trajectories: Sequence[Trajectory]) -> None:
+        """Record how the trajectories of the last step ended, as `turnwise compare` reads it."""
+        write_outcomes(self.folder.evaluations / f"step-{self.steps:06d}.parquet", trajectories)
+        metrics = evaluation_metrics(trajectories)
+        self.folder.log({"step": self.steps, **{f"eval/{name}": value for name, value in metrics.items()}})
 
     def _columns(self, used: Sequence[Trajectory]) -> dict[str, np.ndarray]:
         """Return the columns that records keep: entropies if the engine measured them, and credit."""

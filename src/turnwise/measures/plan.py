@@ -64,7 +64,7 @@ class Plan:
             Segments.from_lengths([len(trajectory.turns) for trajectory in played.trajectories]),
             [turn.reward for turn in played.turns],
             columns,
-            played.tokens,
+            played.tokens if all(turn.response_ids for turn in turns) else None,  # those of a log are unknown
         )
         return batch, metrics
 

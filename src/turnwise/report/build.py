@@ -16,7 +16,7 @@ from turnwise.report.pieces import Pieces
 from turnwise.report.steps import OUTCOMES, index_columns
 from turnwise.report.summary import describe_run, failure_causes, metrics_columns, step_statistics
 from turnwise.train.folder import RunFolder, by_step, doubles
-from turnwise.train.recorded import Step, read_step
+from turnwise.train.recorded import HOW_TO_FILL, Step, read_step
 
 Progress = Callable[[int, int], None]
 Say = Callable[[str], None]
@@ -151,7 +151,11 @@ class _Run:
             self.pieces.add(_distinct_tokens(step))
         except DamagedError as error:
             self._say(f"{error}. The page shows no entropies of single tokens")
-        table = turns_table(step, self.others(step), invalid_penalty=self._penalty)
+        others = self.others(step)
+        if left_out := self.others.left_out:
+            columns = ", ".join(dict.fromkeys(left_out.values()))
+            self._say(f"{path} has no {columns}, so the page leaves out {', '.join(left_out)}; {HOW_TO_FILL}")
+        table = turns_table(step, others, invalid_penalty=self._penalty)
         write_table(self.folder / f"step-{step.number:06d}.js", f"{self.folder.name}/step-{step.number:06d}", table)
         self._stale = True
 

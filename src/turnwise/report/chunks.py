@@ -73,7 +73,7 @@ def turns_table(step: Step, others: Mapping[str, np.ndarray], *, invalid_penalty
     }
     columns = {
         "outcome": pa.array(step.trajectories.broadcast(outcomes(step)).astype(np.int32)),
-        "tokens": step.table["response_ids"],
+        "tokens": filled(step.table["response_ids"]),
         "shade": token_shades(step),
         **shared_turns(step),
         "trace": blocks_column(step, traced_blocks(step, invalid_penalty=invalid_penalty)),
@@ -105,9 +105,18 @@ def shared_turns(step: Step) -> dict[str, pa.Array]:
     }
 
 
+def filled(lists: pa.ChunkedArray) -> pa.ListArray:
+    """Return a column of lists with empty ones where the tokens are unknown."""
+    array = lists.combine_chunks()
+    if not array.null_count:
+        return array
+    ends = np.cumsum(array.value_lengths().fill_null(0).to_numpy())
+    return pa.ListArray.from_arrays(pa.array(np.concatenate([[0], ends]).astype(np.int32)), array.flatten())
+
+
 def token_shades(step: Step) -> pa.ChunkedArray:
     """Return a number per token (nats): its entropy if the run recorded it, else its surprisal, -log p."""
-    logprobs = step.table["behavior_logprobs"].combine_chunks()
+    logprobs = filled(step.table["behavior_logprobs"])
     offsets = np.concatenate([[0], np.cumsum(logprobs.value_lengths().to_numpy())])
     surprisal = -logprobs.flatten().to_numpy()
     shades = pa.chunked_array([pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(surprisal))])

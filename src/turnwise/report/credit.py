@@ -6,7 +6,7 @@ import numpy as np
 
 from turnwise.errors import ConfigError
 from turnwise.train.credit import Credit, named_transform
-from turnwise.train.recorded import KNOWN, Step, recorded_batch
+from turnwise.train.recorded import KNOWN, Step, lacking, recorded_batch
 from turnwise.transform import Transform
 
 METHODS = ("grpo", "grpo+aem", "dr_grpo", "rloo", "gigpo", "gigpo+aem", "hgpo", "empg")
@@ -15,6 +15,9 @@ METHODS = ("grpo", "grpo+aem", "dr_grpo", "rloo", "gigpo", "gigpo+aem", "hgpo", 
 
 class OtherMethods:
     """Compute the credit that other methods assign. Methods with state need the steps in order.
+
+    Attributes:
+        left_out: Column that a step lacks, such as that of an imported log, by the method that needs it.
 
     Args:
         names: Names of methods, such as "gigpo" or "gigpo+aem".
@@ -27,11 +30,12 @@ class OtherMethods:
     def __init__(self, names: Sequence[str], *, invalid_penalty: float):
         self._invalid_penalty = invalid_penalty
         self._methods = {name: Credit(_recordable(name)) for name in dict.fromkeys(names)}
+        self.left_out: dict[str, str] = {}
 
     @property
     def names(self) -> list[str]:
-        """The methods."""
-        return list(self._methods)
+        """The methods, without those whose columns a step lacks."""
+        return [name for name in self._methods if name not in self.left_out]
 
     def __call__(self, step: Step) -> dict[str, np.ndarray]:
         """Return `[rows]` advantages by name, penalties included; nan for responses without credit."""
@@ -40,7 +44,10 @@ class OtherMethods:
         if learned_R.any():
             batch = recorded_batch(step, invalid_penalty=self._invalid_penalty)
             for name, method in self._methods.items():
-                result[name][learned_R] = method.update(batch).advantage_R
+                if missing := lacking(batch, method.transform.needs):
+                    self.left_out[name] = missing[0]
+                else:
+                    result[name][learned_R] = method.update(batch).advantage_R
         return result
 
 

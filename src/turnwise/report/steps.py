@@ -38,7 +38,7 @@ def _groups(step: Step) -> Segments:
 def _turns(step: Step) -> np.ndarray:
     """`[trajectories]` turns that were played; one that failed before its first turn has 0."""
     played = step.values("turn").copy()
-    played[step.table["response_ids"].combine_chunks().value_lengths().to_numpy() == 0] = -1
+    played[step.num_tokens_R == 0] = -1
     return step.trajectories.max(played) + 1
 
 

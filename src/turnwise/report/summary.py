@@ -91,6 +91,7 @@ def describe_run(run: RunFolder, config: Config, label: str) -> dict[str, Any]:
         "weights": config.model.train,
         "settings": _as_text(record["config"]),
         "made": _as_text({name: value for name, value in record.items() if name != "config"}),
+        "imported": record.get("imported"),
     }
 
 

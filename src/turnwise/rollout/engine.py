@@ -6,8 +6,8 @@ awaited separately, so no trajectory waits for the longest response or the slowe
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +21,7 @@ class Sampling:
         temperature: Divides the logits; 0 takes the most likely token.
         top_p: Sample from the smallest set of tokens with this much probability.
         seed: Same seed, conversation number, prompt and weights give the same response, whatever else is generated.
+        schema: JSON schema that the response must follow, for engines that can constrain it; the local one cannot.
     """
 
     max_new_tokens: int
@@ -29,6 +30,7 @@ class Sampling:
     temperature: float = 1.0
     top_p: float = 1.0
     seed: int = 0
+    schema: Mapping[str, Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

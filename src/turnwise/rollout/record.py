@@ -21,6 +21,8 @@ FORMAT = 1
 """Version of run folders and their files; raised when an older turnwise would read them wrongly."""
 FORMAT_OF_TREES = 2
 """Version of rollout files in which trajectories share turns."""
+FORMAT_WITHOUT_IDS = 3
+"""Version of rollout files with turns whose tokens are unknown, such as those of imported logs."""
 NAME_KEY = b"turnwise_file"
 """Key in a file's metadata: the name that it was written under."""
 MEND = "restore it from a copy, or delete it"
@@ -73,15 +75,19 @@ def rows(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
             "failure": trajectory.failure and sound_text(trajectory.failure),
             "info": _as_json(trajectory.info) if turn_index + 1 >= len(trajectory.turns) else None,
             "fresh": turn.fresh or not turn_index,
-            "prompt_ids": turn.prompt_ids,
-            "response_ids": turn.response_ids,
-            "behavior_logprobs": turn.behavior_logprobs,
+            **_tokens(turn, known=bool(turn.prompt_ids) or not trajectory.turns),
             "behavior_entropies": turn.behavior_entropies,
             "version": turn.version,
         }
         for index, trajectory in enumerate(trajectories)
         for turn_index, turn in enumerate(trajectory.turns or [Turn("", None, [], [], [], "", False)])
     ]
+
+
+def _tokens(turn: Turn, *, known: bool) -> dict[str, Any]:
+    """Return the tokens of a turn, null if they are unknown; of a trajectory without turns they are empty."""
+    names = ("prompt_ids", "response_ids", "behavior_logprobs")
+    return {name: getattr(turn, name) if known else None for name in names}
 
 
 def _as_json(info: Mapping[str, Any]) -> str:
@@ -113,6 +119,8 @@ def write_rollouts(
     if are_trees(trajectories):
         records, credit = pack_rows(trajectories, records, credit)
         schema = pa.schema([*SCHEMA, *TREE_SCHEMA], metadata={"turnwise_format": str(FORMAT_OF_TREES)})
+    if any(record["prompt_ids"] is None for record in records):
+        schema = schema.with_metadata({"turnwise_format": str(FORMAT_WITHOUT_IDS)})
     table = pa.Table.from_pylist(records, schema=schema)
     for name, values in credit.items():
         table = table.append_column(name, pa.array(values, pa.float64()))
@@ -141,12 +149,12 @@ def check_format(path: Path, written: int) -> None:
     """Raise if a newer turnwise wrote a file in a format that this one does not know.
 
     Raises:
-        DataError: The format is above `FORMAT_OF_TREES`.
+        DataError: The format is above `FORMAT_WITHOUT_IDS`.
     """
-    if written > FORMAT_OF_TREES:
+    if written > FORMAT_WITHOUT_IDS:
         raise DataError(
             f"{path} was written by a newer turnwise, in format {written}, and this one knows formats up to "
-            f"{FORMAT_OF_TREES}; pip install --upgrade turnwise"
+            f"{FORMAT_WITHOUT_IDS}; pip install --upgrade turnwise"
         )
 
 
@@ -224,7 +232,8 @@ def read_rollouts(path: Path) -> tuple[list[Trajectory], dict[str, np.ndarray]]:
         current, stored = trajectories[-1], row.get(PREFIX, place)
         if row["info"] is not None:
             current.info = json.loads(row["info"])
-        if row["prompt_ids"]:  # otherwise the row stands for a trajectory without turns
+        if row["prompt_ids"] != []:  # otherwise the row stands for a trajectory without turns
+            row |= {name: row[name] or [] for name in ("prompt_ids", "response_ids", "behavior_logprobs")}
             current.shared += stored in turns
             current.turns.append(turns.setdefault(stored, Turn(**{name: row[name] for name in of_turn})))
     further = [name for name in table.column_names if name not in (*SCHEMA.names, *trees)]

@@ -172,6 +172,7 @@ class ServerEngine:
                 "seed": _seed(sampling.seed, conversation, len(prompt)),
                 "logprobs": 0,  # of the sampled token only
                 "detokenize": False,
+                **({} if sampling.schema is None else {"structured_outputs": {"json": sampling.schema}}),
             },
         }
 

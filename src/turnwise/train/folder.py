@@ -47,15 +47,19 @@ class RunFolder:
         self.trackers: list[Tracker] = []
 
     @classmethod
-    def create(cls, config: Config) -> "RunFolder":
+    def create(cls, config: Config, told: Mapping[str, Any] | None = None) -> "RunFolder":
         """Create the folder of a new run.
+
+        Args:
+            config: Its configuration.
+            told: Further facts for config.json.
 
         Raises:
             RunError: The folder exists; a run is never overwritten.
         """
         path = config.run_folder
         cls.refuse_existing(path)
-        record = {"format": FORMAT, "config": config.model_dump(mode="json"), **provenance()}
+        record = {"format": FORMAT, "config": config.model_dump(mode="json"), **provenance(), **(told or {})}
         temporary = path.with_name(
             f".{path.name}.{os.getpid()}.tmp"
         )  # after a kill the folder is complete, or does not exist

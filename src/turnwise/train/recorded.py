@@ -1,6 +1,7 @@
 """Load the recorded rollouts of a step as arrays, to inspect them or to assign their credit again."""
 
 import dataclasses
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,11 @@ class Step:
         return ~np.isnan(self.values("advantage"))
 
     @property
+    def num_tokens_R(self) -> np.ndarray:
+        """`[rows]` int, generated tokens of each response; -1 if its tokens are unknown, as in imported logs."""
+        return self.table["response_ids"].combine_chunks().value_lengths().fill_null(-1).to_numpy()
+
+    @property
     def has_token_entropies(self) -> bool:
         """Whether the run's engine recorded token entropies."""
         return TOKEN_ENTROPY in self.table.column_names and self.table[TOKEN_ENTROPY].null_count < self.table.num_rows
@@ -98,7 +104,8 @@ def recorded_batch(step: Step, *, invalid_penalty: float) -> Batch:
     kept = step.learned_R
     table = step.table.filter(pa.array(kept))
     trajectories = Segments.from_sorted_ids(table["trajectory"].to_numpy())
-    tokens = Segments.from_lengths(table["response_ids"].combine_chunks().value_lengths().to_numpy())
+    num_tokens_R = step.num_tokens_R[kept]
+    tokens = None if (num_tokens_R < 0).any() else Segments.from_lengths(num_tokens_R)
     columns = {
         "penalty": penalties(step, invalid_penalty)[kept],
         "state_key": table["state_key"].to_pylist(),
@@ -112,6 +119,16 @@ def recorded_batch(step: Step, *, invalid_penalty: float) -> Batch:
     }
     groups = Segments.from_sorted_ids(trajectories.first(table["group"].to_numpy()))
     return Batch(groups, trajectories, step.values("reward")[kept], columns, tokens)
+
+
+HOW_TO_FILL = "a log has it after `turnwise import FILE --score MODEL`"
+"""What to do where recorded rollouts lack a column."""
+
+
+def lacking(batch: Batch, needs: Iterable[str]) -> list[str]:
+    """Return the columns that a method needs and recorded rollouts do not have, such as those of an imported log."""
+    there = {*batch.columns, "turn", "reward", *(["length"] if batch.tokens is not None else [])}
+    return [name for name in needs if name not in there]
 
 
 def _of_measures(table: pa.Table) -> list[str]:

@@ -40,6 +40,15 @@
 
   function trained(run, index) {
     const dot = make("i", { style: `background:${turnwise.runColour(index)}` });
+    if (run.imported) {
+      const { log, kind, missing, scored_by: scorer } = run.imported;
+      return [
+        turnwise.summary.runs.length > 1 ? [dot, run.label] : `The log ${log}`,
+        `Nothing was trained: turnwise read the log ${log} (${kind}). The credit is that of ${run.method}.`,
+        scorer ? `The model ${scorer} computed the entropies afterwards.` : null,
+        ...missing.map((what) => `Missing: ${what}.`),
+      ];
+    }
     const weights = `${WEIGHTS[run.weights] ?? run.weights} of the model ${run.model}`;
     return [
       turnwise.summary.runs.length > 1 ? [dot, run.label] : `${run.model} on ${run.environment}`,
@@ -60,6 +69,12 @@
       ];
     const [first, last] = [known[0], known.at(-1)];
     const interval = (row) => `${number(values[row], 2)} [${number(low[row], 2)}, ${number(high[row], 2)}]`;
+    if (run.imported)
+      return [
+        `Success ${number(values.at(-1), 2)}`,
+        `Success of the logged trajectories, with its 95 % interval: ${number(values.at(-1), 2)} ` +
+          `[${number(low.at(-1), 2)}, ${number(high.at(-1), 2)}].`,
+      ];
     const after = (row) =>
       `after step ${step[row]}${episodes[row] ? ` (${plural(episodes[row], "episode")})` : ""}`;
     if (first === last)

@@ -1,0 +1,43 @@
+"""An agent with its own game, loop and system prompt, for a recipe of household games.
+
+    cd examples && turnwise train household-smollm2-aem harness.run=household_agent:play run.name=agent
+
+turnwise has the tasks, the warm start and the policy; what the policy reads comes from this file, over HTTP.
+"""
+
+import json
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from turnwise.config import load_config
+from turnwise.environments.suites import make_suite
+
+RECIPE = load_config(Path("household-smollm2-aem"))
+GAMES = make_suite(RECIPE.environment)
+
+
+def play(task, endpoint):
+    """Play one game, and return its reward."""
+    game: Any = GAMES.environment(task)
+    messages = [
+        {"role": "system", "content": RECIPE.prompt.system},
+        {"role": "user", "content": game.start().observation},
+    ]
+    while True:
+        messages.append(ask(endpoint, messages))
+        step = game.step(messages[-1]["content"])
+        if step.ended:
+            return {"reward": step.reward, "success": step.info["success"]}
+        messages.append({"role": "user", "content": step.observation})
+
+
+def ask(endpoint, messages):
+    """Ask the policy for its next message."""
+    request = urllib.request.Request(
+        f"{endpoint.base_url}/chat/completions",
+        json.dumps({"model": endpoint.model, "messages": messages}).encode(),
+        {"Authorization": f"Bearer {endpoint.api_key}"},
+    )
+    with urllib.request.urlopen(request) as answer:
+        return json.load(answer)["choices"][0]["message"]

@@ -1,0 +1,1 @@
+"""Read what agents did elsewhere from their logs."""

@@ -1,0 +1,139 @@
+"""Read logs of Inspect: .eval files, which are archives of JSON, and .json files."""
+
+import json
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from turnwise.errors import DataError, did_you_mean
+from turnwise.gateway.messages import short
+from turnwise.integrations.logs.logged import Logged, read_history, read_outcome, read_responses
+
+HEADER, SAMPLES, ATTACHED = "header.json", "samples/", "attachment://"
+ZSTANDARD = 93
+"""Number of the compression in archives."""
+GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
+"""Rewards of Inspect's grades: correct, partly correct, incorrect, no answer."""
+
+
+def read_inspect(path: Path, *, reward: str | None = None) -> Iterator[Logged]:
+    """Yield the samples of a log; see `ReadLog`. Epochs of a sample are a group."""
+    for where, told, sample in _samples(path):
+        if not isinstance(sample, dict) or "messages" not in sample or "id" not in sample:
+            raise DataError(f"{where}: expected a sample of Inspect, with id and messages")
+        attached = sample.get("attachments") or {}
+        kept = [message for message in sample["messages"] if isinstance(message, dict)]
+        messages = read_history([_message(message, attached) for message in kept], where)
+        given = [message.get("source") != "input" for message in kept if message.get("role") == "assistant"]
+        responses = [each for each, own in zip(read_responses(messages), given, strict=True) if own]
+        error, output = sample.get("error"), sample.get("output") or {}
+        value, grade = _score(sample.get("scores") or {}, reward, where)
+        yield Logged(
+            where,
+            responses,
+            task=f"{told.get('task', '')} {sample['id']}".strip(),
+            outcome=read_outcome(value, None, {"score": value} if value is not None else None, where),
+            truncated=bool(sample.get("limit")) or grade == "N",
+            failure=None if error is None else str(error.get("message") if isinstance(error, dict) else error),
+            model=str(told.get("model") or output.get("model") or ""),
+        )
+
+
+def _samples(path: Path) -> Iterator[tuple[str, dict[str, Any], Any]]:
+    """Yield place, header and content of every sample."""
+    if path.suffix == ".json":
+        try:
+            whole = _load(path.read_bytes(), str(path))
+        except OSError as error:
+            raise DataError(f"cannot read {path}: {error.strerror}") from None
+        for number, sample in enumerate(whole.get("samples") or ()):
+            yield f"{path}, samples[{number}]", whole.get("eval") or {}, sample
+        return
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if HEADER not in archive.namelist():
+                raise DataError(f"{path} has no {HEADER}: Inspect has not finished it; end the evaluation first")
+            told = _load(_content(archive, archive.getinfo(HEADER)), f"{path}, {HEADER}").get("eval") or {}
+            for member in sorted(archive.infolist(), key=lambda member: member.filename):
+                if member.filename.startswith(SAMPLES) and member.filename.endswith(".json"):
+                    where = f"{path}, {member.filename}"
+                    yield where, told, _load(_content(archive, member), where)
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, pa.ArrowException) as error:
+        raise DataError(f"{path} is not a log of Inspect, or is damaged: {error}") from None
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def _content(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
+    """Return a member of an archive; Inspect writes Zstandard, which zipfile reads from Python 3.14 on."""
+    if member.compress_type != ZSTANDARD:
+        return archive.read(member)
+    file = archive.fp
+    assert file is not None
+    file.seek(member.header_offset + 26)  # where the lengths of name and extra field stand
+    name, extra = struct.unpack("<HH", file.read(4))
+    file.seek(name + extra, 1)
+    packed = file.read(member.compress_size)
+    data = pa.CompressedInputStream(pa.BufferReader(packed), "zstd").read()
+    if zlib.crc32(data) != member.CRC:
+        raise zipfile.BadZipFile(f"the checksum of {member.filename} is wrong")
+    return data
+
+
+def _load(data: bytes, where: str) -> Any:
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        raise DataError(f"{where}: not valid JSON") from None
+    if not isinstance(value, dict):
+        raise DataError(f"{where}: expected an object, got {type(value).__name__}")
+    return value
+
+
+def _message(message: Mapping[str, Any], attached: Mapping[str, str]) -> dict[str, Any]:
+    """Return a message in the form of chat completions: text only, calls nested, what is attached put back."""
+    content = message.get("content")
+    if isinstance(content, list):
+        content = "".join(
+            _whole(part.get("text", ""), attached)
+            for part in content
+            if isinstance(part, dict) and part.get("type") == "text"
+        )
+    read = {"role": message.get("role"), "content": _whole(content, attached)}
+    calls = message.get("tool_calls") or ()
+    if calls:
+        read["tool_calls"] = [{"function": {"name": c.get("function"), "arguments": c.get("arguments")}} for c in calls]
+    return read
+
+
+def _whole(text: Any, attached: Mapping[str, str]) -> Any:
+    if isinstance(text, str) and text.startswith(ATTACHED):
+        return attached.get(text.removeprefix(ATTACHED), text)
+    return text
+
+
+def _score(scores: Mapping[str, Any], reward: str | None, where: str) -> tuple[float | None, Any]:
+    """Return the value of a score as a number, and as it was logged. `reward` is SCORER, or SCORER.KEY."""
+    found = {}
+    for name, score in scores.items():
+        value = score.get("value") if isinstance(score, dict) else None
+        found |= {f"{name}.{key}": part for key, part in value.items()} if isinstance(value, dict) else {name: value}
+    if not found:
+        return None, None
+    if reward is None and len(found) > 1:
+        raise DataError(f"{where}: it has the scores {', '.join(found)}; choose one with --reward NAME")
+    name = reward or next(iter(found))
+    if name not in found:
+        raise DataError(f"{where}: there is no score {name!r}, which --reward names.{did_you_mean(name, found)}")
+    value = found[name]
+    number = GRADES.get(value) if isinstance(value, str) else value
+    if not isinstance(number, int | float):
+        raise DataError(
+            f"{where}: the score {name!r} is {short(value)}, expected a number or one of {', '.join(GRADES)}"
+        )
+    return float(number), value

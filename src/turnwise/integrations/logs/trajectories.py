@@ -1,0 +1,140 @@
+"""Turn what a log says into trajectories, with token ids, log-probabilities and entropies if a model is at hand."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from turnwise.errors import DataError
+from turnwise.gateway.errors import BadRequest
+from turnwise.gateway.messages import Message, last_message, said
+from turnwise.gateway.prompter import Prompter
+from turnwise.integrations.logs.logged import Logged, Response
+from turnwise.models.policy import Policy
+from turnwise.objective.gradient import Budget
+from turnwise.objective.scorer import Scorer
+from turnwise.objective.tokens import Sequences
+from turnwise.rollout.trajectory import Trajectory, Turn
+
+NAME_CHARS = 80
+"""Longest name of a task that is made from its prompt (characters)."""
+
+
+def in_groups(logged: Sequence[Logged]) -> list[Logged]:
+    """Return the trajectories of a batch with those of a group adjacent, in the order in which groups appear."""
+    groups = {group: number for number, group in enumerate(dict.fromkeys(map(_group, logged)))}
+    return sorted(logged, key=lambda each: groups[_group(each)])
+
+
+def make_trajectories(logged: Sequence[Logged]) -> list[Trajectory]:
+    """Return trajectories without token ids; groups are numbered from 0 as they appear."""
+    groups = {group: number for number, group in enumerate(dict.fromkeys(map(_group, logged)))}
+    return [_trajectory(each, groups[_group(each)]) for each in logged]
+
+
+def _group(logged: Logged) -> str:
+    return logged.group or logged.task or _prompt(logged)
+
+
+def _prompt(logged: Logged) -> str:
+    history = logged.responses[0].history if logged.responses else []
+    return hashlib.blake2b(json.dumps([said(message) for message in history]).encode(), digest_size=16).hexdigest()
+
+
+def _trajectory(logged: Logged, group: int) -> Trajectory:
+    outcome, failure = logged.outcome, logged.failure
+    first = last_message(logged.responses[0].history) if logged.responses else ""
+    trajectory = Trajectory(group, logged.task or " ".join(first.split())[:NAME_CHARS] or "unknown")
+    for index, response in enumerate(logged.responses):
+        observation = last_message(response.history)
+        trajectory.turns.append(
+            Turn(
+                observation,
+                observation if response.state_key is None else response.state_key,
+                [],
+                [],
+                [],
+                text_of(response.message),
+                response.truncated,
+                reward=response.reward,
+                valid=response.valid,
+                fresh=not index or not continues(logged.responses[index - 1], response),
+            )
+        )
+    if failure is None and outcome is None and not any(response.reward for response in logged.responses):
+        failure = "the log gives no reward"
+    if failure is None and not trajectory.turns:
+        failure = "the log has no response"
+    if outcome is not None and trajectory.turns:
+        trajectory.turns[-1].reward += outcome.reward
+        trajectory.success, trajectory.info = outcome.success, dict(outcome.info)
+    elif trajectory.turns:
+        trajectory.success = trajectory.reward > 0
+    trajectory.failure = failure and f"log: {failure}"
+    trajectory.ended = "failed" if failure else "truncated" if logged.truncated else "terminated"
+    return trajectory
+
+
+def continues(one: Response, other: Response) -> bool:
+    """Return whether a response's history begins with that of an earlier one and its response."""
+    length = len(one.history)
+    return (
+        len(other.history) > length
+        and other.history[length] == one.message
+        and other.history[:length] == one.history
+        and other.tools == one.tools
+    )
+
+
+def text_of(message: Message) -> str:
+    """Return what the model said, with its tool calls in the text form of most chat models."""
+    calls = [f"<tool_call>\n{json.dumps(call['function'])}\n</tool_call>" for call in message.get("tool_calls", ())]
+    return "\n".join(filter(None, (message["content"], *calls)))
+
+
+def score(logged: Sequence[Logged], trajectories: Sequence[Trajectory], policy: Policy, settings: Any) -> None:
+    """Fill in token ids, log-probabilities and entropies under a model, as if it had given the responses.
+
+    Args:
+        logged: What the log says about them, in the same order.
+        trajectories: Trajectories to fill in.
+        policy: The model, with its conversation format.
+        settings: Configuration with `model` and `update.max_tokens`.
+
+    Raises:
+        DataError: A conversation is too long for the model, or its chat template refuses it.
+    """
+    prompter = Prompter(policy.format)
+    for told, trajectory in zip(logged, trajectories, strict=True):
+        _encode(told, trajectory, prompter, policy)
+    played = [trajectory for trajectory in trajectories if trajectory.turns]
+    sequences = Sequences.from_trajectories(played)
+    scorer = Scorer(sequences, settings.model, 1.0, Budget(settings.update.max_tokens))
+    logprob_T, entropy_T = scorer(policy.model)
+    end = 0
+    for turn in (turn for trajectory in played for turn in trajectory.turns):
+        begin, end = end, end + len(turn.response_ids)
+        turn.behavior_logprobs, turn.behavior_entropies = logprob_T[begin:end].tolist(), entropy_T[begin:end].tolist()
+
+
+def _encode(logged: Logged, trajectory: Trajectory, prompter: Prompter, policy: Policy) -> None:
+    fmt, whole = policy.format, list[int]()
+    for index, (response, turn) in enumerate(zip(logged.responses, trajectory.turns, strict=True)):
+        sampled = {
+            place: [*fmt.text_ids(text_of(message)), fmt.stop_id]
+            for place, message in enumerate(response.history)
+            if message["role"] == "assistant"
+        }
+        begun = None if turn.fresh else (len(logged.responses[index - 1].history), whole)
+        try:
+            ids = prompter.prompt_ids(response.history, response.tools, sampled, begun)
+        except BadRequest as error:
+            raise DataError(f"{logged.where}, response {index + 1}: {error.message}") from None
+        turn.prompt_ids = ids if turn.fresh else ids[len(whole) :]
+        turn.response_ids = [*fmt.text_ids(turn.response), fmt.stop_id]
+        whole = [*ids, *turn.response_ids]
+        if len(whole) > policy.max_context:
+            raise DataError(
+                f"{logged.where}, response {index + 1}: the conversation has {len(whole)} tokens, more than "
+                f"model.max_context={policy.max_context}; raise it if the model reads as many, or leave out --score"
+            )

@@ -1,0 +1,66 @@
+"""Read the results.jsonl that `vf-eval` of verifiers saves."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from turnwise.environments.jsonl import read_objects
+from turnwise.errors import DataError, did_you_mean
+from turnwise.integrations.logs.logged import Logged, read_history, read_outcome, read_responses
+
+NEEDED = ("example_id", "prompt", "completion")
+
+
+def read_verifiers(path: Path, *, reward: str | None = None) -> Iterator[Logged]:
+    """Yield the trajectories of a file; see `ReadLog`. Rollouts of an example are a group."""
+    for number, line in read_objects(path, NEEDED):
+        where = f"{path}, line {number}"
+        if reward is not None and reward not in line:
+            raise DataError(f"{where}: no key {reward!r}, which --reward names.{did_you_mean(reward, line)}")
+        prompt, completion = _messages(line["prompt"], "user"), _messages(line["completion"], "assistant")
+        messages = read_history([*prompt, *completion], where)
+        tools = [_tool(tool) for tool in line.get("tool_defs") or ()]
+        responses = [each for each in read_responses(messages, tools) if len(each.history) >= len(prompt)]
+        error = line.get("error")
+        metrics = line.get("metrics") if isinstance(line.get("metrics"), dict) else {}
+        yield Logged(
+            where,
+            responses,
+            task=" ".join(str(part) for part in (line.get("task"), line["example_id"]) if part is not None),
+            outcome=read_outcome(line.get(reward or "reward"), None, metrics, where),
+            truncated=bool(line.get("is_truncated")),
+            failure=None if error is None else _cause(error),
+            model=str(line.get("model") or ""),
+        )
+
+
+def _cause(error: Any) -> str:
+    return str(error.get("error_chain_str") or error.get("error") or error) if isinstance(error, dict) else str(error)
+
+
+def _messages(given: Any, role: str) -> list[Any]:
+    """Return messages in the form of chat completions; a text is one message."""
+    if isinstance(given, str):
+        return [{"role": role, "content": given}]
+    return [_message(message) for message in given or ()]
+
+
+def _message(message: Any) -> Any:
+    if not isinstance(message, dict) or not message.get("tool_calls"):
+        return message
+    return {**message, "tool_calls": [_call(call) for call in message["tool_calls"]]}
+
+
+def _call(call: Any) -> Any:
+    """Return a tool call in the form of chat completions; versions write it as an object, flat, or as its JSON."""
+    with contextlib.suppress(ValueError):
+        call = json.loads(call) if isinstance(call, str) else call
+    return {"function": call} if isinstance(call, dict) and "function" not in call else call
+
+
+def _tool(tool: Any) -> Any:
+    if isinstance(tool, dict) and "function" not in tool and "name" in tool:
+        return {"type": "function", "function": {key: value for key, value in tool.items() if key != "strict"}}
+    return tool
