@@ -71,3 +71,9 @@ def play_household(task: Any, endpoint: Endpoint) -> dict[str, Any]:
         step = game.step(messages[-1]["content"])
         reward += step.reward
     return {"reward": reward, "success": step.info["success"], "info": {"steps": len(messages) // 2}}
+
+
+def play_color_alone(task: Any, endpoint: Endpoint) -> float:
+    """A harness for a process of its own."""
+    ask(endpoint, [user("say red")])
+    return 0.5

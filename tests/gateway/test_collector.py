@@ -11,6 +11,7 @@ import pytest
 from tests.gateway.asking import ask, post, suite, user
 from tests.rollout import chat_models
 from tests.toys import Colors, ScriptedEngine, color_policy, small_config
+from turnwise.environments.isolation import isolating
 from turnwise.environments.suites import TeachingSuite
 from turnwise.errors import ConfigError, EngineLost
 from turnwise.gateway.collector import HarnessCollector
@@ -265,6 +266,55 @@ def test_a_function_in_a_process_of_its_own_may_crash(tmp_path, monkeypatch):
     good, lost = played(HarnessConfig(run="crashing:play", isolation="process"))
     assert (good.failure, good.reward, good.info, len(good.turns)) == (None, 0.25, {"by": "a process"}, 1)
     assert (lost.failure, lost.usable) == ("harness: exit code 7: it wrote nothing to stderr", False)
+
+
+def number_of_messages(messages):
+    return f"after {len(messages)}"
+
+
+def test_a_function_names_states():
+    for trajectory in played(harness("play_colors", state_key=f"{__name__}:number_of_messages")):
+        assert [turn.state_key for turn in trajectory.turns] == ["after 1", "after 3"]
+
+
+INSIDE = """
+import json, os, sys, urllib.request
+json.load(sys.stdin)
+body = json.dumps({"model": "policy", "max_tokens": 3, "messages": [{"role": "user", "content": "say red"}]}).encode()
+headers = {"x-api-key": os.environ["ANTHROPIC_API_KEY"]}
+address = os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages"
+urllib.request.urlopen(urllib.request.Request(address, body, headers)).read()
+try:
+    open("/etc/turnwise-was-here", "w")
+    kept = False
+except OSError:
+    kept = True
+print(json.dumps({"reward": float(kept), "info": {"home": os.listdir(os.path.expanduser("~"))}}))
+"""
+
+
+def test_a_program_inside_bubblewrap_reaches_the_gateway_and_nothing_of_the_user(tmp_path, monkeypatch):
+    try:
+        isolating("bubblewrap", {})
+    except ConfigError as error:
+        pytest.skip(str(error))
+    secret = tmp_path / "home"
+    secret.mkdir()
+    (secret / "key").write_text("x")
+    monkeypatch.setenv("HOME", str(secret))
+    command = (sys.executable, "-c", INSIDE)
+    (trajectory,) = played(HarnessConfig(run=command, isolation="bubblewrap"), tasks=(0,))
+    assert (trajectory.failure, trajectory.reward, len(trajectory.turns)) == (None, 1.0, 1)
+    assert "key" not in trajectory.info["home"]
+    function = HarnessConfig(run="tests.gateway.asking:play_color_alone", isolation="bubblewrap")
+    (trajectory,) = played(function, tasks=(0,))
+    assert (trajectory.failure, trajectory.reward) == (None, 0.5)
+
+
+def test_bubblewrap_that_is_missing_is_said(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ConfigError, match=r"harness\.isolation='bubblewrap' needs .* set harness\.isolation='process'"):
+        HarnessCollector(HarnessConfig(run="agent", isolation="bubblewrap"), ROLLOUT)
 
 
 COUNT = iter(range(10**6))

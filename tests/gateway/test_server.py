@@ -171,15 +171,16 @@ def test_bad_requests_get_the_error_body_of_the_api():
         assert not gateway.sessions["one"].trajectory.turns
 
 
-def test_a_header_names_the_session_and_the_state():
+def test_headers_name_the_session_the_state_and_the_actor():
     with served() as (endpoint, gateway):
         plain = Endpoint(endpoint.base_url.replace("/s/one", ""), TOKEN, "")
         assert refused(plain, "chat/completions", {"messages": [user("a")]})[0] == 404
         headers = {"X-Turnwise-Session": "one", "X-Turnwise-State-Key": "kitchen"}
         post(plain, "chat/completions", {"messages": [user("a")]}, **headers)
-        post(endpoint, "chat/completions", {"messages": [user("b")]})
+        post(endpoint, "chat/completions", {"messages": [user("b")]}, **{"X-Turnwise-Actor": "helper"})
         turns = gateway.sessions["one"].trajectory.turns
     assert [turn.state_key for turn in turns] == ["kitchen", "b"]
+    assert [turn.actor for turn in turns] == ["", "helper"]
 
 
 def test_one_reward_ends_a_session():

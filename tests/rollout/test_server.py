@@ -107,6 +107,14 @@ def test_seeds_reproduce_and_differ(fake):
     assert all(0 <= seed < 2**63 for seed in seeds)
 
 
+def test_a_schema_reaches_the_server_and_nothing_else_does(fake):
+    schema = {"type": "object"}
+    for given in (schema, None):
+        play(make_engine(fake), {5: [1, 2, 3]}, Sampling(max_new_tokens=2, schema=given))
+    asked = [body["sampling_params"].get("structured_outputs") for path, body in fake.asked if path == GENERATE]
+    assert asked == [{"json": schema}, None]
+
+
 def test_an_update_takes_effect_and_leaves_nothing_of_the_old_weights(fake):
     model, prompts = make_model(), {number: [1, 2, 3 + number] for number in range(6)}
     engine = make_engine(fake, model)

@@ -57,15 +57,19 @@ def how_ended(code: int) -> str:
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
-def isolating(isolation: str, variables: Mapping[str, str]) -> list[str]:
+def isolating(
+    isolation: str, variables: Mapping[str, str], *, of: str = "environment", otherwise: str = "worker"
+) -> list[str]:
     """Return the start of a command line that isolates a command; empty for isolation "worker".
 
     In bubblewrap it sees the system's files, Python's folders and those that variables named *_DATA point to, all
     read-only; empty folders instead of HIDDEN and HOME; and its own processes only.
 
     Args:
-        isolation: Setting `environment.isolation`.
+        isolation: Setting `environment.isolation` or `harness.isolation`.
         variables: Variables of the command.
+        of: Section of the setting, for errors.
+        otherwise: Value of the setting without bubblewrap, for errors.
 
     Raises:
         ConfigError: bubblewrap is missing, or the system forbids it.
@@ -75,8 +79,8 @@ def isolating(isolation: str, variables: Mapping[str, str]) -> list[str]:
     program = shutil.which("bwrap")
     if program is None:
         raise ConfigError(
-            "environment.isolation='bubblewrap' needs the program 'bwrap', which is not on the PATH; install your "
-            "system's package 'bubblewrap', or set environment.isolation='worker'"
+            f"{of}.isolation='bubblewrap' needs the program 'bwrap', which is not on the PATH; install your system's "
+            f"package 'bubblewrap', or set {of}.isolation='{otherwise}'"
         )
     hidden = [place for place in dict.fromkeys((*HIDDEN, str(Path.home()))) if Path(place).is_dir() and place != "/"]
     line = [program, "--die-with-parent", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
@@ -86,7 +90,7 @@ def isolating(isolation: str, variables: Mapping[str, str]) -> list[str]:
     line += [part for place in _needed(variables) for part in ("--ro-bind-try", place, place)]
     # the kernel lets a process that is root outside write most of /proc/sys, whatever its capabilities
     line += ["--remount-ro", "/proc", "--"]
-    _try(line)
+    _try(line, of, otherwise)
     return line
 
 
@@ -99,10 +103,10 @@ def _needed(variables: Mapping[str, str]) -> list[str]:
     return sorted(places - homes)
 
 
-def _try(line: Sequence[str]) -> None:
+def _try(line: Sequence[str], of: str, otherwise: str) -> None:
     tried = subprocess.run([*line, "true"], capture_output=True, text=True, check=False, env={"PATH": os.defpath})
     if tried.returncode:
         raise ConfigError(
-            f"environment.isolation='bubblewrap' does not work here, it says: {' '.join(tried.stderr.split())[:200]}; "
-            "set environment.isolation='worker', or allow user namespaces"
+            f"{of}.isolation='bubblewrap' does not work here, it says: {' '.join(tried.stderr.split())[:200]}; "
+            f"set {of}.isolation='{otherwise}', or allow user namespaces"
         )

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from turnwise.environments.base import Task
-from turnwise.environments.isolation import clean_variables, how_ended
+from turnwise.environments.isolation import clean_variables, how_ended, isolating
 from turnwise.errors import EnvironmentFault
 from turnwise.gateway.outcome import Outcome, as_outcome, last_line
 from turnwise.gateway.settings import HarnessConfig
@@ -43,12 +43,15 @@ class Endpoint:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Environment variables that OpenAI's clients read."""
+        """Environment variables that the clients of OpenAI and Anthropic read."""
         return {
             "OPENAI_BASE_URL": self.base_url,
             "OPENAI_API_BASE": self.base_url,
             "OPENAI_API_KEY": self.api_key,
             "OPENAI_MODEL": self.model,
+            "ANTHROPIC_BASE_URL": self.base_url.removesuffix("/v1"),
+            "ANTHROPIC_API_KEY": self.api_key,
+            "ANTHROPIC_MODEL": self.model,
         }
 
 
@@ -60,15 +63,18 @@ def make_harness(settings: HarnessConfig) -> Harness:
     """Make the harness that a recipe names.
 
     Raises:
-        ConfigError: The function cannot be imported.
+        ConfigError: The function cannot be imported, or bubblewrap is missing.
     """
     variables = clean_variables(settings.pass_variables)
+    apart = settings.isolation == "bubblewrap"
+    within = isolating("bubblewrap", variables, of="harness", otherwise="process") if apart else []
     if settings.function is None:
-        command = shlex.split(settings.run) if isinstance(settings.run, str) else list(settings.run)
+        given = shlex.split(settings.run) if isinstance(settings.run, str) else settings.run
+        command = [*within, *given]
         return lambda task, endpoint: run_command(command, _as_json(task), {**variables, **endpoint.variables})
     function = import_named(settings.function)
-    if settings.isolation == "process":
-        command = [sys.executable, "-m", "turnwise.gateway.child", settings.function]
+    if settings.isolation != "thread":
+        command = [*within, sys.executable, "-m", "turnwise.gateway.child", settings.function]
         return lambda task, endpoint: run_command(
             command, pickle.dumps((task, endpoint)), {**variables, **endpoint.variables}
         )

@@ -15,6 +15,7 @@ from turnwise.gateway.session import Serving, Session
 
 SESSION_HEADER = b"x-turnwise-session"
 STATE_HEADER = b"x-turnwise-state-key"
+ACTOR_HEADER = b"x-turnwise-actor"
 TASK_HEADER = b"x-turnwise-task"
 HARNESS_HEADER = b"x-turnwise-harness"
 ROUTES = (*DIALECTS, "models", "reward")
@@ -102,7 +103,8 @@ class Gateway:
     async def _respond(self, session: Session, route: str, request: Request) -> Answer:
         dialect = DIALECTS[route]
         call = dialect.read(request.body, session.remembered)
-        replies, num_prompt = await session.respond(call, request.headers.get(STATE_HEADER))
+        names = request.headers
+        replies, num_prompt = await session.respond(call, names.get(STATE_HEADER), actor=names.get(ACTOR_HEADER, ""))
         content = dialect.write(call, replies, num_prompt, model=self.model, decode=self._decode)
         if dialect.remembers:
             session.remembered[content["id"]] = [*call.messages[call.num_instructions :], replies[0].message]

@@ -107,12 +107,13 @@ class Session:
         self._owner = owner
         self.used_at = asyncio.get_running_loop().time()
 
-    async def respond(self, call: Call, state_key: str | None = None) -> tuple[list[Reply], int]:
+    async def respond(self, call: Call, state_key: str | None = None, *, actor: str = "") -> tuple[list[Reply], int]:
         """Generate the responses to a request, and record each as a turn.
 
         Args:
             call: The request.
             state_key: Names the state; default: as the gateway names it.
+            actor: Name of the agent that asks, where a harness has several.
 
         Returns:
             The responses, and the number of tokens of the prompt.
@@ -158,6 +159,7 @@ class Session:
                 fresh=not continues,
                 behavior_entropies=generation.entropies,
                 version=generation.version,
+                actor=actor,
             )
             turns.append(turn)
             known = _Known(turn, [*ids, *generation.token_ids], conversations[index])

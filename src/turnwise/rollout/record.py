@@ -48,11 +48,12 @@ SCHEMA = pa.schema(
         "behavior_logprobs": pa.list_(pa.float32()),
         "behavior_entropies": pa.list_(pa.float32()),
         "version": pa.int32(),
+        "actor": pa.string(),
     },
     metadata={"turnwise_format": str(FORMAT)},
 )
 """Columns of a rollout file, one row per response; credit columns follow."""
-ADDED = ("version",)
+ADDED = ("version", "actor")
 """Columns that files of earlier versions lack; their turns get the field's default."""
 
 
@@ -78,6 +79,7 @@ def rows(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
             **_tokens(turn, known=bool(turn.prompt_ids) or not trajectory.turns),
             "behavior_entropies": turn.behavior_entropies,
             "version": turn.version,
+            "actor": turn.actor,
         }
         for index, trajectory in enumerate(trajectories)
         for turn_index, turn in enumerate(trajectory.turns or [Turn("", None, [], [], [], "", False)])

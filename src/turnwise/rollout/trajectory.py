@@ -22,6 +22,7 @@ class Turn:
         behavior_entropies: Entropies of the tokens' distributions when sampled (nats), if the engine measured them.
         fresh: The prompt does not continue the previous turn; a first turn counts as fresh in any case.
         version: Training steps behind the weights that sampled the response.
+        actor: Name of the agent that gave the response, where a harness has several; empty: it has one.
     """
 
     observation: str
@@ -36,6 +37,7 @@ class Turn:
     fresh: bool = False
     behavior_entropies: list[float] | None = None
     version: int = 0
+    actor: str = ""
 
 
 @dataclasses.dataclass(slots=True)

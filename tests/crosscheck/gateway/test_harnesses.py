@@ -1,6 +1,6 @@
 """Agents of other packages through our gateway: their clients understand it, and their histories continue.
 
-    PYTHONPATH=src <python with openai and smolagents> -m pytest tests/crosscheck/gateway -m crosscheck
+    make crosscheck-gateway
 
 The engine is scripted, so that each agent's loop takes a known course; text, tools and ids are real.
 """
@@ -125,8 +125,11 @@ def test_streams_errors_and_models_of_the_openai_package():
         with pytest.raises(openai.BadRequestError) as raised:
             client.chat.completions.create(**ask, response_format={"type": "json_object"})
         assert raised.value.param == "response_format"
-        with pytest.raises(openai.AuthenticationError):
-            openai.OpenAI(base_url=address, api_key="other", max_retries=0).models.list()
+        with (
+            openai.OpenAI(base_url=address, api_key="other", max_retries=0) as stranger,
+            pytest.raises(openai.AuthenticationError),
+        ):
+            stranger.models.list()
         long = {**ask, "messages": [{"role": "user", "content": "x" * 300_000}]}
         with pytest.raises(openai.BadRequestError) as raised:
             client.chat.completions.create(**long)
@@ -150,6 +153,90 @@ def test_an_agent_of_smolagents_plays_a_trajectory():
         model = smolagents.OpenAIModel(model_id="policy", api_base=address, api_key=KEY)
         agent = smolagents.ToolCallingAgent(tools=[look], model=model, max_steps=3, verbosity_level=0)
         assert agent.run("What is in the attic?") == "a cat"
+        model.client.close()
         turns = recorded.trajectory.turns
     assert len(turns) == 2
     assert "attic has a cat" in turns[1].observation
+
+
+FLAT = {"type": "function", "strict": False, **LOOK["function"]}
+
+
+@pytest.mark.parametrize("by_id", [True, False])
+def test_the_responses_client_of_the_openai_package_continues_every_turn(by_id):
+    texts = (f"Let me see. {call_of('look', place='attic')}", "A cat.")
+    with session(*texts) as (address, recorded), openai.OpenAI(base_url=address, api_key=KEY, max_retries=0) as client:
+        ask = {"model": "policy", "tools": [FLAT], "instructions": "Be brief."}
+        items: list = [{"role": "user", "content": "What is in the attic?"}]
+        first = client.responses.create(**ask, input=items)
+        (called,) = (item for item in first.output if item.type == "function_call")
+        result = {"type": "function_call_output", "call_id": called.call_id, "output": "dust"}
+        more = {"previous_response_id": first.id} if by_id else {}
+        items = [result] if by_id else [*items, *first.output, result]
+        with client.responses.stream(**ask, **more, input=items) as stream:
+            kinds = [event.type for event in stream]
+            last = stream.get_final_response()
+        with pytest.raises(openai.BadRequestError) as raised:
+            client.responses.create(model="policy", input="a", background=True)
+        turns = recorded.trajectory.turns
+    assert (first.output_text, json.loads(called.arguments)) == ("Let me see.", {"place": "attic"})
+    assert (last.output_text, last.status) == ("A cat.", "completed")
+    assert kinds[0] == "response.created"
+    assert "response.output_text.delta" in kinds
+    assert raised.value.param == "background"
+    assert [turn.fresh for turn in turns] == [True, False]
+    assert last.usage.output_tokens == len(turns[1].response_ids)
+
+
+def test_the_anthropic_package_continues_every_turn():
+    anthropic = pytest.importorskip("anthropic", reason="see benchmarks/requirements-gateway.txt")
+    tool = {"name": "look", "description": "Look.", "input_schema": LOOK["function"]["parameters"]}
+    texts = (f"Let me see. {call_of('look', place='attic')}", "A cat.")
+    with session(*texts) as (address, recorded):
+        base = address.removesuffix("/v1")
+        with anthropic.Anthropic(base_url=base, api_key=KEY, max_retries=0) as client:
+            ask = {"model": "policy", "max_tokens": 64, "tools": [tool], "system": "Be brief."}
+            messages: list = [{"role": "user", "content": "What is in the attic?"}]
+            first = client.messages.create(**ask, messages=messages)
+            (called,) = (block for block in first.content if block.type == "tool_use")
+            result = {"type": "tool_result", "tool_use_id": called.id, "content": "dust"}
+            messages += [{"role": "assistant", "content": first.content}, {"role": "user", "content": [result]}]
+            with client.messages.stream(**ask, messages=messages) as stream:
+                text = "".join(stream.text_stream)
+                last = stream.get_final_message()
+            with pytest.raises(anthropic.BadRequestError, match="cannot be continued"):
+                client.messages.create(**ask, messages=messages[:2])
+        with (
+            anthropic.Anthropic(base_url=base, api_key="other", max_retries=0) as stranger,
+            pytest.raises(anthropic.AuthenticationError),
+        ):
+            stranger.messages.create(**ask, messages=messages)
+        turns = recorded.trajectory.turns
+    assert (first.stop_reason, called.input) == ("tool_use", {"place": "attic"})
+    assert (text, last.stop_reason) == ("A cat.", "end_turn")
+    assert [turn.fresh for turn in turns] == [True, False]
+    assert last.usage.output_tokens == len(turns[1].response_ids)
+
+
+def test_an_agent_of_pydantic_ai_plays_a_trajectory():
+    pytest.importorskip("pydantic_ai", reason="see benchmarks/requirements-gateway.txt")
+    from pydantic_ai import Agent
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    async def play(address: str) -> str:
+        async with openai.AsyncOpenAI(base_url=address, api_key=KEY, max_retries=0) as client:
+            agent = Agent(OpenAIChatModel("policy", provider=OpenAIProvider(openai_client=client)))
+
+            @agent.tool_plain
+            def look(place: str) -> str:
+                """Look at a place."""
+                return f"{place} has a cat"
+
+            return (await agent.run("What is in the attic?")).output
+
+    with session(call_of("look", place="attic"), "A cat.") as (address, recorded):
+        assert asyncio.run(play(address)) == "A cat."
+        turns = recorded.trajectory.turns
+    assert [turn.fresh for turn in turns] == [True, False]
+    assert turns[1].observation == "attic has a cat"

@@ -59,6 +59,7 @@ def _trajectory(logged: Logged, group: int) -> Trajectory:
                 reward=response.reward,
                 valid=response.valid,
                 fresh=not index or not continues(logged.responses[index - 1], response),
+                actor=response.actor,
             )
         )
     if failure is None and outcome is None and not any(response.reward for response in logged.responses):

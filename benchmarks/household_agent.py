@@ -1,8 +1,9 @@
-"""An agent with its own game, loop and system prompt, for a recipe of household games.
+"""An agent with its own game, loop and system prompt, to train through the gateway as a recipe trains natively.
 
-    cd examples && turnwise train household-smollm2-aem harness.run=household_agent:play run.name=agent
+    cd benchmarks && PYTHONPATH=. turnwise train household-smollm2-aem harness.run=household_agent:play run.name=agent
 
 turnwise has the tasks, the warm start and the policy; what the policy reads comes from this file, over HTTP.
+docs/log.md has the comparison.
 """
 
 import json

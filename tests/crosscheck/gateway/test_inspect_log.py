@@ -1,0 +1,32 @@
+"""Logs that Inspect writes now are read as the one in tests/integrations/logs."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("inspect_ai", reason="see benchmarks/requirements-gateway.txt")
+
+from turnwise.integrations.logs.formats import FORMATS, format_of
+
+pytestmark = pytest.mark.crosscheck
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+
+
+@pytest.mark.parametrize("kind", ["eval", "json"])
+def test_a_log_of_inspect_is_read(kind, tmp_path):
+    made = subprocess.run(
+        [sys.executable, HERE / "make_inspect_log.py", tmp_path, kind], capture_output=True, text=True, check=True
+    )
+    path = Path(made.stdout.strip().splitlines()[-1])
+    told, expected = (
+        [
+            (one.task, one.outcome, [(each.history, each.message) for each in one.responses])
+            for one in FORMATS[format_of(log)](log, reward=None)
+        ]
+        for log in (path, ROOT / "tests" / "integrations" / "logs" / "sums.eval")
+    )
+    assert sorted(told, key=str) == sorted(expected, key=str)
+    assert len(told) == 4
