@@ -86,25 +86,20 @@ def read_call(call: Any, where: str) -> dict[str, Any]:
 
 def history_keys(messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[bytes]:
     """Return a key per message that names the conversation up to it. Ids of tool calls do not count."""
-    key, keys = _digest(b"", list(tools)), []
-    for message in messages:
-        keys.append(key := next_key(key, message))
-    return keys
+    key = _digest(b"", json.dumps(list(tools), sort_keys=True))
+    return [key := next_key(key, message) for message in messages]
 
 
 def next_key(key: bytes, message: Message) -> bytes:
-    """Return the key of a conversation that a message continues."""
-    return _digest(key, said(message))
+    """Return the key of a conversation that a message continues: a hash of role, text, and calls with arguments."""
+    content, calls = message["content"], [call["function"] for call in message.get("tool_calls", ())]
+    called = json.dumps([[call["name"], call["arguments"]] for call in calls], sort_keys=True) if calls else ""
+    # the length keeps texts apart from calls; most messages have none, and to write JSON takes longer than to hash
+    return _digest(key, f"{message['role']} {len(content)} {content}{called}")
 
 
-def said(message: Message) -> tuple[Any, ...]:
-    """Return what identifies a message: role, text, and the tool calls with their arguments."""
-    calls = [call["function"] for call in message.get("tool_calls", ())]
-    return message["role"], message["content"], [[call["name"], call["arguments"]] for call in calls]
-
-
-def _digest(key: bytes, value: Any) -> bytes:
-    return hashlib.blake2b(key + json.dumps(value, sort_keys=True).encode(), digest_size=16).digest()
+def _digest(key: bytes, text: str) -> bytes:
+    return hashlib.blake2b(key + text.encode(errors="surrogatepass"), digest_size=16).digest()
 
 
 def last_message(messages: Sequence[Message]) -> str:

@@ -1,13 +1,12 @@
 """Turn what a log says into trajectories, with token ids, log-probabilities and entropies if a model is at hand."""
 
-import hashlib
 import json
 from collections.abc import Sequence
 from typing import Any
 
 from turnwise.errors import DataError
 from turnwise.gateway.errors import BadRequest
-from turnwise.gateway.messages import Message, last_message, said
+from turnwise.gateway.messages import Message, history_keys, last_message
 from turnwise.gateway.prompter import Prompter
 from turnwise.integrations.logs.logged import Logged, Response
 from turnwise.models.policy import Policy
@@ -38,7 +37,7 @@ def _group(logged: Logged) -> str:
 
 def _prompt(logged: Logged) -> str:
     history = logged.responses[0].history if logged.responses else []
-    return hashlib.blake2b(json.dumps([said(message) for message in history]).encode(), digest_size=16).hexdigest()
+    return history_keys(history)[-1].hex() if history else ""
 
 
 def _trajectory(logged: Logged, group: int) -> Trajectory:
