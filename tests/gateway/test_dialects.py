@@ -52,7 +52,8 @@ def test_a_response_calls_a_tool_and_continues_by_items():
         first = ask(endpoint, begin, tools=[FLAT], instructions="be brief")
         said, called = first["output"]
         result = {"type": "function_call_output", "call_id": called["call_id"], "output": "a cat"}
-        again = [*begin, {"type": "reasoning", "summary": []}, said, called, result]
+        halves = [{"role": "assistant", "content": [{"type": "output_text", "text": half}]} for half in "hm"]
+        again = [*begin, {"type": "reasoning", "summary": []}, *halves, called, result]
         second = ask(endpoint, again, tools=[FLAT], instructions="be brief")
         turns = gateway.sessions["one"].trajectory.turns
     assert (first["object"], first["status"], said["content"][0]["text"]) == ("response", "completed", "hm")
@@ -60,6 +61,7 @@ def test_a_response_calls_a_tool_and_continues_by_items():
     assert second["output"][0]["content"][0]["text"] == "green"
     assert second["usage"]["output_tokens"] == len(turns[1].response_ids)
     assert [(turn.observation, turn.fresh) for turn in turns] == [("a", True), ("a cat", False)]
+    assert "<tool_response>\na cat\n</tool_response>" in FMT.tokenizer.decode(turns[1].prompt_ids)
 
 
 def test_a_response_continues_another_by_its_id():
@@ -109,6 +111,7 @@ def test_a_message_calls_a_tool_and_continues():
     assert (second["content"][0]["text"], second["stop_reason"]) == ("green", "end_turn")
     assert second["usage"]["output_tokens"] == len(turns[1].response_ids)
     assert [(turn.observation, turn.fresh) for turn in turns] == [("a", True), ("a cat", False)]
+    assert "<tool_response>\na cat\n</tool_response>" in FMT.tokenizer.decode(turns[1].prompt_ids)
 
 
 def test_the_events_of_a_message_hold_the_same_as_the_answer():

@@ -250,7 +250,7 @@ def test_a_caller_that_goes_away_leaves_no_turn():
 
 
 def test_logs_hold_no_prompt_and_no_key(caplog, monkeypatch):
-    monkeypatch.setattr(Session, "respond", lambda *arguments: 1 / 0)
+    monkeypatch.setattr(Session, "respond", lambda *_, **__: 1 / 0)
     with served() as (endpoint, _), caplog.at_level(logging.DEBUG):
         assert refused(endpoint, "chat/completions", {"messages": [user("secret prompt")]})[0] == 500
     assert "ZeroDivisionError" in caplog.text
