@@ -62,17 +62,18 @@ class Judge:
         return [self._verdicts[case] for case in cases]
 
     def _decide(self, cases: Sequence[Case]) -> None:
+        told: Sequence[Any] = []
         failure = ""
         try:
-            told: Sequence[Any] = list(self._ask(cases))
+            told = list(self._ask(cases))
             if len(told) != len(cases):
                 failure = f"got {len(cases)} cases and returned {len(told)} verdicts, expected one for each"
         except Exception as error:  # a judge is foreign code: a service that is down loses verdicts, not the run
             failure = f"{type(error).__name__}: {text_of(error)[:300]}"
         if failure:
             told = [None] * len(cases)
-        heard = isinstance(self._ask, ChatJudge) and not failure
-        answers = self._ask.answers if heard else [None] * len(cases)
+        chat = self._ask if isinstance(self._ask, ChatJudge) and not failure else None
+        answers = chat.answers if chat else [None] * len(cases)
         for case, answer, said in zip(cases, answers, told, strict=True):
             verdict = checked(case, said)
             self._verdicts[case] = verdict
@@ -85,7 +86,7 @@ class Judge:
         num_failed = sum(record["failure"] is not None for record in self._records)
         if self._records:
             write_table(path, pa.Table.from_pylist(self._records, schema=SCHEMA))
-        counts = {"judge_asked": num_asked, "judge_reused": self._num_reused}
+        counts: dict[str, float] = {"judge_asked": num_asked, "judge_reused": self._num_reused}
         if num_asked:
             counts["judge_failed_frac"] = num_failed / num_asked
         self._records, self._num_reused = [], 0

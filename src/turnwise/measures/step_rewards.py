@@ -14,10 +14,9 @@ def step_rewards(step: Played, columns: Columns) -> Columns:
         told = trajectory.info.get("step_rewards")
         try:
             rewards = np.asarray(told, dtype=np.float64)
-            sound = rewards.shape == (len(trajectory.turns),) and bool(np.isfinite(rewards).all())
         except (TypeError, ValueError):
-            sound = False
-        if not sound:
+            rewards = np.zeros(0)
+        if rewards.shape != (len(trajectory.turns),) or not np.isfinite(rewards).all():
             raise ConfigError(
                 f"task {trajectory.task!r} ended with info['step_rewards'] = {repr(told)[:200]}; expected "
                 f"{len(trajectory.turns)} finite numbers, one per response"
