@@ -116,6 +116,22 @@ def blocking(work: Coroutine[Any, Any, T]) -> T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(work)
+        return _run(work)
     with ThreadPoolExecutor(1) as other:
-        return other.submit(asyncio.run, work).result()
+        return other.submit(_run, work).result()
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine. What a signal raises within it reaches the caller from the loop, and no task prints it again."""
+    tasks = []
+
+    async def main() -> T:
+        tasks.append(asyncio.current_task())
+        return await work
+
+    try:
+        return asyncio.run(main())
+    finally:
+        for task in tasks:
+            if task.done() and not task.cancelled():
+                task.exception()  # counts as retrieved
