@@ -248,7 +248,9 @@ def test_a_signal_within_a_collection_reaches_the_caller_and_prints_nothing(capl
                 raise Stopped(signal.SIGTERM)  # as the handler of a signal does, wherever the program is
 
     async def players() -> None:
+        driver = asyncio.ensure_future(player(1))  # nobody awaits it, as the engine's own task
         await asyncio.gather(*map(player, range(3)))
+        await driver
 
     with pytest.raises(Stopped):
         blocking(players())

@@ -122,16 +122,14 @@ def blocking(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine. What a signal raises within it reaches the caller from the loop, and no task prints it again."""
-    tasks = []
+    """Run a coroutine. What a signal raises in a task reaches the caller from the loop, so no task prints it again."""
+
+    def say(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if not isinstance(context.get("exception"), KeyboardInterrupt):
+            loop.default_exception_handler(context)
 
     async def main() -> T:
-        tasks.append(asyncio.current_task())
+        asyncio.get_running_loop().set_exception_handler(say)
         return await work
 
-    try:
-        return asyncio.run(main())
-    finally:
-        for task in tasks:
-            if task.done() and not task.cancelled():
-                task.exception()  # counts as retrieved
+    return asyncio.run(main())
