@@ -77,7 +77,9 @@ def plan_measures(
     engine_reports: Iterable[str] = ("entropies",),
     critic: bool = False,
 ) -> Plan:
-    """Choose and order the measures that fill the needed columns. Measures without a model pass are always taken.
+    """Choose and order the measures that fill the needed columns.
+
+    Measures without a model pass are taken in any case, unless they read what not every environment tells.
 
     Args:
         needs: Columns by who needs them, such as `{"method 'gae'": ("value",)}`; errors name the owner.
@@ -124,7 +126,7 @@ def plan_measures(
     for each in asked:
         add(each)
     for each in chosen.values():  # measures from these columns are cheap, and records keep them
-        if each.is_free and all(_at_hand(column, provider, ordered) for column in each.needs):
+        if each.is_free and not each.reads and all(_at_hand(column, provider, ordered) for column in each.needs):
             add(each)
     return Plan(tuple(ordered.values()))
 

@@ -6,6 +6,9 @@ from turnwise.errors import ConfigError
 from turnwise.measures import MEASURES
 from turnwise.measures.plan import FROM_THE_BATCH, Plan
 
+GIVEN_BY = {"gold": "search_qa", "role": "seats"}
+"""An environment that gives each key of `Step.info` that measures read."""
+
 
 def how_to_train(needs: Iterable[str]) -> str:
     """Say whether a run can train a method.
@@ -38,6 +41,6 @@ def check_environment(plan: Plan, gives: Iterable[str], environment: str) -> Non
         if missing := [key for key in each.reads if key not in gives]:
             raise ConfigError(
                 f"the measure {each.name!r} ({', '.join(each.provides)}) reads info[{missing[0]!r}], which environment "
-                f"{environment!r} does not give; choose environment.name=search_qa, or let yours fill it and set the "
-                f"class attribute gives = ({missing[0]!r},)"
+                f"{environment!r} does not give; choose environment.name={GIVEN_BY.get(missing[0], '...')}, or let "
+                f"yours fill it and set the class attribute gives = ({missing[0]!r},)"
             )

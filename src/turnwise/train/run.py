@@ -9,6 +9,7 @@ import torch
 
 from turnwise.config import Config
 from turnwise.environments.suites import Suite
+from turnwise.evaluation.assess import assess
 from turnwise.evaluation.outcomes import write_outcomes
 from turnwise.evaluation.play import common_failure, evaluate
 from turnwise.measures.base import Played
@@ -80,6 +81,8 @@ class Run:
             "selector": self.source,
             "objective": self.learner.objective,
         }
+        if isinstance(self.collector, Part):
+            parts["collector"] = self.collector
         value = self.learner.value
         return parts if value is None else {**parts, "critic": value.critic}
 
@@ -140,6 +143,14 @@ class Run:
                 episodes=config.evaluate.final_episodes if whole else config.evaluate.episodes,
                 temperature=config.evaluate.temperature,
                 on_turn=self.display.turn,
+            )
+            metrics |= assess(
+                self.suite,
+                self.models.policy.policy,
+                config.model,
+                temperature=config.evaluate.temperature,
+                max_new_tokens=config.rollout.max_new_tokens,
+                window=config.rollout.remembered,
             )
         write_outcomes(self.folder.evaluations / f"step-{self.step:06d}.parquet", trajectories)
         record = {f"eval/{name}": value for name, value in metrics.items()}
