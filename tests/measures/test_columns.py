@@ -12,7 +12,7 @@ from turnwise.measures.rare_tokens import lowest_mean
 from turnwise.train.loop import train
 
 ELSEWHERE = ("critic", "reference", "probe")
-OF_OTHERS = {column for each in MEASURES.values() for column in each.provides if each.model in ELSEWHERE}
+OF_OTHERS = {column for each in MEASURES.values() for column in each.provides if each.model in ELSEWHERE or each.reads}
 PROVIDED = {column for each in MEASURES.values() for column in each.provides} | FROM_THE_BATCH
 
 

@@ -348,7 +348,7 @@ def test_probabilities_of_all_situations_are_the_models():
             return super().assess(chances)
 
     made = Told(EnvironmentConfig(name="seats", max_steps=8, success_reward=1.0), game="kuhn", opponent="random")
-    measured = assess(made, POLICY, MODEL, temperature=0.7, max_new_tokens=2)
+    measured = assess(made, models(), MODEL, RolloutConfig(max_new_tokens=2), 0.7)
     fmt = POLICY.format
     for (steps, responses), chances in zip(made.situations(), seen, strict=True):
         prompt = fmt.prompt_ids(steps[0].observation, first=True)
@@ -366,8 +366,8 @@ def test_probabilities_of_all_situations_are_the_models():
 
 
 def test_a_game_too_large_and_a_policy_that_reasons_are_not_assessed():
-    assert assess(suite("tictactoe"), POLICY, MODEL, temperature=1.0, max_new_tokens=2) == {}
-    assert assess(object(), POLICY, MODEL, temperature=1.0, max_new_tokens=2) == {}
+    assert assess(suite("tictactoe"), models(), MODEL, RolloutConfig(), 1.0) == {}
+    assert assess(object(), models(), MODEL, RolloutConfig(), 1.0) == {}
 
 
 def test_evaluations_record_exploitability_and_results(tmp_path):

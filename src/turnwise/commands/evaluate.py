@@ -128,14 +128,7 @@ def _evaluate(options: argparse.Namespace) -> int:
                 seed=seed,
                 on_turn=display.turn,
             )
-            metrics |= assess(
-                suite,
-                policy,
-                config.model,
-                temperature=config.evaluate.temperature,
-                max_new_tokens=config.rollout.max_new_tokens,
-                window=config.rollout.remembered,
-            )
+            metrics |= assess(suite, models, config.model, config.rollout, config.evaluate.temperature)
             display.console.print(
                 f"step {step}, seed {seed}: {describe(metrics, common_failure(trajectories))}",
                 highlight=False,

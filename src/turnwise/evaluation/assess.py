@@ -14,6 +14,8 @@ from turnwise.models.policy import Policy, autocast
 from turnwise.models.settings import ModelConfig
 from turnwise.objective.tokens import Sequences, score
 from turnwise.rollout.context import make_context
+from turnwise.rollout.models import Models
+from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.segments import Segments
 
@@ -40,25 +42,24 @@ class Assessed(Protocol):
 
 def assess(
     suite: Any,
-    policy: Policy,
-    settings: ModelConfig,
-    *,
+    models: Models,
+    model: ModelConfig,
+    rollout: RolloutConfig,
     temperature: float,
-    max_new_tokens: int,
-    window: int | None = None,
+    *,
     max_tokens: int = 16384,
 ) -> dict[str, float]:
     """Measure a policy in all situations; empty if the suite cannot be measured so, or the policy reasons first.
 
     Args:
         suite: The environment with its tasks.
-        policy: The policy.
-        settings: `[model]` section of the recipe, for its precision.
+        models: Models of the run; the policy is measured.
+        model: `[model]` section of the recipe, for its precision.
+        rollout: `[rollout]` section, for the context and the longest response.
         temperature: Sampling temperature.
-        max_new_tokens: Longest response (tokens).
-        window: Number of earlier turns that a prompt repeats; None: the whole conversation.
         max_tokens: Padded tokens per micro-batch.
     """
+    policy = models.policy.policy
     if not isinstance(suite, Assessed) or policy.format.think:
         return {}
     moments = [Moment(*each) for each in suite.situations()]
@@ -66,14 +67,14 @@ def assess(
         return {}
     trajectories, possible = [], []
     for moment in moments:
-        prompt = _prompt(policy, moment, window)
+        prompt = _prompt(policy, moment, rollout.remembered)
         for action in moment.steps[-1].admissible or ():
             ids = policy.format.response_ids(action)
-            possible.append(len(ids) <= max_new_tokens + 1)
-            ids = ids[:max_new_tokens]  # a response at the limit needs no stop token
+            possible.append(len(ids) <= rollout.max_new_tokens + 1)
+            ids = ids[: rollout.max_new_tokens]  # a response at the limit needs no stop token
             trajectories.append(Trajectory(0, "", [Turn("", "", prompt, ids, [0.0] * len(ids), action, False)]))
     sequences = Sequences.from_trajectories(trajectories)
-    with autocast(policy.model, settings):
+    with autocast(policy.model, model):
         logprob_T, _ = score(policy.model, sequences, temperature=max(temperature, 1e-6), max_tokens=max_tokens)
     tokens = Segments.from_lengths([len(trajectory.turns[0].response_ids) for trajectory in trajectories])
     chance = np.where(possible, np.exp(tokens.sum(logprob_T)), 0.0)

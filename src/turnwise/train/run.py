@@ -144,14 +144,7 @@ class Run:
                 temperature=config.evaluate.temperature,
                 on_turn=self.display.turn,
             )
-            metrics |= assess(
-                self.suite,
-                self.models.policy.policy,
-                config.model,
-                temperature=config.evaluate.temperature,
-                max_new_tokens=config.rollout.max_new_tokens,
-                window=config.rollout.remembered,
-            )
+            metrics |= assess(self.suite, self.models, config.model, config.rollout, config.evaluate.temperature)
         write_outcomes(self.folder.evaluations / f"step-{self.step:06d}.parquet", trajectories)
         record = {f"eval/{name}": value for name, value in metrics.items()}
         self.folder.log({"step": self.step, **record, "time/eval_s": time.perf_counter() - start})
