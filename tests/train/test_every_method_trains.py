@@ -22,7 +22,7 @@ from turnwise.train.update import Learner
 class Stairs(Colors):
     """Pays each right color; "pink" and the limit of turns end it. Outcomes, lengths and states all differ."""
 
-    gives = ("gold",)
+    gives = ("gold", "role")
 
     def __init__(self, seed: int):
         super().__init__(seed, turns=3)
@@ -35,7 +35,11 @@ class Stairs(Colors):
             reward=told.reward,
             terminated=falls,
             valid=told.valid,
-            info={"success": falls or self.won > 0, "gold": self.color(self.seed, 1)},
+            info={
+                "success": falls or self.won > 0,
+                "gold": self.color(self.seed, 1),
+                "role": f"seat {self.seed % 2}",
+            },
         )
 
 
@@ -122,7 +126,8 @@ def test_every_method_trains_or_says_which_column_it_lacks(name, tmp_path, batch
 def test_the_verdict_follows_from_the_measures():
     assert how_to_train(("entropy", "turn", "length")) == "yes"
     assert how_to_train(("value", "finished")) == "with a critic"
-    assert how_to_train(("value", "step_reward", "role")) == "needs step_reward, role"
+    assert how_to_train(("value", "step_reward", "role")) == "needs step_reward"
+    assert how_to_train(("role",)) == "with role"
 
 
 def test_the_environment_of_these_tests_has_responses_at_the_limit(tmp_path, batches):
