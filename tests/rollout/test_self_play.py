@@ -12,6 +12,7 @@ from tests.train.test_every_method_trains import told, weights
 
 import turnwise as tw
 from turnwise.config import parse_config
+from turnwise.environments.seats.base import ROLES
 from turnwise.environments.seats.suite import Seats
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.errors import ConfigError, EngineFault
@@ -204,8 +205,9 @@ def test_a_past_self_plays_with_the_weights_of_its_step():
 
 
 def test_an_evaluation_is_played_as_its_tasks_say():
-    played = collector().play(models(), [KUHN.tasks("valid")[n] for n in range(4)], seed=0, group_size=1)
-    assert [one.info["role"] for one in played] == ["first", "second"] * 2
+    tasks = [KUHN.tasks("valid")[number] for number in range(6)]
+    played = collector().play(models(), tasks, seed=0, group_size=1)
+    assert [one.info["role"] for one in played] == [ROLES[task.players.index("policy")] for task in tasks]
     assert all("actor" not in one.info for one in played)
 
 

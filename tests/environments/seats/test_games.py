@@ -17,6 +17,7 @@ from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.environments.words import split_words
 from turnwise.errors import ConfigError, EnvironmentFault
+from turnwise.evaluation.play import panel
 
 
 def suite(max_steps: int = 21, **options) -> Seats:
@@ -166,10 +167,15 @@ def test_a_match_repeats_and_an_invalid_response_plays_a_drawn_action():
         environment.step("check")
 
 
-def test_seats_alternate_and_see_only_what_is_theirs():
+def test_a_panel_holds_both_seats():
+    tasks = suite(game="kuhn", opponent="random").tasks("valid")
+    for episodes in (64, 128, 200, 512):
+        seats = [task.players.index(POLICY) for task in panel(tasks, episodes)]
+        assert 0.35 < np.mean(seats) < 0.65
+
+
+def test_seats_see_only_what_is_theirs():
     made = suite(game="kuhn", opponent="random")
-    tasks = [made.tasks("train")[n] for n in range(4)]
-    assert [task.players.index(POLICY) for task in tasks] == [0, 1, 0, 1]
     both = Deal(seed=5, players=(POLICY, POLICY))
     environment = made.environment(both)
     first = environment.start()

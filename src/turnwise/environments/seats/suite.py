@@ -2,6 +2,7 @@
 
 import dataclasses
 import random
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -41,8 +42,8 @@ def make_game(name: str, depth: int) -> Game:
 class Seats:
     """Games for two players. Options: game, opponent, opening, rules, depth, num_train, num_valid.
 
-    The policy holds one seat of a match, the first and the second in turn, and `opponent` the other one. The collector
-    "self_play" sets other players. Boards may begin after up to `opening` random actions; positions that are lost for
+    The policy holds one seat of a match, drawn by its seed, and `opponent` the other one. The collector "self_play" sets
+    other players. Boards may begin after up to `opening` random actions; positions that are lost for
     the policy are left out where the game knows them.
 
     A seat's reward is what it has won, times `environment.success_reward`: 1, 0 or -1 on boards, chips at poker.
@@ -85,12 +86,12 @@ class Seats:
         self._counts = {"train": num_train, "valid": num_valid, "test": num_valid}
 
     def tasks(self, split: str) -> Sequence[Deal]:
-        """Return the matches of a split; the policy holds the seats in turn."""
+        """Return the matches of a split."""
         return _Deals(self, split_seeds(split, self._counts.get(split, 0), of="seats"))
 
     def task(self, seed: int) -> Deal:
         """Make the match of a seed."""
-        seat = seed % len(ROLES)
+        seat = zlib.crc32(str(seed).encode()) % len(ROLES)  # not in turn: a panel may take every other task
         players = tuple(POLICY if each == seat else self._opponent for each in range(len(ROLES)))
         return Deal(seed, players, self._draw_opening(seed, seat) if self._opening else ())
 
