@@ -42,9 +42,9 @@ def make_game(name: str, depth: int) -> Game:
 class Seats:
     """Games for two players. Options: game, opponent, opening, rules, depth, num_train, num_valid.
 
-    The policy holds one seat of a match, drawn by its seed, and `opponent` the other one. The collector "self_play" sets
-    other players. Boards may begin after up to `opening` random actions; positions that are lost for
-    the policy are left out where the game knows them.
+    The policy holds one seat of a match, drawn by its seed, and `opponent` the other one. The collector "self_play"
+    sets other players. Boards may begin after up to `opening` random actions; positions that are lost for the policy
+    are left out where the game knows them.
 
     A seat's reward is what it has won, times `environment.success_reward`: 1, 0 or -1 on boards, chips at poker.
     """
