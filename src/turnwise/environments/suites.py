@@ -22,6 +22,7 @@ from turnwise.environments.crossroads.suite import Crossroads
 from turnwise.environments.grids.frozen_lake import FrozenLake
 from turnwise.environments.grids.rooms import random_room
 from turnwise.environments.grids.sokoban import Sokoban
+from turnwise.environments.helpdesk.suite import Helpdesk
 from turnwise.environments.scienceworld.suite import Scienceworld
 from turnwise.environments.search_qa.suite import SearchQa
 from turnwise.environments.seats.suite import Seats
@@ -124,6 +125,7 @@ SUITES: dict[str, tuple[Callable[..., Suite], Callable[..., Any]]] = {
     "verifiers": (Verifiers, Verifiers),
     "crossroads": (Crossroads, Knobs),
     "seats": (Seats, Seats),
+    "helpdesk": (Helpdesk, Helpdesk),
     "frozen_lake": (FrozenLake, FrozenLake),
     "sokoban": (Sokoban, random_room),
     "scienceworld": (Scienceworld, Scienceworld),
