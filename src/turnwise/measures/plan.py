@@ -80,9 +80,7 @@ def plan_measures(
     engine_reports: Iterable[str] = ("entropies",),
     models: Collection[str] = (),
 ) -> Plan:
-    """Choose and order the measures that fill the needed columns.
-
-    Measures without a model pass are taken in any case, unless they read what not every environment tells.
+    """Choose and order the measures that fill the needed columns. Measures without a model pass are always taken.
 
     Args:
         needs: Columns by who needs them, such as `{"method 'gae'": ("value",)}`; errors name the owner.
