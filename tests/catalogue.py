@@ -147,6 +147,7 @@ KEEP_LONE = {name for name in ALL if "verl" in name and "verl_er" not in name} |
 EXCEPT: dict[str, dict[str, set[str]]] = {
     "rows may come in any order": {
         "the permutation depends on the order of the rows": {"aem(shuffle)"},
+        "a trajectory is compared with those before it": family("rae"),
         "of equal trajectories the earlier fall in the lower half": {"canon(release)"},
         "the first text of a cluster stands for it": {"gigpo(similarity=0.9)"},
         "of equal turning points the earlier are paid": {"tp_grpo(release)"},
@@ -158,6 +159,7 @@ EXCEPT: dict[str, dict[str, set[str]]] = {
         "the convention keeps the raw return of a lone member": KEEP_LONE,
         "the convention keeps the raw return of a turn that nobody else reached": {"trloo(release)"},
         "it compares with a prior": {"v05(unseen=0)"},
+        "it compares with earlier trajectories": family("rae"),
         "it compares the turns of a trajectory with each other": {
             *family("mars", "mica", "proxmo"),
             "gigpo(similarity=0.9)",
@@ -171,6 +173,7 @@ EXCEPT: dict[str, dict[str, set[str]]] = {
     },
     "equal returns get nothing": {
         "it compares nothing": family("reinforce"),
+        "it compares with earlier trajectories": family("rae"),
         "the same return counts less in one half": {"canon(length, efficiency=0.9)"},
         "it adds a bonus in groups of mixed success": family("progrpo"),
         "the convention keeps the raw return of a lone member": KEEP_LONE,

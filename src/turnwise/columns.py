@@ -47,6 +47,7 @@ COLUMNS: dict[str, Column] = {
     "tree": Column("label", "identifies the trajectory's tree; trajectories forked from each other are one", "trainer"),
     # from some environments
     "role": Column("label", "which player or agent gave the response"),
+    "player": Column("text", "game and role that gave the response, the same name in every step"),
     "step_reward": Column("value", "verifiable reward of the single response, not in the outcome"),
     "rank": Column("value", "place of the trajectory in its group's tournament, 0 is best"),
     "progress": Column("value", "increase of a judge's rating of the trajectory by the response, points of 10"),

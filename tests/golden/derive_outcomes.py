@@ -1,4 +1,4 @@
-"""CANON, NGRPO, V_0.5 and HAPO: other baselines and scales for the outcomes of a group."""
+"""CANON, NGRPO, V_0.5, RAE and HAPO: other baselines and scales for the outcomes of a group."""
 
 import math
 from fractions import Fraction as F
@@ -165,6 +165,41 @@ def v05_cases():
     return cases
 
 
+def running(returns, players, decay):
+    """RAE, one trajectory after the other: less the player's average so far, which its return then enters."""
+    average, result = {}, []
+    for r, player in zip(returns, players, strict=True):
+        before = average.get(player, F(0))
+        result.append(r - before)
+        average[player] = decay * before + (1 - decay) * r
+    return result
+
+
+def rae_cases():
+    """Against the running mean of the same player."""
+    source, equation = "arXiv 2506.24119; spiral-rl train_spiral.py", "A = R - b, then b <- .95 b + .05 R, from b = 0"
+    decay, card = F(95, 100), [F(1), F(1), F(-1)]
+    assert running(card, "xxx", decay) == [1, F(95, 100), F(-10975, 10000)]  # the card's test
+    players = [
+        [["k first"], ["k second"] * 2, ["k first"] * 3],
+        [["l first"] * 2, ["k second"], ["k first"], ["k first"] * 2],
+    ]
+    paid = [SUCCESS[g][n] for g in range(2) for n in range(len(SUCCESS[g]))]
+    who = [turns[0] for group in players for turns in group]
+
+    def nest(values):
+        return [values[: len(SUCCESS[0])], values[len(SUCCESS[0]) :]]
+
+    return [
+        case("card check", source, equation, 1e-14, "rae", with_columns(card, player="xxx"),
+             turns_of(running(card, "xxx", decay))),
+        case("three players, several turns", source, equation, 1e-13, "rae", table(player=players),
+             each(nest(running([F(r) for r in paid], who, decay)))),
+        case("half of the past", source, "b <- b / 2 + R / 2", 1e-14, "rae", table(player=players),
+             each(nest(running([F(r) for r in paid], who, F(1, 2)))), decay=0.5),
+    ]  # fmt: skip
+
+
 def by_tokens(returns, num_tokens):
     """HAPO: every token one value, population std."""
     tokens = [F(r) for r, k in zip(returns, num_tokens, strict=True) for _ in range(k)]
@@ -192,4 +227,4 @@ def hapo_cases():
     ]  # fmt: skip
 
 
-TABLES = {"canon": canon_cases, "ngrpo": ngrpo_cases, "v05": v05_cases, "hapo": hapo_cases}
+TABLES = {"canon": canon_cases, "ngrpo": ngrpo_cases, "v05": v05_cases, "rae": rae_cases, "hapo": hapo_cases}

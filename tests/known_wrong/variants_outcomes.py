@@ -267,7 +267,25 @@ def rank_bonus(reward, effective_rank, rank_velocity, rank_acceleration, *, star
 
 T = float(np.tanh(0.25) / 2)  # ranks 2, 5, 5 of mean 4: deviations -1/2, 1/4, 1/4; beta = 1/2
 
+# -- RAE ---------------------------------------------------------------------------------------------------------------
+
+GAMES = prompt(reward=[1, 1, -1, -1], player=["a", "a", "a", "b"])
+
+
+def running(groups: Groups, *, apart: bool = True, late: bool = False, step: bool = False) -> np.ndarray:
+    """Less a running mean of 0.95: one for all players unless `apart`, `late` after the own return, or once a step."""
+    average: dict[str, float] = {}
+    credit = []
+    for turns in (turns for group in groups for turns in group):
+        paid, who = sum(turn["reward"] for turn in turns), turns[0]["player"] if apart else ""
+        before = average.get(who, 0.0)
+        average[who] = 0.95 * before + 0.05 * paid
+        credit += [paid - (average[who] if late else 0.0 if step else before)] * len(turns)
+    return np.array(credit)
+
+
 SUITES: dict[str, list[Check]] = {
+    "rae": [equals("each_player_reads_its_mean_and_then_moves_it", [GAMES], 1, 0.95, -1.0975, -1)],
     "canon": [
         equals("compares_with_the_other_half", [CANON], 1, 0, -0.5, -0.5),
         equals("halves_are_the_prompts_own", [CANON, SURE], 1, 0, -0.5, -0.5, -0.5, 0.5, 0.5, -0.5),
@@ -308,6 +326,7 @@ SUITES: dict[str, list[Check]] = {
 }
 
 REAL: dict[str, Credit] = {
+    "rae": real(tw.rae()),
     "canon": real(tw.canon()),
     "canon, efficiency by entropy": real(tw.canon(efficiency=0.8)),
     "canon, half of each": real(tw.canon(mu=0.5, efficiency=0.8)),
@@ -326,7 +345,14 @@ REAL: dict[str, Credit] = {
 }
 
 OTHER = "compares_with_the_other_half"
+MOVED = ("each_player_reads_its_mean_and_then_moves_it",)
 VARIANTS: dict[str, Variant] = {
+    "RAE with one baseline for all players": Variant(
+        "rae", lambda groups: running(groups, apart=False), "RAE card: one baseline leaves a bias per role", MOVED),
+    "RAE that moves the mean before it reads it": Variant(
+        "rae", lambda groups: running(groups, late=True), "RAE card, formula 1: b before the update", MOVED),
+    "RAE that moves the mean once a step": Variant(
+        "rae", lambda groups: running(groups, step=True), "RAE card: the update is sequential", MOVED),
     "CANON with the own half for the other": Variant(
         "canon", by_group(lambda success, reward, entropy, length: halves(success, entropy, own=True)),
         "CANON card, formula 2: intra and inter", (OTHER,)),

@@ -23,7 +23,7 @@ from turnwise.train.update import Learner
 class Stairs(Colors):
     """Pays each right color; "pink" and the limit of turns end it. Outcomes, lengths and states all differ."""
 
-    gives = ("gold", "step_rewards")
+    gives = ("gold", "role", "step_rewards")
 
     def __init__(self, seed: int):
         super().__init__(seed, turns=3)
@@ -41,6 +41,7 @@ class Stairs(Colors):
             info={
                 "success": falls or self.won > 0,
                 "gold": self.color(self.seed, 1),
+                "role": f"seat {self.seed % 2}",
                 "step_rewards": [*self.rewards],
             },
         )
@@ -147,7 +148,8 @@ def test_the_verdict_follows_from_the_measures():
     assert how_to_train(("value", "finished")) == "with a critic"
     assert how_to_train(("rank",)) == "with a judge"
     assert how_to_train(("step_reward",)) == "with step_rewards"
-    assert how_to_train(("value", "value_low", "role")) == "needs value_low, role"
+    assert how_to_train(("role",)) == "with role"
+    assert how_to_train(("value", "value_low")) == "needs value_low"
 
 
 def test_the_environment_of_these_tests_has_responses_at_the_limit(tmp_path, batches):

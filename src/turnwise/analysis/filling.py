@@ -103,6 +103,7 @@ FILL: dict[str, Callable[[At], Any]] = {
     "finished": lambda at: at.trajectory.stopped,  # the others are truncated by the horizon
     "truncated": lambda at: 0.0,
     "role": lambda at: at.turn.place % 2,
+    "player": lambda at: f"game {at.trajectory.prompt} first",  # who plays does not depend on what is played
     "state_text": lambda at: f"place {at.turn.place}",
     "step_reward": lambda at: at.turn.reward + at.value_next > at.value,  # better than the policy's average
     "prefix": lambda at: at.prefix,

@@ -87,6 +87,7 @@ def _evaluate(options: argparse.Namespace) -> int:
         note(folder.unverified)
     quiet()
     from turnwise.environments.suites import make_suite
+    from turnwise.evaluation.assess import assess
     from turnwise.evaluation.panels import check_tasks, find_panel, task_digest
     from turnwise.evaluation.play import common_failure, evaluate, panel
     from turnwise.evaluation.scores import as_markdown, as_table, evaluation_record, rows_by_type, write_evaluation
@@ -127,6 +128,7 @@ def _evaluate(options: argparse.Namespace) -> int:
                 seed=seed,
                 on_turn=display.turn,
             )
+            metrics |= assess(suite, models, config.model, config.rollout, config.evaluate.temperature)
             display.console.print(
                 f"step {step}, seed {seed}: {describe(metrics, common_failure(trajectories))}",
                 highlight=False,

@@ -171,6 +171,23 @@ class Config(Section):
         return self
 
     @pydantic.model_validator(mode="after")
+    def _players_can_wait_for_each_other(self) -> "Config":
+        collector = self.rollout.collector
+        if collector.name != "self_play":
+            return self
+        if self.engine.max_rows is not None:
+            raise ValueError(
+                f"engine.max_rows={self.engine.max_rows} lets responses wait for whole trajectories, and the players "
+                "of rollout.collector='self_play' wait for each other; remove engine.max_rows"
+            )
+        if (collector.model_extra or {}).get("past") and self.engine.name == "server":
+            raise ValueError(
+                "rollout.collector.past plays with earlier weights, and engine.name='server' serves one version; set "
+                "engine.name=local or remove past"
+            )
+        return self
+
+    @pydantic.model_validator(mode="after")
     def _tiny_reads_observations_only(self) -> "Config":
         if self.model.name == "tiny" and self.prompt != PromptConfig():
             raise ValueError("prompt.* is only for chat models, and model.name='tiny' is not one; remove prompt.*")

@@ -25,6 +25,7 @@ from turnwise.environments.grids.sokoban import Sokoban
 from turnwise.environments.helpdesk.suite import Helpdesk
 from turnwise.environments.scienceworld.suite import Scienceworld
 from turnwise.environments.search_qa.suite import SearchQa
+from turnwise.environments.seats.suite import Seats
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.splits import split_seeds
 from turnwise.environments.swe.suite import Swe
@@ -123,6 +124,7 @@ SUITES: dict[str, tuple[Callable[..., Suite], Callable[..., Any]]] = {
     "openenv": (OpenEnv, OpenEnv),
     "verifiers": (Verifiers, Verifiers),
     "crossroads": (Crossroads, Knobs),
+    "seats": (Seats, Seats),
     "helpdesk": (Helpdesk, Helpdesk),
     "frozen_lake": (FrozenLake, FrozenLake),
     "sokoban": (Sokoban, random_room),

@@ -56,7 +56,7 @@ def evaluation_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         `success` with `success_low` and `success_high` (95 % Wilson interval), `turns`, `invalid_frac` (share of
         responses), `failed` (trajectories, left out of the rest), `episodes`, and `success/TYPE` for every task type.
         If rewards take more than two values, also their mean `reward` with `reward_low` and `reward_high` (95 % normal
-        interval).
+        interval). For games, `result/win`, `result/draw` and `result/loss`, the shares that occur.
     """
     usable = [trajectory for trajectory in trajectories if trajectory.usable]
     wins = [trajectory.success for trajectory in usable]
@@ -74,6 +74,8 @@ def evaluation_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     if len(set(rewards)) > 2:  # else success has the same information
         mean, half = float(np.mean(rewards)), 1.959964 * float(np.std(rewards, ddof=1)) / math.sqrt(len(rewards))
         metrics |= {"reward": mean, "reward_low": mean - half, "reward_high": mean + half}
+    results = Counter(str(each.info["result"]) for each in usable if "result" in each.info)
+    metrics |= {f"result/{name}": count / len(usable) for name, count in sorted(results.items())}
     by_type: dict[str, list[bool]] = defaultdict(list)
     for trajectory in usable:
         if "task_type" in trajectory.info:

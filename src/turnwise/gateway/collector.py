@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from turnwise.environments.base import Task
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import Suite
-from turnwise.errors import EnvironmentFault
+from turnwise.errors import ConfigError, EnvironmentFault
 from turnwise.gateway.harness import Endpoint, Harness, make_harness
 from turnwise.gateway.messages import last_message
 from turnwise.gateway.server import Gateway
@@ -140,6 +140,11 @@ def choose_collector(
         ConfigError: The collector is unknown, or the harness cannot be imported.
     """
     if harness is None:
+        if rollout.collector.name == "self_play" and "role" not in getattr(suite, "gives", ()):
+            raise ConfigError(
+                f"rollout.collector='self_play' needs an environment with seats, and {environment.name!r} has none; "
+                "set environment.name=seats, or remove rollout.collector"
+            )
         environments = shared(make_environments(suite, environment))
         return make_collector(rollout, environments, suite.task_name), environments
     return HarnessCollector(harness, rollout, suite.task_name), InProcessEnvironments(

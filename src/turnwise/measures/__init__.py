@@ -14,6 +14,7 @@ from turnwise.measures.mismatch import mismatch
 from turnwise.measures.played import played
 from turnwise.measures.rare_tokens import peak_tokens, rare_tokens
 from turnwise.measures.reference import reference, reference_mean
+from turnwise.measures.roles import roles
 from turnwise.measures.sampled import engine_scores, sampled
 from turnwise.measures.scores import scores
 from turnwise.measures.step_rewards import step_rewards
@@ -32,6 +33,7 @@ MEASURES: dict[str, Measure] = {
         peak_tokens,
         mismatch,
         played,
+        roles,
         value,
         value_next,
         token_values,

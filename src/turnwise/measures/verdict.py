@@ -7,6 +7,9 @@ from turnwise.measures import MEASURES
 from turnwise.measures.lacking import OPTIONAL
 from turnwise.measures.plan import FROM_THE_BATCH, Plan
 
+GIVEN_BY = {"gold": "search_qa", "role": "seats"}
+"""Environments that give keys of `Step.info` that measures read."""
+
 
 def how_to_train(needs: Iterable[str]) -> str:
     """Say whether a run can train a method.
@@ -37,7 +40,7 @@ def check_environment(plan: Plan, gives: Iterable[str], environment: str) -> Non
     """
     for each in plan.measures:
         if missing := [key for key in each.reads if key not in gives]:
-            other = "choose environment.name=search_qa, or " if missing[0] == "gold" else ""
+            other = f"choose environment.name={GIVEN_BY[missing[0]]}, or " if missing[0] in GIVEN_BY else ""
             raise ConfigError(
                 f"the measure {each.name!r} ({', '.join(each.provides)}) reads info[{missing[0]!r}], which environment "
                 f"{environment!r} does not give; {other}let yours fill it and set the class attribute "

@@ -33,6 +33,7 @@ from turnwise.methods.ppo import bilevel_gae, ppo, turn_ppo
 from turnwise.methods.progrpo import progrpo
 from turnwise.methods.proxmo import proxmo
 from turnwise.methods.r3 import r3
+from turnwise.methods.rae import rae
 from turnwise.methods.reinforce import reinforce
 from turnwise.methods.reinforce_pp import reinforce_pp_baseline
 from turnwise.methods.rloo import rloo
@@ -58,6 +59,7 @@ METHODS: dict[str, Callable[..., Transform]] = {
     "reinforce_pp_baseline": reinforce_pp_baseline,
     "trloo": trloo,
     "mars": mars,
+    "rae": rae,
     "mica": mica,
     "srgpo": srgpo,
     "gae": gae,
@@ -128,6 +130,7 @@ __all__ = [
     "progrpo",
     "proxmo",
     "r3",
+    "rae",
     "reinforce",
     "reinforce_pp_baseline",
     "rloo",

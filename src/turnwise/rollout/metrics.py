@@ -10,10 +10,12 @@ from turnwise.rollout.trajectory import Trajectory, distinct_turns
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Compute rollout metrics: success, reward, turns, shares of failures, generated tokens and environment steps.
 
-    A response that trajectories share counts once. Each trajectory that shares it has replayed it, so that its
+    Trajectories that other players than the policy gave count for tokens and steps only. A response that trajectories
+    share counts once. Each trajectory that shares it has replayed it, so that its
     environment step counts for each.
     """
     usable = [trajectory for trajectory in trajectories if trajectory.usable]
+    own = [trajectory for trajectory in trajectories if trajectory.learns]
     turns = distinct_turns(usable)
     mean = lambda values: float(np.mean(values)) if len(values) else 0.0  # noqa: E731
     return {
@@ -22,8 +24,8 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "turns": mean([len(trajectory.turns) for trajectory in usable]),
         "invalid_frac": mean([not turn.valid for turn in turns]),
         "truncated_frac": mean([turn.truncated for turn in turns]),
-        "context_frac": mean([trajectory.ended == "context" for trajectory in trajectories]),
-        "failed_frac": 1 - len(usable) / len(trajectories),
+        "context_frac": mean([trajectory.ended == "context" for trajectory in own]),
+        "failed_frac": 1 - len(usable) / max(1, len(own)),
         "tokens": float(sum(len(turn.response_ids) for turn in distinct_turns(trajectories))),
         "env_steps": float(sum(len(trajectory.turns) for trajectory in trajectories)),
     }

@@ -27,10 +27,11 @@ class RolloutConfig(Section):
     groups: int = pydantic.Field(default=8, ge=1)
     """Groups per step, one task each."""
     group_size: int = pydantic.Field(default=8, ge=1)
-    """Trajectories per task."""
+    """Trajectories per task; with self-play, seats of its matches."""
     collector: CollectorConfig = CollectorConfig()
     """"independent": all trajectories of a group separately from the start. {name = "branching", rule = ...}:
-    trajectories that fork from each other, by the rule "arpo" or "tree_grpo" (docs/how-to/branch.md)."""
+    trajectories that fork from each other, by the rule "arpo" or "tree_grpo" (docs/how-to/branch.md). "self_play":
+    matches of the policy against itself and others (docs/how-to/games.md)."""
     select: SelectConfig = SelectConfig()
     """"epochs": all tasks in turn, in an order drawn anew each epoch. {name = "vade", observed_decay = ...,
     unobserved_decay = ...}: tasks that the policy sometimes solves."""

@@ -54,6 +54,7 @@ class Trajectory:
         info: The environment's `info` at the end.
         shared: Number of first turns that another trajectory played; a fork replays them and holds the same `Turn`s.
         tree: Number of its tree within the group; None: it is a tree by itself.
+        learns: Whether steps may learn from it; not if another player than the policy gave the responses.
         last_observation: What the environment answered to the last response; the policy did not read it.
     """
 
@@ -67,11 +68,12 @@ class Trajectory:
     shared: int = 0
     tree: int | None = None
     last_observation: str = ""
+    learns: bool = True
 
     @property
     def usable(self) -> bool:
         """Whether credit can be assigned to the trajectory."""
-        return self.failure is None and bool(self.turns)
+        return self.failure is None and bool(self.turns) and self.learns
 
     @property
     def reward(self) -> float:

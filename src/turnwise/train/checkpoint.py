@@ -10,7 +10,7 @@ import pickle
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ STATES = "state.pt"
 """File with the states of a run's parts."""
 
 
+@runtime_checkable
 class Part(Protocol):
     """Define what keeps state from step to step."""
 

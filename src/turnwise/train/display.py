@@ -188,10 +188,16 @@ def warnings(metrics: Mapping[str, float]) -> str:
     return "  ".join(told)
 
 
+RESULTS = ("win", "draw", "loss")
+"""Results of games, in the order in which they are shown."""
+
+
 def describe(metrics: Mapping[str, float], failure: str = "") -> str:
     """Describe an evaluation in one line, with the most common cause of failed episodes."""
     text = f"success {metrics['success']:.3f} [{metrics['success_low']:.3f}, {metrics['success_high']:.3f}]"
     if "reward" in metrics:
         text += f", reward {metrics['reward']:.2f} [{metrics['reward_low']:.2f}, {metrics['reward_high']:.2f}]"
+    text += "".join(f", {name} {metrics[f'result/{name}']:.3f}" for name in RESULTS if f"result/{name}" in metrics)
+    text += f", exploitability {metrics['exploitability']:.4f}" if "exploitability" in metrics else ""
     text += f", {metrics['turns']:.1f} turns, {metrics['invalid_frac']:.1%} invalid, {metrics['episodes']:.0f} episodes"
     return text + (f", {metrics['failed']:.0f} FAILED{f' ({failure})' * bool(failure)}" if metrics["failed"] else "")

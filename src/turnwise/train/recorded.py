@@ -1,6 +1,7 @@
 """Load the recorded rollouts of a step as arrays, to inspect them or to assign their credit again."""
 
 import dataclasses
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from turnwise.batch import Batch
 from turnwise.measures import MEASURES, played
 from turnwise.measures.plan import recorded_columns
 from turnwise.measures.played import num_paths
+from turnwise.measures.roles import roles, roles_of
 from turnwise.rollout.record import SCHEMA, read_table
 from turnwise.rollout.tree_rows import PREFIX
 from turnwise.segments import Segments
@@ -37,7 +39,7 @@ READ = (
 """Columns that every rollout file must have."""
 SCORED = recorded_columns(MEASURES.values())
 """Columns of measures that a file has if its step learned something."""
-KNOWN = frozenset({*played.provides, *SCORED, "turn", "length"})
+KNOWN = frozenset({*played.provides, *roles.provides, *SCORED, "turn", "length"})
 """Columns that a method can use on recorded rollouts."""
 TOKEN_ENTROPY = "behavior_entropies"
 """List column with the token entropies, if the run recorded them."""
@@ -115,6 +117,7 @@ def recorded_batch(step: Step, *, invalid_penalty: float) -> Batch:
         "success": step.values("success")[kept],
         "finished": (table["ended"].to_numpy() == "terminated").astype(np.float64),
         **_of_trees(step, kept),
+        **_of_seats(table, trajectories),
         **{name: step.values(name)[kept] for name in _of_measures(table)},
     }
     groups = Segments.from_sorted_ids(trajectories.first(table["group"].to_numpy()))
@@ -136,6 +139,15 @@ def _of_measures(table: pa.Table) -> list[str]:
     others = {"base", "alpha", "advantage", PREFIX, "tree"}
     further = (name for name in table.column_names if name not in SCHEMA.names and name not in others)
     return [name for name in further if not name.startswith("trace.")]
+
+
+def _of_seats(table: pa.Table, trajectories: Segments) -> dict[str, list[str]]:
+    """Return the columns of games with seats, which the last turn of each trajectory tells; empty for others."""
+    told = [text or "" for text in trajectories.last(table["info"].to_numpy(zero_copy_only=False))]
+    if not all('"role"' in text for text in told):
+        return {}
+    infos = [json.loads(text) for text in told]
+    return dict(roles_of(infos[number] for number in trajectories.ids))
 
 
 def _of_trees(step: Step, kept: np.ndarray) -> dict[str, Any]:

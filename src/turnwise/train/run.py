@@ -9,6 +9,7 @@ import torch
 
 from turnwise.config import Config
 from turnwise.environments.suites import Suite
+from turnwise.evaluation.assess import assess
 from turnwise.evaluation.outcomes import write_outcomes
 from turnwise.evaluation.play import common_failure, evaluate
 from turnwise.judge.judge import Judge
@@ -83,6 +84,8 @@ class Run:
             "selector": self.source,
             "objective": self.learner.objective,
         }
+        if isinstance(self.collector, Part):
+            parts["collector"] = self.collector
         value = self.learner.value
         return parts if value is None else {**parts, "critic": value.critic}
 
@@ -147,6 +150,7 @@ class Run:
                 temperature=config.evaluate.temperature,
                 on_turn=self.display.turn,
             )
+            metrics |= assess(self.suite, self.models, config.model, config.rollout, config.evaluate.temperature)
         write_outcomes(self.folder.evaluations / f"step-{self.step:06d}.parquet", trajectories)
         record = {f"eval/{name}": value for name, value in metrics.items()}
         self.folder.log({"step": self.step, **record, "time/eval_s": time.perf_counter() - start})

@@ -37,6 +37,7 @@ from turnwise.transforms.probes import (
     weigh_by_hindsight,
 )
 from turnwise.transforms.returns import add_penalty, discounted_return, outcome_return
+from turnwise.transforms.running import subtract_running_mean
 from turnwise.transforms.scaling import scale_by_group_std
 from turnwise.transforms.selection import reject_by_profile, reject_mismatch
 from turnwise.transforms.shaping import (
@@ -102,6 +103,7 @@ __all__ = [
     "standardize_with_virtual",
     "step_potential",
     "subtract_leave_one_out",
+    "subtract_running_mean",
     "subtract_shrunk_mean",
     "success_return",
     "sum_td_errors",

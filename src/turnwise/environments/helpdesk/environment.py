@@ -82,7 +82,7 @@ class HelpdeskEnvironment:
             state_key=self._state(),
             info={
                 "success": right,
-                "type": self._desk.kind,
+                "task_type": self._desk.kind,
                 "gold": self._desk.answer,
                 "gold_form": 'answer {"value": "{gold}"}',
                 "step_rewards": told.tolist(),

@@ -1,0 +1,113 @@
+"""Define games, their tasks, and the steps of a match.
+
+A game is a function of its history: the tuple of all that was played, chance included. A match is one play of it. Its
+environment asks the seats in turn; see `turnwise.environments.seats.match`.
+"""
+
+import dataclasses
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from turnwise.environments.base import Step
+
+History = tuple[str, ...]
+"""All that was played so far: actions of the seats and outcomes of chance, in order."""
+
+CHANCE, ENDED = -1, -2
+"""What acts in place of a seat."""
+ROLES = ("first", "second")
+"""Names of the seats."""
+POLICY = "policy"
+"""Player of a seat whose responses come from outside the environment."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Deal:
+    """A task: one match.
+
+    Attributes:
+        seed: Decides chance, and the draws of players inside the environment.
+        players: Who plays each seat: `POLICY`, or the name of an opponent.
+        opening: Actions that were played before.
+    """
+
+    seed: int
+    players: tuple[str, ...]
+    opening: History = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SeatStep(Step):
+    """A step of a match, addressed to one seat.
+
+    The reward is what this seat got since its last response. `valid` is about the response just played, which another
+    seat may have given.
+
+    Attributes:
+        seat: Number of the seat that reads the observation, and acts unless the match has ended.
+        ends: Last step of every seat, once the match has ended.
+    """
+
+    seat: int
+    ends: tuple[Step, ...] = ()
+
+
+class Game(Protocol):
+    """Rules of a game, as functions of the history.
+
+    Attributes:
+        name: Name in records.
+        rules: Rules as text, for players that read them.
+        most_turns: Largest number of actions of one seat in a match.
+        exact: Whether the expert plays an equilibrium (up to numerical precision).
+        tree: All histories as a `Tree`, so that exploitability can be computed; None if there are too many.
+    """
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def rules(self) -> str: ...  # noqa: D102
+    @property
+    def most_turns(self) -> int: ...  # noqa: D102
+    @property
+    def exact(self) -> bool: ...  # noqa: D102
+    @property
+    def tree(self) -> Any: ...  # noqa: D102
+
+    def actor(self, history: History) -> int:
+        """Return the seat that acts, `CHANCE` or `ENDED`."""
+        ...
+
+    def chances(self, history: History) -> Mapping[str, float]:
+        """Return the outcomes of chance and their probabilities."""
+        ...
+
+    def actions(self, history: History) -> Sequence[str]:
+        """Return the admissible actions of the seat that acts."""
+        ...
+
+    def returns(self, history: History) -> tuple[float, ...]:
+        """Return what each seat has won at the end."""
+        ...
+
+    def view(self, history: History, seat: int) -> str:
+        """Describe what a seat sees."""
+        ...
+
+    def expert(self, history: History, rng: random.Random) -> str:
+        """Choose a strong action for the seat that acts."""
+        ...
+
+    def value(self, history: History) -> float | None:
+        """Return what the first seat wins if all play perfectly from here; None if it is not known."""
+        ...
+
+    def words(self) -> str:
+        """Return a text with all words of observations and actions."""
+        ...
+
+
+def generator(seed: int, history: History, what: str) -> random.Random:
+    """Return the generator of the draws at one place of a match."""
+    return random.Random(f"{seed} {what} {' '.join(history)}")

@@ -1,0 +1,177 @@
+"""Suite of games with seats: matches by seed."""
+
+import dataclasses
+import random
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from turnwise.environments.base import Demonstrated, Step
+from turnwise.environments.seats.base import ENDED, POLICY, ROLES, Deal, Game, History
+from turnwise.environments.seats.boards import ConnectFour, TicTacToe
+from turnwise.environments.seats.match import OPPONENTS, MatchEnvironment
+from turnwise.environments.seats.poker import KUHN, LEDUC
+from turnwise.environments.seats.tree import Tree
+from turnwise.environments.settings import EnvironmentConfig
+from turnwise.environments.splits import split_seeds
+from turnwise.environments.words import split_words
+from turnwise.errors import ConfigError, did_you_mean
+
+GAMES = ("tictactoe", "connect_four", "kuhn", "leduc")
+"""Games by name."""
+DRAWS = 1000
+"""Maximum number of draws until an opening is not lost for the policy."""
+
+
+def make_game(name: str, depth: int) -> Game:
+    """Make a game by name.
+
+    Raises:
+        ConfigError: There is no game of this name, or the depth is not above 0.
+    """
+    if name not in GAMES:
+        raise ConfigError(f"environment.options.game={name!r} is unknown.{did_you_mean(name, GAMES)}")
+    if depth < 1:
+        raise ConfigError(f"environment.options.depth={depth}: expected 1 or more actions to search ahead")
+    games: Mapping[str, Game] = {"tictactoe": TicTacToe(), "kuhn": KUHN, "leduc": LEDUC}
+    return ConnectFour(depth) if name == "connect_four" else games[name]
+
+
+class Seats:
+    """Games for two players. Options: game, opponent, opening, rules, depth, num_train, num_valid.
+
+    The policy holds one seat of a match, drawn by its seed, and `opponent` the other one. The collector "self_play"
+    sets other players. Boards may begin after up to `opening` random actions; positions that are lost for the policy
+    are left out where the game knows them.
+
+    A seat's reward is what it has won, times `environment.success_reward`: 1, 0 or -1 on boards, chips at poker.
+    """
+
+    gives = ("role",)
+
+    def __init__(
+        self,
+        config: EnvironmentConfig,
+        *,
+        game: str = "tictactoe",
+        opponent: str = "expert",
+        opening: int = 0,
+        rules: bool = False,
+        depth: int = 4,
+        num_train: int = 2000,
+        num_valid: int = 512,
+    ):
+        for name, count in (("num_train", num_train), ("num_valid", num_valid)):
+            if not isinstance(count, int) or count < 1:
+                raise ConfigError(
+                    f"environment.options.{name}={count!r}: expected a whole number of matches, 1 or more"
+                )
+        if opponent not in OPPONENTS:
+            raise ConfigError(
+                f"environment.options.opponent={opponent!r} is unknown.{did_you_mean(opponent, OPPONENTS)}"
+            )
+        self.game = make_game(game, depth)
+        if opening < 0 or (opening and self.game.tree) or opening > self.game.most_turns:
+            raise ConfigError(
+                f"environment.options.opening={opening}: expected 0 to {self.game.most_turns} actions, and 0 for poker"
+            )
+        if config.max_steps < self.game.most_turns:
+            raise ConfigError(
+                f"environment.max_steps={config.max_steps} is less than the {self.game.most_turns} turns of a match of "
+                f"{game}; set environment.max_steps={self.game.most_turns} or more"
+            )
+        self._reward, self._rules, self._opponent, self._opening = config.success_reward, rules, opponent, opening
+        self._counts = {"train": num_train, "valid": num_valid, "test": num_valid}
+
+    def tasks(self, split: str) -> Sequence[Deal]:
+        """Return the matches of a split."""
+        return _Deals(self, split_seeds(split, self._counts.get(split, 0), of="seats"))
+
+    def task(self, seed: int) -> Deal:
+        """Make the match of a seed."""
+        seat = zlib.crc32(str(seed).encode()) % len(ROLES)  # not in turn: a panel may take every other task
+        players = tuple(POLICY if each == seat else self._opponent for each in range(len(ROLES)))
+        return Deal(seed, players, self._draw_opening(seed, seat) if self._opening else ())
+
+    def _draw_opening(self, seed: int, seat: int) -> History:
+        """Draw actions until neither the match has ended nor the seat has lost under perfect play."""
+        rng = random.Random(f"{seed} opening")
+        for _ in range(DRAWS):
+            history: History = ()
+            for _ in range(rng.randint(0, self._opening)):
+                if self.game.actor(history) != ENDED:
+                    history = (*history, rng.choice(list(self.game.actions(history))))
+            worth = self.game.value(history) or 0.0
+            if self.game.actor(history) != ENDED and worth * (1, -1)[seat] >= 0:
+                return history
+        raise ConfigError(f"none of {DRAWS} openings of {self._opening} actions leaves the policy a chance; lower it")
+
+    def environment(self, task: Deal) -> MatchEnvironment:
+        """Build a fresh environment."""
+        return MatchEnvironment(self.game, task, reward=self._reward, rules=self._rules)
+
+    def task_name(self, task: Deal) -> str:
+        """Name a task in records."""
+        return f"{self.game.name}-{task.seed}"
+
+    def words(self) -> list[str]:
+        """Return every word of observations and responses."""
+        return sorted(set(split_words(self.game.words())))
+
+    def demonstrate(self, task: Deal, *, noise: float, seed: int) -> list[Demonstrated]:
+        """Let the expert play the policy's seat, with noise: random admissible actions, not to be imitated."""
+        rng, environment, turns = random.Random(seed), self.environment(task), list[Demonstrated]()
+        step = environment.start()
+        while not step.ended:
+            noisy = rng.random() < noise
+            action = rng.choice(list(step.admissible or ())) if noisy else self.game.expert(environment.history, rng)
+            turns.append(Demonstrated(action, not noisy))
+            step = environment.step(action)
+        return turns
+
+    def situations(self) -> list[tuple[list[Step], tuple[str, ...]]]:
+        """List what a player can have read and said when it acts; empty if the game is too large to enumerate."""
+        if self.game.tree is None:
+            return []
+        listed = []
+        for each in self.game.tree.situations:
+            texts = [self.game.rules * self._rules + each.observations[0], *each.observations[1:]]
+            steps = [Step(observation=text, admissible=offer) for text, offer in zip(texts, each.offers, strict=True)]
+            listed.append((steps, each.responses))
+        return listed
+
+    def assess(self, chances: Sequence[np.ndarray]) -> dict[str, float]:
+        """Measure a policy by its probabilities of all admissible actions in all situations.
+
+        Args:
+            chances: `[situations]` arrays `[actions]`. What is missing to a sum of 1 are invalid responses, in whose
+                place the environment plays an admissible action drawn at random.
+
+        Returns:
+            `exploitability`: what a best response gains, averaged over the seats; the unit is that of returns (chips).
+            `value`: what the first seat wins when the policy plays itself. `unplayable_frac`: mean probability of
+            invalid responses.
+        """
+        tree: Tree = self.game.tree
+        strategy = np.concatenate([each + (1.0 - each.sum()) / len(each) for each in chances])
+        return {
+            "exploitability": tree.exploitability(strategy),
+            "value": float(tree.values(strategy)[0, 0]),
+            "unplayable_frac": float(np.mean([1.0 - each.sum() for each in chances])),
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class _Deals(Sequence[Any]):
+    """Matches of a range of seeds, made when asked for."""
+
+    suite: Seats
+    seeds: range
+
+    def __len__(self) -> int:
+        return len(self.seeds)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self.suite.task(self.seeds[place])

@@ -1,0 +1,209 @@
+"""Play groups of matches by one policy on several seats, against its past selves, and against fixed opponents."""
+
+import copy
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load, save
+
+from turnwise.environments.base import Task
+from turnwise.environments.seats.base import POLICY, ROLES, Deal
+from turnwise.environments.seats.match import OPPONENTS
+from turnwise.errors import ConfigError, did_you_mean
+from turnwise.rollout.cast import Cast
+from turnwise.rollout.collect import blocking, play
+from turnwise.rollout.collectors import Independent, OnTurn, make_sampling
+from turnwise.rollout.engine import Engine
+from turnwise.rollout.environments import Environments
+from turnwise.rollout.local import LocalEngine
+from turnwise.rollout.models import Models
+from turnwise.rollout.settings import RolloutConfig
+from turnwise.rollout.starts import Start
+from turnwise.rollout.tables import SeatAt, Tables
+from turnwise.rollout.trajectory import Trajectory
+
+SELF, PAST = "self", "past"
+STREAM = 11
+"""Separates the draws of opponents from other draws with the same seed."""
+
+
+class SelfPlay:
+    """Play the matches of a group concurrently; each seat that a policy holds is a trajectory of the group.
+
+    A group plays `rollout.group_size` / 2 matches of its task. In each, the policy meets itself, a past self or a
+    player of the environment, drawn by the shares. Steps learn from the policy's seats named by `train` only. The
+    trajectories of past selves are recorded, and not learned from; `info["actor"]` says who played. A game in which a
+    group size is given, such as an evaluation, is played as its tasks say.
+
+    Args:
+        environments: Where the matches are played.
+        settings: The `[rollout]` of a recipe.
+        task_name: Names a task in records.
+        train: Names of the seats that learn; default: all.
+        past: Share of matches against a past self, from 0 to 1.
+        random: Share against a player that draws admissible actions.
+        expert: Share against the game's expert. The rest is against the policy itself.
+        every: Training steps between past selves; the first is the policy before training.
+        keep: Past selves to keep, the latest ones. Checkpoints hold their trainable weights.
+
+    Raises:
+        ConfigError: An option has an impossible value, or does not fit the rest of `[rollout]`.
+    """
+
+    def __init__(
+        self,
+        environments: Environments,
+        settings: RolloutConfig,
+        task_name: Callable[[Task], str] = str,
+        *,
+        train: Sequence[str] = ROLES,
+        past: float = 0.0,
+        random: float = 0.0,
+        expert: float = 0.0,
+        every: int = 10,
+        keep: int = 5,
+    ):
+        self._share = {PAST: past, "random": random, "expert": expert}
+        _check(train, self._share, every, keep, settings)
+        self._environments, self._settings, self._task_name = environments, settings, task_name
+        self._independent = Independent(environments, settings, task_name)
+        self._share[SELF] = 1.0 - sum(self._share.values())
+        self._seats = [ROLES.index(name) for name in train]
+        self._every, self._keep = every, keep
+        self._selves: list[tuple[int, bytes]] = []  # version and weights; bytes, which copies of the state share
+        self._past_model: Any = None  # a transformers.PreTrainedModel
+
+    def play(
+        self,
+        models: Models,
+        tasks: Sequence[Task],
+        *,
+        seed: int,
+        group_size: int | None = None,
+        temperature: float | None = None,
+        on_turn: OnTurn = None,
+    ) -> list[Trajectory]:
+        """Play each task with a group of matches; see `Collector.play`."""
+        if group_size is not None:
+            return self._independent.play(
+                models, tasks, seed=seed, group_size=group_size, temperature=temperature, on_turn=on_turn
+            )
+        rng = np.random.default_rng([seed, STREAM])
+        self._remember(models)
+        version, weights = self._selves[rng.integers(len(self._selves))] if self._selves else (0, b"")
+        places = self._places(tasks, rng)
+        policy, engines = models.policy.policy, [models.policy.sampler]
+        if any(place.actor == PAST for place in places):
+            engines.append(self._past_engine(models, version, weights))
+        trajectories = blocking(
+            play(
+                Cast(engines, [int(place.actor == PAST) for place in places]),
+                [place.start for place in places],
+                Tables(self._environments),
+                policy.format,
+                sampling=make_sampling(self._settings, policy, seed=seed, temperature=temperature),
+                max_context=policy.max_context,
+                window=self._settings.remembered,
+                on_turn=on_turn,
+            )
+        )
+        for trajectory, place in zip(trajectories, places, strict=True):
+            trajectory.learns = place.learns
+            trajectory.info["actor"] = f"step {version}" if place.actor == PAST else POLICY
+        return trajectories
+
+    def _places(self, tasks: Sequence[Task], rng: np.random.Generator) -> list["_Place"]:
+        """Seat the players of all matches."""
+        kinds, shares = list(self._share), list(self._share.values())
+        places: list[_Place] = []
+        for group, task in enumerate(tasks):
+            if not isinstance(task, Deal):
+                raise ConfigError(
+                    f"rollout.collector='self_play' needs tasks with seats, got {type(task).__name__}; set "
+                    "environment.name=seats, or remove rollout.collector"
+                )
+            for number in range(self._settings.group_size // len(ROLES)):
+                match = group * (self._settings.group_size // len(ROLES)) + number
+                kind = kinds[rng.choice(len(kinds), p=shares)]
+                own = self._seats[match % len(self._seats)]
+                players = [kind if kind in OPPONENTS and seat != own else POLICY for seat in range(len(ROLES))]
+                deal = dataclasses.replace(task, players=tuple(players))
+                for seat in (seat for seat, player in enumerate(players) if player == POLICY):
+                    actor = PAST if kind == PAST and seat != own else POLICY
+                    learns = actor == POLICY and seat in self._seats
+                    start = Start(SeatAt(match, seat, deal), group, self._task_name(task))
+                    places.append(_Place(start, actor, learns))
+        return places
+
+    def _remember(self, models: Models) -> None:
+        """Keep the policy as a past self when its step is due."""
+        version = models.policy.version
+        due = self._share[PAST] > 0 and version % self._every == 0
+        if due and version not in [known for known, _ in self._selves]:
+            named = dict(models.policy.policy.model.named_parameters())
+            weights = {name: each.detach().cpu().contiguous() for name, each in named.items() if each.requires_grad}
+            self._selves = [*self._selves, (version, save(weights))][-self._keep :]
+
+    def _past_engine(self, models: Models, version: int, weights: bytes) -> Engine:
+        """Make an engine that plays with earlier weights."""
+        policy, engine = models.policy.policy, models.policy.sampler
+        assert isinstance(engine, LocalEngine), "Config refuses other engines"
+        if self._past_model is None:
+            self._past_model = copy.deepcopy(policy.model)
+        self._past_model.load_state_dict(load(weights), strict=False)
+        past = LocalEngine(
+            self._past_model,
+            rounded=engine.copy_dtype == torch.bfloat16,
+            decode=engine.decode,
+            patience=engine.patience,
+        )
+        past.version = version
+        return past
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the past selves, for checkpoints."""
+        return {"selves": list(self._selves)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the past selves that `state_dict` returned."""
+        self._selves = [(int(version), weights) for version, weights in state["selves"]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Place:
+    """A trajectory to play: where it begins, who plays it, and whether a step learns from it."""
+
+    start: Start
+    actor: str
+    learns: bool
+
+
+def _check(train: Sequence[str], share: dict[str, float], every: int, keep: int, settings: RolloutConfig) -> None:
+    """Raise ConfigError for impossible options."""
+    where = "rollout.collector"
+    if isinstance(train, str) or not train or len(set(train)) < len(train):
+        raise ConfigError(f"{where}.train={train!r}: expected a list of different seats, such as {list(ROLES)}")
+    for name in train:
+        if name not in ROLES:
+            raise ConfigError(f"{where}.train: there is no seat {name!r}.{did_you_mean(name, ROLES)}")
+    for name, value in share.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+            raise ConfigError(f"{where}.{name}={value!r}: expected a share from 0 to 1")
+    if sum(share.values()) > 1:
+        raise ConfigError(f"{where}: the shares {share} exceed 1; what they leave is played against the policy itself")
+    for name, value in (("every", every), ("keep", keep)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ConfigError(f"{where}.{name}={value!r}: expected a whole number of 1 or more")
+    if settings.group_size % len(ROLES):
+        raise ConfigError(
+            f"rollout.group_size={settings.group_size} counts the seats of whole matches, expected a multiple of "
+            f"{len(ROLES)}"
+        )
+    if share[PAST] and settings.max_lag:
+        raise ConfigError(
+            f"{where}.past={share[PAST]} copies weights while rollout.max_lag={settings.max_lag} lets them change; "
+            "remove one of them"
+        )

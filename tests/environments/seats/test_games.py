@@ -1,0 +1,236 @@
+"""Games with seats: rules, exact values, and experts that cannot be beaten."""
+
+import pickle
+import random
+
+import numpy as np
+import pytest
+
+from turnwise.environments.check import check_environment
+from turnwise.environments.seats.base import CHANCE, ENDED, POLICY, ROLES, Deal
+from turnwise.environments.seats.boards import ConnectFour, TicTacToe
+from turnwise.environments.seats.equilibrium import solve
+from turnwise.environments.seats.match import MatchEnvironment
+from turnwise.environments.seats.poker import KUHN, LEDUC
+from turnwise.environments.seats.suite import GAMES, Seats
+from turnwise.environments.settings import EnvironmentConfig
+from turnwise.environments.suites import make_suite
+from turnwise.environments.words import split_words
+from turnwise.errors import ConfigError, EnvironmentFault
+from turnwise.evaluation.play import panel
+
+
+def suite(max_steps: int = 21, **options) -> Seats:
+    made = make_suite(EnvironmentConfig(name="seats", max_steps=max_steps, success_reward=1.0, options=options))
+    assert isinstance(made, Seats)
+    return made
+
+
+@pytest.mark.parametrize("game", ["tictactoe", "connect_four", "kuhn", "leduc"])
+def test_every_game_conforms_to_the_protocol(game):
+    made = suite(game=game, opponent="random", rules=True)
+    assert check_environment(made, num_tasks=2) == []
+    known = set(made.words())
+    for task in made.tasks("train")[:4] if game == "" else [made.tasks("train")[n] for n in range(4)]:
+        environment, rng = made.environment(task), random.Random(task.seed)
+        step, texts = environment.start(), []
+        while not step.ended:
+            texts += [step.observation, *step.admissible]
+            step = environment.step(rng.choice(step.admissible))
+        assert set(split_words(" ".join([*texts, step.observation]))) <= known
+
+
+def test_the_names_of_games_are_those_that_can_be_made():
+    assert [suite(game=name).game.name for name in GAMES if name != "leduc"] == [n for n in GAMES if n != "leduc"]
+
+
+# The exploitabilities of the uniform strategy are those of OpenSpiel's tests (NashConv 11/12 and 4.747222, the sum over
+# two seats). The value of Kuhn's poker is his own (1950), that of Leduc what OpenSpiel's solvers find.
+@pytest.mark.parametrize(
+    ("game", "num_situations", "uniform", "value", "iterations", "left"),
+    [(KUHN, 12, 11 / 24, -1 / 18, 300, 2e-3), (LEDUC, 288, 4.747222222 / 2, -0.085606, 60, 0.06)],
+)
+def test_exploitability_and_values_are_exact(game, num_situations, uniform, value, iterations, left):
+    tree = game.tree
+    assert len(tree.situations) == num_situations
+    assert tree.exploitability(tree.uniform()) == pytest.approx(uniform, abs=1e-8)
+    strategy = solve(tree, iterations=iterations)
+    assert 0 < tree.exploitability(strategy) < left
+    assert tree.values(strategy)[0, 0] == pytest.approx(value, abs=left)
+    assert tree.values(strategy)[0].sum() == pytest.approx(0, abs=1e-12)
+
+
+def kuhn_strategy(alpha: float) -> np.ndarray:
+    """Kuhn's equilibria: the first bets J with alpha and K with 3 alpha, and calls Q with alpha + 1/3."""
+    bets = {"J": alpha, "Q": 0.0, "K": 3 * alpha}
+    calls = {"J": 0.0, "Q": alpha + 1 / 3, "K": 1.0}
+    second_bets, second_calls = {"J": 1 / 3, "Q": 0.0, "K": 1.0}, {"J": 0.0, "Q": 1 / 3, "K": 1.0}
+    chosen = []
+    for situation in KUHN.tree.situations:
+        card = situation.observations[0].split()[1][0]
+        facing = situation.offers[-1] == ("fold", "call")
+        table = ((bets, calls), (second_bets, second_calls))[situation.seat][facing]
+        chosen += [1 - table[card], table[card]]
+    return np.array(chosen)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.2, 1 / 3])
+def test_kuhns_own_equilibria_cannot_be_exploited(alpha):
+    tree, strategy = KUHN.tree, kuhn_strategy(alpha)
+    assert tree.exploitability(strategy) == pytest.approx(0, abs=1e-12)
+    assert tree.values(strategy)[0, 0] == pytest.approx(-1 / 18)
+    wrong = strategy.copy()
+    wrong[:2] = 0.5  # the first bets its first card half of the time
+    assert tree.exploitability(wrong) > 1e-3
+
+
+def test_chance_deals_each_hand_as_often_as_the_deck_has_it():
+    hands: dict[str, float] = {}
+    for first, chance in LEDUC.chances(()).items():
+        for second, then in LEDUC.chances((first,)).items():
+            hands[first + second] = chance * then
+    assert sum(hands.values()) == pytest.approx(1)
+    assert hands["JJ"] == pytest.approx(2 / 30)
+    assert hands["JQ"] == pytest.approx(4 / 30)
+
+
+@pytest.mark.parametrize(
+    ("game", "history", "returns"),
+    [
+        (KUHN, "K J check check", (1, -1)),
+        (KUHN, "J K check bet fold", (-1, 1)),
+        (KUHN, "J K bet call", (-2, 2)),
+        (KUHN, "Q K bet fold", (1, -1)),
+        (LEDUC, "J K bet raise call J check check", (5, -5)),  # a pair wins
+        (LEDUC, "J K bet call Q bet raise call", (-11, 11)),
+        (LEDUC, "Q Q check check K bet call", (0, 0)),
+        (LEDUC, "Q Q check bet fold", (-1, 1)),
+        (TicTacToe(), "1 2 4 5 7", (1, -1)),
+        (TicTacToe(), "1 2 3 5 4 6 8 7 9", (0, 0)),
+        (TicTacToe(), "1 3 2 5 9 7", (-1, 1)),
+        (ConnectFour(), "1 2 1 2 1 2 1", (1, -1)),
+        (ConnectFour(), "1 2 2 3 4 3 3 4 5 4 4", (1, -1)),  # a rising diagonal
+        (ConnectFour(), "7 1 7 2 6 3 6 4", (-1, 1)),
+    ],
+)
+def test_the_winner_is_paid(game, history, returns):
+    played = tuple(history.split())
+    assert game.actor(played) == ENDED
+    assert game.actor(played[:-1]) not in (ENDED, CHANCE)
+    assert game.returns(played) == returns
+
+
+def play(game, players, seed: int) -> tuple[float, ...]:
+    """Play a match with an expert or a random player at each seat."""
+    rng, history = random.Random(seed), ()
+    while (seat := game.actor(history)) != ENDED:
+        if seat == CHANCE:
+            history += (rng.choices(list(game.chances(history)), list(game.chances(history).values()))[0],)
+        elif players[seat] == "expert":
+            history += (game.expert(history, rng),)
+        else:
+            history += (rng.choice(list(game.actions(history))),)
+    return game.returns(history)
+
+
+def test_the_expert_of_tic_tac_toe_never_loses_and_draws_with_itself():
+    game = TicTacToe()
+    assert all(play(game, ("expert", "expert"), seed) == (0, 0) for seed in range(10))
+    results = [play(game, ("expert", "random") if seed % 2 else ("random", "expert"), seed) for seed in range(60)]
+    own = [result[1 - seed % 2] for seed, result in enumerate(results)]
+    assert min(own) == 0
+    assert sum(won == 1 for won in own) > 30
+
+
+def test_the_expert_of_connect_four_takes_a_win_stops_one_and_beats_random_play():
+    game, rng = ConnectFour(depth=3), random.Random(0)
+    assert game.expert(("1", "2", "1", "2", "1", "2"), rng) == "1"
+    assert game.expert(("1", "7", "1", "7", "1"), rng) == "1"
+    assert sum(play(game, ("expert", "random"), seed)[0] for seed in range(4)) == 4
+
+
+def test_a_match_repeats_and_an_invalid_response_plays_a_drawn_action():
+    made = suite(game="leduc", opponent="random")
+    task = made.tasks("train")[3]
+    assert made.tasks("train")[3] == pickle.loads(pickle.dumps(task))
+    told = []
+    for _ in range(2):
+        environment = made.environment(task)
+        steps = [environment.start()]
+        while not steps[-1].ended:
+            steps.append(environment.step("xyzzy"))
+        told.append(steps)
+    assert told[0] == told[1]
+    assert not any(step.valid for step in told[0][1:])
+    assert told[0][-1].info["moves"]
+    with pytest.raises(EnvironmentFault, match="after the end"):
+        environment.step("check")
+
+
+def test_a_panel_holds_both_seats():
+    tasks = suite(game="kuhn", opponent="random").tasks("valid")
+    for episodes in (64, 128, 200, 512):
+        seats = [task.players.index(POLICY) for task in panel(tasks, episodes)]
+        assert 0.35 < np.mean(seats) < 0.65
+
+
+def test_seats_see_only_what_is_theirs():
+    made = suite(game="kuhn", opponent="random")
+    both = Deal(seed=5, players=(POLICY, POLICY))
+    environment = made.environment(both)
+    first = environment.start()
+    second = environment.step("check")
+    assert [first.seat, second.seat] == [0, 1]
+    assert [step.info["role"] for step in (first, second)] == list(ROLES)
+    cards = environment.history[:2]
+    assert first.observation == f"first {cards[0]}:"
+    assert second.observation == f"second {cards[1]}: check"
+    last = environment.step("check")
+    assert [end.reward for end in last.ends] == [-last.ends[1].reward, last.ends[1].reward]
+    assert [end.info["result"] for end in last.ends] in (["win", "loss"], ["loss", "win"])
+
+
+def test_openings_leave_the_policy_a_chance():
+    made = suite(game="tictactoe", opening=4)
+    tasks = [made.tasks("valid")[n] for n in range(60)]
+    assert len({task.opening for task in tasks}) > 30
+    for task in tasks:
+        worth = made.game.value(task.opening)
+        assert worth is not None
+        assert worth * (1, -1)[task.players.index(POLICY)] >= 0
+
+
+def test_the_expert_demonstrates():
+    made = suite(game="tictactoe", opponent="random")
+    task = made.tasks("train")[0]
+    turns = made.demonstrate(task, noise=0.5, seed=1)
+    assert turns == made.demonstrate(task, noise=0.5, seed=1)
+    assert {turn.imitate for noisy in range(6) for turn in made.demonstrate(task, noise=0.5, seed=noisy)} == {
+        True,
+        False,
+    }
+    assert all(turn.imitate for turn in made.demonstrate(task, noise=0.0, seed=1))
+
+
+@pytest.mark.parametrize(
+    ("options", "max_steps", "message"),
+    [
+        ({"game": "poker"}, 21, r"environment.options.game='poker' is unknown"),
+        ({"game": "kuhm"}, 21, r"Did you mean 'kuhn'\?"),
+        ({"opponent": "exprt"}, 21, r"Did you mean 'expert'\?"),
+        ({"num_train": 0}, 21, r"num_train=0: expected a whole number of matches"),
+        ({"depth": 0}, 21, r"depth=0: expected 1 or more"),
+        ({"game": "kuhn", "opening": 1}, 21, r"opening=1: expected 0 to 2 actions, and 0 for poker"),
+        ({"opening": -1}, 21, r"opening=-1"),
+        ({"game": "tictactoe"}, 4, r"max_steps=4 is less than the 5 turns .* set environment.max_steps=5"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(options, max_steps, message):
+    with pytest.raises(ConfigError, match=message):
+        suite(max_steps, **options)
+
+
+def test_a_game_of_two_refuses_a_step_before_the_start():
+    environment = MatchEnvironment(TicTacToe(), Deal(0, (POLICY, POLICY)), reward=1.0)
+    with pytest.raises(EnvironmentFault, match="before start"):
+        environment.step("1")

@@ -1,0 +1,381 @@
+"""Self-play: seats as trajectories, past selves, fixed opponents, and what steps learn from."""
+
+import asyncio
+import shutil
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.toys import ScriptedEngine, small_config
+from tests.train.test_every_method_trains import told, weights
+
+import turnwise as tw
+from turnwise.config import parse_config
+from turnwise.environments.seats.base import ROLES
+from turnwise.environments.seats.suite import Seats
+from turnwise.environments.settings import EnvironmentConfig
+from turnwise.errors import ConfigError, EngineFault
+from turnwise.evaluation.assess import assess
+from turnwise.models.settings import ModelConfig
+from turnwise.models.tiny import tiny_policy
+from turnwise.rollout.collectors import make_collector
+from turnwise.rollout.environments import InProcessEnvironments
+from turnwise.rollout.local import LocalEngine
+from turnwise.rollout.metrics import rollout_metrics
+from turnwise.rollout.models import Models, NamedModel
+from turnwise.rollout.record import read_rollouts
+from turnwise.rollout.settings import RolloutConfig
+from turnwise.rollout.trajectory import Trajectory, Turn
+from turnwise.train.credit import make_transform
+from turnwise.train.loop import train
+from turnwise.train.recorded import read_step, recorded_batch
+
+MODEL = ModelConfig(hidden_size=16, num_layers=1, num_heads=2, max_context=256)
+
+
+def suite(game: str = "kuhn", **options: Any) -> Seats:
+    config = EnvironmentConfig(name="seats", max_steps=21, success_reward=1.0)
+    return Seats(config, game=game, opponent="random", **options)
+
+
+KUHN = suite()
+POLICY = tiny_policy(KUHN.words(), MODEL, seed=3)
+with torch.no_grad():
+    POLICY.model.get_output_embeddings().weight.mul_(20.0)  # a policy with preferences
+
+
+def collector(size: int = 8, made: Seats = KUHN, **options: Any):
+    settings = RolloutConfig.model_validate(
+        {"collector": {"name": "self_play", **options}, "group_size": size, "max_new_tokens": 2}
+    )
+    return make_collector(settings, InProcessEnvironments(made.environment), made.task_name)
+
+
+def models(engine: Any = None) -> Models:
+    made = Models(policy=NamedModel(POLICY, engine or LocalEngine(POLICY.model)))
+    made.publish()
+    return made
+
+
+def play(num_tasks: int = 3, *, size: int = 8, seed: int = 0, made: Seats = KUHN, engine: Any = None, **options: Any):
+    tasks = [made.tasks("train")[number] for number in range(num_tasks)]
+    return collector(size, made, **options).play(models(engine), tasks, seed=seed)
+
+
+def responses(trajectories: list[Trajectory]) -> list[list[str]]:
+    return [[turn.response for turn in trajectory.turns] for trajectory in trajectories]
+
+
+# -- matches -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("game", ["kuhn", "tictactoe"])
+def test_each_seat_of_a_match_is_a_trajectory_of_the_group(game):
+    made = suite(game)
+    played = play(2, size=6, made=made)
+    assert [one.group for one in played] == [0] * 6 + [1] * 6
+    assert [one.info["role"] for one in played] == ["first", "second"] * 6
+    for first, second in zip(played[::2], played[1::2], strict=True):
+        assert first.usable
+        assert second.usable
+        assert first.info["moves"] == second.info["moves"]
+        assert first.reward == -second.reward
+        cards = first.info["moves"][:2] if game == "kuhn" else []
+        assert len(first.info["moves"]) == len(cards) + len(first.turns) + len(second.turns)
+        for one in (first, second):
+            mine = one.info["moves"][len(cards) :][one is second :: 2]
+            given = [turn.response for turn in one.turns]
+            assert all(move == said for move, said, turn in zip(mine, given, one.turns, strict=True) if turn.valid)
+    if game == "kuhn":
+        assert {one.info["moves"][0] for one in played[:6]} == {played[0].info["moves"][0]}, "a group shares the deal"
+
+
+def test_the_seed_alone_decides():
+    once = play()
+    assert responses(once) == responses(play())
+    assert responses(once) != responses(play(seed=1))
+
+
+def test_a_seat_sees_what_the_other_said():
+    asked: list[str] = []
+
+    class Watched(InProcessEnvironments):
+        async def step(self, key, response):
+            asked.append(response)
+            return await super().step(key, response)
+
+    words = {"check": POLICY.format.response_ids("check"), "bet": POLICY.format.response_ids("bet")}
+    engine = ScriptedEngine(lambda number, turn: words["check" if number % 2 == 0 else "bet"])
+    settings = RolloutConfig.model_validate({"collector": {"name": "self_play"}, "group_size": 2, "max_new_tokens": 2})
+    played = make_collector(settings, Watched(KUHN.environment), str).play(
+        models(engine), [KUHN.tasks("train")[0]], seed=0
+    )
+    assert asked[:2] == ["check", "bet"]
+    assert played[1].turns[0].observation.endswith(": check")
+    assert played[0].turns[1].observation.endswith(": check bet")
+
+
+def test_a_seat_that_is_lost_ends_the_match_for_the_other_and_no_other_match():
+    class Faulty(ScriptedEngine):
+        async def generate(self, conversation, prompt_ids, sampling):
+            if conversation == 2:
+                await asyncio.sleep(0)
+                raise EngineFault("the server is gone")
+            return await super().generate(conversation, prompt_ids, sampling)
+
+    played = play(1, engine=Faulty(lambda number, turn: POLICY.format.response_ids("bet")))
+    assert [one.usable for one in played] == [True, True, False, False, True, True, True, True]
+    assert "the server is gone" in (played[2].failure or "")
+    assert "the first seat left the match" in (played[3].failure or "")
+
+
+# -- players -----------------------------------------------------------------------------------------------------------
+
+
+def test_shares_of_opponents_and_the_seat_of_the_policy():
+    played = play(20, random=0.5)
+    moves = [tuple(one.info["moves"]) for one in played]
+    assert 80 < len(played) < 160, "a match against a fixed opponent is one trajectory"
+    assert all(one.learns and one.info["actor"] == "policy" for one in played)
+    alone = play(20, random=1.0)
+    assert len(alone) == 80
+    assert [one.info["role"] for one in alone[:4]] in (["first", "second"] * 2, ["second", "first"] * 2)
+    assert moves
+
+
+def test_only_the_seats_that_train_are_learned_from():
+    played = play(2, train=["second"])
+    assert [one.learns for one in played] == [False, True] * 8
+    assert [one.usable for one in played] == [False, True] * 8
+    metrics = rollout_metrics(played)
+    assert metrics["failed_frac"] == 0
+    assert metrics["reward"] == pytest.approx(np.mean([one.reward for one in played[1::2]]))
+    assert metrics["env_steps"] == sum(len(one.turns) for one in played)
+
+
+def test_past_selves_play_with_their_weights_and_are_kept_in_bounds():
+    made, own = collector(past=1.0, keep=2, every=2), models()
+    tasks = [KUHN.tasks("train")[number] for number in range(4)]
+    before = {name: each.detach().clone() for name, each in POLICY.model.named_parameters()}
+    try:
+        first = made.play(own, tasks, seed=0)
+        assert {one.info["actor"] for one in first} == {"policy", "step 0"}
+        assert [one.learns for one in first] == [one.info["actor"] == "policy" for one in first]
+        for version in (1, 2, 3, 4):
+            with torch.no_grad():
+                POLICY.model.get_output_embeddings().weight.mul_(-1.0)
+            own.publish(version)
+            played = made.play(own, tasks, seed=version)
+        assert [version for version, _ in made.state_dict()["selves"]] == [2, 4]
+        (actor,) = {one.info["actor"] for one in played if not one.learns}
+        version = int(actor.removeprefix("step "))
+        assert {turn.version for one in played if not one.learns for turn in one.turns} == {version}
+        assert {turn.version for one in played if one.learns for turn in one.turns} == {4}
+    finally:
+        POLICY.model.load_state_dict(before, strict=False)
+
+
+def first_logprob(turn: Turn) -> float:
+    """Log-probability of a response's first token under the policy as it is now."""
+    with torch.no_grad():
+        logits = POLICY.model(torch.tensor([turn.prompt_ids])).logits[0, -1]
+    return torch.log_softmax(logits, -1)[turn.response_ids[0]].item()
+
+
+def test_a_past_self_plays_with_the_weights_of_its_step():
+    made, own = collector(past=1.0, every=100), models()
+    tasks = [KUHN.tasks("train")[number] for number in range(3)]
+    made.play(own, tasks[:1], seed=0)
+    layer = POLICY.model.get_output_embeddings().weight
+    with torch.no_grad():
+        layer.mul_(-1.0)  # the policy of today prefers what it avoided
+    try:
+        own.publish(1)
+        played = made.play(own, tasks, seed=1)
+        today = [first_logprob(one.turns[0]) for one in played]
+    finally:
+        with torch.no_grad():
+            layer.mul_(-1.0)
+    for one, now in zip(played, today, strict=True):
+        then, sampled = first_logprob(one.turns[0]), one.turns[0].behavior_logprobs[0]
+        assert sampled == pytest.approx(now if one.learns else then, abs=1e-3)
+        assert sampled != pytest.approx(then if one.learns else now, abs=1e-3)
+    assert {one.learns for one in played} == {True, False}
+
+
+def test_an_evaluation_is_played_as_its_tasks_say():
+    tasks = [KUHN.tasks("valid")[number] for number in range(6)]
+    played = collector().play(models(), tasks, seed=0, group_size=1)
+    assert [one.info["role"] for one in played] == [ROLES[task.players.index("policy")] for task in tasks]
+    assert all("actor" not in one.info for one in played)
+
+
+# -- refused -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"train": ["frist"]}, r"there is no seat 'frist'. Did you mean 'first'\?"),
+        ({"train": "first"}, "train='first': expected a list of different seats"),
+        ({"train": []}, "expected a list of different seats"),
+        ({"past": 1.5}, "past=1.5: expected a share from 0 to 1"),
+        ({"past": 0.6, "random": 0.6}, "exceed 1"),
+        ({"every": 0}, "every=0: expected a whole number of 1 or more"),
+        ({"keep": 2.5}, "keep=2.5: expected a whole number"),
+        ({"size": 7}, "rollout.group_size=7 counts the seats of whole matches, expected a multiple of 2"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        collector(**options)
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"engine": {"max_rows": 4}}, "engine.max_rows=4 lets responses wait"),
+        ({"engine": {"name": "server"}, "collector": {"past": 0.5}}, "'server' serves one version"),
+    ],
+)
+def test_settings_with_which_players_cannot_meet_are_refused(sections, message):
+    rollout = {"collector": {"name": "self_play", **sections.pop("collector", {})}}
+    with pytest.raises(ConfigError, match=message):
+        parse_config({"environment": {"name": "seats"}, "rollout": rollout, **sections})
+
+
+def test_rollouts_ahead_cannot_copy_weights():
+    settings = {"collector": {"name": "self_play", "past": 0.5}, "max_lag": 1}
+    with pytest.raises(ConfigError, match=r"past=0.5 copies weights while rollout.max_lag=1"):
+        make_collector(RolloutConfig.model_validate(settings), InProcessEnvironments(KUHN.environment), str)
+
+
+def test_an_environment_without_seats_is_refused_before_anything_is_made(tmp_path):
+    config = small_config(tmp_path, rollout={"collector": {"name": "self_play"}})
+    with pytest.raises(ConfigError, match=r"needs an environment with seats, and 'tests\.toys:Colors' has none"):
+        train(config)
+    assert not config.run_folder.exists()
+
+
+# -- trained -----------------------------------------------------------------------------------------------------------
+
+
+def run_config(folder, **further: Any):
+    sections: dict[str, Any] = {
+        "environment": {
+            "name": "seats",
+            "max_steps": 8,
+            "success_reward": 1.0,
+            "options": {"game": "kuhn", "opponent": "random"},
+        },
+        "model": {"max_context": 256},
+        "rollout": {"groups": 6, "group_size": 8, "max_new_tokens": 2, "collector": {"name": "self_play"}},
+        "evaluate": {"every": 0, "episodes": 4, "final_episodes": 4, "temperature": 1.0},
+        "checkpoint": {"every": 1, "keep": 9},
+        "aem": False,
+    }
+    for name, section in further.items():
+        sections[name] = {**sections[name], **section} if isinstance(section, dict) and name in sections else section
+    return small_config(folder, **sections)
+
+
+@pytest.mark.parametrize("method", ["mars", "rae"])
+def test_self_play_trains_and_resumes_bit_equal_with_its_past_selves(method, tmp_path):
+    past = {"name": "self_play", "past": 0.5, "random": 0.2, "every": 1, "keep": 2}
+    config = run_config(tmp_path, method=method, rollout={"collector": past}, run={"steps": 3})
+    folder = train(config)
+    expected, after = told(folder, 3), weights(folder, 3)
+    assert expected["update/grad_norm"] > 0
+    shutil.rmtree(folder.checkpoints / "step-000003")
+    shutil.rmtree(folder.checkpoints / "step-000002")
+    train(config, resume=folder.path)
+    assert told(folder, 3) == expected
+    assert torch.equal(weights(folder, 3), after)
+    trajectories, further = read_rollouts(folder.rollouts / "step-000003.parquet")
+    actor = [one.info["actor"] for one in trajectories for _ in one.turns]
+    assert {"policy"} < set(actor) <= {"policy", "step 1", "step 2"}
+    learned = ~np.isnan(further["advantage"])
+    assert learned.tolist() == [each == "policy" for each in actor], (
+        "the past self's turns are recorded, and not learned"
+    )
+
+
+def test_credit_compares_within_the_seats_that_were_played(tmp_path):
+    """Fails with a constant role, or without the comparison by role."""
+    config = run_config(tmp_path, method="mars", run={"steps": 1})
+    folder = train(config)
+    recorded = read_step(folder.rollouts / "step-000001.parquet")
+    batch = recorded_batch(recorded, invalid_penalty=config.environment.invalid_penalty)
+    role_R = batch.column("role", needed_by="the test")
+    assert len(set(role_R.tolist())) == 2
+    assert set(batch.column("player", needed_by="the test")) == {"kuhn first", "kuhn second"}
+    advantage_R = recorded.values("advantage")
+    np.testing.assert_allclose(advantage_R, make_transform(config.method)(batch), atol=1e-12)
+    returns_R = batch.trajectories.suffix_sum(batch.reward_R)
+    for group in range(6):
+        for role in (0, 1):
+            here = (batch.group_responses.ids == group) & (role_R == role)
+            by_hand = returns_R[here] - returns_R[here].mean() + batch.column("penalty", needed_by="the test")[here]
+            np.testing.assert_allclose(advantage_R[here], by_hand, atol=1e-12)
+    assert np.abs(advantage_R - make_transform(run_config(tmp_path, method="grpo").method)(batch)).max() > 0.1
+    one_pot = tw.chain(tw.mars(by_role=False), tw.add_penalty())(batch)
+    assert np.abs(advantage_R - one_pot).max() > 0.1
+
+
+def test_seats_play_in_worker_processes_too(tmp_path):
+    played = []
+    for name, workers in (("apart", 1), ("here", 0)):
+        config = run_config(tmp_path, method="mars", run={"steps": 1, "name": name}, environment={"workers": workers})
+        played.append(read_rollouts(train(config).rollouts / "step-000001.parquet")[0])
+    assert responses(played[0]) == responses(played[1])
+    assert [one.info for one in played[0]] == [one.info for one in played[1]]
+
+
+def test_a_method_by_role_is_refused_where_nobody_tells_the_role(tmp_path):
+    config = small_config(tmp_path, method="mars", aem=False)
+    with pytest.raises(ConfigError, match=r"reads info\['role'\].*choose environment.name=seats"):
+        train(config)
+
+
+# -- measured ----------------------------------------------------------------------------------------------------------
+
+
+def test_probabilities_of_all_situations_are_the_models():
+    seen: list[np.ndarray] = []
+
+    class Told(Seats):
+        def assess(self, chances):
+            seen.extend(chances)
+            return super().assess(chances)
+
+    made = Told(EnvironmentConfig(name="seats", max_steps=8, success_reward=1.0), game="kuhn", opponent="random")
+    measured = assess(made, models(), MODEL, RolloutConfig(max_new_tokens=2), 0.7)
+    fmt = POLICY.format
+    for (steps, responses), chances in zip(made.situations(), seen, strict=True):
+        prompt = fmt.prompt_ids(steps[0].observation, first=True)
+        for response, step in zip(responses, steps[1:], strict=True):
+            prompt += fmt.response_ids(response) + fmt.prompt_ids(step.observation, first=False)
+        for action, chance in zip(steps[-1].admissible or (), chances, strict=True):
+            ids = [*prompt, *fmt.response_ids(action)]
+            with torch.no_grad():
+                likely = torch.softmax(POLICY.model(torch.tensor([ids])).logits[0] / 0.7, -1)
+            by_hand = [likely[place - 1, ids[place]].item() for place in range(len(prompt), len(ids))]
+            assert chance == pytest.approx(np.prod(by_hand), rel=1e-4)
+    assert measured["unplayable_frac"] == pytest.approx(1 - np.mean([chances.sum() for chances in seen]))
+    assert made.assess([np.full(2, 0.5)] * 12)["exploitability"] == pytest.approx(11 / 24)
+    assert made.assess([np.zeros(2)] * 12)["exploitability"] == pytest.approx(11 / 24), "invalid: drawn at random"
+
+
+def test_a_game_too_large_and_a_policy_that_reasons_are_not_assessed():
+    assert assess(suite("tictactoe"), models(), MODEL, RolloutConfig(), 1.0) == {}
+    assert assess(object(), models(), MODEL, RolloutConfig(), 1.0) == {}
+
+
+def test_evaluations_record_exploitability_and_results(tmp_path):
+    folder = train(run_config(tmp_path, method="rae", run={"steps": 1}))
+    (first, last) = [line for line in folder.metrics() if "eval/success" in line]
+    assert 0 < first["eval/exploitability"] < 2
+    assert first["eval/exploitability"] != last["eval/exploitability"]
+    shares = [value for name, value in last.items() if name.startswith("eval/result/")]
+    assert sum(shares) == pytest.approx(1)
