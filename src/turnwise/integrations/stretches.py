@@ -69,19 +69,19 @@ def find_responses(mask: np.ndarray, *, by_run: bool, ids: np.ndarray | None = N
         IntegrationError: The mask holds other values, or the numbers decrease.
     """
     length = mask.shape[1]
-    parts, num_marked = [np.zeros(0, dtype=np.int64)], 0
+    parts = [np.zeros(0, dtype=np.int64)]  # first cell of each stretch of equal cells in a row
     for rows in blocks(mask.shape):
-        ones = np.zeros((rows.stop - rows.start, length + 1), dtype=bool)  # a column of zeros separates the rows
-        np.equal(mask[rows], 1, out=ones[:, :length])
-        num_marked += np.count_nonzero(mask[rows] != 0)
-        flat = ones.ravel()
-        edges = np.flatnonzero(flat[1:] != flat[:-1]) + 1
-        parts.append((edges if not flat.size or not flat[0] else np.append(0, edges)) + rows.start * (length + 1))
-    edges = np.concatenate(parts)
-    edges -= edges // (length + 1)
-    starts, stops = edges[::2], edges[1::2]
-    if num_marked != (stops - starts).sum():
-        raise IntegrationError(f"response_mask must hold 0 and 1, got {mask[(mask != 0) & (mask != 1)][0]}")
+        flat = mask[rows].ravel()
+        differs = np.empty(len(flat), dtype=bool)
+        np.not_equal(flat[1:], flat[:-1], out=differs[1:])
+        differs[::length] = True
+        parts.append(np.flatnonzero(differs) + rows.start * length)
+    cuts = np.concatenate(parts)
+    value = mask.ravel()[cuts]
+    ones = value == 1
+    if (wrong := value[~ones & (value != 0)]).size:
+        raise IntegrationError(f"response_mask must hold 0 and 1, got {wrong[0]}")
+    starts, stops = cuts[ones], np.append(cuts[1:], mask.size)[ones]
     if ids is not None:
         return _by_number(starts, stops, ids)
     row = starts // max(length, 1)
