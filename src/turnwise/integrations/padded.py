@@ -57,6 +57,7 @@ class PaddedBatch(NamedTuple):
     Attributes:
         batch: Distinct responses.
         order: Index in `responses` of each response of the batch.
+        return_is_success: Add the column `success`: the sum of the trajectory's rewards, which must be from 0 to 1.
         responses: Positions of the responses of all rows.
         source_R: Index of the response that each response copies; its own index if it is not a copy.
         like: The caller's mask and rewards, which determine the kind of results.
@@ -91,6 +92,12 @@ class PaddedBatch(NamedTuple):
             per_token.ravel()[Tokens(self.responses).cells] += reorder(within_T, self.batch.tokens, place_R)
         return Padded(like(per_token, mask, rewards), like(per_row, mask, rewards))
 
+    def credit(self, method: Transform) -> tuple[Padded, Array]:
+        """Return advantages, and the returns that a critic should learn; without one, the advantages of tokens."""
+        trace, _ = method.trace(self.batch)
+        padded, targets = self.spread(trace.advantage_R, trace.within_T(self.batch.tokens)), self.targets(trace)
+        return padded, padded.tokens if targets is None else targets
+
     def targets(self, trace: Trace) -> Array | None:
         """Return what a critic should learn at each token, `[rows, length]`; None if the method reads no critic.
 
@@ -121,6 +128,7 @@ def padded_advantages(
     entropies: Array | None = None,
     columns: Mapping[str, Any] | None = None,
     token_tables: Mapping[str, Array] | None = None,
+    return_is_success: bool = False,
 ) -> Padded:
     """Compute the advantages of a padded batch by a stateless method; see `padded_batch` for the arguments.
 
@@ -132,7 +140,7 @@ def padded_advantages(
         ConfigError: The method keeps state.
     """
     tables = {**({} if entropies is None else {"entropy_T": entropies}), **(token_tables or {})}
-    given = {*(columns or {}), *available(tables), "turn", "length"}
+    given = {*(columns or {}), *available(tables), "turn", "length", *(["success"] if return_is_success else [])}
     for name in method.needs:
         if name not in given:
             how = "entropies=" if name == "entropy" else f'columns={{"{name}": ...}}'
@@ -156,9 +164,9 @@ def padded_advantages(
         columns=columns,
         token_tables=token_tables,
         needs=method.needs,
+        return_is_success=return_is_success,
     )
-    trace, _ = method.trace(padded.batch)
-    return padded.spread(trace.advantage_R, trace.within_T(padded.batch.tokens))
+    return padded.credit(method)[0]
 
 
 def padded_batch(
@@ -175,6 +183,7 @@ def padded_batch(
     response_columns: Mapping[str, Sequence[Any]] | None = None,
     token_tables: Mapping[str, Array] | None = None,
     needs: Sequence[str] = (),
+    return_is_success: bool = False,
     responses: Stretches | None = None,
     strays_to_last: bool = False,
 ) -> PaddedBatch:
@@ -200,6 +209,7 @@ def padded_batch(
             `reward` is added to `rewards`.
         token_tables: `[rows, length]` values of tokens by name, such as `value_T`; see `token_tables.SOURCES`.
         needs: Columns to compute from `token_tables` and two-dimensional `entropies`, if they are not given.
+        return_is_success: Add the column `success`: the sum of the trajectory's rewards, which must be from 0 to 1.
         responses: Positions of the responses, if already known.
         strays_to_last: Pay rewards outside of responses for the last response of their row; drop them if it has none.
 
@@ -261,6 +271,8 @@ def padded_batch(
     if tokens is not None:
         for name in (name for name in wanted if name not in SOURCES):
             columns_T[name] = reorder(tokens.take(name, of_tokens[name]), tokens.segments, order)
+    if return_is_success and "success" in needs and "success" not in columns_R:
+        columns_T["success"] = trajectories.broadcast(_success(trajectories.sum(reward_R[order])))
     batch = Batch(
         Segments.from_sorted_ids(trajectories.first(group_codes[rows.place_R[order]])),
         trajectories,
@@ -270,6 +282,15 @@ def padded_batch(
         _order=order,
     )
     return PaddedBatch(batch, order, responses, source_R, (response_mask, rewards))
+
+
+def _success(return_N: np.ndarray) -> np.ndarray:
+    if (wrong := return_N[(return_N < -1e-6) | (return_N > 1 + 1e-6)]).size:
+        raise IntegrationError(
+            f"return_is_success: a trajectory's rewards sum to {wrong[0]:.6g}, expected 0 to 1; give the column "
+            "'success' instead, or scale the rewards"
+        )
+    return return_N.clip(0.0, 1.0)
 
 
 def _by_response(columns: Mapping[str, Sequence[Any]], num_responses: int) -> dict[str, np.ndarray]:
