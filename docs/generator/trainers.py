@@ -12,8 +12,8 @@ INTRODUCTION = """
 Which methods each trainer can run, and what that takes. A method runs where the trainer's batch has the columns that
 it reads ([the table of methods](methods.md)). `aem` stands for AEM around GRPO; AEM around another method takes what
 both need. A method under "no" names the first columns that the trainer does not have, or keeps state, which the
-trainer's checkpoints would lose. In verl an agent loop of yours can record any further column. How to use each: [verl](../how-to/verl.md), [TRL](../how-to/trl.md),
-[others](../how-to/other-trainers.md)."""
+trainer's checkpoints would lose. In verl an agent loop of yours can record any further column. How to use each:
+[verl](../how-to/verl.md), [TRL](../how-to/trl.md), [others](../how-to/other-trainers.md)."""
 CONDITIONS = {
     "agent loop": "turnwise's environments play, or your own loop records the column",
     "critic": "the trainer trains a critic",
