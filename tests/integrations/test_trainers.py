@@ -326,11 +326,12 @@ def areal_groups():
     return made
 
 
-def test_areal_groups_are_items_of_its_list():
+@pytest.mark.parametrize(("method", "columns"), [(tw.trloo(), ()), (PPO, ("value_T",))], ids=["trloo", "ppo"])
+def test_areal_groups_are_items_of_its_list(method, columns):
     actor = SimpleNamespace(reward_norm=None, adv_norm=None, kl_ctl=0.0, compute_advantages=lambda data: data)
-    areal.assign_credit(actor, PPO)
+    areal.assign_credit(actor, method)
     made = actor.compute_advantages(areal_groups())
-    wanted = expected(PPO, ("value_T",), outcome=True)
+    wanted = expected(method, columns, outcome=True)
     for group, own in enumerate(made):
         width = own["loss_mask"].shape[1]
         close(own["advantages"], wanted[2 * group : 2 * group + 2, :width])
