@@ -131,7 +131,7 @@ def num_nonzero(table: np.ndarray) -> int:
     total = 0
     for rows in blocks(table.shape):
         flat = table[rows].ravel()
-        total += np.count_nonzero(np.not_equal(flat, 0, out=buffer[: len(flat)]))
+        total += int(np.count_nonzero(np.not_equal(flat, 0, out=buffer[: len(flat)])))
     return total
 
 

@@ -69,7 +69,7 @@ def credit(
     reward = np.where(mask.any(axis=1), reward, 0.0)
     recorded: dict[str, Any] = {}
     if played is not None and all(row is not None for row in played):
-        steps = [played[row] for row in rows]
+        steps: list[Any] = [played[row] for row in rows.tolist()]
         starts = mask & ~np.pad(mask, ((0, 0), (1, 0)))[:, :-1]
         _check_responses(steps, rows, starts.sum(axis=1))
         recorded = {name: [value for row in steps for value in row[name]] for name in steps[0]}
