@@ -2,7 +2,7 @@
 # make test-quick   the credit core and one short training, under a minute on two idle cores
 # make check        lint, types, Dockerfiles           make bench   the benchmarks that need nothing but this checkout
 # make docs         the documentation as a site in site/
-# make crosscheck-verl, -trl, -trl-vllm, -padded, -openenv, -verifiers, -gateway    beside other packages
+# make crosscheck-verl, -trl, -trl-vllm, -padded, -areal, -openenv, -verifiers, -gateway    beside other packages
 # Each sets up what it needs first, in .venv, or .venv-verl and so on.
 
 PYTHON ?= python3
@@ -76,6 +76,7 @@ lock: $(INSTALLED)
 # Installed without what they ask for: an accelerator's packages.
 ALONE_verl := verl==0.9.1
 ALONE_padded := skyrl==0.3.0 skyrl-gym==0.4.0
+ALONE_areal := areal==1.0.4
 # Builds for another torch, which break the import of vLLM.
 UNWANTED_trl-vllm := torchvision torchaudio torchcodec
 
@@ -85,7 +86,7 @@ crosscheck-%: .venv-%/installed
 .PRECIOUS: .venv-%/installed
 .venv-%/installed: benchmarks/requirements-%.txt
 	$(PYTHON) -m venv .venv-$*
-	$(if $(filter verl trl trl-vllm padded gateway,$*),\
+	$(if $(filter verl trl trl-vllm padded areal gateway,$*),\
 	  .venv-$*/bin/python -m pip install --quiet --constraint constraints.txt torch)
 	$(if $(ALONE_$*),.venv-$*/bin/python -m pip install --quiet --no-deps $(ALONE_$*))
 	.venv-$*/bin/python -m pip install --quiet --requirement benchmarks/requirements-$*.txt

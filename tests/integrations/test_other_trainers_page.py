@@ -1,7 +1,6 @@
 """The lines of docs/how-to/other-trainers.md for trainers that do not install here, on stand-ins for what they pass.
 
-This holds our side of the lines; that theirs is so was read in their sources, not run. SkyRL's run in
-tests/crosscheck/padded.
+This holds our side of the lines; that theirs is so was read in their sources, not run. Adapters have their own tests.
 """
 
 import re
@@ -9,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
@@ -91,14 +89,3 @@ def test_openrlhf_micro_batches_of_their_own_lengths():
     a, b, c = expected(tw.trloo(), [0.0, 1.0], [0.25])
     np.testing.assert_allclose(first.advantages, [[a, 0, b, 0]], rtol=1e-6)
     np.testing.assert_allclose(second.advantages, [[c, c]], rtol=1e-6)
-
-
-@pytest.mark.parametrize("masks", [[None, None], [[1, 0, 1], [1, 1]]])
-def test_slime_gets_a_number_a_trajectory(masks):
-    samples = [
-        SimpleNamespace(get_reward_value=lambda _, r=r: r, loss_mask=mask, response_length=n, group_index=0)
-        for r, mask, n in zip((1.0, 0.25), masks, (3, 2), strict=True)
-    ]
-    raw, rewards = lines("slime")["credit"](None, samples)
-    assert raw == [1.0, 0.25]
-    np.testing.assert_allclose(rewards, [0.75, -0.75])

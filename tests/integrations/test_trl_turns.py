@@ -8,7 +8,8 @@ import pytest
 
 import turnwise as tw
 from turnwise.errors import IntegrationError
-from turnwise.integrations.trl_turns import credit, split_responses
+from turnwise.integrations.padded import split_responses
+from turnwise.integrations.trl_turns import credit
 
 MASK = np.array(
     [

@@ -28,14 +28,15 @@ from turnwise.integrations.arrays import (
     like,
     not_finite,
 )
-from turnwise.integrations.stretches import Stretches, find_responses, nonzero
+from turnwise.integrations.copies import Rows, check_one_group
+from turnwise.integrations.stretches import Stretches, find_responses, nonzero, num_nonzero
+from turnwise.integrations.token_tables import SOURCES, Tokens, available, of_responses, reorder, tables_for
 from turnwise.segments import Segments
+from turnwise.trace import Trace
 from turnwise.transform import Transform
 from turnwise.transforms.grouping import choice
 
 Row = Literal["turn", "trajectory"]
-RELATIVE, ABSOLUTE = 1e-2, 1e-3
-"""Tolerance between copies, which may have been scored separately in bfloat16."""
 
 
 class Padded(NamedTuple):
@@ -56,6 +57,7 @@ class PaddedBatch(NamedTuple):
     Attributes:
         batch: Distinct responses.
         order: Index in `responses` of each response of the batch.
+        return_is_success: Add the column `success`: the sum of the trajectory's rewards, which must be from 0 to 1.
         responses: Positions of the responses of all rows.
         source_R: Index of the response that each response copies; its own index if it is not a copy.
         like: The caller's mask and rewards, which determine the kind of results.
@@ -67,12 +69,15 @@ class PaddedBatch(NamedTuple):
     source_R: np.ndarray
     like: tuple[Array, Array]
 
-    def spread(self, advantage_R: np.ndarray) -> Padded:
-        """Spread one value per response of the batch over the tokens and rows of the table."""
+    def spread(self, advantage_R: np.ndarray, within_T: np.ndarray | None = None) -> Padded:
+        """Spread one value per response of the batch over the tokens and rows of the table.
+
+        Args:
+            advantage_R: `[responses]` values.
+            within_T: `[tokens]` what sets each token of the batch apart from its response; None: nothing.
+        """
         mask, rewards = self.like
-        value_R = np.zeros(len(self.source_R))
-        value_R[self.order] = advantage_R
-        value_R = value_R[self.source_R]
+        value_R = self._of_all(advantage_R)
         row_R, weight_R = self.responses.row_R, self.responses.lengths_R
         num_rows = self.responses.shape[0]
         per_row = np.zeros(num_rows)
@@ -81,7 +86,33 @@ class PaddedBatch(NamedTuple):
             np.bincount(row_R, weights=value_R * weight_R, minlength=num_rows), tokens, out=per_row, where=tokens > 0
         )
         per_token = self.responses.spread(value_R, dtype_of(mask, rewards))
+        if within_T is not None:
+            assert self.batch.tokens is not None
+            place_R = self._of_all(np.arange(self.batch.num_responses)).astype(np.int64)
+            per_token.ravel()[Tokens(self.responses).cells] += reorder(within_T, self.batch.tokens, place_R)
         return Padded(like(per_token, mask, rewards), like(per_row, mask, rewards))
+
+    def credit(self, method: Transform) -> tuple[Padded, Array]:
+        """Return advantages, and the returns that a critic should learn; without one, the advantages of tokens."""
+        trace, _ = method.trace(self.batch)
+        padded, targets = self.spread(trace.advantage_R, trace.within_T(self.batch.tokens)), self.targets(trace)
+        return padded, padded.tokens if targets is None else targets
+
+    def targets(self, trace: Trace) -> Array | None:
+        """Return what a critic should learn at each token, `[rows, length]`; None if the method reads no critic.
+
+        A method that reads one value per response sets one target for all tokens of the response.
+        """
+        targets = trace.targets
+        if "value_T" in targets:
+            return self.spread(np.zeros(self.batch.num_responses), targets["value_T"]).tokens
+        return self.spread(targets["value"]).tokens if "value" in targets else None
+
+    def _of_all(self, values_R: np.ndarray) -> np.ndarray:
+        """Give values of the batch's responses to all responses of the table, copies included."""
+        result = np.zeros(len(self.source_R))
+        result[self.order] = values_R
+        return result[self.source_R]
 
 
 def padded_advantages(
@@ -96,6 +127,8 @@ def padded_advantages(
     turn_ids: Array | None = None,
     entropies: Array | None = None,
     columns: Mapping[str, Any] | None = None,
+    token_tables: Mapping[str, Array] | None = None,
+    return_is_success: bool = False,
 ) -> Padded:
     """Compute the advantages of a padded batch by a stateless method; see `padded_batch` for the arguments.
 
@@ -106,10 +139,16 @@ def padded_advantages(
         IntegrationError: The batch lacks what the method needs, or contradicts itself; names the first such row.
         ConfigError: The method keeps state.
     """
+    tables = {**({} if entropies is None else {"entropy_T": entropies}), **(token_tables or {})}
+    given = {*(columns or {}), *available(tables), "turn", "length", *(["success"] if return_is_success else [])}
     for name in method.needs:
-        given = {*(columns or {}), *(() if entropies is None else ("entropy",))}
-        if name not in {*given, "turn", "length"}:
+        if name not in given:
             how = "entropies=" if name == "entropy" else f'columns={{"{name}": ...}}'
+            how = (
+                f'token_tables={{"{min(tables_for([name]))}": ...}}'
+                if name != "entropy" and tables_for([name])
+                else how
+            )
             raise IntegrationError(
                 f"{method} needs column {name!r}, which was not given; pass {how}.{did_you_mean(name, given)}"
             )
@@ -123,8 +162,11 @@ def padded_advantages(
         turn_ids=turn_ids,
         entropies=entropies,
         columns=columns,
+        token_tables=token_tables,
+        needs=method.needs,
+        return_is_success=return_is_success,
     )
-    return padded.spread(method(padded.batch))
+    return padded.credit(method)[0]
 
 
 def padded_batch(
@@ -139,6 +181,9 @@ def padded_batch(
     entropies: Array | None = None,
     columns: Mapping[str, Any] | None = None,
     response_columns: Mapping[str, Sequence[Any]] | None = None,
+    token_tables: Mapping[str, Array] | None = None,
+    needs: Sequence[str] = (),
+    return_is_success: bool = False,
     responses: Stretches | None = None,
     strays_to_last: bool = False,
 ) -> PaddedBatch:
@@ -162,6 +207,9 @@ def padded_batch(
         columns: Further columns by name: `[rows]` values or labels, or `[rows, length]` values to average per response.
         response_columns: Further columns by name: one value or label per response, in order of rows and positions.
             `reward` is added to `rewards`.
+        token_tables: `[rows, length]` values of tokens by name, such as `value_T`; see `token_tables.SOURCES`.
+        needs: Columns to compute from `token_tables` and two-dimensional `entropies`, if they are not given.
+        return_is_success: Add the column `success`: the sum of the trajectory's rewards, which must be from 0 to 1.
         responses: Positions of the responses, if already known.
         strays_to_last: Pay rewards outside of responses for the last response of their row; drop them if it has none.
 
@@ -183,7 +231,7 @@ def padded_batch(
     responses = responses or find_responses(mask, by_run=row == "trajectory", ids=ids)
     if not len(responses.row_R):
         raise IntegrationError(f"response_mask is 0 in all {len(mask)} rows; it must be 1 at generated tokens")
-    rows = _Rows(responses)
+    rows = Rows(responses)
     given = {**(columns or {}), **({} if entropies is None else {"entropy": entropies})}
     tables = {name: as_column(name, column, mask.shape, rows.real) for name, column in given.items()}
     if row == "trajectory" and entropies is not None and tables["entropy"].ndim == 1:
@@ -192,13 +240,22 @@ def padded_batch(
     reward_R = _rewards(as_numbers("rewards", rewards, mask.shape, rows.real), mask, responses, strays_to_last)
     reward_R = reward_R + own.pop("reward", np.zeros(1)).astype(np.float64)
     columns_R = {**own, **{name: _of_responses(name, table, responses) for name, table in tables.items()}}
+    of_tokens = {} if entropies is None or tables["entropy"].ndim == 1 else {"entropy_T": tables["entropy"]}
+    for name, table in (token_tables or {}).items():
+        of_tokens[name] = as_table(name, table)
+        if of_tokens[name].shape != mask.shape:
+            raise IntegrationError(f"{name} has shape {of_tokens[name].shape}, expected {mask.shape} as response_mask")
+    wanted = [name for name in needs if name in available(of_tokens) and name not in columns_R]
+    tokens = Tokens(responses) if wanted else None
+    if tokens is not None:
+        columns_R |= {n: of_responses(n, of_tokens, responses, tokens) for n in wanted if n in SOURCES}
 
     group_codes = as_codes("group", group, len(mask), rows.real)
     trajectory_codes = unit = rows.real  # unit: identity of a row, equal in copies, increasing by turn
     original, source_R = np.arange(len(rows.real)), np.arange(len(rows.row_R))
     if trajectory is not None:
         trajectory_codes = unit = as_codes("trajectory", trajectory, len(mask), rows.real)
-        _check_one_group(trajectory_codes, group_codes, rows.real)
+        check_one_group(trajectory_codes, group_codes, rows.real)
         if row == "turn":
             number = original if turn is None else as_whole("turn", turn, mask.shape[:1], rows.real)
             rank = np.unique(number, return_inverse=True)[1].reshape(-1)
@@ -210,52 +267,30 @@ def padded_batch(
     kept = kept[np.lexsort((unit[kept], group_codes[kept]))]
     order = np.repeat(rows.first_R[kept], rows.counts[kept]) + Segments.from_lengths(rows.counts[kept]).positions
     trajectories = Segments.from_sorted_ids(trajectory_codes[rows.place_R[order]])
+    columns_T = {}
+    if tokens is not None:
+        for name in (name for name in wanted if name not in SOURCES):
+            columns_T[name] = reorder(tokens.take(name, of_tokens[name]), tokens.segments, order)
+    if return_is_success and "success" in needs and "success" not in columns_R:
+        columns_T["success"] = trajectories.broadcast(_success(trajectories.sum(reward_R[order])))
     batch = Batch(
         Segments.from_sorted_ids(trajectories.first(group_codes[rows.place_R[order]])),
         trajectories,
         reward_R[order],
-        {name: column[order] for name, column in columns_R.items()},
+        {**{name: column[order] for name, column in columns_R.items()}, **columns_T},
         Segments.from_lengths(responses.lengths_R[order]),
         _order=order,
     )
     return PaddedBatch(batch, order, responses, source_R, (response_mask, rewards))
 
 
-class _Rows:
-    """Hold the rows that are not padding, and find copies among them.
-
-    Attributes:
-        real: Row numbers in the table.
-        first_R: First response of each row.
-        counts: Number of responses of each row.
-        row_R: Row of each response in the table.
-        place_R: Row of each response as an index into `real`.
-    """
-
-    def __init__(self, responses: Stretches):
-        self.row_R = responses.row_R
-        self.first_R = np.flatnonzero(np.diff(self.row_R, prepend=-1))
-        self.real = self.row_R[self.first_R]
-        self.counts = np.diff(self.first_R, append=len(self.row_R))
-        self.place_R = np.repeat(np.arange(len(self.real)), self.counts)
-
-    def originals(self, unit: np.ndarray, tables: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the first row of each row's unit, as indices into `real`. Copies must agree in the tables."""
-        _, first, copy_of = np.unique(unit, return_index=True, return_inverse=True)
-        original = first[copy_of.reshape(-1)]
-        copies = np.flatnonzero(original != np.arange(len(original)))
-        row, source = self.real[copies], self.real[original[copies]]
-        for name, table in tables.items():
-            _check_copies(name, row, source, table[row], table[source])
-        return original
-
-    def sources(self, original: np.ndarray, columns_R: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the response that each response copies, or itself. Copies must agree in the columns."""
-        within_R = np.arange(len(self.row_R)) - self.first_R[self.place_R]
-        source_R = self.first_R[original][self.place_R] + within_R
-        for name, column in columns_R.items():
-            _check_copies(name, self.row_R, self.row_R[source_R], column, column[source_R])
-        return source_R
+def _success(return_N: np.ndarray) -> np.ndarray:
+    if (wrong := return_N[(return_N < -1e-6) | (return_N > 1 + 1e-6)]).size:
+        raise IntegrationError(
+            f"return_is_success: a trajectory's rewards sum to {wrong[0]:.6g}, expected 0 to 1; give the column "
+            "'success' instead, or scale the rewards"
+        )
+    return return_N.clip(0.0, 1.0)
 
 
 def _by_response(columns: Mapping[str, Sequence[Any]], num_responses: int) -> dict[str, np.ndarray]:
@@ -285,7 +320,13 @@ def _rewards(reward: np.ndarray, mask: np.ndarray, responses: Stretches, strays_
         if (lost := np.setdiff1d(np.flatnonzero(reward), row_R)).size:
             raise _lost(reward, (int(lost[0]),))
         return np.where(np.diff(row_R, append=-1) != 0, reward[row_R], 0.0)  # paid for the last response of the row
-    flat, cells = reward.ravel(), nonzero(reward)
+    flat = reward.ravel()
+    paid = flat[responses.last_cells]
+    if num_nonzero(reward) == np.count_nonzero(paid):  # as most trainers pay: on last tokens, nothing elsewhere
+        if (wrong := responses.last_cells[~np.isfinite(paid)]).size:
+            raise not_finite("rewards", tuple(int(part) for part in divmod(int(wrong[0]), mask.shape[1])), reward)
+        return paid.astype(np.float64)
+    cells = nonzero(reward)
     inside = mask.ravel()[cells] != 0
     lost, cells = cells[~inside], cells[inside]
     if lost.size and not strays_to_last:
@@ -320,22 +361,3 @@ def _lost(reward: np.ndarray, where: tuple[int, ...]) -> IntegrationError:
         f"rewards{list(where)} is {reward[where]}, where response_mask has no response; put it on a generated "
         "token, or set it to 0 if it is padding"
     )
-
-
-def _check_one_group(trajectory: np.ndarray, group: np.ndarray, real: np.ndarray) -> None:
-    _, first, inverse = np.unique(trajectory, return_index=True, return_inverse=True)
-    if (wrong := np.flatnonzero(group != group[first[inverse.reshape(-1)]])).size:
-        other = first[inverse.reshape(-1)[wrong[0]]]
-        raise IntegrationError(
-            f"rows {real[other]} and {real[wrong[0]]} have the same trajectory but different groups; trajectory "
-            "labels must differ between groups"
-        )
-
-
-def _check_copies(name: str, row: np.ndarray, original: np.ndarray, copied: np.ndarray, column: np.ndarray) -> None:
-    same = np.isclose(copied, column, rtol=RELATIVE, atol=ABSOLUTE) if column.dtype.kind == "f" else copied == column
-    if (wrong := np.flatnonzero(~(same.all(1) if same.ndim == 2 else same))).size:
-        raise IntegrationError(
-            f"rows {original[wrong[0]]} and {row[wrong[0]]} name the same response but differ in {name}; give "
-            "different rows different turn= or trajectory= labels"
-        )

@@ -22,11 +22,14 @@ class Stretches:
         response: Response of each stretch, increasing.
         row_R: Row of each response, increasing.
         lengths_R: Tokens of each response.
+        last_cells: Last cell of each response.
     """
 
     def __init__(self, starts: np.ndarray, stops: np.ndarray, response: np.ndarray, shape: tuple[int, int]):
         self.starts, self.stops, self.response, self.shape = starts, stops, response, shape
-        self.row_R = starts[np.flatnonzero(np.diff(response, prepend=-1))] // shape[1]
+        first = np.flatnonzero(np.diff(response, prepend=-1))
+        self.row_R = starts[first] // shape[1]
+        self.last_cells = stops[np.append(first[1:], len(starts)) - 1] - 1 if len(starts) else stops
         self.lengths_R = np.bincount(response, weights=stops - starts).astype(np.int64)
 
     def of_cells(self, cells: np.ndarray) -> np.ndarray:
@@ -69,19 +72,22 @@ def find_responses(mask: np.ndarray, *, by_run: bool, ids: np.ndarray | None = N
         IntegrationError: The mask holds other values, or the numbers decrease.
     """
     length = mask.shape[1]
-    parts, num_marked = [np.zeros(0, dtype=np.int64)], 0
+    parts = [np.zeros(0, dtype=np.int64)]  # first cell of each stretch of equal cells in a row
+    values = [np.zeros(0, dtype=mask.dtype)]  # their value
+    buffer = np.empty(block_size(mask.shape), dtype=bool)
     for rows in blocks(mask.shape):
-        ones = np.zeros((rows.stop - rows.start, length + 1), dtype=bool)  # a column of zeros separates the rows
-        np.equal(mask[rows], 1, out=ones[:, :length])
-        num_marked += np.count_nonzero(mask[rows] != 0)
-        flat = ones.ravel()
-        edges = np.flatnonzero(flat[1:] != flat[:-1]) + 1
-        parts.append((edges if not flat.size or not flat[0] else np.append(0, edges)) + rows.start * (length + 1))
-    edges = np.concatenate(parts)
-    edges -= edges // (length + 1)
-    starts, stops = edges[::2], edges[1::2]
-    if num_marked != (stops - starts).sum():
-        raise IntegrationError(f"response_mask must hold 0 and 1, got {mask[(mask != 0) & (mask != 1)][0]}")
+        flat = mask[rows].ravel()
+        differs = buffer[: len(flat)]
+        np.not_equal(flat[1:], flat[:-1], out=differs[1:])
+        differs[::length] = True
+        at = np.flatnonzero(differs)
+        values.append(flat[at])  # while the block is in the cache
+        parts.append(at + rows.start * length)
+    cuts, value = np.concatenate(parts), np.concatenate(values)
+    ones = value == 1
+    if (wrong := value[~ones & (value != 0)]).size:
+        raise IntegrationError(f"response_mask must hold 0 and 1, got {wrong[0]}")
+    starts, stops = cuts[ones], np.append(cuts[1:], mask.size)[ones]
     if ids is not None:
         return _by_number(starts, stops, ids)
     row = starts // max(length, 1)
@@ -117,6 +123,21 @@ def nonzero(table: np.ndarray) -> np.ndarray:
     width = table.shape[1]
     parts = [np.flatnonzero((table[rows] != 0).ravel()) + rows.start * width for rows in blocks(table.shape)]
     return np.concatenate([np.zeros(0, dtype=np.int64), *parts])
+
+
+def num_nonzero(table: np.ndarray) -> int:
+    """Count the cells that are not 0, including nan."""
+    buffer = np.empty(block_size(table.shape), dtype=bool)
+    total = 0
+    for rows in blocks(table.shape):
+        flat = table[rows].ravel()
+        total += int(np.count_nonzero(np.not_equal(flat, 0, out=buffer[: len(flat)])))
+    return total
+
+
+def block_size(shape: tuple[int, ...]) -> int:
+    """Return the cells of the largest block."""
+    return max(1, BLOCK // max(1, shape[1])) * shape[1]
 
 
 def blocks(shape: tuple[int, ...]) -> Iterator[slice]:

@@ -13,14 +13,16 @@ from typing import Any
 import torch
 
 from turnwise.errors import IntegrationError
+from turnwise.integrations.token_tables import tables_for
+from turnwise.integrations.trainers import TRAINERS
 from turnwise.integrations.trl_turns import credit
 from turnwise.integrations.versions import check_version
 from turnwise.transform import Transform
 
 SUPPORTED = (1, 16), (1, 17)
 """Versions of TRL: the first supported one, and the first untested one."""
-COLUMNS = ("entropy", "logprob", "length", "turn")
-"""Columns of every run. Environments of turnwise (`turnwise.integrations.trl_environments`) add `state_key`."""
+TABLES = {"ref_per_token_logps": "ref_logprob_T", "sampling_per_token_logps": "behavior_logprob_T"}
+"""TRL's tables of tokens that some runs have, and our names."""
 FORWARD = (
     "pixel_values",
     "image_grid_thw",
@@ -56,39 +58,42 @@ class TurnwiseGRPOTrainer(GRPOTrainer):
 
     Args:
         args, kwargs: Arguments of `trl.GRPOTrainer`.
-        method: Stateless method that needs only `entropy`, `logprob`, `length`, and with environments of turnwise
-            `state_key`.
+        method: Stateless method whose columns the run has: entropies and log-probabilities; with `beta` above 0 those
+            of the reference model; with vLLM the mismatch; with environments of turnwise `state_key`.
+        return_is_success: Let the reward of a trajectory, 0 to 1, be its column `success`.
 
     Raises:
         IntegrationError: The method keeps state or needs a missing column.
     """
 
-    def __init__(self, *args: Any, method: Transform, **kwargs: Any):
+    def __init__(self, *args: Any, method: Transform, return_is_success: bool = False, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        if method.init is not None:
-            raise IntegrationError(
-                f"{method} keeps state, which TRL's checkpoints would lose; choose a stateless method"
-            )
         if self.multi_objective_aggregation != "sum_then_normalize":
             raise IntegrationError(
                 f"multi_objective_aggregation={self.multi_objective_aggregation!r}: a method gets one reward per "
                 "trajectory; use 'sum_then_normalize'"
             )
-        known = {*COLUMNS, *self._environment_columns()}
-        if missing := [name for name in method.needs if name not in known]:
-            raise IntegrationError(
-                f"{method} needs column {missing[0]!r}, which this trainer does not have; it has "
-                f"{', '.join(sorted(known))}"
-                + (
-                    "; environments of turnwise.integrations.trl_environments have it"
-                    if missing[0] == "state_key"
-                    else ""
-                )
-            )
+        self._check(method, return_is_success)
+        self.return_is_success = return_is_success
         self.method = method
         self._rewards: torch.Tensor | None = None  # [all rows, functions], of the current batch
         self._played: list[Any] | None = None  # [all rows]
         self._first_pass: list[tuple[torch.Tensor, torch.Tensor]] | None = None  # None: not scoring
+
+    def _check(self, method: Transform, return_is_success: bool) -> None:
+        own = self._environment_columns() | ({"success"} if return_is_success else set())
+        TRAINERS["TRL"].check(method, own)
+        conditions = {
+            "ref_logprob": (self.beta > 0, "set beta above 0, so that TRL asks the reference model"),
+            "mismatch": (self.use_vllm, "set use_vllm=True"),
+            "mismatch_min": (self.use_vllm, "set use_vllm=True"),
+            "state_key": (False, "use environments of turnwise.integrations.trl_environments"),
+            "success": (False, "set return_is_success=True if the reward is the success, 0 to 1"),
+        }
+        for name in (name for name in method.needs if name in conditions and name not in own):
+            met, how = conditions[name]
+            if not met:
+                raise IntegrationError(f"{method} needs column {name!r}, which this run does not have; {how}")
 
     def _environment_columns(self) -> set[str]:
         pools = getattr(self, "_environment_pool", {}).values()
@@ -149,12 +154,14 @@ class TurnwiseGRPOTrainer(GRPOTrainer):
         assert self._rewards is not None
         mask = output["completion_mask"] * output.get("tool_mask", 1)
         num_rows, length = mask.shape
+        wanted = tables_for(self.method.needs)
+        tables = {ours: output[theirs] for theirs, ours in TABLES.items() if ours in wanted and theirs in output}
         everywhere = [
             self.accelerator.gather(self.accelerator.pad_across_processes(part.contiguous(), dim=1))
             .float()
             .cpu()
             .numpy()
-            for part in (mask, entropy, logprob)
+            for part in (mask, entropy, logprob, *tables.values())
         ]  # rows of a group may be in several processes with different widths
         weighted = self._rewards * self.reward_weights.to(self._rewards.device)
         reward = weighted.nansum(dim=1).masked_fill(self._rewards.isnan().all(dim=1), torch.nan)
@@ -166,6 +173,8 @@ class TurnwiseGRPOTrainer(GRPOTrainer):
             reward=reward.double().cpu().numpy(),
             group_size=self.num_generations if mode == "train" else self.num_generations_eval,
             played=self._played,
+            token_tables=dict(zip(tables, everywhere[3:], strict=True)),
+            return_is_success=self.return_is_success,
         )
         first = self.accelerator.process_index * num_rows
         own = torch.from_numpy(credited.advantage[first : first + num_rows, :length])

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from turnwise.batch import Batch
 from turnwise.errors import IntegrationError
-from turnwise.integrations.padded import split_responses
+from turnwise.integrations.padded import padded_batch
 from turnwise.metrics import adapter_metrics
 from turnwise.transform import Transform
 
@@ -39,6 +38,8 @@ def credit(
     reward: np.ndarray,
     group_size: int,
     played: Sequence[Mapping[str, Sequence[Any]] | None] | None = None,
+    token_tables: Mapping[str, np.ndarray] | None = None,
+    return_is_success: bool = False,
 ) -> Credited:
     """Apply a method to rows of trajectories.
 
@@ -53,6 +54,8 @@ def credit(
         group_size: Number of adjacent rows per prompt.
         played: Record of each row: `reward` and columns per response, from an environment of turnwise. The last
             response gets the rest of the row's reward, or all of it without a record.
+        token_tables: `[rows, length]` further values of tokens: `ref_logprob_T`, `behavior_logprob_T` (nats).
+        return_is_success: Let the reward of a trajectory, 0 to 1, be its column `success`.
 
     Raises:
         IntegrationError: A record does not match the responses in the mask.
@@ -62,32 +65,37 @@ def credit(
     names += ["turn_alpha", "turn_base"] if "entropy" in method.needs else []
     if not mask.any():
         return Credited(np.zeros(mask.shape), {}, {name: [[] for _ in mask] for name in names})
-    tokens, row_R = split_responses(mask)
-    columns: dict[str, Any] = {"entropy": tokens.mean(entropy[mask]), "logprob": tokens.mean(logprob[mask])}
-    last_R = np.diff(row_R, append=-1) != 0
-    reward_R = np.where(last_R, reward[row_R], 0.0)
+    rows = np.flatnonzero(mask.any(axis=1))
+    reward = np.where(mask.any(axis=1), reward, 0.0)
+    recorded: dict[str, Any] = {}
     if played is not None and all(row is not None for row in played):
-        steps = [played[row] for row in np.unique(row_R)]
-        _check_responses(steps, np.unique(row_R), np.bincount(row_R))
-        paid_R = np.concatenate([np.asarray(row["reward"], dtype=np.float64) for row in steps])
-        rest_B = reward - np.bincount(row_R, weights=paid_R, minlength=len(mask))
-        reward_R = paid_R + np.where(last_R, rest_B[row_R], 0.0)
-        for name in (name for name in steps[0] if name != "reward"):
-            columns[name] = [value for row in steps for value in row[name]]
-
-    given = {"group": row_R // group_size, "trajectory": row_R, "reward": reward_R, "num_tokens": tokens.lengths}
-    batch, order = Batch.from_arrays(**given, columns=columns)
-    trace, _ = method.trace(batch)
-    advantage_R = np.empty(len(row_R))
-    advantage_R[order] = trace.advantage_R
-    advantage = np.zeros(mask.shape)
-    advantage[mask] = tokens.broadcast(advantage_R)
-    values = {"turn_entropy": columns["entropy"], "turn_advantage": advantage_R}
-    for name, traced_R in (("turn_alpha", trace.coefficient_R), ("turn_base", trace.base_R)):
-        values[name] = np.empty(len(row_R))
-        values[name][order] = traced_R
+        steps: list[Any] = [played[row] for row in rows.tolist()]
+        starts = mask & ~np.pad(mask, ((0, 0), (1, 0)))[:, :-1]
+        _check_responses(steps, rows, starts.sum(axis=1))
+        recorded = {name: [value for row in steps for value in row[name]] for name in steps[0]}
+        paid = np.array([np.sum(row["reward"], dtype=np.float64) for row in steps])
+        reward[rows] -= paid
+    padded = padded_batch(
+        row="trajectory",
+        rewards=reward,
+        response_mask=mask.astype(np.int64),
+        group=np.arange(len(mask)) // group_size,
+        entropies=entropy,
+        token_tables={"logprob_T": logprob, **(token_tables or {})},
+        needs=method.needs,
+        response_columns=recorded,
+        return_is_success=return_is_success,
+    )
+    trace, _ = method.trace(padded.batch)
+    row_R = padded.responses.row_R
+    values = {name: np.empty(len(row_R)) for name in ("turn_entropy", "turn_advantage", "turn_alpha", "turn_base")}
+    values["turn_entropy"][padded.order] = padded.batch.columns["entropy"]
+    values["turn_advantage"][padded.order] = trace.advantage_R
+    values["turn_alpha"][padded.order] = trace.coefficient_R
+    values["turn_base"][padded.order] = trace.base_R
     turns = {name: [values[name][row_R == row].tolist() for row in range(len(mask))] for name in names}
-    return Credited(advantage, adapter_metrics(batch, trace), turns)
+    advantage = padded.spread(trace.advantage_R, trace.within_T(padded.batch.tokens)).tokens
+    return Credited(advantage, adapter_metrics(padded.batch, trace), turns)
 
 
 def _check_responses(steps: Sequence[Any], rows: np.ndarray, counts: np.ndarray) -> None:

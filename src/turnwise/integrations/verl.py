@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from turnwise.errors import IntegrationError
-from turnwise.integrations.verl_estimator import PREFIX, estimate, seeing, servable
+from turnwise.integrations.verl_estimator import PREFIX, TABLES, estimate, seeing, servable
 from turnwise.integrations.versions import check_version
 
 SUPPORTED = (0, 9), (0, 10)
@@ -54,14 +54,15 @@ def register() -> None:
 
 
 def _telling_keys(compute: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap verl's function so that estimators know which rows belong to one session.
+    """Wrap verl's function so that estimators know which rows belong to one session, and values of tokens.
 
     verl does not pass the names of the rows to estimators. Without them each row of a session looks like a trajectory.
     """
 
     @functools.wraps(compute)
     def told(data: Any, batch_keys: Sequence[str], *args: Any, **kwargs: Any) -> Any:
-        with seeing(keys=batch_keys, scores=data.batch["token_level_scores"]):
+        tables = {ours: data.batch[theirs] for theirs, ours in TABLES.items() if theirs in data.batch}
+        with seeing(keys=batch_keys, scores=data.batch["token_level_scores"], token_tables=tables):
             return compute(data, batch_keys, *args, **kwargs)
 
     told.told_by_turnwise = True  # pyright: ignore[reportAttributeAccessIssue]

@@ -7,6 +7,8 @@ from contextvars import ContextVar
 from typing import Any
 
 from turnwise.errors import ConfigError, IntegrationError, did_you_mean
+from turnwise.integrations.token_tables import tables_for
+from turnwise.integrations.trainers import FREE, TRAINERS
 from turnwise.integrations.verl_rows import Record, verl_batch
 from turnwise.methods import METHODS
 from turnwise.methods.build import build_method
@@ -15,8 +17,13 @@ from turnwise.transform import Transform, chain
 from turnwise.transforms import add_penalty
 
 PREFIX = "turnwise"
-FREE = {"turn", "length"}
-"""Columns that need only rewards, masks and groups."""
+TABLES = {
+    "old_log_probs": "logprob_T",
+    "rollout_log_probs": "behavior_logprob_T",
+    "ref_log_prob": "ref_logprob_T",
+    "values": "value_T",
+}
+"""verl's tables of tokens, and our names."""
 
 
 @dataclasses.dataclass
@@ -28,6 +35,7 @@ class Seen:
         scores: `[rows, length]` rewards without a KL penalty.
         mask: `[rows, length]` response mask before tokens were rejected.
         entropies: `[rows, length]` entropies (nats).
+        token_tables: `[rows, length]` further values of tokens, by turnwise's names.
         records: Records of the agent loop, one per row.
         metrics: Metrics for the log, which the estimator fills; None: no metrics.
     """
@@ -36,6 +44,7 @@ class Seen:
     scores: Any = None
     mask: Any = None
     entropies: Any = None
+    token_tables: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     records: Sequence[Record | None] | None = None
     metrics: dict[str, float] | None = None
 
@@ -56,21 +65,21 @@ def seeing(**what: Any) -> Iterator[None]:
 def servable() -> list[str]:
     """List the methods that need only rewards, masks and groups."""
     built = {name: make(**make.card.trial) for name, make in METHODS.items()}  # pyright: ignore
-    return [name for name, method in built.items() if method.init is None and FREE.issuperset(method.needs)]
+    return [name for name, method in built.items() if method.init is None and set(FREE).issuperset(method.needs)]
 
 
 def configured(settings: Mapping[str, Any], name: str | None = None) -> Transform:
     """Build the method that `algorithm.turnwise` configures.
 
     Args:
-        settings: Keys `method`, `aem` (default: false), `options`, and `penalty` (default: false), which subtracts the
-            column `penalty` at the end.
+        settings: Keys `method`, `aem` (default: false), `options`, `penalty` (default: false), which subtracts the
+            column `penalty` at the end, and `return_is_success` (default: false), which `estimate` reads.
         name: Name of the method, if the estimator's name contains it.
 
     Raises:
         ConfigError: A setting is unknown, or the method cannot be used.
     """
-    known = ("method", "aem", "options", "penalty")
+    known = ("method", "aem", "options", "penalty", "return_is_success")
     for key in settings:
         if key not in known:
             raise ConfigError(f"unknown key algorithm.turnwise.{key}.{did_you_mean(key, known)}")
@@ -82,8 +91,7 @@ def configured(settings: Mapping[str, Any], name: str | None = None) -> Transfor
     method = build_method(
         name or settings.get("method", "grpo"), settings.get("options") or {}, with_aem=bool(settings.get("aem"))
     )
-    if method.init is not None:
-        raise ConfigError(f"{method} keeps state, which verl's checkpoints would lose; choose a stateless method")
+    TRAINERS["verl"].check(method, given=method.needs)  # an agent loop may record any column
     return chain(method, add_penalty()) if settings.get("penalty") else method
 
 
@@ -100,7 +108,9 @@ def settings_of(config: Any) -> dict[str, Any]:
 def estimate(
     name: str | None, token_level_rewards: Any, response_mask: Any, config: Any = None, index: Any = None, **_: Any
 ) -> Any:
-    """Compute advantages in the form of verl's estimators; returns them twice, as advantages and as returns.
+    """Compute advantages and returns in the form of verl's estimators.
+
+    Returns are what the critic learns, if the method reads one, else the advantages.
 
     Args:
         name: Name of the method; None: `algorithm.turnwise.method`.
@@ -112,7 +122,8 @@ def estimate(
     Raises:
         IntegrationError: The batch lacks what the method needs.
     """
-    method, seen = configured(settings_of(config), name), _seen.get() or Seen()
+    settings, seen = settings_of(config), _seen.get() or Seen()
+    method = configured(settings, name)
     if index is None:
         raise IntegrationError(
             "verl gave no uid for the rows, so their groups are unknown; use a trainer that has uids"
@@ -131,6 +142,9 @@ def estimate(
         scores=seen.scores,
         entropies=seen.entropies if "entropy" in method.needs or seen.metrics is not None else None,
         records=seen.records,
+        token_tables={name: seen.token_tables[name] for name in tables_for(method.needs) if name in seen.token_tables},
+        needs=method.needs,
+        return_is_success=bool(settings.get("return_is_success")),
     )
     for column in method.needs:
         if column not in FREE and column not in padded.batch.columns:
@@ -138,21 +152,28 @@ def estimate(
     trace, _ = method.trace(padded.batch)
     if seen.metrics is not None:
         seen.metrics.update(adapter_metrics(padded.batch, trace))
-    advantages = padded.spread(trace.advantage_R).tokens
+    advantages = padded.spread(trace.advantage_R, trace.within_T(padded.batch.tokens)).tokens
     if mask is not response_mask:
         advantages = advantages * response_mask
-    return advantages, advantages
+    targets = padded.targets(trace)
+    return advantages, advantages if targets is None else targets * response_mask
 
 
 def _how(column: str) -> str:
-    if column == "entropy":
-        return (
-            "set trainer.v1.trainer_mode=turnwise_sync, and algorithm.rollout_correction.bypass_mode=False, since the "
-            "pass over the old policy measures it"
-        )
-    if column in ("state_key", "penalty", "success"):
+    conditions = {
+        "entropy_T": "set trainer.v1.trainer_mode=turnwise_sync, and "
+        "algorithm.rollout_correction.bypass_mode=False, since the pass over the old policy measures it",
+        "value_T": "set critic.enable=True, so that verl's critic estimates it",
+        "ref_logprob_T": "set actor_rollout_ref.actor.use_kl_loss=True, so that verl asks the reference model",
+        "behavior_logprob_T": "set actor_rollout_ref.rollout.calculate_log_probs=True",
+    }
+    for table in sorted(tables_for([column])):
+        if table in conditions:
+            return conditions[table]
+    success = ", or set algorithm.turnwise.return_is_success=true" if column == "success" else ""
+    if column in TRAINERS["verl"].how:
         return (
             "let turnwise.integrations.verl_agent_loop play, or record it in your loop's extra_fields['turnwise'], "
-            "and set trainer.v1.trainer_mode=turnwise_sync"
+            f"and set trainer.v1.trainer_mode=turnwise_sync{success}"
         )
     return "verl does not measure it; choose another method, or record it in your agent loop's extra_fields['turnwise']"

@@ -31,6 +31,9 @@ def verl_batch(
     scores: Array | None = None,
     entropies: Array | None = None,
     records: Sequence[Record | None] | None = None,
+    token_tables: Mapping[str, Array] | None = None,
+    needs: Sequence[str] = (),
+    return_is_success: bool = False,
 ) -> PaddedBatch:
     """Find the trajectories and responses of a verl batch.
 
@@ -42,6 +45,9 @@ def verl_batch(
         scores: `[rows, length]` rewards without a KL penalty; default: `rewards`.
         entropies: `[rows, length]` entropies (nats).
         records: Records of the agent loop, one per row.
+        token_tables: `[rows, length]` values of tokens by name, such as `value_T`.
+        needs: Columns that the method needs.
+        return_is_success: See `padded_batch`.
 
     Raises:
         IntegrationError: The rows do not identify which responses belong together.
@@ -53,6 +59,7 @@ def verl_batch(
             f"rewards has shape {paid.shape} and uid {len(uid)} rows, expected {mask.shape} as response_mask"
         )
     given: dict[str, Any] = {"response_mask": response_mask, "group": uid, "entropies": entropies}
+    given |= {"token_tables": token_tables, "needs": needs, "return_is_success": return_is_success}
     session, index = _sessions(keys, len(mask))
     alone = int(session.max(initial=-1)) + 1 == len(session)
     responses = find_responses(mask, by_run=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 import transfer_queue as tq  # pyright: ignore[reportMissingImports]
 from omegaconf import open_dict  # pyright: ignore[reportMissingImports]
+from verl.trainer.ppo.utils import need_critic  # pyright: ignore[reportMissingImports]
 from verl.trainer.ppo.v1.trainer_base import (  # pyright: ignore[reportMissingImports]
     PPOTrainer,
     get_trainer_cls,
@@ -19,6 +20,7 @@ from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync  
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync  # noqa: F401  # pyright: ignore
 
 from turnwise.errors import ConfigError
+from turnwise.integrations.token_tables import tables_for
 from turnwise.integrations.verl_estimator import PREFIX, configured, seeing, servable, settings_of
 from turnwise.integrations.verl_rows import RECORD
 
@@ -47,11 +49,13 @@ class TurnwiseTrainer(PPOTrainer):
             )
         self._method = configured(settings_of(config.algorithm), None if estimator == PREFIX else name)
         correction = config.algorithm.get("rollout_correction") or {}
-        if "entropy" in self._method.needs and correction.get("bypass_mode"):
+        if "entropy_T" in tables_for(self._method.needs) and correction.get("bypass_mode"):
             raise ConfigError(
                 f"{self._method} needs entropies, but algorithm.rollout_correction.bypass_mode=True skips them; set it "
                 "to False"
             )
+        if {"value", "value_T"}.intersection(self._method.needs) and not need_critic(config):
+            raise ConfigError(f"{self._method} needs a critic; set critic.enable=True")
         super().__init__(config=config)
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:

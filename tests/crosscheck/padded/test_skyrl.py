@@ -1,11 +1,13 @@
-"""The how-to's lines inside SkyRL's own registry (SkyRL 0.3.0, see benchmarks/requirements-padded.txt).
+"""The adapter on SkyRL's own training batch, beside its own estimators (SkyRL 0.3.0, see
+benchmarks/requirements-padded.txt).
 
     PYTHONPATH=src <python with skyrl> -m pytest tests/crosscheck/padded -m crosscheck -p no:cacheprovider
 
-Its dispatcher calls our estimator; where both know the method, both give the same numbers.
+Its trainer needs CUDA packages to import, so what it calls is read from its source.
 """
 
-import re
+import ast
+import importlib.util
 import sys
 import typing
 import warnings
@@ -16,6 +18,7 @@ import pytest
 import typing_extensions
 
 import turnwise as tw
+from turnwise.integrations.skyrl import TABLES, credit
 
 pytestmark = [pytest.mark.crosscheck, pytest.mark.filterwarnings("ignore")]
 
@@ -28,8 +31,8 @@ with warnings.catch_warnings():
         "skyrl.backends.skyrl_train.utils.ppo_utils",
         reason="SkyRL is not installed; see benchmarks/requirements-padded.txt",
     )
+    from skyrl.backends.skyrl_train.training_batch import TrainingInputBatch
 
-PAGE = Path(__file__).parents[3] / "docs/how-to/other-trainers.md"
 MASK = torch.tensor(
     [
         [1, 1, 0, 0, 1, 0],
@@ -40,60 +43,71 @@ MASK = torch.tensor(
         [1, 1, 1, 1, 1, 1],
     ]
 )
-INDEX = np.array(["1", "1", "1", "01", "01", "01"])
+UIDS = ["1", "1", "1", "01", "01", "01"]
+OUTCOMES = [1.0, 0.0, 0.5, 2.0, -1.0, 0.25]
 
 
-def outcomes(*values):
+def training_batch(rewards):
+    """SkyRL's batch: `response_mask` covers observations, `loss_mask` does not."""
+    response = torch.ones_like(MASK)
+    data = TrainingInputBatch(
+        {"loss_mask": MASK, "response_mask": response, "rewards": rewards, "values": torch.full(MASK.shape, 0.25)}
+    )
+    data.metadata = {"uids": UIDS}
+    return data
+
+
+def outcomes():
     """The reward of each row, on its last generated token."""
     rewards = torch.zeros(MASK.shape)
-    rewards[torch.arange(len(MASK)), MASK.shape[1] - 1 - MASK.flip(1).argmax(1)] = torch.tensor(values)
+    rewards[torch.arange(len(MASK)), MASK.shape[1] - 1 - MASK.flip(1).argmax(1)] = torch.tensor(OUTCOMES)
     return rewards
-
-
-def advantages(name, rewards):
-    return utils.compute_advantages_and_returns(
-        token_level_rewards=rewards, response_mask=MASK, index=INDEX, adv_estimator=name, config=None, values=None
-    )[0]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _registered():
-    """Run the page's lines for SkyRL, as they stand there."""
-    block = re.search(r"## SkyRL.*?```\w*\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert block is not None
-    exec(block.group(1), {})
-    yield
-    utils.AdvantageEstimatorRegistry.unregister("turnwise")
-
-
-def register(name, method):
-    from turnwise.integrations.padded import padded_advantages
-
-    @utils.register_advantage_estimator(name)
-    def estimate(token_level_rewards, response_mask, index, **_):
-        tokens = padded_advantages(
-            method, row="trajectory", rewards=token_level_rewards, response_mask=response_mask, group=index
-        ).tokens
-        return tokens, tokens
 
 
 @pytest.mark.parametrize(
     ("theirs", "method"), [("grpo", tw.grpo(convention="verl")), ("rloo", tw.rloo())], ids=["grpo", "rloo"]
 )
 def test_where_both_know_the_method_both_give_the_same_numbers(theirs, method):
-    name = f"turnwise {theirs}"
-    register(name, method)
-    try:
-        rewards = outcomes(1.0, 0.0, 0.5, 2.0, -1.0, 0.25)
-        torch.testing.assert_close(advantages(name, rewards), advantages(theirs, rewards.clone()), atol=2e-5, rtol=2e-5)
-    finally:
-        utils.AdvantageEstimatorRegistry.unregister(name)
+    data = training_batch(outcomes())
+    credit(data, method)
+    own = utils.compute_advantages_and_returns(
+        token_level_rewards=outcomes(),
+        response_mask=MASK,
+        index=np.array(UIDS),
+        adv_estimator=theirs,
+        config=None,
+        values=None,
+    )[0]
+    torch.testing.assert_close(data["advantages"], own, atol=2e-5, rtol=2e-5)
 
 
-def test_the_lines_of_the_page_tell_turns_apart():
-    rewards = outcomes(1.0, 0.0, 0.5, 2.0, -1.0, 0.25)
+def test_turns_are_told_apart_where_skyrls_estimators_see_one_response():
+    rewards = outcomes()
     rewards[0, 0] = 3.0  # for the first of two responses
-    tokens = advantages("turnwise", rewards)
+    data = training_batch(rewards)
+    credit(data, tw.trloo())
+    tokens = data["advantages"]
     assert tokens.dtype == rewards.dtype
     assert tokens[0, 0] == tokens[0, 1] != tokens[0, 4]
     assert not tokens[MASK == 0].any()
+
+
+def test_a_critics_values_reach_the_method_and_come_back_as_returns():
+    data = training_batch(outcomes())
+    method = tw.METHODS["ppo"](standardize=False, discount=1.0, decay=1.0)
+    credit(data, method)
+    wanted = torch.tensor(OUTCOMES)[:, None] - 0.25
+    torch.testing.assert_close(data["advantages"], wanted * MASK, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(data["returns"] * MASK, torch.tensor(OUTCOMES)[:, None] * MASK, atol=1e-6, rtol=1e-6)
+
+
+def test_the_trainer_has_the_method_that_we_override_and_writes_our_tables():
+    folder = Path(importlib.util.find_spec("skyrl").submodule_search_locations[0])
+    source = (folder / "train" / "trainer.py").read_text()
+    trainer = next(n for n in ast.parse(source).body if isinstance(n, ast.ClassDef) and n.name == "RayPPOTrainer")
+    method = next(n for n in trainer.body if getattr(n, "name", "") == "compute_advantages_and_returns")
+    assert [argument.arg for argument in method.args.args] == ["self", "data"]
+    for name in (*TABLES, "loss_mask", "rewards"):
+        assert f'"{name}"' in source, name
+    for name in ("uids", "is_last_step"):
+        assert f'metadata["{name}"]' in source, name

@@ -169,8 +169,14 @@ def test_trls_private_methods_are_as_we_know_them(name):
 
 def test_what_cannot_be_served_is_refused(tmp_path):
     with pytest.raises(
-        IntegrationError, match=r"gigpo.* needs column 'state_key', which this trainer does not have.*trl_environments"
+        IntegrationError, match=r"gigpo.* needs column 'state_key', which this run does not have.*trl_environments"
     ):
         make(Ours, tmp_path, method=tw.gigpo())
+    with pytest.raises(IntegrationError, match=r"needs column 'value_T', which TRL does not have"):
+        make(Ours, tmp_path, method=tw.METHODS["ppo"]())
+    with pytest.raises(IntegrationError, match=r"needs column 'ref_logprob', which this run does not have; set beta"):
+        make(Ours, tmp_path, method=tw.METHODS["ace"](weight=1.0))
+    with pytest.raises(IntegrationError, match=r"needs column 'success', .* return_is_success=True"):
+        make(Ours, tmp_path, method=tw.METHODS["ngrpo"]())
     with pytest.raises(IntegrationError, match="normalize_then_sum"):
         make(Ours, tmp_path, method=tw.grpo(), multi_objective_aggregation="normalize_then_sum")

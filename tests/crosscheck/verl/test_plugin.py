@@ -240,6 +240,117 @@ def test_what_a_loop_recorded_reaches_gigpo(monkeypatch):
     assert_same(actual, expected(tw.aem(tw.gigpo()), keys, rows, groups))
 
 
+TABLES = {
+    "old_log_probs": "logprob_T",
+    "rollout_log_probs": "behavior_logprob_T",
+    "ref_log_prob": "ref_logprob_T",
+    "values": "value_T",
+}
+
+
+def with_tables(keys, rows, groups):
+    """Add verl's tables of tokens to the rows, and their values at generated tokens to what was played."""
+    generator = np.random.default_rng(7)
+    for key in keys:
+        mask = rows[key]["response_mask"].numpy()
+        number = np.cumsum(np.diff(mask, prepend=0) == 1) - 1
+        for theirs, ours in TABLES.items():
+            table = generator.normal(-1.0, 0.5, len(mask)).astype(np.float32)
+            rows[key][theirs] = torch.tensor(table)
+            for place, (g, s, t) in enumerate(rows[key]["turns"]):
+                groups[g][s][t][ours] = table[(mask == 1) & (number == place)].tolist()
+
+
+def expected_tokens(method, keys, rows, groups):
+    """The library's advantages and critic's targets of tokens."""
+    plain = tw.Batch.from_trajectories(groups)
+    means = {name: plain.tokens.mean(plain.columns[f"{name}_T"]) for name in ("logprob", "ref_logprob")}
+    difference_T = plain.columns["logprob_T"] - plain.columns["behavior_logprob_T"]
+    means |= {"mismatch_min": plain.tokens.min(difference_T), "value": plain.tokens.first(plain.columns["value_T"])}
+    batch = tw.Batch(plain.groups, plain.trajectories, plain.reward_R, {**plain.columns, **means}, plain.tokens)
+    trace, _ = method.trace(batch)
+    target = trace.targets.get("value_T", plain.tokens.broadcast(trace.targets.get("value", trace.advantage_R)))
+    pieces = [np.split(values, plain.tokens.offsets[1:-1]) for values in (trace.advantage_T(plain.tokens), target)]
+    place = {}
+    for g, group in enumerate(groups):
+        for s, turns in enumerate(group):
+            for t in range(len(turns)):
+                place[g, s, t] = len(place)
+    made = []
+    for piece in pieces:
+        made.append({})
+        for key in keys:
+            made[-1][key] = np.zeros(len(rows[key]["response_mask"]))
+            own = [piece[place[turn]] for turn in rows[key]["turns"]]
+            if own:
+                made[-1][key][rows[key]["response_mask"].numpy() == 1] = np.concatenate(own)
+    return made
+
+
+def drop_far(credit_R, batch):
+    """Keep the credit of responses whose tokens the engine and the trainer score alike."""
+    return credit_R * (batch.column("mismatch_min", needed_by="drop_far") > -1.0)
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["rows of trajectories", "rows of turns"])
+@pytest.mark.parametrize("mode", ["sync", "turnwise_sync"])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("ppo", {}), ("bilevel_gae", {}), ("gae", {}), ("turn_ppo", {}), ("ace", {"weight": 1.0})],
+)
+def test_a_critic_and_log_probabilities_reach_the_method(name, options, mode, several, monkeypatch):
+    keys, rows, groups = played(5, several=several)
+    with_tables(keys, rows, groups)
+    config = settings("turnwise", mode, method=name, options=options)
+    config.critic = {"enable": True}
+    actual, returns = advantages_and_returns(config, keys, rows, monkeypatch, mode)
+    credit, targets = expected_tokens(tw.METHODS[name](**options), keys, rows, groups)
+    for key in keys:
+        np.testing.assert_allclose(actual[key], credit[key], rtol=1e-5, atol=1e-5, err_msg=key)
+        if name != "ace":  # which reads no critic
+            np.testing.assert_allclose(returns[key], targets[key], rtol=1e-5, atol=1e-5, err_msg=key)
+
+
+def advantages_and_returns(config, keys, rows, monkeypatch, mode):
+    """As `advantages`, with what verl's critic would learn."""
+    queue = Queue({key: dict(value) for key, value in rows.items()})
+    monkeypatch.setattr(trainer_base, "tq", queue)
+    monkeypatch.setattr(verl_trainer, "tq", queue)
+    trainer = object.__new__(trainer_base.get_trainer_cls(mode))
+    trainer.config = config
+    trainer._compute_advantage(Batch(keys=keys, partition_id="train"), {})
+    return [{key: queue.rows[key][name].numpy() for key in keys} for name in ("advantages", "returns")]
+
+
+def test_a_mismatch_reaches_a_block(monkeypatch):
+    keys, rows, groups = played(6, several=False)
+    with_tables(keys, rows, groups)
+    method = tw.chain(tw.grpo(), tw.block(needs=("mismatch_min",))(drop_far)())
+    monkeypatch.setattr("turnwise.integrations.verl_estimator.configured", lambda *_: method)
+    actual, _ = advantages_and_returns(settings("turnwise", "sync"), keys, rows, monkeypatch, "sync")
+    credit, _ = expected_tokens(method, keys, rows, groups)
+    assert any((credit[key] == 0).all() for key in keys)
+    for key in keys:
+        np.testing.assert_allclose(actual[key], credit[key], rtol=1e-5, atol=1e-5, err_msg=key)
+
+
+def test_a_critic_that_is_off_is_refused_before_anything_starts():
+    config = settings("turnwise", method="ppo")
+    config.critic = {"enable": False}
+    with pytest.raises(ConfigError, match=r"needs a critic; set critic.enable=True"):
+        trainer_base.get_trainer_cls("turnwise_sync")(config)
+
+
+def test_a_table_that_verl_did_not_make_is_one_line(monkeypatch):
+    keys, rows, _ = played(0, several=False)
+    for name, options, how in (("ppo", {}, "critic.enable=True"), ("ace", {"weight": 1.0}, "use_kl_loss=True")):
+        config = settings("turnwise", "sync", method=name, options=options)
+        for key in keys:
+            rows[key]["old_log_probs"] = torch.zeros(len(rows[key]["response_mask"]))
+        with pytest.raises(IntegrationError, match=how):
+            advantages(config, keys, rows, monkeypatch, "sync")
+
+
 def test_gae_on_responses_of_one_token_is_verls():
     """verl skips observation tokens and whitens; `returns` are not whitened."""
     generator = np.random.default_rng(3)
@@ -282,7 +393,7 @@ def test_rejected_tokens_are_refused_where_the_mask_before_is_unknown(monkeypatc
     keys, rows, _ = played(0, several=True)
     config = settings("turnwise_grpo", "sync")
     config.algorithm.rollout_correction = {"rollout_rs": "token_k1"}
-    with pytest.raises(IntegrationError, match="rollout_rs takes tokens out of the mask"):
+    with pytest.raises(IntegrationError, match="rollout_rs removes tokens from the mask"):
         advantages(config, keys, rows, monkeypatch, "sync")
 
 
@@ -304,7 +415,7 @@ def test_a_wrong_configuration_fails_before_anything_starts(config, message):
 def test_entropies_that_bypass_mode_leaves_unmeasured_are_refused_at_once():
     config = settings("turnwise", aem=True)
     config.algorithm.rollout_correction = {"bypass_mode": True}
-    with pytest.raises(ConfigError, match="bypass_mode=True leaves unmeasured"):
+    with pytest.raises(ConfigError, match="bypass_mode=True skips them"):
         trainer_base.get_trainer_cls("turnwise_sync")(config)
 
 

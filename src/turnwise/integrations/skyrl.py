@@ -1,0 +1,84 @@
+"""Use turnwise methods in SkyRL 0.3.
+
+    from skyrl.train.trainer import RayPPOTrainer
+    from turnwise.integrations.skyrl import with_credit
+
+    class Experiment(BasePPOExp):
+        def get_trainer(self, *args, **kwargs):
+            return with_credit(RayPPOTrainer, tw.trloo())(*args, **kwargs)
+
+SkyRL's own estimator runs first, for its metrics; then the method's advantages replace its advantages.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from turnwise.integrations.padded import padded_batch
+from turnwise.integrations.trainers import TRAINERS
+from turnwise.transform import Transform
+
+TABLES = {
+    "action_log_probs": "logprob_T",
+    "rollout_logprobs": "behavior_logprob_T",
+    "base_action_log_probs": "ref_logprob_T",
+    "values": "value_T",
+}
+"""SkyRL's tables of tokens, and our names."""
+
+
+def with_credit(trainer: type, method: Transform, *, return_is_success: bool = False) -> type:
+    """Return a subclass of a SkyRL trainer that assigns credit with a method.
+
+    Args:
+        trainer: `RayPPOTrainer`, or a subclass such as the fully asynchronous one.
+        method: Stateless method.
+        return_is_success: Let the reward of a trajectory, 0 to 1, be its column `success`.
+
+    Raises:
+        IntegrationError: SkyRL does not have a column that the method needs.
+        ConfigError: The method keeps state.
+    """
+    TRAINERS["SkyRL"].check(method)
+
+    class TurnwiseTrainer(trainer):
+        def compute_advantages_and_returns(self, data: Any) -> Any:
+            data = super().compute_advantages_and_returns(data)
+            credit(data, method, return_is_success=return_is_success)
+            return data
+
+    return TurnwiseTrainer
+
+
+def credit(data: Any, method: Transform, *, return_is_success: bool = False) -> None:
+    """Write `advantages` and `returns` of a training batch.
+
+    A row is a trajectory, and each run of ones in its `loss_mask` is a response. With
+    `generator.step_wise_trajectories` a row is a response, and the rewards of all steps count, not only the last.
+
+    Args:
+        data: `TrainingInputBatch` with `uids` in its metadata, and `is_last_step` for steps.
+        method: Stateless method.
+        return_is_success: Let the reward of a trajectory, 0 to 1, be its column `success`.
+
+    Raises:
+        IntegrationError: The batch lacks what the method needs.
+    """
+    mask = data["loss_mask"]
+    given: dict[str, Any] = {"row": "trajectory"}
+    if data.metadata.get("is_last_step") is not None:
+        last = np.asarray(data.metadata["is_last_step"], dtype=bool)
+        given = {"row": "turn", "trajectory": np.cumsum(last) - last}
+    tables = {ours: data[theirs] for theirs, ours in TABLES.items() if data.get(theirs) is not None}
+    padded = padded_batch(
+        rewards=data["rewards"] * mask.bool().any(dim=-1, keepdim=True),  # rows without tokens are padding
+        response_mask=mask,
+        group=list(data.metadata["uids"]),
+        token_tables=tables,
+        needs=method.needs,
+        return_is_success=return_is_success,
+        strays_to_last=True,  # a reward may stand on an observation after the last response
+        **given,
+    )
+    advantages, returns = padded.credit(method)
+    data["advantages"], data["returns"] = advantages.tokens, returns

@@ -1,0 +1,434 @@
+"""The adapters for trainers that do not install here, on batches as their sources describe them.
+
+Read at: prime-rl 039b4009f84aa9996a5cca4ae6ab257de094ff81 (`orchestrator/algo/advantage.py`, `routing.py`); NeMo-RL
+00925dd1e44b816b5cb6afa27d23d7bd7af2b957 (`algorithms/advantage_estimator.py`); slime
+0d234f3e3a83c81b7d37209994e0b994deacbb24 (`utils/types.py`) and 00c2d6db0f23a4900be6e80a8eb81eebf9e1ebff
+(`backends/megatron_utils/loss.py`); ROLL 51e53586d87babf0bf02716eb6b77f4ee3de2e97 (`pipeline/agentic/utils.py`). The
+names on the package index are placeholders (nemo-rl 0.0.0), other packages (slime, roll) or free (prime-rl). AReaL and
+SkyRL run in tests/crosscheck.
+"""
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+import turnwise as tw
+from turnwise.errors import ConfigError, IntegrationError
+from turnwise.integrations import areal, nemo_rl, prime_rl, roll, skyrl, slime
+from turnwise.integrations.trainers import TRAINERS, methods_of
+
+# two prompts with two trajectories each: lengths of responses, observations of two tokens between them, rewards
+LENGTHS = [[[2, 1], [3]], [[1, 1, 2], [2, 2]]]
+REWARDS = [[[0.25, 0.5], [0.0]], [[0.0, 0.0, 1.0], [0.0, 0.25]]]
+WIDTH = 9
+
+
+def played(columns=()):
+    """The trajectories as the library takes them; values of tokens are drawn from their places."""
+    made, row = [], 0
+    for lengths, rewards in zip(LENGTHS, REWARDS, strict=True):
+        made.append([])
+        for of_trajectory, paid in zip(lengths, rewards, strict=True):
+            made[-1].append(
+                [
+                    {"reward": reward, "num_tokens": stop - start}
+                    | {name: [float(x) for x in table(name)[row, start:stop]] for name in columns}
+                    for (start, stop), reward in zip(spans(of_trajectory), paid, strict=True)
+                ]
+            )
+            row += 1
+    return tw.Batch.from_trajectories(made)
+
+
+def spans(lengths):
+    start = 0
+    for length in lengths:
+        yield start, start + length
+        start += length + 2  # an observation
+
+
+ROWS = [of_trajectory for group in LENGTHS for of_trajectory in group]
+PAID = [rewards for group in REWARDS for rewards in group]
+MASK = np.zeros((4, WIDTH), dtype=np.int64)
+for _row, _lengths in enumerate(ROWS):
+    for _start, _stop in spans(_lengths):
+        MASK[_row, _start:_stop] = 1
+
+
+def table(name):
+    seed = sum(map(ord, name))
+    return np.random.default_rng(seed).normal(-1.0, 0.3, MASK.shape).astype(np.float32)
+
+
+def expected(method, columns=(), *, outcome=False):
+    """Advantages of tokens, `[rows, length]`."""
+    batch = played(columns)
+    if outcome:  # the trainer knows the sum of a trajectory's rewards only, and pays it for the last response
+        reward = np.zeros(batch.num_responses)
+        reward[batch.trajectories.offsets[1:] - 1] = batch.trajectories.sum(batch.reward_R)
+        batch = tw.Batch(batch.groups, batch.trajectories, reward, batch.columns, batch.tokens)
+    trace, _ = method.trace(batch)
+    result = np.zeros(MASK.shape)
+    result[MASK == 1] = trace.advantage_T(batch.tokens)
+    return result
+
+
+def mean_of(name, source):
+    """Columns of responses that are means over tokens."""
+    batch = played((source,))
+    return {name: batch.tokens.mean(batch.columns[source])}
+
+
+def close(actual, wanted):
+    np.testing.assert_allclose(np.asarray(actual), wanted, rtol=2e-6, atol=2e-6)
+
+
+PPO = tw.METHODS["ppo"](standardize=False)
+
+
+# -- NeMo-RL -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ids", [torch.tensor([7, 7, 9, 9]), torch.tensor([[1, 2], [1, 2], [1, 3], [1, 3]])])
+def test_nemo_rl_calls_an_estimator_with_prompts_rewards_and_mask(ids):
+    estimator = nemo_rl.TurnwiseAdvantageEstimator(tw.trloo())
+    rewards = torch.tensor([sum(paid) for paid in PAID])
+    actual = estimator.compute_advantage(
+        prompt_ids=ids, rewards=rewards, mask=torch.tensor(MASK).float(), baseline=None
+    )
+    close(actual, expected(tw.trloo(), outcome=True))
+
+
+def test_nemo_rl_leaves_out_rows_that_must_not_count_and_gives_ppo_its_returns():
+    values = torch.tensor(table("value_T"))
+    estimator = nemo_rl.TurnwiseAdvantageEstimator(PPO, with_returns=True)
+    rewards = torch.tensor([sum(paid) for paid in PAID])
+    given = {"prompt_ids": torch.arange(4), "rewards": rewards, "values": values}
+    advantages, returns = estimator.compute_advantage(mask=torch.tensor(MASK).float(), **given)
+    wanted = expected(PPO, ("value_T",), outcome=True)
+    close(advantages, wanted)
+    close(np.asarray(returns) * MASK, (wanted + table("value_T")) * MASK)
+    some = torch.tensor([1.0, 1.0, 1.0, 0.0])
+    left, _ = estimator.compute_advantage(mask=torch.tensor(MASK).float(), valid_mask=some, **given)
+    close(left[:3], wanted[:3])
+    assert not left[3].any()
+
+
+def test_nemo_rl_makes_our_estimator_from_its_configuration(monkeypatch):
+    module = ModuleType("nemo_rl.algorithms.grpo")
+    for name in ("nemo_rl", "nemo_rl.algorithms"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, "nemo_rl.algorithms.grpo", module)
+    with pytest.raises(AttributeError, match="_create_advantage_estimator"):
+        nemo_rl.install(tw.grpo())
+    module._create_advantage_estimator = lambda config: "theirs"
+    nemo_rl.install(tw.grpo())
+    assert isinstance(module._create_advantage_estimator({}), nemo_rl.TurnwiseAdvantageEstimator)
+
+
+# -- slime -------------------------------------------------------------------------------------------------------------
+
+
+def samples(**changes):
+    return [
+        SimpleNamespace(
+            group_index=row // 2,
+            response_length=int(np.flatnonzero(MASK[row])[-1]) + 1,
+            loss_mask=MASK[row, : np.flatnonzero(MASK[row])[-1] + 1].tolist(),
+            rollout_log_probs=table("logprob_T")[row, : np.flatnonzero(MASK[row])[-1] + 1].tolist(),
+            get_reward_value=lambda _, row=row: sum(PAID[row]),
+            train_metadata=None,
+            remove_sample=False,
+            **changes,
+        )
+        for row in range(4)
+    ]
+
+
+def test_slime_carries_advantages_of_tokens_from_the_manager_to_the_ranks():
+    rewards, advantages = slime.paths(tw.mica(discount=0.5))
+    made = samples()
+    raw, rows = rewards(None, made)
+    wanted = expected(tw.mica(discount=0.5), outcome=True)
+    assert raw == [sum(paid) for paid in PAID]
+    assert len(rows) == 4
+    rank = [3, 1]  # ranks get some samples, in any order
+    data = {
+        "loss_masks": [torch.tensor(made[row].loss_mask) for row in rank],
+        "metadata": [made[row].train_metadata for row in rank],
+    }
+    advantages(None, data)
+    for row, own in zip(rank, data["advantages"], strict=True):
+        close(own, wanted[row, : made[row].response_length])
+    assert data["returns"] is data["advantages"]
+
+
+def test_slime_without_its_other_half_is_one_line():
+    _, advantages = slime.paths(tw.grpo())
+    with pytest.raises(IntegrationError, match="custom-reward-post-process-path"):
+        advantages(None, {"loss_masks": []})
+
+
+def test_slime_leaves_out_a_removed_sample():
+    rewards, _ = slime.paths(tw.dr_grpo())
+    made = samples()
+    made[1].remove_sample = True
+    _, rows = rewards(None, made)
+    assert rows[:2] == [0.0, 0.0], "the other one is alone"
+
+
+# -- ROLL --------------------------------------------------------------------------------------------------------------
+
+
+def roll_batch(*, steps):
+    """`DataProto` of ROLL: its masks have one token more, since token t is predicted at place t - 1."""
+    if steps:
+        rows = [(row, number) for row, lengths in enumerate(ROWS) for number in range(len(lengths))]
+        mask = np.zeros((len(rows), 6), dtype=bool)
+        for place, (row, number) in enumerate(rows):
+            mask[place, 2 : 2 + ROWS[row][number]] = True
+        labels = {
+            "traj_group_id": np.array([f"g{row // 2}" for row, _ in rows], dtype=object),
+            "traj_id": np.array([f"t{row}" for row, _ in rows], dtype=object),
+            "step": np.array([number for _, number in rows], dtype=object),
+            "step_scores": np.array([PAID[row][number] for row, number in rows], dtype=object),
+            "state_hash": np.array([f"s{number % 2}" for _, number in rows], dtype=object),
+        }
+        return SimpleNamespace(batch={"response_mask": torch.tensor(mask)}, non_tensor_batch=labels)
+    scores = np.zeros((4, WIDTH + 1), dtype=np.float32)
+    scores[:, -1] = [sum(paid) for paid in PAID]
+    mask = np.pad(MASK, ((0, 0), (1, 0))).astype(bool)
+    labels = {name: np.array([0, 0, 1, 1] if "group" in name else [*range(4)]) for name in ("traj_group_id", "traj_id")}
+    tensors = {"response_mask": torch.tensor(mask), "scores": torch.tensor(scores)}
+    return SimpleNamespace(batch=tensors | {"values": torch.tensor(table("value_T"))}, non_tensor_batch=labels)
+
+
+def test_roll_rows_of_steps_have_states_and_rewards_of_their_own():
+    data = roll_batch(steps=True)
+    order = np.random.default_rng(0).permutation(len(data.non_tensor_batch["step"]))  # ROLL reorders rows
+    data.batch["response_mask"] = data.batch["response_mask"][order]
+    data.non_tensor_batch = {name: labels[order] for name, labels in data.non_tensor_batch.items()}
+    batch = played()
+    keys = [f"s{turn % 2}" for turn in batch.turn_R]
+    with_states = tw.Batch(batch.groups, batch.trajectories, batch.reward_R, {"state_key": keys}, batch.tokens)
+    wanted = tw.gigpo()(with_states)
+    rows = roll.credit(data, tw.gigpo()).batch["advantages"]
+    mask = data.batch["response_mask"][:, 1:]
+    for place, row in enumerate(order):
+        close(rows[place], wanted[row] * mask[place].numpy())
+    assert data.batch["raw_advantages"] is rows
+
+
+def test_roll_rows_of_trajectories_and_a_critic():
+    data = roll.credit(roll_batch(steps=False), PPO)
+    wanted = expected(PPO, ("value_T",), outcome=True)
+    close(data.batch["advantages"], wanted)
+    close(np.asarray(data.batch["returns"]) * MASK, (wanted + table("value_T")) * MASK)
+    with pytest.raises(IntegrationError, match="StepEnvManager"):
+        roll.credit(roll_batch(steps=False), tw.gigpo())
+
+
+def test_roll_calls_ours_where_it_called_its_own(monkeypatch):
+    module = ModuleType("roll.pipeline.agentic.agentic_pipeline")
+    for name in ("roll", "roll.pipeline", "roll.pipeline.agentic"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    sys.modules["roll.pipeline.agentic"].agentic_pipeline = module
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    roll.install(tw.trloo())
+    data = roll_batch(steps=False)
+    made = module.agentic_compute_advantage(
+        data=data, gamma=1.0, lambd=1.0, adv_estimator="grpo", whiten_advantages=False
+    )
+    close(made.batch["advantages"], expected(tw.trloo(), outcome=True))
+
+
+# -- prime-rl ----------------------------------------------------------------------------------------------------------
+
+
+def rollout(row, *, of_steps=True):
+    """An output of verifiers: each step's prompt extends the conversation before it by an observation."""
+    ids, steps = [100, 101], []
+    for number, (start, stop) in enumerate(spans(ROWS[row])):
+        if number:
+            ids = [*ids, 200, 201]
+        own = [300 + number] * (stop - start)
+        steps.append(
+            {
+                "tokens": {
+                    "prompt_ids": list(ids),
+                    "completion_ids": own,
+                    "completion_logprobs": table("logprob_T")[row, start:stop].tolist(),
+                },
+                "reward": PAID[row][number] if of_steps else None,
+                "extras": {"state": number % 2},
+            }
+        )
+        ids += own
+    return {"reward": sum(PAID[row]), "trajectory": steps}
+
+
+def ask_prime(rows, **options):
+    length = [int(np.flatnonzero(MASK[row])[-1]) + 1 for row in rows]
+    made = [rollout(row, of_steps=options.pop("of_steps", True)) for row in rows]
+    return prime_rl.advantages(SimpleNamespace(rollouts=made, completion_lengths=length), **options), length
+
+
+@pytest.mark.parametrize("of_steps", [True, False])
+def test_prime_rl_gets_a_value_for_each_completion_token(of_steps):
+    wanted = expected(tw.trloo(), outcome=not of_steps)
+    for rows in ([0, 1], [2, 3]):  # it asks once per group
+        made = [rollout(row, of_steps=of_steps) for row in rows]
+        length = [int(np.flatnonzero(MASK[row])[-1]) + 1 for row in rows]
+        streams = prime_rl.advantages(SimpleNamespace(rollouts=made, completion_lengths=length), method="trloo")
+        for row, stream, number in zip(rows, streams, length, strict=True):
+            close(stream, wanted[row, :number])
+
+
+def test_prime_rl_takes_columns_from_the_steps():
+    streams, _ = ask_prime([2, 3], method="gigpo", columns={"state_key": "state"})
+    assert len(set(np.round(streams[0], 6))) > 2, "turns differ"
+    with pytest.raises(IntegrationError, match="needs column 'state_key', which prime-rl does not have"):
+        ask_prime([2, 3], method="gigpo")
+
+
+def test_prime_rl_refuses_a_rollout_that_it_would_cut():
+    made = [rollout(0), rollout(1)]
+    made[0]["trajectory"][1]["tokens"]["prompt_ids"] = [1, 2, 3]
+    with pytest.raises(IntegrationError, match="does not extend the conversation"):
+        prime_rl.advantages(SimpleNamespace(rollouts=made, completion_lengths=[5, 3]), method="grpo")
+    made = [rollout(0), rollout(1)]
+    with pytest.raises(IntegrationError, match="5 completion tokens, prime-rl counts 6"):
+        prime_rl.advantages(SimpleNamespace(rollouts=made, completion_lengths=[6, 3]), method="grpo")
+
+
+# -- AReaL and SkyRL: what tests/crosscheck runs with their own types --------------------------------------------------
+
+
+def areal_groups():
+    """What AReaL's `compute_advantages` returns: a dictionary per prompt, of its own width."""
+    made = []
+    for group in range(2):
+        rows, width = slice(2 * group, 2 * group + 2), (6, 9)[group]
+        rewards = np.zeros((2, width))
+        rewards[:, -1] = [sum(paid) for paid in PAID[rows]]
+        made.append(
+            {
+                "loss_mask": torch.tensor(MASK[rows, :width]).float(),
+                "tot_rewards": torch.tensor(rewards),
+                "logprobs": torch.tensor(table("behavior_logprob_T")[rows, :width]),
+                "prox_logp": torch.tensor(table("logprob_T")[rows, :width]),
+                "values": torch.tensor(table("value_T")[rows, :width]),
+            }
+        )
+    return made
+
+
+@pytest.mark.parametrize(("method", "columns"), [(tw.trloo(), ()), (PPO, ("value_T",))], ids=["trloo", "ppo"])
+def test_areal_groups_are_items_of_its_list(method, columns):
+    actor = SimpleNamespace(reward_norm=None, adv_norm=None, kl_ctl=0.0, compute_advantages=lambda data: data)
+    areal.assign_credit(actor, method)
+    made = actor.compute_advantages(areal_groups())
+    wanted = expected(method, columns, outcome=True)
+    for group, own in enumerate(made):
+        width = own["loss_mask"].shape[1]
+        close(own["advantages"], wanted[2 * group : 2 * group + 2, :width])
+        assert own["returns"].shape == own["loss_mask"].shape
+
+
+@pytest.mark.parametrize(("name", "value"), [("adv_norm", object()), ("reward_norm", object()), ("kl_ctl", 0.1)])
+def test_areal_settings_that_would_change_the_credit_are_refused(name, value):
+    actor = SimpleNamespace(**{"reward_norm": None, "adv_norm": None, "kl_ctl": 0.0} | {name: value})
+    with pytest.raises(IntegrationError, match=name):
+        areal.assign_credit(actor, tw.grpo())
+
+
+def skyrl_batch():
+    """SkyRL's training batch, with a padding row."""
+
+    class Data(dict):
+        metadata: dict
+
+    rewards = np.zeros((5, WIDTH), dtype=np.float32)
+    for row, paid in enumerate(PAID):
+        for (_, stop), reward in zip(spans(ROWS[row]), paid, strict=True):
+            rewards[row, stop - 1] = reward
+    tables = {name: torch.tensor(np.vstack([table(name), table(name)[:1]])) for name in ("value_T", "logprob_T")}
+    mask = torch.tensor(np.vstack([MASK, 0 * MASK[:1]]))
+    data = Data(
+        loss_mask=mask,
+        response_mask=torch.ones_like(mask),
+        rewards=torch.tensor(rewards),
+        values=tables["value_T"],
+        action_log_probs=tables["logprob_T"],
+    )
+    data.metadata = {"uids": ["a", "a", "b", "b", "pad0"]}
+    return data
+
+
+def test_skyrl_tells_turns_apart_by_its_loss_mask():
+    class Theirs:
+        def compute_advantages_and_returns(self, data):
+            return data
+
+    for method, columns in ((tw.trloo(), ()), (PPO, ("value_T",))):
+        data = skyrl.with_credit(Theirs, method)().compute_advantages_and_returns(skyrl_batch())
+        close(data["advantages"][:4], expected(method, columns))
+        assert not data["advantages"][4].any()
+
+
+def test_skyrl_rows_of_steps_are_responses_of_their_trajectory():
+    data = skyrl_batch()
+    rows = [(row, start, stop) for row, lengths in enumerate(ROWS) for start, stop in spans(lengths)]
+    mask, rewards = torch.zeros(len(rows), 4, dtype=torch.int64), torch.zeros(len(rows), 4)
+    paid = [reward for each in PAID for reward in each]
+    for place, (_, start, stop) in enumerate(rows):
+        mask[place, : stop - start] = 1
+        rewards[place, stop - start - 1] = paid[place]
+    data.clear()
+    data.update(loss_mask=mask, rewards=rewards)
+    data.metadata = {"uids": ["ab"[row // 2] for row, *_ in rows]}
+    data.metadata["is_last_step"] = [
+        place + 1 == len(rows) or rows[place + 1][0] != row for place, (row, *_) in enumerate(rows)
+    ]
+    skyrl.credit(data, tw.trloo())
+    wanted = tw.trloo()(played())
+    close(data["advantages"], wanted[:, None] * mask.numpy())
+
+
+# -- all of them -------------------------------------------------------------------------------------------------------
+
+
+def test_a_column_that_a_trainer_lacks_and_state_are_refused_at_once():
+    for make in (
+        lambda method: nemo_rl.TurnwiseAdvantageEstimator(method),
+        slime.paths,
+        lambda method: skyrl.with_credit(object, method),
+        lambda method: areal.assign_credit(None, method),
+    ):
+        with pytest.raises(IntegrationError, match="needs column 'entropy'"):
+            make(tw.aem())
+        with pytest.raises(ConfigError, match="keeps state"):
+            make(tw.METHODS["v05"]())
+
+
+def test_a_success_may_be_the_return():
+    made = nemo_rl.TurnwiseAdvantageEstimator(tw.METHODS["ngrpo"](), return_is_success=True)
+    rewards = torch.tensor([1.0, 0.0, 0.5, 0.0])
+    given = {"prompt_ids": torch.tensor([0, 0, 1, 1]), "mask": torch.tensor(MASK)}
+    assert made.compute_advantage(rewards=rewards, **given).any()
+    with pytest.raises(IntegrationError, match="rewards sum to 10, expected 0 to 1"):
+        made.compute_advantage(rewards=10 * rewards, **given)
+
+
+def test_the_table_says_what_each_trainer_needs():
+    of_verl = methods_of(TRAINERS["verl"], tw.METHODS)
+    assert of_verl["grpo"] == "yes"
+    assert of_verl["aem"] == "`turnwise_sync`"
+    assert of_verl["ppo"] == "critic"
+    assert of_verl["gigpo"] == "agent loop"
+    assert of_verl["v05"] == "no: keeps state"
+    assert of_verl["igpo"] == "no: gold_logprob"
+    assert methods_of(TRAINERS["TRL"], tw.METHODS)["aem"] == "yes"
