@@ -10,7 +10,7 @@ import pytest
 
 from tests.gateway.asking import ask, post, suite, user
 from tests.rollout import chat_models
-from tests.toys import Colors, ScriptedEngine, color_policy, small_config
+from tests.toys import ScriptedEngine, color_policy, small_config
 from turnwise.environments.suites import TeachingSuite
 from turnwise.errors import ConfigError, EngineLost
 from turnwise.gateway.collector import HarnessCollector
@@ -77,18 +77,6 @@ def test_a_game_of_smollm2_has_the_tokens_of_the_native_collector():
     same_games(models, list(suite.tasks("train"))[:2], 0.0)
 
 
-def play_toy(task, endpoint):
-    game = Colors(task, turns=2)
-    messages, reward = [user(game.start())], 0.0
-    while True:
-        messages.append(ask(endpoint, messages))
-        step = game.step(messages[-1]["content"])
-        reward += step.reward
-        if step.ended:
-            return {"reward": reward, "success": step.info["success"]}
-        messages.append(user(step.observation))
-
-
 def test_training_through_a_harness_learns_what_native_training_learns(tmp_path):
     """Two steps from the same weights: equal tokens, and losses and norms of gradients that agree."""
     shared = {
@@ -97,7 +85,7 @@ def test_training_through_a_harness_learns_what_native_training_learns(tmp_path)
         "evaluate": {"every": 0, "final_episodes": 2},
     }
     runs = {}
-    for name, section in {"native": {}, "harness": {"harness": {"run": f"{__name__}:play_toy"}}}.items():
+    for name, section in {"native": {}, "harness": {"harness": {"run": "tests.gateway.asking:play_toy"}}}.items():
         runs[name] = train(small_config(tmp_path, **shared, **section, run={"name": name}))
     for step in (1, 2):
         one, other = (next(m for m in runs[name].metrics() if m["step"] == step) for name in runs)
