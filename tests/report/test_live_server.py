@@ -2,8 +2,10 @@
 
 import asyncio
 import http.client
+import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -90,3 +92,15 @@ def test_a_page_for_other_machines_needs_its_token_once(guarded):
     assert ask(guarded, "/", Cookie=cookie.partition(";")[0]).status == 200
     assert ask(guarded, "/", Cookie="turnwise=wrong").status == 401
     assert ask(guarded, "/", Cookie="turnwise=\xe4").status == 401
+
+
+def test_a_good_caller_waits_for_slow_ones_that_hold_all_connections(page, monkeypatch):
+    monkeypatch.setattr(live, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(live, "HEADERS_S", 1.0)
+    server = serving(page)
+    url = next(server)
+    place = url.removeprefix("http://").split(":")
+    with socket.create_connection((place[0], int(place[1]))), socket.create_connection((place[0], int(place[1]))):
+        time.sleep(0.2)
+        assert ask(url, "/", Host="127.0.0.1").status == 200
+    next(server, None)
