@@ -56,7 +56,7 @@ def main() -> None:
             value=value,
         )  # fmt: skip
         needs = {"all": ("logprob_T", "entropy_T", "behavior_logprob_T"), "value": columns}
-        plan = plan_measures(needs, critic=value is not None)
+        plan = plan_measures(needs, models=() if value is None else ("critic",))
 
         def run() -> None:
             values = value and value.begin(sequences, trajectories, config.model, learner.budget)

@@ -11,7 +11,6 @@ import argparse
 import dataclasses
 import json
 import sys
-import textwrap
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -149,12 +148,7 @@ def write_page(plan: Mapping[str, Any], folder: Path) -> None:
     ]
     if not cells:
         raise ConfigError(f"{folder / 'data'} has no data; run without --page to make it")
-    write_text(folder / "README.md", page_as_markdown([wrapped(part) for part in page(plan, cells)]))
-
-
-def wrapped(part: str | Table) -> str | Table:
-    """Break a paragraph into lines of at most 120 characters."""
-    return textwrap.fill(part, 120, break_on_hyphens=False, break_long_words=False) if isinstance(part, str) else part
+    write_text(folder / "README.md", page_as_markdown(page(plan, cells)))
 
 
 def page(plan: Mapping[str, Any], cells: Sequence[Cell]) -> Page:

@@ -3,6 +3,7 @@
 python tests/newcomer.py                 builds the wheel, and takes torch and the like from this interpreter
 python tests/newcomer.py --wheel F       tries this wheel
 python tests/newcomer.py --quick         trains for few steps only (minutes less)
+python tests/newcomer.py PAGE...         follows these pages only
 python tests/newcomer.py --download      installs everything from the package index instead (hundreds of megabytes)
 
 Everything happens in an empty temporary folder. A ```bash block runs line by line. The ```python blocks of a page are a
@@ -147,14 +148,16 @@ def follow(pages: list[Path], wheel: Path, folder: Path, *, quick: bool, downloa
 def main() -> int:
     """Run the script."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pages", type=Path, nargs="*", metavar="PAGE")
     parser.add_argument("--wheel", type=Path)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--download", action="store_true")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="newcomer-"))
     try:
-        pages = [ROOT / "README.md", *sorted((ROOT / "docs" / "tutorials").glob("*.md"))]
+        everything = [ROOT / "README.md", *sorted((ROOT / "docs" / "tutorials").glob("*.md"))]
         wheel = options.wheel.absolute() if options.wheel else build_wheel(folder / "dist")
+        pages = [page.absolute() for page in options.pages] or everything
         follow(pages, wheel, folder, quick=options.quick, download=options.download)
     except Failed as failed:
         print(failed, file=sys.stderr)

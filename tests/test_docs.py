@@ -55,7 +55,8 @@ open({calls!r}, "a").write(json.dumps(sys.argv[1:]) + "\\n")
 @pytest.mark.parametrize("page", [p for p in PAGES if SHELL.search(p.read_text())], ids=lambda page: page.name)
 def test_the_commands_of_a_page_are_understood(page: Path, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("recipes", "studies"):
+    wheel_alone = page.name == "README.md" or page.parent.name == "tutorials"  # recipes are found by name there
+    for name in ("studies",) if wheel_alone else ("recipes", "studies"):
         (tmp_path / name).symlink_to(ROOT / name)
     program = tmp_path / "bin" / "turnwise"
     program.parent.mkdir(parents=True)

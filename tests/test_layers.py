@@ -105,7 +105,7 @@ LAYERS = [
     {"environments"},
     {"models"},
     {"rollout"},
-    {"gateway"},
+    {"gateway", "judge"},
     {"objective"},
     {"measures"},
     {"config"},

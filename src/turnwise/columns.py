@@ -49,6 +49,7 @@ COLUMNS: dict[str, Column] = {
     "role": Column("label", "which player or agent gave the response"),
     "step_reward": Column("value", "verifiable reward of the single response, not in the outcome"),
     "rank": Column("value", "place of the trajectory in its group's tournament, 0 is best"),
+    "progress": Column("value", "increase of a judge's rating of the trajectory by the response, points of 10"),
     "profile_frac": Column("value", "share of the run time that the generated code accounts for, 0 to 1"),
     # from another pass of the policy or another model
     "ref_logprob": Column("value", "mean log-probability of its tokens under the reference model, nats"),

@@ -4,7 +4,7 @@ import inspect
 import math
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any, Union, get_args, get_origin
 
@@ -51,6 +51,14 @@ def bind(name: str, signature: inspect.Signature, args: tuple, kwargs: Mapping[s
         if value is not parameters[option].default:
             check_value(f"{name}({option}={_shown(value)})", value, parameters[option].annotation)
     return bound
+
+
+def check_names(owner: str, options: Iterable[str], known: Iterable[str]) -> None:
+    """Raise if an option is not among those that its owner has."""
+    known = list(known)
+    for option in options:
+        if option not in known:
+            raise ConfigError(f"{owner} has no option {option!r}.{did_you_mean(option, known)}")
 
 
 def check_value(what: str, value: object, annotation: Any) -> None:

@@ -1,5 +1,6 @@
 """Studies: every run of the grid once, whatever happens in between."""
 
+import dataclasses
 import json
 import os
 import random
@@ -35,22 +36,61 @@ notes = "What others report."
 """
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch) -> Path:
-    """A working directory with a recipe of a toy run and a study of it."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(
-        "PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    )  # the runs are processes of their own, which need tests.toys
+def write_study(folder: Path) -> None:
+    """Write a recipe of a toy run and a study of it."""
     lines = []
-    for name, section in small_config(tmp_path).model_dump(mode="json").items():
+    for name, section in small_config(folder).model_dump(mode="json").items():
         if isinstance(section, dict):
             own = ("name", "folder") if name == "run" else ()
             told = {k: v for k, v in section.items() if v is not None and v != {} and k not in own}
             lines += [f"[{name}]", *(f"{key} = {toml(value)}" for key, value in told.items())]
-    (tmp_path / "toy.toml").write_text("\n".join(lines))
-    (tmp_path / "small.toml").write_text(STUDY)
+    (folder / "toy.toml").write_text("\n".join(lines))
+    (folder / "small.toml").write_text(STUDY)
+
+
+PATHS = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+"""PYTHONPATH of the runs, which are processes of their own and need tests.toys."""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    """A working directory with a recipe of a toy run and a study of it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", PATHS)
+    write_study(tmp_path)
     return tmp_path
+
+
+@dataclasses.dataclass(frozen=True)
+class Done:
+    """A study that came to its end: its working directory, and what it printed."""
+
+    folder: Path
+    out: str
+    err: str
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory) -> Done:
+    folder = tmp_path_factory.mktemp("study")
+    write_study(folder)
+    told = subprocess.run(
+        [sys.executable, "-m", "turnwise.cli", "study", "small.toml", "--jobs", "2"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": PATHS},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.returncode == 0, told.stderr
+    return Done(folder, told.stdout, told.stderr)
+
+
+@pytest.fixture
+def finished(here, done) -> Path:
+    """`here` with the runs of the study."""
+    shutil.copytree(done.folder / "runs", here / "runs")
+    return here
 
 
 def toml(value: object) -> str:
@@ -63,9 +103,8 @@ def run(study) -> list:
     return Runner(study, 2, Console(file=sys.stderr)).run()
 
 
-def test_a_study_runs_compares_and_does_nothing_twice(here, capsys):
-    assert main(["study", "small.toml", "--jobs", "2"]) == 0
-    out, err = capsys.readouterr()
+def test_a_study_runs_compares_and_does_nothing_twice(finished, done, capsys):
+    here, out, err = finished, done.out, done.err
     assert "grpo + aem against grpo" in out
     assert "4/4" in err
     folder = here / "runs" / "small"
@@ -93,6 +132,7 @@ def test_a_study_runs_compares_and_does_nothing_twice(here, capsys):
 
 
 def test_a_killed_study_takes_its_runs_with_it_and_goes_on(here, capsys):
+    (here / "small.toml").write_text(STUDY.replace("seeds = 2", "seeds = 1"))
     arguments = [sys.executable, "-m", "turnwise.cli", "study", "small.toml", "--jobs", "2", "run.steps=40"]
     study = load_study(Path("small.toml"), ("run.steps=40",))
 
@@ -167,9 +207,11 @@ def test_a_study_killed_at_random_moments_ends_with_the_metrics_of_an_undisturbe
     print(f"{killed} kills, {ended} studies came to their end")
 
 
-def test_finished_runs_keep_what_the_study_says_and_stay_finished_elsewhere(here):
+def test_finished_runs_keep_what_the_study_says_and_stay_finished_elsewhere(finished):
+    here = finished
     (here / "small.toml").write_text('keep = "results"\n' + STUDY)
     study = load_study(Path("small.toml"))
+    shutil.rmtree(study.jobs[-1].path)  # one is trained here, the others were there
     assert run(study) == []
     for job in study.jobs:
         assert {p.name for p in job.path.iterdir()} - {".lock"} == {
@@ -201,16 +243,16 @@ def test_a_study_like_another_asks_the_same_of_other_recipes(here):
         load_study(Path("more.toml"))
 
 
-def test_a_run_that_fails_is_named_and_tried_again(here, capsys):
-    study = load_study(Path("small.toml"), ("run.steps=1",))
-    study.jobs[0].path.parent.mkdir(parents=True)
+def test_a_run_that_fails_is_named_and_tried_again(finished, capsys):
+    study = load_study(Path("small.toml"))
+    shutil.rmtree(study.jobs[0].path)
     study.jobs[0].path.write_text("in the way")
-    assert main(["study", "small.toml", "run.steps=1"]) == 2
+    assert main(["study", "small.toml"]) == 2
     err = capsys.readouterr().err
     assert "1 run failed" in err
     assert "never overwritten" in log_of(study.jobs[0]).read_text()
     study.jobs[0].path.unlink()
-    assert main(["study", "small.toml", "run.steps=1"]) == 0
+    assert main(["study", "small.toml"]) == 0
 
 
 def test_a_run_that_is_damaged_while_it_runs_fails_alone(here, capsys):
@@ -273,9 +315,11 @@ def test_nothing_finished_is_said(here, capsys):
     assert "no run of small is finished yet" in capsys.readouterr().err
 
 
-def test_a_study_without_comparisons_has_a_line_an_arm(here, capsys):
+def test_a_study_without_comparisons_has_a_line_an_arm(finished, capsys):
+    here = finished
     (here / "small.toml").write_text("\n".join(line for line in STUDY.splitlines() if not line.startswith("compare")))
-    assert main(["study", "small.toml", "--jobs", "2", "run.steps=1"]) == 0
+    (here / "runs" / "small" / "study.png").unlink()
+    assert main(["study", "small.toml", "--jobs", "2"]) == 0
     out = capsys.readouterr().out
     assert "\ntoy\n" in out
     assert "grpo + aem  2 " in out

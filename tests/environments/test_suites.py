@@ -186,5 +186,5 @@ def test_a_module_in_the_working_directory_is_found(tmp_path, monkeypatch):
 
 
 def test_every_suite_has_a_name():
-    environments = {"household", "alfworld", "webshop", "search_qa", "frozen_lake", "sokoban", "crossroads"}
+    environments = {"household", "alfworld", "webshop", "search_qa", "frozen_lake", "sokoban", "crossroads", "helpdesk"}
     assert set(SUITES) == environments | {"scienceworld", "gymnasium", "openenv", "textworld", "verifiers", "swe"}

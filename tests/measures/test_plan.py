@@ -112,7 +112,14 @@ def test_the_record_keeps_what_only_the_steps_models_can_tell():
     of_policy = {"entropy", "logprob", "rare_logprob", "peak_entropy", "mismatch", "mismatch_min"}
     of_probes = {column for each in MEASURES.values() if each.model == "probe" for column in each.provides}
     assert {"gold_logprob", "info_gain", "hindsight_logprob"} < of_probes
-    assert set(kept) == of_policy | of_probes | {"ref_logprob", "value", "value_next"}
+    assert set(kept) == of_policy | of_probes | {
+        "ref_logprob",
+        "value",
+        "value_next",
+        "rank",
+        "progress",
+        "step_reward",
+    }
     assert isinstance(longest_word, Measure)
 
 

@@ -1,6 +1,8 @@
 """From tasks to trajectories: what is recorded, in which order, whatever the schedule and the kind of environment."""
 
 import asyncio
+import gc
+import signal
 from collections import Counter
 from typing import Any
 
@@ -10,8 +12,10 @@ from tests.toys import COLORS, Colors, ScriptedEngine, color_policy
 
 from turnwise.environments.base import Step
 from turnwise.objective.tokens import Sequences, score
+from turnwise.rollout.collect import blocking
 from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.trajectory import Trajectory
+from turnwise.stopping import Stopped
 
 
 def mixed() -> ScriptedEngine:
@@ -232,3 +236,23 @@ def test_progress_counts_live_episodes():
     calls = []
     play(always(), [(0, 1), (0, 3)], Lasting, on_turn=lambda live, total: calls.append((live, total)))
     assert calls == [(3, 4), (2, 4), (2, 4), (2, 4), (2, 4), (2, 4), (1, 4), (0, 4)]
+
+
+def test_a_signal_within_a_collection_reaches_the_caller_and_prints_nothing(caplog):
+    """asyncio would print the traceback of a task whose exception nobody asked for, when the task is forgotten."""
+
+    async def player(number: int) -> None:
+        for turn in range(100):
+            await asyncio.sleep(0)
+            if (number, turn) == (1, 3):
+                raise Stopped(signal.SIGTERM)  # as the handler of a signal does, wherever the program is
+
+    async def players() -> None:
+        driver = asyncio.ensure_future(player(1))  # nobody awaits it, as the engine's own task
+        await asyncio.gather(*map(player, range(3)))
+        await driver
+
+    with pytest.raises(Stopped):
+        blocking(players())
+    gc.collect()
+    assert not caplog.records

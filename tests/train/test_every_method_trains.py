@@ -12,6 +12,7 @@ from tests.toys import Colors, small_config
 import turnwise as tw
 from turnwise.environments.base import Step
 from turnwise.errors import ConfigError
+from turnwise.judge.cases import Comparison
 from turnwise.measures.plan import FROM_THE_BATCH
 from turnwise.measures.verdict import how_to_train
 from turnwise.models.policy import load_policy
@@ -22,20 +23,26 @@ from turnwise.train.update import Learner
 class Stairs(Colors):
     """Pays each right color; "pink" and the limit of turns end it. Outcomes, lengths and states all differ."""
 
-    gives = ("gold",)
+    gives = ("gold", "step_rewards")
 
     def __init__(self, seed: int):
         super().__init__(seed, turns=3)
+        self.rewards: list[float] = []
 
     def step(self, response: str) -> Step:
         told = super().step(response)
         falls = response.split()[:1] == ["pink"]
+        self.rewards.append(told.reward - 0.5 * falls)
         return Step(
             observation=told.observation,
             reward=told.reward,
             terminated=falls,
             valid=told.valid,
-            info={"success": falls or self.won > 0, "gold": self.color(self.seed, 1)},
+            info={
+                "success": falls or self.won > 0,
+                "gold": self.color(self.seed, 1),
+                "step_rewards": [*self.rewards],
+            },
         )
 
 
@@ -50,9 +57,25 @@ class Talk(Stairs):
         return dataclasses.replace(super().step(response), reward=float(len(response.split()) % 3))
 
 
+def decide(cases):
+    """Judge by the number of different words."""
+
+    def score(text: str) -> float:
+        return float(len(set(text.split())))
+
+    return [
+        (score(case.first), score(case.second)) if isinstance(case, Comparison) else min(10.0, score(case.text))
+        for case in cases
+    ]
+
+
 def config_of(name: str, folder, **further: Any):
     needs = tw.trial(tw.METHODS[name]).needs
-    critic = {"critic": {"learning_rate": 0.1}} if how_to_train(needs) == "with a critic" else {}
+    helpers = {
+        "with a critic": {"critic": {"learning_rate": 0.1}},
+        "with a judge": {"judge": {"run": "tests.train.test_every_method_trains:decide"}},
+    }
+    helper = helpers.get(how_to_train(needs), {})
     talks = "rank_velocity" in needs  # which takes responses of more than 120 tokens
     sections = {
         "method": {"name": name, **tw.card_of(tw.METHODS[name]).trial},
@@ -67,7 +90,7 @@ def config_of(name: str, folder, **further: Any):
         "evaluate": {"every": 0, "episodes": 1, "final_episodes": 1},
         "checkpoint": {"every": 1},
     }
-    return small_config(folder, **sections, **critic, **further)
+    return small_config(folder, **sections, **helper, **further)
 
 
 def weights(folder, step: int) -> torch.Tensor:
@@ -122,7 +145,9 @@ def test_every_method_trains_or_says_which_column_it_lacks(name, tmp_path, batch
 def test_the_verdict_follows_from_the_measures():
     assert how_to_train(("entropy", "turn", "length")) == "yes"
     assert how_to_train(("value", "finished")) == "with a critic"
-    assert how_to_train(("value", "step_reward", "role")) == "needs step_reward, role"
+    assert how_to_train(("rank",)) == "with a judge"
+    assert how_to_train(("step_reward",)) == "with step_rewards"
+    assert how_to_train(("value", "value_low", "role")) == "needs value_low, role"
 
 
 def test_the_environment_of_these_tests_has_responses_at_the_limit(tmp_path, batches):

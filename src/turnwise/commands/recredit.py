@@ -74,7 +74,7 @@ def _recredit(options: argparse.Namespace) -> int:
         asked = override_config(config, overrides)
         transform, penalty = make_transform(asked.method), config.environment.invalid_penalty
         plan_measures(
-            {f"method {asked.label!r}": transform.needs}, further=config.measures, critic=config.critic is not None
+            {f"method {asked.label!r}": transform.needs}, further=config.measures, models=config.optional_models
         )  # raises for columns that no run measures
         replayed = list(replay(folder, transform, invalid_penalty=penalty, only=options.step))
         if not replayed:

@@ -23,6 +23,7 @@ from turnwise.config.sections import (
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.errors import ConfigError, did_you_mean
 from turnwise.gateway.settings import HarnessConfig
+from turnwise.judge.settings import JudgeConfig
 from turnwise.methods.build import build_method, with_aem_around
 from turnwise.models.settings import CriticConfig, ModelConfig, PromptConfig
 from turnwise.objective.settings import UpdateConfig
@@ -46,6 +47,8 @@ class Config(Section):
     """Credit assignment: a name in `turnwise methods`, or `module:function`, and its options."""
     critic: CriticConfig | None = None
     """Critic that estimates returns, for methods that need values; default none."""
+    judge: JudgeConfig | None = None
+    """A judge of trajectories, for methods that need its verdicts; default none."""
     measures: tuple[str, ...] = ()
     """Extra measures to record, in addition to those that method and loss terms need.
 
@@ -182,6 +185,11 @@ class Config(Section):
     def label(self) -> str:
         """Display name of the method, such as "grpo + aem"."""
         return self.method.label
+
+    @property
+    def optional_models(self) -> tuple[str, ...]:
+        """Names of the models that only some runs have: those of `critic` and `judge`."""
+        return tuple(name for name in ("critic", "judge") if getattr(self, name) is not None)
 
     @property
     def run_folder(self) -> Path:

@@ -8,8 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from jaxtyping import Float
 
+from turnwise.checksums import check_table
 from turnwise.diagnostics.values import Truth
 from turnwise.errors import DamagedError
+from turnwise.rollout.record import write_table
 from turnwise.rollout.trajectory import Trajectory
 
 NAME = "fidelity-responses.parquet"
@@ -52,9 +54,7 @@ def responses_table(
 
 def write_responses(folder: Path, table: pa.Table) -> None:
     """Write the table to a folder of analyses, in place of an older one."""
-    temporary = folder / f".{NAME}.tmp"
-    pq.write_table(table, temporary, compression="zstd")
-    temporary.replace(folder / NAME)
+    write_table(folder / NAME, table)
 
 
 def read_responses(path: Path) -> tuple[pa.Table, int, list[str]]:
@@ -64,7 +64,8 @@ def read_responses(path: Path) -> tuple[pa.Table, int, list[str]]:
         DamagedError: The file is damaged, or another one.
     """
     try:
-        table = pq.read_table(path)
+        check_table(data := path.read_bytes(), str(path))
+        table = pq.read_table(pa.BufferReader(data))
         step = int((table.schema.metadata or {})[b"step"])
         table.select(["group", "trajectory", "turn", "task", "reward", "observation", "response", "true", "error"])
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:

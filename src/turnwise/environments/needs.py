@@ -18,6 +18,14 @@ def check_choices(choices: Mapping[str, Sequence[str]], **given: str) -> None:
             raise ConfigError(f"environment.options.{name}={value!r}: no such choice.{hint}")
 
 
+def check_counts(of: str = "", /, **counts: int) -> None:
+    """Raise a ConfigError unless each option given is a positive whole number; `of` says of what, for the message."""
+    for name, count in counts.items():
+        if not isinstance(count, int) or count < 1:
+            expected = f"a whole number of {of}" if of else "a whole number"
+            raise ConfigError(f"environment.options.{name}={count!r}: expected {expected}, 1 or more")
+
+
 def needed(module: str, package: str, *, by: str) -> Any:
     """Import an optional module.
 

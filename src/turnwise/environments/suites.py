@@ -22,6 +22,7 @@ from turnwise.environments.crossroads.suite import Crossroads
 from turnwise.environments.grids.frozen_lake import FrozenLake
 from turnwise.environments.grids.rooms import random_room
 from turnwise.environments.grids.sokoban import Sokoban
+from turnwise.environments.helpdesk.suite import Helpdesk
 from turnwise.environments.scienceworld.suite import Scienceworld
 from turnwise.environments.search_qa.suite import SearchQa
 from turnwise.environments.settings import EnvironmentConfig
@@ -122,6 +123,7 @@ SUITES: dict[str, tuple[Callable[..., Suite], Callable[..., Any]]] = {
     "openenv": (OpenEnv, OpenEnv),
     "verifiers": (Verifiers, Verifiers),
     "crossroads": (Crossroads, Knobs),
+    "helpdesk": (Helpdesk, Helpdesk),
     "frozen_lake": (FrozenLake, FrozenLake),
     "sokoban": (Sokoban, random_room),
     "scienceworld": (Scienceworld, Scienceworld),

@@ -3,6 +3,7 @@
 The task and the endpoint come pickled on standard input; the last line of output is the reward.
 """
 
+import dataclasses
 import json
 import pickle
 import sys
@@ -15,6 +16,4 @@ if __name__ == "__main__":
     task, endpoint = pickle.load(sys.stdin.buffer)
     result = call_function(import_named(sys.argv[1]), task, endpoint)
     if result is not None:
-        outcome = as_outcome(result)
-        told = {"reward": outcome.reward, "success": outcome.success, "info": outcome.info}
-        print(f"\n{json.dumps(told, default=str)}")
+        print(f"\n{json.dumps(dataclasses.asdict(as_outcome(result)), default=str)}")

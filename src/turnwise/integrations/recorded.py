@@ -12,8 +12,9 @@ from turnwise.measures.plan import Plan
 from turnwise.measures.played import played
 from turnwise.measures.rare_tokens import rare_tokens
 from turnwise.measures.sampled import engine_scores, sampled
+from turnwise.rollout.experience import Experience
+from turnwise.rollout.metrics import rollout_metrics
 from turnwise.rollout.record import write_rollouts
-from turnwise.rollout.source import Experience, rollout_metrics
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.train.credit import Credit, make_transform
 from turnwise.train.folder import RunFolder

@@ -9,12 +9,14 @@ from turnwise.measures.edited import hindsight, information, prompt
 from turnwise.measures.entropy import entropy
 from turnwise.measures.gold import answers, gold
 from turnwise.measures.hidden_rank import ranks
+from turnwise.measures.judged import progress, rank
 from turnwise.measures.mismatch import mismatch
 from turnwise.measures.played import played
 from turnwise.measures.rare_tokens import peak_tokens, rare_tokens
 from turnwise.measures.reference import reference, reference_mean
 from turnwise.measures.sampled import engine_scores, sampled
 from turnwise.measures.scores import scores
+from turnwise.measures.step_rewards import step_rewards
 from turnwise.measures.values import token_values, value, value_next
 
 MEASURES: dict[str, Measure] = {
@@ -39,6 +41,9 @@ MEASURES: dict[str, Measure] = {
         hindsight,
         prompt,
         ranks,
+        step_rewards,
+        rank,
+        progress,
     )
 }
 """All measures by name. If two provide the same column, `update.scoring` selects one."""

@@ -28,6 +28,7 @@ class Played:
         estimate: Function that returns a column of the critic's values.
         along: Models that read along another model's pass and so make none of their own.
         probe: Scores given text in the contexts of the responses, for measures with `model="probe"`.
+        judge: Judge of the run, for measures with `model="judge"`.
     """
 
     trajectories: Sequence[Trajectory]
@@ -37,6 +38,7 @@ class Played:
     estimate: Callable[[str], np.ndarray] | None = None
     along: frozenset[str] = frozenset()
     probe: Any = None  # a Prober, which needs torch
+    judge: Any = None  # a Judge, which may have a model
 
     @cached_property
     def turns(self) -> list[Turn]:
@@ -63,10 +65,9 @@ class Played:
         assert self.estimate is not None, "a measure of values needs `estimate`"
         return self.estimate(column)
 
-    @property
-    def num_probed(self) -> int:
-        """Tokens that probes computed so far."""
-        return self.probe.num_tokens if self.probe else 0
+    def num_tokens(self, service: str) -> int:
+        """Return the tokens that "probe" or "judge" computed so far."""
+        return getattr(getattr(self, service), "num_tokens", 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,8 +79,8 @@ class Measure:
         provides: Columns that it fills; a name that ends in `_T` has a value per token.
         needs: Columns that other measures fill first.
         run: Function from the trajectories and the needed columns to the provided columns.
-        model: Name of the model that it runs, such as "reference", or "probe" for probes of the policy; empty: none,
-            and the measure is always taken.
+        model: Name of the model that it runs, such as "reference", or "probe" for probes of the policy, or "judge";
+            empty: none, and the measure is always taken unless it `reads`.
         engine: What the engine must report: "entropies", or nothing.
         recorded: Whether the record of a step keeps its columns, if they have a value per response.
         reads: Keys of `Step.info` that the environment must fill, such as "gold".

@@ -2,22 +2,24 @@
 
 import dataclasses
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from turnwise.batch import Batch
-from turnwise.columns import COLUMNS
 from turnwise.errors import ConfigError, did_you_mean
 from turnwise.imports import import_named
 from turnwise.measures import MEASURES
 from turnwise.measures.base import Measure, Played
+from turnwise.measures.lacking import OPTIONAL, nobody_fills
 from turnwise.rollout.trajectory import distinct_turns
 from turnwise.segments import Segments
 
 FROM_THE_BATCH = frozenset({"turn", "length", "reward"})
 """Columns of every batch that need no measure."""
+SERVICES = ("probe", "judge")
+"""Models that count their own tokens."""
 INSTEAD = {"trainer": "engine_scores", "engine": "scores"}
 """Measure that each value of `update.scoring` excludes."""
 
@@ -53,11 +55,12 @@ class Plan:
         turns = distinct_turns(played.trajectories)
         num_tokens = sum(len(turn.prompt_ids) + len(turn.response_ids) for turn in turns)
         for each in self.measures:
-            begun, probed = time.perf_counter(), played.num_probed
+            service = each.model if each.model in SERVICES else ""
+            begun, before = time.perf_counter(), played.num_tokens(service) if service else 0
             columns |= each.run(played, columns)
             metrics[f"{each.name}_s"] = time.perf_counter() - begun
             made_none = each.is_free or each.model in played.along
-            model_tokens = played.num_probed - probed if each.model == "probe" else num_tokens
+            model_tokens = played.num_tokens(service) - before if service else num_tokens
             metrics[f"{each.name}_tokens"] = 0.0 if made_none else float(model_tokens)
         batch = Batch(
             Segments.from_sorted_ids(np.array([trajectory.group for trajectory in played.trajectories])),
@@ -75,7 +78,7 @@ def plan_measures(
     scoring: str = "trainer",
     further: Iterable[str] = (),
     engine_reports: Iterable[str] = ("entropies",),
-    critic: bool = False,
+    models: Collection[str] = (),
 ) -> Plan:
     """Choose and order the measures that fill the needed columns. Measures without a model pass are always taken.
 
@@ -84,14 +87,17 @@ def plan_measures(
         scoring: Value of `update.scoring`, "trainer" or "engine": source of the log-probabilities.
         further: Names of extra measures, or `module:measure`.
         engine_reports: What the engine reports in addition to log-probabilities.
-        critic: Whether the run has a critic.
+        models: Which of the `OPTIONAL` models the run has.
 
     Raises:
         ConfigError: A measure is unknown, no measure provides a column, or the engine does not report what one needs.
     """
-    left_out = () if critic else tuple(each.name for each in MEASURES.values() if each.model == "critic")
-    chosen = {name: each for name, each in MEASURES.items() if name not in (INSTEAD[scoring], *left_out)}
+    lacking = OPTIONAL.keys() - set(models)
+    chosen = {name: each for name, each in MEASURES.items() if name != INSTEAD[scoring] and each.model not in lacking}
     asked = [_named(name) for name in further]
+    if absent := [each for each in asked if each.model in lacking]:
+        model = absent[0].model
+        raise ConfigError(f"the measure {absent[0].name!r} needs a {model}. {OPTIONAL[model]}, or remove the measure")
     chosen |= {each.name: each for each in asked}
     provider = {column: each for each in chosen.values() for column in each.provides}
     ordered: dict[str, Measure] = {}
@@ -112,7 +118,7 @@ def plan_measures(
             if column in provider:
                 add(provider[column], (*path, each.name))
             elif column not in FROM_THE_BATCH:
-                raise _nobody(f"measure {each.name!r}", column, provider)
+                raise nobody_fills(f"measure {each.name!r}", column, provider, MEASURES)
         ordered[each.name] = each
 
     for who, columns in needs.items():
@@ -120,11 +126,11 @@ def plan_measures(
             if column in provider:
                 add(provider[column])
             elif column not in FROM_THE_BATCH:
-                raise _nobody(who, column, provider)
+                raise nobody_fills(who, column, provider, MEASURES)
     for each in asked:
         add(each)
     for each in chosen.values():  # measures from these columns are cheap, and records keep them
-        if each.is_free and all(_at_hand(column, provider, ordered) for column in each.needs):
+        if each.is_free and not each.reads and all(_at_hand(column, provider, ordered) for column in each.needs):
             add(each)
     return Plan(tuple(ordered.values()))
 
@@ -133,16 +139,6 @@ def _at_hand(column: str, provider: Mapping[str, Measure], ordered: Mapping[str,
     each = provider.get(column)
     return each is not None and (
         each.name in ordered or (each.is_free and all(_at_hand(c, provider, ordered) for c in each.needs))
-    )
-
-
-def _nobody(who: str, column: str, provider: Mapping[str, Measure]) -> ConfigError:
-    meaning = COLUMNS[column].meaning if column in COLUMNS else f"unknown to turnwise.{did_you_mean(column, provider)}"
-    by_critic = any(column in each.provides for each in MEASURES.values() if each.model == "critic")
-    return ConfigError(
-        f"{who} needs the column {column!r} ({meaning}), which no measure of this run provides. "
-        f"{'Add critic.kind=head to the recipe, choose' if by_critic else 'Choose'} another of "
-        "`turnwise methods`, write a measure and name it in `measures`, or pass the column in your own loop"
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from turnwise.errors import ConfigError
 from turnwise.measures import MEASURES
+from turnwise.measures.lacking import OPTIONAL
 from turnwise.measures.plan import FROM_THE_BATCH, Plan
 
 
@@ -11,14 +12,14 @@ def how_to_train(needs: Iterable[str]) -> str:
     """Say whether a run can train a method.
 
     Returns:
-        "yes", "with a critic", "with gold" for what the environment must tell, or "needs" and the columns without a
-        measure.
+        "yes", "with a critic", "with a judge", "with gold" for what the environment must tell, or "needs" and the
+        columns without a measure.
     """
     model_of = {column: each.model for each in MEASURES.values() for column in each.provides}
     if missing := [column for column in needs if column not in {*model_of, *FROM_THE_BATCH}]:
         return f"needs {', '.join(missing)}"
-    if any(model_of.get(column) == "critic" for column in needs):
-        return "with a critic"
+    if optional := sorted({model_of[column] for column in needs if column in model_of} & OPTIONAL.keys()):
+        return f"with a {optional[0]}"
     keys = {key for each in MEASURES.values() if {*needs} & {*each.provides} for key in each.reads}
     return f"with {', '.join(sorted(keys))}" if keys else "yes"
 
@@ -36,8 +37,18 @@ def check_environment(plan: Plan, gives: Iterable[str], environment: str) -> Non
     """
     for each in plan.measures:
         if missing := [key for key in each.reads if key not in gives]:
+            other = "choose environment.name=search_qa, or " if missing[0] == "gold" else ""
             raise ConfigError(
                 f"the measure {each.name!r} ({', '.join(each.provides)}) reads info[{missing[0]!r}], which environment "
-                f"{environment!r} does not give; choose environment.name=search_qa, or let yours fill it and set the "
-                f"class attribute gives = ({missing[0]!r},)"
+                f"{environment!r} does not give; {other}let yours fill it and set the class attribute "
+                f"gives = ({missing[0]!r},)"
             )
+
+
+def refuse_idle_judge(has_judge: bool, plan: Plan) -> None:
+    """Raise a ConfigError if there is a judge whom no measure of a run asks."""
+    if has_judge and "judge" not in plan.models:
+        raise ConfigError(
+            "judge has no effect: neither the method nor measures read a column of its; choose a method that needs one "
+            "(`turnwise methods`), add measures=['rank'] or ['progress'], or remove judge"
+        )

@@ -2,7 +2,9 @@
 
 from turnwise.card import Gradient
 from turnwise.transform import Transform, chain, method, mix
-from turnwise.transforms import center_by_group, discounted_return, scale_by_group_std
+from turnwise.transforms import center_by_group, discounted_return, scale_by_group_std, take_column
+
+REASON = "deviations, and means over turns whose number depends on the actions"
 
 
 @method(
@@ -11,7 +13,9 @@ from turnwise.transforms import center_by_group, discounted_return, scale_by_gro
     confidence="reconstructed",
     trial={"discount": 0.95},
 )
-def mica(*, discount: float, turn_weight: float = 0.5, group_weight: float = 0.5) -> Transform:
+def mica(
+    *, discount: float, turn_weight: float = 0.5, group_weight: float = 0.5, column: str | None = None
+) -> Transform:
     """Add the return standardised within the same turn and the reward standardised over all turns of the prompt.
 
         A_it = turn_weight * (G_it - mean_turn(G)) / (std_turn(G) + 1e-8)
@@ -26,6 +30,7 @@ def mica(*, discount: float, turn_weight: float = 0.5, group_weight: float = 0.5
         discount: Factor per turn of the returns; no value is published.
         turn_weight: alpha in the paper; 0.5 to 0.7 was best there.
         group_weight: beta in the paper.
+        column: Column of the turn rewards, such as "progress", what a judge says. None: the rewards of the batch.
 
     Expected gradient: biased: deviations, and comparisons with turns whose number depends on the actions.
     Use it when: every turn has its own reward, as in dialogue, and states never repeat.
@@ -39,10 +44,18 @@ def mica(*, discount: float, turn_weight: float = 0.5, group_weight: float = 0.5
             scale_by_group_std(over="responses", same=same, ddof=0, eps=1e-8),
         )
 
-    return mix(
+    both = mix(
         chain(discounted_return(discount=discount), *standardize("turn"), name="turn"),
         chain(*standardize(None), name="group"),
         weights=(turn_weight, group_weight),
         name="mica",
-        gradient=Gradient("biased", reason="deviations, and means over turns whose number depends on the actions"),
+        gradient=Gradient("biased", reason=REASON),
+    )
+    if column is None:
+        return both
+    return chain(
+        take_column(column=column),
+        both,
+        name="mica",
+        gradient=Gradient("biased", reason=f"follows the column {column!r} in place of the rewards; {REASON}"),
     )

@@ -11,6 +11,7 @@ from turnwise.objective.policy import PolicyTerm
 from turnwise.objective.regularizers import EntropyRuleTerm, EntropyTerm, KLTerm
 from turnwise.objective.settings import UpdateConfig
 from turnwise.objective.terms import Term
+from turnwise.options import check_names
 
 TERMS: dict[str, Callable[[UpdateConfig], Term | None]] = {
     "policy": PolicyTerm,
@@ -59,9 +60,7 @@ def _own(name: str, options: Mapping[str, Any]) -> Term:
             f"update.terms: {name!r} is a {type(make).__name__}, expected a class or function that makes a loss term"
         )
     known = inspect.signature(make).parameters
-    for option in options:
-        if option not in known:
-            raise ConfigError(f"update.terms: {name!r} has no option {option!r}.{did_you_mean(option, known)}")
+    check_names(f"update.terms: {name!r}", options, known)
     missing = [option for option, p in known.items() if p.default is p.empty and option not in options]
     if missing:
         raise ConfigError(f"update.terms: {name!r} needs {' and '.join(missing)} to be set")

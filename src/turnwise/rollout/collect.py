@@ -116,6 +116,20 @@ def blocking(work: Coroutine[Any, Any, T]) -> T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(work)
+        return _run(work)
     with ThreadPoolExecutor(1) as other:
-        return other.submit(asyncio.run, work).result()
+        return other.submit(_run, work).result()
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine. What a signal raises in a task reaches the caller from the loop, so no task prints it again."""
+
+    def say(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if not isinstance(context.get("exception"), KeyboardInterrupt):
+            loop.default_exception_handler(context)
+
+    async def main() -> T:
+        asyncio.get_running_loop().set_exception_handler(say)
+        return await work
+
+    return asyncio.run(main())

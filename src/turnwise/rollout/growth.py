@@ -14,6 +14,7 @@ import numpy as np
 import pydantic
 
 from turnwise.errors import ConfigError, did_you_mean
+from turnwise.options import check_names
 from turnwise.rollout.trajectory import Trajectory, Turn
 
 
@@ -185,10 +186,8 @@ def check_rule(name: str, options: Mapping[str, Any], size: int) -> None:
     if name not in RULES:
         raise ConfigError(f"unknown rollout.collector.rule {name!r}.{did_you_mean(name, RULES)}")
     known = {p.name: p for p in inspect.signature(RULES[name]).parameters.values() if p.kind is p.KEYWORD_ONLY}
+    check_names(f"rollout.collector.rule={name!r}", options, (*known, "max_tokens", "max_env_steps"))
     for option, value in options.items():
-        if option not in known:
-            hint = did_you_mean(option, (*known, "max_tokens", "max_env_steps"))
-            raise ConfigError(f"rollout.collector.rule={name!r} has no option {option!r}.{hint}")
         try:
             pydantic.TypeAdapter(known[option].annotation).validate_python(value, strict=True)
         except pydantic.ValidationError as error:

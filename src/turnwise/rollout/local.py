@@ -223,7 +223,8 @@ class LocalEngine:
         index = None
         if self.share_prefixes and num_new >= MANY and not self._free:
             held = [self._ids[row, : self._length[row]] for row in range(self._num_rows)]
-            index = Prefixes(held), Prefixes(held)  # cached now, and after this pass
+            cached = Prefixes(held)
+            index = cached, cached.copy()  # cached now, and after this pass
         admitted = []
         for request in ready:
             row = self._row_of.get(request.conversation)

@@ -21,6 +21,12 @@ class Prefixes:
         self._keys = [key for key, _ in keyed]
         self._rows = np.array([row for _, row in keyed], dtype=np.int64)
 
+    def copy(self) -> "Prefixes":
+        """Return a copy that can grow on its own."""
+        twin = Prefixes()
+        twin._keys, twin._rows = self._keys.copy(), self._rows
+        return twin
+
     def add(self, ids: np.ndarray) -> None:
         """Add a sequence that belongs to no row."""
         bisect.insort(self._keys, _key(ids))

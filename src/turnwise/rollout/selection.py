@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from turnwise.errors import ConfigError, did_you_mean
+from turnwise.options import check_names
 
 GroupFilter = Literal["none", "mixed", "not-all-correct"]
 
@@ -129,10 +130,7 @@ def build_selector(name: str, options: Mapping[str, Any], *, num_tasks: int, see
     if name not in SELECTORS:
         raise ConfigError(f"unknown rollout.select {name!r}.{did_you_mean(name, SELECTORS)}")
     known = {k: p for k, p in inspect.signature(SELECTORS[name]).parameters.items() if k not in ("num_tasks", "seed")}
-    for option in options:
-        if option not in known:
-            hint = did_you_mean(option, known)
-            raise ConfigError(f"rollout.select.name={name!r} has no option {option!r}.{hint}")
+    check_names(f"rollout.select.name={name!r}", options, known)
     missing = [option for option, p in known.items() if p.default is p.empty and option not in options]
     if missing:
         raise ConfigError(f"rollout.select.name={name!r} needs {' and '.join(missing)} to be set")

@@ -6,6 +6,7 @@ runs/NAME/config.json          resolved configuration, versions, commit
           metrics.jsonl        one record per step or evaluation: the reference for the run
           rollouts/            one Parquet file per step, one row per response
           evaluations/         one Parquet file per evaluation, one row per episode; tables of `turnwise eval`
+          judgements/          one Parquet file per step with a judge, one row per case
           checkpoints/         step-000020/: model, tokenizer, optimiser, method state
           figure.png           learning curve
 """
@@ -43,6 +44,7 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.rollouts = path / "rollouts"
         self.evaluations = path / "evaluations"
+        self.judgements = path / "judgements"
         self.figure = path / "figure.png"
         self.trackers: list[Tracker] = []
 
@@ -160,7 +162,7 @@ class RunFolder:
         Reads every file, at over 1 GB/s.
         """
         found = [] if self.verified else [self.unverified]
-        for folder in (self.rollouts, self.evaluations):
+        for folder in (self.rollouts, self.evaluations, self.judgements):
             found += doubles(folder, ".parquet")
             for path in by_step(folder, ".parquet").values():
                 try:
@@ -219,7 +221,7 @@ class RunFolder:
         """Drop records after a checkpoint, so that resuming records them again."""
         kept = [self._line(record) for record in self.metrics() if record["step"] <= step]
         write_text(self.metrics_path, "".join(kept))
-        for folder in (self.rollouts, self.evaluations):
+        for folder in (self.rollouts, self.evaluations, self.judgements):
             for number, path in by_step(folder, ".parquet").items():
                 if number > step:
                     path.unlink()

@@ -1,6 +1,6 @@
 """Make parts of a run from sections of its recipe."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 
@@ -21,7 +21,7 @@ def make_plan(
     engine: EngineConfig,
     label: str,
     further: Sequence[str] = (),
-    critic: bool = False,
+    models: Collection[str] = (),
 ) -> Plan:
     """Plan the measures that the method and the loss terms of a recipe need.
 
@@ -30,7 +30,7 @@ def make_plan(
     """
     reports = () if engine.name == "server" else ("entropies",)
     needs = {f"method {label!r}": transform.needs, **objective.needs}
-    return plan_measures(needs, scoring=update.scoring, further=further, engine_reports=reports, critic=critic)
+    return plan_measures(needs, scoring=update.scoring, further=further, engine_reports=reports, models=models)
 
 
 def make_optimizer(policy: Policy, update: UpdateConfig) -> torch.optim.Optimizer:

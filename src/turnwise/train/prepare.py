@@ -13,7 +13,8 @@ from turnwise.environments.base import Task
 from turnwise.environments.suites import Suite, make_suite
 from turnwise.errors import ConfigError
 from turnwise.gateway.collector import choose_collector
-from turnwise.measures.verdict import check_environment
+from turnwise.judge.judge import make_judge
+from turnwise.measures.verdict import check_environment, refuse_idle_judge
 from turnwise.models.policy import Policy, freeze_but_norms
 from turnwise.objective.build import make_objective
 from turnwise.objective.gradient import Budget
@@ -54,12 +55,13 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     tasks = _tasks(suite, config.environment.name, config.environment.train_split)
     _tasks(suite, config.environment.name, config.environment.eval_split)  # missing data should fail before training
     transform, objective = make_transform(config.method), make_objective(config.update)
-    has_critic = config.critic is not None
-    measures = make_plan(transform, objective, config.update, config.engine, config.label, config.measures, has_critic)
+    optional = config.optional_models
+    measures = make_plan(transform, objective, config.update, config.engine, config.label, config.measures, optional)
     check_environment(measures, getattr(suite, "gives", ()), config.environment.name)
     rollouts = make_rollouts(config.rollout.max_lag)
     held.callback(rollouts.close)
     estimated = critic_columns(config.critic, measures)
+    refuse_idle_judge(config.judge is not None, measures)
     collector, environments = choose_collector(
         config.harness, config.rollout, config.environment, suite, rollouts.environments
     )
@@ -97,6 +99,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     if config.critic:
         models["critic"], critic = make_critic(policy, config.critic, estimated, config.run.seed)
         objective = make_objective(config.update, value := ValueTerm(critic))
+    judge = config.judge and make_judge(config.judge, policy, models["policy"].sampler, config.model.precision, device)
     run = Run(
         config=config,
         folder=folder,
@@ -120,6 +123,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
             value=value,
         ),
         models=Models(**models),
+        judge=judge,
         step=step,
         stop=stop,
     )

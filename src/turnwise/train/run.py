@@ -11,6 +11,7 @@ from turnwise.config import Config
 from turnwise.environments.suites import Suite
 from turnwise.evaluation.outcomes import write_outcomes
 from turnwise.evaluation.play import common_failure, evaluate
+from turnwise.judge.judge import Judge
 from turnwise.measures.base import Played
 from turnwise.measures.plan import Plan
 from turnwise.objective.prober import Prober
@@ -48,6 +49,7 @@ class Run:
         method: Turns rewards into advantages.
         learner: Turns advantages into new weights.
         models: Policy and reference models.
+        judge: Judge of trajectories, if the recipe has one.
         step: Last completed step.
         stop: Signals that ask for the end of the run.
         empty_steps: Consecutive steps up to the last one without a usable trajectory.
@@ -66,6 +68,7 @@ class Run:
     method: Credit
     learner: Learner
     models: Models
+    judge: Judge | None = None
     step: int = 0
     stop: Stop = dataclasses.field(default_factory=Stop)
     empty_steps: int = 0
@@ -98,8 +101,11 @@ class Run:
             estimate=values and values.column,
             along=frozenset({"critic"} if values and values.reads_along(self.measures.models) else ()),
             probe=probe,
+            judge=self.judge,
         )
         batch, metrics = self.measures.take(played)
+        if self.judge:
+            metrics |= self.judge.finish(self.folder.judgements / f"step-{self.step + 1:06d}.parquet")
         return Measured(batch, sequences, metrics)
 
     @functools.cached_property

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from turnwise.environments.adapters.background import Background
 from turnwise.environments.adapters.openenv_texts import Act, Show, choose_action, choose_observation
 from turnwise.environments.base import Environment, Step, Task
-from turnwise.environments.needs import needed
+from turnwise.environments.needs import check_counts, needed
 from turnwise.environments.serve_guard import TOKEN_VARIABLE
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.splits import split_seeds
@@ -250,9 +250,7 @@ class OpenEnv:
             )
         if tasks not in ("", "seed", "index"):
             raise ConfigError(f"environment.options.tasks={tasks!r}: expected 'seed' or 'index'")
-        for name, count in (("num_train", num_train), ("num_valid", num_valid), ("sessions", sessions)):
-            if not isinstance(count, int) or count < 1:
-                raise ConfigError(f"environment.options.{name}={count!r}: expected a whole number, 1 or more")
+        check_counts(num_train=num_train, num_valid=num_valid, sessions=sessions)
         if config.workers:
             raise ConfigError(
                 f"environment.workers={config.workers}: an OpenEnv environment runs on its server, not in "

@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 
 from turnwise.cache import cache_folder
 from turnwise.environments.base import Demonstrated, Step, Task
-from turnwise.environments.needs import check_choices, needed
+from turnwise.environments.needs import check_choices, check_counts, needed
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.splits import split_seeds
 from turnwise.errors import ConfigError, DataError, EnvironmentFault, did_you_mean
@@ -199,11 +199,7 @@ class Textworld:
             raise ConfigError(f"textworld wants one of environment.options.challenge and games; give {hint}")
         if games and settings:
             raise ConfigError("environment.options.settings is only for generated games; remove it or games")
-        for option, count in (("num_train", num_train), ("num_valid", num_valid)):
-            if not isinstance(count, int) or count < 1:
-                raise ConfigError(
-                    f"environment.options.{option}={count!r}: expected a whole number of games, 1 or more"
-                )
+        check_counts("games", num_train=num_train, num_valid=num_valid)
         needed("textworld", EXTRA, by="textworld")
         self._challenge, self._folder = challenge, Path(games).expanduser()
         self._settings = _settings(challenge, settings or {}) if challenge else {}

@@ -25,7 +25,7 @@ from turnwise.environments.adapters.verifiers_seat import (
     register_chat_harness,
 )
 from turnwise.environments.base import Environment, Step, Task
-from turnwise.environments.needs import needed
+from turnwise.environments.needs import check_counts, needed
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.errors import ConfigError, EnvironmentFault, did_you_mean
 
@@ -221,9 +221,7 @@ class Verifiers:
             raise ConfigError(
                 "environment.options.id is missing: name a taskset of verifiers, a module that can be imported"
             )
-        for name, count in (("num_train", num_train), ("num_valid", num_valid)):
-            if not isinstance(count, int) or count < 1:
-                raise ConfigError(f"environment.options.{name}={count!r}: expected a whole number of tasks, 1 or more")
+        check_counts("tasks", num_train=num_train, num_valid=num_valid)
         further = {"taskset": {**(taskset or {}), "id": id}, **(env or {})}
         self._stage = Stage(load(further, {**(agent or {}), "max_turns": config.max_steps}))
         self._places = {

@@ -13,6 +13,7 @@ from turnwise.environments.alfworld.game import Game
 from turnwise.environments.alfworld.generate import generate_games
 from turnwise.environments.alfworld.vocabulary import words
 from turnwise.environments.base import Demonstrated, Environment, Task
+from turnwise.environments.needs import check_counts
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.errors import ConfigError, did_you_mean
 
@@ -88,9 +89,7 @@ class Household(_Games):
     ):
         super().__init__(config, state_key, demonstrator)
         self._counts = {"train": num_train, "valid": num_valid, "test": num_valid}
-        for name, count in (("num_train", num_train), ("num_valid", num_valid)):
-            if not isinstance(count, int) or count < 1:
-                raise ConfigError(f"environment.options.{name}={count!r}: expected a whole number of games, 1 or more")
+        check_counts("games", num_train=num_train, num_valid=num_valid)
         self._options = options
 
     @functools.cache  # noqa: B019 (one suite a process)

@@ -8,6 +8,7 @@ from turnwise.environments.base import Demonstrated
 from turnwise.environments.crossroads.environment import ENDS, KINDS, RULES, VIEWS, CrossroadsEnvironment
 from turnwise.environments.crossroads.knobs import ROADS, read_knobs
 from turnwise.environments.crossroads.road import draw_road
+from turnwise.environments.needs import check_counts
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.splits import split_seeds
 from turnwise.environments.words import split_words
@@ -26,9 +27,7 @@ class Crossroads:
         num_valid: int = 512,
         **options: int | float | str,
     ):
-        for name, count in (("num_train", num_train), ("num_valid", num_valid)):
-            if not isinstance(count, int) or count < 1:
-                raise ConfigError(f"environment.options.{name}={count!r}: expected a whole number of roads, 1 or more")
+        check_counts("roads", num_train=num_train, num_valid=num_valid)
         self.knobs = read_knobs(setting, **options)
         if config.max_steps < self.knobs.turns:
             raise ConfigError(

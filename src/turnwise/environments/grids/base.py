@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from turnwise.environments.base import Demonstrated
+from turnwise.environments.needs import check_counts
 from turnwise.environments.splits import split_seeds
 from turnwise.errors import ConfigError, did_you_mean
 
@@ -78,9 +79,7 @@ class GridSuite:
     """Base suite of grid games; a game defines `environment`, `state`, `successors`, `solved` and `words`."""
 
     def __init__(self, draw: Callable[[int], tuple[str, ...]], *, num_train: int, num_valid: int):
-        for name, count in (("num_train", num_train), ("num_valid", num_valid)):
-            if not isinstance(count, int) or count < 1:
-                raise ConfigError(f"environment.options.{name}={count!r}: expected a whole number of maps, 1 or more")
+        check_counts("maps", num_train=num_train, num_valid=num_valid)
         self._counts = {"train": num_train, "valid": num_valid, "test": num_valid}
         self._tasks = functools.cache(lambda split: split_maps(split, self._counts.get(split, 0), draw))
 

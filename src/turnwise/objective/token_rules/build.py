@@ -10,6 +10,7 @@ import pydantic
 
 from turnwise.errors import ConfigError, did_you_mean
 from turnwise.objective.token_rules import ENTROPY_RULES, TOKEN_RULES, EntropyTerm, StepTokens, TokenCredit
+from turnwise.options import check_names
 
 
 def build_token_rule(name: str, options: Mapping[str, Any]) -> Callable[[StepTokens], TokenCredit]:
@@ -30,9 +31,8 @@ def _build(section: str, rules: Mapping[str, Callable[..., Any]], name: str, opt
     if name not in rules:
         raise ConfigError(f"unknown update.{section} {name!r}.{did_you_mean(name, rules)}")
     known = {p.name: p for p in inspect.signature(rules[name]).parameters.values() if p.kind is p.KEYWORD_ONLY}
+    check_names(f"update.{section} {name!r}", options, known)
     for option, value in options.items():
-        if option not in known:
-            raise ConfigError(f"update.{section} {name!r} has no option {option!r}.{did_you_mean(option, known)}")
         try:
             pydantic.TypeAdapter(known[option].annotation).validate_python(value, strict=True)
         except pydantic.ValidationError as error:

@@ -1,0 +1,1 @@
+"""Answer questions about a small database with tools, beside a reference of the calls that answer them."""

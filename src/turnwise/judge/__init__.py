@@ -1,0 +1,1 @@
+"""Ask a judge about trajectories: a function of yours, or a chat model."""

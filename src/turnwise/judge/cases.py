@@ -1,0 +1,66 @@
+"""Define the cases that a judge decides, and what it reads of a trajectory."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from turnwise.rollout.trajectory import Trajectory
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two trajectories of one task; the verdict is a score of each, higher is better: `(first, second)`.
+
+    Attributes:
+        task: The first observation, which tells the task.
+        first: What happened in the trajectory that is shown first.
+        second: What happened in the other one.
+    """
+
+    task: str
+    first: str
+    second: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rating:
+    """A trajectory up to one of its turns; the verdict is how far the task is solved then, from 0 to 10.
+
+    Attributes:
+        task: The first observation, which tells the task.
+        text: What happened so far; empty before the first response.
+    """
+
+    task: str
+    text: str
+
+
+Case = Comparison | Rating
+"""What a judge decides at once."""
+Verdict = tuple[float, float] | float | None
+"""Two scores for a comparison, one for a rating, None if the judge failed."""
+Ask = Callable[[Sequence[Case]], Sequence[Any]]
+"""A judge: takes cases and returns a verdict for each."""
+
+
+def task_of(trajectory: Trajectory) -> str:
+    """Return the task as the policy read it."""
+    return trajectory.turns[0].observation
+
+
+def told(trajectory: Trajectory, num_turns: int | None = None, *, observations: bool = True) -> str:
+    """Tell the first turns of a trajectory, by default all of them.
+
+    Args:
+        trajectory: The trajectory.
+        num_turns: How many turns to tell.
+        observations: Whether to tell what the environment answered.
+    """
+    turns = trajectory.turns if num_turns is None else trajectory.turns[:num_turns]
+    after = [turn.observation for turn in trajectory.turns[1:]] + [trajectory.last_observation]
+    lines = []
+    for number, (turn, answer) in enumerate(zip(turns, after, strict=False), 1):
+        lines.append(f"Turn {number}: {turn.response.strip()}")
+        if observations and answer.strip():
+            lines.append(f"Answer {number}: {answer.strip()}")
+    return "\n".join(lines)
