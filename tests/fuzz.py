@@ -6,6 +6,7 @@ The working directory is a temporary folder that must stay empty. A case is made
 """
 
 import contextlib
+import dataclasses
 import inspect
 import io
 import itertools
@@ -25,7 +26,10 @@ import pydantic
 import turnwise as tw
 from turnwise.cli import main
 from turnwise.config import Config, load_config
+from turnwise.environments.crossroads.knobs import Knobs
+from turnwise.environments.suites import make_suite
 from turnwise.errors import TurnwiseError
+from turnwise.gateway.collector import choose_collector
 from turnwise.methods import METHODS
 from turnwise.objective.build import make_objective
 from turnwise.train.credit import make_transform
@@ -48,91 +52,42 @@ TEXTS = (
         "[]",
         "[1, 2]",
     ),
+    *("{}", "{name=1}", '{name="grpo"}', '{"name": "grpo"}', "[[", "{", '"', "'", '"a', "\\", "\n", "a\nb", "\x00"),
+    *("\u00fc", "../up", "/", ".", "~", "a" * 3000, "[" * 2000, "tiny", "lora", "top", "bf16", "server", "window"),
+    *("gigpo+aem", "nowhere:thing", "json:dumps", "json:nothing", ":", "a:b:c", "grpo", "aem", "mix", "clip_cov"),
+    *("hapo", "steer", "epo", '["grpo"]', '{parts=["grpo"]}', '[{name="module:Term"}]', '["entropy", "entropy"]'),
+    *('["nothing"]', "cuda:99", "branching", '{name="branching", rule="arpo"}', '{name="branching", rule="tree_grpo"}'),
+    *('{name="branching", rule="none"}', '{name="branching", widths=[2, -1]}', '["info_gain", "hindsight_logprob"]'),
     *(
-        "{}",
-        "{name=1}",
-        '{name="grpo"}',
-        '{"name": "grpo"}',
-        "[[",
-        "{",
-        '"',
-        "'",
-        '"a',
-        "\\",
-        "\n",
-        "a\nb",
-        "\x00",
-        "\u00fc",
+        '{run="json:dumps", isolation="process"}',
+        '{run="agent --flag"}',
+        '{run=["agent", "x"], isolation="bubblewrap"}',
     ),
-    *("../up", "/", ".", "~", "a" * 3000, "[" * 2000, "tiny", "lora", "top", "bf16", "server", "window", "gigpo+aem"),
     *(
-        "nowhere:thing",
-        "json:dumps",
-        "json:nothing",
-        ":",
-        "a:b:c",
-        "grpo",
-        "aem",
-        "mix",
-        "clip_cov",
-        "hapo",
-        "steer",
-        "epo",
+        "gvisor",
+        "docker",
+        "in-process",
+        "bubblewrap",
+        "crossroads",
+        '{setting="long"}',
+        '{setting="short", horizon=-1}',
     ),
-    *('["grpo"]', '{parts=["grpo"]}', '[{name="module:Term"}]', '["entropy", "entropy"]', '["nothing"]', "cuda:99"),
+    *("igpo", "spae", "infopo", "hcapo", "a2tgpo", "tree_grpo", '["value_head"]'),
 )
 COMMANDS = ("config", "eval", "compare", "recredit", "report", "study", "methods", "analyse")
-"""Commands that a random argument cannot make work for long."""
+"""Commands that a random argument cannot make work for long; `report --live` waits for a run that is not there."""
 WORDS = (
-    *(
-        "--step",
-        "--panel",
-        "--episodes",
-        "--seeds",
-        "--split",
-        "--out",
-        "--method",
-        "--against",
-        "--",
-        "--level",
-        "--jobs",
-    ),
-    *(
-        "--markdown",
-        "--bias",
-        "--problem",
-        "--report",
-        "--live",
-        "--port",
-        "--methods",
-        "surprisal",
-        "noise",
-        "dynamics",
-    ),
-    *("cost", "masked", "nowhere", "run.steps=1", "method=rloo", "--unequal", "--states", "--output", "--environment"),
+    *("--step", "--panel", "--episodes", "--seeds", "--split", "--out", "--method", "--against", "--", "--level"),
+    *("--jobs", "--markdown", "--bias", "--problem", "--report", "--port", "--methods", "surprisal", "noise"),
+    *("dynamics", "cost", "masked", "nowhere", "run.steps=1", "method=rloo", "--unequal", "--states", "--output"),
+    *("--environment", "fidelity", "--gradient", "--all"),
 )
 VALUES = (
-    *(
-        0.0,
-        1.0,
-        -1.0,
-        1e300,
-        1e-300,
-        float("nan"),
-        float("inf"),
-        10**400,
-        True,
-        None,
-        "x",
-        "1",
-        b"x",
-        1j,
-        [],
-        [1.0],
-        {},
-    ),
-    *((), "a", "b", 3, -3, 1.5, np.float32(2), np.int8(3), np.datetime64("2026-01-01"), np.array(1.0), object()),
+    *(0.0, 1.0, -1.0, 1e300, 1e-300, float("nan"), float("inf"), 10**400, True, None, "x", "1", b"x", 1j, [], [1.0]),
+    *({}, (), "a", "b", 3, -3, 1.5, np.float32(2), np.int8(3), np.datetime64("2026-01-01"), np.array(1.0), object()),
 )
+SMALL = ("crossroads", "frozen_lake", "sokoban")
+"""Environments whose tasks are made in no time."""
 
 
 def keys() -> list[str]:
@@ -147,7 +102,14 @@ def keys() -> list[str]:
                     yield from below(kind, f"{prefix}{name}.")
 
     options = {name for method in METHODS for name in inspect.signature(METHODS[method]).parameters}
-    return [*below(Config, ""), "aem", *(f"method.{name}" for name in sorted(options))]
+    knobs = [field.name for field in dataclasses.fields(Knobs)]
+    return [
+        *below(Config, ""),
+        "aem",
+        *(f"method.{name}" for name in sorted(options)),
+        *(f"environment.options.{name}" for name in ("setting", "num_train", *knobs)),
+        *(f"rollout.collector.{name}" for name in ("rule", "max_tokens", "max_env_steps", "initial", "beam")),
+    ]
 
 
 KEYS = keys()
@@ -178,6 +140,9 @@ def configuration(chance: random.Random) -> Callable[[], object]:
         transform, objective = make_transform(config.method), make_objective(config.update)
         make_plan(transform, objective, config.update, config.engine, config.label, config.measures)
         lone_note(transform, config.rollout.group_size)
+        if config.environment.name in SMALL:
+            suite = make_suite(config.environment)
+            choose_collector(config.harness, config.rollout, config.environment, suite)
 
     call.__doc__ = f"load_config({recipe and recipe.name!r}, {given})"
     return call
@@ -277,13 +242,18 @@ def fuzz(cases: int, seed: int) -> Iterator[str]:
             yield f"{number}: {wrong}\n    {str(call.__doc__)[:600]}"
 
 
-if __name__ == "__main__":
+def report(fuzzer: Callable[[int, int], Iterator[str]]) -> None:
+    """Run a fuzzer with the arguments of the command line, print every finding, and exit with 1 if there are some."""
+    findings = 0
     with tempfile.TemporaryDirectory() as here:
         os.chdir(here)
-        findings = 0
-        for text in fuzz(int(sys.argv[1]), int([*sys.argv, "0"][2])):
+        for text in fuzzer(int(sys.argv[1]), int([*sys.argv, "0"][2])):
             findings += 1
             print(text, flush=True)
         os.chdir("/")
     print(f"{sys.argv[1]} cases, {findings} findings")
     sys.exit(findings > 0)
+
+
+if __name__ == "__main__":
+    report(fuzz)

@@ -10,13 +10,12 @@ import contextlib
 import io
 import random
 import shutil
-import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.fuzz import described
+from tests.fuzz import described, report
 from tests.toys import small_config
 from turnwise.cli import main
 from turnwise.train.loop import train
@@ -143,9 +142,4 @@ def fuzz(cases: int, seed: int) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    findings = 0
-    for text in fuzz(int(sys.argv[1]), int([*sys.argv, "0"][2])):
-        findings += 1
-        print(text, flush=True)
-    print(f"{sys.argv[1]} cases, {findings} findings")
-    sys.exit(findings > 0)
+    report(fuzz)

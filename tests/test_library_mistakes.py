@@ -48,6 +48,7 @@ MISTAKES = {
     "tw.aem(temperature=True)": "aem(temperature=True): expected a number",
     "tw.aem(temperature=float('nan'))": "aem(temperature=nan): expected a finite number",
     "tw.aem(temperature=float('inf'))": "aem(temperature=inf): expected a finite number",
+    "tw.canon(efficiency=10**400)": "expected a finite number",  # too large for a float
     "tw.reinforce(discount=None)": "reinforce(discount=None): expected a number",
     "tw.aem(seed=0.5)": "aem(seed=0.5): expected a whole number",
     "tw.modulate_by_entropy(min_range='small')": "expected a number",

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import sys
 import types
 from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
@@ -69,7 +70,8 @@ def check_value(what: str, value: object, annotation: Any) -> None:
         fits = any(_is(value, kind) for kind, _ in filter(None, expected))
         if not fits:
             raise ConfigError(f"{what}: expected {' or '.join(name for _, name in filter(None, expected))}")
-    if isinstance(value, float) and not math.isfinite(value):
+    too_large = float in kinds and isinstance(value, int) and abs(value) > sys.float_info.max
+    if too_large or (isinstance(value, float) and not math.isfinite(value)):
         raise ConfigError(f"{what}: expected a finite number")
 
 

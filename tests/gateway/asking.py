@@ -6,7 +6,7 @@ import urllib.request
 from collections.abc import Sequence
 from typing import Any
 
-from tests.toys import ScriptedEngine
+from tests.toys import Colors, ScriptedEngine
 from turnwise.environments.base import as_step
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
@@ -48,7 +48,7 @@ def post(endpoint: Endpoint, path: str, content: Any, **headers: str) -> Any:
     """Send JSON, as a harness without any package would."""
     given = {"Authorization": f"Bearer {endpoint.api_key}", **headers}
     request = urllib.request.Request(f"{endpoint.base_url}/{path}", json.dumps(content).encode(), given)
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return json.load(answer)
 
 
@@ -77,3 +77,16 @@ def play_color_alone(task: Any, endpoint: Endpoint) -> float:
     """A harness for a process of its own."""
     ask(endpoint, [user("say red")])
     return 0.5
+
+
+def play_toy(task: Any, endpoint: Endpoint) -> dict[str, Any]:
+    """A harness that plays the colors of `tests.toys`, two turns long."""
+    game = Colors(task, turns=2)
+    messages, reward = [user(game.start())], 0.0
+    while True:
+        messages.append(ask(endpoint, messages))
+        step = game.step(messages[-1]["content"])
+        reward += step.reward
+        if step.ended:
+            return {"reward": reward, "success": step.info["success"]}
+        messages.append(user(step.observation))

@@ -10,8 +10,8 @@ import pytest
 
 from tests.gateway.asking import ask, post, suite, user
 from tests.rollout import chat_models
-from tests.toys import Colors, ScriptedEngine, color_policy, small_config
-from turnwise.environments.isolation import isolating
+from tests.toys import ScriptedEngine, color_policy, small_config
+from turnwise.environments.launchers import make_launcher
 from turnwise.environments.suites import TeachingSuite
 from turnwise.errors import ConfigError, EngineLost
 from turnwise.gateway.collector import HarnessCollector
@@ -78,18 +78,6 @@ def test_a_game_of_smollm2_has_the_tokens_of_the_native_collector():
     same_games(models, list(suite.tasks("train"))[:2], 0.0)
 
 
-def play_toy(task, endpoint):
-    game = Colors(task, turns=2)
-    messages, reward = [user(game.start())], 0.0
-    while True:
-        messages.append(ask(endpoint, messages))
-        step = game.step(messages[-1]["content"])
-        reward += step.reward
-        if step.ended:
-            return {"reward": reward, "success": step.info["success"]}
-        messages.append(user(step.observation))
-
-
 def test_training_through_a_harness_learns_what_native_training_learns(tmp_path):
     """Two steps from the same weights: equal tokens, and losses and norms of gradients that agree."""
     shared = {
@@ -98,7 +86,7 @@ def test_training_through_a_harness_learns_what_native_training_learns(tmp_path)
         "evaluate": {"every": 0, "final_episodes": 2},
     }
     runs = {}
-    for name, section in {"native": {}, "harness": {"harness": {"run": f"{__name__}:play_toy"}}}.items():
+    for name, section in {"native": {}, "harness": {"harness": {"run": "tests.gateway.asking:play_toy"}}}.items():
         runs[name] = train(small_config(tmp_path, **shared, **section, run={"name": name}))
     for step in (1, 2):
         one, other = (next(m for m in runs[name].metrics() if m["step"] == step) for name in runs)
@@ -295,7 +283,7 @@ print(json.dumps({"reward": float(kept), "info": {"home": os.listdir(os.path.exp
 
 def test_a_program_inside_bubblewrap_reaches_the_gateway_and_nothing_of_the_user(tmp_path, monkeypatch):
     try:
-        isolating("bubblewrap", {})
+        make_launcher("bubblewrap", {})
     except ConfigError as error:
         pytest.skip(str(error))
     secret = tmp_path / "home"
@@ -313,7 +301,7 @@ def test_a_program_inside_bubblewrap_reaches_the_gateway_and_nothing_of_the_user
 
 def test_bubblewrap_that_is_missing_is_said(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(ConfigError, match=r"harness\.isolation='bubblewrap' needs .* set harness\.isolation='process'"):
+    with pytest.raises(ConfigError, match="isolation 'bubblewrap' needs the program 'bwrap'"):
         HarnessCollector(HarnessConfig(run="agent", isolation="bubblewrap"), ROLLOUT)
 
 

@@ -4,10 +4,15 @@ import asyncio
 import contextlib
 import json
 import logging
+import socket
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import cast
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -15,7 +20,7 @@ from tests.gateway.asking import assistant, post, serving, user
 from tests.rollout import chat_models
 from tests.toys import ScriptedEngine
 from turnwise.errors import EngineFault
-from turnwise.gateway import http
+from turnwise.gateway import http, server
 from turnwise.gateway.harness import Endpoint
 from turnwise.gateway.server import Gateway
 from turnwise.gateway.session import Session
@@ -67,6 +72,11 @@ def served(engine=None, **more) -> Iterator[tuple[Endpoint, Gateway]]:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+def address_of(endpoint: Endpoint) -> tuple[str, int]:
+    place = urlsplit(endpoint.base_url)
+    return str(place.hostname), int(place.port or 0)
 
 
 def refused(endpoint: Endpoint, path: str, content, **headers: str) -> tuple[int, dict]:
@@ -256,3 +266,35 @@ def test_logs_hold_no_prompt_and_no_key(caplog, monkeypatch):
     assert "ZeroDivisionError" in caplog.text
     assert "secret prompt" not in caplog.text
     assert TOKEN not in caplog.text
+
+
+def test_a_request_that_trickles_in_is_ended(monkeypatch):
+    monkeypatch.setattr(http, "HEADERS_S", 0.5)
+    with served() as (endpoint, _), socket.create_connection(address_of(endpoint), 10) as caller:
+        caller.settimeout(0.1)
+        begun = time.monotonic()
+        for byte in b"GET / HTTP/1.1\r\nX-Slow: " + b"a" * 100:
+            with contextlib.suppress(TimeoutError, ConnectionError):
+                caller.sendall(bytes([byte]))
+                if caller.recv(1) == b"":
+                    break
+        assert time.monotonic() - begun < 5
+
+
+def test_a_session_that_is_recorded_is_released_and_its_name_stays_refused():
+    with served() as (endpoint, gateway):
+        post(endpoint, "chat/completions", {"messages": [user("say green")]})
+        session = gateway.sessions["one"]
+        session.end()
+        gateway.forget(session)
+        assert "one" not in gateway.sessions
+        code, body = refused(endpoint, "chat/completions", {"messages": [user("say green")]})
+        assert (code, body["code"]) == (409, "session_ended")
+
+
+def test_the_names_of_ended_sessions_do_not_pile_up(monkeypatch):
+    monkeypatch.setattr(server, "REMEMBERED", 3)
+    with served() as (_, gateway):
+        for number in range(5):
+            gateway.forget(gateway.open(cast(Session, SimpleNamespace(name=f"session-{number}"))))
+        assert list(gateway._ended) == ["session-2", "session-3", "session-4"]

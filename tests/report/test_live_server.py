@@ -2,13 +2,18 @@
 
 import asyncio
 import http.client
+import socket
+import sys
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
-from tests.soak import SECONDS, soak
+from tests import soak
+from tests.toys import small_config
 
 from turnwise.report import live
+from turnwise.train.loop import train
 
 
 @pytest.fixture
@@ -45,19 +50,21 @@ def ask(url: str, path: str, method: str = "GET", **headers: str) -> http.client
     return answer
 
 
-def test_a_soak_loses_no_good_request_and_answers_no_mistake_with_5xx(url, monkeypatch):
-    monkeypatch.setattr(live, "HEADERS_S", 2.0)
-    before = threading.active_count()
-    told = asyncio.run(soak(url, SECONDS))
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_soak_loses_no_good_request_and_memory_and_files_stay_flat(tmp_path):
+    run = train(small_config(tmp_path, run={"steps": 2}, evaluate={"final_episodes": 1}))
+    command = ["report", str(run.path), "--live", "--port", "0"]
+    with soak.serving(command, r"(http://127\.0\.0\.1:\d+)/", "turnwise.report.live") as (url, process, end):
+        told = asyncio.run(soak.soak(url, soak.SECONDS, process=process))
+        said = end()
+    print(told)
     assert told["lost"] == []
     assert told["server errors"] == []
     assert told["good"] > 40
     assert told["answers"]["slow ended"] >= 40, "a slow caller was not ended"
-    for _ in range(100):
-        if threading.active_count() <= before:
-            break
-        threading.Event().wait(0.1)
-    assert threading.active_count() <= before
+    assert told["files"][1] <= told["files"][0]
+    assert soak.is_flat(told["memory_mb"])
+    assert "Traceback" not in said
 
 
 @pytest.mark.parametrize(
@@ -85,3 +92,15 @@ def test_a_page_for_other_machines_needs_its_token_once(guarded):
     assert ask(guarded, "/", Cookie=cookie.partition(";")[0]).status == 200
     assert ask(guarded, "/", Cookie="turnwise=wrong").status == 401
     assert ask(guarded, "/", Cookie="turnwise=\xe4").status == 401
+
+
+def test_a_good_caller_waits_for_slow_ones_that_hold_all_connections(page, monkeypatch):
+    monkeypatch.setattr(live, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(live, "HEADERS_S", 1.0)
+    server = serving(page)
+    url = next(server)
+    place = url.removeprefix("http://").split(":")
+    with socket.create_connection((place[0], int(place[1]))), socket.create_connection((place[0], int(place[1]))):
+        time.sleep(0.2)
+        assert ask(url, "/", Host="127.0.0.1").status == 200
+    next(server, None)

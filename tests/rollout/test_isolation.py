@@ -1,52 +1,51 @@
 """What an environment in a worker can read and write of the trainer and of the machine, by level of isolation."""
 
 import asyncio
+import json
 import os
+import re
 import shutil
 import socket
 import subprocess
 import sys
+from ast import literal_eval
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.rollout.curious import HOLDER, SECRET, Curious
 
-from turnwise.environments.base import Step
+import turnwise
+from turnwise.config import parse_config
 from turnwise.environments.isolation import clean_variables
+from turnwise.environments.launchers import make_launcher
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.errors import ConfigError, EnvironmentFault
+from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.workers import WorkerEnvironments, make_environments
 
-SECRET = "sentinel-5d41402abc4b2a76"
-LEVELS = ["worker", "bubblewrap", "bubblewrap-offline"]
-
-
-class Curious:
-    """Evaluates what it is asked."""
-
-    def __init__(self, seed: int):
-        self.seed = seed
-
-    def start(self) -> str:
-        return "ask"
-
-    def step(self, response: str) -> Step:
-        try:
-            return Step(observation=repr(eval(response)))
-        except Exception as error:
-            return Step(observation=f"{type(error).__name__}: {error}")
+LEVELS = ["worker", "bubblewrap", "bubblewrap-offline", "gvisor", "docker"]
+OFFLINE = ("bubblewrap-offline", "gvisor", "docker")
+IMAGE = os.environ.get("TURNWISE_DOCKER_IMAGE", "")
+"""An image with this version of turnwise, for a docker daemon that runs."""
 
 
 @pytest.fixture(params=LEVELS)
 def level(request) -> str:
-    if request.param != "worker" and not shutil.which("bwrap"):
-        pytest.skip("no bubblewrap")
+    program = {"gvisor": "runsc", "docker": "docker", "worker": sys.executable}.get(request.param, "bwrap")
+    if not shutil.which(program):
+        pytest.skip(f"no {program}")
+    if request.param == "docker" and not IMAGE:
+        pytest.skip("TURNWISE_DOCKER_IMAGE names no image")
     return request.param
 
 
-def ask(level: str, *questions: str, pass_variables=()) -> list[str]:
-    environments = WorkerEnvironments(Curious, workers=1, isolation=level, pass_variables=pass_variables)
+def ask(level: str, *questions: str, pass_variables=(), **more) -> list[str]:
+    image = IMAGE if level == "docker" else ""
+    environments = WorkerEnvironments(
+        Curious, workers=1, isolation=level, image=image, pass_variables=pass_variables, **more
+    )
 
     async def play() -> list[str]:
         await environments.start(0, 0)
@@ -56,8 +55,8 @@ def ask(level: str, *questions: str, pass_variables=()) -> list[str]:
 
     try:
         return asyncio.run(play())
-    except EnvironmentFault:
-        pytest.fail("the worker did not survive")
+    except EnvironmentFault as fault:
+        pytest.fail(f"the worker did not survive: {fault}")
 
 
 def test_a_worker_does_not_inherit_secrets(level, monkeypatch):
@@ -92,28 +91,70 @@ def test_names_that_are_passed_are_few_and_known():
     assert set(clean_variables(given=given)) == {"PYTHONPATH", "SWE_DATA", "LC_ALL", "HOME"}
 
 
-def test_bubblewrap_hides_processes_files_and_network(level, tmp_path):
+@pytest.fixture
+def holder(tmp_path):
+    """A process that holds the sentinel wherever a trainer may have a secret."""
+    (tmp_path / SECRET).write_text("x")
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    line = [sys.executable, "-c", HOLDER, str(tmp_path / SECRET)]
+    with subprocess.Popen(line, env={"TOKEN": SECRET}, **pipes) as process:
+        assert process.stdout.readline() == b"ready\n"
+        yield process
+        process.stdin.close()
+
+
+def test_each_level_stops_what_the_guide_says(level, tmp_path, holder):
     secret = tmp_path / "secret"
     secret.write_text(SECRET)
+    import_it = "__import__('tests.rollout.curious', fromlist=['x'])"
     with socket.create_server(("127.0.0.1", 0)) as server:
-        read, wrote, pids, sysctl, connected = ask(
+        read, wrote, told, writable, private, connected = ask(
             level,
             f"open({str(secret)!r}).read()",
             f"open({str(Path(__file__).with_name('written-by-a-worker'))!r}, 'w')",
-            f"__import__('os').path.exists('/proc/{os.getpid()}/stat') "
-            f"and __import__('os').readlink('/proc/{os.getpid()}/exe')",
-            "open('/proc/sys/kernel/core_pattern', 'w')",
+            f"{import_it}.found_in_proc()",
+            f"{import_it}.writable_in_proc_and_sys()" if level != "worker" else "[]",
+            f"open('/tmp/{secret.parent.name}', 'w').write('x')",
             f"__import__('socket').create_connection(('127.0.0.1', {server.getsockname()[1]}), 1)",
         )
     Path(__file__).with_name("written-by-a-worker").unlink(missing_ok=True)
     if level == "worker":
+        Path("/tmp", secret.parent.name).unlink()
         assert SECRET in read
+        assert f"/proc/{holder.pid}/cmdline" in told  # else the sweep would find nothing at the other levels either
         return
     assert read.startswith("FileNotFoundError")
     assert wrote.startswith("OSError: [Errno 30]")
-    assert pids in ("False", repr("")) or os.path.realpath(sys.executable) not in pids
-    assert sysctl.startswith(("OSError: [Errno 30]", "PermissionError"))
-    assert connected.startswith("<socket") == (level == "bubblewrap")
+    assert told == "[]"
+    if level != "gvisor":  # there, they are settings of a kernel of its own
+        assert [place for place in literal_eval(writable) if place.startswith("/sys") or "/sys/" in place] == []
+    assert private == "1"
+    assert not Path("/tmp", secret.parent.name).exists()
+    assert connected.startswith("<socket") == (level not in OFFLINE)
+
+
+def test_a_crash_and_a_hang_cost_their_own_trajectory_at_every_level(level):
+    image = IMAGE if level == "docker" else ""
+    environments = WorkerEnvironments(Curious, workers=1, step_timeout_s=5.0, isolation=level, image=image)
+
+    async def play() -> list[str]:
+        said = []
+        for key in range(2):
+            await environments.start(key, key)
+        for response in ("__import__('os')._exit(3)", "__import__('time').sleep(99)"):
+            try:
+                await environments.start(9, 9)
+                await environments.step(9, response)
+            except EnvironmentFault as fault:
+                said.append(str(fault))
+        said.append((await environments.step(0, "6 * 7")).observation)
+        await environments.aclose()
+        return said
+
+    crash, hang, answer = asyncio.run(play())
+    assert crash == "its worker process ended, with exit code 3"
+    assert hang.startswith("its environment gave no answer within step_timeout_s=5")
+    assert answer == "42"
 
 
 PARENT = """
@@ -128,6 +169,16 @@ child = subprocess.run(["cat", "/proc/" + str(__import__("os").getpid()) + "/env
 print("SECRET_TOKEN" in child.stdout.decode(), child.returncode, __import__("os").getuid())
 ''', *sys.argv[1:]], os.environ)
 """
+
+
+def test_gvisor_changes_settings_of_its_own_kernel_only():
+    if not shutil.which("runsc"):
+        pytest.skip("no runsc")
+    name = "/proc/sys/net/ipv4/tcp_sack"
+    before = Path(name).read_text()
+    wrote, read = ask("gvisor", f"open('{name}', 'w').write('{1 - int(before)}')", f"open('{name}').read()")
+    assert (wrote, read) == ("1", repr(f"{1 - int(before)}\n"))
+    assert Path(name).read_text() == before
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
@@ -158,14 +209,105 @@ def test_a_trainer_that_is_hidden_shows_its_environment_to_nobody_but_root(how, 
     assert done.stdout.split()[:2] == [str(how == "show"), "0" if how == "show" else "1"], done.stderr
 
 
-def test_isolation_needs_workers():
-    config = EnvironmentConfig(name="tests.toys:Colors", isolation="bubblewrap")
-    with pytest.raises(ConfigError, match=r"isolation='bubblewrap' isolates workers, and environment.workers=0; set"):
-        make_environments(make_suite(config), config)
+def config(**more) -> EnvironmentConfig:
+    return EnvironmentConfig(**{"name": "tests.toys:Colors", **more})
 
 
-def test_a_machine_without_bubblewrap_is_told_what_to_install(monkeypatch):
+def test_one_setting_names_the_level():
+    assert config().level == "in-process"
+    assert config(workers=2).level == "worker"
+    assert isinstance(make_environments(make_suite(config()), config(isolation="in-process")), InProcessEnvironments)
+    alone = make_environments(make_suite(config()), config(isolation="worker"))
+    assert isinstance(alone, WorkerEnvironments)
+    assert alone.num_workers == os.cpu_count()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"isolation": "in-process", "workers": 2}, "isolation='in-process' has no workers, got environment.workers=2"),
+        ({"isolation": "docker"}, "environment.image='' with environment.isolation='docker': an image is for"),
+        ({"image": "x", "workers": 1}, "environment.image='x' with environment.isolation='worker': an image is for"),
+        ({"isolation": "gvisr"}, "gvisor"),
+    ],
+)
+def test_settings_that_contradict_are_one_line(given, said):
+    with pytest.raises(ConfigError, match=re.escape(said)) as raised:
+        parse_config({"environment": given})
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("level", "program"),
+    [("bubblewrap", "bwrap"), ("bubblewrap-offline", "bwrap"), ("gvisor", "runsc"), ("docker", "docker")],
+)
+def test_a_machine_without_the_program_is_told_what_to_install(level, program, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    config = EnvironmentConfig(name="tests.toys:Colors", isolation="bubblewrap", workers=1)
-    with pytest.raises(ConfigError, match="needs the program 'bwrap', which is not on the PATH; install your system's"):
-        make_environments(make_suite(config), config)
+    chosen = config(isolation=level, workers=1, image="x" * (level == "docker"))
+    with pytest.raises(ConfigError, match=f"needs the program '{program}', which is not on the PATH; install"):
+        make_environments(make_suite(chosen), chosen)
+
+
+@pytest.mark.parametrize(("level", "program"), [("bubblewrap", "bwrap"), ("gvisor", "runsc"), ("docker", "docker")])
+def test_a_program_that_fails_is_quoted(level, program, stand_in):
+    stand_in(program, "echo the kernel says no >&2; exit 1")
+    with pytest.raises(ConfigError, match=f"isolation '{level}' does not work here, it says: the kernel says no; "):
+        make_launcher(level, {}, "x")
+
+
+@pytest.fixture
+def stand_in(tmp_path, monkeypatch):
+    """Put a script in the place of a program."""
+
+    def make(program: str, script: str) -> None:
+        (tmp_path / program).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / program).chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    return make
+
+
+def test_the_container_of_gvisor_has_no_network_no_capability_and_no_folder_of_the_user(stand_in, tmp_path):
+    stand_in("runsc", "exit 0")
+    launcher = make_launcher("gvisor", {"API_KEY": SECRET})
+    line = launcher.line(["python", "-c", "pass"])
+    folder = Path(line[line.index("--bundle") + 1])
+    told = json.loads((folder / "config.json").read_text())
+    assert line[0] == str(tmp_path / "runsc")
+    assert line[line.index("--network") + 1] == "none"
+    assert ("--rootless" in line) == (os.getuid() != 0)
+    assert SECRET not in " ".join(line)
+    assert (told["root"]["readonly"], told["process"]["capabilities"]) == (True, {})
+    mounts = {mount["destination"]: mount for mount in told["mounts"]}
+    assert mounts["/tmp"]["type"] == mounts[str(Path.home())]["type"] == "tmpfs"
+    assert all("ro" in mount["options"] for mount in mounts.values() if mount["type"] == "bind")
+    assert sys.base_prefix in mounts
+    assert folder.stat().st_mode & 0o077 == 0
+    launcher.close()
+    assert not folder.exists()
+
+
+def test_the_container_of_docker_has_no_network_no_capability_and_no_secret_in_its_arguments(stand_in, tmp_path):
+    stand_in("docker", f"echo {turnwise.__version__}")
+    given = {"API_KEY": SECRET, "PATH": "/bin", "GAMES_DATA": str(tmp_path), "HOME": "/root"}
+    launcher = make_launcher("docker", given, "mine:1")
+    line = launcher.line(["python", "-c", "pass"])
+    said = " ".join(line)
+    for part in ("--network none", "--cap-drop ALL", "no-new-privileges", "--read-only", "--pull never", "--rm"):
+        assert part in said
+    assert SECRET not in said
+    assert launcher.variables["API_KEY"] == SECRET
+    assert "--env API_KEY" in said
+    assert "--env PATH" not in said
+    assert f"{tmp_path}:{tmp_path}:ro" in said
+    assert [volume for volume in re.findall(r"--volume (\S+)", said) if not volume.endswith(":ro")] == [
+        f"{launcher._folder}:/run/turnwise"
+    ]
+    assert line[-3:] == ["mine:1", "-c", "pass"]
+    launcher.close()
+
+
+def test_an_image_with_another_version_is_refused(stand_in):
+    stand_in("docker", "echo 0.0.1")
+    with pytest.raises(ConfigError, match=r"environment.image='x' has turnwise 0.0.1, expected [\d.]+; build it anew"):
+        make_launcher("docker", {}, "x")

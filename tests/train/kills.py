@@ -1,9 +1,8 @@
 """Kills a training at random moments and lets it go on, again and again: `python -m tests.train.kills FOLDER KILLS
-SEED`.
+SEED [harness]`; the last word has it played through the gateway by a harness.
 
 Lives are forks of one process that has imported everything, so that a kill falls into the training and not into the
-imports. A run that ends
-is compared with one that nobody disturbed, and the next one begins.
+imports. A run that ends is compared with one that nobody disturbed, and the next one begins.
 """
 
 import json
@@ -31,7 +30,10 @@ SETTINGS = {
     "evaluate": {"every": 3},
     "checkpoint": {"every": 2, "keep": 1},
 }
-
+HARNESS = {
+    "harness": {"run": "tests.gateway.asking:play_toy", "concurrent": 1},  # one at a time: sums in a fixed order
+    "environment": {"options": {"turns": 2}},
+}
 
 # tqdm's own lock is shared by forks, and stays taken when one is killed that holds it; its thread would take it too.
 tqdm.set_lock(threading.RLock())
@@ -98,4 +100,8 @@ def main(folder: Path, kills: int, seed: int) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[4:] == ["harness"]:
+        import tests.gateway.asking  # noqa: F401 (before the forks)
+
+        SETTINGS |= HARNESS
     main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -109,6 +109,24 @@ def test_a_checkpoint_is_no_run(tmp_path):
         RunFolder.open(folder)
 
 
+@pytest.mark.parametrize(
+    ("given", "level"),
+    [
+        ({"workers": 0, "isolation": "worker"}, "in-process"),  # as earlier versions wrote their default
+        ({"workers": 2, "isolation": "worker"}, "worker"),
+        ({"workers": 0, "isolation": "worker", "image": ""}, "worker"),  # asked for, in a record of this version
+    ],
+)
+def test_the_isolation_of_an_earlier_run_means_what_it_meant(tmp_path, given, level):
+    folder = RunFolder.create(small_config(tmp_path))
+    record = json.loads((folder.path / "config.json").read_text())
+    environment = record["config"]["environment"]
+    environment = {name: value for name, value in environment.items() if name not in ("isolation", "image")} | given
+    record = {"format": record["format"], "config": {**record["config"], "environment": environment}}
+    (folder.path / "config.json").write_text(json.dumps(record))
+    assert RunFolder.open(folder.path)[1].environment.level == level
+
+
 def test_rewind_drops_what_came_after_the_checkpoint(tmp_path):
     folder = RunFolder.create(small_config(tmp_path))
     for step in range(6):

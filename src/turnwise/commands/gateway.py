@@ -44,11 +44,12 @@ def _gateway(options: argparse.Namespace) -> int:
     models.publish()
     sampling = make_sampling(config.rollout, policy, seed=config.run.seed)
     recorded = None if options.out is None else RecordedRun(options.out, config)
-    with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_serve(models, sampling, options, recorded, schemas=config.engine.name == "server"))
-    if recorded is not None:
-        print(f"recorded: {options.out}, {recorded.steps} steps", file=sys.stderr)
-    options.stop.check()
+    options.stop.why_late = "sessions are recorded first; a second signal ends the process at once"
+    with options.stop.deferred():  # a signal in the middle of writing would lose a step
+        with contextlib.suppress(KeyboardInterrupt):
+            asyncio.run(_serve(models, sampling, options, recorded, schemas=config.engine.name == "server"))
+        if recorded is not None:
+            print(f"recorded: {options.out}, {recorded.steps} steps", file=sys.stderr)
     return 0
 
 
@@ -82,7 +83,7 @@ async def _serve(models: Any, sampling: Any, options: argparse.Namespace, record
     if recorded is None:
         note("nothing is recorded; --out FOLDER records every session")
     try:
-        await recorder.serve(gateway)
+        await recorder.serve(gateway, lambda: options.stop.asked is not None)
     finally:
         await gateway.aclose()
         await serving.engine.aclose()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from turnwise.commands.common import QUIET_S, count, note
+from turnwise.commands.common import QUIET_S, natural, note
 from turnwise.errors import ConfigError, did_you_mean
 from turnwise.terminal import make_console, say_next
 
@@ -21,7 +21,7 @@ def add(commands: Any) -> None:
         "--output", type=Path, metavar="FOLDER", help="default: report/ in the run, or next to several runs"
     )
     report.add_argument("--live", action="store_true", help="serve the page and keep it up to date; write nothing")
-    report.add_argument("--port", type=count, help="with --live: port to listen on; default: 8010")
+    report.add_argument("--port", type=natural, help="with --live: port to listen on; default: 8010; 0: a free one")
     report.add_argument("--host", help="with --live: address to listen on; default: 127.0.0.1 (this machine only)")
     report.add_argument("--methods", metavar="A,B+aem", help="methods that recompute the credit of recorded responses")
     report.set_defaults(run=_report)

@@ -1,9 +1,10 @@
 """Define the `[environment]` section of a recipe."""
 
-from typing import Any, Literal
+from typing import Any
 
 import pydantic
 
+from turnwise.environments.isolation import Level
 from turnwise.section import Section
 
 
@@ -28,9 +29,13 @@ class EnvironmentConfig(Section):
     options: dict[str, Any] = pydantic.Field(default_factory=dict)
     """Options of the named environment, such as size or task_types."""
     workers: int = pydantic.Field(default=0, ge=0)
-    """Worker processes, which isolate environments that crash or hang; 0: play in the trainer, without these limits."""
-    isolation: Literal["worker", "bubblewrap", "bubblewrap-offline"] = "worker"
-    """How worker processes are kept apart from the trainer; docs/how-to/isolation.md says what each level stops."""
+    """Worker processes; 0: play in the trainer, or with `isolation` set, as many as there are cores."""
+    isolation: Level | None = None
+    """How environments are kept apart from the trainer: "in-process", "worker", "bubblewrap", "bubblewrap-offline",
+    "gvisor" or "docker"; docs/how-to/isolation.md says what each level stops. Default: "worker" with `workers`, else
+    "in-process"."""
+    image: str = ""
+    """Image of isolation "docker": it has turnwise and what the environment needs."""
     pass_variables: list[str] = pydantic.Field(default_factory=list)
     """Further environment variables that workers get, such as an API key; tokens are not passed otherwise."""
     step_timeout_s: float = pydantic.Field(default=60.0, gt=0)
@@ -41,3 +46,22 @@ class EnvironmentConfig(Section):
     """Memory of each worker in addition to its initial size (MiB, Linux only)."""
     max_observation_chars: int = pydantic.Field(default=100_000, ge=1)
     """Longest observation (characters)."""
+
+    @pydantic.model_validator(mode="after")
+    def _level_agrees(self) -> "EnvironmentConfig":
+        if self.isolation == "in-process" and self.workers:
+            raise ValueError(
+                f"environment.isolation='in-process' has no workers, got environment.workers={self.workers}; set it to "
+                "0, or choose environment.isolation='worker'"
+            )
+        if bool(self.image) != (self.isolation == "docker"):
+            raise ValueError(
+                f"environment.image={self.image!r} with environment.isolation={self.level!r}: an image is for "
+                "isolation 'docker', which needs one"
+            )
+        return self
+
+    @property
+    def level(self) -> Level:
+        """The level of isolation that holds."""
+        return self.isolation or ("worker" if self.workers else "in-process")

@@ -16,7 +16,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from turnwise.environments.base import Task
-from turnwise.environments.isolation import clean_variables, how_ended, isolating
+from turnwise.environments.isolation import clean_variables, hide_this_process, how_ended
+from turnwise.environments.launchers import Launcher, make_launcher
 from turnwise.errors import EnvironmentFault
 from turnwise.gateway.outcome import Outcome, as_outcome, last_line
 from turnwise.gateway.settings import HarnessConfig
@@ -63,22 +64,20 @@ def make_harness(settings: HarnessConfig) -> Harness:
     """Make the harness that a recipe names.
 
     Raises:
-        ConfigError: The function cannot be imported, or bubblewrap is missing.
+        ConfigError: The function cannot be imported, or the isolation cannot be had on this machine.
     """
-    variables = clean_variables(settings.pass_variables)
-    apart = settings.isolation == "bubblewrap"
-    within = isolating("bubblewrap", variables, of="harness", otherwise="process") if apart else []
+    if settings.function is not None:
+        function = import_named(settings.function)
+        if settings.isolation == "thread":
+            return lambda task, endpoint: run_function(function, task, endpoint)
+    hide_this_process()
+    level = "bubblewrap" if settings.isolation == "bubblewrap" else "worker"
+    launcher = make_launcher(level, clean_variables(settings.pass_variables))
     if settings.function is None:
-        given = shlex.split(settings.run) if isinstance(settings.run, str) else settings.run
-        command = [*within, *given]
-        return lambda task, endpoint: run_command(command, _as_json(task), {**variables, **endpoint.variables})
-    function = import_named(settings.function)
-    if settings.isolation != "thread":
-        command = [*within, sys.executable, "-m", "turnwise.gateway.child", settings.function]
-        return lambda task, endpoint: run_command(
-            command, pickle.dumps((task, endpoint)), {**variables, **endpoint.variables}
-        )
-    return lambda task, endpoint: run_function(function, task, endpoint)
+        command = shlex.split(settings.run) if isinstance(settings.run, str) else list(settings.run)
+        return lambda task, endpoint: run_command(command, _as_json(task), endpoint, launcher)
+    child = [sys.executable, "-m", "turnwise.gateway.child", settings.function]
+    return lambda task, endpoint: run_command(child, pickle.dumps((task, endpoint)), endpoint, launcher)
 
 
 def call_function(function: Callable[[Task, Endpoint], Any], task: Task, endpoint: Endpoint) -> Any:
@@ -118,7 +117,7 @@ async def run_function(function: Callable[[Task, Endpoint], Any], task: Task, en
     return None if result is None else as_outcome(result)
 
 
-async def run_command(command: Sequence[str], task: bytes, variables: dict[str, str]) -> Outcome | None:
+async def run_command(command: Sequence[str], task: bytes, endpoint: Endpoint, launcher: Launcher) -> Outcome | None:
     """Run a program with the task on its standard input; its last line of output may be the reward.
 
     The program and all that it started end with this call.
@@ -126,10 +125,10 @@ async def run_command(command: Sequence[str], task: bytes, variables: dict[str, 
     Raises:
         EnvironmentFault: The program cannot be started, or its exit code is not 0.
     """
-    pipe = subprocess.PIPE
+    pipe, variables = subprocess.PIPE, {**launcher.variables, **endpoint.variables}
     try:
         process = await asyncio.create_subprocess_exec(
-            *command, stdin=pipe, stdout=pipe, stderr=pipe, env=variables, start_new_session=True
+            *launcher.line(command), stdin=pipe, stdout=pipe, stderr=pipe, env=variables, start_new_session=True
         )
     except OSError as error:
         raise EnvironmentFault(f"cannot run {command[0]!r}: {error.strerror or error}") from None

@@ -140,13 +140,14 @@ class HttpServer:
         self, connection: h11.Connection, reader: asyncio.StreamReader, client: str, wait_s: float
     ) -> Request | Answer | None:
         """Read a request; an answer refuses it, None ends the connection."""
-        method, path, headers, body = "", "", dict[bytes, str](), bytearray()
+        method, path, headers, body, begun = "", "", dict[bytes, str](), bytearray(), False
         async with asyncio.timeout(wait_s) as deadline:
             while True:
                 event = connection.next_event()
                 if event is h11.NEED_DATA:
                     data = await reader.read(_CHUNK)
-                    if data and not method:  # a request begins
+                    if data and not begun:  # once per request: bytes that trickle in must not prolong it
+                        begun = True
                         deadline.reschedule(asyncio.get_running_loop().time() + HEADERS_S)
                     connection.receive_data(data)
                 elif isinstance(event, h11.Request):

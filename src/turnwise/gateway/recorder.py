@@ -53,27 +53,29 @@ class Recorder:
         self._live.append(session)
         return session
 
-    async def serve(self, gateway: Gateway) -> None:
-        """End sessions that have their reward, or fall silent, until cancelled; then end and write all.
+    async def serve(self, gateway: Gateway, asked: Callable[[], bool] = lambda: False) -> None:
+        """End sessions that have their reward, or fall silent, until cancelled or asked to; then end and write all.
 
         Raises:
             EngineLost: The engine is lost.
         """
         try:
-            while not gateway.lost.done():
+            while not (gateway.lost.done() or asked()):
                 await asyncio.sleep(EVERY_S)
-                self._end(lambda session: session.silent_s > self._patience_s)
+                self._end(gateway, lambda session: session.silent_s > self._patience_s)
                 if len(self._ended) >= self._batch:
                     self._flush()
-            await gateway.lost
+            if gateway.lost.done():
+                await gateway.lost
         finally:
-            self._end(lambda session: True, "the gateway ended before a reward came")
+            self._end(gateway, lambda session: True, "the gateway ended before a reward came")
             self._flush()
 
-    def _end(self, over: Callable[[Session], bool], failure: str = "") -> None:
+    def _end(self, gateway: Gateway, over: Callable[[Session], bool], failure: str = "") -> None:
         failure = failure or f"no reward came within {self._patience_s:g} s of the last call"
         for session in [each for each in self._live if each.outcome or over(each)]:
             self._live.remove(session)
+            gateway.forget(session)
             self._ended.append(session.end(failure))
 
     def _flush(self) -> None:

@@ -20,6 +20,8 @@ TASK_HEADER = b"x-turnwise-task"
 HARNESS_HEADER = b"x-turnwise-harness"
 ROUTES = (*DIALECTS, "models", "reward")
 MAX_NAME = 200
+REMEMBERED = 1 << 16
+"""Names of ended sessions that are remembered, so that a late call does not open another session."""
 
 
 class Gateway:
@@ -46,6 +48,7 @@ class Gateway:
     ):
         self.serving, self.model, self._opens = serving, model, opens
         self.sessions: dict[str, Session] = {}
+        self._ended: dict[str, None] = {}  # in the order in which they ended
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._created = int(time.time())
         self._http = HttpServer(self._answer, _refuse, token=token)
@@ -63,6 +66,13 @@ class Gateway:
         """Serve a session."""
         self.sessions[session.name] = session
         return session
+
+    def forget(self, session: Session) -> None:
+        """Release a session that has ended; its name stays refused for long."""
+        del self.sessions[session.name]
+        self._ended[session.name] = None
+        if len(self._ended) > REMEMBERED:
+            del self._ended[next(iter(self._ended))]
 
     async def _answer(self, request: Request) -> Answer:
         try:
@@ -89,6 +99,8 @@ class Gateway:
 
     def _session(self, name: str, request: Request) -> Session:
         session = self.sessions.get(name)
+        if session is None and name in self._ended:
+            raise BadRequest("this session has ended; open another", status=409, code="session_ended")
         if session is None and name and self._opens is not None:
             session = self.open(self._opens(name, request.headers.get(TASK_HEADER, "")))
         if session is None:

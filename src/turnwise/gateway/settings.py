@@ -14,8 +14,8 @@ class HarnessConfig(Section):
     """What plays one trajectory: a function as "module:function", or a command, such as "python agent.py"."""
     isolation: Literal["thread", "process", "bubblewrap"] = "thread"
     """Where a function runs: in a thread of the trainer; in a process of its own, which can be stopped when it hangs
-    and may crash; or in such a process inside bubblewrap, which sees the system read-only and no home folder. Commands
-    always have a process of their own, inside bubblewrap if so set."""
+    and may crash; or in a process in bubblewrap, which sees no secret of the trainer. Commands always have a process of
+    their own, in bubblewrap if it is named here."""
     concurrent: int = pydantic.Field(default=64, ge=1)
     """Trajectories played at a time."""
     timeout_s: float = pydantic.Field(default=600.0, gt=0)

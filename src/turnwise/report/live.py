@@ -94,7 +94,7 @@ def _listen(host: str, port: int, folder: Path, token: str | None = None) -> "_S
 
 
 class _Server(ThreadingHTTPServer):
-    """Serve a limited number of connections at a time; further ones are closed."""
+    """Serve a limited number of connections at a time; further ones wait until slow ones are ended."""
 
     request_queue_size = MAX_CONNECTIONS  # with the default of 5, a burst of callers waits for its retries: a minute
 
@@ -103,7 +103,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(*arguments)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._free.acquire(blocking=False):
+        if self._free.acquire(timeout=2 * HEADERS_S):  # closing at once would lose good callers to slow ones
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)

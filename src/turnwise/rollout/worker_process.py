@@ -24,7 +24,8 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from turnwise.environments.base import Environment, Step, Task, as_step, checked_step
-from turnwise.environments.isolation import clean_variables, hide_this_process, how_ended, isolating
+from turnwise.environments.isolation import clean_variables, hide_this_process, how_ended
+from turnwise.environments.launchers import connected, make_launcher
 from turnwise.errors import EnvironmentFault
 from turnwise.rollout.environments import cause_of
 
@@ -85,6 +86,7 @@ class Starter:
         program: Pickled function that builds environments.
         limits: Limits of a worker.
         isolation: Setting `environment.isolation`.
+        image: Setting `environment.image`.
         pass_variables: Setting `environment.pass_variables`.
 
     Raises:
@@ -92,11 +94,16 @@ class Starter:
     """
 
     def __init__(
-        self, program: bytes, limits: Limits, *, isolation: str = "worker", pass_variables: Sequence[str] = ()
+        self,
+        program: bytes,
+        limits: Limits,
+        *,
+        isolation: str = "worker",
+        image: str = "",
+        pass_variables: Sequence[str] = (),
     ):
         self._program = pickle.dumps((limits, program))
-        self._variables = clean_variables(pass_variables)
-        self._isolating = isolating(isolation, self._variables)
+        self._launcher = make_launcher(isolation, clean_variables(pass_variables), image)
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
 
@@ -113,21 +120,13 @@ class Starter:
         return ours
 
     def _started(self) -> socket.socket:
-        ours, theirs = socket.socketpair()
-        ours.settimeout(PATIENCE_S)
-        code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import main; main({theirs.fileno()})"
         hide_this_process()
-        with theirs, tempfile.TemporaryFile() as program:
+        with tempfile.TemporaryFile() as program:
             program.write(self._program)
             program.seek(0)
-            self._process = subprocess.Popen(
-                [*self._isolating, sys.executable, "-u", "-c", code],
-                stdin=program,
-                pass_fds=[theirs.fileno()],
-                env=self._variables,
-                start_new_session=True,  # only the trainer handles Ctrl-C
-            )
-        return ours
+            self._process, control = self._launcher.launch(__name__, program)
+        control.settimeout(PATIENCE_S)
+        return control
 
     def end(self, pid: int) -> str:
         """Kill a worker unless it is dead, and return how it ended. Blocks for about a millisecond."""
@@ -149,12 +148,13 @@ class Starter:
             with contextlib.suppress(ProcessLookupError):  # the starter ends its workers, unless it was killed
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+            self._launcher.close()
         self._control = self._process = None
 
 
-def main(control_fd: int) -> None:
-    """Run the starter. Standard input holds the code to load; requests come through the pipe."""
-    control = socket.socket(fileno=control_fd)
+def main(place: str = "") -> None:
+    """Run the starter. Standard input holds the code to load; requests come through the socket; see `connected`."""
+    control = connected(place)
     limits, program = pickle.load(sys.stdin.buffer)
     make_environment, error = None, None
     try:

@@ -39,7 +39,8 @@ class WorkerEnvironments:
         memory_mb: Address space of a worker in addition to its initial size (MiB), shared by its environments; None: no
             limit. Linux only.
         max_observation_chars: Longest observation (characters).
-        isolation: "worker", "bubblewrap" or "bubblewrap-offline"; see `EnvironmentConfig.isolation`.
+        isolation: Level from "worker" on; see `EnvironmentConfig.isolation`.
+        image: Image of level "docker".
         pass_variables: Further environment variables for the workers.
 
     Raises:
@@ -56,6 +57,7 @@ class WorkerEnvironments:
         memory_mb: int | None = None,
         max_observation_chars: int = 100_000,
         isolation: str = "worker",
+        image: str = "",
         pass_variables: Sequence[str] = (),
     ):
         self.num_workers = workers if workers is not None else os.cpu_count() or 1
@@ -73,9 +75,8 @@ class WorkerEnvironments:
                 f"make_environment cannot be sent to a worker: {type(error).__name__}: {error}. "
                 "Pass a function or class of a module, with settings that can be pickled"
             ) from error
-        self._starter = Starter(
-            program, Limits(memory_mb, max_observation_chars), isolation=isolation, pass_variables=pass_variables
-        )
+        limits, wall = Limits(memory_mb, max_observation_chars), {"isolation": isolation, "image": image}
+        self._starter = Starter(program, limits, pass_variables=pass_variables, **wall)
         weakref.finalize(self, self._starter.close)  # if nobody called aclose
         self._lives: dict[int, _Life] = {}
         self._workers: list[_Worker] = []
@@ -368,21 +369,17 @@ class SuiteEnvironments:
 
 
 def make_environments(suite: Suite, config: EnvironmentConfig) -> Environments:
-    """Make the environments of a suite, in this process or in `environment.workers` others."""
-    if not config.workers:
-        if config.isolation != "worker":
-            raise ConfigError(
-                f"environment.isolation={config.isolation!r} isolates workers, and environment.workers=0; set "
-                "environment.workers=1 or more"
-            )
+    """Make the environments of a suite, at the level of isolation that the configuration asks for."""
+    if config.level == "in-process":
         return InProcessEnvironments(suite.environment)
     return WorkerEnvironments(
         SuiteEnvironments(config, suite),
-        workers=config.workers,
+        workers=config.workers or None,
         step_timeout_s=config.step_timeout_s,
         episode_timeout_s=config.episode_timeout_s,
         memory_mb=config.memory_mb,
         max_observation_chars=config.max_observation_chars,
-        isolation=config.isolation,
+        isolation=config.level,
+        image=config.image,
         pass_variables=config.pass_variables,
     )

@@ -105,7 +105,7 @@ class RunFolder:
             check_format(path, data.get("format", 1))
             mend = f"; restore it from a copy, or remove {KEY!r} from it if you changed it yourself"
             data = unsealed(data, str(path / "config.json"), mend=mend, required=False)
-            return cls(path), parse_config(data["config"])
+            return cls(path), parse_config(_as_now(data["config"]))
         except OSError as error:
             beside = [other.parent.name for other in path.absolute().parent.glob("*/config.json")]
             near = did_you_mean(path.name, beside) if path.name not in ("", *beside) else ""
@@ -250,3 +250,11 @@ def _named(folder: Path, suffix: str) -> Iterator[tuple[Path, int, bool]]:
     for path in folder.glob(f"step-*{suffix}"):
         if name := re.match(r"step-(\d+)", path.name):
             yield path, int(name[1]), path.name == f"step-{int(name[1]):06d}{suffix}"
+
+
+def _as_now(config: Any) -> Any:
+    """Give a configuration of an earlier version the meaning that it had: isolation "worker" without workers."""
+    given = config.get("environment") or {}
+    if "image" in given or given.get("workers") or given.get("isolation") != "worker":
+        return config
+    return {**config, "environment": {name: value for name, value in given.items() if name != "isolation"}}

@@ -18,13 +18,24 @@ import pytest
 pytest.importorskip("openenv", reason="OpenEnv is not installed; see benchmarks/requirements-openenv.txt")
 
 sys.path.insert(0, str(Path(__file__).parents[3]))  # for tests.soak, without the tests' own configuration
-from tests.soak import SECONDS, soak
+from tests.soak import SECONDS, is_flat, soak
 
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 
 TOKEN = "the-token"
 pytestmark = pytest.mark.crosscheck
+
+
+class Served(str):
+    """The address of a server, with its process id."""
+
+    process: int
+
+    def __new__(cls, url: str, process: int):
+        made = super().__new__(cls, url)
+        made.process = process
+        return made
 
 
 @contextlib.contextmanager
@@ -41,7 +52,7 @@ def served(*options, **variables):
                 break
             assert process.poll() is None, "the server ended"
             time.sleep(0.1)
-        yield f"http://127.0.0.1:{port}"
+        yield Served(f"http://127.0.0.1:{port}", process.pid)
     finally:
         process.terminate()
         process.wait()
@@ -86,7 +97,7 @@ def test_other_machines_need_the_token_and_our_client_sends_it(monkeypatch):
 
 
 def test_a_soak_loses_no_session():
-    with served() as url:
+    with served("environment.max_steps=1000000") as url:
         suite = make_suite(EnvironmentConfig(name="openenv", max_steps=10**6, options={"url": url, "sessions": 20}))
 
         async def session(seed: int) -> int:
@@ -100,12 +111,16 @@ def test_a_soak_loses_no_session():
             return turns
 
         async def together():
-            return await asyncio.gather(soak(url, SECONDS, "/health"), *(session(seed) for seed in range(20)))
+            return await asyncio.gather(
+                soak(url, SECONDS, "/health", process=url.process), *(session(seed) for seed in range(20))
+            )
 
         told, *turns = asyncio.run(together())
     print(told, turns)
     assert (told["lost"], told["server errors"]) == ([], [])
     assert min(turns) > 0  # a session that is lost raises
+    assert told["files"][1] <= told["files"][0]
+    assert is_flat(told["memory_mb"])
 
 
 if __name__ == "__main__":

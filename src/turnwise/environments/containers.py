@@ -1,0 +1,175 @@
+"""Launch processes of environments in containers of gVisor and docker."""
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from turnwise import __version__
+from turnwise.environments.isolation import PASSED_ENDS
+from turnwise.environments.launchers import Launcher, Process, hidden_folders, installed, needed_folders, tried
+from turnwise.errors import ConfigError
+
+OF_THIS_MACHINE = frozenset(
+    [
+        *("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "TEMP", "TMP", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "JAVA_HOME"),
+        *("XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "PYTHONPATH", "PYTHONHOME"),
+    ]
+)
+"""Variables that name places of this machine, which an image does not have."""
+SOCKETS = "/run/turnwise"
+"""Folder of the socket in a container."""
+CONNECT_S = 30.0
+"""Longest time for a program in a container to connect (seconds)."""
+
+
+class _Container(Launcher):
+    """Launch in a container of its own with a name and a private folder of this machine."""
+
+    _folder: Path | None = None
+    _name = ""
+
+    def renew(self) -> Path:
+        """Choose another name and make another folder, for the next container."""
+        self.close()
+        self._name = f"turnwise-{secrets.token_hex(8)}"
+        self._folder = Path(tempfile.mkdtemp(prefix=f"{self._name}-"))
+        return self._folder
+
+    def close(self) -> None:
+        """Remove the private folder."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder = None
+
+
+class Gvisor(_Container):
+    """Launch in gVisor, whose kernel in user space answers all system calls; without network.
+
+    The process sees the same files as in bubblewrap.
+    """
+
+    def __init__(self, variables: Mapping[str, str]):
+        super().__init__(variables)
+        self._program = installed("runsc", "gvisor", "install gVisor, such as your system's package 'runsc'")
+        try:
+            tried("gvisor", self.line([sys.executable, "-c", "pass"]), "gVisor's documentation lists what it needs")
+        finally:
+            self.close()
+
+    def line(self, command: Sequence[str]) -> list[str]:
+        """Return the command line that runs a command in a container of its own, whose files it writes."""
+        folder = self.renew()
+        (folder / "config.json").write_text(json.dumps(self.specification(command)))
+        line = [self._program, "--root", str(folder / "state"), "--network", "none", "--ignore-cgroups"]
+        line += ["--rootless"] if os.getuid() else []
+        return [*line, "run", "--bundle", str(folder), self._name]
+
+    def specification(self, command: Sequence[str]) -> dict[str, Any]:
+        """Describe a container in the format of the Open Container Initiative."""
+        empty = [{"destination": place, "type": "tmpfs", "source": "tmpfs"} for place in hidden_folders()]
+        shown = [
+            {"destination": place, "type": "bind", "source": place, "options": ["rbind", "ro"]}
+            for place in needed_folders(self.variables)
+        ]
+        mounts = [{"destination": "/proc", "type": "proc", "source": "proc"}, *empty, *shown]
+        return {
+            "ociVersion": "1.0.2",
+            "hostname": "worker",
+            "root": {"path": "/", "readonly": True},
+            "mounts": mounts,
+            "process": {
+                "terminal": False,
+                "args": list(command),
+                "env": [f"{name}={value}" for name, value in self.variables.items()],
+                "cwd": os.getcwd(),
+                "user": {"uid": os.getuid(), "gid": os.getgid()},
+                "capabilities": {},
+                "noNewPrivileges": True,
+            },
+            "linux": {"namespaces": [{"type": kind} for kind in ("pid", "network", "ipc", "uts", "mount")]},
+        }
+
+
+class Docker(_Container):
+    """Launch in a container of an image that has turnwise and the environment's packages; without network.
+
+    It sees the image's files and, read-only, the working directory and folders named by variables such as *_DATA.
+
+    Args:
+        variables: Environment variables; the container gets those that mean the same in another file system.
+        image: Name of the image.
+    """
+
+    def __init__(self, variables: Mapping[str, str], image: str):
+        docker = {name: value for name, value in os.environ.items() if name.startswith("DOCKER_")}
+        super().__init__({**variables, **docker})
+        if not image:
+            raise ConfigError("environment.isolation='docker' needs environment.image, an image that has turnwise")
+        self._program = installed("docker", "docker", "install docker")
+        self._image, self._given = image, sorted(variables.keys() - OF_THIS_MACHINE)
+        try:
+            self._check_version()
+        finally:
+            self.close()
+
+    def line(self, command: Sequence[str]) -> list[str]:
+        """Return the command line that runs a command in a container."""
+        folder = self.renew()
+        line = [self._program, "run", "--rm", "--interactive", "--name", self._name, "--pull", "never"]
+        line += ["--network", "none", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--read-only"]
+        line += ["--pids-limit", "4096", "--user", f"{os.getuid()}:{os.getgid()}", "--entrypoint", command[0]]
+        line += ["--tmpfs", "/tmp", "--env", "HOME=/tmp", "--workdir", os.getcwd()]
+        places = [value for name, value in self.variables.items() if name.endswith(PASSED_ENDS)]
+        for place in dict.fromkeys(os.path.abspath(place) for place in (os.getcwd(), *places) if os.path.isdir(place)):
+            line += ["--volume", f"{place}:{place}:ro"]
+        line += ["--volume", f"{folder}:{SOCKETS}"]
+        line += [part for name in self._given for part in ("--env", name)]  # values stay out of the arguments
+        return [*line, self._image, *command[1:]]
+
+    def launch(self, module: str, given: IO[bytes]) -> tuple[Process, socket.socket]:
+        """Start `module.main(place)` in the image's Python; see `Launcher.launch`. Waits until it has connected."""
+        code = f"import sys; sys.path.append({os.getcwd()!r}); from {module} import main; main('{SOCKETS}/control')"
+        line = self.line(["python", "-u", "-c", code])
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(f"{self._folder}/control")
+            listener.listen(1)
+            process = subprocess.Popen(line, stdin=given, env=self.variables, start_new_session=True)
+            return process, _accepted(listener, process)
+
+    def close(self) -> None:
+        """End the container if it still runs, and remove the folder of its socket."""
+        if self._folder is not None:
+            end = [self._program, "rm", "--force", self._name]
+            subprocess.run(end, capture_output=True, check=False, env=self.variables)
+        super().close()
+
+    def _check_version(self) -> None:
+        code = "import turnwise.rollout.worker_process; print(turnwise.__version__)"
+        mend = "environment.image must have turnwise; docs/how-to/isolation.md makes one"
+        found = tried("docker", self.line(["python", "-c", code]), mend, self.variables).strip()
+        if found != __version__:
+            raise ConfigError(
+                f"environment.image={self._image!r} has turnwise {found}, expected {__version__}; build it anew"
+            )
+
+
+def _accepted(listener: socket.socket, process: Process) -> socket.socket:
+    """Wait for the process to connect; returns a closed pipe if it does not."""
+    listener.settimeout(0.1)
+    for _ in range(int(CONNECT_S / 0.1)):
+        try:
+            return listener.accept()[0]
+        except TimeoutError:
+            if process.poll() is not None:
+                break
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    return ours

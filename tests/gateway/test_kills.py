@@ -1,0 +1,42 @@
+"""Ends of a gateway, and kills of a training through one, at random moments; `TURNWISE_KILLS=50` makes fifty each."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+LIVES = int(os.environ.get("TURNWISE_KILLS", "3"))
+
+
+def run(module: str, *words: str) -> dict:
+    done = subprocess.run(
+        [sys.executable, "-m", module, *words],
+        cwd=Path(__file__).parents[2],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=3600,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    print(told)
+    return told
+
+
+def test_a_gateway_that_ends_at_random_moments_keeps_what_it_recorded(tmp_path):
+    told = run("tests.gateway.kills", str(tmp_path), str(LIVES))
+    assert told["problems"] == []
+    assert told["kills"] + told["terminated"] == LIVES
+    assert told["sessions"] > LIVES
+
+
+def test_kills_of_a_training_through_a_harness_change_nothing(tmp_path):
+    told = run("tests.train.kills", str(tmp_path), str(LIVES), "0", "harness")
+    assert told["killed"] == LIVES
+    assert told["differing"] == []
