@@ -19,7 +19,7 @@ from turnwise.models.policy import autocast, trainable
 from turnwise.models.settings import ModelConfig
 from turnwise.objective.gradient import Budget
 from turnwise.objective.tokens import Sequences, generated_logprobs, score
-from turnwise.rollout.collect import blocking
+from turnwise.rollout.blocking import blocking
 from turnwise.rollout.engine import Sampling
 from turnwise.rollout.local import LocalEngine
 from turnwise.train.display import Display

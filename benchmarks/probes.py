@@ -19,7 +19,8 @@ from turnwise.objective.gradient import Budget
 from turnwise.objective.prober import Prober
 from turnwise.objective.scorer import Scorer
 from turnwise.objective.tokens import Sequences
-from turnwise.rollout.collect import blocking, play
+from turnwise.rollout.blocking import blocking
+from turnwise.rollout.collect import play
 from turnwise.rollout.engine import Sampling
 from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.local import LocalEngine

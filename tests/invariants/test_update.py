@@ -21,7 +21,8 @@ from turnwise.config import Config
 from turnwise.models.policy import Policy
 from turnwise.objective.losses import policy_loss
 from turnwise.objective.tokens import generated_logprobs, score
-from turnwise.rollout.collect import blocking, play
+from turnwise.rollout.blocking import blocking
+from turnwise.rollout.collect import play
 from turnwise.rollout.engine import Sampling
 from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.local import LocalEngine

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from tests.toys import Colors, ScriptedEngine, color_policy
 
 from turnwise.models.policy import Policy
-from turnwise.rollout.collect import blocking
+from turnwise.rollout.blocking import blocking
 from turnwise.rollout.collect import play as play_starts
 from turnwise.rollout.engine import Sampling
 from turnwise.rollout.environments import InProcessEnvironments

@@ -16,7 +16,8 @@ from turnwise.environments.base import Step
 from turnwise.errors import EngineLost
 from turnwise.objective.tokens import Sequences, score
 from turnwise.rollout.ahead import Ahead, InStep, make_rollouts
-from turnwise.rollout.collect import blocking, play
+from turnwise.rollout.blocking import blocking
+from turnwise.rollout.collect import play
 from turnwise.rollout.engine import Sampling
 from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.local import LocalEngine

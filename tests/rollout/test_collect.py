@@ -12,7 +12,7 @@ from tests.toys import COLORS, Colors, ScriptedEngine, color_policy
 
 from turnwise.environments.base import Step
 from turnwise.objective.tokens import Sequences, score
-from turnwise.rollout.collect import blocking
+from turnwise.rollout.blocking import blocking
 from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.stopping import Stopped

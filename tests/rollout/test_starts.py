@@ -7,7 +7,8 @@ from tests.rollout.playing import play as play_tasks
 from tests.toys import Colors
 
 from turnwise.environments.base import Step
-from turnwise.rollout.collect import blocking, play
+from turnwise.rollout.blocking import blocking
+from turnwise.rollout.collect import play
 from turnwise.rollout.engine import Sampling
 from turnwise.rollout.environments import Environments, InProcessEnvironments
 from turnwise.rollout.local import LocalEngine

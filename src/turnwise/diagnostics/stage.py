@@ -18,7 +18,7 @@ from turnwise.models.policy import Policy, choose_trainable, freeze_but_norms
 from turnwise.objective.gradient import Budget
 from turnwise.objective.scorer import Scorer
 from turnwise.objective.tokens import Sequences
-from turnwise.rollout.collect import blocking
+from turnwise.rollout.blocking import blocking
 from turnwise.rollout.collectors import make_collector, play_starts
 from turnwise.rollout.engines import make_engine
 from turnwise.rollout.environments import Environments

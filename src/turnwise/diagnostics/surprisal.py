@@ -17,7 +17,7 @@ from turnwise.batch import Batch
 from turnwise.config import Config
 from turnwise.diagnostics.recredit import Recorded, read_recorded, recorded_steps, same_sign
 from turnwise.errors import RunError
-from turnwise.rollout.collect import blocking
+from turnwise.rollout.blocking import blocking
 from turnwise.rollout.collectors import make_sampling
 from turnwise.rollout.engine import Engine, Generation, Sampling
 from turnwise.rollout.engines import make_engine

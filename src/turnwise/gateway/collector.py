@@ -15,7 +15,7 @@ from turnwise.gateway.server import Gateway
 from turnwise.gateway.session import Serving, Session, StateKey
 from turnwise.gateway.settings import HarnessConfig
 from turnwise.imports import import_named
-from turnwise.rollout.collect import blocking
+from turnwise.rollout.blocking import blocking
 from turnwise.rollout.collectors import Collector, OnTurn, make_collector, make_sampling
 from turnwise.rollout.environments import Environments, InProcessEnvironments
 from turnwise.rollout.models import Models

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from turnwise.errors import EngineFault
 from turnwise.judge.cases import Case, Comparison, Rating, Verdict
 from turnwise.models.format import Format
-from turnwise.rollout.collect import blocking
+from turnwise.rollout.blocking import blocking
 from turnwise.rollout.engine import Engine, Sampling
 
 COMPARE = """{task}

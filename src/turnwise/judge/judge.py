@@ -16,7 +16,7 @@ from turnwise.judge.settings import JudgeConfig
 from turnwise.models.policy import Policy
 from turnwise.models.pretrained import pretrained_policy
 from turnwise.models.settings import ModelConfig, PromptConfig
-from turnwise.rollout.collect import blocking
+from turnwise.rollout.blocking import blocking
 from turnwise.rollout.engine import Engine
 from turnwise.rollout.engines import make_engine
 from turnwise.rollout.record import write_table

@@ -21,7 +21,7 @@ from turnwise.models.settings import ModelConfig
 from turnwise.objective.gradient import Budget
 from turnwise.objective.probe import Probe, Scores
 from turnwise.objective.tokens import Sequences, chunked_logprobs, generated_states
-from turnwise.rollout.collect import blocking
+from turnwise.rollout.blocking import blocking
 from turnwise.rollout.engine import Engine, Sampling
 from turnwise.segments import Segments
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from turnwise.environments.base import Task
 from turnwise.errors import ConfigError
-from turnwise.rollout.collect import blocking, play
+from turnwise.rollout.blocking import blocking
+from turnwise.rollout.collect import play
 from turnwise.rollout.collectors import Independent, OnTurn, make_sampling
 from turnwise.rollout.environments import Environments
 from turnwise.rollout.growth import RULES, Group, Growth, check_rule

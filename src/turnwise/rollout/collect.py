@@ -1,9 +1,7 @@
 """Play groups of trajectories concurrently: each one alternates between engine and environment at its own pace."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
 
 from turnwise.errors import EngineFault, EnvironmentFault
 from turnwise.models.format import Format
@@ -12,8 +10,6 @@ from turnwise.rollout.engine import Engine, Sampling
 from turnwise.rollout.environments import Environments
 from turnwise.rollout.starts import Start, replay
 from turnwise.rollout.trajectory import Trajectory, Turn
-
-T = TypeVar("T")
 
 
 async def play(
@@ -109,27 +105,3 @@ async def play(
         if close:
             await engine.aclose()
     return trajectories
-
-
-def blocking(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine from synchronous code, also in a notebook, where an event loop already runs."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return _run(work)
-    with ThreadPoolExecutor(1) as other:
-        return other.submit(_run, work).result()
-
-
-def _run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine. What a signal raises in a task reaches the caller from the loop, so no task prints it again."""
-
-    def say(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        if not isinstance(context.get("exception"), KeyboardInterrupt):
-            loop.default_exception_handler(context)
-
-    async def main() -> T:
-        asyncio.get_running_loop().set_exception_handler(say)
-        return await work
-
-    return asyncio.run(main())

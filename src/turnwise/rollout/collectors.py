@@ -7,7 +7,8 @@ from turnwise.environments.base import Task
 from turnwise.errors import ConfigError, did_you_mean
 from turnwise.imports import import_named
 from turnwise.models.policy import Policy
-from turnwise.rollout.collect import blocking, play
+from turnwise.rollout.blocking import blocking
+from turnwise.rollout.collect import play
 from turnwise.rollout.engine import Sampling
 from turnwise.rollout.environments import Environments
 from turnwise.rollout.models import Models

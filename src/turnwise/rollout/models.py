@@ -7,7 +7,7 @@ from typing import Any
 from turnwise.errors import ConfigError, did_you_mean
 from turnwise.models.critic import Critic
 from turnwise.models.policy import Policy
-from turnwise.rollout.collect import blocking
+from turnwise.rollout.blocking import blocking
 from turnwise.rollout.engine import Engine
 
 

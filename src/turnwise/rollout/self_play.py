@@ -13,8 +13,9 @@ from turnwise.environments.base import Task
 from turnwise.environments.seats.base import POLICY, ROLES, Deal
 from turnwise.environments.seats.match import OPPONENTS
 from turnwise.errors import ConfigError, did_you_mean
+from turnwise.rollout.blocking import blocking
 from turnwise.rollout.cast import Cast
-from turnwise.rollout.collect import blocking, play
+from turnwise.rollout.collect import play
 from turnwise.rollout.collectors import Independent, OnTurn, make_sampling
 from turnwise.rollout.engine import Engine
 from turnwise.rollout.environments import Environments

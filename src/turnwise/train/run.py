@@ -18,7 +18,7 @@ from turnwise.measures.plan import Plan
 from turnwise.objective.prober import Prober
 from turnwise.objective.scorer import Scorer
 from turnwise.objective.tokens import Sequences
-from turnwise.rollout.collect import blocking
+from turnwise.rollout.blocking import blocking
 from turnwise.rollout.collectors import Collector
 from turnwise.rollout.environments import Environments
 from turnwise.rollout.models import Models

@@ -23,7 +23,7 @@ from turnwise.models.pretrained import pretrained_policy
 from turnwise.models.tiny import tiny_policy
 from turnwise.objective.gradient import Budget
 from turnwise.objective.tokens import chunked_logprobs
-from turnwise.rollout.collect import blocking
+from turnwise.rollout.blocking import blocking
 from turnwise.rollout.context import make_context
 from turnwise.rollout.environments import Environments, InProcessEnvironments
 
