@@ -48,7 +48,8 @@ class Helpdesk:
                 f"environment.max_steps={config.max_steps} is less than the {MOST_TURNS[longest]} turns that a "
                 f"question of kind {longest!r} takes; raise it, or leave the kind out of environment.options.kinds"
             )
-        self._config, self._reading, self._matching = config, reading, matching
+        self._config, self._reading = config, reading
+        self._matching: Rule = matching
         self._counts = {"train": num_train, "valid": num_valid, "test": num_valid}
 
     def tasks(self, split: str) -> Sequence[int]:
