@@ -45,7 +45,8 @@ class HelpdeskEnvironment:
         rule: Rule = "assignment",
     ):
         self._desk, self._max_steps, self._reward = desk, max_steps, success_reward
-        self._explain, self._rule = explain, rule
+        self._explain = explain
+        self._rule: Rule = rule
         self._calls: list[list[ToolCall]] | None = None  # of each turn
         self._ended = False
 
