@@ -24,6 +24,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "truncated": (0, 1),
     "num_paths": (1, 4),
     "step_reward": (0, 1),
+    "progress": (-2.0, 3.0),
     "profile_frac": (0.0, 1.0),
     "ref_logprob": (-2.0, -0.1),
     "prompt_logprob": (-3.0, -1.0),

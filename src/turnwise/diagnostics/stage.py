@@ -14,6 +14,7 @@ from turnwise.environments.suites import Suite, make_suite
 from turnwise.errors import ConfigError
 from turnwise.measures.base import Played
 from turnwise.measures.plan import Plan, plan_measures
+from turnwise.measures.verdict import check_environment
 from turnwise.models.policy import Policy, choose_trainable, freeze_but_norms
 from turnwise.objective.gradient import Budget
 from turnwise.objective.scorer import Scorer
@@ -78,11 +79,12 @@ class Stage:
         """Plan the measures that fill the needed columns.
 
         Raises:
-            ConfigError: A column cannot be measured without training.
+            ConfigError: A column cannot be measured without training, or the environment does not tell it.
         """
         plan = plan_measures(needs, scoring=self.config.update.scoring)
         if others := plan.models - {"policy"}:
             raise ConfigError(f"methods that need a {' or a '.join(sorted(others))} model cannot be measured here")
+        check_environment(plan, getattr(self.suite, "gives", ()), self.config.environment.name)
         return plan
 
     def play_groups(self, groups: int, seed: int) -> tuple[list[Trajectory], list[Task]]:
