@@ -51,8 +51,8 @@ def measured(
     score = Scorer(sequences, config.model, config.rollout.temperature, budget, values)
     if value:
         needs["critic"] = value.needs
-    models = () if value is None else ("critic",)
-    plan = plan_measures(needs, scoring=config.update.scoring, further=config.measures, models=models)
+    optional = () if value is None else ("critic",)
+    plan = plan_measures(needs, scoring=config.update.scoring, further=config.measures, models=optional)
     played = Played(
         trajectories,
         invalid_penalty=config.environment.invalid_penalty,
