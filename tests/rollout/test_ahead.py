@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -163,6 +164,15 @@ def test_the_end_ends_what_is_played_and_leaves_no_thread():
             with contextlib.suppress(BaseException):
                 wait()
     assert set(threading.enumerate()) == before
+
+
+def test_what_was_asked_last_and_never_began_is_ended_without_a_warning():
+    stage = Ahead(1)._stage
+    stage.soon(time.sleep, 0.1)
+    asked = asyncio.run_coroutine_threadsafe(asyncio.sleep(60), stage._loop)
+    stage.close()
+    assert asked.cancelled()
+    gc.collect()  # a coroutine that was never awaited warns when it is collected; warnings are errors here
 
 
 def test_a_lost_engine_ends_the_step_that_waits_for_its_batch():

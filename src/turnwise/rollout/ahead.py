@@ -146,9 +146,13 @@ class _Stage:
             task.cancel()
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread, and what was asked last and has not begun."""
         self.soon(self._loop.stop)
         self._thread.join()
+        if tasks := asyncio.all_tasks(self._loop):
+            for task in tasks:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.wait(tasks))
         self._loop.close()
 
 
