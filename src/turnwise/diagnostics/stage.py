@@ -84,7 +84,7 @@ class Stage:
         plan = plan_measures(needs, scoring=self.config.update.scoring)
         if others := plan.models - {"policy"}:
             raise ConfigError(f"methods that need a {' or a '.join(sorted(others))} model cannot be measured here")
-        check_environment(plan, getattr(self.suite, "gives", ()), self.config.environment.name)
+        check_environment(plan, self.suite, self.config.environment.name)
         return plan
 
     def play_groups(self, groups: int, seed: int) -> tuple[list[Trajectory], list[Task]]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from turnwise.environments.suites import Suite
 from turnwise.errors import ConfigError
 from turnwise.measures import MEASURES
 from turnwise.measures.lacking import OPTIONAL
@@ -27,17 +28,18 @@ def how_to_train(needs: Iterable[str]) -> str:
     return f"with {', '.join(sorted(keys))}" if keys else "yes"
 
 
-def check_environment(plan: Plan, gives: Iterable[str], environment: str) -> None:
+def check_environment(plan: Plan, suite: Suite, environment: str) -> None:
     """Check that an environment fills the keys of `Step.info` that the measures read.
 
     Args:
         plan: Measures of a run.
-        gives: Keys that the environment declares in its attribute `gives`.
+        suite: The environment. It declares its keys in the attribute `gives`.
         environment: Name of the environment, for the error.
 
     Raises:
         ConfigError: It does not declare a key.
     """
+    gives = getattr(suite, "gives", ())
     for each in plan.measures:
         if missing := [key for key in each.reads if key not in gives]:
             other = f"choose environment.name={GIVEN_BY[missing[0]]}, or " if missing[0] in GIVEN_BY else ""

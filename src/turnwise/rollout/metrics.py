@@ -11,8 +11,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Compute rollout metrics: success, reward, turns, shares of failures, generated tokens and environment steps.
 
     Trajectories that other players than the policy gave count for tokens and steps only. A response that trajectories
-    share counts once. Each trajectory that shares it has replayed it, so that its
-    environment step counts for each.
+    share counts once; its environment step counts for each of them, since each has replayed it.
     """
     usable = [trajectory for trajectory in trajectories if trajectory.usable]
     own = [trajectory for trajectory in trajectories if trajectory.learns]

@@ -57,7 +57,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     transform, objective = make_transform(config.method), make_objective(config.update)
     optional = config.optional_models
     measures = make_plan(transform, objective, config.update, config.engine, config.label, config.measures, optional)
-    check_environment(measures, getattr(suite, "gives", ()), config.environment.name)
+    check_environment(measures, suite, config.environment.name)
     rollouts = make_rollouts(config.rollout.max_lag)
     held.callback(rollouts.close)
     estimated = critic_columns(config.critic, measures)

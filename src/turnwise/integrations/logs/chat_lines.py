@@ -7,7 +7,14 @@ from typing import Any
 from turnwise.environments.jsonl import read_objects
 from turnwise.errors import DataError, did_you_mean
 from turnwise.gateway.messages import short
-from turnwise.integrations.logs.logged import Logged, Response, read_history, read_outcome, read_responses
+from turnwise.integrations.logs.logged import (
+    Logged,
+    Response,
+    read_history,
+    read_outcome,
+    read_responses,
+    reward_of,
+)
 
 OF_RESPONSE = ("reward", "valid", "state_key", "actor")
 """Keys that a message of the assistant may have in addition to those of the API. With `weight` 0, as in files for
@@ -20,8 +27,6 @@ def read_chat_lines(path: Path, *, reward: str | None = None) -> Iterator[Logged
         where = f"{path}, line {number}"
         if "messages" not in line:
             raise DataError(f"{where}: no key 'messages'.{did_you_mean('messages', line)}")
-        if reward is not None and reward not in line:
-            raise DataError(f"{where}: no key {reward!r}, which --reward names.{did_you_mean(reward, line)}")
         step = line.get("step", 1)
         if not isinstance(step, int) or isinstance(step, bool) or step < 1:
             raise DataError(f"{where}: step={short(step)}, expected a whole number from 1")
@@ -31,7 +36,7 @@ def read_chat_lines(path: Path, *, reward: str | None = None) -> Iterator[Logged
             _responses(line, where),
             task=_text(line.get("task")),
             group=_text(line.get("group")),
-            outcome=read_outcome(line.get(reward or "reward"), line.get("success"), line.get("info"), where),
+            outcome=read_outcome(reward_of(line, reward, where), line.get("success"), line.get("info"), where),
             truncated=bool(line.get("truncated")),
             failure=None if failure is None else str(failure),
             model=_text(line.get("model")),

@@ -1,11 +1,11 @@
 """Define what a log says about a trajectory, whatever its format."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from turnwise.errors import DataError, EnvironmentFault
+from turnwise.errors import DataError, EnvironmentFault, did_you_mean
 from turnwise.gateway.errors import BadRequest
 from turnwise.gateway.messages import Message, read_message
 from turnwise.gateway.outcome import Outcome, as_outcome
@@ -101,6 +101,17 @@ def read_responses(messages: Sequence[Message], tools: Any = ()) -> list[Respons
         for index, message in enumerate(history)
         if message["role"] == "assistant"
     ]
+
+
+def reward_of(line: Mapping[str, Any], name: str | None, where: str) -> Any:
+    """Return what a line gives under the key that `--reward` names, usually "reward".
+
+    Raises:
+        DataError: A key was named, and the line does not have it.
+    """
+    if name is not None and name not in line:
+        raise DataError(f"{where}: no key {name!r}, which --reward names.{did_you_mean(name, line)}")
+    return line.get(name or "reward")
 
 
 def read_outcome(reward: Any, success: Any, info: Any, where: str) -> Outcome | None:

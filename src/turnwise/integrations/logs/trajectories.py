@@ -21,14 +21,19 @@ NAME_CHARS = 80
 
 def in_groups(logged: Sequence[Logged]) -> list[Logged]:
     """Return the trajectories of a batch with those of a group adjacent, in the order in which groups appear."""
-    groups = {group: number for number, group in enumerate(dict.fromkeys(map(_group, logged)))}
-    return sorted(logged, key=lambda each: groups[_group(each)])
+    return [each for _, each in sorted(_numbered(logged), key=lambda pair: pair[0])]
 
 
 def make_trajectories(logged: Sequence[Logged]) -> list[Trajectory]:
     """Return trajectories without token ids; groups are numbered from 0 as they appear."""
-    groups = {group: number for number, group in enumerate(dict.fromkeys(map(_group, logged)))}
-    return [_trajectory(each, groups[_group(each)]) for each in logged]
+    return [_trajectory(each, group) for group, each in _numbered(logged)]
+
+
+def _numbered(logged: Sequence[Logged]) -> list[tuple[int, Logged]]:
+    """Return each trajectory after the number of its group."""
+    names = list(map(_group, logged))
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return [(numbers[name], each) for name, each in zip(names, logged, strict=True)]
 
 
 def _group(logged: Logged) -> str:

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.environments.jsonl import read_objects
-from turnwise.errors import DataError, did_you_mean
-from turnwise.integrations.logs.logged import Logged, read_history, read_outcome, read_responses
+from turnwise.integrations.logs.logged import Logged, read_history, read_outcome, read_responses, reward_of
 
 NEEDED = ("example_id", "prompt", "completion")
 
@@ -17,8 +16,6 @@ def read_verifiers(path: Path, *, reward: str | None = None) -> Iterator[Logged]
     """Yield the trajectories of a file; see `ReadLog`. Rollouts of an example are a group."""
     for number, line in read_objects(path, NEEDED):
         where = f"{path}, line {number}"
-        if reward is not None and reward not in line:
-            raise DataError(f"{where}: no key {reward!r}, which --reward names.{did_you_mean(reward, line)}")
         prompt, completion = _messages(line["prompt"], "user"), _messages(line["completion"], "assistant")
         messages = read_history([*prompt, *completion], where)
         tools = [_tool(tool) for tool in line.get("tool_defs") or ()]
@@ -29,7 +26,7 @@ def read_verifiers(path: Path, *, reward: str | None = None) -> Iterator[Logged]
             where,
             responses,
             task=" ".join(str(part) for part in (line.get("task"), line["example_id"]) if part is not None),
-            outcome=read_outcome(line.get(reward or "reward"), None, metrics, where),
+            outcome=read_outcome(reward_of(line, reward, where), None, metrics, where),
             truncated=bool(line.get("is_truncated")),
             failure=None if error is None else _cause(error),
             model=str(line.get("model") or ""),
