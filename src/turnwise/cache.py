@@ -43,7 +43,7 @@ def held(folder: Path, otherwise: str) -> Iterator[None]:
         otherwise: Start of the error message if another process holds the lock.
 
     Raises:
-        RunError: Another process holds the lock.
+        RunError: Another process holds the lock, or its file cannot be opened.
     """
     from filelock import FileLock, Timeout
 
@@ -54,6 +54,8 @@ def held(folder: Path, otherwise: str) -> Iterator[None]:
         lock.acquire(timeout=0)
     except Timeout:
         raise RunError(f"{otherwise}; wait for it, or stop it") from None
+    except OSError as error:  # such as a link in its place
+        raise RunError(f"cannot lock {folder}: {lock.lock_file}: {error.strerror or error}; remove that file") from None
     try:
         yield
     finally:

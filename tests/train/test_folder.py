@@ -30,6 +30,13 @@ def test_an_existing_run_is_refused_and_left_alone(tmp_path):
     assert {path: path.read_bytes() for path in folder.path.rglob("*")} == before
 
 
+def test_a_lock_that_cannot_be_opened_is_named(tmp_path):
+    folder = RunFolder.create(small_config(tmp_path))
+    (folder.path / ".lock").symlink_to("nowhere")
+    with pytest.raises(RunError, match=r"cannot lock .*/run: .*/\.lock: .*; remove that file"), folder.locked():
+        pass
+
+
 def test_a_file_in_the_way_is_refused(tmp_path):
     (tmp_path / "run").write_text("mine")
     with pytest.raises(RunError, match="never overwritten"):
