@@ -57,7 +57,6 @@ class PaddedBatch(NamedTuple):
     Attributes:
         batch: Distinct responses.
         order: Index in `responses` of each response of the batch.
-        return_is_success: Add the column `success`: the sum of the trajectory's rewards, which must be from 0 to 1.
         responses: Positions of the responses of all rows.
         source_R: Index of the response that each response copies; its own index if it is not a copy.
         like: The caller's mask and rewards, which determine the kind of results.
@@ -143,14 +142,8 @@ def padded_advantages(
     given = {*(columns or {}), *available(tables), "turn", "length", *(["success"] if return_is_success else [])}
     for name in method.needs:
         if name not in given:
-            how = "entropies=" if name == "entropy" else f'columns={{"{name}": ...}}'
-            how = (
-                f'token_tables={{"{min(tables_for([name]))}": ...}}'
-                if name != "entropy" and tables_for([name])
-                else how
-            )
             raise IntegrationError(
-                f"{method} needs column {name!r}, which was not given; pass {how}.{did_you_mean(name, given)}"
+                f"{method} needs column {name!r}, which was not given; pass {_how(name)}.{did_you_mean(name, given)}"
             )
     padded = padded_batch(
         row=row,
@@ -167,6 +160,14 @@ def padded_advantages(
         return_is_success=return_is_success,
     )
     return padded.credit(method)[0]
+
+
+def _how(column: str) -> str:
+    """Say how to pass a column to `padded_advantages`."""
+    if column == "entropy":
+        return "entropies="
+    tables = sorted(tables_for([column]))
+    return f'token_tables={{"{tables[0]}": ...}}' if tables else f'columns={{"{column}": ...}}'
 
 
 def padded_batch(

@@ -181,6 +181,16 @@ def test_sampled_logprobs_are_the_trainers_before_and_after_updates(dtype, tmp_p
         assert record["update/mismatch_capped_frac"] == 0
 
 
+def test_a_harness_trains_through_the_gateway_in_front_of_vllm(exact, tmp_path, monkeypatch):
+    """What the server sampled for a harness are the trainer's tokens and log-probabilities, after updates too."""
+    harness = {"run": "tests.gateway.asking:play_toy"}
+    config = run_config(tmp_path, exact, harness=harness, environment={"options": {"turns": 2}, "invalid_penalty": 0.0})
+    records, stale = train_and_watch(config, monkeypatch)
+    assert [record["rollout/failed_frac"] for record in records] == [0.0] * 4
+    assert [record["rollout/turns"] for record in records] == [2.0] * 4
+    assert max(record["credit/mismatch_max"] for record in records) < AGREEMENT["float32"] < min(stale) / 2
+
+
 def test_equal_seeds_give_equal_responses(exact, tmp_path):
     config = run_config(tmp_path, exact)
     policy = tiny_policy(Colors.words(), config.model, seed=3)
