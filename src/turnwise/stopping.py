@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import threading
+import warnings
 from collections.abc import Iterator
 from types import FrameType
 
@@ -50,7 +51,8 @@ class Stop:
         for each in (*SIGNALS, signal.SIGINT):  # the next one ends the process
             signal.signal(each, signal.SIG_DFL)
         self.asked = number
-        if self._open:
+        if self._open:  # perhaps between the making of a coroutine and its start, which is nobody's mistake
+            warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
             raise Stopped(number)
         with contextlib.suppress(OSError):  # the terminal may be gone; print would not be safe in a handler
             os.write(2, f"turnwise: {signal.Signals(number).name}: {self.why_late or 'ends soon'}\n".encode())

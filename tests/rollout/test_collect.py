@@ -3,6 +3,8 @@
 import asyncio
 import gc
 import signal
+import subprocess
+import sys
 from collections import Counter
 from typing import Any
 
@@ -256,3 +258,27 @@ def test_a_signal_within_a_collection_reaches_the_caller_and_prints_nothing(capl
         blocking(players())
     gc.collect()
     assert not caplog.records
+
+
+def test_a_signal_between_the_making_of_a_coroutine_and_its_start_prints_no_warning():
+    """Python would name the coroutine after the last line of the command."""
+    program = """
+import asyncio, os, signal
+from turnwise.rollout.blocking import blocking
+from turnwise.stopping import Stopped, stoppable
+
+async def work():
+    pass
+
+def begin(coroutine):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return blocking(coroutine)
+
+with stoppable():
+    try:
+        begin(work())
+    except Stopped:
+        print("stopped")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("stopped\n", "", 0)
