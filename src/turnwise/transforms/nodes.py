@@ -71,10 +71,10 @@ class Nodes:
         return count
 
     def of_responses(self, values_R: np.ndarray) -> np.ndarray:
-        """Return the value of each node's response, 0 for prompts; equal where trajectories share the response."""
-        result = np.zeros(len(self.parent))
-        result[self.node_R] = values_R
-        return result
+        """Return the value of each node's response, the mean over the trajectories that share it; 0 for prompts."""
+        size = len(self.parent)
+        count = np.bincount(self.node_R, minlength=size)
+        return np.bincount(self.node_R, weights=values_R, minlength=size) / np.maximum(count, 1)
 
 
 @block(needs=("prefix", "logprob"))
