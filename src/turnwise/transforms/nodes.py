@@ -1,6 +1,7 @@
 """Value the responses of forked trajectories as nodes of a tree, from the returns of the trajectories through them."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import numpy as np
 
@@ -77,7 +78,11 @@ class Nodes:
         return np.bincount(self.node_R, weights=values_R, minlength=size) / np.maximum(count, 1)
 
 
-@block(needs=("prefix", "logprob"))
+def _needs(options: Mapping[str, Any]) -> tuple[str, ...]:
+    return ("prefix", "logprob") if options["children"] == "surprise" else ("prefix",)
+
+
+@block(needs=_needs)
 def value_tree_nodes(
     credit_R: Credit, batch: Batch, *, children: Children = "surprise", compared: Compared = "value"
 ) -> Credit:
