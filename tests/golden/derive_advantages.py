@@ -166,6 +166,59 @@ def tree_grpo_cases():
     ]  # fmt: skip
 
 
+def node_values(paths, returns, logprob, children):
+    """AT2PO's values by recursion: of the prompt and then of each response, trajectory by trajectory."""
+
+    def value(node):
+        ends = [float(r) for path, r in zip(paths, returns, strict=True) if tuple(path) == node]
+        below = sorted({tuple(path[: len(node) + 1]) for path in paths if tuple(path[: len(node)]) == node} - {node})
+        weight = {
+            "softmax": lambda child: math.exp(-logprob[child]),
+            "mean": lambda child: 1,
+            "leaves": lambda child: sum(tuple(path[: len(child)]) == child for path in paths),
+        }[children]
+        weights = [weight(child) for child in below] + [1] * len(ends)
+        values = [value(child) for child in below] + ends
+        return sum(w * v for w, v in zip(weights, values, strict=True)) / sum(weights)
+
+    return [[value(tuple(path[:end])) for end in range(len(path) + 1)] for path in paths]
+
+
+NODE_LOGPROB = [
+    {("s",): -0.5, ("s", "b"): -1.0, ("c",): -2.0, ("c", "s"): -0.75, ("c", "s", "s"): -1.5},
+    {("s",): -0.25, ("s", "t"): -1.25, ("u",): -0.1},
+]
+
+
+def at2po_cases():
+    """A node's value by its children; the prompt is the root."""
+    source = "arXiv 2601.04767; zzfoutofspace/ATPO"
+    # the card's check: siblings of +1 and -1 and equal entropies have a parent of 0
+    assert node_values(["x", "y"], [1, -1], {("x",): -1, ("y",): -1}, "softmax") == [[0, 1], [0, -1]]
+    columns = table(
+        prefix=PREFIX,
+        logprob=by_place(lambda g, n, t: NODE_LOGPROB[g][tuple(PREFIX[g][n][: t + 1])]),
+    )
+    compare = {
+        "value": lambda v, t: v[t + 1],
+        "parent": lambda v, t: v[t + 1] - v[t],
+        "prompt": lambda v, t: v[t + 1] - v[0],
+        "both": lambda v, t: 2 * v[t + 1] - v[t] - v[0],
+    }
+    cases = []
+    for children, advantage in (("softmax", "value"), ("mean", "parent"), ("leaves", "prompt"), ("softmax", "both")):
+        values = [node_values(PREFIX[g], standardised(SUCCESS[g], ddof=0), NODE_LOGPROB[g], children) for g in range(2)]
+        expected = [
+            [[compare[advantage](v, t) for t in range(len(path))] for v, path in zip(values[g], PREFIX[g], strict=True)]
+            for g in range(2)
+        ]
+        defaults = (children, advantage) == ("softmax", "value")
+        options = {} if defaults else {"children": children, "advantage": advantage}
+        cases.append(case(f"{children}, {advantage}", source, "V(node) = sum_c w_c V(c) / sum_c w_c", 1e-12, "at2po",
+                          columns, expected, **options))  # fmt: skip
+    return cases
+
+
 def most_varied(values, num_kept):
     """D3S by trying every subset."""
 
@@ -285,6 +338,7 @@ TABLES = {
     "grpo_n": grpo_n_cases,
     "arpo": arpo_cases,
     "tree_grpo": tree_grpo_cases,
+    "at2po": at2po_cases,
     "d3s": d3s_cases,
     "ace": ace_cases,
     "progrpo": progrpo_cases,

@@ -137,66 +137,6 @@ def over_rows(groups: Groups, *, weights: Callable[[list[list[dict]]], list[int]
     return np.concatenate(result)
 
 
-# -- ARPO --------------------------------------------------------------------------------------------------------------
-
-# A = 1, 0, -1; the first two share their first turn, which the first takes twice; another prompt has the same name
-FORKS = [
-    [
-        [{"reward": 0, "prefix": "p"}, {"reward": 2, "prefix": "p"}],
-        [{"reward": 0, "prefix": "p"}, {"reward": 1, "prefix": "x"}],
-        [{"reward": 0, "prefix": "y"}],
-    ],
-    [[{"reward": 5, "prefix": "p"}], [{"reward": 4, "prefix": "z"}]],
-]
-
-
-def forks(groups: Groups, *, within: bool = True, once: bool = True) -> np.ndarray:
-    rows = [(g, n, turn["prefix"]) for g, group in enumerate(groups) for n, path in enumerate(group) for turn in path]
-    outcome = {
-        (g, n): sum(turn["reward"] for turn in path) for g, group in enumerate(groups) for n, path in enumerate(group)
-    }
-    credit = {}
-    for g, group in enumerate(groups):
-        for n, value in enumerate(standardised(np.array([outcome[g, m] for m in range(len(group))], dtype=float))):
-            credit[g, n] = value
-    result = []
-    for g, _, name in rows:
-        sharing = [(h, m) for h, m, other in rows if other == name and (h == g or not within)]
-        result.append(np.mean([credit[key] for key in (dict.fromkeys(sharing) if once else sharing)]))
-    return np.array(result)
-
-
-# -- Tree-GRPO ---------------------------------------------------------------------------------------------------------
-
-# returns 1, 0 and 1, 1 in two trees of one prompt: z within the first tree is +-1/sqrt(2), and 0 within the second
-TREES = [
-    [
-        [{"reward": 1, "tree": "x"}, {"reward": 0, "tree": "x"}],
-        [{"reward": 0, "tree": "x"}],
-        [{"reward": 1, "tree": "y"}],
-        [{"reward": 1, "tree": "y"}],
-    ]
-]
-
-
-def trees(groups: Groups, *, inner: bool = True, rows: bool = False) -> np.ndarray:
-    result = []
-    for group in groups:
-        outcome = np.array([sum(turn["reward"] for turn in path) for path in group], dtype=float)
-        names = np.array([path[0]["tree"] for path in group])
-        weights = [len(path) if rows else 1 for path in group]
-        advantage = standardised(outcome)
-        if inner:
-            for name in dict.fromkeys(names):
-                own = names == name
-                counted = np.repeat(outcome[own], np.array(weights)[own])
-                advantage[own] += (outcome[own] - counted.mean()) / (counted.std(ddof=1) + 1e-6)
-        result.append(np.repeat(advantage, [len(path) for path in group]))
-    return np.concatenate(result)
-
-
-S = 1 / np.sqrt(2)  # of two: +-1/2 by a std of 1/sqrt(2)
-
 # -- D3S ---------------------------------------------------------------------------------------------------------------
 
 
@@ -310,13 +250,11 @@ SUITES: dict[str, list[Check]] = {
     "hapo": [
         equals("every_token_has_a_vote", TOKENS, 1 / np.sqrt(3), 1 / np.sqrt(3), -np.sqrt(3)),
     ],
-    "arpo": [equals("a_shared_turn_gets_the_mean_of_its_trajectories", FORKS, 0.5, 0.5, 0.5, 0, -1, S, -S)],
     "d3s": [
         equals("both_tails_of_the_batch_are_kept", BOTH, 9, 0, 0, -7),
         equals("variance_counts_not_size", ONE_SIDED, 9, 0, 0, 1),
         the_kept_ones_of_equal_advantages_are_drawn_by_lot,
     ],
-    "tree_grpo": [equals("a_tree_compares_its_trajectories", TREES, S + 0.5, S + 0.5, -S - 1.5, 0.5, 0.5)],
     "ace": [equals("every_error_is_amplified_and_nothing_else", [ERRORS], -1.6931, -1.1269, 2)],
     "progrpo": [
         equals("a_mixed_group_moves_towards_the_unsure", [MIXED], 3.3, -3.4),
@@ -336,8 +274,6 @@ REAL: dict[str, Credit] = {
     "a_grae": real(tw.a_grae()),
     "grpo_n": real(tw.grpo_n()),
     "hapo": real(tw.hapo()),
-    "arpo": real(tw.arpo(mode="hard")),
-    "tree_grpo": real(tw.tree_grpo()),
     "d3s": real(tw.d3s(tw.reinforce(), kept_frac=0.5)),
     "ace": real(tw.ace(tw.reinforce(), weight=1.0)),
     "progrpo": real(tw.progrpo(tw.reinforce(), weight=1.0)),
@@ -421,18 +357,6 @@ VARIANTS: dict[str, Variant] = {
         "hapo", lambda groups: over_rows(groups, ddof=1, weights=lambda group: [
             sum(turn["length"] for turn in trajectory) for trajectory in group]),
         "HAPO card, part B: population std", ("every_token_has_a_vote",)),
-    "ARPO's prefixes across prompts": Variant(
-        "arpo", lambda groups: forks(groups, within=False),
-        "a prefix name without its prompt", ("a_shared_turn_gets_the_mean_of_its_trajectories",)),
-    "ARPO's mean over responses": Variant(
-        "arpo", lambda groups: forks(groups, once=False),
-        "ARPO card, formula 4: the mean of those d trajectories", ("a_shared_turn_gets_the_mean_of_its_trajectories",)),
-    "Tree-GRPO without its trees": Variant(
-        "tree_grpo", lambda groups: trees(groups, inner=False),
-        "Tree-GRPO card, formula 4: z over those of the same tree", ("a_tree_compares_its_trajectories",)),
-    "Tree-GRPO over rows of turns": Variant(
-        "tree_grpo", lambda groups: trees(groups, rows=True),
-        "a group statistic over turn rows", ("a_tree_compares_its_trajectories",)),
     "D3S by size": Variant(
         "d3s", lambda groups: chosen(groups, lambda values: -np.abs(values)),
         "D3S card, formula 1: variance", ("both_tails_of_the_batch_are_kept", "variance_counts_not_size")),

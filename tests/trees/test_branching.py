@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from turnwise.environments.base import Step
 from turnwise.errors import ConfigError
 from turnwise.rollout.collectors import make_collector
 from turnwise.rollout.environments import InProcessEnvironments
-from turnwise.rollout.growth import Fork, Group, arpo, tree_grpo
+from turnwise.rollout.growth import Fork, Group, arpo, at2po, tree_grpo
 from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.metrics import rollout_metrics
 from turnwise.rollout.models import Models, NamedModel
@@ -153,11 +154,32 @@ def test_a_later_round_of_tree_grpo_counts_a_shared_response_once():
     assert {(fork.parent, fork.turn) for fork in wanted if fork} == {(0, 0), (0, 1), (0, 2), (1, 3)}
 
 
+def test_at2po_samples_the_most_surprising_responses_again_and_spares_those_with_siblings():
+    """By hand, in nats; each path is of the surprises of its responses, the first of which are siblings."""
+
+    def surprised(*values: float, shared: Sequence[Turn] = ()) -> Trajectory:
+        own = [Turn("", "", [1], [2, 3], [-value - 0.1, 0.1 - value], "", False) for value in values]
+        return Trajectory(0, "task", [*shared, *own], ended="terminated", shared=len(shared))
+
+    growth = at2po(Group(6), rounds=2, expand=2, sibling_cost=0.3)
+    assert next(growth) == [None, None]
+    first = [surprised(1.0, 0.5, 0.9), surprised(1.25, 0.2)]
+    # first responses are two siblings: 1.0 - 0.3 and 1.25 - 0.3; the best are 0.95 (second path) and 0.9
+    assert list(growth.send(first)) == [Fork(1, 0), Fork(0, 2)]
+    second = [*first, surprised(0.1, 0.1), surprised(0.8, shared=first[0].turns[:2])]
+    # now 1.25 - 0.6, 1.0 - 0.6, 0.9 - 0.3, 0.8 - 0.3, and 0.5 as before
+    assert list(growth.send(second)) == [Fork(1, 0), Fork(0, 2)]
+    with pytest.raises(StopIteration):
+        growth.send(second)
+
+
 # -- played ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("window", [False, True])
-@pytest.mark.parametrize("rule", [{"rule": "arpo", "initial": 2}, {"rule": "tree_grpo"}])
+@pytest.mark.parametrize(
+    "rule", [{"rule": "arpo", "initial": 2}, {"rule": "tree_grpo"}, {"rule": "at2po", "expand": 2}]
+)
 def test_a_group_is_complete_and_its_forks_share_turns(rule, window):
     played = play(window=window, **rule)
     assert [one.group for one in played] == [0] * 6 + [1] * 6 + [2] * 6
@@ -254,6 +276,8 @@ def test_an_evaluation_has_no_forks():
         ({"rule": "arpo", "initial": "two"}, 6, "initial='two': Input should be a valid integer"),
         ({"rule": "tree_grpo"}, 8, r"trees \* \(1 \+ expand \* rounds\) = 6 .* set rollout.group_size=6"),
         ({"rule": "tree_grpo", "trees": 0}, 6, "must be 1 or more"),
+        ({"rule": "at2po"}, 12, r"rounds \* expand = 12 times; set rollout.group_size=13 or more, or lower expand"),
+        ({"rule": "at2po", "expand": 0}, 6, "rounds=2 and expand=0 must be 1 or more"),
         ({"rule": "tree_grpo", "max_tokens": 0}, 6, "max_tokens=0: expected a whole number of 1 or more"),
     ],
 )
@@ -293,13 +317,15 @@ def test_arpo_is_refused_with_an_engine_that_reports_no_entropies():
 # -- trained -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rule", ["arpo", "tree_grpo"])
-def test_a_run_with_forks_trains_and_records_shared_turns_once(rule, tmp_path):
+@pytest.mark.parametrize(
+    ("rule", "options"), [("arpo", {}), ("tree_grpo", {}), ("at2po", {"rounds": 1, "expand": 3})], ids=lambda each: each
+)
+def test_a_run_with_forks_trains_and_records_shared_turns_once(rule, options, tmp_path):
     config = small_config(
         tmp_path,
         method=rule,
         environment={"name": "tests.trees.test_branching:Long", "max_steps": 6},
-        rollout={"groups": 3, "group_size": 6, "collector": {"name": "branching", "rule": rule}},
+        rollout={"groups": 3, "group_size": 6, "collector": {"name": "branching", "rule": rule, **options}},
     )
     folder = train(config)
     steps = [line for line in folder.metrics() if "update/loss" in line]

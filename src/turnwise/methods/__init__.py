@@ -12,6 +12,7 @@ from turnwise.methods.adora import adora
 from turnwise.methods.aem import aem
 from turnwise.methods.arena_rl import arena_rl
 from turnwise.methods.arpo import arpo
+from turnwise.methods.at2po import at2po
 from turnwise.methods.canon import canon
 from turnwise.methods.d3s import d3s
 from turnwise.methods.empg import empg
@@ -75,6 +76,7 @@ METHODS: dict[str, Callable[..., Transform]] = {
     "hapo": hapo,
     "arpo": arpo,
     "tree_grpo": tree_grpo,
+    "at2po": at2po,
     "aem": aem,
     "empg": empg,
     "spae": spae,
@@ -106,6 +108,7 @@ __all__ = [
     "aem",
     "arena_rl",
     "arpo",
+    "at2po",
     "bilevel_gae",
     "canon",
     "d3s",

@@ -7,6 +7,7 @@ the group is complete. Imports NumPy only, so that recipes are checked fast.
 import dataclasses
 import inspect
 import math
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
@@ -161,6 +162,57 @@ def tree_grpo(group: Group, *, trees: int = 2, expand: int = 2, rounds: int = 1)
     return grow()
 
 
+def at2po(group: Group, *, rounds: int = 2, expand: int = 6, sibling_cost: float = 0.05) -> Growth:
+    """Sample the most uncertain responses of the group again.
+
+    Play trajectories from the start. Then, `rounds` times, take the `expand` responses with the highest
+
+        mean of -log p over its tokens - sibling_cost * (children of its parent - 1)
+
+    and fork right before each. The children of a response are the responses that follow it in any trajectory; those of
+    the prompt are all first responses, since the group is one tree.
+
+    Args:
+        group: Size of the group; what `rounds * expand` leaves of it starts from the start.
+        rounds: Rounds of expansion.
+        expand: Responses to sample again in each round.
+        sibling_cost: Nats by which each sibling lowers a response.
+
+    Raises:
+        ConfigError: The numbers leave no trajectory to start from, or one is below 1.
+
+    Reference: AT2PO, arXiv 2601.04767; released code zzfoutofspace/ATPO. Its 10 starts make a group of 22.
+    """
+    if min(rounds, expand) < 1:
+        raise ConfigError(f"rollout.collector: rounds={rounds} and expand={expand} must be 1 or more")
+    if (starts := group.size - rounds * expand) < 1:
+        raise ConfigError(
+            f"rollout.group_size={group.size}, but rule 'at2po' forks rounds * expand = {rounds * expand} times; set "
+            f"rollout.group_size={rounds * expand + 1} or more, or lower expand"
+        )
+
+    def grow() -> Growth:
+        paths = yield [None] * starts
+        for _ in range(rounds):
+            nodes = [
+                (Fork(number, turn), path.turns[turn], path.turns[turn - 1] if turn else None)
+                for number, path in enumerate(paths)
+                if path.usable
+                for turn in range(path.shared, len(path.turns))
+            ]
+            children = Counter(id(parent) for _, _, parent in nodes)
+
+            def score(node: tuple[Fork, Turn, Turn | None], children: Counter[int] = children) -> float:
+                _, turn, parent = node
+                surprise = -sum(turn.behavior_logprobs) / len(turn.behavior_logprobs)
+                return surprise - sibling_cost * (children[id(parent)] - 1)
+
+            if wanted := [fork for fork, *_ in sorted(nodes, key=score, reverse=True)[:expand]]:
+                paths = yield wanted
+
+    return grow()
+
+
 def _nodes(members: Sequence[int], paths: Sequence[Trajectory]) -> list[Fork]:
     """List the root of a tree and its responses that do not end a trajectory, each once."""
     root = [Fork(members[0], 0)] if members else []
@@ -168,7 +220,7 @@ def _nodes(members: Sequence[int], paths: Sequence[Trajectory]) -> list[Fork]:
     return root + [Fork(number, turn) for number, turns in zip(members, own, strict=True) for turn in turns]
 
 
-RULES: dict[str, Callable[..., Growth]] = {"arpo": arpo, "tree_grpo": tree_grpo}
+RULES: dict[str, Callable[..., Growth]] = {"arpo": arpo, "tree_grpo": tree_grpo, "at2po": at2po}
 """Branching rules by the name that `rollout.collector.rule` takes."""
 
 

@@ -20,6 +20,7 @@ from turnwise.transforms.information import (
     weigh_turn_rewards,
 )
 from turnwise.transforms.modulation import add_clarity_bonus, entropy_coefficient, mask_by_drift, modulate_by_entropy
+from turnwise.transforms.nodes import value_tree_nodes
 from turnwise.transforms.outcomes import (
     center_by_halves,
     share_between_forks,
@@ -111,6 +112,7 @@ __all__ = [
     "sum_two_level_td_errors",
     "take_column",
     "tf_idf",
+    "value_tree_nodes",
     "weigh_by_hindsight",
     "weigh_by_length_contrast",
     "weigh_by_progress",

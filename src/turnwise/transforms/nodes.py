@@ -1,0 +1,111 @@
+"""Value the responses of forked trajectories as nodes of a tree, from the returns of the trajectories through them."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from turnwise.batch import Batch
+from turnwise.segments import Labels
+from turnwise.transform import Credit, block
+from turnwise.transforms.grouping import choice
+
+Children = Literal["surprise", "mean", "leaves"]
+Compared = Literal["value", "parent", "prompt", "both"]
+
+
+class Nodes:
+    """The distinct responses of each group as a tree whose root is the prompt.
+
+    Two trajectories share a node as long as their responses so far are the same. Nodes are numbered level by level:
+    first the prompts, then first responses, and so on.
+
+    Args:
+        batch: The trajectories.
+        same: Column that is equal where trajectories share a response.
+
+    Attributes:
+        node_R: Node of each response.
+        parent: Parent of each node; a prompt is its own.
+        levels: First node of each level, and the number of nodes.
+    """
+
+    def __init__(self, batch: Batch, same: str = "prefix"):
+        label_R = Labels.of(batch.column(same, needed_by="a tree of responses")).ids
+        parents, self.levels = [np.arange(len(batch.groups))], [0, len(batch.groups)]
+        self.node_R = np.empty(batch.num_responses, dtype=np.int64)
+        order = np.argsort(batch.trajectories.positions, kind="stable")
+        ends = np.cumsum(np.bincount(batch.trajectories.positions))
+        before_N = batch.groups.ids.copy()  # node that each trajectory has reached
+        for rows in np.split(order, ends[:-1]):
+            trajectory = batch.trajectories.ids[rows]
+            level = Labels.of(before_N[trajectory], label_R[rows])
+            self.node_R[rows] = level.ids + self.levels[-1]
+            parents.append(level.first(before_N[trajectory]))
+            before_N[trajectory] = self.node_R[rows]
+            self.levels.append(self.levels[-1] + len(level))
+        self.parent, self._last_N = np.concatenate(parents), before_N
+
+    def values(self, return_N: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        """Average returns from the leaves to the prompts.
+
+        A node's value is the weighted mean over its children. The end of a trajectory is a child of weight 1.
+
+        Args:
+            return_N: `[trajectories]` returns.
+            weight: `[nodes]` positive weights of the nodes among the children of their parents.
+        """
+        size = len(self.parent)
+        total = np.bincount(self._last_N, weights=return_N, minlength=size)
+        weights = np.bincount(self._last_N, minlength=size).astype(np.float64)
+        for first, last in reversed(list(zip(self.levels[1:-1], self.levels[2:], strict=True))):
+            value = total[first:last] / weights[first:last]
+            np.add.at(total, self.parent[first:last], weight[first:last] * value)
+            np.add.at(weights, self.parent[first:last], weight[first:last])
+        return total / weights
+
+    def num_leaves(self) -> np.ndarray:
+        """Count the trajectories through each node."""
+        count = np.bincount(self._last_N, minlength=len(self.parent))
+        for first, last in reversed(list(zip(self.levels[1:-1], self.levels[2:], strict=True))):
+            np.add.at(count, self.parent[first:last], count[first:last])
+        return count
+
+    def of_responses(self, values_R: np.ndarray) -> np.ndarray:
+        """Return the value of each node's response, the mean over the trajectories that share it; 0 for prompts."""
+        size = len(self.parent)
+        count = np.bincount(self.node_R, minlength=size)
+        return np.bincount(self.node_R, weights=values_R, minlength=size) / np.maximum(count, 1)
+
+
+def _needs(options: Mapping[str, Any]) -> tuple[str, ...]:
+    return ("prefix", "logprob") if options["children"] == "surprise" else ("prefix",)
+
+
+@block(needs=_needs)
+def value_tree_nodes(
+    credit_R: Credit, batch: Batch, *, children: Children = "surprise", compared: Compared = "value"
+) -> Credit:
+    """Give each response the value of its node in the tree of its group.
+
+        V(node) = sum_c w_c V(c) / sum_c w_c        over its children c; V(leaf) = return of the trajectory
+
+    Args:
+        credit_R: `[responses]` returns, equal for the responses of a trajectory.
+        batch: Their batch.
+        children: Weight of a child. "surprise": `exp(-logprob)` of its response; "mean": 1; "leaves": the number of
+            trajectories through it.
+        compared: "value": V. "parent": V - V(parent). "prompt": V - V(prompt). "both": the sum of these two.
+    """
+    choice("children", children, Children)
+    choice("compared", compared, Compared)
+    nodes = Nodes(batch)
+    if children == "surprise":
+        weight = np.exp(-nodes.of_responses(batch.column("logprob", needed_by="value_tree_nodes")))
+    else:
+        weight = nodes.num_leaves().astype(np.float64) if children == "leaves" else np.ones(len(nodes.parent))
+    value = nodes.values(batch.trajectories.first(credit_R), weight)
+    own_R, prompt_R = value[nodes.node_R], value[: len(batch.groups)][batch.group_responses.ids]
+    parent_R = value[nodes.parent[nodes.node_R]]
+    references = {"value": 0.0, "parent": parent_R, "prompt": prompt_R}
+    return 2 * own_R - parent_R - prompt_R if compared == "both" else own_R - references[compared]
