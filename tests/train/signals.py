@@ -1,6 +1,6 @@
 """Signals and kills at random moments, again and again: `python -m tests.train.signals FOLDER TIMES`.
 
-Lives are forks of one process that has imported everything, as in `tests.train.kills`. Each is the command line itself.
+Lives are forks of one process that has trained once, as in `tests.train.kills`. Each is the command line itself.
 """
 
 import json
