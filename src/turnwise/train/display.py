@@ -107,7 +107,7 @@ class ConsoleDisplay(Display):
 
     def finish(self, folder: RunFolder, label: str) -> None:
         """Print the table of evaluations and save the figure."""
-        from turnwise.train.figure import plot_run  # Matplotlib takes a second: commands that draw nothing start without
+        from turnwise.train.figure import plot_run  # Matplotlib takes a second to import
 
         self._live.stop()
         table = [("step", "success", "95 % interval", "turns", "invalid", "episodes")]
