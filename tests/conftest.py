@@ -7,6 +7,7 @@ The default profile is deterministic: the same examples on every machine, and no
 import os
 from collections.abc import Iterator
 
+import jaxtyping
 import pytest
 from hypothesis import settings
 
@@ -24,3 +25,14 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TURNWISE_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture
+def array_types_unchecked() -> Iterator[None]:
+    """Array types, most of the time of a small batch, are not checked: for tests of numbers only.
+
+    Every method is run with checks on batches of the same kind, by the laws and in `test_conformance.py`.
+    """
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

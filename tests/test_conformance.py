@@ -1,5 +1,6 @@
 """What every method and every block owes its user. New entries of METHODS and of `transforms` join by themselves."""
 
+import functools
 import inspect
 import json
 import pickle
@@ -63,10 +64,16 @@ SHAPES = {
 }
 
 
+@functools.cache
+def batch_of(shape: str, *, seed: int = 0, leave_out: frozenset[str] = frozenset()) -> tw.Batch:
+    """Made once for all methods: a batch is read-only."""
+    return make_batch(SHAPES[shape], seed=seed, leave_out=leave_out)
+
+
 @each
 @pytest.mark.parametrize("shape", SHAPES)
 def test_credit_is_one_finite_float64_a_response(name, shape):
-    batch = make_batch(SHAPES[shape])
+    batch = batch_of(shape)
     credit_R = advantage(EVERYTHING[name], batch)
     assert credit_R.shape == (batch.num_responses,)
     assert credit_R.dtype == np.float64
@@ -75,7 +82,7 @@ def test_credit_is_one_finite_float64_a_response(name, shape):
 
 @each
 def test_the_same_batch_gives_the_same_credit(name):
-    batch = make_batch(SHAPES["many groups"])
+    batch = batch_of("many groups")
     np.testing.assert_array_equal(advantage(EVERYTHING[name], batch), advantage(EVERYTHING[name], batch))
 
 
@@ -85,7 +92,7 @@ def test_the_same_batch_gives_the_same_credit(name):
 )
 def test_state_survives_a_checkpoint(name, roundtrip):
     method = EVERYTHING[name]
-    batches = [make_batch(SHAPES["many groups"], seed=seed) for seed in range(3)]
+    batches = [batch_of("many groups", seed=seed) for seed in range(3)]
     kept = restored = method.init() if method.init else None
     for batch in batches:
         kept_R, kept = method.update(batch.reward_R, kept, batch)
@@ -96,7 +103,7 @@ def test_state_survives_a_checkpoint(name, roundtrip):
 @each
 def test_the_declared_needs_suffice(name):
     needs = EVERYTHING[name].needs
-    batch = make_batch(SHAPES["many groups"], leave_out=set(tw.COLUMNS) - set(needs))
+    batch = batch_of("many groups", leave_out=frozenset(tw.COLUMNS) - frozenset(needs))
     advantage(EVERYTHING[name], batch)
 
 
@@ -106,7 +113,7 @@ NEEDED = [(name, column) for name, transform in sorted(EVERYTHING.items()) for c
 @pytest.mark.parametrize(("name", "column"), NEEDED)
 def test_every_declared_need_is_truly_needed(name, column):
     also = {"value_T"} if column == "length" else set()  # tokens would tell the length
-    batch = make_batch(SHAPES["many groups"], leave_out={column} | also)
+    batch = batch_of("many groups", leave_out=frozenset({column} | also))
     with pytest.raises(BatchError, match=f"needs column '{column}', which this batch does not have"):
         advantage(EVERYTHING[name], batch)
 

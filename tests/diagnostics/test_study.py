@@ -18,6 +18,7 @@ from tests.toys import small_config
 from turnwise.cache import held
 from turnwise.cli import main
 from turnwise.config import load_config
+from turnwise.diagnostics import runner as runner_module
 from turnwise.diagnostics.runner import Runner, log_of
 from turnwise.diagnostics.study import load_study, results, state
 from turnwise.errors import ConfigError, RunError
@@ -255,9 +256,10 @@ def test_a_run_that_fails_is_named_and_tried_again(finished, capsys):
     assert main(["study", "small.toml"]) == 0
 
 
-def test_a_run_that_is_damaged_while_it_runs_fails_alone(here, capsys):
-    study = load_study(Path("small.toml"), ("run.steps=1",))
-    runner = Runner(study, 2, Console(file=sys.stderr))
+def test_a_run_that_is_damaged_while_it_runs_fails_alone(here, done, monkeypatch, capsys):
+    runner = Runner(load_study(Path("small.toml")), 2, Console(file=sys.stderr))
+    shutil.copytree(done.folder / "runs", here / "runs")  # what its runs would write
+    monkeypatch.setattr(runner_module, "start", lambda job: subprocess.Popen([sys.executable, "-S", "-c", ""]))
     runner._start()
     broken, other = runner.running
     for process in runner.running.values():

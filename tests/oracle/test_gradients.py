@@ -6,6 +6,8 @@ from tests.oracle.declarations import check_declaration, measured
 
 import turnwise as tw
 
+pytestmark = pytest.mark.usefixtures("array_types_unchecked")
+
 
 @pytest.mark.parametrize("name", sorted(ALL))
 def test_the_declared_gradient_is_the_measured_one(name):

@@ -1,8 +1,8 @@
 """Kills a training at random moments and lets it go on, again and again: `python -m tests.train.kills FOLDER KILLS
 SEED [harness]`; the last word has it played through the gateway by a harness.
 
-Lives are forks of one process that has imported everything, so that a kill falls into the training and not into the
-imports. A run that ends is compared with one that nobody disturbed, and the next one begins.
+Lives are forks of one process that has trained once, so that a kill falls into the training and not into the imports.
+A run that ends is compared with one that nobody disturbed, and the next one begins.
 """
 
 import json
@@ -78,6 +78,7 @@ def whole(folder: Path, name: str = "run") -> dict:
 def main(folder: Path, kills: int, seed: int) -> None:
     """Kill so many times; prints how many runs came to their end, and what differed."""
     moments, killed, ended, differing = random.Random(seed), 0, 0, []
+    train(small_config(folder / "warm", **SETTINGS))  # what a first run imports and fills, lives inherit
     start = time.monotonic()
     assert os.waitpid(live(folder / "whole"), 0)[1] == 0
     lasts, expected = time.monotonic() - start, whole(folder / "whole")

@@ -1,6 +1,6 @@
 """Signals and kills at random moments, again and again: `python -m tests.train.signals FOLDER TIMES`.
 
-Lives are forks of one process that has imported everything, as in `tests.train.kills`. Each is the command line itself.
+Lives are forks of one process that has trained once, as in `tests.train.kills`. Each is the command line itself.
 """
 
 import json
@@ -18,9 +18,12 @@ from tests.toys import small_config
 from tests.train.kills import whole  # also makes tqdm safe to fork
 
 import turnwise.commands.common
+import turnwise.report.write
+import turnwise.train.figure
 from turnwise.cli import main
 from turnwise.train import last_step
 from turnwise.train.folder import RunFolder, by_step
+from turnwise.train.loop import train
 
 SETTINGS = {
     "run": {"steps": 6},
@@ -185,6 +188,7 @@ def torn(run: Path) -> list[str]:
 
 if __name__ == "__main__":
     place, times = Path(sys.argv[1]), int(sys.argv[2])
+    train(small_config(place / "warm", **SETTINGS))
     told = {
         "second": second_signal(place / "second"),
         "nohup": nohup(place / "nohup"),

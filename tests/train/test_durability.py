@@ -2,7 +2,7 @@
 
 import json
 import os
-import resource
+import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +12,6 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from tests.toys import small_config
-from tests.train.kills import whole
 
 from turnwise.cli import main
 from turnwise.config import override_config
@@ -25,9 +24,10 @@ ROOT = Path(__file__).parents[2]
 KILLS = 50
 
 
-def test_fifty_kills_at_random_moments_change_nothing(tmp_path):
+def told_by(module: str, *words: str) -> dict:
+    """What a module of the tests prints, in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.train.kills", str(tmp_path), str(KILLS), "0"],
+        [sys.executable, "-m", module, *words],
         cwd=ROOT,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -36,68 +36,39 @@ def test_fifty_kills_at_random_moments_change_nothing(tmp_path):
         timeout=1200,
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    return json.loads(done.stdout)
+
+
+def test_fifty_kills_at_random_moments_change_nothing(tmp_path):
+    told = told_by("tests.train.kills", str(tmp_path), str(KILLS), "0")
     assert told["killed"] == KILLS
     assert told["ended"] > 3, "kills came so fast that no run ended between them"
     assert told["differing"] == []
 
 
-SCRIPT = """
-import json, sys
-from pathlib import Path
-from turnwise.cli import main
-if sys.argv[1] == "go on":
-    sys.exit(main(["train", "--resume", sys.argv[2] + "/run"]))
-from tests.toys import small_config
-import turnwise.commands.common
-turnwise.commands.common.load_config = lambda recipe, overrides: small_config(Path(sys.argv[2]),
-**json.loads(sys.argv[3]))
-sys.exit(main(["train", "any.toml"]))
-"""
-SETTINGS = {"run": {"steps": 40}, "checkpoint": {"every": 10, "keep": 1}, "evaluate": {"every": 20}}
-
-
-def command(*words: str, largest: int | None = None) -> subprocess.CompletedProcess:
-    """`turnwise train` in a process of its own, whose files cannot grow beyond so many bytes."""
-    limit = largest and (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest)))
-    return subprocess.run(
-        [sys.executable, "-c", SCRIPT, *words], cwd=ROOT, preexec_fn=limit, capture_output=True, text=True, check=False
-    )
-
-
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("undisturbed")
-    train(small_config(folder, **SETTINGS))
-    return folder
+def lives(tmp_path_factory) -> dict:
+    return told_by("tests.train.disk", str(tmp_path_factory.mktemp("disk")))
 
 
 @pytest.mark.parametrize("during", ["checkpoint", "metrics"])
-def test_a_full_disk_is_said_in_a_line_and_the_run_goes_on_when_there_is_room(undisturbed, tmp_path, during):
-    largest = max(path.stat().st_size for path in (undisturbed / "run" / "checkpoints").rglob("*") if path.is_file())
-    lines = (undisturbed / "run" / "metrics.jsonl").stat().st_size
-    assert largest < lines, "otherwise no limit lets checkpoints pass and metrics not"
-    limit = largest // 2 if during == "checkpoint" else (largest + lines) // 2
-    full = command("begin", str(tmp_path), json.dumps(SETTINGS), largest=limit)
-    assert full.returncode == 2
-    assert full.stderr.splitlines()[-1].startswith("turnwise: cannot write")
-    assert "Traceback" not in full.stderr
-    again = command("go on", str(tmp_path))
-    assert again.returncode == 0, again.stderr
-    expected, found = whole(undisturbed), whole(tmp_path)
-    del expected["names"], found["names"]  # of the figure, which only the command makes
-    assert found == expected
+def test_a_full_disk_is_said_in_a_line_and_the_run_goes_on_when_there_is_room(lives, during):
+    assert lives["largest"] < lives["lines"], "otherwise no limit lets checkpoints pass and metrics not"
+    full, again = lives[during]["full"], lives[during]["again"]
+    assert full["code"] == 2
+    assert full["err"].splitlines()[-1].startswith("turnwise: cannot write")
+    assert "Traceback" not in full["err"]
+    assert again["code"] == 0, again["err"]
+    assert lives[during]["differing"] == []
 
 
-def test_a_second_process_on_a_run_is_refused(tmp_path):
-    run = train(small_config(tmp_path)).path
-    with RunFolder(run).locked():
-        second = command("go on", str(tmp_path))
-    assert second.returncode == 2
-    assert second.stderr.splitlines()[-1] == (
-        f"turnwise: another process is training in {run}; wait for it, or stop it"
+def test_a_second_process_on_a_run_is_refused(lives):
+    second = lives["second"]
+    assert second["code"] == 2
+    assert re.fullmatch(
+        r"turnwise: another process is training in .*/run; wait for it, or stop it", second["err"].splitlines()[-1]
     )
-    assert command("go on", str(tmp_path)).returncode == 0
+    assert lives["afterwards"]["code"] == 0, lives["afterwards"]["err"]
 
 
 def test_a_run_that_failed_leaves_no_lock(tmp_path):

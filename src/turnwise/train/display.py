@@ -9,7 +9,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from turnwise.terminal import is_tenth, make_console, print_table
-from turnwise.train.figure import plot_run
 from turnwise.train.folder import RunFolder
 
 LIVE_ROWS = 8
@@ -108,6 +107,8 @@ class ConsoleDisplay(Display):
 
     def finish(self, folder: RunFolder, label: str) -> None:
         """Print the table of evaluations and save the figure."""
+        from turnwise.train.figure import plot_run  # Matplotlib takes a second to import
+
         self._live.stop()
         table = [("step", "success", "95 % interval", "turns", "invalid", "episodes")]
         records = folder.metrics()

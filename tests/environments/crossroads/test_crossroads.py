@@ -1,5 +1,7 @@
 """Crossroads: each knob does what it says and nothing else, and its exact values are those of its plays."""
 
+import bisect
+import functools
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,15 @@ from turnwise.diagnostics.fidelity import cosine, group_sums, measure_fidelity
 from turnwise.diagnostics.values import Histories, Truth, continue_histories, true_advantages
 from turnwise.environments.check import check_environment
 from turnwise.environments.crossroads.environment import CrossroadsEnvironment
-from turnwise.environments.crossroads.knobs import ROADS, SETTINGS, read_knobs
-from turnwise.environments.crossroads.road import action_of, draw_road, exact_advantages, exact_values
+from turnwise.environments.crossroads.knobs import ROADS, SETTINGS, Knobs, read_knobs
+from turnwise.environments.crossroads.road import (
+    Road,
+    Values,
+    action_of,
+    draw_road,
+    exact_advantages,
+    exact_values,
+)
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.environments.tamper_apart import tamper
@@ -157,6 +166,14 @@ def test_exact_values_by_hand():
         exact_values(road, chance_TA[:2])
 
 
+@functools.lru_cache(maxsize=4096)
+def walked(task: int, knobs: Knobs) -> tuple[Road, list[list[float]], Values]:
+    """The road of a task, the walker's cumulative probabilities per turn, and their exact values."""
+    road = draw_road(task, knobs)
+    chance_TA = road.teacher() * 0.95
+    return road, np.cumsum(chance_TA, axis=1).tolist(), exact_values(road, chance_TA)
+
+
 class Walker:
     """Plays walks with fixed probabilities per turn, forks included, in the real environment."""
 
@@ -169,13 +186,13 @@ class Walker:
 
     def play(self, start: Start, generator: np.random.Generator) -> Trajectory:
         environment, roads = self.suite.environment(start.task), self.suite.knobs.roads
-        cumulative_TA = np.cumsum(draw_road(start.task, self.suite.knobs).teacher() * 0.95, axis=1)
+        _, cumulative_TA, _ = walked(start.task, self.suite.knobs)
         step, turns = environment.start(), []
         while not step.ended:
             if len(turns) < len(start.turns):
                 action = start.turns[len(turns)].response_ids[0]
             else:
-                action = int(np.searchsorted(cumulative_TA[len(turns)], generator.random()))
+                action = bisect.bisect_left(cumulative_TA[len(turns)], generator.random())
             response = ROADS[action] if action < roads else "?"
             seen, step = step, environment.step(response)
             turns.append(Turn(seen.observation, seen.state_key, [0], [action], [-1.0], response, False, step.reward))
@@ -189,9 +206,9 @@ def played_groups(walker: Walker, first: int, count: int) -> tuple[list[Trajecto
     played = walker(starts, seed=first)
     exact = []
     for start, trajectory in zip(starts, played, strict=True):
-        road = draw_road(start.task, walker.suite.knobs)
+        road, _, values = walked(start.task, walker.suite.knobs)
         actions = np.array([action_of(turn.response, road.knobs) for turn in trajectory.turns])
-        exact.append(exact_advantages(road, exact_values(road, road.teacher() * 0.95), actions))
+        exact.append(exact_advantages(road, values, actions))
     batch = Batch(
         Segments.from_lengths([8] * count),
         Segments.from_lengths([len(trajectory.turns) for trajectory in played]),

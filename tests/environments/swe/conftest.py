@@ -1,7 +1,9 @@
 """A small repository with a bug, made up here, and sandboxes to play it in; skips where the system forbids them."""
 
+import compileall
 import importlib.metadata
 import json
+import py_compile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -110,6 +112,8 @@ def site(tmp_path_factory) -> Path:
                 target = folder / str(file)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(Path(str(file.locate())).read_bytes())
+    # as `fetch_tools` does: to compile pytest again in each sandbox takes longer than its tests
+    compileall.compile_dir(folder, quiet=2, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
     return folder
 
 
