@@ -22,6 +22,7 @@ EVERYTHING: dict[str, Any] = {
     "tokens": {"name": "hapo"},
     "mismatch_cap": 2.0,
     "dual_clip": 3.0,
+    "preference": {"name": "dpo"},
 }
 
 
@@ -77,7 +78,7 @@ def test_the_sum_of_all_terms_does_not_depend_on_micro_batches(importance, terms
         assert_same(gradient(**options, max_tokens=max_tokens), whole)
 
 
-@pytest.mark.parametrize("name", ["kl", "entropy_bonus", "entropy", "tokens"])
+@pytest.mark.parametrize("name", ["kl", "entropy_bonus", "entropy", "tokens", "preference"])
 def test_every_term_counts(name):
     without = {key: value for key, value in EVERYTHING.items() if key != name}
     assert difference(gradient(**without), gradient(**EVERYTHING))[0] > 1e-4

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from turnwise.commands import fidelity
+from turnwise.commands import fidelity, pass_at_k, turns
 from turnwise.commands.common import add_markdown, add_out, count, natural, quiet, say_written
 from turnwise.tables import Table
 from turnwise.terminal import print_table
@@ -22,6 +22,8 @@ def add(commands: Any) -> None:
     surprisal.add_argument("--seed", type=natural, default=0, help="seed of the fresh responses; default: 0")
     surprisal.set_defaults(run=_surprisal)
     fidelity.add(kinds)
+    pass_at_k.add(kinds)
+    turns.add(kinds)
     noise = kinds.add_parser("noise", help="estimate how many groups make a step's gradient more signal than noise")
     noise.add_argument("run_folder", type=Path, metavar="RUN", help="folder of a run")
     noise.add_argument(

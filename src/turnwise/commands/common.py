@@ -41,6 +41,14 @@ def share(text: str) -> float:
     return number
 
 
+def positive(text: str) -> float:
+    """Parse a number above 0."""
+    number = _number(text)
+    if not 0.0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a number above 0, got {text!r}")
+    return number
+
+
 def seconds(text: str) -> float:
     """Parse a time in seconds, 0 or more."""
     number = _number(text)

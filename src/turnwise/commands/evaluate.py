@@ -94,6 +94,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     from turnwise.gateway.collector import choose_collector
     from turnwise.rollout.engines import check_engine, make_engine
     from turnwise.rollout.models import Models, NamedModel
+    from turnwise.rollout.turn_budget import restore_budget
     from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
     from turnwise.train.display import ConsoleDisplay, describe
     from turnwise.train.resume import use_device
@@ -111,9 +112,12 @@ def _evaluate(options: argparse.Namespace) -> int:
     if options.panel:
         check_tasks(options.panel, tasks)
     device = use_device(config.run)
-    step, policy, _ = load_checkpoint(checkpoint_at(folder, options.step), to_play=True)
+    learns_turns = config.rollout.turn_budget is not None and config.rollout.turn_budget.name == "quantile"
+    step, policy, states = load_checkpoint(checkpoint_at(folder, options.step), to_play=not learns_turns)
     policy.model.to(device)  # pyright: ignore[reportArgumentType]
     collector, _ = choose_collector(config.harness, config.rollout, config.environment, suite)
+    if learns_turns:
+        restore_budget(collector, states, folder.path)
     models = Models(policy=NamedModel(policy, make_engine(config.engine, config.model.precision, policy)))
     models.publish()
     results, played = [], []

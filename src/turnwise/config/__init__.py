@@ -124,7 +124,7 @@ class Config(Section):
     @pydantic.model_validator(mode="after")
     def _a_harness_makes_its_own_prompts(self) -> "Config":
         if self.harness is not None:
-            for name in ("collector", "context"):
+            for name in ("collector", "context", "turn_budget"):
                 given, usual = getattr(self.rollout, name), RolloutConfig.model_fields[name].default
                 if given != usual:
                     raise ValueError(
@@ -135,6 +135,8 @@ class Config(Section):
 
     @pydantic.model_validator(mode="after")
     def _something_can_learn(self) -> "Config":
+        if self.update.passes and self.critic:
+            raise ValueError("update.passes has no critic among its turns; remove update.passes or [critic]")
         if self.update.only_norms and self.model.train == "lora":
             raise ValueError(
                 "update.only_norms=true trains the gains of normalisation layers, and model.train='lora' trains "

@@ -22,6 +22,7 @@ from turnwise.rollout.models import Models
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.starts import Start, make_starts
 from turnwise.rollout.trajectory import Trajectory
+from turnwise.rollout.turn_budget import Budgeted, BudgetedEnvironments, TurnBudget
 from turnwise.rollout.workers import make_environments
 
 
@@ -146,6 +147,11 @@ def choose_collector(
                 "set environment.name=seats, or remove rollout.collector"
             )
         environments = shared(make_environments(suite, environment))
+        if rollout.turn_budget:
+            budget = TurnBudget(rollout.turn_budget)
+            environments = BudgetedEnvironments(environments, budget)
+            collector = make_collector(rollout, environments, suite.task_name)
+            return Budgeted(collector, environments, budget), environments
         return make_collector(rollout, environments, suite.task_name), environments
     return HarnessCollector(harness, rollout, suite.task_name), InProcessEnvironments(
         lambda task: suite.environment(task)

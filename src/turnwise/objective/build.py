@@ -8,16 +8,18 @@ from turnwise.errors import ConfigError, did_you_mean
 from turnwise.imports import import_named
 from turnwise.objective.objective import Objective
 from turnwise.objective.policy import PolicyTerm
+from turnwise.objective.preference import PreferenceTerm
 from turnwise.objective.regularizers import EntropyRuleTerm, EntropyTerm, KLTerm
 from turnwise.objective.settings import UpdateConfig
 from turnwise.objective.terms import Term
 from turnwise.options import check_names
 
 TERMS: dict[str, Callable[[UpdateConfig], Term | None]] = {
-    "policy": PolicyTerm,
+    "policy": lambda update: PolicyTerm(update) if update.policy else None,
     "kl": lambda update: KLTerm(update.kl, update.aggregate) if update.kl else None,
     "entropy": lambda update: EntropyTerm(update.entropy_bonus, update.aggregate) if update.entropy_bonus else None,
     "entropy_rule": lambda update: EntropyRuleTerm(update) if update.entropy else None,
+    "preference": lambda update: PreferenceTerm(update.preference) if update.preference else None,
 }
 """Constructors of loss terms by name, in the order of the sum. They return None if the recipe does not use the term."""
 
@@ -42,10 +44,11 @@ def make_objective(update: UpdateConfig, *further: Term) -> Objective:
 
 def _known_elsewhere(name: str) -> str:
     set_by = {
-        "policy": "is always on",
+        "policy": "is set by update.policy",
         "kl": "is set by update.kl",
         "entropy": "is set by update.entropy_bonus",
         "entropy_rule": "is set by update.entropy",
+        "preference": "is set by update.preference",
         "value": "is set by critic",
     }
     if name in set_by:

@@ -12,6 +12,41 @@ class RuleConfig(Named):
     """Name and options of a rule or a loss term."""
 
 
+class PreferenceConfig(Section):
+    """Configure the loss on pairs, best against worst, from each group."""
+
+    name: Literal["simpo", "dpo"]
+    """"simpo" compares mean log-probabilities, "dpo" sums relative to the policy after the warm start."""
+    level: Literal["trajectory", "turn"] = "trajectory"
+    """What is paired: the best with the worst trajectory of a group, or, at each state that a group's trajectories
+    share, the response with the best return to go with the one with the worst."""
+    beta: float | None = pydantic.Field(default=None, gt=0)
+    """Factor of the difference of log-probabilities. Default: 2 for "simpo", 0.1 for "dpo"."""
+    margin: float = pydantic.Field(default=1.0, ge=0)
+    """SimPO's gamma: how far beta times the difference should exceed 0. It has no part in "dpo"."""
+    smoothing: float = pydantic.Field(default=0.0, ge=0, lt=0.5)
+    """Share of pairs that are taken as the wrong way round."""
+    weight: float = pydantic.Field(default=1.0, gt=0)
+    """Coefficient of the term."""
+
+    @property
+    def strength(self) -> float:
+        """Return beta, or its default."""
+        return self.beta or {"simpo": 2.0, "dpo": 0.1}[self.name]
+
+
+class PassesConfig(Section):
+    """Configure passes over a step, one per turn, the last turn first."""
+
+    name: Literal["seeupo"]
+    """SeeUPO's passes (arXiv 2602.06554): each computes the old log-probabilities anew, and corrects the advantages of
+    earlier turns by how much the update of a later one changed its probability."""
+    clip: float = pydantic.Field(default=0.2, gt=0, lt=1)
+    """Distance of a trajectory's correction from 1."""
+    max_advantage: float = pydantic.Field(default=3.0, gt=0)
+    """Advantages, in standard deviations over the step's trajectories, are clipped to this size."""
+
+
 class UpdateConfig(Section):
     """Settings of the policy update."""
 
@@ -58,6 +93,12 @@ class UpdateConfig(Section):
     """Coefficient of the mean token entropy; 0 switches it off."""
     entropy: RuleConfig | None = None
     """Published entropy term: {name = "epo", beta_decay = ...}."""
+    policy: bool = True
+    """Have the policy-gradient term in the loss. False learns from `preference`, or your own terms, alone."""
+    preference: PreferenceConfig | None = None
+    """Loss on pairs from a group: {name = "simpo"} or {name = "dpo"}."""
+    passes: PassesConfig | None = None
+    """Passes over the turns, each an update of its own: {name = "seeupo"}."""
     terms: tuple[RuleConfig, ...] = ()
     """Your own loss terms: {name = "module:MyTerm", weight = 0.1}; see `turnwise.objective.terms.Term`."""
     old_policy: Literal["start", "behavior"] | None = None
@@ -85,6 +126,15 @@ class UpdateConfig(Section):
             raise ValueError(
                 "update.old_policy='behavior' and update.mismatch_cap correct for the same difference; remove one"
             )
+        if not (self.policy or self.preference or self.terms):
+            raise ValueError("update.policy=false leaves nothing to learn from; set update.preference or update.terms")
+        if self.passes:
+            needs_step = {"preference": self.preference, "old_policy='behavior'": self.old_policy == "behavior"}
+            needs_step |= {"mismatch_cap": self.mismatch_cap, "tokens": self.tokens, "entropy": self.entropy}
+            if other := next((name for name, value in needs_step.items() if value), None):
+                raise ValueError(
+                    f"update.passes updates turn by turn, and update.{other} needs the whole step; remove one"
+                )
         if self.tokens:
             build_token_rule(self.tokens.name, self.tokens.model_extra or {})
         if self.entropy:

@@ -16,6 +16,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     usable = [trajectory for trajectory in trajectories if trajectory.usable]
     own = [trajectory for trajectory in trajectories if trajectory.learns]
     turns = distinct_turns(usable)
+    limits = [float(trajectory.info["turn_budget"]) for trajectory in own if "turn_budget" in trajectory.info]
     mean = lambda values: float(np.mean(values)) if len(values) else 0.0  # noqa: E731
     return {
         "success": mean([trajectory.success for trajectory in usable]),
@@ -24,6 +25,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "invalid_frac": mean([not turn.valid for turn in turns]),
         "truncated_frac": mean([turn.truncated for turn in turns]),
         "context_frac": mean([trajectory.ended == "context" for trajectory in own]),
+        **({"turn_budget": max(limits), "turn_budget_frac": len(limits) / len(own)} if limits else {}),
         "failed_frac": 1 - len(usable) / max(1, len(own)),
         "tokens": float(sum(len(turn.response_ids) for turn in distinct_turns(trajectories))),
         "env_steps": float(sum(len(trajectory.turns) for trajectory in trajectories)),

@@ -21,6 +21,33 @@ class CollectorConfig(Named):
     name: str = "independent"
 
 
+class TurnBudgetConfig(Section):
+    """Configure a limit on turns below that of the environment."""
+
+    name: Literal["fixed", "quantile"]
+    """"fixed": the same limit always. "quantile": a quantile of the turns of past training trajectories."""
+    turns: int | None = pydantic.Field(default=None, ge=1)
+    """Turns of "fixed"."""
+    quantile: float = pydantic.Field(default=0.75, gt=0, le=1)
+    """Share of past trajectories that have at most as many turns as the limit."""
+    extend: int = pydantic.Field(default=0, ge=0)
+    """Turns by which a trajectory goes on at its limit, again and again, if one of its last `extend` turns earned a
+    reward or reached a new state; 0: none."""
+    history: int = pydantic.Field(default=512, ge=16)
+    """Trajectories of which the quantile is taken, the latest ones."""
+    free_every: int = pydantic.Field(default=8, ge=1)
+    """One training trajectory of this many has no limit, and only these count. With limited ones among them, the
+    limit could fall but never rise."""
+
+    @pydantic.model_validator(mode="after")
+    def _fixed_has_turns(self) -> "TurnBudgetConfig":
+        if (self.name == "fixed") != (self.turns is not None):
+            raise ValueError(
+                f"rollout.turn_budget.turns={self.turns} with name={self.name!r}: set turns for 'fixed', and only there"
+            )
+        return self
+
+
 class RolloutConfig(Section):
     """Settings of the rollouts."""
 
@@ -40,6 +67,8 @@ class RolloutConfig(Section):
     with a failure (NGRPO). Further tasks are played to replace dropped groups."""
     max_batches: int = pydantic.Field(default=10, ge=1)
     """Largest number of batches of `groups` tasks that a step plays to fill the filter."""
+    turn_budget: TurnBudgetConfig | None = None
+    """Limit on turns: {name = "fixed", turns = 6} or {name = "quantile", extend = 2} (docs/how-to/turn-budgets.md)."""
     max_lag: int = pydantic.Field(default=0, ge=0)
     """Steps by which rollouts may run ahead of the update, on the weights there are; 0 plays each step's tasks inside
     the step. See docs/how-to/play-ahead.md."""
@@ -67,6 +96,16 @@ class RolloutConfig(Section):
         build_selector(self.select.name, self.select.model_extra or {}, num_tasks=1, seed=0)
         if self.filter == "mixed" and self.group_size == 1:
             raise ValueError("rollout.filter='mixed' needs a rollout.group_size above 1: one trajectory is never mixed")
+        if self.turn_budget and self.collector.name != "independent":
+            raise ValueError(
+                f"rollout.turn_budget limits single trajectories, and rollout.collector={self.collector.name!r} plays "
+                "them together; remove one"
+            )
+        if self.turn_budget and self.max_lag:
+            raise ValueError(
+                f"rollout.turn_budget follows the trajectories before, and rollout.max_lag={self.max_lag} plays ahead "
+                "of them; remove one"
+            )
         if self.max_lag and self.filter != "none":
             raise ValueError(
                 f"rollout.max_lag={self.max_lag} plays tasks before it is known which groups rollout.filter="

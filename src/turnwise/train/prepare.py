@@ -30,10 +30,10 @@ from turnwise.train.critic import critic_columns, make_critic
 from turnwise.train.display import Display
 from turnwise.train.folder import RunFolder
 from turnwise.train.parts import make_optimizer, make_plan, notes
+from turnwise.train.passes import make_learner
 from turnwise.train.resume import first_policy, last_state, refuse_what_would_lose, use_device
 from turnwise.train.run import Run
 from turnwise.train.trackers import check_trackers, open_trackers
-from turnwise.train.update import Learner
 from turnwise.train.warmstart import warm_policy
 
 
@@ -111,7 +111,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
         source=source,
         measures=measures,
         method=Credit(transform),
-        learner=Learner(
+        learner=make_learner(
             objective,
             config.update,
             config.model,

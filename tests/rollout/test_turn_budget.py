@@ -1,0 +1,163 @@
+"""Limits on turns: when a trajectory stops, that limits leave the rest as it was, and what the quantile learns from."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.toys import Colors, color_policy, small_config
+
+from turnwise.cli import main
+from turnwise.config import override_config
+from turnwise.diagnostics.turn_budgets import Limit, compare_limits, spent
+from turnwise.errors import ConfigError
+from turnwise.rollout.collectors import Independent
+from turnwise.rollout.environments import InProcessEnvironments
+from turnwise.rollout.local import LocalEngine
+from turnwise.rollout.models import Models, NamedModel
+from turnwise.rollout.settings import RolloutConfig, TurnBudgetConfig
+from turnwise.rollout.trajectory import Trajectory, Turn
+from turnwise.rollout.turn_budget import Budgeted, BudgetedEnvironments, TurnBudget, stops_after, turns_within
+from turnwise.train.loop import train
+
+
+@pytest.mark.parametrize(
+    ("progress", "limit", "extend", "stop"),
+    [
+        ("11", 3, 0, False),
+        ("111", 3, 0, True),
+        ("001", 3, 2, False),
+        ("100", 3, 2, True),
+        ("0010", 3, 2, False),  # between two looks
+        ("00100", 3, 2, True),
+        ("00110", 3, 2, False),
+        ("0000", 3, 1, True),
+    ],
+)
+def test_a_trajectory_goes_on_while_it_progresses(progress, limit, extend, stop):
+    assert stops_after([each == "1" for each in progress], limit, extend) == stop
+
+
+def played(settings: dict[str, Any] | None, *, turns: int = 7, tasks: int = 6) -> list[Trajectory]:
+    """Trajectories of a policy that guesses colors, with a budget as in an evaluation, or without one."""
+    environments: Any = InProcessEnvironments(lambda task: Colors(task, turns=turns))
+    rollout, policy = RolloutConfig(max_new_tokens=3), color_policy(spread=20.0, context=256)
+    models = Models(policy=NamedModel(policy, LocalEngine(policy.model)))
+    models.publish()
+    if settings is None:
+        collector: Any = Independent(environments, rollout)
+    else:
+        budget = TurnBudget(TurnBudgetConfig(**settings))
+        environments = BudgetedEnvironments(environments, budget)
+        collector = Budgeted(Independent(environments, rollout), environments, budget)
+    return collector.play(models, range(tasks), seed=0, group_size=2)
+
+
+@pytest.mark.parametrize("extend", [0, 1, 2])
+@pytest.mark.parametrize("limit", [1, 2, 4, 7])
+def test_a_limited_trajectory_is_the_beginning_of_the_whole_one(limit, extend):
+    """So that limits can be compared on one set of trajectories."""
+    whole = played(None)
+    limited = played({"name": "fixed", "turns": limit, "extend": extend})
+    assert all(len(trajectory.turns) == 7 for trajectory in whole)
+    for one, other in zip(limited, whole, strict=True):
+        assert [turn.response_ids for turn in one.turns] == [t.response_ids for t in other.turns[: len(one.turns)]]
+        assert len(one.turns) == turns_within(other, limit, extend)
+        assert ("turn_budget" in one.info) == (len(one.turns) < 7)
+        assert one.ended == ("truncated" if len(one.turns) < 7 else "terminated")
+    if not extend:
+        assert {len(one.turns) for one in limited} == {limit}
+    elif limit == 1:
+        assert len({len(one.turns) for one in limited}) > 1, "those that progress go on"
+
+
+def test_only_trajectories_without_a_limit_teach_the_quantile():
+    """Known wrong: to count limited ones too. The limit can then fall but never rise, even if tasks get longer."""
+    generator = np.random.default_rng(0)
+    settings = TurnBudgetConfig(name="quantile", quantile=0.75, free_every=8, history=64)
+    right, wrong = TurnBudget(settings), TurnBudget(settings)
+    for step in range(80):
+        whole = generator.geometric(0.3 if step < 20 else 0.1, size=32)
+        right.learn([n for number, n in enumerate(whole) if right.is_free(number)])
+        wrong.learn([min(n, wrong.limit or 1000) for n in whole])
+    truth = np.quantile(generator.geometric(0.1, size=100_000), 0.75)  # 14, against 4 of the first tasks
+    assert right.limit == pytest.approx(truth, abs=5)
+    assert (wrong.limit or 0) <= 6
+
+
+def test_no_limit_before_there_are_enough_counts():
+    budget = TurnBudget(TurnBudgetConfig(name="quantile"))
+    budget.learn([3] * 15)
+    assert budget.limit is None
+    budget.learn([9] * 4)
+    assert budget.limit == 3
+    budget.learn([9] * 600)
+    assert (budget.limit, len(budget.counts)) == (9, 512)
+
+
+def test_what_a_limit_saves_and_loses_by_hand():
+    def trajectory(success: bool, turns: int) -> Trajectory:
+        made = [Turn(f"o{i}", f"o{i}", [1, 2], [3], [0.0], "r", False) for i in range(turns)]
+        return Trajectory(0, "t", made, success=success, ended="terminated", last_observation="end")
+
+    trajectories = [trajectory(True, 2), trajectory(True, 4), trajectory(False, 4)]
+    whole, two = spent(trajectories), spent(trajectories, Limit(2))
+    assert whole.read.tolist() == [2 + 5, 2 + 5 + 8 + 11, 26]
+    assert whole.written.tolist() == [2, 4, 4]
+    assert (two.success.tolist(), two.turns.tolist(), two.read.tolist()) == ([1, 0, 0], [2, 2, 2], [7, 7, 7])
+    saved = compare_limits(trajectories, {"2": Limit(2)})["2"]
+    assert saved.success.value == pytest.approx(-1 / 3)
+    assert (saved.turns_frac, saved.written_frac, saved.read_frac) == pytest.approx((0.4, 0.4, 1 - 21 / 59))
+    assert two.cost((2.0, 10.0)).tolist() == pytest.approx([(14 + 20) / 1e6] * 3)
+
+
+def config_of(folder: Path, budget: dict[str, Any], **run: Any):
+    return small_config(
+        folder,
+        run=run,
+        environment={"options": {"turns": 4}},
+        model={"max_context": 128},
+        rollout={"groups": 4, "group_size": 8, "turn_budget": budget},
+    )
+
+
+def test_a_run_trains_and_evaluates_under_a_budget(tmp_path):
+    records = train(config_of(tmp_path, {"name": "fixed", "turns": 2})).metrics()
+    assert [record["rollout/turns"] for record in records if "rollout/turns" in record] == [2.0, 2.0]
+    assert {record["eval/turns"] for record in records if "eval/turns" in record} == {2.0}
+    assert all(record["rollout/turn_budget_frac"] == 1.0 for record in records if "rollout/turns" in record)
+
+
+def test_a_learned_budget_resumes_and_evaluates(tmp_path, capsys):
+    budget = {"name": "quantile", "free_every": 2, "history": 32}
+    whole = train(config_of(tmp_path / "a", budget, steps=4))
+    part = train(config_of(tmp_path / "b", budget, steps=2))
+    resumed = train(override_config(config_of(tmp_path / "b", budget), ["run.steps=4"]), resume=part.path)
+    told = [[r.get("rollout/turns"), r.get("rollout/reward"), r.get("eval/turns")] for r in whole.metrics()]
+    again = [[r.get("rollout/turns"), r.get("rollout/reward"), r.get("eval/turns")] for r in resumed.metrics()]
+    assert told[-1] == again[-1]
+    assert told[-2] == again[-2]
+    assert main(["eval", str(whole.path), "--episodes", "4"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["turns"] == 4.0, "all colors take all turns, and so the limit is 4"
+
+
+def test_the_command_compares_limits(tmp_path, capsys):
+    made = train(config_of(tmp_path, {"name": "fixed", "turns": 4}))
+    assert main(["analyse", "turns", str(made.path), "--limit", "1", "--tasks", "8", "--prices", "1,5"]) == 0
+    lines = capsys.readouterr().out.split("\n")
+    assert any(line.startswith("none") and "4.0" in line for line in lines)
+    assert any(line.startswith("1 ") and "75%" in line for line in lines)
+    assert main(["eval", str(made.path), 'rollout.turn_budget={name = "quantile"}']) == 2
+    assert "has none; set rollout.turn_budget.name=fixed" in " ".join(capsys.readouterr().err.split())
+
+
+def test_mistakes_are_told(tmp_path):
+    for rollout, message in (
+        ({"turn_budget": {"name": "fixed"}}, "set turns for 'fixed', and only there"),
+        ({"turn_budget": {"name": "quantile", "turns": 3}}, "set turns for 'fixed', and only there"),
+        ({"turn_budget": {"name": "fixed", "turns": 3}, "max_lag": 1}, "rollout.max_lag=1 plays ahead"),
+        ({"turn_budget": {"name": "fixed", "turns": 3}, "collector": "branching"}, "plays them together; remove one"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            small_config(tmp_path, rollout=rollout)

@@ -1,0 +1,186 @@
+"""SeeUPO's passes: the card's numbers, the order of the turns, fresh old log-probabilities, and the carried ratio."""
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.invariants.test_update import experience, make_config
+from tests.steps import measured
+from tests.toys import small_config
+
+import turnwise as tw
+from turnwise.errors import ConfigError
+from turnwise.objective.build import make_objective
+from turnwise.objective.gradient import Budget, Diverged
+from turnwise.objective.tokens import score
+from turnwise.trace import Trace
+from turnwise.train.loop import train
+from turnwise.train.passes import TurnPasses, next_ratio, normalised, part_of
+from turnwise.train.update import Learner, Measured
+
+SEEUPO = {"name": "seeupo"}
+
+
+def test_the_numbers_of_the_code():
+    """Returns 1 and 0 in a group: +-0.5, over the sample's deviation 0.7071; with ratios 1.2 and 0.8."""
+    batch, _ = tw.Batch.from_arrays(group=["q"] * 3, trajectory=["a", "a", "b"], reward=[0, 1, 0])
+    advantage_R = normalised(tw.dr_grpo()(batch), batch, most=3.0)
+    np.testing.assert_allclose(advantage_R, [0.5**0.5, 0.5**0.5, -(0.5**0.5)])
+    np.testing.assert_allclose(advantage_R * [1.2, 1.2, 0.8], [0.8485, 0.8485, -0.5657], atol=5e-5)
+
+
+def test_equal_returns_are_not_divided_and_large_advantages_are_clipped():
+    batch, _ = tw.Batch.from_arrays(group=["q"] * 2, trajectory=["a", "b"], reward=[1, 1])
+    assert normalised(tw.dr_grpo()(batch), batch, most=3.0).tolist() == [0.0, 0.0]
+    many, _ = tw.Batch.from_arrays(group=[0] * 40, trajectory=list(range(40)), reward=[1.0] + [0.0] * 39)
+    assert normalised(tw.dr_grpo()(many), many, most=3.0).max() == 3.0
+
+
+def test_the_correction_is_clipped_twice():
+    found = next_ratio(np.array([1.0, 1.2, 1.2, 0.8, 1.0]), np.array([0.1, 5.0, -0.1, -50.0, 0.0]), clip=0.2)
+    np.testing.assert_allclose(found, [np.exp(0.1), 1.2, 1.2 * np.exp(-0.1), 0.8, 1.0])
+
+
+def learner(config: Any) -> TurnPasses:
+    return TurnPasses(make_objective(config.update), config.update, config.model, Budget(10**6), temperature=0.8)
+
+
+def passes(**update: Any):
+    return make_config(passes=SEEUPO, importance="response", aggregate="response-mean", **update)
+
+
+def step_of(config: Any) -> Measured:
+    _, old, _, trajectories, _ = experience()
+    return measured(old.model, trajectories, config)
+
+
+def test_a_part_has_the_tokens_and_probabilities_of_its_turn_alone():
+    config = passes()
+    step = step_of(config)
+    model = experience()[0].model
+    whole_T, _ = score(model, step.sequences, temperature=0.8)
+    assert step.batch.tokens is not None
+    for turn in range(int(step.batch.turn_R.max()) + 1):
+        rows = np.flatnonzero(step.batch.turn_R == turn)
+        part = part_of(step, rows)
+        found_T, _ = score(model, part.sequences, temperature=0.8)
+        np.testing.assert_allclose(found_T, whole_T[np.isin(step.batch.tokens.ids, rows)], atol=1e-5)
+        np.testing.assert_array_equal(part.batch.reward_R, step.batch.reward_R[rows])
+        assert part.batch.num_groups == len({*step.batch.group_responses.ids[rows].tolist()})
+
+
+def seen_passes(monkeypatch, config: Any, optimizer_lr: float) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    """What each inner update was given: advantages, old log-probabilities, and those under the weights it starts at."""
+    seen, plain = [], Learner.update
+
+    def watched(self, model, optimizer, part, credit, step, **options):
+        now_T, _ = score(model, part.sequences, temperature=0.8)
+        seen.append({"size": part.batch.num_trajectories, "now_T": now_T, "advantage_R": credit.advantage_R})
+        seen[-1]["old_T"] = part.batch.columns["logprob_T"]
+        told = plain(self, model, optimizer, part, credit, step, **options)
+        seen[-1]["after_T"], _ = score(model, part.sequences, temperature=0.8)
+        seen[-1]["tokens"] = part.batch.tokens
+        return told
+
+    monkeypatch.setattr(Learner, "update", watched)
+    policy, _, _, _, advantage_R = experience()
+    model = copy.deepcopy(policy.model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=optimizer_lr)
+    changes: list[int] = []
+    told = learner(config).update(
+        model, optimizer, step_of(config), Trace(advantage_R), 1, before_change=lambda: changes.append(1)
+    )
+    assert changes == [1], "the weights change for the first time once a step"
+    return seen, told
+
+
+def test_the_last_turn_learns_first_and_corrects_those_before(monkeypatch):
+    config = passes(learning_rate=0.3, warmup_steps=0)
+    seen, told = seen_passes(monkeypatch, config, 0.3)
+    step = step_of(config)
+    turn_R, owner_R = step.batch.turn_R, step.batch.trajectories.ids
+    last = int(turn_R.max())
+    assert [each["size"] for each in seen] == [int((turn_R == turn).sum()) for turn in range(last, -1, -1)]
+    base_R = normalised(experience()[4], step.batch, most=3.0)
+    ratio_N, moved = np.ones(step.batch.num_trajectories), 0.0
+    for turn, each in zip(range(last, -1, -1), seen, strict=True):
+        rows = np.flatnonzero(turn_R == turn)
+        np.testing.assert_allclose(each["old_T"], each["now_T"], atol=1e-6, err_msg="the pass starts at ratio 1")
+        np.testing.assert_allclose(each["advantage_R"], base_R[rows] * ratio_N[owner_R[rows]], rtol=1e-5)
+        change = each["tokens"].mean(each["after_T"] - each["old_T"])
+        ratio_N[owner_R[rows]] = np.clip(ratio_N[owner_R[rows]] * np.clip(np.exp(change), 0.8, 1.2), 0.8, 1.2)
+        moved = max(moved, float(np.abs(change).max()))
+    assert moved > 0.02, "the updates are large enough to tell a correction from none"
+    assert told["turn_ratio_min"] < 0.999
+
+
+def test_stale_log_probabilities_would_differ(monkeypatch):
+    """Known wrong: the old log-probabilities of the start of the step, in a pass after others."""
+    seen, _ = seen_passes(monkeypatch, passes(learning_rate=0.3, warmup_steps=0), 0.3)
+    policy = experience()[0]
+    step = step_of(passes())
+    assert step.batch.tokens is not None
+    start_T, _ = score(policy.model, step.sequences, temperature=0.8)
+    first = np.flatnonzero(step.batch.turn_R == 0)
+    assert np.abs(start_T[np.isin(step.batch.tokens.ids, first)] - seen[-1]["old_T"]).max() > 0.02
+
+
+def test_one_turn_is_a_plain_update():
+    """With one turn there is nothing to carry: the weights are those of a plain update on normalised advantages."""
+    config = passes(learning_rate=0.1, warmup_steps=0)
+    policy, old, _, trajectories, _ = experience()
+    step = measured(old.model, [t for t in trajectories if len(t.turns) == 1], config)
+    advantage_R = np.linspace(-1, 2, step.batch.num_responses)
+    models = []
+    for kind, credit_R in ((TurnPasses, advantage_R), (Learner, normalised(advantage_R, step.batch, most=3.0))):
+        model = copy.deepcopy(policy.model)
+        fresh = measured(model, [t for t in trajectories if len(t.turns) == 1], config)
+        one = kind(make_objective(config.update), config.update, config.model, Budget(10**6), temperature=0.8)
+        one.update(model, torch.optim.SGD(model.parameters(), lr=0.1), fresh, Trace(credit_R), 1)
+        models.append(torch.cat([weight.detach().flatten() for weight in model.parameters()]))
+    torch.testing.assert_close(models[0], models[1], atol=1e-6, rtol=1e-5)
+
+
+def test_a_diverged_trajectory_keeps_its_number():
+    config = passes()
+    policy, *_ = experience()
+    step = step_of(config)
+    worst = int(np.flatnonzero(np.bincount(step.batch.trajectories.ids) > 1)[-1])
+    advantage_R = np.where(step.batch.trajectories.ids == worst, 1e38, 0.0)
+    model = copy.deepcopy(policy.model)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("turnwise.train.passes.normalised", lambda given, *_, **__: given * 1e10)
+        with pytest.raises(Diverged) as caught:
+            learner(config).update(model, torch.optim.SGD(model.parameters(), lr=0.1), step, Trace(advantage_R), 1)
+    assert caught.value.trajectories == [worst]
+
+
+def test_a_run_learns_by_passes(tmp_path):
+    config = small_config(
+        tmp_path,
+        aem=False,
+        method="dr_grpo",
+        run={"steps": 8},
+        environment={"options": {"turns": 2}},
+        rollout={"groups": 8, "group_size": 8},
+        update={"passes": SEEUPO, "learning_rate": 0.02, "importance": "response", "mini_batches": 2},
+    )
+    steps = [line for line in train(config).metrics() if "update/turn_ratio_mean" in line]
+    assert len(steps) == 8
+    assert any(line["update/turn_ratio_min"] != 1.0 for line in steps)
+    assert np.mean([s["rollout/reward"] for s in steps[-3:]]) > np.mean([s["rollout/reward"] for s in steps[:3]]) + 0.1
+
+
+def test_mistakes_are_told(tmp_path):
+    for sections, message in (
+        (
+            {"update": {"passes": {"name": "seeupo"}, "preference": {"name": "simpo"}}},
+            "update.preference needs the whole",
+        ),
+        ({"update": {"passes": {"name": "seeupo"}}, "critic": {"kind": "head"}}, "remove update.passes or"),
+        ({"update": {"passes": {"name": "seeupoo"}}}, "update.passes.name"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            small_config(tmp_path, **sections)
