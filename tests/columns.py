@@ -40,6 +40,8 @@ RANGES: dict[str, tuple[float, float]] = {
     "value_high": (-1.0, 1.0),
     "value_switch": (-1.0, 1.0),
     "switch": (0, 1),
+    "subgoal_changed": (0, 1),
+    "part_T": (0, 2),
     "effective_rank": (1.0, 8.0),
     "rank_velocity": (-1.0, 1.0),
     "rank_acceleration": (-1.0, 1.0),

@@ -69,6 +69,8 @@ COLUMNS: dict[str, Column] = {
     "value_high": Column("value", "the planner's estimate of the return from the state before the response"),
     "value_switch": Column("value", "estimated return of the decision to keep or switch the subgoal"),
     "switch": Column("value", "1 if the response begins a new subgoal"),
+    "subgoal_changed": Column("value", "1 if the response keeps its subgoal but states another one"),
+    "part_T": Column("value", "part of its response: 0 the decision to keep or switch, 1 the subgoal, 2 the action"),
     "effective_rank": Column("value", "effective rank of the response's hidden states"),
     "rank_velocity": Column("value", "mean excess of its effective rank over that of its earlier prefixes"),
     "rank_acceleration": Column("value", "mean growth of that excess from prefix to prefix"),

@@ -4,7 +4,7 @@ import itertools
 import math
 from fractions import Fraction as F
 
-from tests.golden.exact import RAGGED, case, flat, like, mean, nested, z_by_turn
+from tests.golden.exact import RAGGED, case, mean, nested, z_by_turn
 
 # values of the states of the ragged example, whose returns are 1, 1/2 and 3/2
 VALUE = [[[F(1, 2)], [F(3, 4), F(1, 4)], [F(1, 4), F(1, 2), F(1)]]]
@@ -234,16 +234,41 @@ def streams(discount, action_decay, subgoal_decay, ends_low=(F(0),) * 3, ends_hi
     return [actions], [subgoals], [decisions]
 
 
-def standardised_stream(stream):
-    """Population z over the turns that have it, + 1e-8; 0 elsewhere."""
-    present = [v for v in flat(stream) if v is not None]
-    z = iter(population_z(present, 1e-8))
-    return like([0.0 if v is None else next(z) for v in flat(stream)], stream)
+# which part of its response each token belongs to: 0 the decision, 1 the subgoal, 2 the action. The fourth and the
+# fifth response have no decision, the sixth states no subgoal, the last has an action alone.
+PART = [[[[0, 1, 2, 2], [0, 1, 2], [0, 1, 1, 2], [1, 2, 2]], [[1, 2], [0, 2]], [[2]]]]
+
+
+def on_parts(parts, standardised):
+    """Credit of every token, `[trajectory][turn][token]`: that of its part; 0 on a subgoal that does not begin.
+
+    `parts` are the streams of actions, subgoals and decisions; a stream counts for the turns with a token of its part.
+    """
+    actions, subgoals, decisions = parts
+    tables = []
+    for number, stream in enumerate((decisions, subgoals, actions)):
+        own = [
+            [v if number in PART[0][n][t] else None for t, v in enumerate(turns)] for n, turns in enumerate(stream[0])
+        ]
+        present = [v for turns in own for v in turns if v is not None]
+        z = iter(population_z(present, 1e-8) if standardised else present)
+        tables.append([[0 if v is None else next(z) for v in turns] for turns in own])
+    return [
+        [[float(tables[part][n][t]) for part in tokens] for t, tokens in enumerate(turns)]
+        for n, turns in enumerate(PART[0])
+    ]
+
+
+def hiper_case(name, equation, rtol, per_token, columns, **options):
+    """A case with the credit of every token; that of a response is the mean over its tokens."""
+    source = "arXiv 2602.16165, code JonP07/HiPER-agent, card HiPER"
+    expected = [[[sum(own) / len(own) for own in turns] for turns in per_token]]
+    made = case(name, source, equation, rtol, "hiper", nested(**columns, part_T=PART), expected, **options)
+    return made | {"expected_T": [a for turns in per_token for own in turns for a in own]}
 
 
 def hiper_cases():
-    """Actions alone, all three mixed, and raw streams."""
-    source = "arXiv 2602.16165, code JonP07/HiPER-agent, card HiPER"
+    """Each stream on the tokens of its part; raw streams; penalties."""
     actions, subgoals, decisions = streams(F(1), F(1), F(95, 100))
     # first segment of the first trajectory: 0 + 1/2 + V_high 1/2 - 1/2, then 1/2 + 1/2 - 3/4
     # the second: 1 - 1/2, 1 - 3/4
@@ -251,55 +276,53 @@ def hiper_cases():
     # subgoals: delta = 1/2 + 1/2 - 3/4 = 1/4 and 1 - 1/2 = 1/2; A = 1/4 + 0.95 / 2. Second: -1/4 and -1/2. Third: 3/4.
     assert subgoals[0] == [[F(1, 4) + F(19, 40), None, F(1, 2), None], [F(-1, 4) - F(19, 40), F(-1, 2)], [F(3, 4)]]
     assert decisions[0] == [[F(1, 2), F(1, 2), F(3, 4), F(0)], [F(-1, 4), F(-1, 2)], [F(1, 4)]]
+    still = [[[F(0)] * 4, [F(0)] * 2, [F(0)]]]
+    columns = GOALS | {"subgoal_changed": still}
+    free = {"keep_penalty": 0.0, "change_penalty": 0.0}
 
-    def total(parts, weights):
-        return like(
-            [sum(w * v for w, v in zip(weights, row, strict=True)) for row in zip(*map(flat, parts), strict=True)],
-            GOAL_REWARD,
-        )
-
-    standard = [standardised_stream(stream) for stream in (actions, subgoals, decisions)]
     finished = [[[F(0)] * 4, [F(1)] * 2, [F(0)]]]
     lows, highs = (F(3, 4), F(0), F(1, 2)), (F(1, 2), F(0), F(1, 4))
     cut = streams(F(9, 10), F(1, 2), F(4, 5), lows, highs)
-    raw = [like([0 if v is None else v for v in flat(stream)], stream) for stream in cut]
-    plain = {name: GOALS[name] for name in ("reward", "switch", "value_low", "value_high")}
+
+    # one segment of four turns, kept three times: -0.3 / 4 each; the third turn states another subgoal: -0.3 more
+    kept = {
+        "reward": [[[F(0), F(0), F(0), F(1)]]], "switch": [[[F(1), F(0), F(0), F(0)]]],
+        "value_low": [[[F(0)] * 4]], "value_high": [[[F(1, 2)] * 4]], "value_switch": [[[F(0)] * 4]],
+        "subgoal_changed": [[[F(0), F(0), F(1), F(0)]]],
+    }  # fmt: skip
+    to_go = [F(1) - F(9, 40) - F(3, 10), F(1) - F(9, 40) - F(3, 10), F(1) - F(6, 40) - F(3, 10), F(1) - F(3, 40)]
+    fined = [[[a] if t else [to_go[0], to_go[0] - F(1, 2), a] for t, a in enumerate(to_go)]]
     return [
-        case(
-            "actions, standardised",
-            source,
-            "GAE in the segment, bootstrapped by the next V_high; z over turns",
+        hiper_case(
+            "each advantage on the tokens of its part",
+            "z of each stream over the turns with tokens of it; subgoals where they begin",
             1e-12,
-            "hiper",
-            nested(**plain),
-            standard[0],
+            on_parts((actions, subgoals, decisions), standardised=True),
+            columns,
+            **free,
         ),
-        case(
-            "three streams",
-            source,
-            "z of each stream, subgoals over segments",
-            1e-12,
-            "hiper",
-            nested(**GOALS),
-            total(standard, [1.0, 0.5, 0.25]),
-            subgoal_weight=0.5,
-            switch_weight=0.25,
-        ),
-        case(
+        hiper_case(
             "raw, discounted, cut off",
-            source,
             "V of itself after a cut (bootstrap_truncated)",
             1e-13,
-            "hiper",
-            nested(**GOALS, finished=finished),
-            total(raw, [F(1), F(1), F(2)]),
+            on_parts(cut, standardised=False),
+            columns | {"finished": finished},
             discount=0.9,
             action_decay=0.5,
             subgoal_decay=0.8,
-            subgoal_weight=1.0,
-            switch_weight=2.0,
             standardize=False,
             unfinished="repeat",
+            **free,
+        ),
+        case(
+            "penalties for keeping and for changing a kept subgoal, by hand",
+            "arXiv 2602.16165, code JonP07/HiPER-agent, card HiPER",
+            "r_t - 0.3 / 4 on three keeps, - 0.3 on the one that changes; return to go minus value",
+            1e-13,
+            "hiper",
+            nested(**kept, part_T=[[[[0, 1, 2], [2], [2], [2]]]]),
+            [[[sum(own, start=F(0)) / len(own) for own in fined[0]]]],
+            standardize=False,
         ),
     ]
 

@@ -2,19 +2,21 @@
 
 import copy
 import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from tests.invariants.test_update import Frozen, assert_same, experience, flat_gradient, make_config
-from tests.steps import measured, updated
+from tests.steps import measured, updated, with_column
 
 import turnwise as tw
 from turnwise.models.critic import Critic
 from turnwise.models.settings import CriticConfig
 from turnwise.objective.tokens import generated_states, score
-from turnwise.objective.values import CRITIC_COLUMNS, Places, ValueTerm
+from turnwise.objective.values import OF_SUBGOALS, Places, ValueTerm
+from turnwise.trace import Trace, Traced
 from turnwise.train import update as step_module
 
 TRUNK = {"trunk_gradient": 0.5}
@@ -27,6 +29,9 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+COLUMNS = ("value", "value_next", "value_T")
+
+
 class Kept(torch.optim.SGD):
     """Keeps weights and gradients as they are."""
 
@@ -37,7 +42,7 @@ class Kept(torch.optim.SGD):
         super().zero_grad(set_to_none)
 
 
-def make_critic(policy, columns=("value", "value_next", "value_T"), **settings: Any) -> Critic:
+def make_critic(policy, columns=COLUMNS, **settings: Any) -> Critic:
     critic = Critic(policy, CriticConfig(max_grad_norm=1e9, **settings), columns, seed=0)
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
@@ -113,12 +118,12 @@ def test_the_value_loss_is_the_one_of_the_definition(read):
             step=1, value=term)  # fmt: skip
     ours = flat_gradient(critic.network)
 
-    reads: dict[str, list] = {name: [] for name in CRITIC_COLUMNS}  # (value, target) where a target is known
+    reads: dict[str, list] = {name: [] for name in COLUMNS}  # (value, target) where a target is known
     for each in trajectories:
         ids = [token for turn in each.turns for token in (*turn.prompt_ids, *turn.response_ids)]
         with torch.no_grad():
             hidden = policy.model.get_decoder()(input_ids=torch.tensor([ids])).last_hidden_state[0]
-        value = {name: critic.network(name, hidden) for name in CRITIC_COLUMNS}
+        value = {name: critic.network(name, hidden) for name in COLUMNS}
         place, first, last, tokens = 0, [], [], []
         for turn in each.turns:
             place += len(turn.prompt_ids)
@@ -148,6 +153,43 @@ def test_the_value_loss_is_the_one_of_the_definition(read):
     loss = torch.zeros(())
     for pairs in reads.values():  # the old value is the present one: the clip's two branches are equal here
         loss = loss + sum((v - t) ** 2 for v, t in pairs) / len(pairs) / 2 / len(reads)
+    critic.network.zero_grad()
+    loss.backward()
+    assert_same(ours, flat_gradient(critic.network))
+
+
+def test_the_values_of_subgoals_learn_where_their_targets_are_known():
+    """Decision and subgoal are read before a response, the action before its last token; no target, no loss."""
+    policy, _, _, trajectories, _ = experience()
+    critic = make_critic(policy, columns=OF_SUBGOALS)
+    critic.format = SimpleNamespace(planned=lambda ids: SimpleNamespace(cuts=(0, len(ids) - 1)))
+    term, config = ValueTerm(critic), make_config(max_tokens=60)
+    step = measured(policy.model, trajectories, config)
+    values = term.begin(step.sequences, trajectories, config.model, step_module.Budget(60))
+    step = with_column(step, **{name: values.column(name) for name in OF_SUBGOALS})
+    generator, zeros = np.random.default_rng(1), np.zeros(step.batch.num_responses)
+    targets = {name: generator.normal(size=len(zeros)) for name in OF_SUBGOALS}
+    targets["value_high"][::2] = np.nan
+    credit = Trace(zeros, (Traced("targets", zeros, zeros + 1, zeros, targets=targets),))
+    updated(copy.deepcopy(policy.model), Frozen(policy.model.parameters()), step, credit, config, step=1, value=term)
+    ours = flat_gradient(critic.network)
+
+    loss, row = torch.zeros(()), 0
+    for each in trajectories:
+        ids = [token for turn in each.turns for token in (*turn.prompt_ids, *turn.response_ids)]
+        with torch.no_grad():
+            hidden = policy.model.get_decoder()(input_ids=torch.tensor([ids])).last_hidden_state[0]
+        place = 0
+        for turn in each.turns:
+            place += len(turn.prompt_ids)
+            for name in OF_SUBGOALS:
+                at = place - 1 + (len(turn.response_ids) - 1 if name == "value_low" else 0)
+                value, target = critic.network(name, hidden[at : at + 1])[0], targets[name][row]
+                np.testing.assert_allclose(value.item(), step.batch.columns[name][row], rtol=1e-4, atol=1e-5)
+                if np.isfinite(target):
+                    loss = loss + (value - target) ** 2 / np.isfinite(targets[name]).sum() / 2 / len(OF_SUBGOALS)
+            place += len(turn.response_ids)
+            row += 1
     critic.network.zero_grad()
     loss.backward()
     assert_same(ours, flat_gradient(critic.network))
@@ -198,7 +240,7 @@ def test_values_are_the_same_along_the_scoring_pass_and_in_a_pass_of_their_own()
     alone = ValueTerm(make_critic(policy)).begin(
         step.sequences, trajectories, make_config().model, step_module.Budget(40)
     )
-    for column in CRITIC_COLUMNS:
+    for column in COLUMNS:
         np.testing.assert_allclose(alone.column(column), step.batch.columns[column], rtol=1e-5, atol=1e-6)
 
 

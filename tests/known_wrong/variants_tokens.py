@@ -31,6 +31,16 @@ TURNS_RAW = np.array([0.5 + 1 - 2 + (0 - 2) / 4, -2.0, 3.0])
 TURNS: list[Check] = [
     worked("turns_are_standardised_over_responses", THREE, (TURNS_RAW - TURNS_RAW.mean()) / TURNS_RAW.std(ddof=1))
 ]
+# a trajectory of two turns that keeps its subgoal, paid 0 and 4: what is left to get is 4 at both
+PLANNED = known(
+    [[[0, 4]]],
+    value_low=[1, 1],
+    value_high=[2, 9],
+    value_switch=[0, 0],
+    switch=[1, 0],
+    part_T=[[0, 1, 2], [0, 1, 2, 2]],
+)
+PARTS = [worked("each_part_has_its_own_advantage", PLANNED, [(4 + 2 + 3) / 3, (4 + 0 + 3 + 3) / 4])]
 
 
 def summed(rewards, values, after=0.0) -> list[float]:
@@ -95,12 +105,18 @@ def standardised_trajectories(rows: Rows) -> np.ndarray:
     return (TURNS_RAW - per.mean()) / per.std(ddof=1)
 
 
+def by_part(kept_subgoal: float = 0.0, *, first: tuple[float, ...] = (4, 2, 3)) -> Credit:
+    """The worked example with bugs to choose from."""
+    return lambda rows: np.array([sum(first) / 3, (first[0] + kept_subgoal + 2 * first[2]) / 4])
+
+
 HALF = {"discount": 0.5, "decay": 0.5, "standardize": False}
-SUITES: dict[str, list[Check]] = {"gae over tokens": TOKENS, "two levels": LEVELS, "turn_ppo": TURNS}
+SUITES: dict[str, list[Check]] = {"gae over tokens": TOKENS, "two levels": LEVELS, "turn_ppo": TURNS, "parts": PARTS}
 REAL: dict[str, Credit] = {
     "gae over tokens": lambda rows: rows.credit(tw.ppo(**HALF)),
     "two levels": lambda rows: rows.credit(tw.bilevel_gae(turn_discount=0.5, **HALF)),
     "turn_ppo": lambda rows: rows.credit(tw.turn_ppo(discount=0.5, decay=0.5)),
+    "parts": lambda rows: rows.credit(tw.credit_parts(standardize=False)),
 }
 VARIANTS: dict[str, Variant] = {
     "every response is an episode": Variant(
@@ -135,6 +151,18 @@ VARIANTS: dict[str, Variant] = {
         lambda rows: two_levels(rows, at=0),
         "card VAGEN, the variant seen elsewhere",
         ("a_turn_is_paid_its_return",),
+    ),
+    "one advantage for the whole plan": Variant(
+        "parts",
+        by_part(3, first=(3, 3, 3)),
+        "turnwise before responses had parts: the action's advantage on every token",
+        ("each_part_has_its_own_advantage",),
+    ),
+    "a kept subgoal is credited": Variant(
+        "parts",
+        by_part(2),
+        "card HiPER: subgoal tokens of boundary turns only",
+        ("each_part_has_its_own_advantage",),
     ),
     "standardised over trajectories": Variant(
         "turn_ppo",

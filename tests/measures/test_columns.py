@@ -11,7 +11,7 @@ from turnwise.measures.plan import FROM_THE_BATCH, plan_measures
 from turnwise.measures.rare_tokens import lowest_mean
 from turnwise.train.loop import train
 
-ELSEWHERE = ("critic", "reference", "probe", "judge")
+ELSEWHERE = ("critic", "reference", "probe", "judge", "plan")
 OF_OTHERS = {c for each in MEASURES.values() for c in each.provides if each.model in ELSEWHERE or each.reads}
 PROVIDED = {column for each in MEASURES.values() for column in each.provides} | FROM_THE_BATCH
 
@@ -64,7 +64,8 @@ def test_a_method_that_needs_what_no_rollout_knows_is_refused_before_anything_is
         train(config)
     assert not (tmp_path / "run").exists()
     with pytest.raises(
-        ConfigError, match=r"method 'hiper' needs the column 'value_low' .*no measure of this run provides"
+        ConfigError,
+        match=r"method 'hiper' needs the column 'switch' .*Add prompt\.plan=true to the recipe",
     ):
         train(small_config(tmp_path, method="hiper", aem=False))
     with pytest.raises(ConfigError, match=r"'step_rewards' \(step_reward\) reads info\['step_rewards'\], which"):

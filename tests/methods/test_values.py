@@ -99,14 +99,16 @@ def test_columns_are_needed_where_an_option_reads_them():
     assert tw.gae().needs == ("value",)
     assert tw.gae(unfinished="repeat").needs == ("value", "finished")
     assert tw.gae(unfinished="next").needs == ("value", "finished", "value_next")
-    assert tw.hiper().needs == ("value_low", "value_high", "switch")
-    assert set(tw.hiper(switch_weight=0.5).needs) == {"value_low", "value_high", "value_switch", "switch"}
-    assert tw.hiper(subgoal_weight=0.5, unfinished="repeat").needs == ("value_low", "value_high", "switch", "finished")
+    values = {"value_low", "value_high", "value_switch"}
+    assert set(tw.hiper().needs) == values | {"switch", "subgoal_changed", "part_T"}
+    assert set(tw.hiper(unfinished="repeat").needs) == {*tw.hiper().needs, "finished"}
     with pytest.raises(BatchError, match="sum_td_errors needs column 'finished', which this batch does not have"):
         tw.egae(decay=0.9)(make_batch([[1]], [0], value=[0]))
 
 
-@pytest.mark.parametrize("make", [tw.sum_td_errors, tw.credit_actions, tw.credit_subgoals, tw.credit_switches])
+@pytest.mark.parametrize(
+    "make", [tw.sum_td_errors, tw.credit_actions, tw.credit_subgoals, tw.credit_switches, tw.credit_parts]
+)
 def test_an_unknown_rule_for_the_unfinished_is_refused(make):
     with pytest.raises(ConfigError, match=r"unfinished='repeated' is not one of .* Did you mean 'repeat'\?"):
         make(unfinished="repeated")
@@ -325,17 +327,61 @@ def test_streams_are_standardised_over_the_responses_that_have_them():
         np.testing.assert_array_equal(stream[~counted], 0.0)
 
 
-def test_hiper_is_the_actions_stream_and_mixes_in_the_others():
+def plan_batch(parts, **columns) -> tw.Batch:
+    """A random batch with tokens; `parts[response]` lists the part of each token."""
     batch = random_batch()
-    options = {"discount": 0.9, "unfinished": "repeat"}
-    actions = tw.credit_actions(decay=0.7, **options)(batch)
-    subgoals, switches = tw.credit_subgoals(decay=0.6, **options)(batch), tw.credit_switches(**options)(batch)
-    weighed = {"action_decay": 0.7, "subgoal_decay": 0.6, **options}
-    np.testing.assert_array_equal(tw.hiper(**weighed)(batch), actions)
-    mixed = tw.hiper(subgoal_weight=0.5, switch_weight=-2.0, **weighed)(batch)
-    np.testing.assert_allclose(mixed, actions + 0.5 * subgoals - 2.0 * switches, **CLOSE)
+    tokens = tw.Segments.from_lengths([len(own) for own in parts])
+    made = {"subgoal_changed": np.zeros(NUM_RESPONSES), "part_T": np.concatenate(parts)}
+    return tw.Batch(batch.groups, batch.trajectories, batch.reward_R, {**batch.columns, **made, **columns}, tokens)
+
+
+PARTS = [([0, 1, 2, 2], [0, 2], [1, 2], [2])[n % 4] for n in range(NUM_RESPONSES)]
+FREE = {"keep_penalty": 0.0, "change_penalty": 0.0}
+
+
+@pytest.mark.parametrize("unfinished", ["zero", "repeat"])
+def test_hiper_gives_each_part_its_own_advantage(unfinished):
+    batch, options = plan_batch(PARTS), {"discount": 0.9, "unfinished": unfinished}
+    begins = (batch.turn_R == 0) | (batch.columns["switch"] > 0)
+    streams = [
+        tw.credit_switches(**options, **RAW)(batch),
+        tw.credit_subgoals(decay=0.6, **options, **RAW)(batch),
+        tw.credit_actions(decay=0.7, **options, **RAW)(batch),
+    ]
+    decays = {"action_decay": 0.7, "subgoal_decay": 0.6}
+    raw = tw.hiper(**decays, **options, **RAW, **FREE).trace(batch)[0].advantage_T(batch.tokens)
+    expected = np.concatenate([[streams[part][n] for part in own] for n, own in enumerate(PARTS)])
+    np.testing.assert_allclose(raw, expected, **CLOSE)
+    whole = tw.hiper(**decays, **options, **FREE).trace(batch)[0].advantage_T(batch.tokens)
+    for part in (0, 1, 2):
+        own = [n for n, tokens in enumerate(PARTS) if part in tokens and (part != 1 or begins[n])]
+        z = (streams[part] - streams[part][own].mean()) / streams[part][own].std()
+        where = [n in own for n, tokens in enumerate(PARTS) for _ in tokens] & (batch.columns["part_T"] == part)
+        np.testing.assert_allclose(whole[where], z[batch.tokens.ids[where]], rtol=1e-6, atol=1e-6)
+    kept = (batch.columns["part_T"] == 1) & ~begins[batch.tokens.ids]
+    assert kept.any()
+    np.testing.assert_array_equal(whole[kept], 0.0)
+
+
+def test_hiper_tells_its_critic_what_to_learn():
+    batch = plan_batch(PARTS)
+    begins = (batch.turn_R == 0) | (batch.columns["switch"] > 0)
+    targets = tw.hiper(**FREE).trace(batch)[0].targets
+    low = tw.credit_actions(**RAW)(batch) + batch.columns["value_low"]
+    np.testing.assert_allclose(targets["value_low"], low, **CLOSE)
+    high = tw.credit_subgoals(**RAW)(batch) + batch.columns["value_high"]
+    np.testing.assert_allclose(targets["value_high"][begins], high[begins], **CLOSE)
+    assert np.isnan(targets["value_high"][~begins]).all()
+    other = plan_batch(PARTS, value_switch=np.zeros(NUM_RESPONSES))  # a return, which does not depend on the value
+    again = tw.hiper(**FREE).trace(other)[0].targets["value_switch"]
+    np.testing.assert_allclose(targets["value_switch"], again, **CLOSE)
     assert tw.hiper().across_groups
-    assert not tw.hiper(standardize=False, switch_weight=1.0).across_groups
+    assert not tw.hiper(standardize=False).across_groups
+
+
+def test_a_changed_subgoal_is_fined_where_it_is_kept():
+    batch = make_batch([[2]], [1, 2], subgoal_changed=[0, 1])
+    np.testing.assert_allclose(tw.penalize_changing()(batch), [1, 1.7], **CLOSE)
 
 
 def test_keeping_costs_its_share_of_the_turns():

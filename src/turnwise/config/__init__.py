@@ -191,8 +191,10 @@ class Config(Section):
 
     @pydantic.model_validator(mode="after")
     def _tiny_reads_observations_only(self) -> "Config":
-        if self.model.name == "tiny" and self.prompt != PromptConfig():
-            raise ValueError("prompt.* is only for chat models, and model.name='tiny' is not one; remove prompt.*")
+        if self.model.name == "tiny" and self.prompt != PromptConfig(plan=self.prompt.plan):
+            raise ValueError(
+                "prompt.* is only for chat models, and model.name='tiny' is not one; remove prompt.* except prompt.plan"
+            )
         return self
 
     @pydantic.model_validator(mode="after")
@@ -207,8 +209,9 @@ class Config(Section):
 
     @property
     def optional_models(self) -> tuple[str, ...]:
-        """Names of the models that only some runs have: those of `critic` and `judge`."""
-        return tuple(name for name in ("critic", "judge") if getattr(self, name) is not None)
+        """Names of what measures use and only some runs have: `critic`, `judge`, and the subgoals of `prompt.plan`."""
+        models = tuple(name for name in ("critic", "judge") if getattr(self, name) is not None)
+        return (*models, "plan") if self.prompt.plan else models
 
     @property
     def run_folder(self) -> Path:

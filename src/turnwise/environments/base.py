@@ -87,10 +87,12 @@ class Demonstrated(NamedTuple):
     Attributes:
         response: The response that was played.
         imitate: Whether it is the expert's choice, rather than noise.
+        subgoal: What the expert wants to reach next, for a policy that plans (`prompt.plan`).
     """
 
     response: str
     imitate: bool
+    subgoal: str = ""
 
 
 EnvironmentFactory = Callable[[Task], Environment]

@@ -49,7 +49,7 @@ def assess(
     *,
     max_tokens: int = 16384,
 ) -> dict[str, float]:
-    """Measure a policy in all situations; empty if the suite cannot be measured so, or the policy reasons first.
+    """Measure a policy in all situations; empty if the suite cannot be measured so, or responses are not actions alone.
 
     Args:
         suite: The environment with its tasks.
@@ -60,7 +60,7 @@ def assess(
         max_tokens: Padded tokens per micro-batch.
     """
     policy = models.policy.policy
-    if not isinstance(suite, Assessed) or policy.format.think:
+    if not isinstance(suite, Assessed) or policy.format.think or policy.format.plan:
         return {}
     moments = [Moment(*each) for each in suite.situations()]
     if not moments:

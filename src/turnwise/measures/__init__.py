@@ -11,6 +11,7 @@ from turnwise.measures.gold import answers, gold
 from turnwise.measures.hidden_rank import ranks
 from turnwise.measures.judged import progress, rank
 from turnwise.measures.mismatch import mismatch
+from turnwise.measures.planned import parts, subgoals
 from turnwise.measures.played import played
 from turnwise.measures.rare_tokens import peak_tokens, rare_tokens
 from turnwise.measures.reference import reference, reference_mean
@@ -18,7 +19,7 @@ from turnwise.measures.roles import roles
 from turnwise.measures.sampled import engine_scores, sampled
 from turnwise.measures.scores import scores
 from turnwise.measures.step_rewards import step_rewards
-from turnwise.measures.values import token_values, value, value_next
+from turnwise.measures.values import subgoal_values, token_values, value, value_next
 
 MEASURES: dict[str, Measure] = {
     each.name: each
@@ -37,6 +38,9 @@ MEASURES: dict[str, Measure] = {
         value,
         value_next,
         token_values,
+        subgoals,
+        parts,
+        subgoal_values,
         gold,
         answers,
         information,

@@ -8,9 +8,10 @@ from turnwise.measures.base import Measure
 
 OPTIONAL = {
     "critic": "Add critic.kind=head to the recipe",
+    "plan": "Add prompt.plan=true to the recipe",
     "judge": "Add judge.model=NAME or judge.run=module:function to the recipe",
 }
-"""Models that a run has only if its recipe asks for them, and how it does."""
+"""Models, and a form of responses, that a run has only if its recipe asks for them, and how it does."""
 
 
 def nobody_fills(who: str, column: str, known: Iterable[str], measures: Mapping[str, Measure]) -> ConfigError:

@@ -8,6 +8,8 @@ from turnwise.measures import MEASURES
 from turnwise.measures.lacking import OPTIONAL
 from turnwise.measures.plan import FROM_THE_BATCH, Plan
 
+BY_RECIPE = {"critic": "a critic", "judge": "a judge", "plan": "prompt.plan"}
+"""What a recipe adds for each of the `OPTIONAL` models."""
 GIVEN_BY = {"gold": "search_qa", "role": "seats"}
 """Environments that give keys of `Step.info` that measures read."""
 
@@ -16,14 +18,14 @@ def how_to_train(needs: Iterable[str]) -> str:
     """Say whether a run can train a method.
 
     Returns:
-        "yes", "with a critic", "with a judge", "with gold" for what the environment must tell, or "needs" and the
-        columns without a measure.
+        "yes", "with a critic", "with a judge", "with prompt.plan", "with gold" for what the environment must tell, or
+        "needs" and the columns without a measure.
     """
     model_of = {column: each.model for each in MEASURES.values() for column in each.provides}
     if missing := [column for column in needs if column not in {*model_of, *FROM_THE_BATCH}]:
         return f"needs {', '.join(missing)}"
     if optional := sorted({model_of[column] for column in needs if column in model_of} & OPTIONAL.keys()):
-        return f"with a {optional[0]}"
+        return f"with {' and '.join(BY_RECIPE[model] for model in optional)}"
     keys = {key for each in MEASURES.values() if {*needs} & {*each.provides} for key in each.reads}
     return f"with {', '.join(sorted(keys))}" if keys else "yes"
 

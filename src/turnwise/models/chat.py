@@ -6,6 +6,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from turnwise.errors import ConfigError
+from turnwise.models import subgoals
 from turnwise.models.format import Format
 from turnwise.models.settings import PromptConfig
 
@@ -29,7 +30,8 @@ def chat_format(tokenizer: PreTrainedTokenizerBase, prompt: PromptConfig) -> For
     """
     if not tokenizer.chat_template:
         raise ConfigError("the model's tokenizer has no chat template; choose an instruct model")
-    system = "\n\n".join(filter(None, (prompt.system, INSTRUCTION if prompt.think else "")))
+    instruction = INSTRUCTION if prompt.think else subgoals.INSTRUCTION if prompt.plan else ""
+    system = "\n\n".join(filter(None, (prompt.system, instruction)))
     begin = [{"role": "system", "content": system}] if system else []
     begin.append({"role": "user", "content": OBSERVATIONS[0]})
     answered = [*begin, {"role": "assistant", "content": RESPONSE}, {"role": "user", "content": OBSERVATIONS[1]}]
@@ -48,6 +50,7 @@ def chat_format(tokenizer: PreTrainedTokenizerBase, prompt: PromptConfig) -> For
         close=True,
         admissible=prompt.admissible,
         think=prompt.think,
+        plan=prompt.plan,
     )
 
 

@@ -46,6 +46,7 @@ class Critic:
         settings: Section `[critic]` of the recipe.
         columns: Columns that it estimates.
         policy: Model of the policy, which it reads unless it has a model of its own.
+        format: The policy's format, for values that are read within a response.
         network: What learns.
         copy: Copy of the network that values are read from; None reads the network.
         optimizer: Updates the network; None for ridge regression.
@@ -54,6 +55,7 @@ class Critic:
 
     def __init__(self, policy: Policy, settings: CriticConfig, columns: Sequence[str], *, seed: int):
         self.settings, self.columns, self.policy = settings, tuple(columns), policy.model
+        self.format = policy.format
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             trunk = _own_model(policy, settings, seed) if settings.kind == "model" else None

@@ -9,6 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from turnwise.environments.base import Step, sound_text
 from turnwise.errors import ConfigError
+from turnwise.models import subgoals
 
 ADMISSIBLE = "\nAdmissible actions: "
 
@@ -27,6 +28,7 @@ class Format:
         close: Whether a truncated response gets its stop token before the next observation.
         admissible: Whether a prompt lists the admissible actions.
         think: Whether a response reasons before it acts: `<think>...</think><action>...</action>`.
+        plan: Whether a response states a subgoal before it acts; see `turnwise.models.subgoals`.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -36,6 +38,7 @@ class Format:
     close: bool = False
     admissible: bool = False
     think: bool = False
+    plan: bool = False
 
     @functools.cached_property
     def stop_id(self) -> int:
@@ -45,11 +48,12 @@ class Format:
             raise ConfigError(f"the stop token {self.stop!r} is not a single token of this tokenizer")
         return stop_id
 
-    def describe(self, step: Step, *, latest: bool = True) -> str:
-        """Return what the policy reads of a step, with the admissible actions if requested and `latest`."""
-        if not (self.admissible and latest and step.admissible):
-            return step.observation
-        return f"{step.observation}{ADMISSIBLE}{sound_text(', '.join(step.admissible))}"
+    def describe(self, step: Step, *, latest: bool = True, subgoal: str = "") -> str:
+        """Return what the policy reads of a step, if `latest` with the admissible actions and its current subgoal."""
+        text = step.observation
+        if self.admissible and latest and step.admissible:
+            text += f"{ADMISSIBLE}{sound_text(', '.join(step.admissible))}"
+        return f"{text}{subgoals.CURRENT}{subgoal}" if latest and subgoal else text
 
     def prompt_ids(self, observation: str, *, first: bool) -> list[int]:
         """Return the tokens to append for an observation."""
@@ -60,10 +64,23 @@ class Format:
         """Return the tokens of a text, in which special tokens count as such; see `plain`."""
         return list(self._encode(text))
 
-    def response_ids(self, action: str, thought: str = "") -> list[int]:
+    def response_ids(self, action: str, thought: str = "", *, subgoal: str = "", switch: bool = True) -> list[int]:
         """Return the ids of a response with this action, as a model would generate it, including the stop token."""
         text = f"<think>{thought}</think><action>{action}</action>" if self.think else action
+        if self.plan:
+            text = subgoals.write(action, subgoal, switch=switch)
         return [*self._encode(text), self.stop_id]
+
+    def planned(self, response_ids: Sequence[int]) -> subgoals.Planned:
+        """Return the parts of a plan-and-act response."""
+        return self._read(tuple(response_ids))
+
+    def subgoal_after(self, response_ids: Sequence[int], subgoal: str) -> str:
+        """Return the subgoal in force after a response: the first one, a new one, or the one before."""
+        if not self.plan:
+            return ""
+        planned = self.planned(response_ids)
+        return planned.subgoal if planned.subgoal and (planned.switch or not subgoal) else subgoal
 
     def text_ids(self, text: str) -> list[int]:
         """Return the ids of a text within an observation; special tokens in it are broken up."""
@@ -91,7 +108,7 @@ class Format:
 
     def action(self, text: str) -> tuple[str, bool]:
         """Return the action in a response, and whether the response is well-formed."""
-        action = self._action(text) if self.think else text
+        action = self._action(text) if self.think or self.plan else text
         return (text, False) if action is None else (action, True)
 
     def _action(self, text: str) -> str | None:
@@ -105,6 +122,13 @@ class Format:
     @functools.cached_property
     def _special(self) -> re.Pattern[str]:
         return re.compile("|".join(map(re.escape, self.tokenizer.all_special_tokens)) or r"(?!)")
+
+    @functools.cached_property
+    def _read(self):
+        decode = lambda ids: str(  # noqa: E731
+            self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        )
+        return functools.lru_cache(maxsize=8192)(lambda ids: subgoals.read(ids, decode))
 
     @functools.cached_property
     def _encode(self):

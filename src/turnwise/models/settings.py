@@ -62,7 +62,10 @@ class ModelConfig(Section):
 
 
 class PromptConfig(Section):
-    """Configure what a chat model reads in addition to observations, and writes in addition to actions."""
+    """Configure what a policy reads in addition to observations, and writes in addition to actions.
+
+    Only `plan` works with the tiny model.
+    """
 
     system: str = ""
     """System message; empty: the chat template's default."""
@@ -70,6 +73,15 @@ class PromptConfig(Section):
     """List the admissible actions in the prompt, if the environment provides them."""
     think: bool = False
     """Ask for reasoning: <think>...</think><action>...</action>. Otherwise a response is only the action."""
+    plan: bool = False
+    """Ask for a subgoal: <switch>KEEP or SWITCH</switch><subgoal>...</subgoal><action>...</action>. The prompt shows
+    the current one. HiPER needs it."""
+
+    @pydantic.model_validator(mode="after")
+    def _one_form(self) -> "PromptConfig":
+        if self.think and self.plan:
+            raise ValueError("prompt.think and prompt.plan ask for different responses; remove one of them")
+        return self
 
 
 class CriticConfig(Section):
@@ -80,7 +92,8 @@ class CriticConfig(Section):
     regression on the policy's hidden states of the last steps, without gradient."""
     read: Literal["before", "after"] = "before"
     """Where columns per response are read: at the last token of the prompt ("before"), or at the last token of the
-    response ("after"), where the value has seen the action. The column `value_T` is read before every token."""
+    response ("after"), where the value has seen the action. The column `value_T` is read before every token, and those
+    of subgoals where HiPER does: `value_high` and `value_switch` before the response, `value_low` before its action."""
     target: Literal["method", "return"] = "method"
     """What the critic learns: the method's own target, such as advantage + value of GAE, or the discounted return.
     Methods without a target of their own use the return."""

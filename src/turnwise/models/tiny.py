@@ -1,11 +1,13 @@
 """Create tiny policies: a small Llama from scratch with one token per word of the environment."""
 
+import re
 from collections.abc import Sequence
 
 import torch
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from turnwise.models import subgoals
 from turnwise.models.format import Format
 from turnwise.models.policy import Policy
 from turnwise.models.settings import ModelConfig
@@ -15,29 +17,31 @@ WORDS = r"[A-Za-z]+|[0-9]+|[^\sA-Za-z0-9]"
 """A word is a run of letters, a run of digits, or one punctuation mark."""
 
 
-def word_tokenizer(words: Sequence[str]) -> PreTrainedTokenizerFast:
-    """Create a word-level tokenizer for exactly these words."""
+def word_tokenizer(words: Sequence[str], tags: Sequence[str] = ()) -> PreTrainedTokenizerFast:
+    """Create a word-level tokenizer for exactly these words and tags. A tag such as "<action>" is one word."""
     special = [PAD, UNKNOWN, OBSERVATION, ACT, END]
-    vocabulary = {word: index for index, word in enumerate([*special, *sorted(set(words))])}
+    vocabulary = {word: index for index, word in enumerate([*special, *tags, *sorted({*words} - {*tags})])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(WORDS), behavior="removed", invert=True)  # pyright: ignore
+    pattern = Regex("|".join([*tags, WORDS]))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(pattern, behavior="removed", invert=True)  # pyright: ignore
     tokenizer.add_special_tokens(special)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token=PAD, unk_token=UNKNOWN, additional_special_tokens=[OBSERVATION, ACT, END]
     )
 
 
-def tiny_format(tokenizer: PreTrainedTokenizerBase) -> Format:
+def tiny_format(tokenizer: PreTrainedTokenizerBase, *, plan: bool = False) -> Format:
     """Return the conversation format of tiny policies: `<obs> observation <act> response <end>`."""
     template = OBSERVATION + "{observation}" + ACT
-    return Format(tokenizer, first=template, following=template, stop=END)
+    return Format(tokenizer, first=template, following=template, stop=END, plan=plan)
 
 
-def tiny_policy(words: Sequence[str], config: ModelConfig, *, seed: int) -> Policy:
-    """Create a small, untrained Llama that knows only these words."""
-    tokenizer = word_tokenizer(words)
+def tiny_policy(words: Sequence[str], config: ModelConfig, *, seed: int, plan: bool = False) -> Policy:
+    """Create a small, untrained Llama that knows only these words, and with `plan` those of subgoals."""
+    own = re.findall(WORDS, f"{subgoals.CURRENT} {subgoals.KEEP} {subgoals.SWITCH}") if plan else []
+    tokenizer = word_tokenizer([*words, *own], subgoals.TAGS if plan else ())
     model = tiny_model(tokenizer, config, seed=seed)
-    return Policy(model, tiny_format(tokenizer), config.max_context)
+    return Policy(model, tiny_format(tokenizer, plan=plan), config.max_context)
 
 
 def tiny_model(tokenizer: PreTrainedTokenizerBase, config: ModelConfig, *, seed: int) -> LlamaForCausalLM:

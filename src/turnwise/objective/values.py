@@ -1,7 +1,7 @@
 """Read a critic's values from hidden states, and train it."""
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -17,8 +17,10 @@ from turnwise.objective.tokens import Sequences, States, generated_states
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.segments import Segments
 
-CRITIC_COLUMNS = ("value", "value_next", "value_T")
+CRITIC_COLUMNS = ("value", "value_next", "value_T", "value_low", "value_high", "value_switch")
 """Columns that a critic can estimate."""
+OF_SUBGOALS = ("value_low", "value_high", "value_switch")
+"""Columns for policies that state subgoals."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,11 +43,20 @@ class Places:
         return np.flatnonzero(here), torch.from_numpy(order[index][here])
 
 
-def places_of(column: str, responses: Segments, settings: CriticConfig) -> Places:
-    """Return where a column is read, one place per response or per token."""
+def places_of(column: str, responses: Segments, settings: CriticConfig, action_R: np.ndarray | int = 0) -> Places:
+    """Return where a column is read, one place per response or per token.
+
+    Args:
+        column: The column.
+        responses: Segments of generated tokens, one per response.
+        settings: Section `[critic]` of the recipe.
+        action_R: `[responses]` tokens of each response before its action, for `value_low`.
+    """
     if column == "value_T":
         return Places(np.arange(responses.num_elements), after=False)
-    if column == "value" and settings.read == "before":
+    if column == "value_low":
+        return Places(responses.offsets[:-1] + action_R, after=False)
+    if column in OF_SUBGOALS or (column == "value" and settings.read == "before"):
         return Places(responses.offsets[:-1], after=False)
     return Places(responses.offsets[1:] - 1, after=True)
 
@@ -56,26 +67,31 @@ class Values:
     Args:
         critic: Critic that reads.
         sequences: Sequences of the step.
-        responses: Segments of generated tokens, one per response.
+        places: Where each column is read.
         precision: Section `[model]` of the recipe.
         budget: Padded tokens per micro-batch.
 
     Attributes:
+        places: Where each column is read.
         hidden: Hidden states at the places of each column, kept for ridge regression only.
     """
 
     def __init__(
-        self, critic: Critic, sequences: Sequences, responses: Segments, precision: ModelConfig, budget: Budget
+        self,
+        critic: Critic,
+        sequences: Sequences,
+        places: Mapping[str, Places],
+        precision: ModelConfig,
+        budget: Budget,
     ):
-        self.critic = critic
+        self.critic, self.places = critic, places
         self._sequences, self._precision, self._budget = sequences, precision, budget
-        self._places = {column: places_of(column, responses, critic.settings) for column in critic.columns}
         self._read: dict[str, np.ndarray] = {}
         self.hidden: dict[str, np.ndarray] = {}
 
     def watch(self, where: np.ndarray, states: States) -> None:
         """Read the values at the tokens of a micro-batch from the hidden states of its pass."""
-        for column, places in self._places.items():
+        for column, places in self.places.items():
             reads, at = places.among(where)
             hidden = states.at(at.to(states.hidden.device), after=places.after).detach()
             values = self._read.setdefault(column, np.full(len(places.tokens), np.nan))
@@ -123,26 +139,29 @@ class ValueTerm:
         self, sequences: Sequences, trajectories: Sequence[Trajectory], precision: ModelConfig, budget: Budget
     ) -> Values:
         """Return the values of a new step, which are read when they are asked for."""
-        responses = Segments.from_lengths([len(turn.response_ids) for each in trajectories for turn in each.turns])
-        self.values = Values(self.critic, sequences, responses, precision, budget)
+        turns, critic = [turn for each in trajectories for turn in each.turns], self.critic
+        responses = Segments.from_lengths([len(turn.response_ids) for turn in turns])
+        action_R = 0
+        if "value_low" in critic.columns:
+            action_R = np.array([critic.format.planned(turn.response_ids).cuts[1] for turn in turns])
+        places = {column: places_of(column, responses, critic.settings, action_R) for column in critic.columns}
+        self.values = Values(critic, sequences, places, precision, budget)
         return self.values
 
     def prepare(self, step: StepView) -> TermLoss:
         """Compute targets and weights of all reads; ridge regression learns here."""
-        critic, batch, metrics = self.critic, step.batch, {}
-        assert batch.tokens is not None
+        critic, metrics = self.critic, {}
+        assert self.values is not None, "a step begins before its loss is prepared"
         parts = []
         for column in critic.columns:
             old, (target, known) = step.column(column, self.name), self._target(column, step)
             metrics |= _metrics(column, old[known], target[known])
             if critic.settings.kind == "ridge":
-                assert self.values is not None
                 critic.fit(column, self.values.hidden[column][known], target[known])
             weight = known * (step.mini_batches / (max(1, known.sum()) * len(critic.columns)))
-            parts.append(
-                (column, places_of(column, batch.tokens, critic.settings), *map(as_tensor, (old, target, weight)))
-            )
-        learns = np.full(batch.num_trajectories, critic.optimizer is not None)
+            target = np.where(known, target, 0.0)
+            parts.append((column, self.values.places[column], *map(as_tensor, (old, target, weight))))
+        learns = np.full(step.batch.num_trajectories, critic.optimizer is not None)
 
         def loss(given: Pass) -> tuple[torch.Tensor, dict[str, float]]:
             if critic.optimizer is None:
@@ -173,11 +192,11 @@ class ValueTerm:
         assert batch.tokens is not None
         targets = step.credit.targets if self.critic.settings.target == "method" else {}
         if column in targets:
-            return targets[column], np.ones(len(targets[column]), dtype=bool)
+            return targets[column], np.isfinite(targets[column])
         return_R = turns.suffix_sum(batch.reward_R, discount=self.critic.settings.discount)
         if column == "value_T":
             return batch.tokens.broadcast(return_R), np.ones(batch.tokens.num_elements, dtype=bool)
-        if column == "value":
+        if column != "value_next":
             return return_R, np.ones(batch.num_responses, dtype=bool)
         known_R = turns.following(np.ones(batch.num_responses), end=0.0) + step.column("finished", self.name) > 0
         return turns.following(targets.get("value", return_R)), known_R

@@ -42,17 +42,19 @@ class Append:
         self.fmt, self.conversation = fmt, number
         self.ids: list[int] = []
         self.fresh = True
+        self._subgoal = ""
 
     def observe(self, step: Step) -> list[int]:
         """Add an observation; returns the ids that it appends."""
         self.fresh = not self.ids
         known = len(self.ids)
         self.ids = self.fmt.closed(self.ids) if known else []
-        self.ids += self.fmt.prompt_ids(self.fmt.describe(step), first=self.fresh)
+        self.ids += self.fmt.prompt_ids(self.fmt.describe(step, subgoal=self._subgoal), first=self.fresh)
         return self.ids[known:]
 
     def respond(self, response_ids: Sequence[int]) -> None:
         """Take in a response, as it was sampled."""
+        self._subgoal = self.fmt.subgoal_after(response_ids, self._subgoal)
         self.ids += response_ids
 
 
@@ -60,7 +62,7 @@ class Window:
     """Build a separate prompt per response: first observation, last `size` turns, latest observation.
 
     An empty response stands for the omitted turns. Up to `size` responses, the prompt equals that of `Append`, with two
-    differences: it lists only the latest admissible actions, and omits the reasoning of earlier responses.
+    differences: it lists only the latest admissible actions and subgoal, and omits the reasoning of earlier responses.
 
     Args:
         fmt: Turns observations into tokens.
@@ -78,11 +80,12 @@ class Window:
         self._latest: list[int] = []  # the latest observation, as later prompts repeat it
         self._past: deque[list[int]] = deque(maxlen=size)
         self._num_responses = 0
+        self._subgoal = ""
 
     def observe(self, step: Step) -> list[int]:
         """Add an observation; returns the whole prompt."""
         first = not self._num_responses
-        latest = self.fmt.prompt_ids(self.fmt.describe(step), first=first)
+        latest = self.fmt.prompt_ids(self.fmt.describe(step, subgoal=self._subgoal), first=first)
         self._latest = self.fmt.prompt_ids(self.fmt.describe(step, latest=False), first=first)
         if first:
             self._first = self._latest
@@ -97,6 +100,7 @@ class Window:
 
     def respond(self, response_ids: Sequence[int]) -> None:
         """Take in a response, as it was sampled."""
+        self._subgoal = self.fmt.subgoal_after(response_ids, self._subgoal)
         self._num_responses += 1
         self._past.append(self._latest + self.fmt.remembered_ids(response_ids))
 

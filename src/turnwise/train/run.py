@@ -102,7 +102,7 @@ class Run:
             models=self.models.weights,
             score=Scorer(sequences, precision, learner.temperature, budget, values),
             estimate=values and values.column,
-            along=frozenset({"critic"} if values and values.reads_along(self.measures.models) else ()),
+            along=frozenset({"plan", "critic"} if values and values.reads_along(self.measures.models) else {"plan"}),
             probe=probe,
             judge=self.judge,
         )

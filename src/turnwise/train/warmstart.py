@@ -95,7 +95,7 @@ def warm_policy(
                 "turnwise.environments.suites"
             )
     if tiny:
-        policy = tiny_policy(teaching.words(), config.model, seed=config.run.seed)
+        policy = tiny_policy(teaching.words(), config.model, seed=config.run.seed, plan=config.prompt.plan)
     else:
         policy = pretrained_policy(config.model, config.prompt, seed=config.run.seed)
     choose_trainable(policy.model, config.model)
@@ -177,13 +177,24 @@ async def _demonstrations(
 async def _played(
     how: Teaching, policy: Policy, environments: Environments, task: Task, turns: Sequence[Demonstrated]
 ) -> list[Demonstration]:
-    """Build the sequences of a demonstration, without the observation after the last response."""
+    """Build the sequences of a demonstration, without the observation after the last response.
+
+    Raises:
+        ConfigError: The policy plans, and a turn has no subgoal.
+    """
     fmt, settings = policy.format, how.settings
+    if fmt.plan and not all(turn.subgoal for turn in turns):
+        raise ConfigError(
+            "prompt.plan needs demonstrations with a subgoal per turn, which the environment does not give; return "
+            "Demonstrated(response, imitate, subgoal) from its demonstrate(), or set warmstart.steps=0"
+        )
     context = make_context(fmt, 0, window=how.window, stride=1)
     sequences: list[tuple[list[int], list[float]]] = []
     for number, turn in enumerate(turns):
         step = await environments.step(0, turns[number - 1].response) if number else await environments.start(0, task)
-        prompt, response = context.observe(step), fmt.response_ids(turn.response)
+        switch = not number or turn.subgoal != turns[number - 1].subgoal
+        prompt = context.observe(step)
+        response = fmt.response_ids(turn.response, subgoal=turn.subgoal, switch=switch)
         context.respond(response)
         if context.fresh:
             sequences.append(([], []))

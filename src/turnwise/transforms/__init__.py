@@ -10,7 +10,14 @@ from turnwise.transforms.asymmetry import (
     weigh_by_progress,
 )
 from turnwise.transforms.baselines import center_by_group, subtract_leave_one_out
-from turnwise.transforms.hierarchy import credit_actions, credit_subgoals, credit_switches, penalize_keeping
+from turnwise.transforms.hierarchy import (
+    credit_actions,
+    credit_parts,
+    credit_subgoals,
+    credit_switches,
+    penalize_changing,
+    penalize_keeping,
+)
 from turnwise.transforms.history import compare_by_history
 from turnwise.transforms.information import (
     add_information,
@@ -73,6 +80,7 @@ __all__ = [
     "center_by_similarity",
     "compare_by_history",
     "credit_actions",
+    "credit_parts",
     "credit_subgoals",
     "credit_switches",
     "damp_after_saturation",
@@ -84,6 +92,7 @@ __all__ = [
     "mask_by_drift",
     "modulate_by_entropy",
     "outcome_return",
+    "penalize_changing",
     "penalize_keeping",
     "penalize_overlong",
     "rank_failures",

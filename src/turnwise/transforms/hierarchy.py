@@ -1,8 +1,8 @@
 """Assign credit to agents that follow subgoals, level by level.
 
 Segments begin at turn 0 and at every `switch`, one segment per subgoal. A response has up to three parts: the decision
-to keep or switch, the subgoal, the action. Each block computes the advantages of one part. A trainer with advantages
-per token gives each part its own. With one advantage per response, `mix` them.
+to keep or switch, the subgoal, the action. `credit_actions`, `credit_subgoals` and `credit_switches` compute the
+advantages of one part; with one advantage per response, `mix` them. `credit_parts` gives each token that of its part.
 """
 
 import dataclasses
@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float
 
 from turnwise.batch import Batch
 from turnwise.segments import Labels, Segments
+from turnwise.trace import report_values
 from turnwise.transform import Credit, block
 from turnwise.transforms.grouping import choice
 from turnwise.transforms.values import value_at_end
@@ -169,13 +170,69 @@ def _planned(batch: Batch, goals: _Subgoals, unfinished: Unfinished, needed_by: 
     return goals.trajectories.following(goals.value, end=end_N)
 
 
+@block(needs=_needs("value_low", "value_switch", "part_T"), across_groups=_across_groups)
+def credit_parts(
+    credit_R: Credit,
+    batch: Batch,
+    *,
+    discount: float = 1.0,
+    action_decay: float = 1.0,
+    subgoal_decay: float = 0.95,
+    standardize: bool = True,
+    unfinished: Unfinished = "zero",
+) -> Credit:
+    """Credit each token of a plan-and-act response with the advantage of its part.
+
+    Tokens of the decision get that of `credit_switches`, tokens of the action that of `credit_actions`. Tokens of the
+    subgoal get that of `credit_subgoals` where it begins a segment, and 0 where the response keeps its subgoal. The
+    credit of a response is the mean over its tokens. A critic learns each advantage before standardising, plus its
+    value; `value_high` is learned where a segment begins.
+
+    Args:
+        credit_R: `[responses]` rewards.
+        batch: Their batch, with the columns of the three blocks and `part_T`.
+        discount: Factor per turn.
+        action_decay: lambda within a segment.
+        subgoal_decay: lambda from segment to segment.
+        standardize: Subtract the mean and divide by the population standard deviation + 1e-8, for each part over the
+            responses with a token of it that gets its advantage.
+        unfinished: As in the three blocks.
+    """
+    name, tokens = "credit_parts", batch.tokens
+    part_T = batch.column("part_T", needed_by=name)
+    assert tokens is not None, "a batch with a column per token has tokens"
+    common: dict[str, Any] = {"discount": discount, "unfinished": unfinished}
+    make: Any = (credit_switches, credit_subgoals, credit_actions)
+    options = ({}, {"decay": subgoal_decay}, {"decay": action_decay})
+    streams = [
+        each.function(credit_R, batch, standardize=False, **common, **own)
+        for each, own in zip(make, options, strict=True)
+    ]
+    begins_R = _subgoals(batch, name).begins
+    credit_T = np.zeros(tokens.num_elements)
+    for part, stream_R in enumerate(streams):
+        has_R = (tokens.sum((part_T == part).astype(np.float64)) > 0) & (begins_R | (part != 1))
+        if has_R.any():
+            own_R = np.zeros(len(credit_R))
+            own_R[has_R] = _standardized(stream_R[has_R]) if standardize else stream_R[has_R]
+            credit_T = np.where(part_T == part, tokens.broadcast(own_R), credit_T)
+    credit_R = tokens.mean(credit_T)
+    columns = ("value_switch", "value_high", "value_low")
+    targets = {
+        column: stream_R + batch.column(column, needed_by=name)
+        for column, stream_R in zip(columns, streams, strict=True)
+    }
+    targets["value_high"] = np.where(begins_R, targets["value_high"], np.nan)
+    report_values(name, credit_R, targets=targets, within_T=credit_T - tokens.broadcast(credit_R))
+    return credit_R
+
+
 @block(needs=("switch",))
 def penalize_keeping(credit_R: Credit, batch: Batch, *, penalty: float = -0.3) -> Credit:
     """Penalise every response that keeps its subgoal: `r_t + penalty / num_turns`.
 
     Put it first: it changes the reward. In HiPER the penalty of a trajectory is `penalty * num_keeps / num_turns`, with
-    -0.3 on ALFWorld and -3.5 on WebShop. A trajectory of one turn has none, as in HiPER's code. HiPER's further penalty
-    of 0.3 for changing the text of a kept subgoal is not included; add it to the rewards.
+    -0.3 on ALFWorld and -3.5 on WebShop. A trajectory of one turn has none, as in HiPER's code.
 
     Args:
         credit_R: `[responses]` rewards.
@@ -187,3 +244,19 @@ def penalize_keeping(credit_R: Credit, batch: Batch, *, penalty: float = -0.3) -
     keeps_R = batch.column("switch", needed_by="penalize_keeping") <= 0
     num_turns_R = batch.trajectories.broadcast(batch.trajectories.lengths)
     return credit_R + np.where(keeps_R & (num_turns_R > 1), penalty / num_turns_R, 0.0)
+
+
+@block(needs=("subgoal_changed",))
+def penalize_changing(credit_R: Credit, batch: Batch, *, penalty: float = -0.3) -> Credit:
+    """Penalise every response that keeps its subgoal and states another one: `r_t + penalty`.
+
+    Put it first: it changes the reward.
+
+    Args:
+        credit_R: `[responses]` rewards.
+        batch: Their batch, with the column `subgoal_changed`.
+        penalty: Penalty of each such response.
+
+    Reference: arXiv 2602.16165; official code JonP07/HiPER-agent.
+    """
+    return credit_R + penalty * batch.column("subgoal_changed", needed_by="penalize_changing")

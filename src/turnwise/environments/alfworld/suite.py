@@ -11,6 +11,7 @@ from turnwise.environments.alfworld.expert import Expert
 from turnwise.environments.alfworld.files import find_games, load_game
 from turnwise.environments.alfworld.game import Game
 from turnwise.environments.alfworld.generate import generate_games
+from turnwise.environments.alfworld.subgoals import with_subgoals
 from turnwise.environments.alfworld.vocabulary import words
 from turnwise.environments.base import Demonstrated, Environment, Task
 from turnwise.environments.needs import check_counts
@@ -44,7 +45,7 @@ class _Games:
         """Let the expert play a task, or the game's own walkthrough."""
         game = task if isinstance(task, Game) else load_game(task)
         if self._demonstrator == "walkthrough":
-            return [Demonstrated(command, True) for command in game.walkthrough]
+            return with_subgoals([Demonstrated(command, True) for command in game.walkthrough])
         rng = random.Random(seed)
         engine, expert = Engine(game), Expert(game, rng)
         turns: list[Demonstrated] = []
@@ -53,7 +54,7 @@ class _Games:
             played = _noise_action(advice, engine, rng) if rng.random() < noise else advice
             turns.append(Demonstrated(played, played == advice))
             engine.step(played)
-        return turns if engine.won else None
+        return with_subgoals(turns) if engine.won else None
 
 
 def _noise_action(advice: str, engine: Engine, rng: random.Random) -> str:

@@ -1,0 +1,65 @@
+"""Read plan-and-act responses: keep the subgoal or switch, the subgoal, the action, each between tags.
+
+<switch>SWITCH</switch><subgoal>find a mug</subgoal><action>go to desk 1</action>
+"""
+
+import bisect
+import dataclasses
+import re
+from collections.abc import Callable, Sequence
+
+KEEP, SWITCH = "KEEP", "SWITCH"
+TAGS = tuple(f"<{slash}{name}>" for name in ("switch", "subgoal", "action") for slash in ("", "/"))
+CURRENT = "\nCurrent subgoal: "
+"""What an observation ends with once there is a subgoal; the subgoal follows."""
+INSTRUCTION = (
+    "Answer with three parts and nothing else: <switch>SWITCH</switch> to set a new subgoal or <switch>KEEP</switch> "
+    "to keep the current one, then the subgoal between <subgoal> and </subgoal>, then one action between <action> and "
+    "</action>."
+)
+"""Text added to the system message with `prompt.plan`."""
+
+_SWITCH, _SUBGOAL = (re.compile(f"<{name}>(.*?)</{name}>", re.DOTALL) for name in ("switch", "subgoal"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned:
+    """Parts of a plan-and-act response.
+
+    Attributes:
+        switch: Whether it says SWITCH; without a decision it keeps the subgoal.
+        subgoal: Subgoal that it states; None without one.
+        cuts: Tokens before the end of the decision, and before the end of the subgoal. What follows, with whatever
+            stands between the parts, belongs to the action, which has the last token at least.
+    """
+
+    switch: bool
+    subgoal: str | None
+    cuts: tuple[int, int]
+
+
+def write(action: str, subgoal: str, *, switch: bool) -> str:
+    """Return the text of a plan-and-act response."""
+    decision = SWITCH if switch else KEEP
+    return f"<switch>{decision}</switch><subgoal>{subgoal}</subgoal><action>{action}</action>"
+
+
+def read(ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> Planned:
+    """Find the parts of a response, in this order.
+
+    Args:
+        ids: Tokens of the response. A tag may begin or end inside a token, which then belongs to the earlier part.
+        decode: Function from tokens to their text. More tokens give a text that is not shorter.
+    """
+    text = decode(ids)
+    decided = _SWITCH.search(text)
+    stated = _SUBGOAL.search(text, decided.end() if decided else 0)
+    switch = decided is not None and decided[1].strip().upper() == SWITCH
+
+    def tokens_to(end: int) -> int:
+        """Count the tokens up to a character."""
+        return bisect.bisect_left(range(len(ids)), end, key=lambda count: len(decode(ids[:count])))
+
+    first = min(tokens_to(decided.end()), len(ids) - 1) if decided else 0
+    second = min(tokens_to(stated.end()), len(ids) - 1) if stated else first
+    return Planned(switch, stated[1].strip() if stated else None, (first, second))
