@@ -50,9 +50,10 @@ def _turns(options: argparse.Namespace) -> int:
 
     run = Run(*RunFolder.open(options.run_folder))
     quiet()
-    limits, named = dict.fromkeys(options.limit or ()), ""
+    limits: list[int] = list(options.limit or ())
+    named = ""
     try:
-        limits[past_quantile(run, options.quantile)] = None
+        limits.append(past_quantile(run, options.quantile))
         named = f" The last limit is the {options.quantile:g} quantile of turns in the last training step."
     except RunError:
         if not options.limit:
@@ -60,7 +61,7 @@ def _turns(options: argparse.Namespace) -> int:
     played = play_unlimited(
         run, options.step, tasks=options.tasks, seed=options.seed, device=use_device(run.config.run)
     )
-    rules = [Limit(turns, extend) for turns in limits for extend in (0, options.extend)]
+    rules = [Limit(turns, extend) for turns in dict.fromkeys(limits) for extend in (0, options.extend)]
     found = compare_limits(played, {rule.name: rule for rule in rules})
     head = (
         f"{len(played)} held-out tasks, each played once without a limit; every limit is applied to these trajectories."
