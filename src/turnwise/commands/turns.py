@@ -68,6 +68,6 @@ def _turns(options: argparse.Namespace) -> int:
         f"{named} Loss of success is paired by task, 95 %."
     )
     print_page(
-        [head, budget_table(found, tuple(options.prices) if options.prices else None)], markdown=options.markdown
+        [head, budget_table(found, options.prices)], markdown=options.markdown
     )
     return 0

@@ -89,6 +89,8 @@ class Config(Section):
         lags = isinstance(rollout, Mapping) and rollout.get("max_lag")
         if not lags or not isinstance(update, Mapping):
             return data
+        if update.get("passes"):
+            raise ValueError("update.passes needs responses from the weights of its step; set rollout.max_lag=0")
         corrected = update.get("old_policy") is not None or update.get("mismatch_cap") is not None
         return data if corrected else {**data, "update": {**update, "old_policy": "behavior"}}
 
