@@ -73,6 +73,7 @@ def test_noise_of_the_estimates_is_taken_out():
     assert naive < 0.9
 
 
+@pytest.mark.usefixtures("array_types_unchecked")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["sparse", "successes", "recurring"])
 def test_intervals_cover_the_exact_fidelity(name):

@@ -82,6 +82,7 @@ def test_noise_of_the_estimates_is_taken_out(name):
     assert wanted["grpo"].value < 0.95
 
 
+@pytest.mark.usefixtures("array_types_unchecked")
 @pytest.mark.slow
 def test_intervals_cover_the_exact_cosine():
     batch, exact_R, _, errors, gradients, _ = drawn("recurring", 8000, 2, 2)

@@ -121,6 +121,7 @@ def test_signal_and_noise_by_hand():
     assert mixed[0] < 0 < mixed[1], "trajectories that contradict each other have no signal"
 
 
+@pytest.mark.usefixtures("array_types_unchecked")
 def test_signal_and_noise_are_unbiased():
     generator = np.random.default_rng(0)
     draws = []

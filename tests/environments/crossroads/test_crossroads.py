@@ -237,6 +237,7 @@ def test_continuations_converge_to_the_exact_advantages():
     assert np.polyfit(exact_R, truth.advantage_R, 1)[0] == pytest.approx(1.0, abs=0.1)
 
 
+@pytest.mark.usefixtures("array_types_unchecked")
 @pytest.mark.slow
 def test_intervals_of_fidelity_cover_the_exact_fidelity():
     """24 draws of 24 groups and 6 continuations: 95 % intervals cover in 20 or more, for GRPO and GiGPO."""
