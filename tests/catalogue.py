@@ -81,6 +81,7 @@ VARIANTS: dict[str, tw.Transform] = {
     "ngrpo(printed)": tw.ngrpo(convention="printed"),
     "ngrpo(release)": tw.ngrpo(convention="release"),
     "v05(unseen=0)": tw.v05(unseen=0.0),
+    "v05(unseen=0, strength=2)": tw.v05(unseen=0.0, strength=2.0),
     "hapo(release)": tw.hapo(convention="release"),
     "arpo(hard)": tw.arpo(mode="hard"),
     "at2po(mean, both)": tw.at2po(children="mean", advantage="both"),
@@ -161,7 +162,7 @@ EXCEPT: dict[str, dict[str, set[str]]] = {
         "it compares nothing": family("reinforce"),
         "the convention keeps the raw return of a lone member": KEEP_LONE,
         "the convention keeps the raw return of a turn that nobody else reached": {"trloo(release)"},
-        "it compares with a prior": {"v05(unseen=0)"},
+        "it compares with a prior": {"v05(unseen=0)", "v05(unseen=0, strength=2)"},
         "it compares with earlier trajectories": family("rae"),
         "it compares the turns of a trajectory with each other": {
             *family("mars", "mica", "proxmo"),

@@ -13,6 +13,7 @@ from tests.toys import small_config
 from turnwise.cli import _parser
 from turnwise.config import Config
 from turnwise.diagnostics.study import StudyConfig
+from turnwise.measures.verdict import how_to_train
 from turnwise.section import Section
 
 ROOT = Path(__file__).parents[1]
@@ -124,3 +125,17 @@ def test_every_metric_of_a_run_is_explained(tmp_path):
     known = documented_metrics()
     missing = [name for name in sorted(seen) if not any(pattern.fullmatch(name) for pattern in known)]
     assert not missing, "docs/reference/metrics.md does not explain them"
+
+
+def test_every_method_stands_once_in_the_table_of_needs_and_costs():
+    """Each row's methods train the same way, but for what is in the page's second column."""
+    page = (ROOT / "docs" / "how-to" / "choose-credit.md").read_text(encoding="utf-8")
+    _, _, below = page.partition("## What each method needs, and what a step costs")
+    rows = [line.split(" | ") for line in below.partition("\n## ")[0].splitlines() if line.startswith("| `")]
+    named = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]
+    assert sorted(named) == sorted(tw.METHODS)
+    for row in rows:
+        verdicts = {how_to_train(tw.trial(tw.METHODS[name]).needs) for name in re.findall(r"`(\w+)`", row[0])}
+        assert len(verdicts) == 1, row
+        key = verdicts.pop().removeprefix("with ")
+        assert key in ("yes", "a critic", "a judge", "a critic and prompt.plan") or f"`{key}`" in row[1], (key, row)

@@ -276,8 +276,6 @@ def hiper_cases():
     # subgoals: delta = 1/2 + 1/2 - 3/4 = 1/4 and 1 - 1/2 = 1/2; A = 1/4 + 0.95 / 2. Second: -1/4 and -1/2. Third: 3/4.
     assert subgoals[0] == [[F(1, 4) + F(19, 40), None, F(1, 2), None], [F(-1, 4) - F(19, 40), F(-1, 2)], [F(3, 4)]]
     assert decisions[0] == [[F(1, 2), F(1, 2), F(3, 4), F(0)], [F(-1, 4), F(-1, 2)], [F(1, 4)]]
-    still = [[[F(0)] * 4, [F(0)] * 2, [F(0)]]]
-    columns = GOALS | {"subgoal_changed": still}
     free = {"keep_penalty": 0.0, "change_penalty": 0.0}
 
     finished = [[[F(0)] * 4, [F(1)] * 2, [F(0)]]]
@@ -298,7 +296,7 @@ def hiper_cases():
             "z of each stream over the turns with tokens of it; subgoals where they begin",
             1e-12,
             on_parts((actions, subgoals, decisions), standardised=True),
-            columns,
+            GOALS,
             **free,
         ),
         hiper_case(
@@ -306,7 +304,7 @@ def hiper_cases():
             "V of itself after a cut (bootstrap_truncated)",
             1e-13,
             on_parts(cut, standardised=False),
-            columns | {"finished": finished},
+            GOALS | {"finished": finished},
             discount=0.9,
             action_decay=0.5,
             subgoal_decay=0.8,

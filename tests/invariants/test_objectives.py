@@ -61,6 +61,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "hapo": {"tokens": "hapo"},
     "hapo, release": {"tokens": {"name": "hapo", "sign": "release", "quantile": 0.4}, "dual_clip": 1.2},
     "flexible_clip": {"tokens": {"name": "flexible_clip", "upper": [0.6, 0.01], "lower": [0.5, 0.01]}},
+    "adapo": {"tokens": {"name": "adapo", "rate": 0.1, "high_min": 0.6, "high_max": 0.8}},
     "repo": {"tokens": {"name": "repo", "zeta": 0.1, "zeta_min": 0.1, "zeta_max": 0.1}},
     "epo": {"entropy": {"name": "epo", "beta_decay": 1.0, "bonus": 0.1, "low": 0.5, "high": 1.2}},
     "epo and a bonus": {"entropy": {"name": "epo", "beta_decay": 1.0, "bonus": 0.1}, "entropy_bonus": 0.3},

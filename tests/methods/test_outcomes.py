@@ -219,9 +219,23 @@ def test_v05_counts_every_group_of_a_task_once_and_keeps_the_state_it_was_given(
     assert json.loads(json.dumps(after)) == copy
 
 
+def test_v05_counts_what_is_assumed_of_a_task_as_trajectories():
+    method = tw.v05(unseen=-1.0, strength=2.0)
+    assert method.init is not None
+    first = groups_of(2, reward=[0] * 2, success=[1, 1], task=["q"] * 2)
+    _, state = method.update(first.reward_R, method.init(), first)
+    once = groups_of(1, reward=[0], success=[1], task=["q"])
+    # V = (2 - 2) / 4, and D = max(0, 1 - 1) = 0; without a strength V = 1
+    np.testing.assert_array_equal(method.update(once.reward_R, state, once)[0], [1.0])
+    np.testing.assert_array_equal(tw.v05(unseen=-1.0).update(once.reward_R, state, once)[0], [0.0])
+
+
 def test_v05_says_what_is_wrong():
     with pytest.raises(ConfigError, match=r"unseen=1.5 must be between -1 and 1"):
         tw.v05(unseen=1.5)
+    for options in ({"unseen": 0.0, "strength": -1.0}, {"strength": 2.0}):
+        with pytest.raises(ConfigError, match=r"strength=.* must be 0, or a number of trajectories.*set unseen"):
+            tw.v05(**options)
     with pytest.raises(BatchError, match=r"one task per group, but 'r' \(group 0, trajectory 1, turn 0\)"):
         advantage(tw.v05(), group_of(0, 1, success=[0, 1], task=["q", "r"]))
     with pytest.raises(BatchError, match=r"a return of 10.0 \(group 0, trajectory 1, turn 0\), expected -1 to 1"):

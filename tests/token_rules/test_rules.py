@@ -12,6 +12,7 @@ from turnwise.errors import ConfigError
 from turnwise.objective.token_rules import (
     StepTokens,
     TokenCredit,
+    adapo,
     clip_cov,
     d3s_mask,
     epo,
@@ -284,6 +285,26 @@ def test_repo_doubles_and_halves_around_the_first_entropy():
     np.testing.assert_allclose(zetas, [0.02, 0.04, 0.08, 0.1, 0.1, 0.05, 0.025, 0.0125, 0.01, 0.01])
 
 
+def test_repo_without_the_advantage_subtracts_what_is_surprising_of_each_token():
+    tokens = step([1.0, 1.0, -1.0], [-0.1, -3.0, -1.0], [0.5, 0.5, 1.0])
+    credit = repo(tokens, zeta=0.01, zeta_min=0.01, zeta_max=0.01, form="repo")
+    # log p + H: 0.4, -2.5 and 0
+    np.testing.assert_allclose(column(credit.advantage_T), [0.996, 1.025, -1.0])
+
+
+def test_adapo_widens_below_the_first_entropy_and_narrows_above():
+    state, widths = None, []
+    for entropy in [1.0, 0.9, 0.8, 1.0, 1.1, 1.2, 1.3, 1.4]:
+        tokens = step([1.0, -1.0], -1.0, entropy, clip_low=0.3, clip_high=0.2, state=state)
+        credit = adapo(tokens, rate=1.0, high_min=0.1, high_max=0.5)
+        state = credit.state
+        np.testing.assert_array_equal(column(credit.clip_low_T), [0.3, 0.3])
+        widths.append(column(credit.clip_high_T)[0])
+    np.testing.assert_allclose(widths, [0.2, 0.4, 0.5, 0.5, 0.25, 0.125, 0.1, 0.1])
+    beyond = adapo(step(clip_high=0.9), rate=1.0, high_min=0.1, high_max=0.5)
+    np.testing.assert_array_equal(column(beyond.clip_high_T), [0.5])
+
+
 def test_epo_measures_against_the_past():
     state, terms = None, []
     for done, entropy in enumerate([0.5, 0.7, 0.3, 0.9]):
@@ -310,6 +331,7 @@ def test_epo_measures_against_the_past():
             lambda: repo(step(), zeta=1.0, zeta_min=0.1, zeta_max=0.5),
             "zeta=1.0 must lie between zeta_min=0.1 and zeta_max=0.5",
         ),
+        (lambda: adapo(step(), rate=0.1, high_min=0.3, high_max=0.2), "high_min=0.3 is above high_max=0.2"),
     ],
 )
 def test_options_at_odds_are_one_clear_line(call, message):
@@ -327,6 +349,8 @@ RULES: Any = [
     lambda tokens: d3s_mask(tokens, first_frac=0.5, last_frac=0.5),
     lambda tokens: flexible_clip(tokens, **WIDTHS),
     lambda tokens: repo(tokens, zeta=0.1, zeta_min=0.1, zeta_max=0.1),
+    lambda tokens: repo(tokens, zeta=0.1, zeta_min=0.1, zeta_max=0.1, form="repo"),
+    lambda tokens: adapo(tokens, rate=0.1, high_min=0.1, high_max=0.4),
     lambda tokens: epo(tokens, beta_decay=1.0),
 ]
 

@@ -16,6 +16,7 @@ from turnwise.train.loop import train
 INERT = [
     {"clip_high": 0.28},
     {"clip_low": 0.16, "clip_high": 0.24},
+    {"tokens": {"name": "adapo", "rate": 0.1, "high_min": 0.1, "high_max": 0.4}},
     {"tokens": {"name": "flexible_clip", "upper": [0.5, 0.2], "lower": [0.4, 0.1]}},
     {"tokens": {"name": "kl_cov", "frac": 0.5}},
     {"tokens": {"name": "hapo", "redistribute": False}},

@@ -19,7 +19,7 @@ from turnwise.config import load_config, parse_config
 from turnwise.environments.suites import Seeded
 from turnwise.errors import ConfigError
 from turnwise.rollout.experience import Experience
-from turnwise.rollout.selection import Epochs, TaskSelector, Vade, build_selector, information_gain, kept
+from turnwise.rollout.selection import Epochs, TaskSelector, Vade, build_selector, information_gain, kept, widest
 from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
 from turnwise.train.display import ConsoleDisplay
 from turnwise.train.loop import MAX_EMPTY_STEPS, train
@@ -213,6 +213,17 @@ def test_the_filters_keep_what_they_say():
     assert kept("not-all-correct", successes, failures).tolist() == [False, True, True, False, True]
 
 
+def test_the_widest_groups_are_kept_up_to_a_share_of_the_spread():
+    spread = np.array([0.1, 0.5, 0.0, 0.4])
+    # card RAGEN-2: a total of 1, so that 0.89 is to be reached, which 0.5 + 0.4 do
+    assert widest(spread, 0.9).tolist() == [False, True, False, True]
+    assert widest(spread, 1.0).tolist() == [True, True, False, True]
+    assert widest(spread, 0.3).tolist() == [False, True, False, False]
+    assert widest(spread / 1e4, 0.9).tolist() == [False, True, False, False]  # less than the slack: one is kept
+    assert not widest(np.zeros(3), 0.9).any()
+    assert widest(np.ones(4), 0.5).tolist() == [True, True, False, False]
+
+
 # --- the rollout of a step ---
 
 
@@ -276,6 +287,17 @@ def test_mixed_groups_are_kept_and_the_others_replaced(tmp_path):
     assert [metrics[name] for name in ("batches", "kept_frac", "filled_frac")] == [2, 1 / 2, 1]
     assert metrics["tokens"] == 12 * 2 + 12 * 3  # all that was generated: "red <end>" and "blue green <end>"
     assert metrics["success"] == 10 / 24
+
+
+def test_groups_are_learned_from_by_the_spread_of_their_rewards(tmp_path):
+    levels = ("never", "red", "always")  # deviations of the rewards: 0.05, 0.45 and 0.05
+    for share, expected in ((0.5, [1]), (0.9, [0, 1]), (1.0, [0, 1, 2])):
+        experience, selector = play(tmp_path, levels, keep_spread=share)
+        assert groups(experience) == expected
+        assert len(experience.trajectories) == 12
+        assert selector.observed == [[[0, 1, 2], [0, 2, 4], [4, 2, 0]]]
+    alike, _ = play(tmp_path, levels, say=lambda number: "red", keep_spread=0.9)
+    assert not alike.used
 
 
 def test_a_shaped_reward_does_not_make_a_group_mixed(tmp_path):

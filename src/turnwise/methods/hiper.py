@@ -33,7 +33,8 @@ def hiper(
         subgoal_decay: lambda from segment to segment.
         keep_penalty: Penalty of a trajectory that always keeps its subgoal; -0.3 on ALFWorld, -3.5 on WebShop. Without
             it a policy keeps one subgoal for ever.
-        change_penalty: Penalty of a response that keeps its subgoal and states another one.
+        change_penalty: Penalty of a response that keeps its subgoal and states another one; with 0 its column is not
+            needed.
         standardize: Standardise each advantage over the responses of the batch that have its part, as the official
             recipe does.
         unfinished: Value after a truncated trajectory: "zero", or "repeat" (the official `bootstrap_truncated`).
@@ -47,9 +48,12 @@ def hiper(
         tokens of a kept subgoal, and text between the parts, out of the loss; here the first count as tokens without
         advantage, the second as part of what follows.
     """
+    penalties = [
+        *([penalize_keeping(penalty=keep_penalty)] if keep_penalty else []),
+        *([penalize_changing(penalty=change_penalty)] if change_penalty else []),
+    ]
     return chain(
-        penalize_keeping(penalty=keep_penalty),
-        penalize_changing(penalty=change_penalty),
+        *penalties,
         credit_parts(
             discount=discount,
             action_decay=action_decay,

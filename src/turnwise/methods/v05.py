@@ -6,7 +6,7 @@ from turnwise.transforms import subtract_shrunk_mean, success_return
 
 
 @method("V_0.5", arxiv="2603.10848")
-def v05(*, unseen: float | None = None) -> Transform:
+def v05(*, unseen: float | None = None, strength: float = 0.0) -> Transform:
     """Subtract a prior of the prompt, or the group's mean where it contradicts the prior.
 
         A_i = R_i - (w * v + (1 - w) * V)        R_i = 2 * success_i - 1, v = mean(R)
@@ -17,6 +17,8 @@ def v05(*, unseen: float | None = None) -> Transform:
 
     Args:
         unseen: V of a task without history, from -1 to 1. None: w = 1 there, the group's own mean.
+        strength: Trajectories that `unseen` counts as once a task has a history: V is the mean of R over them and the
+            earlier ones. 2 with unseen = 0 is the mean of a Beta posterior with a uniform prior.
 
     Expected gradient: biased: the weight of the prior depends on the group's outcomes, and `success` replaces the
     return.
@@ -24,4 +26,4 @@ def v05(*, unseen: float | None = None) -> Transform:
     Reference: arXiv 2603.10848. No code is public; the prior from history is ours.
     """
     gradient = Gradient("biased", reason="the prior's weight depends on the group's outcomes, read from success")
-    return chain(success_return(low=-1.0), subtract_shrunk_mean(unseen=unseen), gradient=gradient)
+    return chain(success_return(low=-1.0), subtract_shrunk_mean(unseen=unseen, strength=strength), gradient=gradient)

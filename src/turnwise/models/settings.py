@@ -62,10 +62,7 @@ class ModelConfig(Section):
 
 
 class PromptConfig(Section):
-    """Configure what a policy reads in addition to observations, and writes in addition to actions.
-
-    Only `plan` works with the tiny model.
-    """
+    """Configure what a policy reads in addition to observations, and writes in addition to actions."""
 
     system: str = ""
     """System message; empty: the chat template's default."""
@@ -75,7 +72,7 @@ class PromptConfig(Section):
     """Ask for reasoning: <think>...</think><action>...</action>. Otherwise a response is only the action."""
     plan: bool = False
     """Ask for a subgoal: <switch>KEEP or SWITCH</switch><subgoal>...</subgoal><action>...</action>. The prompt shows
-    the current one. HiPER needs it."""
+    the current one. HiPER needs it. Works with `tiny` too, after a warm start."""
 
     @pydantic.model_validator(mode="after")
     def _one_form(self) -> "PromptConfig":

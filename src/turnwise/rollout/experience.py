@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from turnwise.rollout.trajectory import Trajectory
+from turnwise.segments import Labels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +53,16 @@ def outcomes(trajectories: Sequence[Trajectory], num_groups: int) -> tuple[np.nd
     success_N = np.array([trajectory.success for trajectory in usable], dtype=bool)
     successes_G = np.bincount(group_N[success_N], minlength=num_groups)
     return successes_G, np.bincount(group_N, minlength=num_groups) - successes_G
+
+
+def spreads(trajectories: Sequence[Trajectory], used_G: np.ndarray) -> np.ndarray:
+    """Compute the standard deviation of the rewards of each used group's usable trajectories, `[groups]`; else 0."""
+    spread_G = np.zeros(len(used_G))
+    usable = [each for each in trajectories if each.usable and used_G[each.group]]
+    if usable:
+        group, own_N = np.unique([each.group for each in usable], return_inverse=True)
+        spread_G[group] = Labels(own_N, len(group)).std(np.array([each.reward for each in usable]), ddof=0)
+    return spread_G
 
 
 def lag_metrics(trajectories: Sequence[Trajectory], step: int) -> dict[str, float]:

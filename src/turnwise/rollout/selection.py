@@ -148,3 +148,24 @@ def kept(group_filter: GroupFilter, successes_G: np.ndarray, failures_G: np.ndar
     if group_filter == "none":
         return successes_G + failures_G > 0
     return (failures_G > 0) & ((successes_G > 0) | (group_filter == "not-all-correct"))
+
+
+def widest(spread_G: np.ndarray, share: float, *, slack: float = 0.01) -> np.ndarray:
+    """Return which groups make up a share of the spread of all groups' rewards, `[groups]` bool.
+
+    Groups are taken from the widest spread on, of equal ones the earlier first, until their sum reaches
+    `share * total - slack`. Groups without spread are never taken.
+
+    Args:
+        spread_G: `[groups]` standard deviation of the rewards of a group's trajectories; 0 for a group that is not
+            learned from.
+        share: Share of the total to reach; 0.9 in the paper.
+        slack: Slack of the sum, in units of the reward; the paper's.
+
+    Reference: the reward-variance filter of RAGEN-2 (top-p, linear), arXiv 2604.06268; official code mll-lab-nu/RAGEN.
+    """
+    order = np.argsort(-spread_G, kind="stable")
+    before = np.cumsum(spread_G[order]) - spread_G[order]
+    taken_G = np.zeros(len(spread_G), dtype=bool)
+    taken_G[order] = before < max(share * spread_G.sum() - slack, np.finfo(float).tiny)  # one at least
+    return taken_G & (spread_G > 0)

@@ -65,6 +65,10 @@ class RolloutConfig(Section):
     filter: Literal["none", "mixed", "not-all-correct"] = "none"
     """Groups to learn from: "none", all; "mixed", those with a success and a failure (DAPO); "not-all-correct", those
     with a failure (NGRPO). Further tasks are played to replace dropped groups."""
+    keep_spread: float | None = pydantic.Field(default=None, gt=0, le=1)
+    """Learn from the groups whose rewards differ most, until they make up this share of all groups' standard
+    deviations; groups whose trajectories all earn the same are dropped (RAGEN-2, which has 0.9). Dropped groups are not
+    replaced. Default: all that pass `filter`."""
     max_batches: int = pydantic.Field(default=10, ge=1)
     """Largest number of batches of `groups` tasks that a step plays to fill the filter."""
     turn_budget: TurnBudgetConfig | None = None

@@ -12,10 +12,10 @@ import numpy as np
 from turnwise.environments.base import Task
 from turnwise.rollout.ahead import InStep, Rollouts
 from turnwise.rollout.collectors import Collector, OnTurn
-from turnwise.rollout.experience import Experience, lag_metrics, outcomes
+from turnwise.rollout.experience import Experience, lag_metrics, outcomes, spreads
 from turnwise.rollout.metrics import rollout_metrics
 from turnwise.rollout.models import Models
-from turnwise.rollout.selection import TaskSelector, build_selector, kept
+from turnwise.rollout.selection import TaskSelector, build_selector, kept, widest
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.trajectory import Trajectory
 
@@ -101,6 +101,8 @@ class Source:
             batch = start(step, batch.rest, num_batches)
         self._selector.observe(np.array(chosen), successes_G, failures_G)
         used_G = kept_G & (np.cumsum(kept_G) <= settings.groups)
+        if settings.keep_spread is not None:
+            used_G &= widest(spreads(trajectories, used_G), settings.keep_spread)
         metrics = rollout_metrics(trajectories) | {
             "batches": float(num_batches),
             "kept_frac": float(kept_G.mean()),

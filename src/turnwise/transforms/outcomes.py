@@ -175,24 +175,31 @@ def standardize_with_virtual(
     return members.broadcast(np.where(members.is_lone(), alone_N, centered_N / groups.broadcast(std_G + eps)))
 
 
-def subtract_shrunk_mean(*, unseen: float | None = None) -> Transform:
+def subtract_shrunk_mean(*, unseen: float | None = None, strength: float = 0.0) -> Transform:
     """Subtract a baseline between the group's mean and the task's mean return so far; keeps state.
 
         A_i = R_i - (w * mean(R) + (1 - w) * V)        w = D / (D + 1/K), D = max(0, (mean(R) - V)^2 - 1/K)
+        V = (sum of earlier returns + strength * unseen) / (number of earlier trajectories + strength)
 
-    `V` is the mean return of all earlier trajectories of the `task`, `K` the group's size. 1/K bounds the variance of
+    `V` counts all earlier trajectories of the `task`, `K` is the group's size. 1/K bounds the variance of
     the mean of K returns between -1 and 1. Only a larger difference moves the baseline away from V.
 
     Args:
         unseen: V of a task without a history; None for the group's own mean.
+        strength: Trajectories that `unseen` counts as once a task has a history.
 
     Raises:
-        ConfigError: `unseen` is not between -1 and 1.
+        ConfigError: `unseen` is not between -1 and 1, or `strength` is negative or has no `unseen`.
         BatchError: A return is not, or a group holds several tasks.
     """
     if unseen is not None and not -1.0 <= unseen <= 1.0:
         raise ConfigError(f"unseen={unseen} must be between -1 and 1, like the returns")
-    name = f"subtract_shrunk_mean(unseen={unseen!r})"
+    if strength < 0 or (strength and unseen is None):
+        raise ConfigError(
+            f"strength={strength:g} with unseen={unseen} must be 0, or a number of trajectories that return unseen; "
+            "set unseen, such as 0"
+        )
+    name = f"subtract_shrunk_mean(unseen={unseen!r}, strength={strength!r})"
 
     def update(credit_R: Credit, state: State, batch: Batch) -> tuple[Credit, State]:
         history: Mapping[str, Any] = state or {}
@@ -210,7 +217,7 @@ def subtract_shrunk_mean(*, unseen: float | None = None) -> Transform:
         for g, task in enumerate(task_G):
             if task in history:
                 total, count = history[task]
-                prior_G[g] = total / count
+                prior_G[g] = (total + strength * (unseen or 0.0)) / (count + strength)
             elif unseen is not None:
                 prior_G[g] = unseen
             total, count = after.get(task, (0.0, 0))

@@ -11,6 +11,7 @@ beta_decay = 1.0}`. To add one: write its file, add it below. Its keyword-only a
 
 from collections.abc import Callable
 
+from turnwise.objective.token_rules.adapo import adapo
 from turnwise.objective.token_rules.base import EntropyTerm, StepTokens, TokenCredit
 from turnwise.objective.token_rules.covariance import clip_cov, kl_cov
 from turnwise.objective.token_rules.epo import epo
@@ -29,6 +30,7 @@ TOKEN_RULES: dict[str, Callable[..., TokenCredit]] = {
     "hapo": hapo,
     "flexible_clip": flexible_clip,
     "repo": repo,
+    "adapo": adapo,
 }
 """Rules for `update.tokens` by name."""
 
@@ -41,6 +43,7 @@ __all__ = [
     "EntropyTerm",
     "StepTokens",
     "TokenCredit",
+    "adapo",
     "clip_cov",
     "d3s_mask",
     "epo",
