@@ -344,5 +344,7 @@ def test_settings_that_cannot_work_are_refused():
         HarnessCollector(HarnessConfig(run="no_such_module:play"), ROLLOUT)
     with pytest.raises(ConfigError, match=r"rollout\.context='window' has no effect with \[harness\]"):
         small_config("runs", harness={"run": "a:b"}, rollout={"context": "window"})  # pyright: ignore
+    with pytest.raises(ConfigError, match=r"prompt\.plan=true has no effect with \[harness\]"):
+        small_config("runs", harness={"run": "a:b"}, prompt={"plan": True})  # pyright: ignore
     with pytest.raises(ConfigError, match=r"harness\.isolation is only for functions"):
         small_config("runs", harness={"run": "python agent.py", "isolation": "process"})  # pyright: ignore

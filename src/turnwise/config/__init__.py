@@ -133,6 +133,8 @@ class Config(Section):
                         f"rollout.{name}={given!r} has no effect with [harness], which plays the trajectories and "
                         "makes the prompts; remove one of them"
                     )
+            if self.prompt.plan:
+                raise ValueError("prompt.plan=true has no effect with [harness], which makes the prompts; remove one")
         return self
 
     @pydantic.model_validator(mode="after")
