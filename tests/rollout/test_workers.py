@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.rollout.hostile import ANSWERS, WORDS, Fickle, Hostile, NotThere, Waiting, Watch
 from tests.toys import ScriptedEngine, color_policy
@@ -101,8 +102,8 @@ def test_an_answer_that_no_run_can_use_fails_its_trajectory_with_the_cause():
 
 
 CAUSES = {
-    "hang": "step_timeout_s=0.4",
-    "start hangs": "step_timeout_s=0.4",
+    "hang": "step_timeout_s=2",
+    "start hangs": "step_timeout_s=2",
     "exit": "exit code 3",
     "segfault": "SIGSEGV",
     "sys_exit": "SystemExit: enough",
@@ -118,7 +119,7 @@ CAUSES = {
 @pytest.mark.parametrize("kind", CAUSES)
 def test_a_fault_costs_its_own_environment_only(kind):
     tasks = [*SOUND[:3], (50, 4, kind), *SOUND[3:6]]
-    patience = 0.4 if "step_timeout_s" in CAUSES[kind] else 60
+    patience = 2 if "step_timeout_s" in CAUSES[kind] else 60
     environments = WorkerEnvironments(
         Hostile, workers=1, step_timeout_s=patience, memory_mb=256, max_observation_chars=1000
     )
@@ -147,13 +148,13 @@ def test_an_environment_may_say_that_a_difference_does_not_matter():
 @pytest.mark.parametrize("kind", ["", "long"])
 def test_a_trainer_that_is_busy_for_longer_than_an_answer_may_take_blames_nobody(kind):
     async def play() -> Step:
-        environments = WorkerEnvironments(Hostile, workers=1, step_timeout_s=0.5)
+        environments = WorkerEnvironments(Hostile, workers=1, step_timeout_s=1.5)
         try:
             await environments.start(0, (0, 4, kind))
             await environments.step(0, "red")
             asked = asyncio.ensure_future(environments.step(0, "red"))
             await asyncio.sleep(0)
-            time.sleep(1)  # a forward pass, say
+            time.sleep(2.5)  # a forward pass, say
             return await asked
         finally:
             await environments.aclose()
@@ -197,24 +198,23 @@ def test_a_starter_that_dies_costs_nobody():
 
 def test_an_episode_has_its_time_too():
     told = tell_all(
-        WorkerEnvironments(Hostile, workers=2, episode_timeout_s=0.25), [(0, 9, "slow"), (1, 9, ""), (2, 9, "hang")]
+        WorkerEnvironments(Hostile, workers=2, episode_timeout_s=1.5), [(0, 90, "slow"), (1, 9, ""), (2, 9, "hang")]
     )
-    assert len(told[0]) == 1 + 2 + 1  # the third of its steps of 0.1 s was too much
-    assert "episode_timeout_s=0.25" in told[0][-1]
-    assert "episode_timeout_s=0.25" in told[2][-1]
+    assert len(told[0]) <= 1 + 15  # of its steps of 0.1 s, at most 14 and the one that was too much
+    assert "episode_timeout_s=1.5" in told[0][-1]
+    assert "episode_timeout_s=1.5" in told[2][-1]
     assert told[1][-1].terminated
 
 
 def test_the_time_of_an_episode_is_not_that_of_waiting_for_others():
-    tasks = [(number, 2, "slow") for number in range(5)]  # 0.2 s each, 1 s in all
-    assert all(
-        len(told) == 3 for told in tell_all(WorkerEnvironments(Hostile, workers=1, episode_timeout_s=0.6), tasks)
-    )
+    tasks = [(number, 2, "slow") for number in range(12)]  # 0.2 s each, 2.4 s in all
+    environments = WorkerEnvironments(Hostile, workers=1, episode_timeout_s=1.8)
+    assert all(len(told) == 3 for told in tell_all(environments, tasks))
 
 
 def test_nothing_stops_while_an_environment_hangs_or_a_worker_does_not_read():
     async def play() -> tuple[int, list[Any]]:
-        environments = WorkerEnvironments(Hostile, workers=1, step_timeout_s=0.5, max_observation_chars=4_000_000)
+        environments = WorkerEnvironments(Hostile, workers=1, step_timeout_s=2, max_observation_chars=4_000_000)
         for key, kind in enumerate(["hang", ""]):
             await environments.start(key, (key, 3, kind))
             await environments.step(key, "red")
@@ -380,16 +380,18 @@ def play(environments: Environments, tasks: list[Any]) -> list[Trajectory]:
 
 @pytest.mark.slow
 def test_two_thousand_episodes_of_which_one_in_five_breaks():
-    kinds = ["exit", "segfault", "hang", "garbage"]
-    tasks = [(number, 2 + number % 3, kinds[number % 20] if number % 20 < 4 else "") for number in range(2000)]
-    environments, pids = WorkerEnvironments(Hostile, workers=8, step_timeout_s=0.5), set()
+    kinds = {"exit": 100, "segfault": 100, "hang": 20, "garbage": 180}
+    faults = [kind for kind, count in kinds.items() for _ in range(count)]
+    np.random.default_rng(0).shuffle(faults)
+    tasks = [(number, 2 + number % 3, "" if number % 5 else faults[number // 5]) for number in range(2000)]
+    environments, pids = WorkerEnvironments(Hostile, workers=8, step_timeout_s=4), set()
     started = environments._starter.end
     environments._starter.end = lambda pid: pids.add(pid) or started(pid)  # pyright: ignore
     played = play(environments, tasks)
     causes = {
         "exit": "exit code 3",
         "segfault": "SIGSEGV",
-        "hang": "step_timeout_s=0.5",
+        "hang": "step_timeout_s=4",
         "garbage": "answered with str",
     }
     counts: Counter[str] = Counter()
@@ -398,11 +400,11 @@ def test_two_thousand_episodes_of_which_one_in_five_breaks():
             counts[kind] += causes[kind] in (trajectory.failure or "")
             assert trajectory.ended == "failed"
             assert len(trajectory.turns) == 2
-    assert counts == dict.fromkeys(kinds, 100)
+    assert counts == kinds
     sound = play(InProcessEnvironments(Hostile), [(seed, turns, "") for seed, turns, _ in tasks])
     for trajectory, other, (_, _, kind) in zip(played, sound, tasks, strict=True):
         if not kind:
             other.task = trajectory.task
             assert trajectory == other
-    assert len(pids) >= 300  # workers were lost, and replaced
+    assert len(pids) >= 220  # workers were lost, and replaced
     assert not any(map(exists, pids))

@@ -19,9 +19,8 @@ from turnwise.diagnostics.statistics import DRAWS, LEVEL, Interval
 from turnwise.errors import ConfigError, RunError
 from turnwise.evaluation.panels import task_digest
 from turnwise.evaluation.pass_at_k import budgets, pass_at_k
-from turnwise.evaluation.play import common_failure, panel
+from turnwise.evaluation.play import common_failure
 from turnwise.figures import arm_colors
-from turnwise.rollout.collectors import Independent
 from turnwise.tables import Table
 from turnwise.train.checkpoint import checkpoint_at
 
@@ -129,16 +128,14 @@ def play_checkpoint(
         raise ConfigError("a greedy policy repeats itself, so pass@k would be pass@1; set --temperature above 0")
     stage = Stage.open(run.folder, step, device)
     try:
-        found = stage.suite.tasks(split or stage.config.environment.eval_split)
-        chosen = panel(found, min(tasks, len(found)))
+        chosen = stage.held_out(tasks, split)
         names = [stage.suite.task_name(task) for task in chosen]
-        collector = Independent(stage.environments, stage.config.rollout, stage.suite.task_name)
         at_once = max(1, CONCURRENT // samples)
         successes, usable = np.zeros((2, len(chosen)), dtype=np.int64)
         for start in range(0, len(chosen), at_once):
             drawn = int(np.random.SeedSequence([seed, STREAM, start]).generate_state(1)[0])
-            trajectories = collector.play(
-                stage.models, chosen[start : start + at_once], seed=drawn, group_size=samples, temperature=temperature
+            trajectories = stage.play_tasks(
+                chosen[start : start + at_once], seed=drawn, group_size=samples, temperature=temperature
             )
             group = np.array([trajectory.group for trajectory in trajectories]) + start
             played = np.array([trajectory.usable for trajectory in trajectories])

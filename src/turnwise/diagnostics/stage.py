@@ -12,6 +12,7 @@ from turnwise.config import Config
 from turnwise.environments.base import Task
 from turnwise.environments.suites import Suite, make_suite
 from turnwise.errors import ConfigError
+from turnwise.evaluation.play import panel
 from turnwise.measures.base import Played
 from turnwise.measures.plan import Plan, plan_measures
 from turnwise.measures.verdict import check_environment
@@ -20,7 +21,7 @@ from turnwise.objective.gradient import Budget
 from turnwise.objective.scorer import Scorer
 from turnwise.objective.tokens import Sequences
 from turnwise.rollout.blocking import blocking
-from turnwise.rollout.collectors import make_collector, play_starts
+from turnwise.rollout.collectors import Independent, make_collector, play_starts
 from turnwise.rollout.engines import make_engine
 from turnwise.rollout.environments import Environments
 from turnwise.rollout.models import Models, NamedModel
@@ -95,6 +96,16 @@ class Stage:
         collector = make_collector(self.config.rollout, self.environments, self.suite.task_name)
         played = collector.play(self.models, chosen_tasks, seed=seed)
         return [trajectory for trajectory in played if trajectory.usable], chosen_tasks
+
+    def held_out(self, num_tasks: int, split: str | None = None) -> list[Task]:
+        """Choose tasks, evenly spaced over a split, by default the held-out one; all of them if there are fewer."""
+        tasks = self.suite.tasks(split or self.config.environment.eval_split)
+        return panel(tasks, min(num_tasks, len(tasks)))
+
+    def play_tasks(self, tasks: Sequence[Task], *, seed: int, group_size: int, temperature: float) -> list[Trajectory]:
+        """Play each task with independent trajectories."""
+        collector = Independent(self.environments, self.config.rollout, self.suite.task_name)
+        return collector.play(self.models, tasks, seed=seed, group_size=group_size, temperature=temperature)
 
     def play(self, starts: Sequence[Start], *, seed: int) -> list[Trajectory]:
         """Play one trajectory per start."""

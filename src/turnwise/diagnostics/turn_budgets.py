@@ -14,11 +14,10 @@ from turnwise.diagnostics.runs import Run
 from turnwise.diagnostics.stage import Stage
 from turnwise.diagnostics.statistics import Interval, contrast
 from turnwise.errors import RunError
-from turnwise.evaluation.play import common_failure, panel
-from turnwise.rollout.collectors import Independent
+from turnwise.evaluation.play import common_failure
 from turnwise.rollout.record import read_rollouts
 from turnwise.rollout.trajectory import Trajectory
-from turnwise.rollout.turn_budget import turns_within
+from turnwise.rollout.turn_budget import quantile_of, turns_within
 from turnwise.tables import Table
 from turnwise.train.folder import by_step
 
@@ -88,11 +87,8 @@ def play_unlimited(
     """
     stage = Stage.open(run.folder, step, device)
     try:
-        found = stage.suite.tasks(stage.config.environment.eval_split)
-        collector = Independent(stage.environments, stage.config.rollout, stage.suite.task_name)
-        played = collector.play(
-            stage.models,
-            panel(found, min(tasks, len(found))),
+        played = stage.play_tasks(
+            stage.held_out(tasks),
             seed=seed,
             group_size=1,
             temperature=stage.config.evaluate.temperature if temperature is None else temperature,
@@ -115,7 +111,7 @@ def past_quantile(run: Run, quantile: float) -> int:
     counts = [len(trajectory.turns) for trajectory in trajectories if trajectory.usable]
     if not counts:
         raise RunError(f"{run.folder.path} keeps no rollouts to take a quantile of turns from; give --limit TURNS")
-    return int(np.quantile(counts, quantile, method="higher"))
+    return quantile_of(counts, quantile)
 
 
 @dataclasses.dataclass(frozen=True)

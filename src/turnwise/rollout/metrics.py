@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from turnwise.rollout.trajectory import Trajectory, distinct_turns
+from turnwise.rollout.turn_budget import CUT
 
 
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
@@ -16,7 +17,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     usable = [trajectory for trajectory in trajectories if trajectory.usable]
     own = [trajectory for trajectory in trajectories if trajectory.learns]
     turns = distinct_turns(usable)
-    limits = [float(trajectory.info["turn_budget"]) for trajectory in own if "turn_budget" in trajectory.info]
+    limits = [float(trajectory.info[CUT]) for trajectory in own if CUT in trajectory.info]
     mean = lambda values: float(np.mean(values)) if len(values) else 0.0  # noqa: E731
     return {
         "success": mean([trajectory.success for trajectory in usable]),

@@ -69,6 +69,11 @@ def turns_within(trajectory: Trajectory, limit: int, extend: int) -> int:
     return len(progress.turns)
 
 
+def quantile_of(counts: Sequence[int], quantile: float) -> int:
+    """Return the turns that this share of the trajectories had at most."""
+    return int(np.quantile(counts, quantile, method="higher"))
+
+
 class TurnBudget:
     """Know the present limit.
 
@@ -90,7 +95,7 @@ class TurnBudget:
             return self.settings.turns
         if len(self.counts) < LEAST_COUNTS:
             return None
-        return int(np.quantile(self.counts, self.settings.quantile, method="higher"))
+        return quantile_of(self.counts, self.settings.quantile)
 
     def is_free(self, number: int) -> bool:
         """Whether the trajectory of this number has no limit, so that long ones stay in the quantile."""

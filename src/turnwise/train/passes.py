@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from turnwise.batch import Batch
 from turnwise.objective.gradient import Diverged
 from turnwise.objective.scorer import Scorer
+from turnwise.objective.settings import UpdateConfig
 from turnwise.objective.tokens import Sequences
 from turnwise.segments import Segments
 from turnwise.trace import Trace
@@ -146,7 +147,6 @@ def _with_columns(measured: Measured, **columns: np.ndarray) -> Measured:
     )
 
 
-def make_learner(*arguments: Any, **options: Any) -> Learner:
-    """Make the learner of a run; the arguments are those of `Learner`, with the recipe's `[update]` second."""
-    settings = arguments[1]
-    return (TurnPasses if settings.passes else Learner)(*arguments, **options)
+def learner_of(settings: UpdateConfig) -> type[Learner]:
+    """Return the class that learns as a recipe's `[update]` says."""
+    return TurnPasses if settings.passes else Learner

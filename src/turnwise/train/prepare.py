@@ -30,7 +30,7 @@ from turnwise.train.critic import critic_columns, make_critic
 from turnwise.train.display import Display
 from turnwise.train.folder import RunFolder
 from turnwise.train.parts import make_optimizer, make_plan, notes
-from turnwise.train.passes import make_learner
+from turnwise.train.passes import learner_of
 from turnwise.train.resume import first_policy, last_state, refuse_what_would_lose, use_device
 from turnwise.train.run import Run
 from turnwise.train.trackers import check_trackers, open_trackers
@@ -111,7 +111,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
         source=source,
         measures=measures,
         method=Credit(transform),
-        learner=make_learner(
+        learner=learner_of(config.update)(
             objective,
             config.update,
             config.model,

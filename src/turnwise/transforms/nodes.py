@@ -1,6 +1,6 @@
 """Value the responses of forked trajectories as nodes of a tree, from the returns of the trajectories through them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -58,18 +58,22 @@ class Nodes:
         size = len(self.parent)
         total = np.bincount(self._last_N, weights=return_N, minlength=size)
         weights = np.bincount(self._last_N, minlength=size).astype(np.float64)
-        for first, last in reversed(list(zip(self.levels[1:-1], self.levels[2:], strict=True))):
-            value = total[first:last] / weights[first:last]
-            np.add.at(total, self.parent[first:last], weight[first:last] * value)
-            np.add.at(weights, self.parent[first:last], weight[first:last])
+        for level in self._upwards():
+            np.add.at(total, self.parent[level], weight[level] * (total[level] / weights[level]))
+            np.add.at(weights, self.parent[level], weight[level])
         return total / weights
 
     def num_leaves(self) -> np.ndarray:
         """Count the trajectories through each node."""
         count = np.bincount(self._last_N, minlength=len(self.parent))
-        for first, last in reversed(list(zip(self.levels[1:-1], self.levels[2:], strict=True))):
-            np.add.at(count, self.parent[first:last], count[first:last])
+        for level in self._upwards():
+            np.add.at(count, self.parent[level], count[level])
         return count
+
+    def _upwards(self) -> Iterator[slice]:
+        """Yield the levels of responses, the last responses first."""
+        for level in range(len(self.levels) - 2, 0, -1):
+            yield slice(self.levels[level], self.levels[level + 1])
 
     def of_responses(self, values_R: np.ndarray) -> np.ndarray:
         """Return the value of each node's response, the mean over the trajectories that share it; 0 for prompts."""

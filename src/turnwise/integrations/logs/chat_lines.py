@@ -7,14 +7,7 @@ from typing import Any
 from turnwise.environments.jsonl import read_objects
 from turnwise.errors import DataError, did_you_mean
 from turnwise.gateway.messages import short
-from turnwise.integrations.logs.logged import (
-    Logged,
-    Response,
-    read_history,
-    read_outcome,
-    read_responses,
-    reward_of,
-)
+from turnwise.integrations.logs.logged import Logged, Response, read_history, read_outcome, read_responses, reward_of
 
 OF_RESPONSE = ("reward", "valid", "state_key", "actor")
 """Keys that a message of the assistant may have in addition to those of the API. With `weight` 0, as in files for

@@ -42,15 +42,14 @@ def repo(
         state = {"zeta": zeta, "target": entropy}
     else:
         target = tokens.state["target"]
-        state = {"zeta": adapted(tokens.state["zeta"], entropy, target, zeta_min, zeta_max), "target": target}
-    surprise_T = np.abs(tokens.advantage_T) * tokens.logprob_T
-    if form == "repo":
-        surprise_T = tokens.logprob_T + tokens.entropy_T
-    advantage_T = tokens.advantage_T - state["zeta"] * surprise_T
-    return TokenCredit(advantage_T=advantage_T, state=state)
+        adapted = controlled(tokens.state["zeta"], entropy, target, factor=2.0, low=zeta_min, high=zeta_max)
+        state = {"zeta": adapted, "target": target}
+    by_size_T = np.abs(tokens.advantage_T) * tokens.logprob_T
+    change_T = by_size_T if form == "repo-r" else tokens.logprob_T + tokens.entropy_T
+    return TokenCredit(advantage_T=tokens.advantage_T - state["zeta"] * change_T, state=state)
 
 
-def adapted(zeta: float, entropy: float, target: float, zeta_min: float, zeta_max: float) -> float:
-    """Double zeta if the entropy is below its target, halve it if above, within bounds."""
-    factor = 2.0 if entropy < target else 0.5 if entropy > target else 1.0
-    return min(max(factor * zeta, zeta_min), zeta_max)
+def controlled(value: float, entropy: float, target: float, *, factor: float, low: float, high: float) -> float:
+    """Multiply a value by a factor if the entropy is below its target, divide it if above, within bounds."""
+    change = factor if entropy < target else 1 / factor if entropy > target else 1.0
+    return min(max(change * value, low), high)
