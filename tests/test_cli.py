@@ -459,11 +459,12 @@ def test_an_interrupt_is_no_traceback(here, capsys, monkeypatch):
     assert "Traceback" not in err
 
 
-def test_an_interrupted_run_says_where_it_goes_on(finished, capsys, monkeypatch):
+@pytest.mark.parametrize("during", [(loop, "train"), (RunFolder, "open")])
+def test_an_interrupted_run_says_where_it_goes_on(during, finished, capsys, monkeypatch):
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(loop, "train", interrupted)
+    monkeypatch.setattr(*during, interrupted)
     assert main(["train", "--resume", str(finished), "run.steps=4"]) == 130
     said = f"turnwise: interrupted; resume from the checkpoint of step 2 with `turnwise train --resume {finished}`\n"
     assert capsys.readouterr().err.endswith(said)

@@ -75,7 +75,6 @@ def test_trl_trains(tmp_path):
     assert run([SCRIPTS["trl_grpo"]], tmp_path).splitlines()[-1] == "True"
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(
     not (find_spec("nbclient") and find_spec("ipykernel") and find_spec("pandas")),
     reason="nbclient, ipykernel or pandas is not installed: pip install --group test",

@@ -1,21 +1,18 @@
-"""Random configurations, commands and library calls; `TURNWISE_FUZZ=15000` makes as many, in minutes.
+"""Random configurations, commands and library calls; with `-m slow`, `TURNWISE_FUZZ=15000` makes as many, in minutes.
 
 Damaged run folders: `TURNWISE_FUZZ_FOLDERS=2000` makes as many, in a quarter of an hour.
 """
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.doses import doses
 from tests.fuzz import configuration, finding, fuzz
 from tests.fuzz import library as library_call
 from turnwise.errors import ConfigError
-
-CASES = int(os.environ.get("TURNWISE_FUZZ", "240"))
-FOLDERS = int(os.environ.get("TURNWISE_FUZZ_FOLDERS", "40"))
 
 
 class Verbose(ConfigError):
@@ -24,8 +21,17 @@ class Verbose(ConfigError):
     __str__ = Exception.__str__
 
 
-@pytest.mark.parametrize(("fuzzer", "cases"), [("tests.fuzz", CASES), ("tests.fuzz_folders", FOLDERS)])
-def test_nothing_random_gives_a_traceback_or_leaves_a_file(fuzzer, cases):
+@pytest.mark.parametrize("cases", doses(100, 400, "TURNWISE_FUZZ"))
+def test_nothing_random_gives_a_traceback_or_leaves_a_file(cases):
+    nothing_found_by("tests.fuzz", cases)
+
+
+@pytest.mark.parametrize("cases", doses(12, 80, "TURNWISE_FUZZ_FOLDERS"))
+def test_no_damaged_folder_gives_a_traceback_or_is_changed(cases):
+    nothing_found_by("tests.fuzz_folders", cases)
+
+
+def nothing_found_by(fuzzer: str, cases: int) -> None:
     """In a process of its own, since pytest checks array types at run time, which a user does not have."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", fuzzer, str(cases)],

@@ -11,6 +11,7 @@ import pytest
 TIMES = int(os.environ.get("TURNWISE_LONG", "1"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(("what", "steps"), [("environment", 20_000 * TIMES), ("training", 30 * TIMES)])
 def test_a_long_run_ends_with_the_memory_and_the_files_that_it_began_with(what, steps):

@@ -17,7 +17,6 @@ from tests.report.browser import PATIENCE_MS, chromium
 from turnwise.cli import _parser
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(
         not all(map(find_spec, ("mkdocs", "material", "mkdocstrings"))),
         reason="mkdocs is not installed: pip install --group docs",

@@ -169,11 +169,11 @@ def test_a_killed_study_takes_its_runs_with_it_and_goes_on(here, capsys):
         assert [r["step"] for r in records if "rollout/success" in r] == list(range(1, 41))
 
 
-@pytest.mark.skipif("TURNWISE_KILLS" not in os.environ, reason="minutes: set TURNWISE_KILLS=50")
+@pytest.mark.slow
 def test_a_study_killed_at_random_moments_ends_with_the_metrics_of_an_undisturbed_one(here):
     from tests.train.kills import whole
 
-    kills, moments = int(os.environ["TURNWISE_KILLS"]), random.Random(0)
+    kills, moments = int(os.environ.get("TURNWISE_KILLS", "4")), random.Random(0)
     own, overrides = Path("runs/small"), ("run.steps=30", "checkpoint.every=5", "evaluate.every=10")
     command = [
         sys.executable,

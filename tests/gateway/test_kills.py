@@ -1,4 +1,4 @@
-"""Ends of a gateway, and kills of a training through one, at random moments; `TURNWISE_KILLS=50` makes fifty each."""
+"""Ends of a gateway, and kills of a training through one, at random moments."""
 
 import json
 import os
@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.doses import doses
+
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
-LIVES = int(os.environ.get("TURNWISE_KILLS", "3"))
+LIVES = doses(2, 8, "TURNWISE_KILLS")
 
 
 def run(module: str, *words: str) -> dict:
@@ -29,14 +31,16 @@ def run(module: str, *words: str) -> dict:
     return told
 
 
-def test_a_gateway_that_ends_at_random_moments_keeps_what_it_recorded(tmp_path):
-    told = run("tests.gateway.kills", str(tmp_path), str(LIVES))
+@pytest.mark.parametrize("lives", LIVES)
+def test_a_gateway_that_ends_at_random_moments_keeps_what_it_recorded(lives, tmp_path):
+    told = run("tests.gateway.kills", str(tmp_path), str(lives))
     assert told["problems"] == []
-    assert told["kills"] + told["terminated"] == LIVES
-    assert told["sessions"] > LIVES
+    assert told["kills"] + told["terminated"] == lives
+    assert told["sessions"] > lives
 
 
-def test_kills_of_a_training_through_a_harness_change_nothing(tmp_path):
-    told = run("tests.train.kills", str(tmp_path), str(LIVES), "0", "harness")
-    assert told["killed"] == LIVES
+@pytest.mark.parametrize("lives", LIVES)
+def test_kills_of_a_training_through_a_harness_change_nothing(lives, tmp_path):
+    told = run("tests.train.kills", str(tmp_path), str(lives), "0", "harness")
+    assert told["killed"] == lives
     assert told["differing"] == []

@@ -194,7 +194,6 @@ def test_a_fault_of_the_environment_is_told(monkeypatch):
     assert issubclass(EnvironmentFault, RuntimeError)
 
 
-@pytest.mark.slow
 def test_on_a_terminal_enter_shows_the_next_turn_and_ctrl_c_ends_cleanly():
     demo.demo_run()
     ours, theirs = pty.openpty()

@@ -14,7 +14,6 @@ from tests.newcomer import Failed, follow, run
 
 import turnwise
 
-pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(turnwise.__file__).parent
 CORE = ("numpy", "jaxtyping", "wadler_lindig", "pydantic", "pydantic_core", "annotated_types", "typing_extensions")
@@ -105,6 +104,7 @@ def test_the_core_works_with_what_the_wheel_asks_for(wheel, tmp_path, monkeypatc
     assert "pip install 'turnwise[train]'" in python(command, "play", "household", code=2)
 
 
+@pytest.mark.slow
 def test_a_newcomer_follows_the_readme_with_nothing_but_the_wheel(wheel, tmp_path, capsys):
     """Training is cut short. The whole, tutorials included, is `python tests/newcomer.py`."""
     follow([ROOT / "README.md"], wheel, tmp_path, quick=True)

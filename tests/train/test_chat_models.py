@@ -331,7 +331,6 @@ needs_wheel = pytest.mark.skipif(
 
 
 @needs_wheel
-@pytest.mark.slow
 def test_smollm2_comes_from_its_wheel_and_answers():
     folder = smollm2()
     assert smollm2() == folder

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from tests.doses import doses
 from tests.toys import small_config
 
 from turnwise.cli import main
@@ -21,7 +22,6 @@ from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train
 
 ROOT = Path(__file__).parents[2]
-KILLS = 50
 
 
 def told_by(module: str, *words: str) -> dict:
@@ -39,10 +39,11 @@ def told_by(module: str, *words: str) -> dict:
     return json.loads(done.stdout)
 
 
-def test_fifty_kills_at_random_moments_change_nothing(tmp_path):
-    told = told_by("tests.train.kills", str(tmp_path), str(KILLS), "0")
-    assert told["killed"] == KILLS
-    assert told["ended"] > 3, "kills came so fast that no run ended between them"
+@pytest.mark.parametrize("kills", doses(8, 50, "TURNWISE_KILLS"))
+def test_kills_at_random_moments_change_nothing(kills, tmp_path):
+    told = told_by("tests.train.kills", str(tmp_path), str(kills), "0")
+    assert told["killed"] == kills
+    assert told["ended"] > kills // 15, "kills came so fast that no run ended between them"
     assert told["differing"] == []
 
 

@@ -7,15 +7,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.doses import doses
 
 ROOT = Path(__file__).parents[2]
-TIMES = int(os.environ.get("TURNWISE_KILLS", "3"))
 
 
-@pytest.fixture(scope="module")
-def told(tmp_path_factory) -> dict:
+@pytest.fixture(scope="module", params=doses(2, 8, "TURNWISE_KILLS"))
+def told(tmp_path_factory, request) -> dict:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.train.signals", str(tmp_path_factory.mktemp("signals")), str(TIMES)],
+        [sys.executable, "-m", "tests.train.signals", str(tmp_path_factory.mktemp("signals")), str(request.param)],
         cwd=ROOT,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -24,13 +24,13 @@ def told(tmp_path_factory) -> dict:
         timeout=3600,
     )
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(done.stdout) | {"times": request.param}
 
 
 @pytest.mark.parametrize("name", ["train", "train-copying"])
 def test_a_training_that_is_asked_to_end_loses_no_completed_step(told, name):
-    told = told[name]
-    assert told["stopped"] >= TIMES
+    times, told = told["times"], told[name]
+    assert told["stopped"] >= times
     assert (told["lost"], told["late"], told["silent"], told["differing"]) == ([], [], [], [])
 
 
@@ -49,6 +49,6 @@ def test_a_hang_up_that_nohup_ignores_stays_ignored(told):
 
 @pytest.mark.parametrize("name", ["eval", "report"])
 def test_what_reads_a_run_leaves_whole_files_wherever_it_ends(told, name):
-    told = told[name]
-    assert told["disturbed"] >= TIMES
+    times, told = told["times"], told[name]
+    assert told["disturbed"] >= times
     assert (told["torn"], told["differing"]) == ([], [])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.commands.common import INTERRUPTED, quiet, recipe
-from turnwise.config import override_config
+from turnwise.config import Config, override_config
 from turnwise.errors import ConfigError
 from turnwise.stopping import Stopped
 from turnwise.terminal import say_next
@@ -32,40 +32,50 @@ def add(commands: Any) -> None:
 
 
 def _train(options: argparse.Namespace) -> int:
-    if options.resume is None:
-        if options.recipe is None:
-            raise ConfigError(
-                "no recipe given; name one, such as household-tiny-aem (`turnwise recipes` lists them), or resume with "
-                "--resume RUN"
-            )
-        config = recipe(options)
-    else:
-        from turnwise.train.folder import RunFolder
-
-        given = [*([options.recipe] if options.recipe else []), *options.overrides]
-        frozen = [override for override in given if not override.startswith(FREE)]
-        if frozen:
-            raise ConfigError(
-                f"{frozen[0]!r} would change a run that has begun; --resume accepts only run.steps, run.threads, "
-                "evaluate.*, checkpoint.*, engine.* and log.*"
-            )
-        config = override_config(RunFolder.open(options.resume)[1], given)
-    quiet()
-    from turnwise.train.display import ConsoleDisplay
-    from turnwise.train.loop import train
-
+    path = options.resume
     try:
+        config = _resumed(options) if path else _new(options)
+        path = path or config.run_folder
+        quiet()
+        from turnwise.train.display import ConsoleDisplay
+        from turnwise.train.loop import train
+
         with ConsoleDisplay() as display:
             folder = train(config, resume=options.resume, display=display, stop=options.stop)
+        say_next(f"turnwise report {shlex.quote(str(folder.path))}", "curves, trajectories, credit per turn")
     except Stopped as stopped:
-        path = options.resume or config.run_folder
+        if path is None:
+            raise
         print(f"turnwise: {stopped.signal.name}: ended; {_how_to_resume(path)}", file=sys.stderr, flush=True)
         return stopped.exit_code
     except KeyboardInterrupt:
-        print(f"turnwise: interrupted; {_how_to_resume(options.resume or config.run_folder)}", file=sys.stderr)
+        if path is None:
+            raise
+        print(f"turnwise: interrupted; {_how_to_resume(path)}", file=sys.stderr)
         return INTERRUPTED
-    say_next(f"turnwise report {shlex.quote(str(folder.path))}", "curves, trajectories, credit per turn")
     return 0
+
+
+def _new(options: argparse.Namespace) -> Config:
+    if options.recipe is None:
+        raise ConfigError(
+            "no recipe given; name one, such as household-tiny-aem (`turnwise recipes` lists them), or resume with "
+            "--resume RUN"
+        )
+    return recipe(options)
+
+
+def _resumed(options: argparse.Namespace) -> Config:
+    from turnwise.train.folder import RunFolder
+
+    given = [*([options.recipe] if options.recipe else []), *options.overrides]
+    frozen = [override for override in given if not override.startswith(FREE)]
+    if frozen:
+        raise ConfigError(
+            f"{frozen[0]!r} would change a run that has begun; --resume accepts only run.steps, run.threads, "
+            "evaluate.*, checkpoint.*, engine.* and log.*"
+        )
+    return override_config(RunFolder.open(options.resume)[1], given)
 
 
 def _how_to_resume(path: Path) -> str:

@@ -50,27 +50,33 @@ def test_the_right_answer_is_right_whatever_lies_beside_it(patient):
     assert patient(bytes_of(beside | {MODULE: RIGHT})).success
 
 
-@pytest.mark.slow
-def test_no_cheat_is_paid(made):
-    """All on one task here, those of files together; each on five tasks with SWE_DATA (below)."""
+@pytest.mark.parametrize("one_in", [4, pytest.param(1, marks=pytest.mark.slow)])
+def test_no_cheat_is_paid(made, one_in):
+    """One in four on one task, those of files together; then all; each on five tasks with SWE_DATA (below)."""
     changes = all_cheats(task(), WRONG)
     assert len(changes) >= 90
     beside: dict[str, bytes | None] = {}
     for name in BESIDE:
         files = changes.pop(name)
         beside |= {} if name == "a file where the tests are" else files
+    always = (*UNSEEN, *ONLY_VARIANTS_TELL)
+    changes = {
+        name: files for place, (name, files) in enumerate(changes.items()) if name in always or place % one_in == 0
+    }
     changes["everything beside the code"] = beside
     with ThreadPoolExecutor(2) as pool:
         grades = dict(zip(changes, pool.map(functools.partial(made.judge, task()), changes.values()), strict=True))
     assert {name for name, graded in grades.items() if graded.success} == set()
     assert all(graded.reason for graded in grades.values())
-    # graded as if these were not there
-    unseen = ("everything beside the code", "edits the tests", "deletes the tests")
-    for name in (*unseen, "writes a report with the names of all tests"):
+    for name in ("everything beside the code", *UNSEEN):
         assert "3 of 5 tests fail" in grades[name].reason, name
-    for name in ("replaces runtest", "calls every report a pass"):
+    for name in ONLY_VARIANTS_TELL:
         assert "a test that must fail has passed" in grades[name].reason, name
 
+
+UNSEEN = ("edits the tests", "deletes the tests", "writes a report with the names of all tests")
+"""Graded as if these were not there."""
+ONLY_VARIANTS_TELL = ("replaces runtest", "calls every report a pass")
 
 TELLS_VARIANTS = """
 from _pytest.python import Function
