@@ -46,6 +46,8 @@ VARIANTS: dict[str, tw.Transform] = {
     "spae(rloo, weight=0)": tw.spae(tw.rloo(), weight=0.0),
     "hcapo(compared=turn)": tw.hcapo(compared="turn"),
     "hcapo(rloo, smoothing=0.5, spare=False)": tw.hcapo(tw.rloo(), smoothing=0.5, spare=False),
+    "reinforce_pp(verl)": tw.reinforce_pp(convention="verl"),
+    "reinforce_pp(discount=0.5)": tw.reinforce_pp(discount=0.5),
     "reinforce_pp_baseline(verl)": tw.reinforce_pp_baseline(convention="verl"),
     "hgpo(depth=0)": tw.hgpo(depth=0),
     "hgpo(scale=False, alpha=0)": tw.hgpo(scale=False, alpha=0.0),

@@ -1,4 +1,4 @@
-"""Statistics by turn, role, state and history: REINFORCE++ baseline, HGPO, TRLOO, MARS, MICA, SRGPO, ProxMO."""
+"""Statistics by turn, role, state and history: REINFORCE++, HGPO, TRLOO, MARS, MICA, SRGPO, ProxMO."""
 
 import math
 import re
@@ -49,6 +49,38 @@ def outcomes(rewards):
 def population_std(values):
     """Root of the mean square deviation."""
     return math.sqrt(mean([(v - mean(values)) ** 2 for v in values]))
+
+
+def reinforce_pp_cases():
+    """Every reward to go written once a token, then standardised over the list."""
+    source, equation = "arXiv 2501.03262", "A = (G - mean(G)) / (std(G) + 1e-6) over all tokens, G the reward to go"
+    release = "verl compute_reinforce_plus_plus_outcome_advantage at gamma 1"
+
+    def credit(rewards, lengths, *, discount=F(1), root=False):
+        value = returns(rewards, discount)
+        tokens = [value[g, n, t] for g, n, t in places(rewards) for _ in range(lengths[g][n][t])]
+        std = sample_std(tokens)
+        divisor = math.sqrt(std**2 + 1e-8) if root else std + 1e-6
+        return shaped({place: float(v - mean(tokens)) / divisor for place, v in value.items()}, rewards)
+
+    # one token of 1, three of 0: mean 1/4, squares 9/16 and three of 1/16 make 3/4, over 3 it is 1/4, std 1/2
+    hand = credit([[[F(1)]], [[F(0)]]], [[[1]], [[3]]])
+    assert math.isclose(hand[0][0][0], (3 / 4) / (1 / 2 + 1e-6), rel_tol=1e-14)
+    apart = nested(reward=[[[F(1)]], [[F(0)]]], length=[[[1]], [[3]]])
+    ragged, half = nested(reward=TWO, length=LENGTHS), F(1, 2)
+    name = "reinforce_pp"
+    return [
+        case("two prompts of one", source, equation, 1e-13, name, apart, hand),
+        case("two ragged prompts", source, equation, 1e-13, name, ragged, credit(TWO, LENGTHS)),
+        case(
+            "discounted a turn", source, equation, 1e-13, name, ragged, credit(TWO, LENGTHS, discount=half),
+            discount=0.5,
+        ),
+        case(
+            "epsilon under the root", release, equation, 1e-13, name, ragged, credit(TWO, LENGTHS, root=True),
+            convention="verl",
+        ),
+    ]  # fmt: skip
 
 
 def reinforce_pp_baseline_cases():
@@ -609,6 +641,7 @@ def proxmo_cases():
 
 
 TABLES = {
+    "reinforce_pp": reinforce_pp_cases,
     "reinforce_pp_baseline": reinforce_pp_baseline_cases,
     "hgpo": hgpo_cases,
     "trloo": trloo_cases,

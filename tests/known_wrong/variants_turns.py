@@ -180,10 +180,18 @@ PP = [
 ]
 
 
+PLAIN = [
+    # tokens 1 and three of 0: mean 1/4, std 1/2
+    worked("easy_prompts_are_praised", known([[[1]], [[0]]], length=[1, 3]), [3 / 2, -1 / 2]),
+    # to go 3, 2 and 1: mean 2, std 1
+    worked("the_past_is_not_paid", known([[[1, 1, 1]]], length=[1, 1, 1]), [1, 0, -1]),
+]
+
+
 def whitened(rows: Rows, values: np.ndarray, *, over_tokens: bool = True) -> np.ndarray:
     length = column(rows, "length").astype(int) if over_tokens else np.ones(len(rows), dtype=int)
     counted = np.repeat(values, length)
-    return (values - counted.mean()) / counted.std(ddof=1)
+    return (values - counted.mean()) / max(counted.std(ddof=1), 1e-12)
 
 
 SUITES: dict[str, list[Check]] = {
@@ -193,6 +201,7 @@ SUITES: dict[str, list[Check]] = {
     "mica": MICA,
     "srgpo": SRGPO,
     "reinforce++ baseline": PP,
+    "reinforce++": PLAIN,
 }
 
 REAL: dict[str, Credit] = {
@@ -202,6 +211,7 @@ REAL: dict[str, Credit] = {
     "mica": lambda rows: rows.credit(tw.mica(discount=1.0)),
     "srgpo": lambda rows: rows.credit(tw.srgpo()),
     "reinforce++ baseline": lambda rows: rows.credit(tw.reinforce_pp_baseline()),
+    "reinforce++": lambda rows: rows.credit(tw.reinforce_pp()),
 }
 
 WEIGHTS = "longer_histories_weigh_one_two_three"
@@ -331,5 +341,23 @@ VARIANTS: dict[str, Variant] = {
         lambda rows: whitened(rows, outcomes(rows)),
         "REINFORCE++ without its baseline variant",
         ("prompts_share_one_scale",),
+    ),
+    "plain, whitened over responses": Variant(
+        "reinforce++",
+        lambda rows: whitened(rows, to_go(rows), over_tokens=False),
+        "masked whitening counts tokens (verl masked_whiten)",
+        ("easy_prompts_are_praised",),
+    ),
+    "plain, with a group baseline": Variant(
+        "reinforce++",
+        lambda rows: whitened(rows, centred_outcome(rows)),
+        "the variant of the same paper; a lone trajectory would get nothing",
+        ("easy_prompts_are_praised", "the_past_is_not_paid"),
+    ),
+    "plain, with the whole return for every turn": Variant(
+        "reinforce++",
+        lambda rows: whitened(rows, outcomes(rows)),
+        "a reward before a response is no consequence of it",
+        ("the_past_is_not_paid",),
     ),
 }

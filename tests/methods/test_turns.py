@@ -330,6 +330,21 @@ def test_reinforce_pp_baseline_reads_lengths_from_tokens_too():
     np.testing.assert_array_equal(method(by_tokens), method(by_column))
 
 
+# -- REINFORCE++ without a group ---------------------------------------------------------------------------------------
+
+
+def test_reinforce_pp_is_its_baseline_variant_where_groups_have_the_same_mean():
+    batch = batch_of([[1] * 4, [1] * 2], [1, 0, 0, 1, 1, 0], length=[3, 1, 2, 5, 2, 2])
+    np.testing.assert_allclose(tw.reinforce_pp()(batch), tw.reinforce_pp_baseline()(batch), rtol=1e-13)
+
+
+def test_reinforce_pp_is_standard_over_tokens():
+    batch = drawn()
+    over_tokens = np.repeat(tw.reinforce_pp(discount=0.9)(batch), batch.columns["length"].astype(int))
+    np.testing.assert_allclose(over_tokens.mean(), 0.0, atol=1e-13)
+    np.testing.assert_allclose(over_tokens.std(ddof=1), 1.0, rtol=1e-5)
+
+
 # -- errors, each in one line ------------------------------------------------------------------------------------------
 
 
@@ -367,7 +382,8 @@ batch = tw.Batch(tw.Segments([0, 1]), tw.Segments([0, 1]), [0.0], {})
 for make, options in [
     (tw.hgpo, {"convention": "verl"}), (tw.trloo, {"convention": "releas"}), (tw.mars, {"convention": "relese"}),
     (tw.mars, {"scope": "groups"}), (tw.srgpo, {"convention": "verl"}), (tw.proxmo, {"convention": "papers"}),
-    (tw.reinforce_pp_baseline, {"convention": "ver"}), (tw.weigh_by_success_rate, {"read_from": "rewards"}),
+    (tw.reinforce_pp_baseline, {"convention": "ver"}),
+    (tw.reinforce_pp, {"convention": "ver"}), (tw.weigh_by_success_rate, {"read_from": "rewards"}),
     (tw.scale_by_group_std, {"eps_in": "std"}),
 ]:
     try:
@@ -382,7 +398,7 @@ def test_every_choice_is_checked_where_no_type_checker_runs():
     done = subprocess.run([sys.executable, "-c", CHOICES], capture_output=True, text=True, check=True)
     assert [line.split(" is not one of ")[0] for line in done.stdout.splitlines()] == [
         *("convention='verl'", "convention='releas'", "convention='relese'", "scope='groups'", "convention='verl'"),
-        *("convention='papers'", "convention='ver'", "read_from='rewards'", "eps_in='std'"),
+        *("convention='papers'", "convention='ver'", "convention='ver'", "read_from='rewards'", "eps_in='std'"),
     ]
     assert done.stdout.count("Did you mean 'release'?") == 2
 

@@ -36,7 +36,7 @@ from turnwise.methods.proxmo import proxmo
 from turnwise.methods.r3 import r3
 from turnwise.methods.rae import rae
 from turnwise.methods.reinforce import reinforce
-from turnwise.methods.reinforce_pp import reinforce_pp_baseline
+from turnwise.methods.reinforce_pp import reinforce_pp, reinforce_pp_baseline
 from turnwise.methods.rloo import rloo
 from turnwise.methods.spae import spae
 from turnwise.methods.spo import spo
@@ -57,6 +57,7 @@ METHODS: dict[str, Callable[..., Transform]] = {
     "gigpo": gigpo,
     "hgpo": hgpo,
     "proxmo": proxmo,
+    "reinforce_pp": reinforce_pp,
     "reinforce_pp_baseline": reinforce_pp_baseline,
     "trloo": trloo,
     "mars": mars,
@@ -135,6 +136,7 @@ __all__ = [
     "r3",
     "rae",
     "reinforce",
+    "reinforce_pp",
     "reinforce_pp_baseline",
     "rloo",
     "spae",

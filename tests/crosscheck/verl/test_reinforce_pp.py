@@ -1,4 +1,4 @@
-"""REINFORCE++ with a group baseline against verl's own function (verl 0.9.1, see benchmarks/requirements-verl.txt).
+"""REINFORCE++, plain and with a group baseline, against verl 0.9.1 (benchmarks/requirements-verl.txt).
 
     PYTHONPATH=src <python with verl> -m pytest tests/crosscheck/verl -m crosscheck
 
@@ -6,6 +6,7 @@ Responses of different length, since both count tokens: verl by its mask, ours b
 """
 
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -46,3 +47,18 @@ def test_the_same_convention_gives_the_same_numbers(binary, scale):
     ours[order] = tw.reinforce_pp_baseline(convention="verl")(batch)
     # verl adds 1e-8 to the number of tokens of a mean: some 1e-10 of its value here
     np.testing.assert_allclose(theirs.numpy(), ours[:, None] * mask, rtol=1e-8, atol=1e-8)
+
+
+def test_the_plain_one_gives_the_same_numbers_for_one_turn():
+    generator = np.random.default_rng(1)
+    reward, length = generator.normal(size=9), generator.integers(1, WIDEST + 1, 9)
+    mask = (np.arange(WIDEST) < length[:, None]).astype(float)
+    rewards = torch.zeros(9, WIDEST, dtype=torch.float64)
+    rewards[np.arange(9), length - 1] = torch.from_numpy(reward)
+    theirs, _ = core_algos.compute_reinforce_plus_plus_outcome_advantage(
+        token_level_rewards=rewards, response_mask=torch.from_numpy(mask), config=SimpleNamespace(gamma=1.0)
+    )
+    batch, order = tw.Batch.from_arrays(group=range(9), trajectory=range(9), reward=reward, columns={"length": length})
+    ours = np.empty(9)
+    ours[order] = tw.reinforce_pp(convention="verl")(batch)
+    np.testing.assert_allclose(theirs.numpy(), ours[:, None] * mask, rtol=1e-7, atol=1e-7)
