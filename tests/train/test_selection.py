@@ -197,6 +197,8 @@ def test_a_selector_is_a_name_and_options():
         (["rollout.select=3"], r"rollout.select: .*, got 3"),
         (["rollout.filter=mixd"], r"rollout.filter: .*'mixed'.*, got \"mixd\""),
         (["rollout.filter=mixed", "rollout.group_size=1"], r"filter='mixed' needs a rollout.group_size above 1"),
+        (["rollout.filter_from=5"], r"filter_from=5 needs a filter; set rollout.filter=mixed"),
+        (["rollout.filter_from=0", "rollout.filter=mixed"], r"rollout.filter_from: .*equal to 1, got 0"),
         (["rollout.max_batches=0"], r"rollout.max_batches: .*greater than or equal to 1, got 0"),
     ],
 )
@@ -287,6 +289,20 @@ def test_mixed_groups_are_kept_and_the_others_replaced(tmp_path):
     assert [metrics[name] for name in ("batches", "kept_frac", "filled_frac")] == [2, 1 / 2, 1]
     assert metrics["tokens"] == 12 * 2 + 12 * 3  # all that was generated: "red <end>" and "blue green <end>"
     assert metrics["success"] == 10 / 24
+
+
+def test_the_filter_begins_at_its_step(tmp_path):
+    levels, settings = ("never", "red", "always", "red"), {"filter": "mixed", "filter_from": 3}
+    for step, expected, batches in ((1, [0, 1, 2], 1), (2, [0, 1, 2], 1), (3, [1, 3, 5], 2), (4, [1, 3, 5], 2)):
+        experience, _ = play(tmp_path, levels, step=step, **settings)
+        assert groups(experience) == expected
+        assert experience.metrics["batches"] == batches
+
+
+def test_before_its_step_a_filter_replaces_nothing(tmp_path):
+    say = ["pink"] * 4 + ["red"] * 8  # the first group is lost
+    experience, _ = play(tmp_path, ("red",), say=lambda number: say[number % 12], filter="mixed", filter_from=2)
+    assert [experience.metrics[name] for name in ("batches", "filled_frac")] == [1, 2 / 3]
 
 
 def test_groups_are_learned_from_by_the_spread_of_their_rewards(tmp_path):

@@ -31,6 +31,7 @@ IDLE = {
             "rollout.group_size",
             "rollout.select",
             "rollout.filter",
+            "rollout.filter_from",
             "rollout.max_batches",
             "rollout.temperature",
         ),

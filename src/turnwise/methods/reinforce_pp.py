@@ -35,8 +35,8 @@ def reinforce_pp(*, discount: float = 1.0, convention: Convention = "turnwise") 
 def reinforce_pp_baseline(*, convention: Convention = "turnwise") -> Transform:
     """Subtract the group's mean return, then standardise over all tokens of the batch.
 
-        A_i = (D_i - mean_tokens(D)) / (std_tokens(D) + 1e-6)          D_i = R_i - mean_group(R)          R_i = sum_t
-        r_it
+        A_i = (D_i - mean_tokens(D)) / (std_tokens(D) + 1e-6)          D_i = R_i - mean_group(R)
+        R_i = sum_t r_it
 
     The group's mean counts trajectories. The batch's mean and deviation count tokens: a response counts `length` times.
     All prompts share one scale, while GRPO makes rare successes and rare failures larger.

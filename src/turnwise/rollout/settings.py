@@ -65,6 +65,8 @@ class RolloutConfig(Section):
     filter: Literal["none", "mixed", "not-all-correct"] = "none"
     """Groups to learn from: "none", all; "mixed", those with a success and a failure (DAPO); "not-all-correct", those
     with a failure (NGRPO). Further tasks are played to replace dropped groups."""
+    filter_from: int = pydantic.Field(default=1, ge=1)
+    """First step that filters; those before learn from every group. SAMPO lets a policy learn 15 steps first."""
     keep_spread: float | None = pydantic.Field(default=None, gt=0, le=1)
     """Learn from the groups whose rewards differ most, until they make up this share of all groups' standard
     deviations; groups whose trajectories all earn the same are dropped (RAGEN-2, which has 0.9). Dropped groups are not
@@ -100,6 +102,8 @@ class RolloutConfig(Section):
         build_selector(self.select.name, self.select.model_extra or {}, num_tasks=1, seed=0)
         if self.filter == "mixed" and self.group_size == 1:
             raise ValueError("rollout.filter='mixed' needs a rollout.group_size above 1: one trajectory is never mixed")
+        if self.filter_from > 1 and self.filter == "none":
+            raise ValueError(f"rollout.filter_from={self.filter_from} needs a filter; set rollout.filter=mixed")
         if self.turn_budget and self.collector.name != "independent":
             raise ValueError(
                 f"rollout.turn_budget limits single trajectories, and rollout.collector={self.collector.name!r} plays "

@@ -77,6 +77,7 @@ class Source:
         """
         settings = self._settings
         start = functools.partial(self._start, collector, models, on_turn)
+        group_filter = settings.filter if step >= settings.filter_from else "none"
         last = max(step, min(step + settings.max_lag, self._last_step))
         for number in range(step + len(self._started), last + 1):
             again = self._again.popleft() if self._again else ()
@@ -94,9 +95,10 @@ class Source:
             chosen += batch.numbers
             trajectories += played
             successes_G, failures_G = outcomes(trajectories, len(chosen))
-            kept_G = kept(settings.filter, successes_G, failures_G)
+            kept_G = kept(group_filter, successes_G, failures_G)
             broken = not any(trajectory.usable for trajectory in played)
-            if broken or num_batches == self._max_batches or kept_G.sum() >= settings.groups:
+            full = group_filter == "none" or num_batches == settings.max_batches or kept_G.sum() >= settings.groups
+            if broken or full:
                 break
             batch = start(step, batch.rest, num_batches)
         self._selector.observe(np.array(chosen), successes_G, failures_G)
