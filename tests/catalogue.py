@@ -49,6 +49,10 @@ VARIANTS: dict[str, tw.Transform] = {
     "reinforce_pp(verl)": tw.reinforce_pp(convention="verl"),
     "reinforce_pp(discount=0.5)": tw.reinforce_pp(discount=0.5),
     "reinforce_pp_baseline(verl)": tw.reinforce_pp_baseline(convention="verl"),
+    "gagpo(scale=False, decay=0)": tw.gagpo(discount=0.9, decay=0.0, scale=False),
+    "gagpo(discount=1)": tw.gagpo(discount=1.0, decay=0.9),
+    "graph_gpo(omega=0.5)": tw.graph_gpo(omega=0.5),
+    "graph_gpo(verl-agent)": tw.graph_gpo(convention="verl-agent"),
     "hgpo(depth=0)": tw.hgpo(depth=0),
     "hgpo(scale=False, alpha=0)": tw.hgpo(scale=False, alpha=0.0),
     "hgpo(base_group)": tw.hgpo(base_group=True),
@@ -123,6 +127,7 @@ BLOCK_TRIAL: dict[str, dict] = {
     "keep_extremes": {"kept_frac": 0.5},
     "standardize_with_virtual": {"value": 100.0},
     "rank_failures": {"max_reward": 0.5},
+    "sum_td_errors_of_states": {"discount": 0.9, "decay": 0.5},
     "scalarize": {"weights": {"step_reward": 0.5, "confidence": -1.0}},
 }
 """Values for the options of blocks that have no default."""
@@ -170,7 +175,7 @@ EXCEPT: dict[str, dict[str, set[str]]] = {
             *family("mars", "mica", "proxmo"),
             "gigpo(similarity=0.9)",
         },
-        "it compares responses of the whole batch": family("srgpo"),
+        "it compares responses of the whole batch": family("srgpo", "reinforce_pp"),
         "it compares with values, or adds what the single response did": (
             BY_RESPONSE - {*family("tp_grpo"), "hcapo(compared=turn)"}
         ),
@@ -184,8 +189,14 @@ EXCEPT: dict[str, dict[str, set[str]]] = {
         "it adds a bonus in groups of mixed success": family("progrpo"),
         "the convention keeps the raw return of a lone member": KEEP_LONE,
         "the convention keeps the raw return of a turn that nobody else reached": {"trloo(release)"},
-        "it compares single responses as well": family("gigpo", "hgpo", "proxmo", "mica", "srgpo"),
-        "it discounts, or compares rewards before they are summed": {"trloo(discount=0.5)", "mars(release)"},
+        "it compares single responses as well": family(
+            "gigpo", "gagpo", "graph_gpo", "hgpo", "proxmo", "mica", "srgpo"
+        ),
+        "it discounts, or compares rewards before they are summed": {
+            "trloo(discount=0.5)",
+            "mars(release)",
+            "reinforce_pp(discount=0.5)",
+        },
         "it compares with values, or adds what the single response did": BY_RESPONSE,
         "it discounts the returns of single turns": {"matchtir(rewards)"},
         "it reads the rewards of tool calls": family("matchtir") - {"matchtir(discount=1)", "matchtir(rewards)"},

@@ -383,7 +383,8 @@ for make, options in [
     (tw.hgpo, {"convention": "verl"}), (tw.trloo, {"convention": "releas"}), (tw.mars, {"convention": "relese"}),
     (tw.mars, {"scope": "groups"}), (tw.srgpo, {"convention": "verl"}), (tw.proxmo, {"convention": "papers"}),
     (tw.reinforce_pp_baseline, {"convention": "ver"}),
-    (tw.reinforce_pp, {"convention": "ver"}), (tw.weigh_by_success_rate, {"read_from": "rewards"}),
+    (tw.reinforce_pp, {"convention": "ver"}), (tw.graph_gpo, {"convention": "verl"}),
+    (tw.weigh_by_success_rate, {"read_from": "rewards"}),
     (tw.scale_by_group_std, {"eps_in": "std"}),
 ]:
     try:
@@ -398,7 +399,14 @@ def test_every_choice_is_checked_where_no_type_checker_runs():
     done = subprocess.run([sys.executable, "-c", CHOICES], capture_output=True, text=True, check=True)
     assert [line.split(" is not one of ")[0] for line in done.stdout.splitlines()] == [
         *("convention='verl'", "convention='releas'", "convention='relese'", "scope='groups'", "convention='verl'"),
-        *("convention='papers'", "convention='ver'", "convention='ver'", "read_from='rewards'", "eps_in='std'"),
+        *(
+            "convention='papers'",
+            "convention='ver'",
+            "convention='ver'",
+            "convention='verl'",
+            "read_from='rewards'",
+            "eps_in='std'",
+        ),
     ]
     assert done.stdout.count("Did you mean 'release'?") == 2
 

@@ -17,7 +17,9 @@ from turnwise.methods.canon import canon
 from turnwise.methods.d3s import d3s
 from turnwise.methods.empg import empg
 from turnwise.methods.gae import egae, gae
+from turnwise.methods.gagpo import gagpo
 from turnwise.methods.gigpo import gigpo
+from turnwise.methods.graph_gpo import graph_gpo
 from turnwise.methods.grpo import dr_grpo, grpo
 from turnwise.methods.grpo_n import grpo_n
 from turnwise.methods.hapo import hapo
@@ -55,6 +57,8 @@ METHODS: dict[str, Callable[..., Transform]] = {
     "grpo": grpo,
     "dr_grpo": dr_grpo,
     "gigpo": gigpo,
+    "gagpo": gagpo,
+    "graph_gpo": graph_gpo,
     "hgpo": hgpo,
     "proxmo": proxmo,
     "reinforce_pp": reinforce_pp,
@@ -117,7 +121,9 @@ __all__ = [
     "egae",
     "empg",
     "gae",
+    "gagpo",
     "gigpo",
+    "graph_gpo",
     "grpo",
     "grpo_n",
     "hapo",

@@ -32,9 +32,9 @@ def hgpo(
 ) -> Transform:
     """Compare a response with those in the same state, and with those that also share the previous states.
 
-        A_it = sum_k w_k A_k_it / sum_k w_k                       over the levels k = 0 .. depth with more than one
-        member A_k_it = (G_it - mean_k(G)) / (std_k(G) + 1e-6)           G_it = sum_{j >= t} discount^(j - t) r_ij w_k =
-        (k + 1)^alpha
+        A_it = sum_k w_k A_k_it / sum_k w_k                over the levels k = 0 .. depth with more than one member
+        A_k_it = (G_it - mean_k(G)) / (std_k(G) + 1e-6)        G_it = sum_{j >= t} discount^(j - t) r_ij
+        w_k = (k + 1)^alpha
 
     Level k compares the responses of the prompt's group, of any trajectory and turn, with the same last k + 1
     `state_key`s; its deviation is the population's. Level 0 is GiGPO's anchor state. There is no trajectory advantage:

@@ -6,22 +6,7 @@
     aggregate    average that the loss is (`token_weights`)
     entropy      a bonus, or a corridor (`entropy_loss`)
 
-Published objectives, as settings of `[update]`:
-
-    PPO, GRPO    importance token, clip ppo .2/.2, aggregate token-mean or response-mean
-    DAPO         importance token, clip ppo .2/.28, aggregate token-mean
-    NGRPO        importance token, clip ppo .16/.24
-    GSPO         importance trajectory, clip ppo 3e-4/4e-4 (agents: 3e-3/4e-3), aggregate trajectory-mean
-    SAMPO        importance response, clip ppo 3e-3/4e-3, aggregate response-mean, on `gigpo`
-    ST-PPO       importance response, clip ppo .2/.2; without its correction, whose details are unknown
-    CISPO        importance token, clip cispo, clip_low 1 (no lower bound)
-    Clip-Cov     tokens clip_cov, clip ppo 1/1, dual_clip 10 (the official scripts; the paper's text: .2/.2)
-    KL-Cov       tokens kl_cov, clip none (official scripts: frac 2e-3 for 7B, 2e-4 for 32B)
-    STEER        tokens steer, clip ppo .2/.28, dual_clip 10
-    HAPO         tokens hapo, clip ppo .2/.28, dual_clip 10
-
-SAMPO's optional mask, which leaves out responses with A < 0 and a ratio below exp(-delta), is not needed: below
-1 - clip_low such a response has no gradient already.
+`turnwise.objective.settings` lists published objectives in these words.
 
 Denominators are global: a token's weight is fixed for the whole step before the step is split into micro-batches. So
 micro-batch size, accumulation and packing cannot change the gradient. Other weights, such as the truncated importance

@@ -10,6 +10,7 @@ from turnwise.transforms.asymmetry import (
     weigh_by_progress,
 )
 from turnwise.transforms.baselines import center_by_group, subtract_leave_one_out
+from turnwise.transforms.graphs import reward_nearness
 from turnwise.transforms.hierarchy import (
     credit_actions,
     credit_parts,
@@ -61,7 +62,7 @@ from turnwise.transforms.similarity import center_by_cluster, center_by_similari
 from turnwise.transforms.success import weigh_by_success_rate
 from turnwise.transforms.token_values import sum_token_td_errors, sum_two_level_td_errors
 from turnwise.transforms.trees import standardize_by_tree
-from turnwise.transforms.values import reward_turning_points, sum_td_errors
+from turnwise.transforms.values import reward_turning_points, sum_td_errors, sum_td_errors_of_states
 
 __all__ = [
     "add_clarity_bonus",
@@ -99,6 +100,7 @@ __all__ = [
     "reject_by_profile",
     "reject_mismatch",
     "reward_gold_gain",
+    "reward_nearness",
     "reward_rank",
     "reward_turning_points",
     "scalarize",
@@ -117,6 +119,7 @@ __all__ = [
     "subtract_shrunk_mean",
     "success_return",
     "sum_td_errors",
+    "sum_td_errors_of_states",
     "sum_token_td_errors",
     "sum_two_level_td_errors",
     "take_column",

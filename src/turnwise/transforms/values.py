@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from turnwise.batch import Batch
 from turnwise.trace import report_values
 from turnwise.transform import Credit, block
-from turnwise.transforms.grouping import choice
+from turnwise.transforms.grouping import Same, alike, choice
 
 Unfinished = Literal["zero", "repeat", "next"]
 """Value after a truncated trajectory (`finished` is 0): 0, the value before its last response, or `value_next`."""
@@ -55,6 +55,35 @@ def sum_td_errors(
     advantage_R = turns.suffix_sum(error_R, discount=discount * decay)
     report_values(name, advantage_R, targets={"value": advantage_R + value_R})
     return advantage_R
+
+
+@block(needs_option="same")
+def sum_td_errors_of_states(
+    credit_R: Credit, batch: Batch, *, discount: float, decay: float, same: Same = "state_key"
+) -> Credit:
+    """Compute generalised advantage estimates with the mean return from a state in place of a critic.
+
+        A_t = delta_t + discount * decay * A_{t+1}        delta_t = r_t + discount * V(s_{t+1}) - V(s_t)
+        V(s) = mean of G over the group's responses in state s        G_t = sum_{k >= t} discount^(k - t) r_k
+
+    The value after the last response is 0. A state that is met once has V = G. If that holds from turn t on, so has
+    the estimate 0 there; the turn before gets `r_t + discount * V(s_{t+1}) - V(s_t)`.
+
+    Args:
+        credit_R: `[responses]` rewards.
+        batch: Their batch.
+        discount: Factor per turn on later rewards.
+        decay: lambda: 0 gives the TD error alone, 1 the return minus the value of the state.
+        same: Column, or columns, that are equal in the same state. None: all responses of the group.
+    """
+    turns = batch.trajectories
+    return_R = turns.suffix_sum(credit_R, discount=discount)
+    states = alike(batch, same=same, needed_by="sum_td_errors_of_states")
+    value_R = np.where(states.broadcast(states.lengths == 1), return_R, states.broadcast(states.mean(return_R)))
+    error_R = credit_R + discount * turns.following(value_R) - value_R
+    largest_R = turns.broadcast(turns.max(np.abs(credit_R) + np.abs(value_R)))
+    error_R[np.abs(error_R) <= 1e-12 * largest_R] = 0.0  # rounding errors must not be standardised
+    return turns.suffix_sum(error_R, discount=discount * decay)
 
 
 @block(needs=("value",), across_groups=lambda options: options["balance"])
