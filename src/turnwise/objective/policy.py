@@ -10,11 +10,9 @@ from turnwise.objective.losses import policy_loss
 from turnwise.objective.mismatch import mismatch_weights
 from turnwise.objective.settings import UpdateConfig
 from turnwise.objective.terms import Pass, StepView, TermLoss, Unit, as_tensor
-from turnwise.objective.token_rules.base import StepTokens, TokenCredit
+from turnwise.objective.token_rules.base import TokenCredit, columns_of
 from turnwise.objective.token_rules.build import build_token_rule
-
-RULE_STREAM = 6
-"""Separates the random draws of token rules from other draws with the run's seed."""
+from turnwise.objective.token_rules.step import step_tokens
 
 
 class PolicyTerm:
@@ -29,6 +27,7 @@ class PolicyTerm:
         self._state: Any = None
         self.unit: Unit = "trajectory" if settings.importance == "trajectory" else "sequence"
         self.needs: Sequence[str] = ("logprob_T", "entropy_T", "behavior_logprob_T")
+        self.needs += columns_of(self._rule) if self._rule else ()
 
     def prepare(self, step: StepView) -> TermLoss:
         """Compute weights, advantages and clip widths of all tokens."""
@@ -88,18 +87,3 @@ class PolicyTerm:
     def load_state_dict(self, state: Any) -> None:
         """Restore the state of the token rule."""
         self._state = state
-
-
-def step_tokens(step: StepView, settings: UpdateConfig, state: Any) -> StepTokens:
-    """Collect the inputs of token rules for a step."""
-    return StepTokens(
-        step.advantage_T,
-        step.column("logprob_T", "update.tokens"),
-        step.column("entropy_T", "update.tokens"),
-        clip_low=settings.clip_low,
-        clip_high=settings.clip_high,
-        steps_done=step.step - 1,
-        steps=step.steps,
-        seed=(step.seed, RULE_STREAM, step.step),
-        state=state,
-    )
