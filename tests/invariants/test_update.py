@@ -88,7 +88,9 @@ def scored_by_old(config: Config, *, reference: bool = False) -> Measured:
     _, old, ref, trajectories, _ = experience()
     scored = score_trajectories(old.model, trajectories, config, reference=ref.model if reference else None)
     gold = np.random.default_rng(1).normal(-2.0, 1.0, scored.batch.num_responses)
-    return with_column(scored, gold_logprob=gold)
+    assert scored.batch.tokens is not None
+    action_T = np.random.default_rng(2).integers(0, 2, scored.batch.tokens.num_elements)
+    return with_column(scored, gold_logprob=gold, action_T=action_T)
 
 
 def gradient(config: Config, *, reference: bool = False, state: Any = None) -> Gradient:

@@ -12,6 +12,7 @@ A rule that reads columns of the batch declares them with `@reads(...)`.
 
 from collections.abc import Callable
 
+from turnwise.objective.token_rules.actfocus import actfocus
 from turnwise.objective.token_rules.adapo import adapo
 from turnwise.objective.token_rules.base import EntropyTerm, StepTokens, TokenCredit
 from turnwise.objective.token_rules.covariance import clip_cov, kl_cov
@@ -34,6 +35,7 @@ TOKEN_RULES: dict[str, Callable[..., TokenCredit]] = {
     "repo": repo,
     "adapo": adapo,
     "gain_clip": gain_clip,
+    "actfocus": actfocus,
 }
 """Rules for `update.tokens` by name."""
 
@@ -46,6 +48,7 @@ __all__ = [
     "EntropyTerm",
     "StepTokens",
     "TokenCredit",
+    "actfocus",
     "adapo",
     "clip_cov",
     "d3s_mask",
