@@ -21,6 +21,7 @@ INERT = [
     {"tokens": {"name": "kl_cov", "frac": 0.5}},
     {"tokens": {"name": "hapo", "redistribute": False}},
     {"dual_clip": 3.0},
+    {"clip_correction": "figure"},
 ]
 
 

@@ -1,5 +1,6 @@
 """Define the policy-gradient term: `policy_loss` on every token, with an optional token rule."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -69,16 +70,17 @@ class PolicyTerm:
         stake_T = np.abs(advantage_T) if credit.penalty_T is None else np.abs(advantage_T) + credit.penalty_T
         plain_T = as_tensor(step.weights(settings.aggregate))
 
-        def loss(given: Pass) -> tuple[torch.Tensor, dict[str, float]]:
+        def loss(given: Pass, missing: bool = False) -> tuple[torch.Tensor, dict[str, float]]:
             options: dict[str, Any] = {"clip_low": settings.clip_low, "clip_high": settings.clip_high}
             options |= {name: given.here(column_T) for name, column_T in policy_T.items()}
             result = policy_loss(given.logprob, clip=settings.clip, dual_clip=settings.dual_clip, **options)
             moved = (given.logprob.detach() - options["old_logprob"]).abs()
             told = {"clipped_frac": result.clipped, "kl_old": result.kl}
             told["log_ratio_abs"] = (moved * given.here(plain_T)).sum().item()
-            return result.loss, told
+            return result.missing if missing else result.loss, told
 
-        return TermLoss(loss, trajectories.max(weight_T * stake_T) > 0, metrics)
+        missing = functools.partial(loss, missing=True) if settings.clip_correction else None
+        return TermLoss(loss, trajectories.max(weight_T * stake_T) > 0, metrics, missing=missing)
 
     def state_dict(self) -> Any:
         """Return the state of the token rule."""
