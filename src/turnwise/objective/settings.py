@@ -12,7 +12,7 @@ Published objectives in its words:
     Clip-Cov     tokens clip_cov, clip ppo 1/1, dual_clip 10 (the official scripts; the paper's text: .2/.2)
     KL-Cov       tokens kl_cov, clip none (official scripts: frac 2e-3 for 7B, 2e-4 for 32B)
     STEER        tokens steer, clip ppo .2/.28, dual_clip 10
-    HAPO         tokens hapo, clip ppo .2/.28, dual_clip 10
+    HAPO         tokens hapo, clip ppo .2/.28, dual_clip 10, on `hapo`; rollout.token_temperature hapo
     A2TGPO       importance response, tokens gain_clip, on `a2tgpo`
 
 SAMPO's optional mask, which leaves out responses with A < 0 and a ratio below exp(-delta), is not needed: below
