@@ -24,6 +24,7 @@ from turnwise.environments.settings import EnvironmentConfig
 from turnwise.errors import ConfigError, did_you_mean
 from turnwise.gateway.settings import HarnessConfig
 from turnwise.judge.settings import JudgeConfig
+from turnwise.measures.monitor import MonitorConfig
 from turnwise.methods.build import build_method, with_aem_around
 from turnwise.models.settings import CriticConfig, ModelConfig, PromptConfig
 from turnwise.objective.settings import UpdateConfig
@@ -53,6 +54,8 @@ class Config(Section):
     """Extra measures to record, in addition to those that method and loss terms need.
 
     Each is a name in `turnwise.measures`, or `module:measure`."""
+    monitor: MonitorConfig | None = None
+    """Monitor of the mutual information between responses and their contexts; default none."""
     update: UpdateConfig = UpdateConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()

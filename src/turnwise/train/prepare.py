@@ -1,21 +1,16 @@
 """Prepare a run for its next step, from a recipe or from a folder to resume."""
 
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from turnwise.cache import check_writable
 from turnwise.config import Config
-from turnwise.environments.base import Task
-from turnwise.environments.suites import Suite, make_suite
-from turnwise.errors import ConfigError
+from turnwise.environments.suites import make_suite
 from turnwise.gateway.collector import choose_collector
 from turnwise.judge.judge import make_judge
+from turnwise.measures.monitor import Monitor
 from turnwise.measures.verdict import check_environment, refuse_idle_judge
-from turnwise.models.policy import Policy, freeze_but_norms
+from turnwise.models.policy import freeze_but_norms
 from turnwise.objective.build import make_objective
 from turnwise.objective.gradient import Budget
 from turnwise.objective.values import ValueTerm
@@ -29,12 +24,11 @@ from turnwise.train.credit import Credit, make_transform
 from turnwise.train.critic import critic_columns, make_critic
 from turnwise.train.display import Display
 from turnwise.train.folder import RunFolder
-from turnwise.train.parts import make_optimizer, make_plan, notes
+from turnwise.train.parts import make_optimizer, make_plan, notes, tasks_of, warm_start
 from turnwise.train.passes import learner_of
 from turnwise.train.resume import first_policy, last_state, refuse_what_would_lose, use_device
 from turnwise.train.run import Run
 from turnwise.train.trackers import check_trackers, open_trackers
-from turnwise.train.warmstart import warm_policy
 
 
 def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop, held: ExitStack) -> Run:
@@ -52,8 +46,8 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
         check_writable(config.run_folder.parent)
     device = use_device(config.run)
     suite = make_suite(config.environment)
-    tasks = _tasks(suite, config.environment.name, config.environment.train_split)
-    _tasks(suite, config.environment.name, config.environment.eval_split)  # missing data should fail before training
+    tasks = tasks_of(suite, config.environment.name, config.environment.train_split)
+    tasks_of(suite, config.environment.name, config.environment.eval_split)  # missing data should fail before training
     transform, objective = make_transform(config.method), make_objective(config.update)
     optional = config.optional_models
     measures = make_plan(transform, objective, config.update, config.engine, config.label, config.measures, optional)
@@ -70,13 +64,13 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
         display.note(note)
 
     if resume is None:
-        step, policy, states = _warm_start(config, suite, device, display)
+        step, policy, states = warm_start(config, suite, device, display)
         folder = held.enter_context(RunFolder.create(config).locked())
     else:
         folder = held.enter_context(RunFolder(resume).locked())
         refuse_what_would_lose(folder, config.run.steps)
         last = last_state(folder, config.model, keep=config.checkpoint.keep)
-        step, policy, states = last or _warm_start(config, suite, device, display)
+        step, policy, states = last or warm_start(config, suite, device, display)
         for problem in folder.problems():
             display.note(problem)
         folder.set_config(config)
@@ -124,6 +118,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
         ),
         models=Models(**models),
         judge=judge,
+        monitor=config.monitor and Monitor(config.monitor, config.run.seed),
         step=step,
         stop=stop,
     )
@@ -139,19 +134,3 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     if "reference" in measures.models:
         run.models = Models(**models, reference=NamedModel(first_policy(folder, device)))
     return run
-
-
-def _warm_start(
-    config: Config, suite: Suite, device: torch.device, display: Display
-) -> tuple[int, Policy, dict[str, Any]]:
-    policy, _ = warm_policy(
-        config, suite, device=device, on_demonstration=display.demonstration, on_step=display.warm_start
-    )
-    return 0, policy, {}
-
-
-def _tasks(suite: Suite, environment: str, split: str) -> Sequence[Task]:
-    tasks = suite.tasks(split)
-    if not len(tasks):
-        raise ConfigError(f"split {split!r} of environment {environment!r} has no tasks; choose another split")
-    return tasks

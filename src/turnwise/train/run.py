@@ -14,6 +14,7 @@ from turnwise.evaluation.outcomes import write_outcomes
 from turnwise.evaluation.play import common_failure, evaluate
 from turnwise.judge.judge import Judge
 from turnwise.measures.base import Played
+from turnwise.measures.monitor import Monitor
 from turnwise.measures.plan import Plan
 from turnwise.objective.prober import Prober
 from turnwise.objective.scorer import Scorer
@@ -51,6 +52,7 @@ class Run:
         learner: Turns advantages into new weights.
         models: Policy and reference models.
         judge: Judge of trajectories, if the recipe has one.
+        monitor: Monitor of what responses depend on, if the recipe has one.
         step: Last completed step.
         stop: Signals that ask for the end of the run.
         empty_steps: Consecutive steps up to the last one without a usable trajectory.
@@ -70,6 +72,7 @@ class Run:
     learner: Learner
     models: Models
     judge: Judge | None = None
+    monitor: Monitor | None = None
     step: int = 0
     stop: Stop = dataclasses.field(default_factory=Stop)
     empty_steps: int = 0
@@ -107,6 +110,7 @@ class Run:
             judge=self.judge,
         )
         batch, metrics = self.measures.take(played)
+        metrics |= self.monitor.watch(played, self.step + 1) if self.monitor else {}
         if self.judge:
             metrics |= self.judge.finish(self.folder.judgements / f"step-{self.step + 1:06d}.parquet")
         return Measured(batch, sequences, metrics)
