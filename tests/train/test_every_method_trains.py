@@ -81,7 +81,11 @@ def decide(cases):
 def config_of(name: str, folder, **further: Any):
     needs = tw.trial(tw.METHODS[name]).needs
     judge = "tests.train.test_every_method_trains:decide"
-    helpers = {"a critic": {"critic": {"learning_rate": 0.1}}, "a judge": {"judge": {"run": judge}}}
+    helpers = {
+        "a critic": {"critic": {"learning_rate": 0.1}},
+        "a judge": {"judge": {"run": judge}},
+        "a reward model": {"reward_model": {"learning_rate": 0.01}},
+    }
     helper = {key: more[key] for what, more in helpers.items() if what in how_to_train(needs) for key in more}
     talks = "rank_velocity" in needs  # which takes responses of more than 120 tokens
     plans = "switch" in needs

@@ -26,7 +26,7 @@ from turnwise.gateway.settings import HarnessConfig
 from turnwise.judge.settings import JudgeConfig
 from turnwise.measures.monitor import MonitorConfig
 from turnwise.methods.build import build_method, with_aem_around
-from turnwise.models.settings import CriticConfig, ModelConfig, PromptConfig
+from turnwise.models.settings import CriticConfig, ModelConfig, PromptConfig, RewardModelConfig
 from turnwise.objective.settings import UpdateConfig
 from turnwise.rollout.settings import EngineConfig, RolloutConfig
 from turnwise.section import Section
@@ -48,6 +48,8 @@ class Config(Section):
     """Credit assignment: a name in `turnwise methods`, or `module:function`, and its options."""
     critic: CriticConfig | None = None
     """Critic that estimates returns, for methods that need values; default none."""
+    reward_model: RewardModelConfig | None = None
+    """A second model whose log-probabilities reward responses, for the method `istar`; default none."""
     judge: JudgeConfig | None = None
     """A judge of trajectories, for methods that need its verdicts; default none."""
     measures: tuple[str, ...] = ()
@@ -230,8 +232,8 @@ class Config(Section):
 
     @property
     def optional_models(self) -> tuple[str, ...]:
-        """Names of what measures use and only some runs have: `critic`, `judge`, and the subgoals of `prompt.plan`."""
-        models = tuple(name for name in ("critic", "judge") if getattr(self, name) is not None)
+        """Names of what measures use and only some runs have: helpers' sections, and the subgoals of `prompt.plan`."""
+        models = tuple(name for name in ("critic", "judge", "reward_model") if getattr(self, name) is not None)
         return (*models, "plan") if self.prompt.plan else models
 
     @property

@@ -10,6 +10,7 @@ from turnwise.measures.edited import hindsight, information, prompt
 from turnwise.measures.entropy import entropy
 from turnwise.measures.gold import answers, gold
 from turnwise.measures.hidden_rank import ranks
+from turnwise.measures.implicit import implicit
 from turnwise.measures.judged import progress, rank
 from turnwise.measures.mismatch import mismatch
 from turnwise.measures.planned import parts, subgoals
@@ -52,6 +53,7 @@ MEASURES: dict[str, Measure] = {
         step_rewards,
         rank,
         progress,
+        implicit,
     )
 }
 """All measures by name. If two provide the same column, `update.scoring` selects one."""

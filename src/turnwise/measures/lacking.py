@@ -9,6 +9,7 @@ from turnwise.measures.base import Measure
 OPTIONAL = {
     "critic": "Add critic.kind=head to the recipe",
     "plan": "Add prompt.plan=true to the recipe",
+    "reward_model": "Add reward_model.learning_rate=NUMBER to the recipe",
     "judge": "Add judge.model=NAME or judge.run=module:function to the recipe",
 }
 """Models, and a form of responses, that a run has only if its recipe asks for them, and how it does."""

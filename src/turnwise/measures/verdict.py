@@ -8,7 +8,7 @@ from turnwise.measures import MEASURES
 from turnwise.measures.lacking import OPTIONAL
 from turnwise.measures.plan import FROM_THE_BATCH, Plan
 
-BY_RECIPE = {"critic": "a critic", "judge": "a judge", "plan": "prompt.plan"}
+BY_RECIPE = {"critic": "a critic", "judge": "a judge", "plan": "prompt.plan", "reward_model": "a reward model"}
 """What a recipe adds for each of the `OPTIONAL` models."""
 GIVEN_BY = {"gold": "search_qa", "role": "seats"}
 """Environments that give keys of `Step.info` that measures read."""
@@ -18,7 +18,8 @@ def how_to_train(needs: Iterable[str]) -> str:
     """Say whether a run can train a method.
 
     Returns:
-        "yes", "with a critic", "with a judge", "with prompt.plan", "with gold" for what the environment must tell, or
+        "yes", "with a critic", "with a judge", "with a reward model", "with prompt.plan", "with gold" for what the
+        environment must tell, or
         "needs" and the columns without a measure.
     """
     model_of = {column: each.model for each in MEASURES.values() for column in each.provides}
@@ -52,10 +53,19 @@ def check_environment(plan: Plan, suite: Suite, environment: str) -> None:
             )
 
 
-def refuse_idle_judge(has_judge: bool, plan: Plan) -> None:
-    """Raise a ConfigError if there is a judge whom no measure of a run asks."""
-    if has_judge and "judge" not in plan.models:
+HELPERS = {"judge": "['rank'] or ['progress']", "reward_model": "['implicit']"}
+"""Sections of a recipe without effect unless a measure asks them, and the measures that do."""
+
+
+def refuse_idle(optional: Iterable[str], plan: Plan) -> None:
+    """Raise a ConfigError if a run has a judge or a reward model that no measure of it asks.
+
+    Args:
+        optional: Names of the optional models that the recipe asks for.
+        plan: Measures of the run.
+    """
+    for name in HELPERS.keys() & {*optional} - plan.models:
         raise ConfigError(
-            "judge has no effect: neither the method nor measures read a column of its; choose a method that needs one "
-            "(`turnwise methods`), add measures=['rank'] or ['progress'], or remove judge"
+            f"{name} has no effect: neither the method nor measures read a column of its; choose a method that needs "
+            f"one (`turnwise methods`), add measures={HELPERS[name]}, or remove {name}"
         )

@@ -9,7 +9,7 @@ from turnwise.environments.suites import make_suite
 from turnwise.gateway.collector import choose_collector
 from turnwise.judge.judge import make_judge
 from turnwise.measures.monitor import Monitor
-from turnwise.measures.verdict import check_environment, refuse_idle_judge
+from turnwise.measures.verdict import check_environment, refuse_idle
 from turnwise.models.policy import freeze_but_norms
 from turnwise.objective.build import make_objective
 from turnwise.objective.gradient import Budget
@@ -27,6 +27,7 @@ from turnwise.train.folder import RunFolder
 from turnwise.train.parts import make_optimizer, make_plan, notes, tasks_of, warm_start
 from turnwise.train.passes import learner_of
 from turnwise.train.resume import first_policy, last_state, refuse_what_would_lose, use_device
+from turnwise.train.reward_model import RewardModel
 from turnwise.train.run import Run
 from turnwise.train.trackers import check_trackers, open_trackers
 
@@ -55,7 +56,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     rollouts = make_rollouts(config.rollout.max_lag)
     held.callback(rollouts.close)
     estimated = critic_columns(config.critic, measures)
-    refuse_idle_judge(config.judge is not None, measures)
+    refuse_idle(optional, measures)
     collector, environments = choose_collector(
         config.harness, config.rollout, config.environment, suite, rollouts.environments
     )
@@ -93,6 +94,10 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     if config.critic:
         models["critic"], critic = make_critic(policy, config.critic, estimated, config.run.seed)
         objective = make_objective(config.update, value := ValueTerm(critic))
+    reward_model = None
+    if config.reward_model:
+        reward_model = RewardModel(policy, config.reward_model, config.rollout.temperature)
+        models["reward_model"] = reward_model.named
     judge = config.judge and make_judge(config.judge, policy, models["policy"].sampler, config.model.precision, device)
     run = Run(
         config=config,
@@ -118,6 +123,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
         ),
         models=Models(**models),
         judge=judge,
+        reward_model=reward_model,
         monitor=config.monitor and Monitor(config.monitor, config.run.seed),
         step=step,
         stop=stop,

@@ -31,6 +31,7 @@ from turnwise.train.credit import Credit
 from turnwise.train.display import Display
 from turnwise.train.folder import RunFolder, by_step
 from turnwise.train.last_step import LastStep
+from turnwise.train.reward_model import RewardModel
 from turnwise.train.update import Learner, Measured
 
 
@@ -52,6 +53,7 @@ class Run:
         learner: Turns advantages into new weights.
         models: Policy and reference models.
         judge: Judge of trajectories, if the recipe has one.
+        reward_model: Learns to reward responses, if the recipe has one.
         monitor: Monitor of what responses depend on, if the recipe has one.
         step: Last completed step.
         stop: Signals that ask for the end of the run.
@@ -72,6 +74,7 @@ class Run:
     learner: Learner
     models: Models
     judge: Judge | None = None
+    reward_model: RewardModel | None = None
     monitor: Monitor | None = None
     step: int = 0
     stop: Stop = dataclasses.field(default_factory=Stop)
@@ -89,6 +92,8 @@ class Run:
         }
         if isinstance(self.collector, Part):
             parts["collector"] = self.collector
+        if self.reward_model:
+            parts["reward_model"] = self.reward_model
         value = self.learner.value
         return parts if value is None else {**parts, "critic": value.critic}
 
