@@ -71,6 +71,7 @@ COLUMNS: dict[str, Column] = {
     "switch": Column("value", "1 if the response begins a new subgoal"),
     "subgoal_changed": Column("value", "1 if the response keeps its subgoal but states another one"),
     "part_T": Column("value", "part of its response: 0 the decision to keep or switch, 1 the subgoal, 2 the action"),
+    "action_T": Column("value", "1 for the tokens of the response that are its action, 0 for the others"),
     "effective_rank": Column("value", "effective rank of the response's hidden states"),
     "rank_velocity": Column("value", "mean excess of its effective rank over that of its earlier prefixes"),
     "rank_acceleration": Column("value", "mean growth of that excess from prefix to prefix"),

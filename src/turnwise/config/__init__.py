@@ -115,6 +115,20 @@ class Config(Section):
         return self
 
     @pydantic.model_validator(mode="after")
+    def _engine_can_temper(self) -> "Config":
+        if self.rollout.token_temperature and self.engine.name == "server":
+            raise ValueError(
+                "rollout.token_temperature needs an engine that changes the temperature from token to token, which "
+                "engine.name='server' does not; set engine.name=local, or remove it"
+            )
+        if self.rollout.token_temperature and self.update.scoring == "engine":
+            raise ValueError(
+                "rollout.token_temperature needs update.scoring='trainer': the engine reports the probabilities of the "
+                "temperatures it sampled at, which are not the policy's"
+            )
+        return self
+
+    @pydantic.model_validator(mode="after")
     def _engine_can_score(self) -> "Config":
         if self.update.scoring == "engine" and self.rollout.top_p < 1:
             raise ValueError(

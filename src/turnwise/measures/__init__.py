@@ -4,6 +4,7 @@ The `needs` of the method and the loss terms select the measures. Each measure n
 the columns that it needs. To add a measure, write its file and add it to `MEASURES`.
 """
 
+from turnwise.measures.acted import actions
 from turnwise.measures.base import Measure, Played, measure
 from turnwise.measures.edited import hindsight, information, prompt
 from turnwise.measures.entropy import entropy
@@ -47,6 +48,7 @@ MEASURES: dict[str, Measure] = {
         hindsight,
         prompt,
         ranks,
+        actions,
         step_rewards,
         rank,
         progress,
