@@ -27,7 +27,7 @@ from turnwise.judge.settings import JudgeConfig
 from turnwise.methods.build import build_method, with_aem_around
 from turnwise.models.settings import CriticConfig, ModelConfig, PromptConfig
 from turnwise.objective.settings import UpdateConfig
-from turnwise.rollout.settings import EngineConfig, RolloutConfig
+from turnwise.rollout.settings import ContinuationsConfig, EngineConfig, RolloutConfig
 from turnwise.section import Section
 
 
@@ -49,6 +49,8 @@ class Config(Section):
     """Critic that estimates returns, for methods that need values; default none."""
     judge: JudgeConfig | None = None
     """A judge of trajectories, for methods that need its verdicts; default none."""
+    continuations: ContinuationsConfig | None = None
+    """Continuations from every turn, for methods that need values, instead of a critic's; default none."""
     measures: tuple[str, ...] = ()
     """Extra measures to record, in addition to those that method and loss terms need.
 
@@ -152,6 +154,22 @@ class Config(Section):
         return self
 
     @pydantic.model_validator(mode="after")
+    def _trajectories_can_be_continued(self) -> "Config":
+        if self.continuations is None:
+            return self
+        budget = self.rollout.turn_budget
+        hindrances = {
+            "[harness]": self.harness is not None,
+            "rollout.collector='self_play'": self.rollout.collector.name == "self_play",
+            "rollout.turn_budget.name='quantile'": budget is not None and budget.name == "quantile",
+        }
+        if found := [name for name, is_set in hindrances.items() if is_set]:
+            raise ValueError(
+                f"continuations play on from a turn as the policy would, which {found[0]} does not allow; remove one"
+            )
+        return self
+
+    @pydantic.model_validator(mode="after")
     def _something_can_learn(self) -> "Config":
         if self.update.passes and self.critic:
             raise ValueError("update.passes has no critic among its turns; remove update.passes or [critic]")
@@ -227,8 +245,8 @@ class Config(Section):
 
     @property
     def optional_models(self) -> tuple[str, ...]:
-        """Names of what measures use and only some runs have: `critic`, `judge`, and the subgoals of `prompt.plan`."""
-        models = tuple(name for name in ("critic", "judge") if getattr(self, name) is not None)
+        """Names of what measures use and only some runs have: `critic` and its like, and the plan of `prompt.plan`."""
+        models = tuple(name for name in ("critic", "judge", "continuations") if getattr(self, name) is not None)
         return (*models, "plan") if self.prompt.plan else models
 
     @property

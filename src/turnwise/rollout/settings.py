@@ -153,6 +153,17 @@ class RolloutConfig(Section):
         return self
 
 
+class ContinuationsConfig(Section):
+    """Configure continuations: the policy plays on from the turns of each trajectory, for values by Monte Carlo."""
+
+    number: int = pydantic.Field(default=9, ge=1)
+    """Continuations per state; 9 in VinePPO, 9 or 4 in SPO. A state that trajectories share is continued once."""
+    turns: int | None = pydantic.Field(default=None, ge=1)
+    """Continue from the first turns only, which bounds the cost of long trajectories (VinePPO: 20). Default: all."""
+    at_once: int | None = pydantic.Field(default=None, ge=1)
+    """Continuations played concurrently. Default: as many as a step has trajectories, which fit into memory."""
+
+
 class EngineConfig(Section):
     """Settings of the engine that generates the responses."""
 
