@@ -88,31 +88,31 @@ class Config(Section):
         if not isinstance(data, Mapping):
             return data
         rollout, update = data.get("rollout"), data.get("update", {})
-        lags = isinstance(rollout, Mapping) and rollout.get("max_lag")
-        if not lags or not isinstance(update, Mapping):
+        lag = isinstance(rollout, Mapping) and next((n for n in ("max_lag", "step_budget") if rollout.get(n)), "")
+        if not lag or not isinstance(update, Mapping):
             return data
         if update.get("passes"):
-            raise ValueError("update.passes needs responses from the weights of its step; set rollout.max_lag=0")
+            raise ValueError(f"update.passes needs responses from the weights of its step; remove rollout.{lag}")
         corrected = update.get("old_policy") is not None or update.get("mismatch_cap") is not None
         return data if corrected else {**data, "update": {**update, "old_policy": "behavior"}}
 
     @pydantic.model_validator(mode="after")
     def _lag_is_possible(self) -> "Config":
-        lag = self.rollout.max_lag
+        lag = self.rollout.samples_earlier
         if lag and self.update.old_policy == "start" and self.update.mismatch_cap is None:
             raise ValueError(
-                f"update.old_policy='start' ignores that rollout.max_lag={lag} samples from earlier weights; remove "
+                f"update.old_policy='start' ignores that {lag} samples from earlier weights; remove "
                 "it, or set update.mismatch_cap=2"
             )
         if lag and self.engine.max_rows is not None:
             raise ValueError(
                 f"engine.max_rows={self.engine.max_rows} lets responses wait for whole trajectories, and "
-                f"rollout.max_lag={lag} changes the weights between responses; remove one"
+                f"{lag} changes the weights between responses; remove one"
             )
         if lag and self.harness is not None:
             raise ValueError(
-                f"rollout.max_lag={lag} plays in other threads than [harness], whose calls the gateway answers; remove "
-                "one of them"
+                f"{lag} holds responses back while weights change, and the agent of [harness] would wait for the "
+                "gateway; remove one of them"
             )
         return self
 
@@ -201,6 +201,13 @@ class Config(Section):
                     f"rollout.collector.{name}={budget} is too small for one trajectory of environment.max_steps="
                     f"{most_turns} and rollout.max_new_tokens={self.rollout.max_new_tokens}: set {name}={least} or more"
                 )
+        steps = self.rollout.step_budget
+        least = longest["max_tokens" if steps and steps.tokens else "max_env_steps"]
+        if steps and steps.amount < least:
+            raise ValueError(
+                f"{self.rollout.samples_earlier} is too small for one trajectory of environment.max_steps={most_turns} "
+                f"and rollout.max_new_tokens={self.rollout.max_new_tokens}: set {least} or more"
+            )
         if collector.get("rule") == "arpo" and self.engine.name == "server":
             raise ValueError(
                 "rollout.collector.rule='arpo' needs the entropies of sampled tokens, which engine.name='server' does "

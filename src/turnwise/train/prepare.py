@@ -19,7 +19,7 @@ from turnwise.rollout.ahead import make_rollouts
 from turnwise.rollout.continuations import Continuations
 from turnwise.rollout.engines import check_engine, make_engine
 from turnwise.rollout.models import Models, NamedModel
-from turnwise.rollout.source import Source
+from turnwise.rollout.unfinished import make_source
 from turnwise.stopping import Stop
 from turnwise.train.checkpoint import checkpoints, load_parts
 from turnwise.train.credit import Credit, make_transform
@@ -55,14 +55,14 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     optional = config.optional_models
     measures = make_plan(transform, objective, config.update, config.engine, config.label, config.measures, optional)
     check_environment(measures, suite, config.environment.name, tasks)
-    rollouts = make_rollouts(config.rollout.max_lag)
+    rollouts = make_rollouts(config.rollout.max_lag, lasting=config.rollout.step_budget is not None)
     held.callback(rollouts.close)
     estimated = critic_columns(config.critic, measures)
     refuse_idle(optional, measures)
     collector, environments = choose_collector(
         config.harness, config.rollout, config.environment, suite, rollouts.environments
     )
-    source = Source(tasks, config.rollout, config.run.seed, last_step=config.run.steps, rollouts=rollouts)
+    source = make_source(tasks, config.rollout, config.run.seed, config.run.steps, rollouts, environments, suite)
     said = {"on_demonstration": display.demonstration, "on_step": display.warm_start}
     warm_start = functools.partial(warm_policy, config, suite, device=device, **said)
     for note in notes(config.update, transform, config.rollout.group_size, config.model.precision, device):
