@@ -36,6 +36,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "implicit_reward": (-3.0, 3.0),
     "value": (-1.0, 1.0),
     "value_next": (-1.0, 1.0),
+    "value_after": (-1.0, 1.0),
     "value_T": (-1.0, 1.0),
     "value_low": (-1.0, 1.0),
     "value_high": (-1.0, 1.0),

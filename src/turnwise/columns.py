@@ -67,6 +67,7 @@ COLUMNS: dict[str, Column] = {
     "value_next": Column(
         "value", "estimated return from the state after the response, where the trajectory is truncated"
     ),
+    "value_after": Column("value", "mean return of continuations from the state after the response; 0 at the end"),
     "value_T": Column("value", "estimated return from the state before the token"),
     "value_low": Column("value", "estimated return from the state before the response given its subgoal"),
     "value_high": Column("value", "the planner's estimate of the return from the state before the response"),

@@ -29,7 +29,7 @@ def run(tmp_path_factory) -> Run:
         checkpoint={"every": 1, "keep": 100},
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("turnwise.train.parts.warm_policy", lambda *_, **__: (color_policy(spread=30.0), False))
+        patch.setattr("turnwise.train.prepare.warm_policy", lambda *_, **__: (color_policy(spread=30.0), False))
         return Run(*RunFolder.open(train(config).path))
 
 

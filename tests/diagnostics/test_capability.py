@@ -116,7 +116,7 @@ def runs(tmp_path_factory) -> list[Run]:
     folder = tmp_path_factory.mktemp("runs")
     made = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("turnwise.train.parts.warm_policy", lambda *_, **__: (_policy(), False))
+        patch.setattr("turnwise.train.prepare.warm_policy", lambda *_, **__: (_policy(), False))
         for name, options in (("grpo", {}), ("grpo_n", {"sign": "negative"})):
             method = {"name": name, **options}
             made.append(train(small_config(folder, method=method, aem=False, **setup(name))))

@@ -119,6 +119,7 @@ def test_the_record_keeps_what_only_the_steps_models_can_tell():
         "ref_logprob",
         "value",
         "value_next",
+        "value_after",
         "value_low",
         "value_high",
         "value_switch",

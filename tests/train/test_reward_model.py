@@ -208,7 +208,7 @@ def test_rewards_of_a_step_come_before_its_update(tmp_path):
         ({"method": "istar"}, r"'istar' needs the column 'implicit_reward' .*Add reward_model\.learning_rate=NUMBER"),
         ({"method": "grpo", "reward_model": {}}, r"reward_model has no effect: .*measures=\['implicit'\], or remove"),
         ({"method": "istar", "reward_model": {"beta": 0}}, r"reward_model\.beta: .*greater than 0"),
-        ({"method": "grpo", "measures": ["implicit"]}, r"the measure 'implicit' needs a reward_model\. Add"),
+        ({"method": "grpo", "measures": ["implicit"]}, r"the measure 'implicit' needs a reward model\. Add"),
     ],
 )
 def test_what_does_not_fit_is_one_clear_line(tmp_path, sections, message):

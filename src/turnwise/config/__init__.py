@@ -28,7 +28,7 @@ from turnwise.measures.monitor import MonitorConfig
 from turnwise.methods.build import build_method, with_aem_around
 from turnwise.models.settings import CriticConfig, ModelConfig, PromptConfig, RewardModelConfig
 from turnwise.objective.settings import UpdateConfig
-from turnwise.rollout.settings import EngineConfig, RolloutConfig
+from turnwise.rollout.settings import ContinuationsConfig, EngineConfig, RolloutConfig
 from turnwise.section import Section
 
 
@@ -52,6 +52,8 @@ class Config(Section):
     """A second model whose log-probabilities reward responses, for the method `istar`; default none."""
     judge: JudgeConfig | None = None
     """A judge of trajectories, for methods that need its verdicts; default none."""
+    continuations: ContinuationsConfig | None = None
+    """Continuations from every turn, for methods that need values, instead of a critic's; default none."""
     measures: tuple[str, ...] = ()
     """Extra measures to record, in addition to those that method and loss terms need.
 
@@ -91,31 +93,31 @@ class Config(Section):
         if not isinstance(data, Mapping):
             return data
         rollout, update = data.get("rollout"), data.get("update", {})
-        lags = isinstance(rollout, Mapping) and rollout.get("max_lag")
-        if not lags or not isinstance(update, Mapping):
+        lag = isinstance(rollout, Mapping) and next((n for n in ("max_lag", "step_budget") if rollout.get(n)), "")
+        if not lag or not isinstance(update, Mapping):
             return data
         if update.get("passes"):
-            raise ValueError("update.passes needs responses from the weights of its step; set rollout.max_lag=0")
+            raise ValueError(f"update.passes needs responses from the weights of its step; remove rollout.{lag}")
         corrected = update.get("old_policy") is not None or update.get("mismatch_cap") is not None
         return data if corrected else {**data, "update": {**update, "old_policy": "behavior"}}
 
     @pydantic.model_validator(mode="after")
     def _lag_is_possible(self) -> "Config":
-        lag = self.rollout.max_lag
+        lag = self.rollout.samples_earlier
         if lag and self.update.old_policy == "start" and self.update.mismatch_cap is None:
             raise ValueError(
-                f"update.old_policy='start' ignores that rollout.max_lag={lag} samples from earlier weights; remove "
+                f"update.old_policy='start' ignores that {lag} samples from earlier weights; remove "
                 "it, or set update.mismatch_cap=2"
             )
         if lag and self.engine.max_rows is not None:
             raise ValueError(
                 f"engine.max_rows={self.engine.max_rows} lets responses wait for whole trajectories, and "
-                f"rollout.max_lag={lag} changes the weights between responses; remove one"
+                f"{lag} changes the weights between responses; remove one"
             )
         if lag and self.harness is not None:
             raise ValueError(
-                f"rollout.max_lag={lag} plays in other threads than [harness], whose calls the gateway answers; remove "
-                "one of them"
+                f"{lag} holds responses back while weights change, and the agent of [harness] would wait for the "
+                "gateway; remove one of them"
             )
         return self
 
@@ -157,6 +159,22 @@ class Config(Section):
         return self
 
     @pydantic.model_validator(mode="after")
+    def _trajectories_can_be_continued(self) -> "Config":
+        if self.continuations is None:
+            return self
+        budget = self.rollout.turn_budget
+        hindrances = {
+            "[harness]": self.harness is not None,
+            "rollout.collector='self_play'": self.rollout.collector.name == "self_play",
+            "rollout.turn_budget.name='quantile'": budget is not None and budget.name == "quantile",
+        }
+        if found := [name for name, is_set in hindrances.items() if is_set]:
+            raise ValueError(
+                f"continuations play on from a turn as the policy would, which {found[0]} does not allow; remove one"
+            )
+        return self
+
+    @pydantic.model_validator(mode="after")
     def _something_can_learn(self) -> "Config":
         if self.update.passes and self.critic:
             raise ValueError("update.passes has no critic among its turns; remove update.passes or [critic]")
@@ -188,6 +206,13 @@ class Config(Section):
                     f"rollout.collector.{name}={budget} is too small for one trajectory of environment.max_steps="
                     f"{most_turns} and rollout.max_new_tokens={self.rollout.max_new_tokens}: set {name}={least} or more"
                 )
+        steps = self.rollout.step_budget
+        least = longest["max_tokens" if steps and steps.tokens else "max_env_steps"]
+        if steps and steps.amount < least:
+            raise ValueError(
+                f"{self.rollout.samples_earlier} is too small for one trajectory of environment.max_steps={most_turns} "
+                f"and rollout.max_new_tokens={self.rollout.max_new_tokens}: set {least} or more"
+            )
         if collector.get("rule") == "arpo" and self.engine.name == "server":
             raise ValueError(
                 "rollout.collector.rule='arpo' needs the entropies of sampled tokens, which engine.name='server' does "
@@ -232,8 +257,9 @@ class Config(Section):
 
     @property
     def optional_models(self) -> tuple[str, ...]:
-        """Names of what measures use and only some runs have: helpers' sections, and the subgoals of `prompt.plan`."""
-        models = tuple(name for name in ("critic", "judge", "reward_model") if getattr(self, name) is not None)
+        """Names of what measures use and only some runs have: `critic` and its like, and the plan of `prompt.plan`."""
+        asked = ("critic", "judge", "reward_model", "continuations")
+        models = tuple(name for name in asked if getattr(self, name) is not None)
         return (*models, "plan") if self.prompt.plan else models
 
     @property

@@ -126,8 +126,8 @@ class UpdateConfig(Section):
     """Your own loss terms: {name = "module:MyTerm", weight = 0.1}; see `turnwise.objective.terms.Term`."""
     old_policy: Literal["start", "behavior"] | None = None
     """Weights that a token's probability ratio is relative to: those at the start of the step, or those that sampled
-    the token ("behavior"). Default: "behavior" with rollout.max_lag unless mismatch_cap corrects the lag, else
-    "start"."""
+    the token ("behavior"). Default: "behavior" with rollout.max_lag or rollout.step_budget unless mismatch_cap corrects
+    the lag, else "start"."""
     mismatch_cap: float | None = pydantic.Field(default=None, gt=0)
     """Largest importance weight pi_trainer / pi_engine, which corrects for engine probabilities other than the
     trainer's."""

@@ -1,45 +1,17 @@
 """Make parts of a run from sections of its recipe."""
 
 from collections.abc import Collection, Sequence
-from typing import Any
 
 import torch
 
-from turnwise.config import Config, EngineConfig
-from turnwise.environments.base import Task
-from turnwise.environments.suites import Suite
-from turnwise.errors import ConfigError
+from turnwise.config import EngineConfig
 from turnwise.measures.plan import Plan, plan_measures
 from turnwise.models.policy import Policy, slow_precision_note, trainable
 from turnwise.objective.inert import inert_note
 from turnwise.objective.objective import Objective
 from turnwise.objective.settings import UpdateConfig
-from turnwise.train.display import Display
 from turnwise.train.lone import lone_note
-from turnwise.train.warmstart import warm_policy
 from turnwise.transform import Transform
-
-
-def tasks_of(suite: Suite, environment: str, split: str) -> Sequence[Task]:
-    """Return the tasks of a split.
-
-    Raises:
-        ConfigError: It has none.
-    """
-    tasks = suite.tasks(split)
-    if not len(tasks):
-        raise ConfigError(f"split {split!r} of environment {environment!r} has no tasks; choose another split")
-    return tasks
-
-
-def warm_start(
-    config: Config, suite: Suite, device: torch.device, display: Display
-) -> tuple[int, Policy, dict[str, Any]]:
-    """Make the first policy of a run: step 0, the policy, and no states of parts."""
-    policy, _ = warm_policy(
-        config, suite, device=device, on_demonstration=display.demonstration, on_step=display.warm_start
-    )
-    return 0, policy, {}
 
 
 def make_plan(

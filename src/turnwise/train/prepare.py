@@ -1,11 +1,13 @@
 """Prepare a run for its next step, from a recipe or from a folder to resume."""
 
+import functools
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from turnwise.cache import check_writable
 from turnwise.config import Config
-from turnwise.environments.suites import make_suite
+from turnwise.environments.suites import make_suite, tasks_of
 from turnwise.gateway.collector import choose_collector
 from turnwise.judge.judge import make_judge
 from turnwise.measures.monitor import Monitor
@@ -15,21 +17,23 @@ from turnwise.objective.build import make_objective
 from turnwise.objective.gradient import Budget
 from turnwise.objective.values import ValueTerm
 from turnwise.rollout.ahead import make_rollouts
+from turnwise.rollout.continuations import Continuations
 from turnwise.rollout.engines import check_engine, make_engine
 from turnwise.rollout.models import Models, NamedModel
-from turnwise.rollout.source import Source
+from turnwise.rollout.unfinished import make_source
 from turnwise.stopping import Stop
 from turnwise.train.checkpoint import checkpoints, load_parts
 from turnwise.train.credit import Credit, make_transform
 from turnwise.train.critic import critic_columns, make_critic
 from turnwise.train.display import Display
 from turnwise.train.folder import RunFolder
-from turnwise.train.parts import make_optimizer, make_plan, notes, tasks_of, warm_start
+from turnwise.train.parts import make_optimizer, make_plan, notes
 from turnwise.train.passes import learner_of
 from turnwise.train.resume import first_policy, last_state, refuse_what_would_lose, use_device
 from turnwise.train.reward_model import RewardModel
 from turnwise.train.run import Run
 from turnwise.train.trackers import check_trackers, open_trackers
+from turnwise.train.warmstart import warm_policy
 
 
 def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop, held: ExitStack) -> Run:
@@ -52,26 +56,28 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     transform, objective = make_transform(config.method), make_objective(config.update)
     optional = config.optional_models
     measures = make_plan(transform, objective, config.update, config.engine, config.label, config.measures, optional)
-    check_environment(measures, suite, config.environment.name)
-    rollouts = make_rollouts(config.rollout.max_lag)
+    check_environment(measures, suite, config.environment.name, tasks)
+    rollouts = make_rollouts(config.rollout.max_lag, lasting=config.rollout.step_budget is not None)
     held.callback(rollouts.close)
     estimated = critic_columns(config.critic, measures)
     refuse_idle(optional, measures)
     collector, environments = choose_collector(
         config.harness, config.rollout, config.environment, suite, rollouts.environments
     )
-    source = Source(tasks, config.rollout, config.run.seed, last_step=config.run.steps, rollouts=rollouts)
+    source = make_source(tasks, config.rollout, config.run.seed, config.run.steps, rollouts, environments, suite)
+    said = {"on_demonstration": display.demonstration, "on_step": display.warm_start}
+    warm_start = functools.partial(warm_policy, config, suite, device=device, **said)
     for note in notes(config.update, transform, config.rollout.group_size, config.model.precision, device):
         display.note(note)
 
     if resume is None:
-        step, policy, states = warm_start(config, suite, device, display)
+        step, policy, states = 0, warm_start()[0], {}
         folder = held.enter_context(RunFolder.create(config).locked())
     else:
         folder = held.enter_context(RunFolder(resume).locked())
         refuse_what_would_lose(folder, config.run.steps)
         last = last_state(folder, config.model, keep=config.checkpoint.keep)
-        step, policy, states = last or warm_start(config, suite, device, display)
+        step, policy, states = last or (0, warm_start()[0], {})
         for problem in folder.problems():
             display.note(problem)
         folder.set_config(config)
@@ -98,7 +104,14 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     if config.reward_model:
         reward_model = RewardModel(policy, config.reward_model, config.rollout.temperature)
         models["reward_model"] = reward_model.named
-    judge = config.judge and make_judge(config.judge, policy, models["policy"].sampler, config.model.precision, device)
+    services: dict[str, Any] = {}
+    if config.judge:
+        engine = models["policy"].sampler
+        services["judge"] = make_judge(config.judge, policy, engine, config.model.precision, device)
+    if config.continuations:
+        services["continuations"] = Continuations(
+            config.continuations, config.rollout, environments, Models(**models), config.run.seed, display.turn
+        )
     run = Run(
         config=config,
         folder=folder,
@@ -122,7 +135,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
             value=value,
         ),
         models=Models(**models),
-        judge=judge,
+        services=services,
         reward_model=reward_model,
         monitor=config.monitor and Monitor(config.monitor, config.run.seed),
         step=step,
