@@ -33,6 +33,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "info_gain": (-0.5, 1.0),
     "confidence": (0.0, 1.0),
     "accuracy": (0.0, 1.0),
+    "implicit_reward": (-3.0, 3.0),
     "value": (-1.0, 1.0),
     "value_next": (-1.0, 1.0),
     "value_after": (-1.0, 1.0),

@@ -60,6 +60,9 @@ COLUMNS: dict[str, Column] = {
     "info_gain": Column("value", "increase in the next response's log-probability by its observation, nats per token"),
     "confidence": Column("value", "confidence of answers sampled after the response, 0 to 1"),
     "accuracy": Column("value", "probability of the gold answer in answers sampled after the response, 0 to 1"),
+    "implicit_reward": Column(
+        "value", "log-probability of the response under the implicit reward model minus that under the policy, nats"
+    ),
     "value": Column("value", "estimated return from the state before the response"),
     "value_next": Column(
         "value", "estimated return from the state after the response, where the trajectory is truncated"

@@ -28,6 +28,7 @@ from turnwise.methods.hgpo import hgpo
 from turnwise.methods.hiper import hiper
 from turnwise.methods.igpo import igpo
 from turnwise.methods.infopo import infopo
+from turnwise.methods.istar import istar
 from turnwise.methods.mars import mars
 from turnwise.methods.matchtir import matchtir
 from turnwise.methods.mica import mica
@@ -96,6 +97,7 @@ METHODS: dict[str, Callable[..., Transform]] = {
     "progrpo": progrpo,
     "verl_er": verl_er,
     "igpo": igpo,
+    "istar": istar,
     "a2tgpo": a2tgpo,
     "infopo": infopo,
     "matchtir": matchtir,
@@ -134,6 +136,7 @@ __all__ = [
     "hiper",
     "igpo",
     "infopo",
+    "istar",
     "mars",
     "matchtir",
     "mica",

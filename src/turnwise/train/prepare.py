@@ -10,6 +10,7 @@ from turnwise.config import Config
 from turnwise.environments.suites import make_suite, tasks_of
 from turnwise.gateway.collector import choose_collector
 from turnwise.judge.judge import make_judge
+from turnwise.measures.monitor import Monitor
 from turnwise.measures.verdict import check_environment, refuse_idle
 from turnwise.models.policy import freeze_but_norms
 from turnwise.objective.build import make_objective
@@ -29,6 +30,7 @@ from turnwise.train.folder import RunFolder
 from turnwise.train.parts import make_optimizer, make_plan, notes
 from turnwise.train.passes import learner_of
 from turnwise.train.resume import first_policy, last_state, refuse_what_would_lose, use_device
+from turnwise.train.reward_model import RewardModel
 from turnwise.train.run import Run
 from turnwise.train.trackers import check_trackers, open_trackers
 from turnwise.train.warmstart import warm_policy
@@ -98,6 +100,10 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     if config.critic:
         models["critic"], critic = make_critic(policy, config.critic, estimated, config.run.seed)
         objective = make_objective(config.update, value := ValueTerm(critic))
+    reward_model = None
+    if config.reward_model:
+        reward_model = RewardModel(policy, config.reward_model, config.rollout.temperature)
+        models["reward_model"] = reward_model.named
     services: dict[str, Any] = {}
     if config.judge:
         engine = models["policy"].sampler
@@ -130,6 +136,8 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
         ),
         models=Models(**models),
         services=services,
+        reward_model=reward_model,
+        monitor=config.monitor and Monitor(config.monitor, config.run.seed),
         step=step,
         stop=stop,
     )

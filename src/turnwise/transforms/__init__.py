@@ -47,7 +47,7 @@ from turnwise.transforms.probes import (
 )
 from turnwise.transforms.returns import add_penalty, discounted_return, outcome_return
 from turnwise.transforms.running import subtract_running_mean
-from turnwise.transforms.scaling import scale_by_group_std
+from turnwise.transforms.scaling import scale_by_group_std, scale_by_largest
 from turnwise.transforms.selection import reject_by_profile, reject_mismatch
 from turnwise.transforms.shaping import (
     add_length_reward,
@@ -111,6 +111,7 @@ __all__ = [
     "reward_turning_points",
     "scalarize",
     "scale_by_group_std",
+    "scale_by_largest",
     "share_between_forks",
     "skip_uniform_success",
     "spare_successes",
