@@ -27,7 +27,7 @@ from turnwise.judge.settings import JudgeConfig
 from turnwise.methods.build import build_method, with_aem_around
 from turnwise.models.settings import CriticConfig, ModelConfig, PromptConfig
 from turnwise.objective.settings import UpdateConfig
-from turnwise.rollout.settings import EngineConfig, RolloutConfig
+from turnwise.rollout.settings import ContinuationsConfig, EngineConfig, RolloutConfig
 from turnwise.section import Section
 
 
@@ -49,6 +49,8 @@ class Config(Section):
     """Critic that estimates returns, for methods that need values; default none."""
     judge: JudgeConfig | None = None
     """A judge of trajectories, for methods that need its verdicts; default none."""
+    continuations: ContinuationsConfig | None = None
+    """Continuations from every turn, for methods that need values, instead of a critic's; default none."""
     measures: tuple[str, ...] = ()
     """Extra measures to record, in addition to those that method and loss terms need.
 
@@ -115,6 +117,20 @@ class Config(Section):
         return self
 
     @pydantic.model_validator(mode="after")
+    def _engine_can_temper(self) -> "Config":
+        if self.rollout.token_temperature and self.engine.name == "server":
+            raise ValueError(
+                "rollout.token_temperature needs an engine that changes the temperature from token to token, which "
+                "engine.name='server' does not; set engine.name=local, or remove it"
+            )
+        if self.rollout.token_temperature and self.update.scoring == "engine":
+            raise ValueError(
+                "rollout.token_temperature needs update.scoring='trainer': the engine reports the probabilities of the "
+                "temperatures it sampled at, which are not the policy's"
+            )
+        return self
+
+    @pydantic.model_validator(mode="after")
     def _engine_can_score(self) -> "Config":
         if self.update.scoring == "engine" and self.rollout.top_p < 1:
             raise ValueError(
@@ -135,6 +151,22 @@ class Config(Section):
                     )
             if self.prompt.plan:
                 raise ValueError("prompt.plan=true has no effect with [harness], which makes the prompts; remove one")
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _trajectories_can_be_continued(self) -> "Config":
+        if self.continuations is None:
+            return self
+        budget = self.rollout.turn_budget
+        hindrances = {
+            "[harness]": self.harness is not None,
+            "rollout.collector='self_play'": self.rollout.collector.name == "self_play",
+            "rollout.turn_budget.name='quantile'": budget is not None and budget.name == "quantile",
+        }
+        if found := [name for name, is_set in hindrances.items() if is_set]:
+            raise ValueError(
+                f"continuations play on from a turn as the policy would, which {found[0]} does not allow; remove one"
+            )
         return self
 
     @pydantic.model_validator(mode="after")
@@ -220,8 +252,8 @@ class Config(Section):
 
     @property
     def optional_models(self) -> tuple[str, ...]:
-        """Names of what measures use and only some runs have: `critic`, `judge`, and the subgoals of `prompt.plan`."""
-        models = tuple(name for name in ("critic", "judge") if getattr(self, name) is not None)
+        """Names of what measures use and only some runs have: `critic` and its like, and the plan of `prompt.plan`."""
+        models = tuple(name for name in ("critic", "judge", "continuations") if getattr(self, name) is not None)
         return (*models, "plan") if self.prompt.plan else models
 
     @property

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from turnwise.environments.base import Task
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.segments import Labels
 
@@ -18,11 +19,13 @@ class Experience:
         trajectories: All trajectories, those of a group adjacent, groups numbered from 0.
         used_N: `[trajectories]` bool, those that the step learns from: usable ones of groups that pass the filter.
         metrics: Rollout metrics over all trajectories.
+        tasks: Tasks, one per group.
     """
 
     trajectories: list[Trajectory]
     used_N: np.ndarray
     metrics: dict[str, float]
+    tasks: Sequence[Task] = ()
 
     @property
     def usable(self) -> bool:

@@ -48,6 +48,19 @@ class TurnBudgetConfig(Section):
         return self
 
 
+class TokenTemperatureConfig(Section):
+    """Configure a temperature per token, which follows the token's entropy."""
+
+    name: Literal["hapo"]
+    """"hapo": higher for tokens of high entropy, lower for those of low entropy (arXiv 2509.16591, its part A)."""
+    strength: float = pydantic.Field(default=0.1, gt=0, lt=1)
+    """Largest relative change of the temperature: 0.1 in the paper, 0.05 in its code."""
+    quantile: float = pydantic.Field(default=0.8, ge=0, le=1)
+    """Quantile of the last batch's entropies at which the temperature does not change."""
+    sign: Literal["paper", "release"] = "paper"
+    """"release": raise it at low entropies too, as the released code does."""
+
+
 class StepBudgetConfig(Section):
     """Configure the budget that ends the rollout of a step."""
 
@@ -105,6 +118,9 @@ class RolloutConfig(Section):
     the step. See docs/how-to/play-ahead.md."""
     temperature: float = pydantic.Field(default=1.0, gt=0)
     """Sampling temperature. Entropies and the loss are computed at it too; 1 leaves the policy as it is."""
+    token_temperature: TokenTemperatureConfig | None = None
+    """Temperature per token on top of `temperature`: {name = "hapo"}. Training only. The loss is still that of the
+    policy at `temperature`; `update.mismatch_cap` or `update.old_policy = "behavior"` corrects for the difference."""
     top_p: float = pydantic.Field(default=1.0, gt=0, le=1)
     """Probability mass of the likeliest tokens to sample from; 1 keeps all, so that every token can be sampled."""
     max_new_tokens: int = pydantic.Field(default=16, ge=1)
@@ -144,6 +160,16 @@ class RolloutConfig(Section):
                 f"rollout.max_lag={self.max_lag} plays tasks before it is known which groups rollout.filter="
                 f"{self.filter!r} drops; set rollout.filter=none or rollout.max_lag=0"
             )
+        if self.max_lag and self.token_temperature:
+            raise ValueError(
+                f"rollout.token_temperature follows the batch before, and rollout.max_lag={self.max_lag} plays ahead "
+                "of it; remove one"
+            )
+        if self.token_temperature and (self.collector.model_extra or {}).get("past"):
+            raise ValueError(
+                "rollout.token_temperature does not reach the engine of the earlier selves that rollout.collector.past "
+                "plays with; remove one"
+            )
         if self.samples_earlier and self.top_p < 1:
             raise ValueError(
                 f"{self.samples_earlier} needs rollout.top_p=1, got {self.top_p:g}; with a lower top_p the "
@@ -160,6 +186,7 @@ class RolloutConfig(Section):
             "turn_budget": self.turn_budget and self.turn_budget.name,
             "filter": self.filter if self.filter != "none" else None,
             "max_lag": self.max_lag or None,
+            "token_temperature": self.token_temperature and self.token_temperature.name,
         }
         for name, given in others.items():
             if given is not None:
@@ -176,6 +203,17 @@ class RolloutConfig(Section):
             unit = "tokens" if self.step_budget.tokens else "turns"
             return f"rollout.step_budget.{unit}={self.step_budget.amount}"
         return f"rollout.max_lag={self.max_lag}" if self.max_lag else ""
+
+
+class ContinuationsConfig(Section):
+    """Configure continuations: the policy plays on from the turns of each trajectory, for values by Monte Carlo."""
+
+    number: int = pydantic.Field(default=9, ge=1)
+    """Continuations per state; 9 in VinePPO, 9 or 4 in SPO. A state that trajectories share is continued once."""
+    turns: int | None = pydantic.Field(default=None, ge=1)
+    """Continue from the first turns only, which bounds the cost of long trajectories (VinePPO: 20). Default: all."""
+    at_once: int | None = pydantic.Field(default=None, ge=1)
+    """Continuations played concurrently. Default: as many as a step has trajectories, which fit into memory."""
 
 
 class EngineConfig(Section):

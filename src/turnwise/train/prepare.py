@@ -1,25 +1,22 @@
 """Prepare a run for its next step, from a recipe or from a folder to resume."""
 
-from collections.abc import Sequence
+import functools
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from turnwise.cache import check_writable
 from turnwise.config import Config
-from turnwise.environments.base import Task
-from turnwise.environments.suites import Suite, make_suite
-from turnwise.errors import ConfigError
+from turnwise.environments.suites import make_suite, tasks_of
 from turnwise.gateway.collector import choose_collector
 from turnwise.judge.judge import make_judge
-from turnwise.measures.verdict import check_environment, refuse_idle_judge
-from turnwise.models.policy import Policy, freeze_but_norms
+from turnwise.measures.verdict import check_environment, refuse_idle
+from turnwise.models.policy import freeze_but_norms
 from turnwise.objective.build import make_objective
 from turnwise.objective.gradient import Budget
 from turnwise.objective.values import ValueTerm
 from turnwise.rollout.ahead import make_rollouts
+from turnwise.rollout.continuations import Continuations
 from turnwise.rollout.engines import check_engine, make_engine
 from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.unfinished import make_source
@@ -52,31 +49,33 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
         check_writable(config.run_folder.parent)
     device = use_device(config.run)
     suite = make_suite(config.environment)
-    tasks = _tasks(suite, config.environment.name, config.environment.train_split)
-    _tasks(suite, config.environment.name, config.environment.eval_split)  # missing data should fail before training
+    tasks = tasks_of(suite, config.environment.name, config.environment.train_split)
+    tasks_of(suite, config.environment.name, config.environment.eval_split)  # missing data should fail before training
     transform, objective = make_transform(config.method), make_objective(config.update)
     optional = config.optional_models
     measures = make_plan(transform, objective, config.update, config.engine, config.label, config.measures, optional)
-    check_environment(measures, suite, config.environment.name)
+    check_environment(measures, suite, config.environment.name, tasks)
     rollouts = make_rollouts(config.rollout.max_lag, lasting=config.rollout.step_budget is not None)
     held.callback(rollouts.close)
     estimated = critic_columns(config.critic, measures)
-    refuse_idle_judge(config.judge is not None, measures)
+    refuse_idle(optional, measures)
     collector, environments = choose_collector(
         config.harness, config.rollout, config.environment, suite, rollouts.environments
     )
     source = make_source(tasks, config.rollout, config.run.seed, config.run.steps, rollouts, environments, suite)
+    said = {"on_demonstration": display.demonstration, "on_step": display.warm_start}
+    warm_start = functools.partial(warm_policy, config, suite, device=device, **said)
     for note in notes(config.update, transform, config.rollout.group_size, config.model.precision, device):
         display.note(note)
 
     if resume is None:
-        step, policy, states = _warm_start(config, suite, device, display)
+        step, policy, states = 0, warm_start()[0], {}
         folder = held.enter_context(RunFolder.create(config).locked())
     else:
         folder = held.enter_context(RunFolder(resume).locked())
         refuse_what_would_lose(folder, config.run.steps)
         last = last_state(folder, config.model, keep=config.checkpoint.keep)
-        step, policy, states = last or _warm_start(config, suite, device, display)
+        step, policy, states = last or (0, warm_start()[0], {})
         for problem in folder.problems():
             display.note(problem)
         folder.set_config(config)
@@ -99,7 +98,14 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     if config.critic:
         models["critic"], critic = make_critic(policy, config.critic, estimated, config.run.seed)
         objective = make_objective(config.update, value := ValueTerm(critic))
-    judge = config.judge and make_judge(config.judge, policy, models["policy"].sampler, config.model.precision, device)
+    services: dict[str, Any] = {}
+    if config.judge:
+        engine = models["policy"].sampler
+        services["judge"] = make_judge(config.judge, policy, engine, config.model.precision, device)
+    if config.continuations:
+        services["continuations"] = Continuations(
+            config.continuations, config.rollout, environments, Models(**models), config.run.seed, display.turn
+        )
     run = Run(
         config=config,
         folder=folder,
@@ -123,7 +129,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
             value=value,
         ),
         models=Models(**models),
-        judge=judge,
+        services=services,
         step=step,
         stop=stop,
     )
@@ -139,19 +145,3 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     if "reference" in measures.models:
         run.models = Models(**models, reference=NamedModel(first_policy(folder, device)))
     return run
-
-
-def _warm_start(
-    config: Config, suite: Suite, device: torch.device, display: Display
-) -> tuple[int, Policy, dict[str, Any]]:
-    policy, _ = warm_policy(
-        config, suite, device=device, on_demonstration=display.demonstration, on_step=display.warm_start
-    )
-    return 0, policy, {}
-
-
-def _tasks(suite: Suite, environment: str, split: str) -> Sequence[Task]:
-    tasks = suite.tasks(split)
-    if not len(tasks):
-        raise ConfigError(f"split {split!r} of environment {environment!r} has no tasks; choose another split")
-    return tasks
