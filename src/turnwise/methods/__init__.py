@@ -40,6 +40,7 @@ from turnwise.methods.rae import rae
 from turnwise.methods.reinforce import reinforce
 from turnwise.methods.reinforce_pp import reinforce_pp, reinforce_pp_baseline
 from turnwise.methods.rloo import rloo
+from turnwise.methods.rtmc import rtmc
 from turnwise.methods.spae import spae
 from turnwise.methods.spo import spo
 from turnwise.methods.srgpo import srgpo
@@ -60,6 +61,7 @@ METHODS: dict[str, Callable[..., Transform]] = {
     "gigpo": gigpo,
     "gagpo": gagpo,
     "graph_gpo": graph_gpo,
+    "rtmc": rtmc,
     "hgpo": hgpo,
     "proxmo": proxmo,
     "reinforce_pp": reinforce_pp,
@@ -147,6 +149,7 @@ __all__ = [
     "reinforce_pp",
     "reinforce_pp_baseline",
     "rloo",
+    "rtmc",
     "spae",
     "spo",
     "srgpo",
