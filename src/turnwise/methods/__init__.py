@@ -14,6 +14,7 @@ from turnwise.methods.arena_rl import arena_rl
 from turnwise.methods.arpo import arpo
 from turnwise.methods.at2po import at2po
 from turnwise.methods.canon import canon
+from turnwise.methods.carl import carl
 from turnwise.methods.d3s import d3s
 from turnwise.methods.empg import empg
 from turnwise.methods.gae import egae, gae
@@ -86,6 +87,7 @@ METHODS: dict[str, Callable[..., Transform]] = {
     "arpo": arpo,
     "tree_grpo": tree_grpo,
     "at2po": at2po,
+    "carl": carl,
     "aem": aem,
     "empg": empg,
     "spae": spae,
@@ -120,6 +122,7 @@ __all__ = [
     "at2po",
     "bilevel_gae",
     "canon",
+    "carl",
     "d3s",
     "dr_grpo",
     "egae",

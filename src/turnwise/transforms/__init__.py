@@ -28,7 +28,7 @@ from turnwise.transforms.information import (
     weigh_turn_rewards,
 )
 from turnwise.transforms.modulation import add_clarity_bonus, entropy_coefficient, mask_by_drift, modulate_by_entropy
-from turnwise.transforms.nodes import value_tree_nodes
+from turnwise.transforms.nodes import keep_tried, value_tree_nodes
 from turnwise.transforms.outcomes import (
     center_by_halves,
     share_between_forks,
@@ -98,6 +98,7 @@ __all__ = [
     "favor_unlikely",
     "keep_extremes",
     "keep_sign",
+    "keep_tried",
     "mask_by_drift",
     "modulate_by_entropy",
     "outcome_return",
