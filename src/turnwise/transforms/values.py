@@ -58,7 +58,7 @@ def sum_td_errors(
     return advantage_R
 
 
-@block(needs=("value", "value_after"))
+@block(needs=("value_after", "value"))
 def add_value_change(credit_R: Credit, batch: Batch) -> Credit:
     """Add to the reward of a response its change in value: `r_t + value_after_t - value_t`.
 
@@ -66,7 +66,7 @@ def add_value_change(credit_R: Credit, batch: Batch) -> Credit:
         credit_R: `[responses]` rewards.
         batch: Their batch, with the values of the states before and after each response.
     """
-    before_R, after_R = (batch.column(name, needed_by="add_value_change") for name in ("value", "value_after"))
+    after_R, before_R = (batch.column(name, needed_by="add_value_change") for name in ("value_after", "value"))
     return credit_R + after_R - before_R
 
 
