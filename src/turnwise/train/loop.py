@@ -16,6 +16,7 @@ from turnwise.train.clock import Clock
 from turnwise.train.display import Display
 from turnwise.train.diverged import kept_for_inspection
 from turnwise.train.folder import RunFolder
+from turnwise.train.held_out import evaluate_held_out
 from turnwise.train.prepare import prepare
 from turnwise.train.run import Run
 from turnwise.train.update import Measured
@@ -117,7 +118,7 @@ def _finish_step(run: Run, step: int, experience: Experience, metrics: dict[str,
     vain = last and bool(run.empty_steps) and run.folder.only_failures()
     stuck = run.empty_steps == MAX_EMPTY_STEPS or vain
     if not stuck and run.evaluation_is_due:
-        run.evaluate()
+        evaluate_held_out(run)
     if not vain and (last or stuck or step % config.checkpoint.every == 0):  # else a resumed run would be at its end
         run.save()
     if stuck:

@@ -27,6 +27,7 @@ from turnwise.train.credit import Credit, make_transform
 from turnwise.train.critic import critic_columns, make_critic
 from turnwise.train.display import Display
 from turnwise.train.folder import RunFolder
+from turnwise.train.held_out import evaluate_held_out
 from turnwise.train.parts import make_optimizer, make_plan, notes
 from turnwise.train.passes import learner_of
 from turnwise.train.resume import first_policy, last_state, refuse_what_would_lose, use_device
@@ -149,7 +150,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
         run.save()
     evaluated = {record["step"] for record in folder.metrics() if "eval/success" in record}
     if run.evaluation_is_due and step not in evaluated:  # a new run, or one that ended during an evaluation
-        run.evaluate()
+        evaluate_held_out(run)
     if "reference" in measures.models:
         run.models = Models(**models, reference=NamedModel(first_policy(folder, device)))
     return run

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,9 +10,6 @@ import torch
 from turnwise.config import Config
 from turnwise.environments.base import Task
 from turnwise.environments.suites import Suite
-from turnwise.evaluation.assess import assess
-from turnwise.evaluation.outcomes import write_outcomes
-from turnwise.evaluation.play import common_failure, evaluate
 from turnwise.measures.base import Played
 from turnwise.measures.monitor import Monitor
 from turnwise.measures.plan import Plan
@@ -147,27 +143,6 @@ class Run:
         """Whether the last completed step is to be evaluated."""
         every = self.config.evaluate.every
         return self.step in (0, self.config.run.steps) or bool(every and self.step % every == 0)
-
-    def evaluate(self) -> None:
-        """Play and record the held-out panel; the full panel before the first step and after the last."""
-        config, whole = self.config, self.step in (0, self.config.run.steps)
-        start = time.perf_counter()
-        with self.stop.open():
-            metrics, trajectories = evaluate(
-                self.collector,
-                self.models,
-                self.suite.tasks(config.environment.eval_split),
-                episodes=config.evaluate.final_episodes if whole else config.evaluate.episodes,
-                temperature=config.evaluate.temperature,
-                on_turn=self.display.turn,
-            )
-            metrics |= assess(self.suite, self.models, config.model, config.rollout, config.evaluate.temperature)
-        write_outcomes(self.folder.evaluations / f"step-{self.step:06d}.parquet", trajectories)
-        record = {f"eval/{name}": value for name, value in metrics.items()}
-        self.folder.log({"step": self.step, **record, "time/eval_s": time.perf_counter() - start})
-        cause = common_failure(trajectories)
-        self.unevaluated = "" if metrics["episodes"] else cause
-        self.display.evaluation(self.step, metrics, cause)
 
     def close(self) -> None:
         """Release environments and trackers."""

@@ -1,0 +1,30 @@
+"""Evaluate a run on held-out tasks, and record the outcome."""
+
+import time
+
+from turnwise.evaluation.assess import assess
+from turnwise.evaluation.outcomes import write_outcomes
+from turnwise.evaluation.play import common_failure, evaluate
+from turnwise.train.run import Run
+
+
+def evaluate_held_out(run: Run) -> None:
+    """Play and record the held-out panel; the full panel before the first step and after the last."""
+    config, whole = run.config, run.step in (0, run.config.run.steps)
+    start = time.perf_counter()
+    with run.stop.open():
+        metrics, trajectories = evaluate(
+            run.collector,
+            run.models,
+            run.suite.tasks(config.environment.eval_split),
+            episodes=config.evaluate.final_episodes if whole else config.evaluate.episodes,
+            temperature=config.evaluate.temperature,
+            on_turn=run.display.turn,
+        )
+        metrics |= assess(run.suite, run.models, config.model, config.rollout, config.evaluate.temperature)
+    write_outcomes(run.folder.evaluations / f"step-{run.step:06d}.parquet", trajectories)
+    record = {f"eval/{name}": value for name, value in metrics.items()}
+    run.folder.log({"step": run.step, **record, "time/eval_s": time.perf_counter() - start})
+    cause = common_failure(trajectories)
+    run.unevaluated = "" if metrics["episodes"] else cause
+    run.display.evaluation(run.step, metrics, cause)
