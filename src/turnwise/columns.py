@@ -34,6 +34,7 @@ COLUMNS: dict[str, Column] = {
     "mismatch_min": Column("value", "least of these differences over its tokens, nats", "trainer"),
     "length": Column("value", "generated tokens of the response; derived if the batch has tokens", "trainer"),
     "state_key": Column("label", "identifies the state in which the response was given", "trainer"),
+    "action_key": Column("label", "identifies what the response asks of the environment", "trainer"),
     "state_text": Column("text", "text of the state in which the response was given", "trainer"),
     "penalty": Column(
         "value", "penalty for the form of a response, such as an invalid action; not in the reward", "trainer"

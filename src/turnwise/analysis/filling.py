@@ -97,6 +97,7 @@ FILL: dict[str, Callable[[At], Any]] = {
     "mismatch_min": lambda at: (at.logprobs() - at.logprobs(logits=1.001)).min(),
     "length": lambda at: len(at.turn.token_logprob),
     "state_key": lambda at: at.turn.place,
+    "action_key": lambda at: at.turn.response,
     "penalty": lambda at: 0.0,  # J does not include penalties
     "success": lambda at: at.trajectory.success,
     "task": lambda at: f"prompt {at.trajectory.prompt}",

@@ -108,9 +108,8 @@ class Unfinished(Source):
             "unfinished": float(sum(not half.ended for half in self._halves())),
             "spent": float(spent),
         }
-        return Experience(
-            trajectories, used_N, rollout_metrics(trajectories) | metrics | lag_metrics(trajectories, step)
-        )
+        metrics = rollout_metrics(trajectories) | metrics | lag_metrics(trajectories, step)
+        return Experience(trajectories, used_N, metrics, [self._tasks[group.task] for group in complete])
 
     def _new(self, place: int, task: int, seed: int, sampled: Sequence[Sequence[Sampled]] = ()) -> _Group:
         size, by_turns = self._settings.group_size, self._budget.turns is not None
