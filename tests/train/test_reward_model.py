@@ -193,7 +193,7 @@ def test_rewards_of_a_step_come_before_its_update(tmp_path):
     from turnwise.rollout.record import read_rollouts
 
     implicit = [read_rollouts(folder.rollouts / f"step-{n:06d}.parquet")[1]["implicit_reward"] for n in (1, 2)]
-    np.testing.assert_allclose(implicit[0], 0.0, atol=1e-4)
+    np.testing.assert_array_equal(implicit[0], 0.0)  # else the division by the largest would magnify rounding
     assert np.abs(implicit[1]).max() > 0.01
     first = told(folder, 1)
     assert first["update/reward_model_pairs"] > 0
@@ -206,6 +206,10 @@ def test_rewards_of_a_step_come_before_its_update(tmp_path):
     ("sections", "message"),
     [
         ({"method": "istar"}, r"'istar' needs the column 'implicit_reward' .*Add reward_model\.learning_rate=NUMBER"),
+        (
+            {"method": "istar", "reward_model": {}, "update": {"scoring": "engine"}},
+            r"reward_model compares two models by the same passes.*add update\.scoring=trainer",
+        ),
         ({"method": "grpo", "reward_model": {}}, r"reward_model has no effect: .*measures=\['implicit'\], or remove"),
         ({"method": "istar", "reward_model": {"beta": 0}}, r"reward_model\.beta: .*greater than 0"),
         ({"method": "grpo", "measures": ["implicit"]}, r"the measure 'implicit' needs a reward model\. Add"),

@@ -136,6 +136,15 @@ class Config(Section):
         return self
 
     @pydantic.model_validator(mode="after")
+    def _rewards_are_no_rounding(self) -> "Config":
+        if self.reward_model and self.update.scoring == "engine":
+            raise ValueError(
+                "reward_model compares two models by the same passes, and update.scoring='engine' takes one from the "
+                "engine, so that rewards would be its rounding at first; add update.scoring=trainer"
+            )
+        return self
+
+    @pydantic.model_validator(mode="after")
     def _engine_can_score(self) -> "Config":
         if self.update.scoring == "engine" and self.rollout.top_p < 1:
             raise ValueError(

@@ -101,9 +101,8 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     if config.critic:
         models["critic"], critic = make_critic(policy, config.critic, estimated, config.run.seed)
         objective = make_objective(config.update, value := ValueTerm(critic))
-    reward_model = None
-    if config.reward_model:
-        reward_model = RewardModel(policy, config.reward_model, config.rollout.temperature)
+    reward_model = config.reward_model and RewardModel(policy, config.reward_model, config.rollout.temperature)
+    if reward_model:
         models["reward_model"] = reward_model.named
     services: dict[str, Any] = {}
     if config.judge:

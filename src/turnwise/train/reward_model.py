@@ -44,7 +44,7 @@ class RewardModel:
 
     def __init__(self, policy: Policy, settings: RewardModelConfig, temperature: float):
         self._settings, self._temperature = settings, temperature
-        self.model = copy.deepcopy(policy.model).requires_grad_(True)
+        self.model = copy.deepcopy(policy.model).requires_grad_(True).eval()
         self._optimizer = torch.optim.AdamW(self.model.parameters(), lr=settings.learning_rate, weight_decay=0.0)
         read = Policy(self.model, policy.format, policy.max_context)
         self.named = NamedModel(read, optimizer=self._optimizer)

@@ -87,12 +87,9 @@ class Run:
             "selector": self.source,
             "objective": self.learner.objective,
         }
-        if isinstance(self.collector, Part):
-            parts["collector"] = self.collector
-        if self.reward_model:
-            parts["reward_model"] = self.reward_model
-        value = self.learner.value
-        return parts if value is None else {**parts, "critic": value.critic}
+        value, reward_model = self.learner.value, self.reward_model
+        optional = {"collector": self.collector, "reward_model": reward_model, "critic": value and value.critic}
+        return parts | {name: part for name, part in optional.items() if isinstance(part, Part)}
 
     def measure(self, trajectories: Sequence[Trajectory], tasks: Sequence[Task]) -> Measured:
         """Take the measures of the trajectories that a step learns from, given the task of each group."""
