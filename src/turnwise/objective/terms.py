@@ -57,12 +57,7 @@ class StepView:
         return self.batch.column(name, needed_by=needed_by)
 
     def weights(self, aggregate: Aggregate, kept_T: Bool[np.ndarray, " T"] | None = None) -> Float[np.ndarray, " T"]:
-        """Compute the weight of every token in the loss of a mini-batch; see `token_weights`.
-
-        Args:
-            aggregate: The average that the loss is.
-            kept_T: Tokens that count; default all. Of those, tokens of responses that the method leaves out do not.
-        """
+        """Compute each token's weight in a mini-batch's loss, 0 if the method leaves it out; see `token_weights`."""
         assert self.batch.tokens is not None
         if (kept_R := self.credit.kept_R) is not None:
             kept_T = self.batch.tokens.broadcast(kept_R) & (True if kept_T is None else kept_T)

@@ -17,6 +17,7 @@ from turnwise.rollout.blocking import blocking
 from turnwise.rollout.collect import play
 from turnwise.rollout.collectors import OnTurn, make_sampling
 from turnwise.rollout.environments import Environments
+from turnwise.rollout.metrics import env_steps
 from turnwise.rollout.models import Models
 from turnwise.rollout.record import write_table
 from turnwise.rollout.settings import ContinuationsConfig, RolloutConfig
@@ -187,7 +188,7 @@ class Continuations:
                 "success": one.success,
                 "ended": one.ended,
                 "tokens": _num_tokens(one),
-                "env_steps": len(one.turns),
+                "env_steps": env_steps([one]),
                 "failure": one.failure,
             }
             for place, one in enumerate(played)
@@ -197,7 +198,7 @@ class Continuations:
         num_failed = sum(one.failure is not None for one in played)
         return {
             "continued_states": len(played) / number,
-            "continued_env_steps": float(sum(len(one.turns) for one in played)),
+            "continued_env_steps": float(env_steps(played)),
             "continued_failed_frac": num_failed / max(1, len(played)),
         }
 
