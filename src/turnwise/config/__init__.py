@@ -27,6 +27,7 @@ from turnwise.judge.settings import JudgeConfig
 from turnwise.methods.build import build_method, with_aem_around
 from turnwise.models.settings import CriticConfig, ModelConfig, PromptConfig
 from turnwise.objective.settings import UpdateConfig
+from turnwise.rollout.demonstrations.settings import DemonstrationsConfig
 from turnwise.rollout.settings import EngineConfig, RolloutConfig
 from turnwise.section import Section
 
@@ -49,6 +50,8 @@ class Config(Section):
     """Critic that estimates returns, for methods that need values; default none."""
     judge: JudgeConfig | None = None
     """A judge of trajectories, for methods that need its verdicts; default none."""
+    demonstrations: DemonstrationsConfig | None = None
+    """Demonstrations that teach tasks while the policy trains; default none."""
     measures: tuple[str, ...] = ()
     """Extra measures to record, in addition to those that method and loss terms need.
 
@@ -146,6 +149,30 @@ class Config(Section):
                 "update.only_norms=true trains the gains of normalisation layers, and model.train='lora' trains "
                 "adapters alone; add update.only_norms=false, with a learning rate for adapters such as "
                 "update.learning_rate=1e-4"
+            )
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _demonstrations_fit(self) -> "Config":
+        if not self.demonstrations:
+            return self
+        rollout, update = self.rollout, self.update
+        excluded = {
+            "[harness] plays without the environment's turns": self.harness,
+            f"rollout.collector='{rollout.collector.name}' plays other groups": rollout.collector.name != "independent",
+            "rollout.filter drops the groups that a demonstration would teach": rollout.filter != "none",
+            "rollout.keep_spread drops the groups that a demonstration would teach": rollout.keep_spread,
+            "[critic] has no returns of demonstrations": self.critic,
+            "update.passes has no turns of demonstrations": update.passes,
+            "update.tokens compares all tokens of a step": update.tokens,
+            "update.entropy compares all tokens of a step": update.entropy,
+        }
+        if reason := next((reason for reason, given in excluded.items() if given), None):
+            raise ValueError(f"{reason}, so it cannot be combined with [demonstrations]; remove one of them")
+        if self.demonstrations.gate > rollout.group_size:
+            raise ValueError(
+                f"demonstrations.gate={self.demonstrations.gate} is above rollout.group_size={rollout.group_size}; "
+                "lower it"
             )
         return self
 

@@ -3,9 +3,6 @@
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from turnwise.cache import check_writable
 from turnwise.config import Config
@@ -15,12 +12,13 @@ from turnwise.errors import ConfigError
 from turnwise.gateway.collector import choose_collector
 from turnwise.judge.judge import make_judge
 from turnwise.measures.verdict import check_environment, refuse_idle_judge
-from turnwise.models.policy import Policy, freeze_but_norms
+from turnwise.models.policy import freeze_but_norms
 from turnwise.objective.build import make_objective
 from turnwise.objective.gradient import Budget
 from turnwise.objective.values import ValueTerm
 from turnwise.rollout.ahead import make_rollouts
 from turnwise.rollout.engines import check_engine, make_engine
+from turnwise.rollout.experience import Steps
 from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.source import Source
 from turnwise.stopping import Stop
@@ -29,12 +27,12 @@ from turnwise.train.credit import Credit, make_transform
 from turnwise.train.critic import critic_columns, make_critic
 from turnwise.train.display import Display
 from turnwise.train.folder import RunFolder
+from turnwise.train.imitation import imitation_terms, make_learner, with_demonstrations
 from turnwise.train.parts import make_optimizer, make_plan, notes
-from turnwise.train.passes import learner_of
 from turnwise.train.resume import first_policy, last_state, refuse_what_would_lose, use_device
 from turnwise.train.run import Run
 from turnwise.train.trackers import check_trackers, open_trackers
-from turnwise.train.warmstart import warm_policy
+from turnwise.train.warmstart import first_state
 
 
 def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop, held: ExitStack) -> Run:
@@ -54,7 +52,8 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     suite = make_suite(config.environment)
     tasks = _tasks(suite, config.environment.name, config.environment.train_split)
     _tasks(suite, config.environment.name, config.environment.eval_split)  # missing data should fail before training
-    transform, objective = make_transform(config.method), make_objective(config.update)
+    transform, terms = make_transform(config.method), imitation_terms(config.demonstrations)
+    objective = make_objective(config.update, *terms)
     optional = config.optional_models
     measures = make_plan(transform, objective, config.update, config.engine, config.label, config.measures, optional)
     check_environment(measures, suite, config.environment.name)
@@ -65,18 +64,20 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     collector, environments = choose_collector(
         config.harness, config.rollout, config.environment, suite, rollouts.environments
     )
-    source = Source(tasks, config.rollout, config.run.seed, last_step=config.run.steps, rollouts=rollouts)
+    seed, window = config.run.seed, config.rollout.remembered
+    source: Steps = Source(tasks, config.rollout, seed, last_step=config.run.steps, rollouts=rollouts)
+    source = with_demonstrations(source, config.demonstrations, suite=suite, tasks=tasks, seed=seed, window=window)
     for note in notes(config.update, transform, config.rollout.group_size, config.model.precision, device):
         display.note(note)
 
     if resume is None:
-        step, policy, states = _warm_start(config, suite, device, display)
+        step, policy, states = first_state(config, suite, device, display)
         folder = held.enter_context(RunFolder.create(config).locked())
     else:
         folder = held.enter_context(RunFolder(resume).locked())
         refuse_what_would_lose(folder, config.run.steps)
         last = last_state(folder, config.model, keep=config.checkpoint.keep)
-        step, policy, states = last or _warm_start(config, suite, device, display)
+        step, policy, states = last or first_state(config, suite, device, display)
         for problem in folder.problems():
             display.note(problem)
         folder.set_config(config)
@@ -97,8 +98,8 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     models = {"policy": NamedModel(policy, engine, optimizer)}
     value = None
     if config.critic:
-        models["critic"], critic = make_critic(policy, config.critic, estimated, config.run.seed)
-        objective = make_objective(config.update, value := ValueTerm(critic))
+        models["critic"], critic = make_critic(policy, config.critic, estimated, seed)
+        objective = make_objective(config.update, *terms, value := ValueTerm(critic))
     judge = config.judge and make_judge(config.judge, policy, models["policy"].sampler, config.model.precision, device)
     run = Run(
         config=config,
@@ -111,13 +112,15 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
         source=source,
         measures=measures,
         method=Credit(transform),
-        learner=learner_of(config.update)(
+        learner=make_learner(
+            config.update,
+            source,
             objective,
             config.update,
             config.model,
             Budget(config.update.max_tokens),
             temperature=config.rollout.temperature,
-            seed=config.run.seed,
+            seed=seed,
             steps=config.run.steps,
             max_new_tokens=config.rollout.max_new_tokens,
             value=value,
@@ -139,15 +142,6 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     if "reference" in measures.models:
         run.models = Models(**models, reference=NamedModel(first_policy(folder, device)))
     return run
-
-
-def _warm_start(
-    config: Config, suite: Suite, device: torch.device, display: Display
-) -> tuple[int, Policy, dict[str, Any]]:
-    policy, _ = warm_policy(
-        config, suite, device=device, on_demonstration=display.demonstration, on_step=display.warm_start
-    )
-    return 0, policy, {}
 
 
 def _tasks(suite: Suite, environment: str, split: str) -> Sequence[Task]:

@@ -21,8 +21,8 @@ from turnwise.objective.tokens import Sequences
 from turnwise.rollout.blocking import blocking
 from turnwise.rollout.collectors import Collector
 from turnwise.rollout.environments import Environments
+from turnwise.rollout.experience import Steps
 from turnwise.rollout.models import Models
-from turnwise.rollout.source import Source
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.stopping import Stop
 from turnwise.train.checkpoint import Part, save_checkpoint
@@ -64,7 +64,7 @@ class Run:
     suite: Suite
     environments: Environments
     collector: Collector
-    source: Source
+    source: Steps
     measures: Plan
     method: Credit
     learner: Learner
