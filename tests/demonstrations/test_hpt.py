@@ -148,7 +148,8 @@ def gradient(lesson: Lesson | None, advantage_R: np.ndarray, *, weight: float = 
     source = object.__new__(Taught) if lesson else Source(Lesson(np.zeros(0), []))
     source.lesson = lesson or source.lesson
     options = {"temperature": 0.8, "max_new_tokens": 4}
-    learner = make_learner(config.update, source, objective, config.update, config.model, Budget(max_tokens), **options)  # pyright: ignore
+    given: Any = source
+    learner = make_learner(config.update, given, objective, config.update, config.model, Budget(max_tokens), **options)
     model, step = copy.deepcopy(policy.model), measured(old.model, trajectories, config)
     told = learner.update(model, Frozen(model.parameters()), step, Trace(advantage_R), 1)
     return flat_gradient(model), told

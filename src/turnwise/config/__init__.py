@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 import pydantic
 
+from turnwise.config.combined import check_demonstrations, check_store
 from turnwise.config.recipes import find_recipe, shipped_recipes
 from turnwise.config.sections import (
     CheckpointConfig,
@@ -29,6 +30,7 @@ from turnwise.models.settings import CriticConfig, ModelConfig, PromptConfig
 from turnwise.objective.settings import UpdateConfig
 from turnwise.rollout.demonstrations.settings import DemonstrationsConfig
 from turnwise.rollout.settings import EngineConfig, RolloutConfig
+from turnwise.rollout.stores.settings import StoreConfig
 from turnwise.section import Section
 
 
@@ -52,6 +54,8 @@ class Config(Section):
     """A judge of trajectories, for methods that need its verdicts; default none."""
     demonstrations: DemonstrationsConfig | None = None
     """Demonstrations that teach tasks while the policy trains; default none."""
+    store: StoreConfig | None = None
+    """Store of the run's own trajectories, which later steps use again; default none."""
     measures: tuple[str, ...] = ()
     """Extra measures to record, in addition to those that method and loss terms need.
 
@@ -85,15 +89,16 @@ class Config(Section):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _ratios_follow_the_lag(cls, data: Any) -> Any:
-        """Relate ratios to the weights that sampled each token where these may lag behind the step's."""
+        """Relate ratios to the weights that sampled each token where these may lag behind the step's, or are stored."""
         if not isinstance(data, Mapping):
             return data
         rollout, update = data.get("rollout"), data.get("update", {})
-        lags = isinstance(rollout, Mapping) and rollout.get("max_lag")
+        lags = data.get("store") or (isinstance(rollout, Mapping) and rollout.get("max_lag"))
         if not lags or not isinstance(update, Mapping):
             return data
         if update.get("passes"):
-            raise ValueError("update.passes needs responses from the weights of its step; set rollout.max_lag=0")
+            wanted = "remove [store]" if data.get("store") else "set rollout.max_lag=0"
+            raise ValueError(f"update.passes needs responses from the weights of its step; {wanted}")
         corrected = update.get("old_policy") is not None or update.get("mismatch_cap") is not None
         return data if corrected else {**data, "update": {**update, "old_policy": "behavior"}}
 
@@ -153,27 +158,11 @@ class Config(Section):
         return self
 
     @pydantic.model_validator(mode="after")
-    def _demonstrations_fit(self) -> "Config":
-        if not self.demonstrations:
-            return self
-        rollout, update = self.rollout, self.update
-        excluded = {
-            "[harness] plays without the environment's turns": self.harness,
-            f"rollout.collector='{rollout.collector.name}' plays other groups": rollout.collector.name != "independent",
-            "rollout.filter drops the groups that a demonstration would teach": rollout.filter != "none",
-            "rollout.keep_spread drops the groups that a demonstration would teach": rollout.keep_spread,
-            "[critic] has no returns of demonstrations": self.critic,
-            "update.passes has no turns of demonstrations": update.passes,
-            "update.tokens compares all tokens of a step": update.tokens,
-            "update.entropy compares all tokens of a step": update.entropy,
-        }
-        if reason := next((reason for reason, given in excluded.items() if given), None):
-            raise ValueError(f"{reason}, so it cannot be combined with [demonstrations]; remove one of them")
-        if self.demonstrations.gate > rollout.group_size:
-            raise ValueError(
-                f"demonstrations.gate={self.demonstrations.gate} is above rollout.group_size={rollout.group_size}; "
-                "lower it"
-            )
+    def _demonstrations_and_store_fit(self) -> "Config":
+        if self.demonstrations:
+            check_demonstrations(self.demonstrations, self.rollout, self.update, self.harness, self.critic)
+        if self.store:
+            check_store(self.store, self.rollout, self.update, self.harness, self.critic)
         return self
 
     @pydantic.model_validator(mode="after")

@@ -158,6 +158,18 @@ def make_suite(config: EnvironmentConfig) -> Suite:
     return suite(config, **config.options)
 
 
+def tasks_of(suite: Suite, environment: str, split: str) -> Sequence[Task]:
+    """Return the tasks of a split.
+
+    Raises:
+        ConfigError: There are none.
+    """
+    tasks = suite.tasks(split)
+    if not len(tasks):
+        raise ConfigError(f"split {split!r} of environment {environment!r} has no tasks; choose another split")
+    return tasks
+
+
 def _check_call(config: EnvironmentConfig, factory: Callable[..., Any], *, is_suite: bool) -> None:
     """Raise if a user's factory cannot be called: a suite with the configuration, others with a seed."""
     try:

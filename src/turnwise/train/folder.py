@@ -7,7 +7,7 @@ runs/NAME/config.json          resolved configuration, versions, commit
           rollouts/            one Parquet file per step, one row per response
           evaluations/         one Parquet file per evaluation, one row per episode; tables of `turnwise eval`
           judgements/          one Parquet file per step with a judge, one row per case
-          checkpoints/         step-000020/: model, tokenizer, optimiser, method state
+          checkpoints/         step-000020/: model, tokenizer, optimiser, method state, store
           figure.png           learning curve
 """
 

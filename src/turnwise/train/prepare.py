@@ -1,14 +1,11 @@
 """Prepare a run for its next step, from a recipe or from a folder to resume."""
 
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from turnwise.cache import check_writable
 from turnwise.config import Config
-from turnwise.environments.base import Task
-from turnwise.environments.suites import Suite, make_suite
-from turnwise.errors import ConfigError
+from turnwise.environments.suites import make_suite, tasks_of
 from turnwise.gateway.collector import choose_collector
 from turnwise.judge.judge import make_judge
 from turnwise.measures.verdict import check_environment, refuse_idle_judge
@@ -21,6 +18,7 @@ from turnwise.rollout.engines import check_engine, make_engine
 from turnwise.rollout.experience import Steps
 from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.source import Source
+from turnwise.rollout.stores.build import with_store
 from turnwise.stopping import Stop
 from turnwise.train.checkpoint import checkpoints, load_parts
 from turnwise.train.credit import Credit, make_transform
@@ -50,8 +48,8 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
         check_writable(config.run_folder.parent)
     device = use_device(config.run)
     suite = make_suite(config.environment)
-    tasks = _tasks(suite, config.environment.name, config.environment.train_split)
-    _tasks(suite, config.environment.name, config.environment.eval_split)  # missing data should fail before training
+    tasks = tasks_of(suite, config.environment.name, config.environment.train_split)
+    tasks_of(suite, config.environment.name, config.environment.eval_split)  # missing data should fail before training
     transform, terms = make_transform(config.method), imitation_terms(config.demonstrations)
     objective = make_objective(config.update, *terms)
     optional = config.optional_models
@@ -66,6 +64,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     )
     seed, window = config.run.seed, config.rollout.remembered
     source: Steps = Source(tasks, config.rollout, seed, last_step=config.run.steps, rollouts=rollouts)
+    source, store = with_store(source, config.store, suite=suite, tasks=tasks, seed=seed)
     source = with_demonstrations(source, config.demonstrations, suite=suite, tasks=tasks, seed=seed, window=window)
     for note in notes(config.update, transform, config.rollout.group_size, config.model.precision, device):
         display.note(note)
@@ -93,8 +92,9 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     )
     policy.model.to(device)  # pyright: ignore[reportArgumentType]
     optimizer = make_optimizer(policy, config.update)
-    apart = config.rollout.max_lag > 0
-    engine = rollouts.engine(make_engine(config.engine, config.model.precision, policy, apart=apart))
+    engine = rollouts.engine(
+        make_engine(config.engine, config.model.precision, policy, apart=config.rollout.max_lag > 0)
+    )
     models = {"policy": NamedModel(policy, engine, optimizer)}
     value = None
     if config.critic:
@@ -127,6 +127,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
         ),
         models=Models(**models),
         judge=judge,
+        store=store,
         step=step,
         stop=stop,
     )
@@ -142,10 +143,3 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     if "reference" in measures.models:
         run.models = Models(**models, reference=NamedModel(first_policy(folder, device)))
     return run
-
-
-def _tasks(suite: Suite, environment: str, split: str) -> Sequence[Task]:
-    tasks = suite.tasks(split)
-    if not len(tasks):
-        raise ConfigError(f"split {split!r} of environment {environment!r} has no tasks; choose another split")
-    return tasks

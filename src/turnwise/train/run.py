@@ -23,6 +23,7 @@ from turnwise.rollout.collectors import Collector
 from turnwise.rollout.environments import Environments
 from turnwise.rollout.experience import Steps
 from turnwise.rollout.models import Models
+from turnwise.rollout.stores.store import Store
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.stopping import Stop
 from turnwise.train.checkpoint import Part, save_checkpoint
@@ -51,6 +52,7 @@ class Run:
         learner: Turns advantages into new weights.
         models: Policy and reference models.
         judge: Judge of trajectories, if the recipe has one.
+        store: Trajectories that later steps use again, if the recipe has a store.
         step: Last completed step.
         stop: Signals that ask for the end of the run.
         empty_steps: Consecutive steps up to the last one without a usable trajectory.
@@ -70,6 +72,7 @@ class Run:
     learner: Learner
     models: Models
     judge: Judge | None = None
+    store: Store | None = None
     step: int = 0
     stop: Stop = dataclasses.field(default_factory=Stop)
     empty_steps: int = 0
@@ -84,8 +87,8 @@ class Run:
             "selector": self.source,
             "objective": self.learner.objective,
         }
-        if isinstance(self.collector, Part):
-            parts["collector"] = self.collector
+        further = {"collector": self.collector, "store": self.store}
+        parts |= {name: part for name, part in further.items() if isinstance(part, Part)}
         value = self.learner.value
         return parts if value is None else {**parts, "critic": value.critic}
 
