@@ -93,11 +93,12 @@ class Config(Section):
         if not isinstance(data, Mapping):
             return data
         rollout, update = data.get("rollout"), data.get("update", {})
-        lags = data.get("store") or (isinstance(rollout, Mapping) and rollout.get("max_lag"))
+        replays = isinstance(store := data.get("store"), Mapping) and store.get("name") == "rlep"
+        lags = replays or (isinstance(rollout, Mapping) and rollout.get("max_lag"))
         if not lags or not isinstance(update, Mapping):
             return data
         if update.get("passes"):
-            wanted = "remove [store]" if data.get("store") else "set rollout.max_lag=0"
+            wanted = "remove [store]" if replays else "set rollout.max_lag=0"
             raise ValueError(f"update.passes needs responses from the weights of its step; {wanted}")
         corrected = update.get("old_policy") is not None or update.get("mismatch_cap") is not None
         return data if corrected else {**data, "update": {**update, "old_policy": "behavior"}}
@@ -161,6 +162,10 @@ class Config(Section):
     def _demonstrations_and_store_fit(self) -> "Config":
         if self.demonstrations:
             check_demonstrations(self.demonstrations, self.rollout, self.update, self.harness, self.critic)
+        if self.demonstrations and self.store:
+            raise ValueError(
+                "[store] adds trajectories to groups whose own successes [demonstrations] counts; remove one of them"
+            )
         if self.store:
             check_store(self.store, self.rollout, self.update, self.harness, self.critic)
         return self

@@ -46,9 +46,19 @@ def check_store(
 ) -> None:
     """Raise a ValueError if `[store]` does not fit the other sections of a recipe."""
     collector = rollout.collector.name
+    excluded: dict[str, Any] = {
+        f"rollout.collector={collector!r} plays trajectories that belong together": collector != "independent"
+    }
+    if store.name == "prefix_sampling":
+        excluded |= {
+            "[harness] cannot start at a turn": harness,
+            "rollout.turn_budget counts turns from the start of a task": rollout.turn_budget,
+            f"rollout.max_lag={rollout.max_lag} plays before it is known where to start": rollout.max_lag,
+        }
+        _refuse(excluded, "store")
+        return
     late = update.old_policy == "start" and update.mismatch_cap is None
-    excluded = {
-        f"rollout.collector={collector!r} plays trajectories that belong together": collector != "independent",
+    excluded |= {
         "[critic] would learn the returns of successes": critic,
         "update.scoring='engine' has the entropies of the weights that sampled": update.scoring == "engine",
         "update.old_policy='start' ignores that stored trajectories are of other weights": late,

@@ -64,8 +64,9 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     )
     seed, window = config.run.seed, config.rollout.remembered
     source: Steps = Source(tasks, config.rollout, seed, last_step=config.run.steps, rollouts=rollouts)
-    source, store = with_store(source, config.store, suite=suite, tasks=tasks, seed=seed)
-    source = with_demonstrations(source, config.demonstrations, suite=suite, tasks=tasks, seed=seed, window=window)
+    about = {"suite": suite, "tasks": tasks, "seed": seed}
+    source, store = with_store(source, config.store, environments=environments, rollout=config.rollout, **about)
+    source = with_demonstrations(source, config.demonstrations, window=window, **about)
     for note in notes(config.update, transform, config.rollout.group_size, config.model.precision, device):
         display.note(note)
 

@@ -63,10 +63,19 @@ def replayed(row: Row, group: int) -> Trajectory:
     return dataclasses.replace(trajectory, group=group, turns=turns, info={**trajectory.info, "replayed": row.step})
 
 
-def with_more(experience: Experience, more: Sequence[Trajectory], metrics: dict[str, float]) -> Experience:
-    """Add trajectories that the step learns from, each behind those of its group, and metrics."""
+def with_more(
+    experience: Experience, more: Sequence[Trajectory], metrics: dict[str, float], more_used: np.ndarray | None = None
+) -> Experience:
+    """Add trajectories, each behind those of its group, and metrics.
+
+    Args:
+        experience: Experience of a step.
+        more: Further trajectories.
+        metrics: Further metrics.
+        more_used: `[further trajectories]` bool, those that the step learns from; default all.
+    """
     together = [*experience.trajectories, *more]
-    used_N = np.concatenate([experience.used_N, np.ones(len(more), dtype=bool)])
+    used_N = np.concatenate([experience.used_N, np.ones(len(more), dtype=bool) if more_used is None else more_used])
     order = np.argsort([trajectory.group for trajectory in together], kind="stable")
     return dataclasses.replace(
         experience,

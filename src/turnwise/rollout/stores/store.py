@@ -56,6 +56,10 @@ class Store:
                 kept.append(row)
         self.rows = tuple(reversed(kept))
 
+    def clear(self) -> None:
+        """Remove all rows."""
+        self.rows = ()
+
     def of(self, task: int) -> list[Row]:
         """Return the rows of a task, oldest first."""
         return [row for row in self.rows if row.task == task]
