@@ -20,9 +20,19 @@ def check_demonstrations(
 ) -> None:
     """Raise a ValueError if `[demonstrations]` does not fit the other sections of a recipe."""
     collector = rollout.collector.name
-    excluded = {
+    excluded: dict[str, Any] = {
         "[harness] plays without the environment's turns": harness,
         f"rollout.collector={collector!r} plays other groups": collector != "independent",
+    }
+    if demonstrations.name == "pivot_rl":
+        excluded |= {
+            "rollout.turn_budget limits trajectories, and PivotRL plays single turns": rollout.turn_budget,
+            f"rollout.max_lag={rollout.max_lag} plays tasks, and PivotRL plays single turns": rollout.max_lag,
+            "rollout.keep_spread chooses among groups of tasks": rollout.keep_spread,
+        }
+        _refuse(excluded, "demonstrations")
+        return
+    excluded |= {
         "rollout.filter drops the groups that a demonstration would teach": rollout.filter != "none",
         "rollout.keep_spread drops the groups that a demonstration would teach": rollout.keep_spread,
         "[critic] has no returns of demonstrations": critic,

@@ -14,9 +14,11 @@ from turnwise.objective.settings import UpdateConfig
 from turnwise.objective.terms import StepView, Term
 from turnwise.objective.tokens import Sequences
 from turnwise.rollout.demonstrations.library import Demonstrations
+from turnwise.rollout.demonstrations.pivots import Pivots
 from turnwise.rollout.demonstrations.settings import DemonstrationsConfig
 from turnwise.rollout.demonstrations.taught import Lesson, Taught
 from turnwise.rollout.experience import Steps
+from turnwise.rollout.settings import RolloutConfig
 from turnwise.segments import Segments
 from turnwise.trace import Trace, Traced
 from turnwise.train.passes import learner_of
@@ -120,18 +122,26 @@ def joined(one: Sequences, other: Sequences) -> Sequences:
 
 
 def with_demonstrations(
-    source: Steps, settings: DemonstrationsConfig | None, *, suite: Any, tasks: Sequence[Any], seed: int, window: Any
+    source: Steps,
+    settings: DemonstrationsConfig | None,
+    *,
+    suite: Any,
+    tasks: Sequence[Any],
+    rollout: RolloutConfig,
+    seed: int,
 ) -> Steps:
-    """Return a source that finds demonstrations, if a recipe asks for them; see `Demonstrations` for the arguments."""
+    """Return a source that uses demonstrations, if a recipe asks for them; see `Demonstrations` for the arguments."""
     if settings is None:
         return source
-    found = Demonstrations(suite, tasks, file=settings.file, seed=seed, window=window)
+    found = Demonstrations(suite, tasks, file=settings.file, seed=seed, window=rollout.remembered)
+    if settings.name == "pivot_rl":
+        return Pivots(source, settings, found, rollout, seed)
     return Taught(source, settings, found)
 
 
 def imitation_terms(settings: DemonstrationsConfig | None) -> list[Term]:
     """Return the loss terms that `[demonstrations]` adds."""
-    return [ImitationTerm(settings.weight)] if settings else []
+    return [ImitationTerm(settings.weight)] if settings and settings.name == "hpt" else []
 
 
 def make_learner(settings: UpdateConfig, source: Steps, *further: Any, **options: Any) -> Learner:

@@ -62,11 +62,11 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     collector, environments = choose_collector(
         config.harness, config.rollout, config.environment, suite, rollouts.environments
     )
-    seed, window = config.run.seed, config.rollout.remembered
+    seed = config.run.seed
     source: Steps = Source(tasks, config.rollout, seed, last_step=config.run.steps, rollouts=rollouts)
-    about = {"suite": suite, "tasks": tasks, "seed": seed}
-    source, store = with_store(source, config.store, environments=environments, rollout=config.rollout, **about)
-    source = with_demonstrations(source, config.demonstrations, window=window, **about)
+    about = {"suite": suite, "tasks": tasks, "rollout": config.rollout, "seed": seed}
+    source, store = with_store(source, config.store, environments=environments, **about)
+    source = with_demonstrations(source, config.demonstrations, **about)
     for note in notes(config.update, transform, config.rollout.group_size, config.model.precision, device):
         display.note(note)
 

@@ -11,6 +11,7 @@ from turnwise.environments.jsonl import read_objects
 from turnwise.environments.suites import Suite
 from turnwise.errors import ConfigError, DataError, EnvironmentFault
 from turnwise.models.format import Format
+from turnwise.models.policy import Policy
 from turnwise.rollout.blocking import blocking
 from turnwise.rollout.context import make_context
 from turnwise.rollout.environments import InProcessEnvironments
@@ -59,6 +60,7 @@ class Demonstrations:
         for number, found in (self._file or {}).items():
             self._play(number, found)
         self.trajectory = functools.lru_cache(REMEMBERED)(self._trajectory)
+        self.played = functools.lru_cache(REMEMBERED)(self._played)
 
     def _read(self, file: Path) -> dict[int, Demonstration]:
         numbers = {self._suite.task_name(task): number for number, task in enumerate(self._tasks)}
@@ -108,12 +110,42 @@ class Demonstrations:
             DataError: The environment does not accept it, or the policy plans and it has no subgoals.
         """
         found = self._found(number)
-        if found is None:
+        turns = self._turns(found, self._play(number, found), fmt, max_context) if found else None
+        if found is None or turns is None:
             return None
+        kept = folded(turns, [told.imitate for told in found.turns])
+        return Trajectory(0, self.name(number), kept, success=True, ended="terminated") if kept else None
+
+    @property
+    def numbers(self) -> list[int]:
+        """Return the tasks that may have a demonstration: those of the file, or all."""
+        return list(range(len(self._tasks))) if self._file is None else sorted(self._file)
+
+    def name(self, number: int) -> str:
+        """Return the name of a task in records."""
+        return self._suite.task_name(self._tasks[number])
+
+    def imitated(self, number: int, policy: Policy) -> list[int]:
+        """Return the turns of a task's demonstration that are to be imitated, from 0; none if it has none that fits."""
+        _, turns, found = self.played(number, policy)
+        return [turn for turn in range(len(turns)) if found.turns[turn].imitate]
+
+    def _played(self, number: int, policy: Policy) -> tuple[list[Step], list[Turn], Demonstration]:
+        """Return the steps that the turns of a demonstration answer, its turns, and where it is from.
+
+        All are empty for a task without a demonstration that fits.
+        """
+        found = self._found(number)
+        steps = self._play(number, found) if found else []
+        turns = self._turns(found, steps, policy.format, policy.max_context) if found else None
+        return (steps, turns, found) if found and turns else ([], [], Demonstration((), ""))
+
+    def _turns(self, found: Demonstration, steps: Sequence[Step], fmt: Format, max_context: int) -> list[Turn] | None:
+        """Return the turns of a demonstration, or None if they have too many tokens."""
         context = make_context(fmt, 0, window=self._window, stride=1)
         turns: list[Turn] = []
         subgoal = ""
-        for index, (step, told) in enumerate(zip(self._play(number, found), found.turns, strict=True)):
+        for index, (step, told) in enumerate(zip(steps, found.turns, strict=True)):
             if fmt.plan and not told.subgoal:
                 raise DataError(f"{found.where}: prompt.plan needs a subgoal in turn {index + 1}; give it as 'subgoal'")
             prompt = context.observe(step)
@@ -127,9 +159,7 @@ class Demonstrations:
             key = step.observation if step.state_key is None else step.state_key
             given = Turn(step.observation, key, prompt, response, [0.0] * len(response), fmt.text(response), False)
             turns.append(dataclasses.replace(given, fresh=context.fresh))
-        kept = folded(turns, [told.imitate for told in found.turns])
-        name = self._suite.task_name(self._tasks[number])
-        return Trajectory(0, name, kept, success=True, ended="terminated") if kept else None
+        return turns
 
 
 def _responses(entry: Mapping[str, Any], where: str) -> tuple[Demonstrated, ...]:
