@@ -35,6 +35,7 @@ VARIANTS: dict[str, tw.Transform] = {
     "ppo(standardize=False)": tw.ppo(standardize=False),
     "ppo(standardize=False, decay=0.5)": tw.ppo(standardize=False, decay=0.5),
     "turn_ppo(standardize=False, discount=1)": tw.turn_ppo(standardize=False, discount=1.0),
+    "vine_ppo(as it is)": tw.vine_ppo(standardize=False),
     "bilevel_gae(as it is, turn_discount=1)": tw.bilevel_gae(standardize=False, turn_discount=1.0),
     "bilevel_gae(as it is, decay=0.5)": tw.bilevel_gae(standardize=False, turn_discount=1.0, decay=0.5),
     "hiper(discount=0.9)": tw.hiper(discount=0.9, action_decay=0.9),
@@ -141,7 +142,7 @@ def family(*names: str) -> set[str]:
 
 
 BY_RESPONSE = family(
-    "gae", "ppo", "turn_ppo", "bilevel_gae", "egae", "spo", "hiper", "tp_grpo", "spae", "hcapo", "empg"
+    "gae", "ppo", "turn_ppo", "bilevel_gae", "egae", "vine_ppo", "spo", "hiper", "tp_grpo", "spae", "hcapo", "empg"
 ) - {
     "empg(rloo, bonus=0, center=False)",
     "empg(rloo, all off)",

@@ -70,6 +70,7 @@ if TYPE_CHECKING:
         unlikeliness,
         v05,
         verl_er,
+        vine_ppo,
     )
     from turnwise.segments import Labels, Partition, Segments
     from turnwise.trace import Trace
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
         add_potential_gain,
         add_rank_bonus,
         add_turn_gains,
+        add_value_change,
         amplify_sure_errors,
         center_by_cluster,
         center_by_distinct,
@@ -170,6 +172,7 @@ __all__ = [
     "add_potential_gain",
     "add_rank_bonus",
     "add_turn_gains",
+    "add_value_change",
     "adora",
     "aem",
     "amplify_sure_errors",
@@ -274,6 +277,7 @@ __all__ = [
     "v05",
     "value_tree_nodes",
     "verl_er",
+    "vine_ppo",
     "weigh_by_hindsight",
     "weigh_by_length_contrast",
     "weigh_by_progress",

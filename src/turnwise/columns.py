@@ -64,6 +64,7 @@ COLUMNS: dict[str, Column] = {
     "value_next": Column(
         "value", "estimated return from the state after the response, where the trajectory is truncated"
     ),
+    "value_after": Column("value", "mean return of continuations from the state after the response; 0 at the end"),
     "value_T": Column("value", "estimated return from the state before the token"),
     "value_low": Column("value", "estimated return from the state before the response given its subgoal"),
     "value_high": Column("value", "the planner's estimate of the return from the state before the response"),
@@ -71,6 +72,7 @@ COLUMNS: dict[str, Column] = {
     "switch": Column("value", "1 if the response begins a new subgoal"),
     "subgoal_changed": Column("value", "1 if the response keeps its subgoal but states another one"),
     "part_T": Column("value", "part of its response: 0 the decision to keep or switch, 1 the subgoal, 2 the action"),
+    "action_T": Column("value", "1 for the tokens of the response that are its action, 0 for the others"),
     "effective_rank": Column("value", "effective rank of the response's hidden states"),
     "rank_velocity": Column("value", "mean excess of its effective rank over that of its earlier prefixes"),
     "rank_acceleration": Column("value", "mean growth of that excess from prefix to prefix"),

@@ -55,7 +55,7 @@ class Played:
                 own = dataclasses.replace(demonstration(group), group=group, success=number < won, failure=failure)
                 trajectories.append(own)
         used_N = np.array([each.usable for each in trajectories])
-        return Experience(trajectories, used_N, {}, tasks=(0, 1, 2, 3))
+        return Experience(trajectories, used_N, {}, numbers=(0, 1, 2, 3))
 
     def state_dict(self) -> dict[str, Any]:
         return {"cursor": 4}

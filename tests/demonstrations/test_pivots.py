@@ -120,7 +120,7 @@ def test_a_response_at_a_pivot_reads_the_demonstration_and_is_all_that_is_learne
     sequences = Sequences.from_trajectories(experience.trajectories)
     assert {len(each.turns) for each in experience.trajectories} == {1}
     for place, each in enumerate(experience.trajectories):
-        task, turn = experience.tasks[each.group], each.info["prefix"]["turns"]
+        task, turn = experience.numbers[each.group], each.info["prefix"]["turns"]
         assert [task, turn] in given.pivots.tolist()
         assert each.task == f"{task}, turn {turn + 1}"
         _, turns, _ = library(turns=3).played(task, models.policy.policy)

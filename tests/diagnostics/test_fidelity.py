@@ -13,8 +13,9 @@ from turnwise.cli import main
 from turnwise.diagnostics import fidelity_run
 from turnwise.diagnostics.fidelity import cosine, group_sums, importance, measure_fidelity
 from turnwise.diagnostics.fidelity_run import measure_run
-from turnwise.diagnostics.values import Histories, Truth, continue_histories, true_advantages
+from turnwise.diagnostics.values import Truth, continue_histories, true_advantages
 from turnwise.errors import ConfigError, RunError
+from turnwise.rollout.continuations import Histories
 from turnwise.segments import Segments
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train

@@ -136,6 +136,45 @@ def spo_cases():
     ]
 
 
+def vine_ppo_cases():
+    """Differences of continuations' means, and their whitening over tokens."""
+    source = "arXiv 2410.01679, eq. 5; released code McGill-NLP/VinePPO"
+    equation = "A_t = r_t + V(s_{t+1}) - V(s_t), V = 0 after the end"
+
+    def columns(rewards, values):
+        after = [[[*v[1:], F(0)] for v in group] for group in values]
+        return {"reward": rewards, "value": values, "value_after": after}
+
+    # a failure: V = 1/2, 4/5, 1/5; the sum is R - V_0
+    fails = columns([[[F(0)] * 3]], [[[F(1, 2), F(4, 5), F(1, 5)]]])
+    by_hand = [[[F(3, 10), F(-3, 5), F(-1, 5)]]]
+    raw = [
+        [[r + b - a for r, a, b in zip(rs, vs, [*vs[1:], F(0)], strict=True)] for rs, vs in zip(*each, strict=True)]
+        for each in zip(RAGGED, VALUE, strict=True)
+    ]
+    assert raw == [[[F(1, 2)], [F(0), F(-1, 4)], [F(1, 4), F(1), F(0)]]]
+    lengths = [[[F(1)], [F(3), F(2)], [F(1), F(4), F(1)]]]
+    flat = [d for turns in raw[0] for d in turns]
+    tokens = [d for d, n in zip(flat, [1, 3, 2, 1, 4, 1], strict=True) for _ in range(n)]
+    centre = mean(tokens)
+    deviation = math.sqrt(sum((d - centre) ** 2 for d in tokens) / (len(tokens) - 1) + F(1, 10**8))
+    white = [[[float(d - centre) / deviation for d in turns] for turns in raw[0]]]
+    ragged = columns(RAGGED, VALUE)
+    return [
+        case("a failure, by hand", source, equation, 1e-14, "vine_ppo", nested(**fails), by_hand, standardize=False),
+        case("rewards on the way", source, equation, 1e-14, "vine_ppo", nested(**ragged), raw, standardize=False),
+        case(
+            "whitened over tokens",
+            source,
+            "(A - mean) / sqrt(var + 1e-8), unbiased variance over all tokens",
+            1e-12,
+            "vine_ppo",
+            nested(**ragged, length=lengths),
+            white,
+        ),
+    ]
+
+
 def step_rewards(rewards, values):
     """TP-GRPO's, by the card: V_0 before any step, V_k after step k."""
     v = outcomes_expected(rewards, values)
@@ -325,4 +364,11 @@ def hiper_cases():
     ]
 
 
-TABLES = {"gae": gae_cases, "egae": egae_cases, "spo": spo_cases, "tp_grpo": tp_grpo_cases, "hiper": hiper_cases}
+TABLES = {
+    "gae": gae_cases,
+    "egae": egae_cases,
+    "vine_ppo": vine_ppo_cases,
+    "spo": spo_cases,
+    "tp_grpo": tp_grpo_cases,
+    "hiper": hiper_cases,
+}

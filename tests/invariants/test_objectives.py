@@ -26,9 +26,9 @@ from tests.steps import measured as score_trajectories
 from tests.steps import updated as update_policy
 
 from turnwise.config import Config
-from turnwise.objective.policy import RULE_STREAM
 from turnwise.objective.token_rules import StepTokens, TokenCredit
 from turnwise.objective.token_rules.build import build_entropy_rule, build_token_rule
+from turnwise.objective.token_rules.step import RULE_STREAM
 from turnwise.objective.tokens import generated_logprobs
 from turnwise.train import update as step_module
 
@@ -62,6 +62,15 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "hapo, release": {"tokens": {"name": "hapo", "sign": "release", "quantile": 0.4}, "dual_clip": 1.2},
     "flexible_clip": {"tokens": {"name": "flexible_clip", "upper": [0.6, 0.01], "lower": [0.5, 0.01]}},
     "adapo": {"tokens": {"name": "adapo", "rate": 0.1, "high_min": 0.6, "high_max": 0.8}},
+    "actfocus": {
+        "tokens": {"name": "actfocus", "reasoning": 0.1, "low": 0.5, "high": 2.0, "normalize": True},
+    },
+    "gain_clip": {
+        "tokens": {"name": "gain_clip", "width": 1.0},
+        "importance": "response",
+        "clip_low": 0.05,
+        "clip_high": 0.05,
+    },
     "repo": {"tokens": {"name": "repo", "zeta": 0.1, "zeta_min": 0.1, "zeta_max": 0.1}},
     "epo": {"entropy": {"name": "epo", "beta_decay": 1.0, "bonus": 0.1, "low": 0.5, "high": 1.2}},
     "epo and a bonus": {"entropy": {"name": "epo", "beta_decay": 1.0, "bonus": 0.1}, "entropy_bonus": 0.3},
@@ -174,6 +183,7 @@ def defined_gradient(config: Config) -> Gradient:
         steps=config.run.steps,
         seed=(config.run.seed, RULE_STREAM, 1),
         state=PAST["entropy"] if settings.entropy else None,
+        batch=scored_by_old(config).batch,
     )
     credit = TokenCredit()
     if settings.tokens:

@@ -15,6 +15,7 @@ import pytest
 import torch
 from tests.steps import measured as score_trajectories
 from tests.steps import updated as update_policy
+from tests.steps import with_column
 from tests.toys import Colors, color_policy, small_config, trajectory
 
 from turnwise.config import Config
@@ -85,7 +86,11 @@ def experience() -> tuple[Policy, Policy, Policy, list[Trajectory], np.ndarray]:
 
 def scored_by_old(config: Config, *, reference: bool = False) -> Measured:
     _, old, ref, trajectories, _ = experience()
-    return score_trajectories(old.model, trajectories, config, reference=ref.model if reference else None)
+    scored = score_trajectories(old.model, trajectories, config, reference=ref.model if reference else None)
+    gold = np.random.default_rng(1).normal(-2.0, 1.0, scored.batch.num_responses)
+    assert scored.batch.tokens is not None
+    action_T = np.random.default_rng(2).integers(0, 2, scored.batch.tokens.num_elements)
+    return with_column(scored, gold_logprob=gold, action_T=action_T)
 
 
 def gradient(config: Config, *, reference: bool = False, state: Any = None) -> Gradient:

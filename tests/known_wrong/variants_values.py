@@ -112,6 +112,18 @@ def step_rewards(rows: Rows, *, consistent: bool = True, with_the_whole: bool = 
     return np.array(result)
 
 
+# -- VinePPO before its whitening --------------------------------------------------------------------------------------
+
+VINE = [
+    # V: 1/2, 4/5, 1/5, and 0 at the end of the failure; then a success from 1/4
+    worked(
+        "each_response_gets_its_own_difference",
+        known([[[0, 0, 0], [0, 1]]], value=[0.5, 0.8, 0.2, 0.25, 0.5], value_after=[0.8, 0.2, 0, 0.5, 0]),
+        [0.3, -0.6, -0.2, 0.25, 0.5],
+    )
+]
+
+
 # -- HiPER, raw streams with discount 1/2 ------------------------------------------------------------------------------
 
 GOALS = known(
@@ -235,6 +247,7 @@ def centred_by_label(rows: Rows) -> np.ndarray:
 SUITES: dict[str, list[Check]] = {
     "egae": GAE,
     "turning points": TURNS,
+    "continuations": VINE,
     "actions": ACTIONS,
     "subgoals": SUBGOALS,
     "keeping": KEEPS,
@@ -246,6 +259,7 @@ SUITES: dict[str, list[Check]] = {
 REAL: dict[str, Credit] = {
     "egae": lambda rows: rows.credit(tw.egae(discount=0.5, decay=0.5)),
     "turning points": lambda rows: rows.credit(tw.reward_turning_points()),
+    "continuations": lambda rows: rows.credit(tw.vine_ppo(standardize=False)),
     "actions": lambda rows: rows.credit(tw.credit_actions(discount=0.5, standardize=False)),
     "subgoals": lambda rows: rows.credit(tw.credit_subgoals(discount=0.5, decay=0.5, standardize=False)),
     "keeping": lambda rows: rows.credit(tw.penalize_keeping()),
@@ -296,6 +310,24 @@ VARIANTS: dict[str, Variant] = {
         lambda rows: step_rewards(rows, tail=rows.reward.sum() - column(rows, "value")[0]),
         "the official code without use_sde_minus_rt: R - V_0 in place of R - V_{k-1}",
         ("the_turn_gets_all_that_followed",),
+    ),
+    "differences summed to the end": Variant(
+        "continuations",
+        lambda rows: outcomes(rows) - column(rows, "value"),
+        "VinePPO: lambda = 1 read as GAE's, which gives the return minus the value; its steps are not summed",
+        ("each_response_gets_its_own_difference",),
+    ),
+    "the value shifted over a flat batch": Variant(
+        "continuations",
+        lambda rows: rows.reward + next_row(rows) - column(rows, "value"),
+        "the value after the end is that of the next trajectory's prompt",
+        ("each_response_gets_its_own_difference",),
+    ),
+    "the outcome on every response": Variant(
+        "continuations",
+        lambda rows: outcomes(rows) + column(rows, "value_after") - column(rows, "value"),
+        "the reward of the last step paid to every step",
+        ("each_response_gets_its_own_difference",),
     ),
     "a segment ends with the next action's value": Variant(
         "actions",

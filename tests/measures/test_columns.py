@@ -11,7 +11,7 @@ from turnwise.measures.plan import FROM_THE_BATCH, plan_measures
 from turnwise.measures.rare_tokens import lowest_mean
 from turnwise.train.loop import train
 
-ELSEWHERE = ("critic", "reference", "probe", "judge", "plan")
+ELSEWHERE = ("critic", "reference", "probe", "judge", "plan", "continuations")
 OF_OTHERS = {c for each in MEASURES.values() for c in each.provides if each.model in ELSEWHERE or each.reads}
 PROVIDED = {column for each in MEASURES.values() for column in each.provides} | FROM_THE_BATCH
 

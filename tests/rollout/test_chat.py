@@ -71,6 +71,30 @@ def test_the_environment_reads_the_last_action(text, expected):
     assert chat_format(tokenizer("qwen3"), PromptConfig()).action(text) == (text, True)
 
 
+@pytest.mark.parametrize(
+    ("text", "action"),
+    [
+        ("<think>go to</think><action>go to cabinet 1</action>", "go to cabinet 1"),
+        ("<action>no</action> or <action>yes it is</action>?", "yes it is"),
+        ("<action></action>", None),
+        ("<action>go to", None),
+        ("go to cabinet 1", None),
+    ],
+)
+def test_the_tokens_of_the_last_action_are_found(text, action):
+    words = tokenizer("qwen3")
+    fmt = chat_format(words, PromptConfig(think=True))
+    ids = [*words.encode(text, add_special_tokens=False), fmt.stop_id]
+    first, stop = fmt.action_span(ids)
+    if action is None:
+        assert first == stop
+    else:
+        assert action in words.decode(ids[first:stop])
+        assert action not in words.decode(ids[first + 1 : stop])
+        assert action not in words.decode(ids[first : stop - 1])
+    assert chat_format(words, PromptConfig()).action_span(ids) == (0, len(ids))
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_an_environment_cannot_end_its_message_or_speak_for_the_policy(family):
     fmt = chat_format(tokenizer(family), PromptConfig())

@@ -104,7 +104,7 @@ def experience_of(*successes: int, models: Models) -> Experience:
     played = Independent(environments, ROLLOUT).play(models, range(len(successes)), seed=5)
     for number, each in enumerate(played):
         each.success = number % 8 < successes[each.group]
-    return Experience(played, np.ones(len(played), dtype=bool), {}, tasks=range(len(successes)))
+    return Experience(played, np.ones(len(played), dtype=bool), {}, numbers=range(len(successes)))
 
 
 def sampling(*steps: Experience, make: Any = None, rollout: RolloutConfig = ROLLOUT, **settings: Any) -> PrefixSampling:
@@ -131,7 +131,7 @@ def test_hard_and_easy_groups_become_prefixes_of_the_next_step():
         (5, False, 1),
     ]
     two = take(given, models, 2)
-    assert list(two.tasks) == [0, 1, 1, 2, 4, 5]
+    assert list(two.numbers) == [0, 1, 1, 2, 4, 5]
     assert [each.group for each in two.trajectories] == [group for group in range(6) for _ in range(8)]
     assert two.metrics["prefixes"] == 4
     assert given._store.rows == (), "each is used once; the second step has no further ones"
@@ -248,7 +248,7 @@ def test_a_head_start_is_easier_and_a_handicap_harder():
         environments = InProcessEnvironments(lambda task: Colors(task, turns=2))
         played = Independent(environments, ROLLOUT).play(models, range(8), seed=seed)
         base += [each.success for each in played]
-        first = Experience(played, np.ones(64, dtype=bool), {}, tasks=range(8))
+        first = Experience(played, np.ones(64, dtype=bool), {}, numbers=range(8))
         given = sampling(first, experience_of(8, models=models), make=lambda task: Colors(task, turns=2))
         take(given, models, 1)
         for each in take(given, models, 2).trajectories[8:]:

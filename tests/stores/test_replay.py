@@ -66,11 +66,11 @@ def test_a_group_gets_earlier_successes_of_its_own_task():
             assert each.success
             assert each.info["replayed"] < number, "not of this step"
             assert each.turns[0].version == each.info["replayed"] - 1
-            assert each.task == str(experience.tasks[each.group])
-        for group, task in enumerate(experience.tasks):
+            assert each.task == str(experience.numbers[each.group])
+        for group, task in enumerate(experience.numbers):
             assert sum(each.group == group for each in replays) == min(2, known.get(task, 0))
         for each in own:
-            task = experience.tasks[each.group]
+            task = experience.numbers[each.group]
             known[task] = known.get(task, 0) + each.success
         groups = [each.group for each in experience.trajectories]
         assert groups == sorted(groups), "those of a group are adjacent"
@@ -84,7 +84,7 @@ def test_a_group_gets_earlier_successes_of_its_own_task():
 
 def test_no_replay_is_drawn_twice_for_a_group():
     (*_, last), store = played(replays=50)
-    for group, task in enumerate(last.tasks):
+    for group, task in enumerate(last.numbers):
         replays = [each.turns[0].behavior_logprobs for each in last.trajectories if each.group == group][4:]
         assert len(replays) == len([row for row in store.of(task) if row.step < 3])
 

@@ -12,11 +12,13 @@ from turnwise.errors import ConfigError
 from turnwise.objective.token_rules import (
     StepTokens,
     TokenCredit,
+    actfocus,
     adapo,
     clip_cov,
     d3s_mask,
     epo,
     flexible_clip,
+    gain_clip,
     hapo,
     kl_cov,
     repo,
@@ -232,6 +234,61 @@ def test_hapo_of_equal_or_zero_entropies():
         np.testing.assert_array_equal(column(hapo(step(1.0, np.full(4, -1.0), entropy)).tilt_T), 0)
 
 
+def acting(action: list[list[int]], **fields: Any) -> StepTokens:
+    """Tokens of responses of one group, with 1 for the tokens of the action."""
+    turns = [[{"reward": 0.0, "action_T": marks}] for marks in action]
+    return step(**fields, batch=tw.Batch.from_trajectories([turns]))
+
+
+def test_actfocus_weighs_actions_by_their_entropy_and_reasoning_little():
+    """Entropies of actions 1, 3, 8 with mean 4; the last response has no action."""
+    tokens = acting([[0, 0, 1], [0, 1, 1], [0, 0]], entropy=[5, 6, 1, 7, 3, 8, 2, 9], advantage=1.0)
+    options: Any = {"reasoning": 0.25, "low": 0.5, "high": 1.5}
+    credit = actfocus(tokens, **options, normalize=False)
+    expected = np.array([0.25, 0.25, 0.5, 0.25, 0.75, 1.5, 1.0, 1.0])
+    assert given(credit) == {"factor_T"}
+    np.testing.assert_allclose(column(credit.factor_T), expected)
+    normalized = column(actfocus(tokens, **options, normalize=True).factor_T)
+    np.testing.assert_allclose(normalized, expected / expected.mean())
+
+
+def test_actfocus_of_certain_actions_weighs_them_alike():
+    options: Any = {"reasoning": 0.25, "low": 0.5, "high": 0.75, "normalize": False}
+    tokens = acting([[0, 1, 1]], entropy=[5, 0, 0], advantage=1.0)
+    np.testing.assert_allclose(column(actfocus(tokens, **options).factor_T), [0.25, 1, 1])
+    none = acting([[0, 0]], entropy=[5, 1], advantage=1.0)
+    np.testing.assert_allclose(column(actfocus(none, **options).factor_T), [1, 1])
+
+
+def informed(gold: list[list[float]], **fields: Any) -> StepTokens:
+    """Tokens of one group, two per response, with the gold answer's log-probability before each response."""
+    turns = [[{"reward": 0.0, "gold_logprob": value, "num_tokens": 2} for value in values] for values in gold]
+    batch = tw.Batch.from_trajectories([turns])
+    return step(np.ones(2 * batch.num_responses), batch=batch, **fields)
+
+
+def test_gain_clip_by_worked_numbers():
+    """Two trajectories that gain and lose the same at both turns: z is +-1/sqrt(2); the answer turns have none."""
+    tokens = informed([[-2, -1, 0], [-2, -3, -4]], clip_low=0.2, clip_high=0.4)
+    credit = gain_clip(tokens, difference="logprob")
+    assert given(credit) == {"clip_low_T", "clip_high_T"}
+    more = 0.3 * (2 / (1 + math.exp(-1 / math.sqrt(2))) - 1)
+    factor_R = np.array([1 + more, 1 + more, 1, 1 - more, 1 - more, 1])
+    np.testing.assert_allclose(column(credit.clip_low_T), 0.2 * factor_R.repeat(2), rtol=1e-5)
+    np.testing.assert_allclose(column(credit.clip_high_T), 0.4 * factor_R.repeat(2), rtol=1e-5)
+    wide = gain_clip(tokens, width=1.0, difference="logprob")
+    np.testing.assert_allclose(column(wide.clip_low_T)[:2], 0.2 * (1 + more / 0.3), rtol=1e-5)
+
+
+def test_gain_clip_compares_probabilities_by_default():
+    """The same gain of log-probability is a larger gain of probability where the answer is likely."""
+    gold = [[-1, -0.5, 0], [-3, -2.5, 0], [-1, -1, 0]]
+    likely, unlikely, none = column(gain_clip(informed(gold)).clip_high_T)[[0, 6, 12]]
+    assert likely > 0.2 > unlikely > none
+    likely, unlikely, none = column(gain_clip(informed(gold), difference="logprob").clip_high_T)[[0, 6, 12]]
+    assert likely == unlikely > 0.2 > none
+
+
 WIDTHS: Any = {"upper": [0.6, 0.2], "lower": [0.4, 0.1]}
 HALF = {"logprob": math.log(0.5), "clip_low": 0.2, "clip_high": 0.28, "steps": 8}  # U = 0.4, M = 0.25
 # schedule -> steps done -> (clip_low, clip_high)
@@ -332,6 +389,7 @@ def test_epo_measures_against_the_past():
             "zeta=1.0 must lie between zeta_min=0.1 and zeta_max=0.5",
         ),
         (lambda: adapo(step(), rate=0.1, high_min=0.3, high_max=0.2), "high_min=0.3 is above high_max=0.2"),
+        (lambda: actfocus(step(), reasoning=0.1, low=2, high=1, normalize=True), "low=2 is above high=1; give"),
     ],
 )
 def test_options_at_odds_are_one_clear_line(call, message):
@@ -346,6 +404,8 @@ RULES: Any = [
     steer,
     spo_mask,
     hapo,
+    gain_clip,
+    lambda tokens: actfocus(tokens, reasoning=0.1, low=0.5, high=2.0, normalize=True),
     lambda tokens: d3s_mask(tokens, first_frac=0.5, last_frac=0.5),
     lambda tokens: flexible_clip(tokens, **WIDTHS),
     lambda tokens: repo(tokens, zeta=0.1, zeta_min=0.1, zeta_max=0.1),
@@ -359,10 +419,12 @@ RULES: Any = [
 def test_rules_leave_what_they_get_as_it_is(rule):
     generator = np.random.default_rng(0)
     columns = generator.normal(size=50), -generator.exponential(size=50), generator.exponential(size=50)
+    turns = [[{"reward": 0, "gold_logprob": n * t, "action_T": [0, 1]} for t in range(5)] for n in range(5)]
+    batch = tw.Batch.from_trajectories([turns])
     before = [values.copy() for values in columns]
     for values in columns:
         values.flags.writeable = False
-    rule(StepTokens(*columns))
+    rule(StepTokens(*columns, batch=batch))
     for values, was in zip(columns, before, strict=True):
         np.testing.assert_array_equal(values, was)
 

@@ -221,7 +221,7 @@ def test_settings_that_do_not_fit_are_refused_in_one_line(tmp_path, critic, mess
 def test_a_critic_that_nobody_reads_is_refused_and_a_missing_one_named(tmp_path):
     with pytest.raises(ConfigError, match="critic has no effect: neither method nor measures read value"):
         train(config_of(tmp_path, {}, method="grpo"))
-    with pytest.raises(ConfigError, match=r"needs the column 'value' .* Add critic.kind=head to the recipe"):
+    with pytest.raises(ConfigError, match=r"needs the column 'value' .* Add critic.kind=head or continuations"):
         train(config_of(tmp_path, None))
     with pytest.raises(ConfigError, match=r"critic.name='./nowhere' cannot be loaded .* expected 'policy', 'tiny', or"):
         train(config_of(tmp_path, {"kind": "model", "name": "./nowhere"}, run={"name": "b"}))

@@ -78,11 +78,17 @@ def decide(cases):
     ]
 
 
-def config_of(name: str, folder, **further: Any):
+def config_of(name: str, folder, *, continued: bool = False, **further: Any):
+    """A run of a method with what it needs; `continued`: values from continuations where a critic could give them."""
     needs = tw.trial(tw.METHODS[name]).needs
     judge = "tests.train.test_every_method_trains:decide"
-    helpers = {"a critic": {"critic": {"learning_rate": 0.1}}, "a judge": {"judge": {"run": judge}}}
-    helper = {key: more[key] for what, more in helpers.items() if what in how_to_train(needs) for key in more}
+    helpers = {
+        "a critic": {"critic": {"learning_rate": 0.1}},
+        "a judge": {"judge": {"run": judge}},
+        "continuations": {"continuations": {"number": 2}},
+    }
+    wanted = how_to_train(needs).replace("a critic or continuations", "continuations" if continued else "a critic")
+    helper = {key: more[key] for what, more in helpers.items() if what in wanted for key in more}
     talks = "rank_velocity" in needs  # which takes responses of more than 120 tokens
     plans = "switch" in needs
     if plans:
@@ -149,7 +155,9 @@ def test_every_method_trains(name, tmp_path, batches):
 
 def test_the_verdict_follows_from_the_measures():
     assert how_to_train(("entropy", "turn", "length")) == "yes"
-    assert how_to_train(("value", "finished")) == "with a critic"
+    assert how_to_train(("value", "finished")) == "with a critic or continuations"
+    assert how_to_train(("value", "value_after")) == "with continuations"
+    assert how_to_train(("value", "value_next")) == "with a critic"
     assert how_to_train(("rank",)) == "with a judge"
     assert how_to_train(("step_reward",)) == "with step_rewards"
     assert how_to_train(("role",)) == "with role"

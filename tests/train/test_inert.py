@@ -21,6 +21,7 @@ INERT = [
     {"tokens": {"name": "kl_cov", "frac": 0.5}},
     {"tokens": {"name": "hapo", "redistribute": False}},
     {"dual_clip": 3.0},
+    {"clip_correction": "figure"},
 ]
 
 
@@ -56,5 +57,6 @@ def test_with_several_optimiser_steps_nothing_is_inert():
     for update in INERT:
         assert inert_note(UpdateConfig.model_validate({**update, "mini_batches": 2})) == ""
     assert inert_settings(UpdateConfig.model_validate({"tokens": "hapo"})) == ["tokens=hapo (its widths)"]
+    assert inert_settings(UpdateConfig.model_validate({"tokens": "gain_clip"})) == ["tokens=gain_clip"]
     assert inert_note(UpdateConfig()) == ""
     assert inert_note(UpdateConfig.model_validate({"kl": 0.1, "tokens": "steer", "entropy_bonus": 0.1})) == ""

@@ -27,12 +27,8 @@ OSCILLATING = {
         {"importance": "response", "aggregate": "nested-mean"},
         {"clip": "cispo"},
         {"tokens": "steer", "dual_clip": 10.0},
-        {"tokens": "hapo", "dual_clip": 10.0},
         {"tokens": "kl_cov", "clip": "none"},
-        {"tokens": "clip_cov"},
-        {"tokens": {"name": "d3s_mask", "first_frac": 0.2, "last_frac": 0.5}},
         {"tokens": "spo_mask", "entropy": EPO},
-        {"tokens": OSCILLATING},
     ],
     ids=str,
 )

@@ -118,6 +118,7 @@ FILL: dict[str, Callable[[At], Any]] = {
     "accuracy": lambda at: at.hope_next,
     "value": lambda at: at.value,
     "value_next": lambda at: at.value_next,
+    "value_after": lambda at: at.value_next,
     "value_T": lambda at: at.value_T,
     "value_low": lambda at: at.value,
     "value_high": lambda at: at.value,

@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import pydantic
 
-from turnwise.config.combined import check_demonstrations, check_store
+from turnwise.config.combined import check_demonstrations, check_store, with_corrected_ratios
 from turnwise.config.recipes import find_recipe, shipped_recipes
 from turnwise.config.sections import (
     CheckpointConfig,
@@ -29,7 +29,7 @@ from turnwise.methods.build import build_method, with_aem_around
 from turnwise.models.settings import CriticConfig, ModelConfig, PromptConfig
 from turnwise.objective.settings import UpdateConfig
 from turnwise.rollout.demonstrations.settings import DemonstrationsConfig
-from turnwise.rollout.settings import EngineConfig, RolloutConfig
+from turnwise.rollout.settings import ContinuationsConfig, EngineConfig, RolloutConfig
 from turnwise.rollout.stores.settings import StoreConfig
 from turnwise.section import Section
 
@@ -52,6 +52,8 @@ class Config(Section):
     """Critic that estimates returns, for methods that need values; default none."""
     judge: JudgeConfig | None = None
     """A judge of trajectories, for methods that need its verdicts; default none."""
+    continuations: ContinuationsConfig | None = None
+    """Continuations from every turn, for methods that need values, instead of a critic's; default none."""
     demonstrations: DemonstrationsConfig | None = None
     """Demonstrations that teach tasks while the policy trains; default none."""
     store: StoreConfig | None = None
@@ -90,36 +92,39 @@ class Config(Section):
     @classmethod
     def _ratios_follow_the_lag(cls, data: Any) -> Any:
         """Relate ratios to the weights that sampled each token where these may lag behind the step's, or are stored."""
-        if not isinstance(data, Mapping):
-            return data
-        rollout, update = data.get("rollout"), data.get("update", {})
-        replays = isinstance(store := data.get("store"), Mapping) and store.get("name") == "rlep"
-        lags = replays or (isinstance(rollout, Mapping) and rollout.get("max_lag"))
-        if not lags or not isinstance(update, Mapping):
-            return data
-        if update.get("passes"):
-            wanted = "remove [store]" if replays else "set rollout.max_lag=0"
-            raise ValueError(f"update.passes needs responses from the weights of its step; {wanted}")
-        corrected = update.get("old_policy") is not None or update.get("mismatch_cap") is not None
-        return data if corrected else {**data, "update": {**update, "old_policy": "behavior"}}
+        return with_corrected_ratios(data) if isinstance(data, Mapping) else data
 
     @pydantic.model_validator(mode="after")
     def _lag_is_possible(self) -> "Config":
-        lag = self.rollout.max_lag
+        lag = self.rollout.samples_earlier
         if lag and self.update.old_policy == "start" and self.update.mismatch_cap is None:
             raise ValueError(
-                f"update.old_policy='start' ignores that rollout.max_lag={lag} samples from earlier weights; remove "
+                f"update.old_policy='start' ignores that {lag} samples from earlier weights; remove "
                 "it, or set update.mismatch_cap=2"
             )
         if lag and self.engine.max_rows is not None:
             raise ValueError(
                 f"engine.max_rows={self.engine.max_rows} lets responses wait for whole trajectories, and "
-                f"rollout.max_lag={lag} changes the weights between responses; remove one"
+                f"{lag} changes the weights between responses; remove one"
             )
         if lag and self.harness is not None:
             raise ValueError(
-                f"rollout.max_lag={lag} plays in other threads than [harness], whose calls the gateway answers; remove "
-                "one of them"
+                f"{lag} holds responses back while weights change, and the agent of [harness] would wait for the "
+                "gateway; remove one of them"
+            )
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _engine_can_temper(self) -> "Config":
+        if self.rollout.token_temperature and self.engine.name == "server":
+            raise ValueError(
+                "rollout.token_temperature needs an engine that changes the temperature from token to token, which "
+                "engine.name='server' does not; set engine.name=local, or remove it"
+            )
+        if self.rollout.token_temperature and self.update.scoring == "engine":
+            raise ValueError(
+                "rollout.token_temperature needs update.scoring='trainer': the engine reports the probabilities of the "
+                "temperatures it sampled at, which are not the policy's"
             )
         return self
 
@@ -147,6 +152,22 @@ class Config(Section):
         return self
 
     @pydantic.model_validator(mode="after")
+    def _trajectories_can_be_continued(self) -> "Config":
+        if self.continuations is None:
+            return self
+        budget = self.rollout.turn_budget
+        hindrances = {
+            "[harness]": self.harness is not None,
+            "rollout.collector='self_play'": self.rollout.collector.name == "self_play",
+            "rollout.turn_budget.name='quantile'": budget is not None and budget.name == "quantile",
+        }
+        if found := [name for name, is_set in hindrances.items() if is_set]:
+            raise ValueError(
+                f"continuations play on from a turn as the policy would, which {found[0]} does not allow; remove one"
+            )
+        return self
+
+    @pydantic.model_validator(mode="after")
     def _something_can_learn(self) -> "Config":
         if self.update.passes and self.critic:
             raise ValueError("update.passes has no critic among its turns; remove update.passes or [critic]")
@@ -160,14 +181,15 @@ class Config(Section):
 
     @pydantic.model_validator(mode="after")
     def _demonstrations_and_store_fit(self) -> "Config":
+        others = {name: getattr(self, name) is not None for name in ("harness", "critic", "continuations")}
         if self.demonstrations:
-            check_demonstrations(self.demonstrations, self.rollout, self.update, self.harness, self.critic)
+            check_demonstrations(self.demonstrations, self.rollout, self.update, others)
         if self.demonstrations and self.store:
             raise ValueError(
                 "[store] adds trajectories to groups whose own successes [demonstrations] counts; remove one of them"
             )
         if self.store:
-            check_store(self.store, self.rollout, self.update, self.harness, self.critic)
+            check_store(self.store, self.rollout, self.update, others)
         return self
 
     @pydantic.model_validator(mode="after")
@@ -190,6 +212,13 @@ class Config(Section):
                     f"rollout.collector.{name}={budget} is too small for one trajectory of environment.max_steps="
                     f"{most_turns} and rollout.max_new_tokens={self.rollout.max_new_tokens}: set {name}={least} or more"
                 )
+        steps = self.rollout.step_budget
+        least = longest["max_tokens" if steps and steps.tokens else "max_env_steps"]
+        if steps and steps.amount < least:
+            raise ValueError(
+                f"{self.rollout.samples_earlier} is too small for one trajectory of environment.max_steps={most_turns} "
+                f"and rollout.max_new_tokens={self.rollout.max_new_tokens}: set {least} or more"
+            )
         if collector.get("rule") == "arpo" and self.engine.name == "server":
             raise ValueError(
                 "rollout.collector.rule='arpo' needs the entropies of sampled tokens, which engine.name='server' does "
@@ -234,8 +263,8 @@ class Config(Section):
 
     @property
     def optional_models(self) -> tuple[str, ...]:
-        """Names of what measures use and only some runs have: `critic`, `judge`, and the subgoals of `prompt.plan`."""
-        models = tuple(name for name in ("critic", "judge") if getattr(self, name) is not None)
+        """Names of what measures use and only some runs have: `critic` and its like, and the plan of `prompt.plan`."""
+        models = tuple(name for name in ("critic", "judge", "continuations") if getattr(self, name) is not None)
         return (*models, "plan") if self.prompt.plan else models
 
     @property

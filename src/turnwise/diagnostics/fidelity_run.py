@@ -5,7 +5,6 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +15,12 @@ from turnwise.diagnostics.fidelity import Fidelities, Importance, importance, me
 from turnwise.diagnostics.fidelity_gradient import Errors, GradientFidelity, compare_gradients, response_gradients
 from turnwise.diagnostics.fidelity_record import responses_table
 from turnwise.diagnostics.stage import Stage
-from turnwise.diagnostics.values import Histories, Truth, continue_histories, true_advantages
+from turnwise.diagnostics.values import Truth, continue_histories, true_advantages
+from turnwise.environments.suites import refuse_unrepeatable
 from turnwise.errors import ConfigError, RunError, TurnwiseError
 from turnwise.methods import METHODS
 from turnwise.methods.build import build_method, split_name
+from turnwise.rollout.continuations import Histories
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.train.folder import RunFolder
 from turnwise.transform import Transform
@@ -100,7 +101,7 @@ def measure_run(
         needs = {f"method {name!r}": method.needs for name, method in chosen.items()}
         plan = stage.plan({"this analysis": MEASURED, **needs})
         trajectories, tasks = stage.play_groups(groups, seed)
-        _refuse_if_it_never_repeats(stage, tasks)
+        refuse_unrepeatable(stage.suite, tasks, stage.config.environment.name, "this analysis")
         batch, sequences = stage.measure(plan, trajectories)
         found = Histories.of(trajectories, tasks)
         kept = _Kept(folder.path / "analyses", stage.step, found, continuations, seed)
@@ -159,15 +160,6 @@ def _methods(stage: Stage, names: Sequence[str]) -> tuple[dict[str, Transform], 
 def _method(name: str) -> Transform:
     base, with_aem = split_name(name)
     return build_method(base, {}, with_aem=with_aem)
-
-
-def _refuse_if_it_never_repeats(stage: Stage, tasks: Sequence[Any]) -> None:
-    """Raise if the environment says that playing the same responses again can give other observations."""
-    if not getattr(stage.suite.environment(tasks[0]), "repeats", True):
-        raise ConfigError(
-            f"environment {stage.config.environment.name!r} cannot be forked: it does not promise the same "
-            "observations when responses are played again (repeats = False); choose a run of another environment"
-        )
 
 
 class _Kept:

@@ -14,42 +14,9 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from turnwise.errors import RunError
-from turnwise.rollout.starts import Start, fork
+from turnwise.rollout.continuations import return_of
+from turnwise.rollout.starts import Start
 from turnwise.rollout.trajectory import Trajectory
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Histories:
-    """Histories in which the responses of some trajectories were given.
-
-    Attributes:
-        starts: One per history: where its continuations begin.
-        before_R: `[responses]` history of each response.
-        after_R: `[responses]` history after each response; -1 if the trajectory ended.
-    """
-
-    starts: list[Start]
-    before_R: Int[np.ndarray, " R"]
-    after_R: Int[np.ndarray, " R"]
-
-    @classmethod
-    def of(cls, trajectories: Sequence[Trajectory], tasks: Sequence[object]) -> "Histories":
-        """Number the histories of trajectories; `tasks` has one per group."""
-        numbers: dict[tuple[int, tuple[tuple[int, ...], ...]], int] = {}
-        starts: list[Start] = []
-        before: list[int] = []
-        after: list[int] = []
-        for trajectory in trajectories:
-            played: tuple[tuple[int, ...], ...] = ()
-            for place, turn in enumerate(trajectory.turns):
-                key = (trajectory.group, played)
-                if key not in numbers:
-                    numbers[key] = len(starts)
-                    starts.append(fork(trajectory, place, tasks[trajectory.group]))
-                before.append(numbers[key])
-                played = (*played, tuple(turn.response_ids))
-            after += [*before[len(before) - len(trajectory.turns) + 1 :], -1]
-        return cls(starts, np.array(before, dtype=np.int64), np.array(after, dtype=np.int64))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -141,9 +108,7 @@ def continue_histories(
         if not np.isnan(return_HK[part]).all():
             continue
         played = play([starts[number] for number in part for _ in range(continuations)], seed=seed + first)
-        returns = [
-            sum(turn.reward for turn in one.turns[one.shared :]) if one.failure is None else np.nan for one in played
-        ]
+        returns = [return_of(one) for one in played]
         if np.isnan(returns).all():
             raise RunError(f"all {len(played)} continuations failed; the last one: {played[-1].failure}")
         return_HK[part] = np.reshape(returns, (len(part), continuations))

@@ -158,18 +158,6 @@ def make_suite(config: EnvironmentConfig) -> Suite:
     return suite(config, **config.options)
 
 
-def tasks_of(suite: Suite, environment: str, split: str) -> Sequence[Task]:
-    """Return the tasks of a split.
-
-    Raises:
-        ConfigError: There are none.
-    """
-    tasks = suite.tasks(split)
-    if not len(tasks):
-        raise ConfigError(f"split {split!r} of environment {environment!r} has no tasks; choose another split")
-    return tasks
-
-
 def _check_call(config: EnvironmentConfig, factory: Callable[..., Any], *, is_suite: bool) -> None:
     """Raise if a user's factory cannot be called: a suite with the configuration, others with a seed."""
     try:
@@ -210,3 +198,34 @@ def _check_options(config: EnvironmentConfig, *functions: Callable[..., Any]) ->
         for kind in (str, (int, float)):
             if isinstance(known[name], kind) and not isinstance(value, kind):
                 raise ConfigError(f"environment.options.{name}={value!r}: expected something like {known[name]!r}")
+
+
+def tasks_of(suite: Suite, environment: str, split: str) -> Sequence[Task]:
+    """Return the tasks of a split.
+
+    Raises:
+        ConfigError: There are none.
+    """
+    tasks = suite.tasks(split)
+    if not len(tasks):
+        raise ConfigError(f"split {split!r} of environment {environment!r} has no tasks; choose another split")
+    return tasks
+
+
+def refuse_unrepeatable(suite: Suite, tasks: Sequence[Task], environment: str, wanted: str) -> None:
+    """Raise if an environment says that playing the same responses again can give other observations.
+
+    Args:
+        suite: The environment.
+        tasks: Some of its tasks.
+        environment: Name of the environment.
+        wanted: What needs the replays, for the error.
+
+    Raises:
+        ConfigError: It says so, by the attribute `repeats`.
+    """
+    if not getattr(suite.environment(tasks[0]), "repeats", True):
+        raise ConfigError(
+            f"environment {environment!r} cannot be forked, which {wanted} needs: it does not promise the same "
+            "observations when responses are played again (repeats = False); choose another environment"
+        )

@@ -21,6 +21,7 @@ from turnwise.rollout.environments import Environments, InProcessEnvironments
 from turnwise.rollout.models import Models
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.starts import Start, make_starts
+from turnwise.rollout.tempering import Tempered
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.rollout.turn_budget import Budgeted, BudgetedEnvironments, TurnBudget
 from turnwise.rollout.workers import make_environments
@@ -140,6 +141,10 @@ def choose_collector(
     Raises:
         ConfigError: The collector is unknown, or the harness cannot be imported.
     """
+    if rollout.token_temperature:
+        plain = rollout.model_copy(update={"token_temperature": None})
+        collector, environments = choose_collector(harness, plain, environment, suite, shared)
+        return Tempered(collector, rollout.token_temperature), environments
     if harness is None:
         if rollout.collector.name == "self_play" and "role" not in getattr(suite, "gives", ()):
             raise ConfigError(

@@ -40,7 +40,10 @@ class Judge:
 
     Attributes:
         settings: Section `[judge]` of the recipe.
+        folder: Folder within that of a run, in which `finish` writes.
     """
+
+    folder = "judgements"
 
     def __init__(self, ask: Ask, settings: JudgeConfig):
         self.settings, self._ask = settings, ask

@@ -4,7 +4,11 @@ The `needs` of the method and the loss terms select the measures. Each measure n
 the columns that it needs. To add a measure, write its file and add it to `MEASURES`.
 """
 
+from turnwise.errors import ConfigError, did_you_mean
+from turnwise.imports import import_named
+from turnwise.measures.acted import actions
 from turnwise.measures.base import Measure, Played, measure
+from turnwise.measures.continued import continued
 from turnwise.measures.edited import hindsight, information, prompt
 from turnwise.measures.entropy import entropy
 from turnwise.measures.gold import answers, gold
@@ -41,17 +45,40 @@ MEASURES: dict[str, Measure] = {
         subgoals,
         parts,
         subgoal_values,
+        continued,
         gold,
         answers,
         information,
         hindsight,
         prompt,
         ranks,
+        actions,
         step_rewards,
         rank,
         progress,
     )
 }
-"""All measures by name. If two provide the same column, `update.scoring` selects one."""
+"""All measures by name. If two provide the same column, `update.scoring` selects one, or the last one is taken."""
 
-__all__ = ["MEASURES", "Measure", "Played", "measure"]
+
+def named_measure(name: str) -> Measure:
+    """Return `MEASURES[name]`, or your own `module:measure`.
+
+    Raises:
+        ConfigError: There is no such measure, or it is something else.
+    """
+    if ":" in name:
+        found = import_named(name)
+        if not isinstance(found, Measure):
+            raise ConfigError(
+                f"measures: {name!r} is a {type(found).__name__}, expected a Measure; decorate it with @measure"
+            )
+        return found
+    if name not in MEASURES:
+        raise ConfigError(
+            f"unknown measure {name!r}.{did_you_mean(name, MEASURES)} Name your own measures as 'module:measure'"
+        )
+    return MEASURES[name]
+
+
+__all__ = ["MEASURES", "Measure", "Played", "measure", "named_measure"]

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from turnwise.environments.base import Task
 from turnwise.errors import ConfigError
 from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.segments import Segments
@@ -29,6 +30,8 @@ class Played:
         along: Models that read along another model's pass and so make none of their own.
         probe: Scores given text in the contexts of the responses, for measures with `model="probe"`.
         judge: Judge of the run, for measures with `model="judge"`.
+        continuations: Plays on from the turns of trajectories, for measures with `model="continuations"`.
+        tasks: Tasks, one per group.
     """
 
     trajectories: Sequence[Trajectory]
@@ -39,6 +42,8 @@ class Played:
     along: frozenset[str] = frozenset()
     probe: Any = None  # a Prober, which needs torch
     judge: Any = None  # a Judge, which may have a model
+    continuations: Any = None  # Continuations, which have one
+    tasks: Sequence[Task] = ()
 
     @cached_property
     def turns(self) -> list[Turn]:
@@ -66,7 +71,7 @@ class Played:
         return self.estimate(column)
 
     def num_tokens(self, service: str) -> int:
-        """Return the tokens that "probe" or "judge" computed so far."""
+        """Return the tokens that a service computed so far."""
         return getattr(getattr(self, service), "num_tokens", 0)
 
 
@@ -79,7 +84,7 @@ class Measure:
         provides: Columns that it fills; a name that ends in `_T` has a value per token.
         needs: Columns that other measures fill first.
         run: Function from the trajectories and the needed columns to the provided columns.
-        model: Name of the model that it runs, such as "reference", or "probe" for probes of the policy, or "judge";
+        model: Name of the model that it runs, such as "reference", or of a service: "probe", "judge", "continuations";
             empty: none, and the measure is always taken unless it `reads`.
         engine: What the engine must report: "entropies", or nothing.
         recorded: Whether the record of a step keeps its columns, if they have a value per response.

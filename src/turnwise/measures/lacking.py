@@ -1,5 +1,6 @@
-"""Say what a run lacks for a column that no measure of it fills."""
+"""Say what a run lacks for a column that no measure of it fills, or that two of them fill."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from turnwise.columns import COLUMNS
@@ -7,11 +8,30 @@ from turnwise.errors import ConfigError, did_you_mean
 from turnwise.measures.base import Measure
 
 OPTIONAL = {
-    "critic": "Add critic.kind=head to the recipe",
-    "plan": "Add prompt.plan=true to the recipe",
-    "judge": "Add judge.model=NAME or judge.run=module:function to the recipe",
+    "critic": "critic.kind=head",
+    "plan": "prompt.plan=true",
+    "judge": "judge.model=NAME or judge.run=module:function",
+    "continuations": "continuations.number=9",
 }
-"""Models, and a form of responses, that a run has only if its recipe asks for them, and how it does."""
+"""Models, continuations, and a form of responses, that a run has only if its recipe asks for them, and how it does."""
+BY_RECIPE = {"critic": "a critic", "judge": "a judge", "plan": "prompt.plan", "continuations": "continuations"}
+"""The same in words."""
+
+
+def no_model(name: str, model: str) -> ConfigError:
+    """Return the error for a measure whose model the run does not have."""
+    return ConfigError(
+        f"the measure {name!r} needs {BY_RECIPE[model]}. Add {OPTIONAL[model]} to the recipe, or remove the measure"
+    )
+
+
+def refuse_doubles(measures: Iterable[Measure]) -> None:
+    """Raise a ConfigError if two of the measures fill the same column."""
+    measures = list(measures)
+    count = Counter(column for each in measures for column in each.provides)
+    if doubled := [column for column, number in count.items() if number > 1]:
+        names = [repr(each.name) for each in measures if doubled[0] in each.provides]
+        raise ConfigError(f"the measures {' and '.join(names)} both fill the column {doubled[0]!r}; remove one of them")
 
 
 def nobody_fills(who: str, column: str, known: Iterable[str], measures: Mapping[str, Measure]) -> ConfigError:
@@ -24,9 +44,10 @@ def nobody_fills(who: str, column: str, known: Iterable[str], measures: Mapping[
         measures: All measures, also those of models that the run does not have.
     """
     meaning = COLUMNS[column].meaning if column in COLUMNS else f"unknown to turnwise.{did_you_mean(column, known)}"
-    by = next((each.model for each in measures.values() if column in each.provides), "")
+    options = [OPTIONAL[each.model] for each in measures.values() if column in each.provides and each.model in OPTIONAL]
+    remedy = " or ".join(options)
     return ConfigError(
         f"{who} needs the column {column!r} ({meaning}), which no measure of this run provides. "
-        f"{f'{OPTIONAL[by]}, choose' if by in OPTIONAL else 'Choose'} another of "
+        f"{f'Add {remedy} to the recipe, choose' if remedy else 'Choose'} another of "
         "`turnwise methods`, write a measure and name it in `measures`, or pass the column in your own loop"
     )

@@ -8,17 +8,16 @@ from typing import Any
 import numpy as np
 
 from turnwise.batch import Batch
-from turnwise.errors import ConfigError, did_you_mean
-from turnwise.imports import import_named
-from turnwise.measures import MEASURES
+from turnwise.errors import ConfigError
+from turnwise.measures import MEASURES, named_measure
 from turnwise.measures.base import Measure, Played
-from turnwise.measures.lacking import OPTIONAL, nobody_fills
+from turnwise.measures.lacking import OPTIONAL, no_model, nobody_fills, refuse_doubles
 from turnwise.rollout.trajectory import distinct_turns
 from turnwise.segments import Segments
 
 FROM_THE_BATCH = frozenset({"turn", "length", "reward"})
 """Columns of every batch that need no measure."""
-SERVICES = ("probe", "judge")
+SERVICES = ("probe", "judge", "continuations")
 """Models that count their own tokens."""
 INSTEAD = {"trainer": "engine_scores", "engine": "scores"}
 """Measure that each value of `update.scoring` excludes."""
@@ -94,10 +93,9 @@ def plan_measures(
     """
     lacking = OPTIONAL.keys() - set(models)
     chosen = {name: each for name, each in MEASURES.items() if name != INSTEAD[scoring] and each.model not in lacking}
-    asked = [_named(name) for name in further]
+    asked = [named_measure(name) for name in further]
     if absent := [each for each in asked if each.model in lacking]:
-        model = absent[0].model
-        raise ConfigError(f"the measure {absent[0].name!r} needs a {model}. {OPTIONAL[model]}, or remove the measure")
+        raise no_model(absent[0].name, absent[0].model)
     chosen |= {each.name: each for each in asked}
     provider = {column: each for each in chosen.values() for column in each.provides}
     ordered: dict[str, Measure] = {}
@@ -132,6 +130,7 @@ def plan_measures(
     for each in chosen.values():  # measures from these columns are cheap, and records keep them
         if each.is_free and not each.reads and all(_at_hand(column, provider, ordered) for column in each.needs):
             add(each)
+    refuse_doubles(ordered.values())
     return Plan(tuple(ordered.values()))
 
 
@@ -140,21 +139,6 @@ def _at_hand(column: str, provider: Mapping[str, Measure], ordered: Mapping[str,
     return each is not None and (
         each.name in ordered or (each.is_free and all(_at_hand(c, provider, ordered) for c in each.needs))
     )
-
-
-def _named(name: str) -> Measure:
-    if ":" in name:
-        found = import_named(name)
-        if not isinstance(found, Measure):
-            raise ConfigError(
-                f"measures: {name!r} is a {type(found).__name__}, expected a Measure; decorate it with @measure"
-            )
-        return found
-    if name not in MEASURES:
-        raise ConfigError(
-            f"unknown measure {name!r}.{did_you_mean(name, MEASURES)} Name your own measures as 'module:measure'"
-        )
-    return MEASURES[name]
 
 
 def recorded_columns(measures: Iterable[Measure]) -> tuple[str, ...]:

@@ -1,46 +1,56 @@
 """Say which methods a run can train, and refuse environments that do not tell what a measure reads."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from turnwise.environments.suites import Suite
+from turnwise.environments.base import Task
+from turnwise.environments.suites import Suite, refuse_unrepeatable
 from turnwise.errors import ConfigError
 from turnwise.measures import MEASURES
-from turnwise.measures.lacking import OPTIONAL
+from turnwise.measures.lacking import BY_RECIPE
 from turnwise.measures.plan import FROM_THE_BATCH, Plan
 
-BY_RECIPE = {"critic": "a critic", "judge": "a judge", "plan": "prompt.plan"}
-"""What a recipe adds for each of the `OPTIONAL` models."""
 GIVEN_BY = {"gold": "search_qa", "role": "seats"}
 """Environments that give keys of `Step.info` that measures read."""
+IDLE = {"judge": "measures=['rank'] or ['progress']", "continuations": "measures=['continued']"}
+"""Services that a recipe may have in vain, and measures that ask them."""
 
 
 def how_to_train(needs: Iterable[str]) -> str:
     """Say whether a run can train a method.
 
     Returns:
-        "yes", "with a critic", "with a judge", "with prompt.plan", "with gold" for what the environment must tell, or
-        "needs" and the columns without a measure.
+        "yes", "with a critic or continuations", "with a judge", "with prompt.plan", "with gold" for what the
+        environment must tell, or "needs" and the columns without a measure.
     """
-    model_of = {column: each.model for each in MEASURES.values() for column in each.provides}
-    if missing := [column for column in needs if column not in {*model_of, *FROM_THE_BATCH}]:
+    models_of = {
+        column: frozenset(each.model for each in MEASURES.values() if column in each.provides)
+        for column in needs
+        if column not in FROM_THE_BATCH
+    }
+    if missing := [column for column, models in models_of.items() if not models]:
         return f"needs {', '.join(missing)}"
-    if optional := sorted({model_of[column] for column in needs if column in model_of} & OPTIONAL.keys()):
-        return f"with {' and '.join(BY_RECIPE[model] for model in optional)}"
+    optional = {models for models in models_of.values() if models <= BY_RECIPE.keys()}
+    least = [models for models in optional if not any(other < models for other in optional)]
+    if recipes := sorted(" or ".join(sorted(BY_RECIPE[model] for model in models)) for models in least):
+        return f"with {' and '.join(recipes)}"
     keys = {key for each in MEASURES.values() if {*needs} & {*each.provides} for key in each.reads}
     return f"with {', '.join(sorted(keys))}" if keys else "yes"
 
 
-def check_environment(plan: Plan, suite: Suite, environment: str) -> None:
-    """Check that an environment fills the keys of `Step.info` that the measures read.
+def check_environment(plan: Plan, suite: Suite, environment: str, tasks: Sequence[Task] = ()) -> None:
+    """Check that an environment fills the keys of `Step.info` that the measures read, and repeats if they need that.
 
     Args:
         plan: Measures of a run.
         suite: The environment. It declares its keys in the attribute `gives`.
         environment: Name of the environment, for the error.
+        tasks: Some of its tasks.
 
     Raises:
-        ConfigError: It does not declare a key.
+        ConfigError: It does not declare a key, or declares that it does not repeat.
     """
+    if tasks and "continuations" in plan.models:
+        refuse_unrepeatable(suite, tasks, environment, "continuations")
     gives = getattr(suite, "gives", ())
     for each in plan.measures:
         if missing := [key for key in each.reads if key not in gives]:
@@ -52,10 +62,10 @@ def check_environment(plan: Plan, suite: Suite, environment: str) -> None:
             )
 
 
-def refuse_idle_judge(has_judge: bool, plan: Plan) -> None:
-    """Raise a ConfigError if there is a judge whom no measure of a run asks."""
-    if has_judge and "judge" not in plan.models:
+def refuse_idle(services: Iterable[str], plan: Plan) -> None:
+    """Raise a ConfigError if there is a judge, or continuations, that no measure of a run asks for."""
+    for service in {*services} & IDLE.keys() - plan.models:
         raise ConfigError(
-            "judge has no effect: neither the method nor measures read a column of its; choose a method that needs one "
-            "(`turnwise methods`), add measures=['rank'] or ['progress'], or remove judge"
+            f"{service} has no effect: neither the method nor measures read a column of its; choose a method that "
+            f"needs one (`turnwise methods`), add {IDLE[service]}, or remove {service}"
         )

@@ -49,6 +49,7 @@ from turnwise.methods.trloo import trloo
 from turnwise.methods.unlikeliness import unlikeliness
 from turnwise.methods.v05 import v05
 from turnwise.methods.verl_er import verl_er
+from turnwise.methods.vine_ppo import vine_ppo
 from turnwise.transform import Transform
 
 METHODS: dict[str, Callable[..., Transform]] = {
@@ -73,6 +74,7 @@ METHODS: dict[str, Callable[..., Transform]] = {
     "turn_ppo": turn_ppo,
     "bilevel_gae": bilevel_gae,
     "egae": egae,
+    "vine_ppo": vine_ppo,
     "spo": spo,
     "hiper": hiper,
     "canon": canon,
@@ -155,4 +157,5 @@ __all__ = [
     "unlikeliness",
     "v05",
     "verl_er",
+    "vine_ppo",
 ]

@@ -18,7 +18,7 @@ def a2tgpo(*, weight: float = 0.3, discount: float = 1.0, difference: Difference
 
     `b_it` is the mean log-probability of the gold answer's tokens before response t (column `gold_logprob`). The
     division by the square root keeps early and late turns at the same variance. The paper also widens the clip of turns
-    with a high gain, which is not included.
+    with a high gain: the token rule `gain_clip`.
 
     Args:
         weight: alpha in the paper.

@@ -12,8 +12,8 @@ def spo() -> Transform:
         A_j = V_{j+1} - V_j        V after the last segment is the outcome itself
 
     The segments are the turns. `V_j` is the expected outcome before response j: the reward so far plus the column
-    `value`, which the paper estimates from 4 or 9 fresh continuations. So A is `gae(decay=0)`, and the credit of a
-    trajectory sums to its outcome minus the first value.
+    `value`, which the paper estimates from 4 or 9 fresh continuations: `[continuations]` in a recipe. A critic's values
+    do too. So A is `gae(decay=0)`, and the credit of a trajectory sums to its outcome minus the first value.
 
     SPO-tree uses the mean over a node's children as V, and the same differences. Its probability mask and SPO-chain's
     whitening over the kept tokens are the token rule `spo_mask`. (SPO-chain gives 0 before the first cut unless V is

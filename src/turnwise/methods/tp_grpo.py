@@ -15,8 +15,8 @@ def tp_grpo(*, convention: Convention = "paper") -> Transform:
         r_t = R - V_{t-1} at a turning point, V_t - V_{t-1} elsewhere
 
     `reward_turning_points` defines turning points. `V_t` is the expected outcome after response t, from the column
-    `value`; the paper, about images, completes every step deterministically. A response whose turn no other trajectory
-    of the group reached gets 0.
+    `value`: of continuations, or a critic's. The paper, about images, completes every step deterministically. A
+    response whose turn no other trajectory of the group reached gets 0.
 
     The method is untested on agents.
 

@@ -12,6 +12,7 @@ from turnwise.errors import ConfigError
 from turnwise.models import subgoals
 
 ADMISSIBLE = "\nAdmissible actions: "
+ACTION = re.compile(r"<action>(.*?)</action>", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +76,13 @@ class Format:
         """Return the parts of a plan-and-act response."""
         return self._read(tuple(response_ids))
 
+    def action_span(self, response_ids: Sequence[int]) -> tuple[int, int]:
+        """Return the first token of a response's action and the one after its last; equal if it has none.
+
+        Tokens that the action shares with a tag belong to it. Without a form that marks it, it is the whole response.
+        """
+        return self._find_action(tuple(response_ids)) if self.think or self.plan else (0, len(response_ids))
+
     def subgoal_after(self, response_ids: Sequence[int], subgoal: str) -> str:
         """Return the subgoal in force after a response: the first one, a new one, or the one before."""
         if not self.plan:
@@ -112,7 +120,7 @@ class Format:
         return (text, False) if action is None else (action, True)
 
     def _action(self, text: str) -> str | None:
-        found = re.findall(r"<action>(.*?)</action>", text, re.DOTALL)
+        found = ACTION.findall(text)
         return found[-1].strip() if found else None
 
     def plain(self, text: str) -> str:
@@ -123,12 +131,24 @@ class Format:
     def _special(self) -> re.Pattern[str]:
         return re.compile("|".join(map(re.escape, self.tokenizer.all_special_tokens)) or r"(?!)")
 
+    def _decode(self, ids: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
     @functools.cached_property
     def _read(self):
-        decode = lambda ids: str(  # noqa: E731
-            self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        )
-        return functools.lru_cache(maxsize=8192)(lambda ids: subgoals.read(ids, decode))
+        return functools.lru_cache(maxsize=8192)(lambda ids: subgoals.read(ids, self._decode))
+
+    @functools.cached_property
+    def _find_action(self):
+        def find(ids: tuple[int, ...]) -> tuple[int, int]:
+            if not (found := [*ACTION.finditer(self._decode(ids))]):
+                return 0, 0
+            inside = found[-1][1]
+            start = found[-1].start(1) + len(inside) - len(inside.lstrip())
+            stop = subgoals.tokens_to(start + len(inside.strip()), ids, self._decode)
+            return min(subgoals.tokens_to(start + 1, ids, self._decode) - 1, stop), stop
+
+        return functools.lru_cache(maxsize=8192)(find)
 
     @functools.cached_property
     def _encode(self):

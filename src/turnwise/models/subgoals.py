@@ -56,10 +56,11 @@ def read(ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> Planned:
     stated = _SUBGOAL.search(text, decided.end() if decided else 0)
     switch = decided is not None and decided[1].strip().upper() == SWITCH
 
-    def tokens_to(end: int) -> int:
-        """Count the tokens up to a character."""
-        return bisect.bisect_left(range(len(ids)), end, key=lambda count: len(decode(ids[:count])))
-
-    first = min(tokens_to(decided.end()), len(ids) - 1) if decided else 0
-    second = min(tokens_to(stated.end()), len(ids) - 1) if stated else first
+    first = min(tokens_to(decided.end(), ids, decode), len(ids) - 1) if decided else 0
+    second = min(tokens_to(stated.end(), ids, decode), len(ids) - 1) if stated else first
     return Planned(switch, stated[1].strip() if stated else None, (first, second))
+
+
+def tokens_to(end: int, ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> int:
+    """Count the tokens of a response up to a character of its text."""
+    return bisect.bisect_left(range(len(ids)), end, key=lambda count: len(decode(ids[:count])))

@@ -73,6 +73,18 @@ class Diverged(RunError):
         )
 
 
+def damp(model: torch.nn.Module, factor: float) -> None:
+    """Multiply the gradient of a model by a factor."""
+    for weight in model.parameters():
+        if weight.grad is not None:
+            weight.grad.mul_(factor)
+
+
+def norm_of_gradient(model: torch.nn.Module) -> float:
+    """Return the norm of a model's gradient."""
+    return float(torch.nn.utils.clip_grad_norm_(model.parameters(), float("inf")))
+
+
 def abbreviate(items: Sequence[object], most: int = 8) -> str:
     """List the first few items, for error messages."""
     return ", ".join(map(str, items[:most])) + (", ..." if len(items) > most else "")

@@ -13,9 +13,9 @@ def inert_settings(update: UpdateConfig) -> list[str]:
     if update.epochs * update.mini_batches > 1:
         return []
     default = UpdateConfig()
-    names = ("importance", "clip", "clip_low", "clip_high", "dual_clip")
+    names = ("importance", "clip", "clip_low", "clip_high", "dual_clip", "clip_correction")
     found = [f"{name}={getattr(update, name)}" for name in names if getattr(update, name) != getattr(default, name)]
-    if update.tokens and update.tokens.name in ("adapo", "flexible_clip", "kl_cov"):
+    if update.tokens and update.tokens.name in ("adapo", "flexible_clip", "gain_clip", "kl_cov"):
         found.append(f"tokens={update.tokens.name}")
     if update.tokens and update.tokens.name == "hapo" and (update.tokens.model_extra or {}).get("widths", True):
         found.append("tokens=hapo (its widths)")

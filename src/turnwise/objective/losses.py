@@ -82,11 +82,13 @@ class PolicyLoss:
         loss: Scalar to minimise, with gradient.
         clipped: Weighted fraction of tokens at which the clip binds.
         kl: Weighted mean of log pi_old - log pi.
+        missing: Scalar whose gradient is the one that the clip leaves out, for ST-PPO's correction.
     """
 
     loss: torch.Tensor
     clipped: float
     kl: float
+    missing: torch.Tensor
 
 
 def policy_loss(
@@ -150,9 +152,9 @@ def policy_loss(
         objective = objective.detach() * logprob
     if penalty is not None:
         objective = objective - penalty * _beyond_rounding(log_ratio).abs()
-    loss = -(weight * objective).sum()
+    loss, missing = -(weight * objective).sum(), -(weight * binds * free).sum()
     with torch.no_grad():
-        return PolicyLoss(loss, float((weight * binds).sum()), float(-(weight * log_ratio).sum()))
+        return PolicyLoss(loss, float((weight * binds).sum()), float(-(weight * log_ratio).sum()), missing)
 
 
 def _beyond_rounding(log_ratio: Float[torch.Tensor, " T"]) -> Float[torch.Tensor, " T"]:

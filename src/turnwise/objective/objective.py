@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool
 
 from turnwise.errors import RunError, did_you_mean
-from turnwise.objective.terms import UNITS, Pass, StepView, Term, TermLoss
+from turnwise.objective.terms import UNITS, Loss, Pass, StepView, Term, TermLoss
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +27,11 @@ class StepLoss:
     unit_N: np.ndarray | None
     matters_N: Bool[np.ndarray, " N"]
     metrics: Mapping[str, float]
+
+    @property
+    def missing(self) -> Loss | None:
+        """Return the loss whose gradient the clip leaves out; None if nothing asks for it."""
+        return next((part.missing for part in self.parts if part.missing), None)
 
     def loss(self, given: Pass) -> tuple[torch.Tensor, dict[str, float]]:
         """Compute the loss on some tokens and its metrics, which add up over micro-batches."""

@@ -1,5 +1,6 @@
 """Define the policy-gradient term: `policy_loss` on every token, with an optional token rule."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -10,11 +11,9 @@ from turnwise.objective.losses import policy_loss
 from turnwise.objective.mismatch import mismatch_weights
 from turnwise.objective.settings import UpdateConfig
 from turnwise.objective.terms import Pass, StepView, TermLoss, Unit, as_tensor
-from turnwise.objective.token_rules.base import StepTokens, TokenCredit
+from turnwise.objective.token_rules.base import TokenCredit, columns_of
 from turnwise.objective.token_rules.build import build_token_rule
-
-RULE_STREAM = 6
-"""Separates the random draws of token rules from other draws with the run's seed."""
+from turnwise.objective.token_rules.step import step_tokens
 
 
 class PolicyTerm:
@@ -29,6 +28,7 @@ class PolicyTerm:
         self._state: Any = None
         self.unit: Unit = "trajectory" if settings.importance == "trajectory" else "sequence"
         self.needs: Sequence[str] = ("logprob_T", "entropy_T", "behavior_logprob_T")
+        self.needs += columns_of(self._rule) if self._rule else ()
 
     def prepare(self, step: StepView) -> TermLoss:
         """Compute weights, advantages and clip widths of all tokens."""
@@ -70,16 +70,17 @@ class PolicyTerm:
         stake_T = np.abs(advantage_T) if credit.penalty_T is None else np.abs(advantage_T) + credit.penalty_T
         plain_T = as_tensor(step.weights(settings.aggregate))
 
-        def loss(given: Pass) -> tuple[torch.Tensor, dict[str, float]]:
+        def loss(given: Pass, missing: bool = False) -> tuple[torch.Tensor, dict[str, float]]:
             options: dict[str, Any] = {"clip_low": settings.clip_low, "clip_high": settings.clip_high}
             options |= {name: given.here(column_T) for name, column_T in policy_T.items()}
             result = policy_loss(given.logprob, clip=settings.clip, dual_clip=settings.dual_clip, **options)
             moved = (given.logprob.detach() - options["old_logprob"]).abs()
             told = {"clipped_frac": result.clipped, "kl_old": result.kl}
             told["log_ratio_abs"] = (moved * given.here(plain_T)).sum().item()
-            return result.loss, told
+            return result.missing if missing else result.loss, told
 
-        return TermLoss(loss, trajectories.max(weight_T * stake_T) > 0, metrics)
+        missing = functools.partial(loss, missing=True) if settings.clip_correction else None
+        return TermLoss(loss, trajectories.max(weight_T * stake_T) > 0, metrics, missing=missing)
 
     def state_dict(self) -> Any:
         """Return the state of the token rule."""
@@ -88,18 +89,3 @@ class PolicyTerm:
     def load_state_dict(self, state: Any) -> None:
         """Restore the state of the token rule."""
         self._state = state
-
-
-def step_tokens(step: StepView, settings: UpdateConfig, state: Any) -> StepTokens:
-    """Collect the inputs of token rules for a step."""
-    return StepTokens(
-        step.advantage_T,
-        step.column("logprob_T", "update.tokens"),
-        step.column("entropy_T", "update.tokens"),
-        clip_low=settings.clip_low,
-        clip_high=settings.clip_high,
-        steps_done=step.step - 1,
-        steps=step.steps,
-        seed=(step.seed, RULE_STREAM, step.step),
-        state=state,
-    )

@@ -7,12 +7,13 @@ Published objectives in its words:
     NGRPO        importance token, clip ppo .16/.24
     GSPO         importance trajectory, clip ppo 3e-4/4e-4 (agents: 3e-3/4e-3), aggregate trajectory-mean
     SAMPO        importance response, clip ppo 3e-3/4e-3, aggregate response-mean, on `gigpo`
-    ST-PPO       importance response, clip ppo .2/.2; without its correction, whose details are unknown
+    ST-PPO       importance response, clip ppo .2/.2, clip_correction figure
     CISPO        importance token, clip cispo, clip_low 1 (no lower bound)
     Clip-Cov     tokens clip_cov, clip ppo 1/1, dual_clip 10 (the official scripts; the paper's text: .2/.2)
     KL-Cov       tokens kl_cov, clip none (official scripts: frac 2e-3 for 7B, 2e-4 for 32B)
     STEER        tokens steer, clip ppo .2/.28, dual_clip 10
-    HAPO         tokens hapo, clip ppo .2/.28, dual_clip 10
+    HAPO         tokens hapo, clip ppo .2/.28, dual_clip 10, on `hapo`; rollout.token_temperature hapo
+    A2TGPO       importance response, tokens gain_clip, on `a2tgpo`
 
 SAMPO's optional mask, which leaves out responses with A < 0 and a ratio below exp(-delta), is not needed: below
 1 - clip_low such a response has no gradient already.
@@ -97,6 +98,10 @@ class UpdateConfig(Section):
     dual_clip: float | None = pydantic.Field(default=None, gt=1)
     """Largest ratio of a token with a negative advantage. Above it, the token has no gradient (with "cispo": the ratio
     is clipped to it)."""
+    clip_correction: Literal["figure"] | None = None
+    """ST-PPO's correction, as a figure of the paper (arXiv 2511.20718) and a reviewer describe it; others differ. The
+    gradient of each optimiser step is divided by the norm of the gradient that the clip leaves out, where that
+    norm is above 1; this bound is ours. It takes a second pass over the step."""
     tokens: RuleConfig | None = None
     """Token rule: {name = "steer"}, {name = "clip_cov", frac = 2e-4} and others in `turnwise.objective.token_rules`."""
     epochs: int = pydantic.Field(default=1, ge=1)
@@ -121,8 +126,8 @@ class UpdateConfig(Section):
     """Your own loss terms: {name = "module:MyTerm", weight = 0.1}; see `turnwise.objective.terms.Term`."""
     old_policy: Literal["start", "behavior"] | None = None
     """Weights that a token's probability ratio is relative to: those at the start of the step, or those that sampled
-    the token ("behavior"). Default: "behavior" with rollout.max_lag unless mismatch_cap corrects the lag, else
-    "start"."""
+    the token ("behavior"). Default: "behavior" with rollout.max_lag or rollout.step_budget unless mismatch_cap corrects
+    the lag, else "start"."""
     mismatch_cap: float | None = pydantic.Field(default=None, gt=0)
     """Largest importance weight pi_trainer / pi_engine, which corrects for engine probabilities other than the
     trainer's."""
@@ -136,6 +141,11 @@ class UpdateConfig(Section):
 
     @pydantic.model_validator(mode="after")
     def _parts_fit(self) -> "UpdateConfig":
+        if self.clip_correction and (self.clip != "ppo" or not self.policy):
+            raise ValueError(
+                "update.clip_correction measures the gradient that the clip leaves out, which needs update.clip='ppo' "
+                "and update.policy=true; remove it or set both"
+            )
         if self.mismatch_level == "trajectory" and self.mismatch_cap is None:
             raise ValueError(
                 "update.mismatch_level='trajectory' has no effect without update.mismatch_cap; set update.mismatch_cap"

@@ -104,12 +104,14 @@ class TermLoss:
             the denominators count them.
         metrics: Metrics of the step that are computed once.
         pair_N: `[trajectories]` number of the trajectory's pair, for a term with the unit "pair".
+        missing: Function whose gradient is the one that a clip leaves out, if `update.clip_correction` asks for it.
     """
 
     loss: Loss
     matters_N: Bool[np.ndarray, " N"]
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
     pair_N: np.ndarray | None = None
+    missing: Loss | None = None
 
 
 class Term(Protocol):

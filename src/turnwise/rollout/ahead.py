@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from turnwise.environments.base import Step, Task
 from turnwise.errors import EngineLost
+from turnwise.rollout.blocking import LastingLoop
 from turnwise.rollout.engine import Engine, Generation, Sampling
 from turnwise.rollout.environments import Environments
 from turnwise.rollout.trajectory import Trajectory
@@ -65,6 +66,21 @@ class InStep:
         """Do nothing."""
 
 
+class Lasting(InStep):
+    """Play in the step, in the trainer's thread, in one event loop in which trajectories wait from step to step.
+
+    Attributes:
+        loop: The event loop.
+    """
+
+    def __init__(self) -> None:
+        self.loop = LastingLoop()
+
+    def close(self) -> None:
+        """End the trajectories that wait."""
+        self.loop.close()
+
+
 class Ahead:
     """Play up to `batches` batches at a time in threads, while the trainer measures and learns."""
 
@@ -104,8 +120,10 @@ class Ahead:
         self._stage.close()
 
 
-def make_rollouts(max_lag: int) -> Rollouts:
-    """Make the rollouts of a run: in the step that learns from them, or up to `max_lag` steps ahead."""
+def make_rollouts(max_lag: int, *, lasting: bool = False) -> Rollouts:
+    """Make the rollouts of a run: in the step that learns from them, lasting over steps, or up to `max_lag` ahead."""
+    if lasting:
+        return Lasting()
     return Ahead(max_lag + 1) if max_lag else InStep()
 
 

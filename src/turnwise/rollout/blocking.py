@@ -18,15 +18,42 @@ def blocking(work: Coroutine[Any, Any, T]) -> T:
         return other.submit(_run, work).result()
 
 
+class LastingLoop:
+    """Run coroutines from synchronous code in one event loop, in which tasks wait from one call to the next."""
+
+    def __init__(self) -> None:
+        self._runner = asyncio.Runner()
+        self._other: ThreadPoolExecutor | None = None
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine, also in a notebook, where an event loop already runs."""
+        if self._other is None:
+            try:
+                asyncio.get_running_loop()
+            except RuntimeError:
+                return self._runner.run(_quiet(work))
+            self._other = ThreadPoolExecutor(1)
+        return self._other.submit(self._runner.run, _quiet(work)).result()
+
+    def close(self) -> None:
+        """Cancel the tasks that wait, and close the loop."""
+        if self._other is None:
+            self._runner.close()
+        else:
+            self._other.submit(self._runner.close).result()
+            self._other.shutdown()
+
+
 def _run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine. What a signal raises in a task reaches the caller from the loop, so no task prints it again."""
+    return asyncio.run(_quiet(work))
+
+
+async def _quiet(work: Coroutine[Any, Any, T]) -> T:
+    """Await a coroutine. What a signal raises in a task reaches the caller from the loop, so no task prints it."""
 
     def say(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if not isinstance(context.get("exception"), KeyboardInterrupt):
             loop.default_exception_handler(context)
 
-    async def main() -> T:
-        asyncio.get_running_loop().set_exception_handler(say)
-        return await work
-
-    return asyncio.run(main())
+    asyncio.get_running_loop().set_exception_handler(say)
+    return await work

@@ -10,6 +10,25 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tempering:
+    """Temperature per token, from the entropy of its distribution; see `turnwise.rollout.tempering`.
+
+    Attributes:
+        strength: Largest relative change of the temperature.
+        pivot: Logarithm of the entropy at which the temperature does not change.
+        above: Distance above the pivot, in log-entropy, from which the change is largest.
+        below: Distance below it.
+        sizes_only: Raise the temperature of tokens below the pivot too, as HAPO's release does.
+    """
+
+    strength: float
+    pivot: float
+    above: float
+    below: float
+    sizes_only: bool = False
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
     """Settings of the sampling.
@@ -21,6 +40,7 @@ class Sampling:
         temperature: Divides the logits; 0 takes the most likely token.
         top_p: Sample from the smallest set of tokens with this much probability.
         seed: Same seed, conversation number, prompt and weights give the same response, whatever else is generated.
+        tempering: Temperature per token, for engines that can; a server cannot.
         schema: JSON schema that the response must follow, for engines that can constrain it; the local one cannot.
     """
 
@@ -30,6 +50,7 @@ class Sampling:
     temperature: float = 1.0
     top_p: float = 1.0
     seed: int = 0
+    tempering: Tempering | None = None
     schema: Mapping[str, Any] | None = None
 
 
@@ -41,8 +62,8 @@ class Generation:
         token_ids: The generated tokens, the stop token included.
         logprobs: Log-probability of each under the distribution it was sampled from (nats).
         truncated: Neither a stop token nor a stop text came within `max_new_tokens`.
-        entropies: Entropy of each token's distribution over the full vocabulary, at the temperature (nats);
-            None if the engine does not measure it.
+        entropies: Entropy of each token's distribution over the full vocabulary, at the temperature, before top_p and
+            the temperature per token (nats); None if the engine does not measure it.
         version: Version of the weights that sampled it; see `Engine.update_weights`.
     """
 

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from turnwise.environments.base import Task
 from turnwise.rollout.collectors import Collector, OnTurn
 from turnwise.rollout.models import Models
 from turnwise.rollout.trajectory import Trajectory
@@ -21,13 +22,15 @@ class Experience:
         trajectories: All trajectories, those of a group adjacent, groups numbered from 0.
         used_N: `[trajectories]` bool, those that the step learns from: usable ones of groups that pass the filter.
         metrics: Rollout metrics over all trajectories.
-        tasks: Number of each group's task, among the tasks of the source.
+        tasks: Tasks, one per group.
+        numbers: Number of each group's task, among the tasks of the source.
     """
 
     trajectories: list[Trajectory]
     used_N: np.ndarray
     metrics: dict[str, float]
-    tasks: Sequence[int] = ()
+    tasks: Sequence[Task] = ()
+    numbers: Sequence[int] = ()
 
     @property
     def usable(self) -> bool:

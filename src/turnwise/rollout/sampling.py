@@ -2,7 +2,10 @@
 
 import torch
 
-from turnwise.rollout.engine import Sampling
+from turnwise.rollout.engine import Sampling, Tempering
+
+MIN_ENTROPY = 1e-8
+"""Lower bound of the entropy before the logarithm (nats)."""
 
 
 def uniform(seed: int, conversation: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
@@ -31,13 +34,13 @@ def sample(
 
     Args:
         logits: `[rows, vocabulary]` float32.
-        sampling: Temperature and top_p.
+        sampling: Temperature, temperature per token, and top_p.
         uniform: `[rows]` in `[0, 1)`.
 
     Returns:
         Tokens, their log-probabilities (nats) under the distribution that they were drawn from, and the entropies
-        (nats) of the full distribution at this temperature, before top_p: `[rows]` each. Logits that are not finite
-        give log-probabilities that are not finite.
+        (nats) of the full distribution at this temperature, before top_p and the temperature per token: `[rows]` each.
+        Logits that are not finite give log-probabilities that are not finite.
     """
     if sampling.temperature == 0:
         logprobs = torch.log_softmax(logits, -1)
@@ -45,6 +48,8 @@ def sample(
         return best.indices, best.values, _entropy(logprobs)
     logprobs = torch.log_softmax(logits / sampling.temperature, -1)
     entropy = _entropy(logprobs)
+    if sampling.tempering:
+        logprobs = torch.log_softmax(logprobs / _factor(entropy, sampling.tempering)[:, None], -1)
     if sampling.top_p < 1:
         ranked, indices = logprobs.sort(-1, descending=True)
         before = ranked.exp().cumsum(-1) - ranked.exp()
@@ -60,6 +65,14 @@ def sample(
 
 def _entropy(logprobs: torch.Tensor) -> torch.Tensor:
     return -(logprobs.exp() * logprobs).sum(-1)
+
+
+def _factor(entropy: torch.Tensor, tempering: Tempering) -> torch.Tensor:
+    """Return the factor on the temperature of each row, from its entropy (nats)."""
+    distance = entropy.clamp(min=MIN_ENTROPY).log() - tempering.pivot
+    reach = torch.where(distance > 0, tempering.above, tempering.below)
+    level = torch.where(reach > 0, distance / reach, distance.sign()).clamp(-1.0, 1.0)
+    return 1.0 + tempering.strength * (level.abs() if tempering.sizes_only else level)
 
 
 def _signed(bits: int) -> int:

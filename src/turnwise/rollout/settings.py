@@ -48,6 +48,41 @@ class TurnBudgetConfig(Section):
         return self
 
 
+class TokenTemperatureConfig(Section):
+    """Configure a temperature per token, which follows the token's entropy."""
+
+    name: Literal["hapo"]
+    """"hapo": higher for tokens of high entropy, lower for those of low entropy (arXiv 2509.16591, its part A)."""
+    strength: float = pydantic.Field(default=0.1, gt=0, lt=1)
+    """Largest relative change of the temperature: 0.1 in the paper, 0.05 in its code."""
+    quantile: float = pydantic.Field(default=0.8, ge=0, le=1)
+    """Quantile of the last batch's entropies at which the temperature does not change."""
+    sign: Literal["paper", "release"] = "paper"
+    """"release": raise it at low entropies too, as the released code does."""
+
+
+class StepBudgetConfig(Section):
+    """Configure the budget that ends the rollout of a step."""
+
+    tokens: int | None = pydantic.Field(default=None, ge=1)
+    """Generated tokens per step."""
+    turns: int | None = pydantic.Field(default=None, ge=1)
+    """Turns per step."""
+
+    @pydantic.model_validator(mode="after")
+    def _counts_one_of_them(self) -> "StepBudgetConfig":
+        if (self.tokens is None) == (self.turns is None):
+            raise ValueError(
+                f"rollout.step_budget has tokens={self.tokens} and turns={self.turns}; set exactly one of them"
+            )
+        return self
+
+    @property
+    def amount(self) -> int:
+        """Tokens or turns per step."""
+        return self.tokens or self.turns or 0
+
+
 class RolloutConfig(Section):
     """Settings of the rollouts."""
 
@@ -75,11 +110,17 @@ class RolloutConfig(Section):
     """Largest number of batches of `groups` tasks that a step plays to fill the filter."""
     turn_budget: TurnBudgetConfig | None = None
     """Limit on turns: {name = "fixed", turns = 6} or {name = "quantile", extend = 2} (docs/how-to/turn-budgets.md)."""
+    step_budget: StepBudgetConfig | None = None
+    """End the rollout of a step after {turns = N} or {tokens = N} over all trajectories. Half-played trajectories go on
+    in the next step, on its weights (docs/how-to/play-ahead.md). Default: play every trajectory to its end."""
     max_lag: int = pydantic.Field(default=0, ge=0)
     """Steps by which rollouts may run ahead of the update, on the weights there are; 0 plays each step's tasks inside
     the step. See docs/how-to/play-ahead.md."""
     temperature: float = pydantic.Field(default=1.0, gt=0)
     """Sampling temperature. Entropies and the loss are computed at it too; 1 leaves the policy as it is."""
+    token_temperature: TokenTemperatureConfig | None = None
+    """Temperature per token on top of `temperature`: {name = "hapo"}. Training only. The loss is still that of the
+    policy at `temperature`; `update.mismatch_cap` or `update.old_policy = "behavior"` corrects for the difference."""
     top_p: float = pydantic.Field(default=1.0, gt=0, le=1)
     """Probability mass of the likeliest tokens to sample from; 1 keeps all, so that every token can be sampled."""
     max_new_tokens: int = pydantic.Field(default=16, ge=1)
@@ -119,12 +160,60 @@ class RolloutConfig(Section):
                 f"rollout.max_lag={self.max_lag} plays tasks before it is known which groups rollout.filter="
                 f"{self.filter!r} drops; set rollout.filter=none or rollout.max_lag=0"
             )
-        if self.max_lag and self.top_p < 1:
+        if self.max_lag and self.token_temperature:
             raise ValueError(
-                f"rollout.max_lag={self.max_lag} needs rollout.top_p=1, got {self.top_p:g}; with a lower top_p the "
+                f"rollout.token_temperature follows the batch before, and rollout.max_lag={self.max_lag} plays ahead "
+                "of it; remove one"
+            )
+        if self.token_temperature and (self.collector.model_extra or {}).get("past"):
+            raise ValueError(
+                "rollout.token_temperature does not reach the engine of the earlier selves that rollout.collector.past "
+                "plays with; remove one"
+            )
+        if self.samples_earlier and self.top_p < 1:
+            raise ValueError(
+                f"{self.samples_earlier} needs rollout.top_p=1, got {self.top_p:g}; with a lower top_p the "
                 "engine reports probabilities of a truncated distribution"
             )
         return self
+
+    @pydantic.model_validator(mode="after")
+    def _a_step_budget_is_alone(self) -> "RolloutConfig":
+        if self.step_budget is None:
+            return self
+        others = {
+            "collector": self.collector.name if self.collector.name != "independent" else None,
+            "turn_budget": self.turn_budget and self.turn_budget.name,
+            "filter": self.filter if self.filter != "none" else None,
+            "max_lag": self.max_lag or None,
+            "token_temperature": self.token_temperature and self.token_temperature.name,
+        }
+        for name, given in others.items():
+            if given is not None:
+                raise ValueError(
+                    f"rollout.step_budget carries whole groups of separate trajectories from step to step, which "
+                    f"rollout.{name}={given!r} does not allow; remove one of them"
+                )
+        return self
+
+    @property
+    def samples_earlier(self) -> str:
+        """The setting with which steps learn from turns that earlier weights sampled, for messages; empty if none."""
+        if self.step_budget:
+            unit = "tokens" if self.step_budget.tokens else "turns"
+            return f"rollout.step_budget.{unit}={self.step_budget.amount}"
+        return f"rollout.max_lag={self.max_lag}" if self.max_lag else ""
+
+
+class ContinuationsConfig(Section):
+    """Configure continuations: the policy plays on from the turns of each trajectory, for values by Monte Carlo."""
+
+    number: int = pydantic.Field(default=9, ge=1)
+    """Continuations per state; 9 in VinePPO, 9 or 4 in SPO. A state that trajectories share is continued once."""
+    turns: int | None = pydantic.Field(default=None, ge=1)
+    """Continue from the first turns only, which bounds the cost of long trajectories (VinePPO: 20). Default: all."""
+    at_once: int | None = pydantic.Field(default=None, ge=1)
+    """Continuations played concurrently. Default: as many as a step has trajectories, which fit into memory."""
 
 
 class EngineConfig(Section):

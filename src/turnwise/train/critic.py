@@ -31,7 +31,7 @@ def critic_columns(settings: CriticConfig | None, plan: Plan) -> tuple[str, ...]
     """
     if settings is None:
         return ()
-    provided = {column for each in plan.measures for column in each.provides}
+    provided = {column for each in plan.measures if each.model == "critic" for column in each.provides}
     columns = tuple(column for column in CRITIC_COLUMNS if column in provided)
     if not columns:
         raise ConfigError(

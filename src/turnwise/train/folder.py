@@ -7,6 +7,7 @@ runs/NAME/config.json          resolved configuration, versions, commit
           rollouts/            one Parquet file per step, one row per response
           evaluations/         one Parquet file per evaluation, one row per episode; tables of `turnwise eval`
           judgements/          one Parquet file per step with a judge, one row per case
+          continuations/       one Parquet file per step with continuations, one row each
           checkpoints/         step-000020/: model, tokenizer, optimiser, method state, store
           figure.png           learning curve
 """
@@ -45,6 +46,8 @@ class RunFolder:
         self.rollouts = path / "rollouts"
         self.evaluations = path / "evaluations"
         self.judgements = path / "judgements"
+        self.continuations = path / "continuations"
+        self.tables = (self.rollouts, self.evaluations, self.judgements, self.continuations)
         self.figure = path / "figure.png"
         self.trackers: list[Tracker] = []
 
@@ -166,7 +169,7 @@ class RunFolder:
         Reads every file, at over 1 GB/s.
         """
         found = [] if self.verified else [self.unverified]
-        for folder in (self.rollouts, self.evaluations, self.judgements):
+        for folder in self.tables:
             found += doubles(folder, ".parquet")
             for path in by_step(folder, ".parquet").values():
                 try:
@@ -225,7 +228,7 @@ class RunFolder:
         """Drop records after a checkpoint, so that resuming records them again."""
         kept = [self._line(record) for record in self.metrics() if record["step"] <= step]
         write_text(self.metrics_path, "".join(kept))
-        for folder in (self.rollouts, self.evaluations, self.judgements):
+        for folder in self.tables:
             for number, path in by_step(folder, ".parquet").items():
                 if number > step:
                     path.unlink()

@@ -66,7 +66,7 @@ def take_step(run: Run) -> None:
         metrics = {f"rollout/{name}": value for name, value in experience.metrics.items()}
         if experience.used:
             with clock("measure"):
-                measured = run.measure(experience.used)
+                measured = run.measure(experience.used, experience.tasks)
             with clock("credit"):
                 credit = run.method.update(measured.batch)
             with clock("update"), kept_for_inspection(run.folder, step, experience):

@@ -1,24 +1,27 @@
 """Prepare a run for its next step, from a recipe or from a folder to resume."""
 
+import functools
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from turnwise.cache import check_writable
 from turnwise.config import Config
 from turnwise.environments.suites import make_suite, tasks_of
 from turnwise.gateway.collector import choose_collector
 from turnwise.judge.judge import make_judge
-from turnwise.measures.verdict import check_environment, refuse_idle_judge
+from turnwise.measures.verdict import check_environment, refuse_idle
 from turnwise.models.policy import freeze_but_norms
 from turnwise.objective.build import make_objective
 from turnwise.objective.gradient import Budget
 from turnwise.objective.values import ValueTerm
 from turnwise.rollout.ahead import make_rollouts
+from turnwise.rollout.continuations import Continuations
 from turnwise.rollout.engines import check_engine, make_engine
 from turnwise.rollout.experience import Steps
 from turnwise.rollout.models import Models, NamedModel
-from turnwise.rollout.source import Source
 from turnwise.rollout.stores.build import with_store
+from turnwise.rollout.unfinished import make_source
 from turnwise.stopping import Stop
 from turnwise.train.checkpoint import checkpoints, load_parts
 from turnwise.train.credit import Credit, make_transform
@@ -30,7 +33,7 @@ from turnwise.train.parts import make_optimizer, make_plan, notes
 from turnwise.train.resume import first_policy, last_state, refuse_what_would_lose, use_device
 from turnwise.train.run import Run
 from turnwise.train.trackers import check_trackers, open_trackers
-from turnwise.train.warmstart import first_state
+from turnwise.train.warmstart import warm_policy
 
 
 def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop, held: ExitStack) -> Run:
@@ -54,30 +57,32 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     objective = make_objective(config.update, *terms)
     optional = config.optional_models
     measures = make_plan(transform, objective, config.update, config.engine, config.label, config.measures, optional)
-    check_environment(measures, suite, config.environment.name)
-    rollouts = make_rollouts(config.rollout.max_lag)
+    check_environment(measures, suite, config.environment.name, tasks)
+    rollouts = make_rollouts(config.rollout.max_lag, lasting=config.rollout.step_budget is not None)
     held.callback(rollouts.close)
     estimated = critic_columns(config.critic, measures)
-    refuse_idle_judge(config.judge is not None, measures)
+    refuse_idle(optional, measures)
     collector, environments = choose_collector(
         config.harness, config.rollout, config.environment, suite, rollouts.environments
     )
-    seed = config.run.seed
-    source: Steps = Source(tasks, config.rollout, seed, last_step=config.run.steps, rollouts=rollouts)
-    about = {"suite": suite, "tasks": tasks, "rollout": config.rollout, "seed": seed}
+    seed, rollout = config.run.seed, config.rollout
+    source: Steps = make_source(tasks, rollout, seed, config.run.steps, rollouts, environments, suite)
+    about = {"suite": suite, "tasks": tasks, "rollout": rollout, "seed": seed}
     source, store = with_store(source, config.store, environments=environments, **about)
     source = with_demonstrations(source, config.demonstrations, **about)
+    said = {"on_demonstration": display.demonstration, "on_step": display.warm_start}
+    warm_start = functools.partial(warm_policy, config, suite, device=device, **said)
     for note in notes(config.update, transform, config.rollout.group_size, config.model.precision, device):
         display.note(note)
 
     if resume is None:
-        step, policy, states = first_state(config, suite, device, display)
+        step, policy, states = 0, warm_start()[0], {}
         folder = held.enter_context(RunFolder.create(config).locked())
     else:
         folder = held.enter_context(RunFolder(resume).locked())
         refuse_what_would_lose(folder, config.run.steps)
         last = last_state(folder, config.model, keep=config.checkpoint.keep)
-        step, policy, states = last or first_state(config, suite, device, display)
+        step, policy, states = last or (0, warm_start()[0], {})
         for problem in folder.problems():
             display.note(problem)
         folder.set_config(config)
@@ -101,7 +106,14 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     if config.critic:
         models["critic"], critic = make_critic(policy, config.critic, estimated, seed)
         objective = make_objective(config.update, *terms, value := ValueTerm(critic))
-    judge = config.judge and make_judge(config.judge, policy, models["policy"].sampler, config.model.precision, device)
+    services: dict[str, Any] = {}
+    if config.judge:
+        engine = models["policy"].sampler
+        services["judge"] = make_judge(config.judge, policy, engine, config.model.precision, device)
+    if config.continuations:
+        services["continuations"] = Continuations(
+            config.continuations, config.rollout, environments, Models(**models), seed, display.turn
+        )
     run = Run(
         config=config,
         folder=folder,
@@ -127,7 +139,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
             value=value,
         ),
         models=Models(**models),
-        judge=judge,
+        services=services,
         store=store,
         step=step,
         stop=stop,

@@ -3,16 +3,17 @@
 import dataclasses
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
 from turnwise.config import Config
+from turnwise.environments.base import Task
 from turnwise.environments.suites import Suite
 from turnwise.evaluation.assess import assess
 from turnwise.evaluation.outcomes import write_outcomes
 from turnwise.evaluation.play import common_failure, evaluate
-from turnwise.judge.judge import Judge
 from turnwise.measures.base import Played
 from turnwise.measures.plan import Plan
 from turnwise.objective.prober import Prober
@@ -51,7 +52,7 @@ class Run:
         method: Turns rewards into advantages.
         learner: Turns advantages into new weights.
         models: Policy and reference models.
-        judge: Judge of trajectories, if the recipe has one.
+        services: Judge of trajectories, and continuations, if the recipe has them.
         store: Trajectories that later steps use again, if the recipe has a store.
         step: Last completed step.
         stop: Signals that ask for the end of the run.
@@ -71,7 +72,7 @@ class Run:
     method: Credit
     learner: Learner
     models: Models
-    judge: Judge | None = None
+    services: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     store: Store | None = None
     step: int = 0
     stop: Stop = dataclasses.field(default_factory=Stop)
@@ -92,8 +93,8 @@ class Run:
         value = self.learner.value
         return parts if value is None else {**parts, "critic": value.critic}
 
-    def measure(self, trajectories: Sequence[Trajectory]) -> Measured:
-        """Take the measures of the trajectories that a step learns from."""
+    def measure(self, trajectories: Sequence[Trajectory], tasks: Sequence[Task]) -> Measured:
+        """Take the measures of the trajectories that a step learns from, given the task of each group."""
         sequences, learner = Sequences.from_trajectories(trajectories), self.learner
         policy, precision, budget = self.models.policy, learner.precision, learner.budget
         begin = learner.value and learner.value.begin
@@ -107,11 +108,12 @@ class Run:
             estimate=values and values.column,
             along=frozenset({"plan", "critic"} if values and values.reads_along(self.measures.models) else {"plan"}),
             probe=probe,
-            judge=self.judge,
+            tasks=tasks,
+            **self.services,
         )
         batch, metrics = self.measures.take(played)
-        if self.judge:
-            metrics |= self.judge.finish(self.folder.judgements / f"step-{self.step + 1:06d}.parquet")
+        for service in self.services.values():
+            metrics |= service.finish(self.folder.path / service.folder / f"step-{self.step + 1:06d}.parquet")
         return Measured(batch, sequences, metrics)
 
     @functools.cached_property

@@ -12,10 +12,10 @@ import torch
 from turnwise.batch import Batch
 from turnwise.models.policy import autocast, trainable
 from turnwise.models.settings import ModelConfig
-from turnwise.objective.gradient import Budget, culprits
+from turnwise.objective.gradient import Budget, culprits, damp, norm_of_gradient
 from turnwise.objective.objective import Objective
 from turnwise.objective.settings import UpdateConfig
-from turnwise.objective.terms import Pass, StepView
+from turnwise.objective.terms import Loss, Pass, StepView
 from turnwise.objective.tokens import Sequences, States, generated_logprobs
 from turnwise.objective.values import ValueTerm
 from turnwise.trace import Trace
@@ -100,28 +100,29 @@ class Learner:
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(settings, step, self.steps)
 
-        def loss_of(sequence_indices: np.ndarray) -> tuple[torch.Tensor, dict[str, float]]:
+        def loss_of(sequence_indices: np.ndarray, loss: Loss = objective.loss) -> tuple[torch.Tensor, dict[str, float]]:
             where = torch.from_numpy(sequences.token_index(sequence_indices))
             seen: list[States] = []
             options: dict[str, Any] = {"temperature": self.temperature} | ({"watch": seen.append} if critic else {})
             with autocast(model, self.precision):
                 logprob, entropy = generated_logprobs(model, sequences, sequence_indices, **options)
             states = states_of(sequences, sequence_indices, self.precision, seen)
-            return objective.loss(Pass(logprob, entropy, where, states))
+            return loss(Pass(logprob, entropy, where, states))
 
-        def accumulate(part: np.ndarray, max_tokens: int) -> dict[str, float]:
-            """Compute the gradient of a mini-batch."""
+        def accumulate(part: np.ndarray, of: Loss, max_tokens: int) -> dict[str, float]:
+            """Compute the gradient of a loss on a mini-batch."""
             optimizer.zero_grad()
             if critic and critic.optimizer:
                 critic.optimizer.zero_grad()
             sums: dict[str, float] = {}
             for indices in sequences.micro_batches(max_tokens, only=part, unit_N=objective.unit_N):
-                loss, metrics = loss_of(indices)
+                loss, metrics = loss_of(indices, of)
                 loss.backward()
                 for name, value in metrics.items():
                     sums[name] = sums.get(name, 0.0) + value
             return sums
 
+        spend = functools.partial(self.budget.spend, shortest=sequences.shortest)
         told = dict(objective.metrics)
         if critic:
             value = objective.parts[self.objective.place("value")]
@@ -131,7 +132,12 @@ class Learner:
         model.train()
         for _ in range(settings.epochs):
             for part in mini_batches(objective.matters_N, units_N, settings.mini_batches, generator):
-                sums = self.budget.spend(functools.partial(accumulate, part), shortest=sequences.shortest)
+                damping = {}
+                if objective.missing:
+                    spend(functools.partial(accumulate, part, objective.missing))
+                    damping["clip_damping"] = 1 / max(1.0, norm_of_gradient(model))
+                sums = spend(functools.partial(accumulate, part, objective.loss)) | damping
+                damp(model, damping.get("clip_damping", 1.0))
                 norm = torch.nn.utils.clip_grad_norm_(trainable(model), settings.max_grad_norm)
                 finite = math.isfinite(sums["loss"]) and math.isfinite(norm)
                 if critic and critic.optimizer and finite:

@@ -26,7 +26,6 @@ from turnwise.objective.tokens import chunked_logprobs
 from turnwise.rollout.blocking import blocking
 from turnwise.rollout.context import make_context
 from turnwise.rollout.environments import Environments, InProcessEnvironments
-from turnwise.train.display import Display
 
 FORMAT_VERSION = 2
 """Part of the cache key. Increase it when the same demonstrations give other weights."""
@@ -123,16 +122,6 @@ def warm_policy(
         policy.save(folder)
         write_manifest(folder)
     return policy, False
-
-
-def first_state(
-    config: Config, suite: Suite, device: torch.device, display: Display
-) -> tuple[int, Policy, dict[str, Any]]:
-    """Return step, policy and states of a run that begins."""
-    policy, _ = warm_policy(
-        config, suite, device=device, on_demonstration=display.demonstration, on_step=display.warm_start
-    )
-    return 0, policy, {}
 
 
 def _key(how: Teaching, policy: Policy, demos: Sequence[Demonstration]) -> str:

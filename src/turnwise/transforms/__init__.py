@@ -62,7 +62,12 @@ from turnwise.transforms.similarity import center_by_cluster, center_by_similari
 from turnwise.transforms.success import weigh_by_success_rate
 from turnwise.transforms.token_values import sum_token_td_errors, sum_two_level_td_errors
 from turnwise.transforms.trees import standardize_by_tree
-from turnwise.transforms.values import reward_turning_points, sum_td_errors, sum_td_errors_of_states
+from turnwise.transforms.values import (
+    add_value_change,
+    reward_turning_points,
+    sum_td_errors,
+    sum_td_errors_of_states,
+)
 
 __all__ = [
     "add_clarity_bonus",
@@ -73,6 +78,7 @@ __all__ = [
     "add_potential_gain",
     "add_rank_bonus",
     "add_turn_gains",
+    "add_value_change",
     "amplify_sure_errors",
     "center_by_cluster",
     "center_by_distinct",

@@ -79,11 +79,20 @@ def add_turn_gains(
         difference: Difference of probabilities, or of log-probabilities.
     """
     turns = batch.trajectories
-    has_gain_R = turns.following(np.ones(batch.num_responses), end=0.0) > 0
-    gain_R = _gold_gain(batch, difference, needed_by="add_turn_gains")
-    z_R = _standardized(gain_R, has_gain_R, (batch.group_responses.ids, batch.turn_R), ddof=1)
-    num_R = np.maximum(turns.suffix_sum(has_gain_R.astype(np.float64)), 1.0)
+    z_R = turn_gain_scores(batch, difference, needed_by="add_turn_gains")
+    num_R = np.maximum(turns.suffix_sum(_has_gain(batch).astype(np.float64)), 1.0)
     return credit_R + weight * turns.suffix_sum(z_R, discount=discount) / np.sqrt(num_R)
+
+
+def turn_gain_scores(batch: Batch, difference: Difference, *, needed_by: str) -> Float[np.ndarray, " R"]:
+    """Standardise the gold answer's gain by each response over the same turn of the group; see `add_turn_gains`."""
+    gain_R = _gold_gain(batch, difference, needed_by=needed_by)
+    return _standardized(gain_R, _has_gain(batch), (batch.group_responses.ids, batch.turn_R), ddof=1)
+
+
+def _has_gain(batch: Batch) -> np.ndarray:
+    """Return whether a measurement follows each response: all but the last of a trajectory."""
+    return batch.trajectories.following(np.ones(batch.num_responses), end=0.0) > 0
 
 
 @block()

@@ -57,6 +57,18 @@ def sum_td_errors(
     return advantage_R
 
 
+@block(needs=("value", "value_after"))
+def add_value_change(credit_R: Credit, batch: Batch) -> Credit:
+    """Add to the reward of a response its change in value: `r_t + value_after_t - value_t`.
+
+    Args:
+        credit_R: `[responses]` rewards.
+        batch: Their batch, with the values of the states before and after each response.
+    """
+    before_R, after_R = (batch.column(name, needed_by="add_value_change") for name in ("value", "value_after"))
+    return credit_R + after_R - before_R
+
+
 @block(needs_option="same")
 def sum_td_errors_of_states(
     credit_R: Credit, batch: Batch, *, discount: float, decay: float, same: Same = "state_key"

@@ -10,7 +10,7 @@ from scipy import stats
 
 from turnwise.batch import Batch
 from turnwise.diagnostics.fidelity import cosine, group_sums, measure_fidelity
-from turnwise.diagnostics.values import Histories, Truth, continue_histories, true_advantages
+from turnwise.diagnostics.values import Truth, continue_histories, true_advantages
 from turnwise.environments.check import check_environment
 from turnwise.environments.crossroads.environment import CrossroadsEnvironment
 from turnwise.environments.crossroads.knobs import ROADS, SETTINGS, Knobs, read_knobs
@@ -28,6 +28,7 @@ from turnwise.environments.tamper_apart import tamper
 from turnwise.environments.words import split_words
 from turnwise.errors import ConfigError, EnvironmentFault
 from turnwise.methods import METHODS
+from turnwise.rollout.continuations import Histories
 from turnwise.rollout.starts import Start
 from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.segments import Segments

@@ -7,15 +7,18 @@ the first pass equals the paper's.
 
 A recipe chooses one by name: `update.tokens = {name = "steer", weight_min = 0.7}`, `update.entropy = {name = "epo",
 beta_decay = 1.0}`. To add one: write its file, add it below. Its keyword-only arguments are its options.
+A rule that reads columns of the batch declares them with `@reads(...)`.
 """
 
 from collections.abc import Callable
 
+from turnwise.objective.token_rules.actfocus import actfocus
 from turnwise.objective.token_rules.adapo import adapo
 from turnwise.objective.token_rules.base import EntropyTerm, StepTokens, TokenCredit
 from turnwise.objective.token_rules.covariance import clip_cov, kl_cov
 from turnwise.objective.token_rules.epo import epo
 from turnwise.objective.token_rules.flexible import flexible_clip
+from turnwise.objective.token_rules.gain_clip import gain_clip
 from turnwise.objective.token_rules.hapo import hapo
 from turnwise.objective.token_rules.masks import d3s_mask, spo_mask
 from turnwise.objective.token_rules.repo import repo
@@ -31,6 +34,8 @@ TOKEN_RULES: dict[str, Callable[..., TokenCredit]] = {
     "flexible_clip": flexible_clip,
     "repo": repo,
     "adapo": adapo,
+    "gain_clip": gain_clip,
+    "actfocus": actfocus,
 }
 """Rules for `update.tokens` by name."""
 
@@ -43,11 +48,13 @@ __all__ = [
     "EntropyTerm",
     "StepTokens",
     "TokenCredit",
+    "actfocus",
     "adapo",
     "clip_cov",
     "d3s_mask",
     "epo",
     "flexible_clip",
+    "gain_clip",
     "hapo",
     "kl_cov",
     "repo",

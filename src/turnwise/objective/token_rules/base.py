@@ -1,18 +1,37 @@
 """Define the inputs and outputs of token rules."""
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 import pydantic
 from jaxtyping import Bool, Float
+
+from turnwise.batch import Batch
 
 Values = Float[np.ndarray, " T"]
 
 Frac = Annotated[float, pydantic.Field(gt=0, le=1)]
 Positive = Annotated[float, pydantic.Field(gt=0)]
 NotNegative = Annotated[float, pydantic.Field(ge=0)]
+
+Rule = TypeVar("Rule", bound=Callable[..., Any])
+
+
+def reads(*columns: str) -> Callable[[Rule], Rule]:
+    """Declare the columns of the step's batch that a rule reads. A run takes the measures that fill them."""
+
+    def declare(rule: Rule) -> Rule:
+        rule.__dict__["reads"] = columns
+        return rule
+
+    return declare
+
+
+def columns_of(rule: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the columns that `reads` declares for a rule; none without a declaration."""
+    return rule.__dict__.get("reads", ())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +48,7 @@ class StepTokens:
         steps: Steps of the whole run.
         seed: Seed of the step's random draws.
         state: State that the rule returned in the previous step; None in the first.
+        batch: Responses of the step, with the columns that the rule `reads`.
     """
 
     advantage_T: Values
@@ -40,6 +60,13 @@ class StepTokens:
     steps: int = 1
     seed: Sequence[int] = (0,)
     state: Any = None
+    batch: Batch | None = None
+
+    @property
+    def responses(self) -> Batch:
+        """Return the responses of the step, which rules that `reads` declares get."""
+        assert self.batch is not None, "declare the columns of the rule with @reads(...)"
+        return self.batch
 
     @property
     def progress(self) -> float:

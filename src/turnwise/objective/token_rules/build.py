@@ -2,15 +2,18 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pydantic
 
+from turnwise.batch import Batch
 from turnwise.errors import ConfigError, did_you_mean
 from turnwise.objective.token_rules import ENTROPY_RULES, TOKEN_RULES, EntropyTerm, StepTokens, TokenCredit
+from turnwise.objective.token_rules.base import columns_of
 from turnwise.options import check_names
+from turnwise.segments import Segments
 
 
 def build_token_rule(name: str, options: Mapping[str, Any]) -> Callable[[StepTokens], TokenCredit]:
@@ -43,5 +46,12 @@ def _build(section: str, rules: Mapping[str, Callable[..., Any]], name: str, opt
             f"update.{section} {name!r} needs {' and '.join(missing)}; the paper's value is unknown, choose one"
         )
     rule = functools.partial(rules[name], **options)
-    rule(StepTokens(np.zeros(1), np.zeros(1), np.zeros(1)))  # so that conflicting options fail before the first rollout
-    return rule
+    rule(_one_token(columns_of(rules[name])))  # so that conflicting options fail before the first rollout
+    return functools.update_wrapper(rule, rules[name])
+
+
+def _one_token(columns: Sequence[str]) -> StepTokens:
+    """Make a step of one response of one token, with zeros in the given columns."""
+    one = Segments.from_lengths([1])
+    batch = Batch(one, one, [0.0], {column: [0.0] for column in columns}, one)
+    return StepTokens(np.zeros(1), np.zeros(1), np.zeros(1), batch=batch)

@@ -28,8 +28,8 @@ def hapo(
         A = A * (1 + h) where h > 0 and rho is outside (1 - clip_low / 2, 1 + clip_high / 2),
                      or where h <= 0 and rho is inside                                               (redistribute)
 
-    with `h` from `entropy_level`. The paper's group mean over tokens is the method `hapo`. Its temperature per token is
-    missing, because no engine here can sample with it.
+    with `h` from `entropy_level`. The paper's group mean over tokens is the method `hapo`, its temperature per token
+    `rollout.token_temperature`.
 
     Args:
         tokens: Generated tokens of the step, with the clip widths to adapt.

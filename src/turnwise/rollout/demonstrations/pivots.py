@@ -151,7 +151,7 @@ class Pivots:
         mean = np.mean([each.reward for each in played if each.usable] or [0.0])
         self._due = self._settings.reprofile is not None and bool(mean >= self._settings.reprofile)
         used_N = np.array([each.usable and kept_G[each.group] for each in played], dtype=bool)
-        return Experience(played, used_N, metrics, [task for task, _ in states])
+        return Experience(played, used_N, metrics, numbers=[task for task, _ in states])
 
     def _next_pivot(self) -> tuple[int, int]:
         epoch, place = divmod(self._cursor, len(self.pivots))

@@ -53,9 +53,9 @@ class Taught:
         """Collect the experience of a step, and choose its lesson."""
         experience = self._source.next(collector, models, step, on_turn)
         policy = models.policy.policy
-        successes_G, failures_G = outcomes(experience.trajectories, len(experience.tasks))
+        successes_G, failures_G = outcomes(experience.trajectories, len(experience.numbers))
         few_G = (successes_G <= self._settings.gate) & (successes_G + failures_G > 0)
-        asked = [experience.tasks[group] for group in np.flatnonzero(few_G).tolist()]
+        asked = [experience.numbers[group] for group in np.flatnonzero(few_G).tolist()]
         found = [self._demonstrations.trajectory(task, policy.format, policy.max_context) for task in asked]
         given = [each for each in found if each is not None]
         left_N = [few_G[trajectory.group] and not self._settings.beside for trajectory in experience.used]

@@ -111,14 +111,15 @@ class PrefixSampling:
         experience = self._source.next(collector, models, step, on_turn)
         rows = list(self._store.rows)
         groups = [(row, turns) for row in rows if (turns := self._turns(row))]
-        played = self._play(groups, len(experience.tasks), models, step, on_turn)
-        used_N = self._used(played, len(groups), len(experience.tasks), step)
-        metrics = self._store.metrics(step) | self._learn(groups, played, len(experience.tasks))
+        played = self._play(groups, len(experience.numbers), models, step, on_turn)
+        used_N = self._used(played, len(groups), len(experience.numbers), step)
+        metrics = self._store.metrics(step) | self._learn(groups, played, len(experience.numbers))
         new = self._chosen(experience, step)
         self._store.clear()
         self._store.add(new, step=step)
-        tasks = [*experience.tasks, *(row.task for row, _ in groups)]
-        return dataclasses.replace(with_more(experience, played, metrics, used_N), tasks=tasks)
+        numbers = [*experience.numbers, *(row.task for row, _ in groups)]
+        tasks = [self._tasks[number] for number in numbers]
+        return dataclasses.replace(with_more(experience, played, metrics, used_N), tasks=tasks, numbers=numbers)
 
     def _turns(self, row: Row) -> int:
         kind = KINDS[not row.trajectory.success]
@@ -163,7 +164,7 @@ class PrefixSampling:
 
     def _chosen(self, experience: Experience, step: int) -> list[Row]:
         """Choose the trajectories whose prefixes the next step plays, one per group that is too hard or too easy."""
-        successes_G, failures_G = outcomes(experience.trajectories, len(experience.tasks))
+        successes_G, failures_G = outcomes(experience.trajectories, len(experience.numbers))
         rate_G = successes_G / np.maximum(successes_G + failures_G, 1)
         draws = np.random.default_rng([self._seed, DRAWS, step])
         rows = []
@@ -173,7 +174,7 @@ class PrefixSampling:
             wanted = rate_G[group] < BAND[0]
             members = [each for each in experience.trajectories if each.group == group and each.usable]
             like = [each for each in members if each.success == wanted]
-            rows.append(make_row(experience.tasks[group], step, like[int(draws.integers(len(like)))]))
+            rows.append(make_row(experience.numbers[group], step, like[int(draws.integers(len(like)))]))
         return rows
 
     def state_dict(self) -> dict[str, Any]:

@@ -46,13 +46,13 @@ class Replaying:
         replays, ages = list[Trajectory](), list[int]()
         for group in np.unique([trajectory.group for trajectory in experience.used]).tolist():
             draws = np.random.default_rng([self._seed, DRAWS, step, group])
-            rows = store.of(experience.tasks[group])
+            rows = store.of(experience.numbers[group])
             for place in draws.permutation(len(rows))[: store.settings.replays].tolist():
                 replays.append(replayed(rows[place], group))
                 ages.append(step - rows[place].step)
         metrics |= {"replayed": float(len(replays)), "replayed_age": float(np.mean(ages)) if ages else 0.0}
         won = [each for each in experience.trajectories if each.usable and each.success]
-        store.add([make_row(experience.tasks[each.group], step, each) for each in won], step=step)
+        store.add([make_row(experience.numbers[each.group], step, each) for each in won], step=step)
         return with_more(experience, replays, metrics)
 
 

@@ -1,0 +1,32 @@
+"""Widen the clip of informative turns: A2TGPO."""
+
+import numpy as np
+
+from turnwise.objective.token_rules.base import Frac, StepTokens, TokenCredit, reads
+from turnwise.transforms.information import Difference, turn_gain_scores
+
+
+@reads("gold_logprob")
+def gain_clip(tokens: StepTokens, *, width: Frac = 0.3, difference: Difference = "probability") -> TokenCredit:
+    """Widen the clip of turns that bring the policy closer to the gold answer, and narrow that of the others.
+
+        c = 1 + width * (2 * sigmoid(z) - 1)
+        clip_low = c * clip_low,  clip_high = c * clip_high        for all tokens of the turn
+
+    `z` is the turn's gain as the method `a2tgpo` standardises it: over the same turn of the group. Turns without a
+    gain, such as a trajectory's last, have c = 1. The paper's ratio is that of a turn: `update.importance =
+    "response"`. Its usual clip widths are not known to us.
+
+    Args:
+        tokens: Generated tokens of the step, with the usual clip widths.
+        width: Largest relative change of the widths.
+        difference: Difference of probabilities, or of log-probabilities.
+
+    Reference: A2TGPO, arXiv 2605.06200.
+    """
+    z_R = turn_gain_scores(tokens.responses, difference, needed_by="update.tokens 'gain_clip'")
+    factor_R = 1 + width * np.tanh(z_R / 2)  # 2 sigmoid(z) - 1 = tanh(z / 2)
+    responses = tokens.responses.tokens
+    assert responses is not None
+    factor_T = responses.broadcast(factor_R)
+    return TokenCredit(clip_low_T=tokens.clip_low * factor_T, clip_high_T=tokens.clip_high * factor_T)

@@ -1,0 +1,206 @@
+"""Continue trajectories from their turns with the policy, several times each, to estimate values by Monte Carlo.
+
+A state is the whole history of responses, so histories that trajectories of a group share are continued once for all.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from jaxtyping import Float, Int
+
+from turnwise.environments.base import Task
+from turnwise.errors import RunError
+from turnwise.rollout.blocking import blocking
+from turnwise.rollout.collect import play
+from turnwise.rollout.collectors import OnTurn, make_sampling
+from turnwise.rollout.environments import Environments
+from turnwise.rollout.models import Models
+from turnwise.rollout.record import write_table
+from turnwise.rollout.settings import ContinuationsConfig, RolloutConfig
+from turnwise.rollout.starts import Start, fork
+from turnwise.rollout.trajectory import Trajectory
+
+STREAM = 8
+"""Separates the random draws of continuations from other draws with the run's seed."""
+SCHEMA = pa.schema(
+    [
+        *((name, pa.int32()) for name in ("group", "turn", "continuation")),
+        ("task", pa.string()),
+        ("return", pa.float64()),
+        ("success", pa.bool_()),
+        ("ended", pa.string()),
+        *((name, pa.int32()) for name in ("tokens", "env_steps")),
+        ("failure", pa.string()),
+    ]
+)
+"""Columns of a record of continuations. A failed one has no return, and its cause."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Histories:
+    """Histories in which the responses of some trajectories were given.
+
+    Attributes:
+        starts: One per history: where its continuations begin.
+        before_R: `[responses]` history of each response.
+        after_R: `[responses]` history after each response; -1 if the trajectory ended.
+    """
+
+    starts: list[Start]
+    before_R: Int[np.ndarray, " R"]
+    after_R: Int[np.ndarray, " R"]
+
+    @classmethod
+    def of(cls, trajectories: Sequence[Trajectory], tasks: Sequence[Task]) -> "Histories":
+        """Number the histories of trajectories; `tasks` has one per group."""
+        numbers: dict[tuple[int, tuple[tuple[int, ...], ...]], int] = {}
+        starts: list[Start] = []
+        before: list[int] = []
+        after: list[int] = []
+        for trajectory in trajectories:
+            played: tuple[tuple[int, ...], ...] = ()
+            for place, turn in enumerate(trajectory.turns):
+                key = (trajectory.group, played)
+                if key not in numbers:
+                    numbers[key] = len(starts)
+                    starts.append(fork(trajectory, place, tasks[trajectory.group]))
+                before.append(numbers[key])
+                played = (*played, tuple(turn.response_ids))
+            after += [*before[len(before) - len(trajectory.turns) + 1 :], -1]
+        return cls(starts, np.array(before, dtype=np.int64), np.array(after, dtype=np.int64))
+
+
+def return_of(continuation: Trajectory) -> float:
+    """Return the sum of a continuation's own rewards, without those of the turns that it replayed; nan if it failed."""
+    if continuation.failure is not None:
+        return np.nan
+    return sum(turn.reward for turn in continuation.turns[continuation.shared :])
+
+
+class Continuations:
+    """Continue trajectories from their turns, and count what that costs.
+
+    The draws depend on the run's seed, the training step, and the places of history and continuation only.
+
+    Args:
+        settings: Section `[continuations]` of the recipe.
+        rollout: Section `[rollout]` of the recipe; continuations are sampled as its trajectories are.
+        environments: Where continuations are played.
+        models: The policy of the run, with its engine.
+        seed: Seed of the run.
+        on_turn: Progress callback.
+
+    Attributes:
+        num_tokens: Generated tokens so far.
+        folder: Folder within that of a run, in which `finish` writes.
+    """
+
+    folder = "continuations"
+
+    def __init__(
+        self,
+        settings: ContinuationsConfig,
+        rollout: RolloutConfig,
+        environments: Environments,
+        models: Models,
+        seed: int,
+        on_turn: OnTurn = None,
+    ):
+        self._settings, self._rollout, self._environments = settings, rollout, environments
+        self._models, self._seed, self._on_turn = models, seed, on_turn
+        self._played: list[Trajectory] = []
+        self._answered: tuple[Sequence[Trajectory], np.ndarray] | None = None
+        self.num_tokens = 0
+
+    def __call__(self, trajectories: Sequence[Trajectory], tasks: Sequence[Task]) -> Float[np.ndarray, "R K"]:
+        """Continue from before each response; asked again about the same trajectories, give the same answer.
+
+        Args:
+            trajectories: Trajectories to continue, all turns of which can be replayed.
+            tasks: Their tasks, one per group.
+
+        Returns:
+            `[responses, continuations]` sums of the rewards from the response on. nan where a continuation failed, for
+            example since a replay disagreed, and for turns from `continuations.turns` on.
+
+        Raises:
+            RunError: All continuations failed, for example because the environment does not repeat.
+        """
+        if self._answered and self._answered[0] is trajectories:
+            return self._answered[1]
+        found, number = Histories.of(trajectories, tasks), self._settings.number
+        most = self._settings.turns
+        chosen_H = np.array([most is None or len(start.turns) < most for start in found.starts], dtype=bool)
+        starts = [
+            dataclasses.replace(found.starts[history], conversation=place * number + continuation)
+            for place, history in enumerate(np.flatnonzero(chosen_H).tolist())
+            for continuation in range(number)
+        ]
+        played = blocking(self._play(starts))
+        if all(one.failure is not None for one in played):
+            raise RunError(f"all {len(played)} continuations failed; the last one: {played[-1].failure}")
+        self._played += played
+        self.num_tokens += sum(map(_num_tokens, played))
+        return_HK = np.full((len(found.starts), number), np.nan)
+        return_HK[chosen_H] = np.reshape([return_of(one) for one in played], (-1, number))
+        self._answered = trajectories, return_HK[found.before_R]
+        return self._answered[1]
+
+    async def _play(self, starts: Sequence[Start]) -> list[Trajectory]:
+        policy, engine, rollout = self._models.policy.policy, self._models.policy.sampler, self._rollout
+        draws = np.random.default_rng([self._seed, STREAM, self._models.policy.version])  # the step, from its weights
+        sampling = make_sampling(rollout, policy, seed=int(draws.integers(2**62)))
+        size = self._settings.at_once or rollout.groups * rollout.group_size
+        played: list[Trajectory] = []
+        try:
+            for first in range(0, len(starts), size):
+                played += await play(
+                    engine,
+                    starts[first : first + size],
+                    self._environments,
+                    policy.format,
+                    sampling=sampling,
+                    max_context=policy.max_context,
+                    window=rollout.remembered,
+                    on_turn=self._on_turn,
+                    stride=len(starts),
+                    close=False,
+                )
+        finally:
+            await engine.aclose()
+        return played
+
+    def finish(self, path: Path) -> dict[str, float]:
+        """Write the continuations of a step to a Parquet file; forget them, and return what they cost."""
+        number, played = self._settings.number, self._played
+        self._played, self._answered = [], None
+        rows = [
+            {
+                "group": one.group,
+                "turn": one.shared,
+                "continuation": place % number,
+                "task": one.task,
+                "return": None if one.failure else return_of(one),
+                "success": one.success,
+                "ended": one.ended,
+                "tokens": _num_tokens(one),
+                "env_steps": len(one.turns),
+                "failure": one.failure,
+            }
+            for place, one in enumerate(played)
+        ]
+        if rows:
+            write_table(path, pa.Table.from_pylist(rows, schema=SCHEMA))
+        num_failed = sum(one.failure is not None for one in played)
+        return {
+            "continued_states": len(played) / number,
+            "continued_env_steps": float(sum(len(one.turns) for one in played)),
+            "continued_failed_frac": num_failed / max(1, len(played)),
+        }
+
+
+def _num_tokens(continuation: Trajectory) -> int:
+    return sum(len(turn.response_ids) for turn in continuation.turns[continuation.shared :])

@@ -1,0 +1,104 @@
+"""Sample each token at a temperature that follows its entropy, as in HAPO.
+
+    T = temperature * (1 + strength * level)
+    level = d / max(d) where d > 0, d / |min(d)| elsewhere, within [-1, 1]        d = log(H) - quantile(log(H))
+
+`H` is the entropy at `temperature`. Quantile, maximum and minimum are over the tokens of the batch played before; the
+first batch has no level. The paper takes those of the step before, and does not say what happens outside them: the
+bounds at -1 and 1 are ours.
+
+Reference: Heterogeneous Adaptive Policy Optimization, arXiv 2509.16591.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from turnwise.environments.base import Task
+from turnwise.rollout.collectors import Collector, OnTurn
+from turnwise.rollout.engine import Engine, Generation, Sampling, Tempering
+from turnwise.rollout.models import Models
+from turnwise.rollout.sampling import MIN_ENTROPY
+from turnwise.rollout.settings import TokenTemperatureConfig
+from turnwise.rollout.trajectory import Trajectory, distinct_turns
+
+
+def tempering_of(entropy_T: np.ndarray, settings: TokenTemperatureConfig) -> Tempering | None:
+    """Return the temperatures that follow from the entropies of a batch (nats); None if these are all the same."""
+    log_T = np.sort(np.log(np.maximum(entropy_T, MIN_ENTROPY)))
+    if not len(log_T) or log_T[0] == log_T[-1]:
+        return None
+    pivot = float(log_T[round(settings.quantile * (len(log_T) - 1))])
+    return Tempering(
+        settings.strength,
+        pivot,
+        above=float(log_T[-1]) - pivot,
+        below=pivot - float(log_T[0]),
+        sizes_only=settings.sign == "release",
+    )
+
+
+class TemperedEngine:
+    """Sample from another engine at a temperature per token."""
+
+    def __init__(self, engine: Engine, tempering: Tempering):
+        self._engine, self._tempering = engine, tempering
+        self.close, self.aclose, self.update_weights = engine.close, engine.aclose, engine.update_weights
+
+    async def generate(self, conversation: int, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+        """Continue a conversation; see `Engine.generate`."""
+        sampling = dataclasses.replace(sampling, tempering=self._tempering)
+        return await self._engine.generate(conversation, prompt_ids, sampling)
+
+
+class Tempered:
+    """Play training batches with a collector at a temperature per token, which follows the batch before.
+
+    Args:
+        collector: Plays.
+        settings: `rollout.token_temperature` of a recipe.
+    """
+
+    def __init__(self, collector: Collector, settings: TokenTemperatureConfig):
+        self._collector: Any = collector
+        self._settings = settings
+        self._tempering: Tempering | None = None
+
+    def play(
+        self,
+        models: Models,
+        tasks: Sequence[Task],
+        *,
+        seed: int,
+        group_size: int | None = None,
+        temperature: float | None = None,
+        on_turn: OnTurn = None,
+    ) -> list[Trajectory]:
+        """Play each task with a group of trajectories; see `Collector.play`. A given group size means evaluation."""
+        training = group_size is None
+        if training and self._tempering:
+            tempered = TemperedEngine(models.policy.sampler, self._tempering)
+            models = Models(**{**models, "policy": dataclasses.replace(models.policy, engine=tempered)})
+        played: list[Trajectory] = self._collector.play(
+            models, tasks, seed=seed, group_size=group_size, temperature=temperature, on_turn=on_turn
+        )
+        if training:
+            turns = distinct_turns(trajectory for trajectory in played if trajectory.usable)
+            entropies = [turn.behavior_entropies for turn in turns if turn.behavior_entropies]
+            self._tempering = tempering_of(np.concatenate(entropies or [[]]), self._settings)
+        return played
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the temperatures of the next batch, with the state of the collector."""
+        inner = self._collector.state_dict() if hasattr(self._collector, "state_dict") else {}
+        return {**inner, "tempering": self._tempering and dataclasses.asdict(self._tempering)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state that `state_dict` returned."""
+        inner = {name: value for name, value in state.items() if name != "tempering"}
+        if hasattr(self._collector, "load_state_dict"):
+            self._collector.load_state_dict(inner)
+        given = state.get("tempering")
+        self._tempering = Tempering(**given) if given else None

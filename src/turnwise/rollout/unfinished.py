@@ -1,0 +1,259 @@
+"""End the rollout of a step at a budget, and go on with half-played trajectories in the next step."""
+
+import dataclasses
+import itertools
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from turnwise.environments.base import Step, Task
+from turnwise.environments.suites import Suite
+from turnwise.rollout.ahead import Lasting, Rollouts
+from turnwise.rollout.collect import play
+from turnwise.rollout.collectors import Collector, OnTurn, make_sampling
+from turnwise.rollout.environments import Environments
+from turnwise.rollout.experience import Experience, lag_metrics, outcomes, spreads
+from turnwise.rollout.half import Half, Sampled
+from turnwise.rollout.metrics import rollout_metrics
+from turnwise.rollout.models import Models
+from turnwise.rollout.selection import widest
+from turnwise.rollout.settings import RolloutConfig, StepBudgetConfig
+from turnwise.rollout.source import Source
+from turnwise.rollout.starts import Start
+from turnwise.rollout.trajectory import Trajectory
+
+NO_LIMIT = sys.maxsize
+"""Budget of the last step."""
+APART = 2**32
+"""Added to the keys of environments, so that those of an evaluation between two steps are others."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Group:
+    """A group in progress: number of its task, seed of its draws, and its trajectories."""
+
+    task: int
+    seed: int
+    halves: list[Half]
+
+    @property
+    def complete(self) -> bool:
+        """Whether all trajectories have ended."""
+        return all(half.ended for half in self.halves)
+
+
+class Unfinished(Source):
+    """Collect the experience of each step under a budget, and go on with half-played groups in the next step.
+
+    `rollout.groups` groups are in progress: a step replaces those that the step before has finished. It divides its
+    budget equally among the unfinished trajectories, and divides again what ended trajectories leave. A trajectory
+    whose share does not hold another response waits for the next step. A step learns from the groups whose trajectories
+    have all ended. If there is none, it takes a further budget, since the weights would be the same. The last step has
+    no budget. So every trajectory that is started is learned from once, however long it takes.
+
+    Which turns a step plays depends on the responses only, not on how fast they are.
+
+    Args:
+        tasks: Tasks to train on.
+        settings: The `[rollout]` of a recipe.
+        seed: Seed of the run.
+        environments: Where the trajectories are played.
+        task_name: Names a task in records.
+        rollouts: Has the event loop in which trajectories wait.
+        last_step: Last step of the run, which plays all trajectories to their end.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        settings: RolloutConfig,
+        seed: int,
+        *,
+        environments: Environments,
+        task_name: Callable[[Task], str],
+        rollouts: Lasting,
+        last_step: int,
+    ):
+        super().__init__(tasks, settings, seed, last_step=last_step)
+        self._environments, self._task_name, self._loop = _Apart(environments), task_name, rollouts.loop
+        self._groups: list[_Group | None] = [None] * settings.groups
+
+    def next(self, collector: Collector, models: Models, step: int, on_turn: OnTurn = None) -> Experience:
+        """Play until the budget of the step is spent and a group is complete; see the class. The collector is idle."""
+        settings, seed = self._settings, self._seed * 100_003 + step
+        free = [place for place, group in enumerate(self._groups) if group is None]
+        for place, number in zip(free, itertools.islice(self._selector.choose(step), len(free)), strict=False):
+            self._groups[place] = self._new(place, number, seed)
+        spent = self._loop.run(self._play(models, step, on_turn))
+        complete = [group for group in self._groups if group and group.complete]
+        trajectories: list[Trajectory] = []
+        for number, group in enumerate(complete):
+            self._groups[self._groups.index(group)] = None
+            played = [half.trajectory for half in group.halves]
+            for trajectory in played:
+                trajectory.group = number
+            trajectories += played
+        successes_G, failures_G = outcomes(trajectories, len(complete))
+        self._selector.observe(np.array([group.task for group in complete]), successes_G, failures_G)
+        used_G = np.ones(len(complete), dtype=bool)
+        if settings.keep_spread is not None:
+            used_G &= widest(spreads(trajectories, used_G), settings.keep_spread)
+        used_N = np.array([each.usable and used_G[each.group] for each in trajectories], dtype=bool)
+        metrics = {
+            "batches": 1.0,
+            "kept_frac": 1.0,
+            "filled_frac": float(used_G.sum() / settings.groups),
+            "unfinished": float(sum(not half.ended for half in self._halves())),
+            "spent": float(spent),
+        }
+        metrics |= rollout_metrics(trajectories) | lag_metrics(trajectories, step)
+        numbers = [group.task for group in complete]
+        return Experience(trajectories, used_N, metrics, [self._tasks[each] for each in numbers], numbers)
+
+    def _new(self, place: int, task: int, seed: int, sampled: Sequence[Sequence[Sampled]] = ()) -> _Group:
+        size, by_turns = self._settings.group_size, self._budget.turns is not None
+        past = [*sampled, *([()] * (size - len(sampled)))]
+        numbers = range(place * size, (place + 1) * size)
+        halves = [Half(each, by_turns=by_turns, sampled=own) for each, own in zip(numbers, past, strict=True)]
+        return _Group(task, seed, halves)
+
+    @property
+    def _budget(self) -> StepBudgetConfig:
+        assert self._settings.step_budget is not None
+        return self._settings.step_budget
+
+    def _halves(self) -> list[Half]:
+        return [half for group in self._groups if group for half in group.halves]
+
+    async def _play(self, models: Models, step: int, on_turn: OnTurn) -> int:
+        """Play until the budget is spent, and on until a group is complete; returns what was spent."""
+        engine, halves = models.policy.sampler, self._halves()
+        self._progress = lambda: on_turn and on_turn(sum(not half.ended for half in halves), len(halves))
+        least = 1 if self._budget.turns else self._settings.max_new_tokens
+        spent = 0
+        try:
+            for group in filter(None, self._groups):
+                for half in group.halves:
+                    half.engine = engine
+                    if not half.begun:
+                        half.begin(self._play_one(models, group, half))
+            while True:
+                spent += await _spend(halves, NO_LIMIT if step >= self._last_step else self._budget.amount, least)
+                if not halves or any(group and group.complete for group in self._groups):
+                    return spent
+        finally:
+            await engine.aclose()
+
+    async def _play_one(self, models: Models, group: _Group, half: Half) -> list[Trajectory]:
+        policy, settings, task = models.policy.policy, self._settings, self._tasks[group.task]
+        return await play(
+            half,
+            [Start(task, 0, self._task_name(task), conversation=half.number)],
+            self._environments,
+            policy.format,
+            sampling=make_sampling(settings, policy, seed=group.seed),
+            max_context=policy.max_context,
+            window=settings.remembered,
+            on_turn=lambda *_: self._progress(),
+            stride=settings.groups * settings.group_size,
+            close=False,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of task selection and the half-played groups, for checkpoints."""
+        halves = [
+            {"place": place, "task": group.task, "seed": group.seed, "sampled": [half.state() for half in group.halves]}
+            for place, group in enumerate(self._groups)
+            if group
+        ]
+        return {**self._selector.state, "unfinished": halves} if halves else self._selector.state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state that `state_dict` returned. Half-played trajectories are played again so far.
+
+        Their responses are those of the checkpoint; only their environments answer again.
+        """
+        self._selector.state = {name: value for name, value in state.items() if name != "unfinished"}
+        for group in state.get("unfinished", ()):
+            sampled = [[Sampled.of(each) for each in half] for half in group["sampled"]]
+            self._groups[group["place"]] = self._new(group["place"], group["task"], group["seed"], sampled)
+
+
+async def _spend(halves: Sequence[Half], budget: int, least: int) -> int:
+    """Let trajectories share a budget until it does not hold another response; returns what was spent.
+
+    Args:
+        halves: Trajectories, in the order in which a small budget goes round.
+        budget: Turns or tokens.
+        least: Those of the longest response.
+    """
+    left = budget
+    while True:
+        for half in halves:
+            await half.idle()
+        live = [half for half in halves if not half.ended][: left // least]
+        if not live:
+            return budget - left
+        share = max(least, left // len(live))
+        for half in live:
+            half.grant(share)
+        for half in live:
+            await half.idle()
+        left -= sum(share - half.share for half in live)
+
+
+class _Apart:
+    """Environments under keys of their own; see `Environments` for the methods."""
+
+    def __init__(self, environments: Environments):
+        self._environments = environments
+
+    async def start(self, key: int, task: Task) -> Step:
+        """Make the environment of a task and return its first step."""
+        return await self._environments.start(APART + key, task)
+
+    async def step(self, key: int, response: str) -> Step:
+        """Play one response."""
+        return await self._environments.step(APART + key, response)
+
+    def close(self, key: int) -> None:
+        """Release an environment."""
+        self._environments.close(APART + key)
+
+    async def aclose(self) -> None:
+        """Do nothing: the environments belong to the run."""
+
+
+def make_source(
+    tasks: Sequence[Task],
+    settings: RolloutConfig,
+    seed: int,
+    last_step: int,
+    rollouts: Rollouts,
+    environments: Environments,
+    suite: Suite,
+) -> Source:
+    """Make the source of a run.
+
+    Args:
+        tasks: Tasks to train on.
+        settings: The `[rollout]` of a recipe.
+        seed: Seed of the run.
+        last_step: Last step of the run.
+        rollouts: Decides where and when batches are played.
+        environments: Where they are played.
+        suite: Names a task in records.
+    """
+    if isinstance(rollouts, Lasting):
+        return Unfinished(
+            tasks,
+            settings,
+            seed,
+            environments=environments,
+            task_name=suite.task_name,
+            rollouts=rollouts,
+            last_step=last_step,
+        )
+    return Source(tasks, settings, seed, last_step=last_step, rollouts=rollouts)
