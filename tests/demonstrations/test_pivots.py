@@ -51,7 +51,6 @@ def test_a_state_pays_for_the_experts_action_alone():
     steps = (Step(observation="a", reward=3.0), Step(observation="b"))
     for response, reward in (("right", 1.0), ("wrong", 0.0)):
         environment = OneTurn(State(steps, "right"), same_action)
-        environment = OneTurn(State(steps, "right"), same_action)
         first, second = environment.start(), environment.step("whatever")
         assert (first.observation, first.reward, second.observation) == ("a", 0.0, "b")
         end = environment.step(response)
@@ -214,6 +213,8 @@ def test_a_window_and_a_file_work_too(tmp_path):
         ({"demonstrations": {"name": "pivot_rl"}}, r"needs demonstrations\.tasks"),
         ({"demonstrations": {**PIVOT_RL, "gate": 1}}, r"demonstrations\.gate is an option of .*'hpt' only"),
         ({"demonstrations": {"name": "hpt", "tasks": 3}}, r"demonstrations\.tasks is an option of .*'pivot_rl' only"),
+        ({"demonstrations": {"name": "hpt", "reprofile": 0.5}}, r"reprofile is an option of .*'pivot_rl' only"),
+        ({"continuations": {}}, r"\[continuations\] would play on without the turns before a state"),
         ({"rollout": {"max_lag": 1}}, r"rollout\.max_lag=1 plays tasks, and PivotRL plays single turns"),
     ],
     ids=str,

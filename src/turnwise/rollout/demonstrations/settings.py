@@ -37,7 +37,10 @@ class DemonstrationsConfig(Section):
 
     @pydantic.model_validator(mode="after")
     def _options_fit_the_name(self) -> "DemonstrationsConfig":
-        of_name = {"hpt": ("gate", "weight", "beside"), "pivot_rl": ("tasks", "profile", "lambda_diff", "equal")}
+        of_name = {
+            "hpt": ("gate", "weight", "beside"),
+            "pivot_rl": ("tasks", "profile", "lambda_diff", "equal", "reprofile"),
+        }
         for name, options in of_name.items():
             for option in options:
                 if name != self.name and getattr(self, option) != type(self).model_fields[option].default:
