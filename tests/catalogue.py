@@ -52,6 +52,9 @@ VARIANTS: dict[str, tw.Transform] = {
     "reinforce_pp_baseline(verl)": tw.reinforce_pp_baseline(convention="verl"),
     "gagpo(scale=False, decay=0)": tw.gagpo(discount=0.9, decay=0.0, scale=False),
     "gagpo(discount=1)": tw.gagpo(discount=1.0, decay=0.9),
+    "rtmc(discount=1)": tw.rtmc(discount=1.0),
+    "rtmc(scale)": tw.rtmc(scale=True),
+    "rtmc(no prior)": tw.rtmc(discount=1.0, prior_count=0.0),
     "graph_gpo(omega=0.5)": tw.graph_gpo(omega=0.5),
     "graph_gpo(verl-agent)": tw.graph_gpo(convention="verl-agent"),
     "hgpo(depth=0)": tw.hgpo(depth=0),
@@ -70,6 +73,7 @@ VARIANTS: dict[str, tw.Transform] = {
     "igpo(probability, discount=0.5)": tw.igpo(difference="probability", discount=0.5),
     "igpo(release)": tw.igpo(normalise="joint", convention="release"),
     "igpo(joint, curriculum)": tw.igpo(normalise="joint", curriculum=4),
+    "istar(weight=0.5)": tw.istar(weight=0.5),
     "a2tgpo(logprob, discount=0.5)": tw.a2tgpo(difference="logprob", discount=0.5),
     "infopo(temperature=1)": tw.infopo(temperature=1.0),
     "infopo(cope)": tw.infopo(temperature=1.0, gate="cope"),
@@ -173,7 +177,7 @@ EXCEPT: dict[str, dict[str, set[str]]] = {
         "it compares with a prior": {"v05(unseen=0)", "v05(unseen=0, strength=2)"},
         "it compares with earlier trajectories": family("rae"),
         "it compares the turns of a trajectory with each other": {
-            *family("mars", "mica", "proxmo"),
+            *family("mars", "mica", "proxmo", "istar", "rtmc"),
             "gigpo(similarity=0.9)",
         },
         "it compares responses of the whole batch": family("srgpo", "reinforce_pp"),
@@ -191,7 +195,7 @@ EXCEPT: dict[str, dict[str, set[str]]] = {
         "the convention keeps the raw return of a lone member": KEEP_LONE,
         "the convention keeps the raw return of a turn that nobody else reached": {"trloo(release)"},
         "it compares single responses as well": family(
-            "gigpo", "gagpo", "graph_gpo", "hgpo", "proxmo", "mica", "srgpo"
+            "gigpo", "gagpo", "graph_gpo", "hgpo", "proxmo", "mica", "srgpo", "istar", "rtmc"
         ),
         "it discounts, or compares rewards before they are summed": {
             "trloo(discount=0.5)",

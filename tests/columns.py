@@ -33,6 +33,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "info_gain": (-0.5, 1.0),
     "confidence": (0.0, 1.0),
     "accuracy": (0.0, 1.0),
+    "implicit_reward": (-3.0, 3.0),
     "value": (-1.0, 1.0),
     "value_next": (-1.0, 1.0),
     "value_after": (-1.0, 1.0),
@@ -50,7 +51,7 @@ RANGES: dict[str, tuple[float, float]] = {
 }
 """Least and greatest value; whole numbers in between where both are written as such."""
 
-LABELS = {"state_key": 3, "role": 2, "prefix": 4, "tree": 2, "task": 5, "state_text": 4, "player": 3}
+LABELS = {"state_key": 3, "action_key": 2, "role": 2, "prefix": 4, "tree": 2, "task": 5, "state_text": 4, "player": 3}
 """How many different names."""
 
 OF_TRAJECTORY = {"success", "finished", "rank", "tree", "player"}

@@ -34,6 +34,7 @@ COLUMNS: dict[str, Column] = {
     "mismatch_min": Column("value", "least of these differences over its tokens, nats", "trainer"),
     "length": Column("value", "generated tokens of the response; derived if the batch has tokens", "trainer"),
     "state_key": Column("label", "identifies the state in which the response was given", "trainer"),
+    "action_key": Column("label", "identifies what the response asks of the environment", "trainer"),
     "state_text": Column("text", "text of the state in which the response was given", "trainer"),
     "penalty": Column(
         "value", "penalty for the form of a response, such as an invalid action; not in the reward", "trainer"
@@ -60,6 +61,9 @@ COLUMNS: dict[str, Column] = {
     "info_gain": Column("value", "increase in the next response's log-probability by its observation, nats per token"),
     "confidence": Column("value", "confidence of answers sampled after the response, 0 to 1"),
     "accuracy": Column("value", "probability of the gold answer in answers sampled after the response, 0 to 1"),
+    "implicit_reward": Column(
+        "value", "log-probability of the response under the implicit reward model minus that under the policy, nats"
+    ),
     "value": Column("value", "estimated return from the state before the response"),
     "value_next": Column(
         "value", "estimated return from the state after the response, where the trajectory is truncated"

@@ -19,7 +19,8 @@ def credit_metrics(batch: Batch, trace: Trace) -> dict[str, float]:
     Returns:
         `entropy`: mean over tokens (nats). `alpha_min`, `alpha_max`: range of the coefficients. `signal_frac`: share of
         groups whose returns differ. `positive_frac`, `advantage_abs`: share of positive advantages and mean absolute
-        advantage, over responses. `mismatch_mean`, `mismatch_max`: absolute difference between the log-probabilities of
+        advantage, over responses. `kept_frac`: share of responses in the loss, if a method leaves some out.
+        `mismatch_mean`, `mismatch_max`: absolute difference between the log-probabilities of
         engine and trainer, over tokens (nats).
     """
     signal_G = returns_differ(batch)
@@ -37,6 +38,8 @@ def credit_metrics(batch: Batch, trace: Trace) -> dict[str, float]:
         "positive_frac": float((trace.advantage_R > 0).mean()),
         "advantage_abs": float(np.abs(trace.advantage_R).mean()),
     }
+    if trace.kept_R is not None:
+        metrics["kept_frac"] = float(trace.kept_R.mean())
     if "behavior_logprob_T" in columns and "logprob_T" in columns:
         mismatch_T = np.abs(columns["behavior_logprob_T"] - columns["logprob_T"])
         metrics |= {"mismatch_mean": float(mismatch_T.mean()), "mismatch_max": float(mismatch_T.max())}

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from turnwise.segments import Segments
 
@@ -30,6 +30,7 @@ class Traced:
         parts: For `mix`: effects of the blocks of its parts, part by part; a `mix` in it has parts of its own.
         within_T: `[tokens]` credit of each token minus that of its response, for a block that tells tokens apart.
         targets: What a critic should learn, by column, for a block that assigns credit from values.
+        kept_R: `[responses]` whether the loss has the response, for a block that leaves some out.
     """
 
     block: str
@@ -39,6 +40,7 @@ class Traced:
     parts: tuple["Traced", ...] = ()
     within_T: TokenValues | None = None
     targets: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    kept_R: Bool[np.ndarray, " R"] | None = None
 
     @property
     def name(self) -> str:
@@ -95,6 +97,12 @@ class Trace:
         within_T = self.within_T(tokens)
         advantage_T = tokens.broadcast(self.advantage_R)
         return advantage_T if within_T is None else advantage_T + within_T
+
+    @property
+    def kept_R(self) -> Bool[np.ndarray, " R"] | None:
+        """Return whether the loss has each response, if a block leaves some out."""
+        masks = [traced.kept_R for traced in _each(self.blocks) if traced.kept_R is not None]
+        return np.logical_and.reduce(masks) if masks else None
 
     @property
     def targets(self) -> dict[str, np.ndarray]:
@@ -167,6 +175,11 @@ def report_values(
         within_T: `[tokens]` credit of each token minus that of its response.
     """
     report(Traced(name, credit_R, np.ones(len(credit_R)), credit_R, within_T=within_T, targets=targets))
+
+
+def report_kept(name: str, credit_R: Values, kept_R: Bool[np.ndarray, " R"]) -> None:
+    """Report which responses the loss keeps, for a block that leaves some out and the credit as it is."""
+    report(Traced(name, credit_R, np.ones(len(credit_R)), credit_R, kept_R=kept_R))
 
 
 def report_mix(

@@ -25,6 +25,13 @@ OWN = {
     "stateful": {"method": "v05", "aem": True},
     "of log-probabilities": {"method": "unlikeliness", "aem": False},
     "of a reference": {"method": {"name": "ace", "weight": 0.5}, "aem": False},
+    "of actions": {"method": "rtmc", "aem": False},
+    "of continuations": {"method": "vine_ppo", "aem": False, "continuations": {"number": 2}},
+    "of a tree": {
+        "method": "carl",
+        "aem": False,
+        "rollout": {**TWO_TURNS["rollout"], "collector": {"name": "branching", "rule": "carl", "starts": 2}},
+    },
     "a filter": {"method": "grpo", "aem": False, "rollout": {**TWO_TURNS["rollout"], "filter": "not-all-correct"}},
     "a broken world": {"method": "grpo", "aem": True, "environment": {"name": "tests.toys:Levels"}},
 }

@@ -219,6 +219,30 @@ def at2po_cases():
     return cases
 
 
+def carl_cases():
+    """Plain means from the leaves up, and what each response changes."""
+    source, equation = "arXiv 2512.04949, eq. 15", "A(s -> s') = V(s') - V(s), V(node) = mean of its children"
+
+    def credit(prefixes, returns):
+        values = node_values(prefixes, returns, {}, "mean")
+        return [[after - before for before, after in itertools.pairwise(v)] for v in values]
+
+    # the prompt has x, which is paid 1, and y, after which 0 and 1 were found
+    prefixes, reward = [["x"], ["y", "a"], ["y", "b"]], [[1], [0, 0], [0, 1]]
+    by_hand = [[[F(1, 4)], [F(-1, 4), F(-1, 2)], [F(-1, 4), F(1, 2)]]]
+    assert credit(prefixes, [1, 0, 1]) == [[float(a) for a in turns] for turns in by_hand[0]]
+    hand = [[[{"reward": r, "prefix": p} for r, p in zip(rs, ps, strict=True)]
+             for rs, ps in zip(reward, prefixes, strict=True)]]  # fmt: skip
+    two = [credit(PREFIX[g], SUCCESS[g]) for g in range(2)]
+    alone = [[[F(0)], [F(0), F(0)]]]
+    single = [[[{"reward": 2, "prefix": "p"}], [{"reward": 0, "prefix": "q"}, {"reward": 2, "prefix": "r"}]]]
+    return [
+        case("by hand", source, equation, 1e-14, "carl", hand, by_hand),
+        case("two prompts", source, equation, 1e-12, "carl", table(prefix=PREFIX), two),
+        case("equal returns", source, equation, 1e-14, "carl", single, alone),
+    ]
+
+
 def most_varied(values, num_kept):
     """D3S by trying every subset."""
 
@@ -339,6 +363,7 @@ TABLES = {
     "arpo": arpo_cases,
     "tree_grpo": tree_grpo_cases,
     "at2po": at2po_cases,
+    "carl": carl_cases,
     "d3s": d3s_cases,
     "ace": ace_cases,
     "progrpo": progrpo_cases,

@@ -1,4 +1,4 @@
-"""Credit from states that trajectories share: GAGPO and GraphGPO."""
+"""Credit from states that trajectories share: GAGPO, GraphGPO and RTMC."""
 
 from fractions import Fraction as F
 
@@ -109,4 +109,60 @@ def graph_gpo_cases():
     ]
 
 
-TABLES = {"gagpo": gagpo_cases, "graph_gpo": graph_gpo_cases}
+def rtmc_cases():
+    """Mean returns of a state and of an action in it, found by asking every visit."""
+    source = "arXiv 2604.11037"
+    equation = "A(s, a) = Q(s, a) - (N Vhat(s) + n0 V0) / (N + n0); Q at first visits, Vhat over all"
+
+    def credit(rewards, states, actions, discount, n0):
+        visits = [
+            (n, states[n][t], actions[n][t], to_go(turns, discount)[t])
+            for n, turns in enumerate(rewards)
+            for t in range(len(turns))
+        ]
+        group = mean([sum(turns, start=F(0)) for turns in rewards])
+
+        def quality(state, action):
+            first = {}
+            for n, s, a, value in visits:
+                if (s, a) == (state, action):
+                    first.setdefault(n, value)
+            return mean([*first.values()])
+
+        def value(state):
+            met = [g for _, s, _, g in visits if s == state]
+            return (len(met) * mean(met) + n0 * group) / (len(met) + n0)
+
+        return [
+            [[quality(s, a) - value(s) for s, a in zip(*own, strict=True)] for own in zip(states, actions, strict=True)]
+        ]
+
+    def case_of(name, rewards, states, actions, expected, **options):
+        columns = nested(reward=[rewards], state_key=[states], action_key=[actions])
+        return case(name, source, equation, 1e-13, "rtmc", columns, expected, **options)
+
+    # two meet in s and do different things; two are alone: 2/3 of what they are above the group's 1/2
+    four, own = [[F(1)], [F(0)], [F(0)], [F(1)]], [[["s"], ["s"], ["t"], ["u"]], [["a"], ["b"], ["a"], ["a"]]]
+    by_hand = [[[F(1, 2)], [F(-1, 2)], [F(-1, 3)], [F(1, 3)]]]
+    assert credit(four, *own, F(1), F(2)) == by_hand
+    # one trajectory does the same twice: its first visit is worth 1/2, its second 1; another one does it for nothing
+    again = [[F(0), F(1)], [F(0)]], [["s", "s"], ["s"]], [["a", "a"], ["a"]]
+    at_half = [[[F(1, 4) - F(1, 2)] * 2, [F(1, 4) - F(1, 2)]]]  # Vhat (1/2 + 1 + 0) / 3, and V0 1/2
+    assert credit(*again, F(1, 2), F(2)) == at_half
+    actions = [["x"], ["x", "y"], ["x", "y", "x"]]
+    ragged = credit(RAGGED[0], STATES[0], actions, F(99, 100), F(2))
+    flat = [float(v) for turns in ragged[0] for v in turns]
+    centre = sum(flat) / len(flat)
+    deviation = (sum((v - centre) ** 2 for v in flat) / (len(flat) - 1)) ** 0.5
+    scaled = [[[float(v) / (deviation + 1e-6) for v in turns] for turns in ragged[0]]]
+    none = credit(RAGGED[0], STATES[0], actions, F(1), F(0))
+    return [
+        case_of("two meet, by hand", four, *own, by_hand, discount=1.0),
+        case_of("an action tried twice counts once", *again, at_half, discount=0.5),
+        case_of("ragged", RAGGED[0], STATES[0], actions, ragged),
+        case_of("ragged, scaled", RAGGED[0], STATES[0], actions, scaled, scale=True),
+        case_of("without a prior", RAGGED[0], STATES[0], actions, none, discount=1.0, prior_count=0.0),
+    ]
+
+
+TABLES = {"gagpo": gagpo_cases, "graph_gpo": graph_gpo_cases, "rtmc": rtmc_cases}

@@ -104,11 +104,51 @@ def within(rows: Rows, raw: np.ndarray, keys: list, ddof: int = 1) -> np.ndarray
     return centred / (std + 1e-6)
 
 
-SUITES: dict[str, list[Check]] = {"gagpo without std": GAGPO, "graph gpo's graph": GRAPH}
+# -- RTMC with discount 1 ----------------------------------------------------------------------------------------------
+
+# two meet in s and act differently, two are alone; the second prompt has the same names
+TRIED = known(
+    [[[1], [0], [0], [1]], [[1], [1]]],
+    state_key=["s", "s", "t", "u", "s", "s"],
+    action_key=["a", "b", "a", "a", "a", "b"],
+)
+# a trajectory does the same twice and is paid in between: Q = (3 + 0) / 2, and V = (3 + 2 + 0 + 2 V0) / 5 with V0 = 3/2
+TWICE = known([[[1, 2], [0]]], state_key=["s", "s", "s"], action_key=["a", "a", "a"])
+RTMC = [
+    worked("an_action_is_compared_in_its_state", TRIED, [1 / 2, -1 / 2, -1 / 3, 1 / 3, 0, 0]),
+    worked("an_action_counts_once_per_trajectory", TWICE, [-0.1] * 3),
+]
+
+
+def rtmc(rows: Rows, *, own: bool = True, act: bool = True, first: bool = True, shrunk: float = 2.0) -> np.ndarray:
+    names, to_come = rows.names(), to_go(rows)
+    states, actions = labels(rows, "state_key"), labels(rows, "action_key")
+    place = keyed(rows, states) if own else states
+    tried = list(zip(place, actions, strict=True)) if act else [*zip(list(rows.group), actions, strict=True)]
+    total = np.array([rows.reward[[other == name for other in names]].sum() for name in names])
+    result = []
+    for row in range(len(rows)):
+        met = [k for k in range(len(rows)) if place[k] == place[row]]
+        same = [k for k in range(len(rows)) if tried[k] == tried[row]]
+        if first:
+            same = [k for k in same if not any(j < k and names[j] == names[k] for j in same)]
+        group = {names[k]: total[k] for k in range(len(rows)) if rows.group[k] == rows.group[row]}
+        prior = np.mean([*group.values()])
+        value = (to_come[met].sum() + shrunk * prior) / (len(met) + shrunk)
+        result.append(to_come[same].mean() - value)
+    return np.array(result)
+
+
+SUITES: dict[str, list[Check]] = {
+    "gagpo without std": GAGPO,
+    "graph gpo's graph": GRAPH,
+    "actions in states": RTMC,
+}
 
 REAL: dict[str, Credit] = {
     "gagpo without std": lambda rows: rows.credit(tw.gagpo(discount=1.0, decay=0.5, scale=False)),
     "graph gpo's graph": lambda rows: rows.credit(tw.graph_gpo()) - rows.credit(tw.grpo()),
+    "actions in states": lambda rows: rows.credit(tw.rtmc(discount=1.0)),
 }
 
 VARIANTS: dict[str, Variant] = {
@@ -143,6 +183,30 @@ VARIANTS: dict[str, Variant] = {
         lambda rows: gagpo(rows, centred=False),
         "GAGPO card: no norm, an ablation",
         ("a_state_met_twice_in_a_trajectory_counts_twice",),
+    ),
+    "every visit of an action": Variant(
+        "actions in states",
+        lambda rows: rtmc(rows, first=False),
+        "RTMC counts first visits for Q, and all visits for V",
+        ("an_action_counts_once_per_trajectory",),
+    ),
+    "an action wherever it is taken": Variant(
+        "actions in states",
+        lambda rows: rtmc(rows, act=False),
+        "the signature of the action without that of the state",
+        ("an_action_is_compared_in_its_state",),
+    ),
+    "no prior": Variant(
+        "actions in states",
+        lambda rows: rtmc(rows, shrunk=0.0),
+        "a state that is visited once would get no credit",
+        ("an_action_is_compared_in_its_state",),
+    ),
+    "states across prompts": Variant(
+        "actions in states",
+        lambda rows: rtmc(rows, own=False),
+        "states of another task are not the same states",
+        ("an_action_is_compared_in_its_state",),
     ),
     "dead ends are as good as success": Variant(
         "graph gpo's graph",

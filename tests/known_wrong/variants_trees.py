@@ -66,6 +66,7 @@ def trees(groups: Groups, *, inner: bool = True, rows: bool = False) -> np.ndarr
     return np.concatenate(result)
 
 
+CHANGES = "a_response_changes_the_plain_mean_of_what_was_tried"
 S = 1 / np.sqrt(2)  # of two: +-1/2 by a std of 1/sqrt(2)
 
 # -- AT2PO -------------------------------------------------------------------------------------------------------------
@@ -108,7 +109,43 @@ def of_nodes(
     return np.array([value((g, *path[: end + 1])) for g, path in paths for end in range(len(path))])
 
 
+# -- CARL --------------------------------------------------------------------------------------------------------------
+
+# the prompt has x, paid 1, and y, after which 0, 0 and 1 were found: V(y) = 1/3, V(prompt) = 2/3; z was tried alone
+TRIED = [
+    [
+        [{"reward": 1, "prefix": "x"}],
+        [{"reward": 0, "prefix": "y"}, {"reward": 0, "prefix": "a"}, {"reward": 0, "prefix": "z"}],
+        [{"reward": 0, "prefix": "y"}, {"reward": 0, "prefix": "b"}],
+        [{"reward": 0, "prefix": "y"}, {"reward": 1, "prefix": "c"}],
+    ]
+]
+TRIED_CREDIT = (1 / 3, -1 / 3, -1 / 3, 0, -1 / 3, -1 / 3, -1 / 3, 2 / 3)
+
+
+def of_edges(groups: Groups, *, leaves: bool = False, mean: bool = False, std: bool = False) -> np.ndarray:
+    """V(s') - V(s); by leaves, against the group's mean, or divided by the siblings' deviation."""
+    result = []
+    for group in groups:
+        paths = [[turn["prefix"] for turn in path] for path in group]
+        outcome = [sum(turn["reward"] for turn in path) for path in group]
+
+        def value(node: list, paths: list = paths, outcome: list = outcome) -> float:
+            found = [a for path, a in zip(paths, outcome, strict=True) if path[: len(node)] == node]
+            below = {path[len(node)] for path in paths if path[: len(node)] == node and len(path) > len(node)}
+            return float(np.mean(found if leaves or not below else [value([*node, child]) for child in below]))
+
+        for path in paths:
+            for end in range(len(path)):
+                own, parent = value(path[: end + 1]), float(np.mean(outcome)) if mean else value(path[:end])
+                siblings = {p[end] for p in paths if p[:end] == path[:end] and len(p) > end}
+                spread = np.std([value([*path[:end], child]) for child in siblings]) if std else 0.0
+                result.append((own - parent) / (spread + 1e-6) if std else own - parent)
+    return np.array(result)
+
+
 SUITES: dict[str, list[Check]] = {
+    "carl": [equals("a_response_changes_the_plain_mean_of_what_was_tried", TRIED, *TRIED_CREDIT)],
     "arpo": [equals("a_shared_turn_gets_the_mean_of_its_trajectories", FORKS, 0.5, 0.5, 0.5, 0, -1, S, -S)],
     "tree_grpo": [equals("a_tree_compares_its_trajectories", TREES, S + 0.5, S + 0.5, -S - 1.5, 0.5, 0.5)],
     "at2po": [equals("surprising_children_count_for_more", NODES, 0.5, 1, 0.5, -1, 1, -1, 1, -1, atol=1e-5)],
@@ -118,10 +155,20 @@ REAL: dict[str, Credit] = {
     "arpo": real(tw.arpo(mode="hard")),
     "tree_grpo": real(tw.tree_grpo()),
     "at2po": real(tw.at2po()),
+    "carl": real(tw.carl()),
 }
 
 # fmt: off
 VARIANTS: dict[str, Variant] = {
+    "CARL by leaves": Variant(
+        "carl", lambda groups: of_edges(groups, leaves=True),
+        "the mean over trajectories weighs a child by its forks", (CHANGES,)),
+    "CARL against the group's mean": Variant(
+        "carl", lambda groups: of_edges(groups, mean=True),
+        "GRPO's baseline on a tree: lone responses would get credit", (CHANGES,)),
+    "CARL by the siblings' deviation": Variant(
+        "carl", lambda groups: of_edges(groups, std=True),
+        "CARL, eq. 15: no standard deviation", (CHANGES,)),
     "ARPO's prefixes across prompts": Variant(
         "arpo", lambda groups: forks(groups, within=False),
         "a prefix name without its prompt", ("a_shared_turn_gets_the_mean_of_its_trajectories",)),

@@ -8,10 +8,11 @@ import turnwise as tw
 from turnwise.errors import ConfigError
 from turnwise.measures import MEASURES, Played
 from turnwise.measures.plan import FROM_THE_BATCH, plan_measures
+from turnwise.measures.played import action_of
 from turnwise.measures.rare_tokens import lowest_mean
 from turnwise.train.loop import train
 
-ELSEWHERE = ("critic", "reference", "probe", "judge", "plan", "continuations")
+ELSEWHERE = ("critic", "reference", "probe", "judge", "plan", "reward_model", "continuations")
 OF_OTHERS = {c for each in MEASURES.values() for c in each.provides if each.model in ELSEWHERE or each.reads}
 PROVIDED = {column for each in MEASURES.values() for column in each.provides} | FROM_THE_BATCH
 
@@ -47,6 +48,23 @@ def test_the_columns_are_what_the_table_says():
     assert made["finished"].tolist() == [1.0, 1.0, 0.0]
     assert made["truncated"].tolist() == [0.0, 0.0, 1.0]
     assert made["task"].tolist() == ["0", "0", "0"]
+
+
+@pytest.mark.parametrize(
+    ("response", "action"),
+    [
+        ("go  to\nfridge 1", "go to fridge 1"),
+        ("<think>the mug <action>no</action></think><action> take mug 1\n</action> and", "take mug 1"),
+        ("<action>take", "<action>take"),
+        ("", ""),
+    ],
+)
+def test_the_action_of_a_response_is_what_it_asks_of_the_environment(response, action):
+    one = trajectory(0, ([1], [5]))
+    one.turns[0].response = response
+    batch, _ = plan_measures({"the test": ("action_key",)}).take(Played([one, trajectory(0, ([1], [5]))]))
+    assert action_of(response) == action
+    assert len(set(batch.columns["action_key"].tolist())) == 2, "the other trajectory's action is 'r'"
 
 
 @pytest.mark.parametrize(("num", "kept"), [(1, 1), (4, 1), (5, 1), (9, 1), (10, 2), (15, 3)])

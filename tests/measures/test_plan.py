@@ -115,6 +115,7 @@ def test_the_record_keeps_what_only_the_steps_models_can_tell():
     }
     assert {"gold_logprob", "info_gain", "hindsight_logprob"} < of_probes
     assert set(kept) == of_policy | of_probes | {
+        "implicit_reward",
         "ref_logprob",
         "value",
         "value_next",

@@ -1,4 +1,4 @@
-"""Credit from states that trajectories share: GAGPO and GraphGPO."""
+"""Credit from states that trajectories share: GAGPO, GraphGPO and RTMC."""
 
 import time
 from collections import deque
@@ -132,3 +132,59 @@ def test_thirty_thousand_responses_take_no_time(method):
         method(batch)
         best = min(best, time.process_time() - begun)
     assert best < 0.1
+
+
+# -- RTMC --------------------------------------------------------------------------------------------------------------
+
+
+def acting(seed: int, **more) -> tw.Batch:
+    """Random walks with an action per response."""
+    batch = walks(seed, **more)
+    actions = np.random.default_rng([seed, 1]).integers(0, 2, batch.num_responses).astype(str).tolist()
+    columns = {name: batch.column(name, needed_by="a test") for name in ("state_key", "success")}
+    return tw.Batch(batch.groups, batch.trajectories, batch.reward_R, {**columns, "action_key": actions})
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rtmc_is_what_asking_every_visit_gives(seed):
+    batch, discount, prior = acting(seed), 0.9, 2.0
+    turns = batch.trajectories
+    state_R, action_R = (batch.column(name, needed_by="a test").tolist() for name in ("state_key", "action_key"))
+    return_R, own_R = turns.suffix_sum(batch.reward_R, discount=discount), turns.ids
+    expected = []
+    for row in range(batch.num_responses):
+        group = [
+            k for k in range(batch.num_responses) if batch.group_responses.ids[k] == batch.group_responses.ids[row]
+        ]
+        met = [k for k in group if state_R[k] == state_R[row]]
+        tried = {}
+        for k in met:
+            if action_R[k] == action_R[row]:
+                tried.setdefault(own_R[k], return_R[k])
+        outcomes = [batch.reward_R[own_R == n].sum() for n in {own_R[k] for k in group}]
+        value = (return_R[met].sum() + prior * np.mean(outcomes)) / (len(met) + prior)
+        expected.append(np.mean([*tried.values()]) - value)
+    np.testing.assert_allclose(tw.rtmc(discount=discount)(batch), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_where_states_never_recur_rtmc_damps_the_groups_advantage():
+    batch = acting(0)
+    alone = {"state_key": [*range(batch.num_responses)], "action_key": [0] * batch.num_responses}
+    batch = tw.Batch(batch.groups, batch.trajectories, batch.reward_R, alone)
+    above_R = tw.chain(tw.outcome_return(), tw.center_by_group())(batch)
+    for prior in (2.0, 0.5):
+        np.testing.assert_allclose(
+            tw.rtmc(discount=1.0, prior_count=prior)(batch), prior / (1 + prior) * above_R, atol=1e-12
+        )
+
+
+def test_rtmc_takes_signatures_of_ones_own():
+    batch = acting(3)
+    keys = {name: batch.column(name, needed_by="a test") for name in ("state_key", "action_key")}
+    mine = {"folded": keys["state_key"].astype(str).tolist(), "call": keys["action_key"].astype(str).tolist()}
+    other = tw.Batch(batch.groups, batch.trajectories, batch.reward_R, mine)
+    method = tw.rtmc(state="folded", action="call")
+    assert method.needs == ("folded", "call")
+    np.testing.assert_array_equal(method(other), tw.rtmc()(batch))
+    with pytest.raises(ConfigError, match=r"prior_count=-1\.0 must be 0 or more"):
+        tw.rtmc(prior_count=-1.0)

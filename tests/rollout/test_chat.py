@@ -95,6 +95,24 @@ def test_the_tokens_of_the_last_action_are_found(text, action):
     assert chat_format(words, PromptConfig()).action_span(ids) == (0, len(ids))
 
 
+@pytest.mark.parametrize(
+    ("text", "thought"),
+    [("<think>go to a</think><action>go</action>", "go to a"), ("<think>cut short", "cut short"), ("go to", None)],
+)
+def test_the_tokens_of_the_reasoning_are_found(text, thought):
+    words = tokenizer("qwen3")
+    fmt = chat_format(words, PromptConfig(think=True))
+    ids = words.encode(text, add_special_tokens=False)
+    first, stop = fmt.thought_span(ids)
+    if thought is None:
+        assert first == stop
+    else:
+        assert thought in words.decode(ids[first:stop])
+        assert thought not in words.decode(ids[first + 1 : stop])
+        assert thought not in words.decode(ids[first : stop - 1])
+    assert chat_format(words, PromptConfig()).thought_span(ids) == (0, len(ids))
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_an_environment_cannot_end_its_message_or_speak_for_the_policy(family):
     fmt = chat_format(tokenizer(family), PromptConfig())

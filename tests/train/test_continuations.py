@@ -18,14 +18,16 @@ from turnwise.train.loop import train
 
 @pytest.mark.parametrize("name", ["spo", "tp_grpo"])
 def test_it_trains_on_continuations_instead_of_a_critic(name, tmp_path, batches):  # noqa: F811
-    folder = train(config_of(name, tmp_path, continued=True))
+    chain = {"update": {"tokens": {"name": "spo_mask", "whiten": True}}}  # SPO-chain, whole
+    config = config_of(name, tmp_path, continued=True, **(chain if name == "spo" else {}))
+    folder = train(config)
     assert folder.metrics()[-2]["measure/continued_states"] > 0
     assert len(set(batches[-1].column("value", needed_by="the test").tolist())) > 1
     after = weights(folder, 2)
     assert (weights(folder, 0) - after).abs().max() > 1e-4
     expected, record = told(folder, 2), read_table(folder.continuations / "step-000002.parquet", ())
     shutil.rmtree(folder.checkpoints / "step-000002")
-    train(config_of(name, tmp_path, continued=True), resume=folder.path)
+    train(config, resume=folder.path)
     assert told(folder, 2) == expected
     assert torch.equal(weights(folder, 2), after)
     assert read_table(folder.continuations / "step-000002.parquet", ()) == record
@@ -56,7 +58,7 @@ class Restless(Colors):
 
 CONTINUED = {"method": "vine_ppo", "aem": False, "continuations": {"number": 2}}
 NOT_POSSIBLE = {
-    "no continuations": ({"continuations": None}, r"'value', .*|needs the column 'value.*Add .*continuations.number=9"),
+    "no continuations": ({"continuations": None}, r"needs the column 'value_after' .* Add continuations\.number=9 to"),
     "no effect": ({"method": "grpo"}, r"continuations has no effect: .* add measures=\['continued'\]"),
     "never repeats": (
         {"environment": {"name": "tests.train.test_continuations:Restless"}},

@@ -85,6 +85,7 @@ def config_of(name: str, folder, *, continued: bool = False, **further: Any):
     helpers = {
         "a critic": {"critic": {"learning_rate": 0.1}},
         "a judge": {"judge": {"run": judge}},
+        "a reward model": {"reward_model": {"learning_rate": 0.01}},
         "continuations": {"continuations": {"number": 2}},
     }
     wanted = how_to_train(needs).replace("a critic or continuations", "continuations" if continued else "a critic")

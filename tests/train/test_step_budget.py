@@ -114,6 +114,13 @@ def test_every_turn_knows_the_weights_that_sampled_it_and_their_probabilities(tm
     assert spanning, "no trajectory went on with new weights"
 
 
+def test_complete_groups_know_their_tasks_which_continuations_play_on(tmp_path):
+    folder = train(config(tmp_path, method="vine_ppo", aem=False, continuations={"number": 2}))
+    lines = [record for record in folder.metrics() if "rollout/spent" in record]
+    assert any(line["rollout/unfinished"] for line in lines)
+    assert all(line["measure/continued_failed_frac"] == 0 for line in lines)
+
+
 # -- no bias -----------------------------------------------------------------------------------------------------------
 
 

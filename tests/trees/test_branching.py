@@ -15,7 +15,7 @@ from turnwise.environments.base import Step
 from turnwise.errors import ConfigError
 from turnwise.rollout.collectors import make_collector
 from turnwise.rollout.environments import InProcessEnvironments
-from turnwise.rollout.growth import Fork, Group, arpo, at2po, tree_grpo
+from turnwise.rollout.growth import Fork, Group, arpo, at2po, carl, tree_grpo
 from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.metrics import rollout_metrics
 from turnwise.rollout.models import Models, NamedModel
@@ -154,13 +154,41 @@ def test_a_later_round_of_tree_grpo_counts_a_shared_response_once():
     assert {(fork.parent, fork.turn) for fork in wanted if fork} == {(0, 0), (0, 1), (0, 2), (1, 3)}
 
 
+def surprised(*values: float, shared: Sequence[Turn] = (), failure: str | None = None) -> Trajectory:
+    """A trajectory whose own responses have these surprises (nats)."""
+    own = [Turn("", "", [1], [2, 3], [-value - 0.1, 0.1 - value], "", False) for value in values]
+    return Trajectory(0, "task", [*shared, *own], ended="terminated", shared=len(shared), failure=failure)
+
+
+def test_carl_forks_where_the_policy_is_unsure_and_has_tried_little():
+    """By hand; h / n of a state is the mean surprise there over the number of tries."""
+    growth = carl(Group(6), starts=2)
+    assert next(growth) == [None, None]
+    paths = [surprised(1.0, 0.5, 0.8), surprised(1.4, 0.7)]
+    # the prompt was tried twice: 1.2 / 2; the states after first and second responses once: 0.5, 0.8, 0.7
+    assert list(growth.send(list(paths))) == [Fork(0, 2)]
+    paths.append(surprised(0.4, shared=paths[0].turns[:2]))
+    # that state is now worth (0.8 + 0.4) / 2 / 2 = 0.3
+    assert list(growth.send(list(paths))) == [Fork(1, 1)]
+    paths.append(surprised(shared=paths[1].turns[:1], failure="environment: gone"))
+    # a fork that was lost counts as a try: 0.7 / 2; the prompt leads with 1.2 / 2
+    assert list(growth.send(list(paths))) == [Fork(0, 0)]
+    paths.append(surprised(0.3, 9.0))
+    # the prompt has (1.0 + 1.4 + 0.3) / 3 / 3 = 0.3; a new state after the fork has 9
+    assert list(growth.send(list(paths))) == [Fork(4, 1)]
+    with pytest.raises(StopIteration):
+        growth.send([*paths, surprised(1.0, shared=paths[4].turns[:1])])
+
+
+def test_carl_ends_where_nothing_can_be_forked():
+    growth = carl(Group(4), starts=1)
+    next(growth)
+    with pytest.raises(StopIteration):
+        growth.send([surprised(1.0, failure="environment: gone")])
+
+
 def test_at2po_samples_the_most_surprising_responses_again_and_spares_those_with_siblings():
     """By hand, in nats; each path is of the surprises of its responses, the first of which are siblings."""
-
-    def surprised(*values: float, shared: Sequence[Turn] = ()) -> Trajectory:
-        own = [Turn("", "", [1], [2, 3], [-value - 0.1, 0.1 - value], "", False) for value in values]
-        return Trajectory(0, "task", [*shared, *own], ended="terminated", shared=len(shared))
-
     growth = at2po(Group(6), rounds=2, expand=2, sibling_cost=0.3)
     assert next(growth) == [None, None]
     first = [surprised(1.0, 0.5, 0.9), surprised(1.25, 0.2)]
@@ -178,7 +206,13 @@ def test_at2po_samples_the_most_surprising_responses_again_and_spares_those_with
 
 @pytest.mark.parametrize("window", [False, True])
 @pytest.mark.parametrize(
-    "rule", [{"rule": "arpo", "initial": 2}, {"rule": "tree_grpo"}, {"rule": "at2po", "expand": 2}]
+    "rule",
+    [
+        {"rule": "arpo", "initial": 2},
+        {"rule": "tree_grpo"},
+        {"rule": "at2po", "expand": 2},
+        {"rule": "carl", "starts": 2},
+    ],
 )
 def test_a_group_is_complete_and_its_forks_share_turns(rule, window):
     played = play(window=window, **rule)
@@ -278,6 +312,8 @@ def test_an_evaluation_has_no_forks():
         ({"rule": "tree_grpo", "trees": 0}, 6, "must be 1 or more"),
         ({"rule": "at2po"}, 12, r"rounds \* expand = 12 times; set rollout.group_size=13 or more, or lower expand"),
         ({"rule": "at2po", "expand": 0}, 6, "rounds=2 and expand=0 must be 1 or more"),
+        ({"rule": "carl"}, 8, r"starts=8: expected 1 to 7, since rule 'carl' forks .* set rollout.group_size=24"),
+        ({"rule": "carl", "starts": 0}, 6, "starts=0: expected 1 to 5"),
         ({"rule": "tree_grpo", "max_tokens": 0}, 6, "max_tokens=0: expected a whole number of 1 or more"),
     ],
 )

@@ -25,8 +25,9 @@ from turnwise.environments.settings import EnvironmentConfig
 from turnwise.errors import ConfigError, did_you_mean
 from turnwise.gateway.settings import HarnessConfig
 from turnwise.judge.settings import JudgeConfig
+from turnwise.measures.monitor import MonitorConfig
 from turnwise.methods.build import build_method, with_aem_around
-from turnwise.models.settings import CriticConfig, ModelConfig, PromptConfig
+from turnwise.models.settings import CriticConfig, ModelConfig, PromptConfig, RewardModelConfig
 from turnwise.objective.settings import UpdateConfig
 from turnwise.rollout.demonstrations.settings import DemonstrationsConfig
 from turnwise.rollout.settings import ContinuationsConfig, EngineConfig, RolloutConfig
@@ -50,6 +51,8 @@ class Config(Section):
     """Credit assignment: a name in `turnwise methods`, or `module:function`, and its options."""
     critic: CriticConfig | None = None
     """Critic that estimates returns, for methods that need values; default none."""
+    reward_model: RewardModelConfig | None = None
+    """A second model whose log-probabilities reward responses, for the method `istar`; default none."""
     judge: JudgeConfig | None = None
     """A judge of trajectories, for methods that need its verdicts; default none."""
     continuations: ContinuationsConfig | None = None
@@ -62,6 +65,8 @@ class Config(Section):
     """Extra measures to record, in addition to those that method and loss terms need.
 
     Each is a name in `turnwise.measures`, or `module:measure`."""
+    monitor: MonitorConfig | None = None
+    """Monitor of the mutual information between responses and their contexts; default none."""
     update: UpdateConfig = UpdateConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
@@ -264,7 +269,8 @@ class Config(Section):
     @property
     def optional_models(self) -> tuple[str, ...]:
         """Names of what measures use and only some runs have: `critic` and its like, and the plan of `prompt.plan`."""
-        models = tuple(name for name in ("critic", "judge", "continuations") if getattr(self, name) is not None)
+        asked = ("critic", "judge", "reward_model", "continuations")
+        models = tuple(name for name in asked if getattr(self, name) is not None)
         return (*models, "plan") if self.prompt.plan else models
 
     @property

@@ -10,6 +10,9 @@ observations can differ in irrelevant details (how long a command took), it sets
 `start` returns the first observation as a string, or a `Step` with further fields: a state key for anchor-state credit,
 or the admissible actions. Both methods may be coroutines. `turnwise check-env module:factory` tests an environment; see
 `turnwise.environments.check`.
+
+An environment may have a method `copy`, plain or a coroutine, which returns an independent environment in the same
+state. Forks of a trajectory begin in it instead of playing again.
 """
 
 import dataclasses

@@ -4,7 +4,6 @@
 reports a step that hangs or ends its process.
 """
 
-import contextlib
 import math
 import pickle
 from collections.abc import Callable, Sequence
@@ -20,11 +19,13 @@ from turnwise.environments.base import (
     checked_key,
     shown,
 )
+from turnwise.environments.check_copy import check_copy
 from turnwise.environments.check_plays import (
     Broken,
     OnCall,
     Play,
     Problem,
+    alike,
     nonsense_first,
     offered,
     play,
@@ -66,7 +67,7 @@ def check_environment(
 
     Returns:
         Problems found, empty for a sound environment. Tested: determinism, types, finite rewards, admissible actions,
-        ends, picklable tasks, tasks that differ, time per step.
+        ends, picklable tasks, tasks that differ, copies, time per step.
     """
     return inspect_environment(suite, split=split, num_tasks=num_tasks, max_turns=max_turns, slow_s=slow_s).problems
 
@@ -111,7 +112,7 @@ def inspect_environment(
         except Broken as broken:
             problems.append(broken.problem)
             continue
-        problems += _check_play(first, second, max_turns, slow_s)
+        problems += _check_play(first, second, max_turns, slow_s) + check_copy(build, first, on_call)
         for episode in further:
             problems += _check_steps(episode.steps)
         for episode in (first, *further):
@@ -138,7 +139,7 @@ def report(name: str, problems: Sequence[Problem]) -> str:
     if not problems:
         return (
             f"{name}: sound (determinism, types, finite rewards, admissible actions, ends, picklable tasks, "
-            "tasks that differ, time per step)"
+            "tasks that differ, copies, time per step)"
         )
     lines = [f"{name}: {len(problems)} problem{'s' * (len(problems) > 1)} found"]
     lines += [
@@ -180,7 +181,7 @@ def _check_play(first: Play, second: Play, max_turns: int, slow_s: float) -> lis
     problems = _check_steps(first.steps)
     repeats = getattr(first.environment, "repeats", True)
     pairs = enumerate(zip(first.steps, second.steps, strict=False))
-    differ = [turn for turn, (one, other) in pairs if not _alike(one, other, repeats)]
+    differ = [turn for turn, (one, other) in pairs if not alike(one, other, repeats)]
     if differ or len(first.steps) != len(second.steps):
         turn = min([*differ, len(first.steps), len(second.steps)])
         problems.append(
@@ -206,22 +207,6 @@ def _check_play(first: Play, second: Play, max_turns: int, slow_s: float) -> lis
             )
         )
     return problems
-
-
-def _alike(one: Step, other: Step, repeats: bool) -> bool:
-    """Return whether two plays gave equal answers; without `repeats`, texts and what depends on them may differ."""
-    fields = [name for name in Step.__slots__ if repeats or name in ("reward", "terminated", "truncated", "valid")]
-    return all(_equal(getattr(one, name), getattr(other, name)) for name in fields)
-
-
-def _equal(one: Any, other: Any) -> bool:
-    """Return whether two values are equal or print the same, which covers nan and arrays."""
-    with contextlib.suppress(Exception):
-        if one == other:
-            return True
-    with contextlib.suppress(Exception):
-        return repr(one) == repr(other)
-    return False
 
 
 def _check_steps(steps: Sequence[Step]) -> list[Problem]:

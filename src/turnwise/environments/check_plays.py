@@ -132,29 +132,41 @@ def play(build: Callable[[], Environment], respond: Respond, max_turns: int, on_
         Broken: The environment cannot be built, raised, or did not answer with a `Step`.
     """
     with contextlib.closing(asyncio.Runner()) as runner:
-        environment = _guarded(
+        environment = guarded(
             "the constructor", build, (), runner, on_call, "build an environment for every task of tasks()"
         )
         for method, form in (("start", "start() -> str | Step"), ("step", "step(response) -> Step")):
             if not callable(getattr(environment, method, None)):
                 raise Broken(Problem(f"{type(environment).__name__} has no {method}()", f"give it {form}"))
-        played = Play(environment, [_answer("start()", environment.start, (), runner, on_call)])
+        played = Play(environment, [answered("start()", environment.start, (), runner, on_call)])
         while not played.steps[-1].ended and len(played.responses) < max_turns:
             response = respond(len(played.responses), played.steps[-1])
             if response is None:
                 break
             begun = time.perf_counter()
-            step = _answer(f"step({response[:40]!r})", environment.step, (response,), runner, on_call)
+            step = answered(f"step({response[:40]!r})", environment.step, (response,), runner, on_call)
             played.seconds.append(time.perf_counter() - begun)
             played.steps.append(step)
             played.responses.append(response)
         return played
 
 
-def _answer(
+def answered(
     call: str, function: Callable[..., Any], arguments: tuple[Any, ...], runner: asyncio.Runner, on_call: OnCall
 ) -> Step:
-    answer = _guarded(
+    """Return a step of the environment; see `guarded`.
+
+    Args:
+        call: Name of the call in problems.
+        function: Method to call.
+        arguments: Its arguments.
+        runner: Awaits its answer.
+        on_call: Called with the name of the call, and None after it.
+
+    Raises:
+        Broken: It raised, or did not answer with a `Step`.
+    """
+    answer = guarded(
         call, function, arguments, runner, on_call, "answer every response, also nonsense, with Step(..., valid=False)"
     )
     if isinstance(answer, str) and call.startswith("start"):
@@ -179,7 +191,7 @@ def _answer(
     return answer
 
 
-def _guarded(
+def guarded(
     call: str,
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
@@ -198,6 +210,22 @@ def _guarded(
         raise Broken(Problem(f"{call} raised {type(error).__name__}: {text_of(error)}", mend)) from error
     finally:
         on_call(None)
+
+
+def alike(one: Step, other: Step, repeats: bool) -> bool:
+    """Return whether two plays gave equal answers; without `repeats`, texts and what depends on them may differ."""
+    fields = [name for name in Step.__slots__ if repeats or name in ("reward", "terminated", "truncated", "valid")]
+    return all(_equal(getattr(one, name), getattr(other, name)) for name in fields)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Return whether two values are equal or print the same, which covers nan and arrays."""
+    with contextlib.suppress(Exception):
+        if one == other:
+            return True
+    with contextlib.suppress(Exception):
+        return repr(one) == repr(other)
+    return False
 
 
 async def _wait(answer: Awaitable[Any]) -> Any:

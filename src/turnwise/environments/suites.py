@@ -158,6 +158,23 @@ def make_suite(config: EnvironmentConfig) -> Suite:
     return suite(config, **config.options)
 
 
+class SuiteEnvironments:
+    """Build the environments of a configured suite.
+
+    Only the configuration is pickled; the starter loads the suite once for all workers.
+    """
+
+    def __init__(self, config: EnvironmentConfig, suite: Suite | None = None):
+        self.config, self.suite = config, suite or make_suite(config)
+
+    def __call__(self, task: Task) -> Environment:
+        """Build a fresh environment."""
+        return self.suite.environment(task)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SuiteEnvironments, (self.config,)
+
+
 def _check_call(config: EnvironmentConfig, factory: Callable[..., Any], *, is_suite: bool) -> None:
     """Raise if a user's factory cannot be called: a suite with the configuration, others with a seed."""
     try:

@@ -13,6 +13,7 @@ from turnwise.measures.edited import hindsight, information, prompt
 from turnwise.measures.entropy import entropy
 from turnwise.measures.gold import answers, gold
 from turnwise.measures.hidden_rank import ranks
+from turnwise.measures.implicit import implicit
 from turnwise.measures.judged import progress, rank
 from turnwise.measures.mismatch import mismatch
 from turnwise.measures.planned import parts, subgoals
@@ -56,6 +57,7 @@ MEASURES: dict[str, Measure] = {
         step_rewards,
         rank,
         progress,
+        implicit,
     )
 }
 """All measures by name. If two provide the same column, `update.scoring` selects one, or the last one is taken."""

@@ -12,9 +12,16 @@ OPTIONAL = {
     "plan": "prompt.plan=true",
     "judge": "judge.model=NAME or judge.run=module:function",
     "continuations": "continuations.number=9",
+    "reward_model": "reward_model.learning_rate=NUMBER",
 }
 """Models, continuations, and a form of responses, that a run has only if its recipe asks for them, and how it does."""
-BY_RECIPE = {"critic": "a critic", "judge": "a judge", "plan": "prompt.plan", "continuations": "continuations"}
+BY_RECIPE = {
+    "critic": "a critic",
+    "judge": "a judge",
+    "plan": "prompt.plan",
+    "continuations": "continuations",
+    "reward_model": "a reward model",
+}
 """The same in words."""
 
 

@@ -1,5 +1,6 @@
 """Collect what the environment reported about each response."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
@@ -7,9 +8,17 @@ from typing import Any
 from turnwise.measures.base import Columns, Played, measure
 from turnwise.rollout.trajectory import Trajectory, Turn
 
+
+def action_of(response: str) -> str:
+    """Return what a response asks of the environment: its last `<action>...</action>`, or all of it; spaces as one."""
+    found = re.findall(r"<action>(.*?)</action>", response, re.DOTALL)
+    return " ".join((found[-1] if found else response).split())
+
+
 OF_TURN: Mapping[str, Callable[[Trajectory, Turn], object]] = {
     "state_key": lambda _, turn: turn.state_key,
     "state_text": lambda _, turn: turn.observation,
+    "action_key": lambda _, turn: action_of(turn.response),
     "truncated": lambda _, turn: float(turn.truncated),
     "task": lambda trajectory, _: trajectory.task,
     "success": lambda trajectory, _: float(trajectory.success),

@@ -11,7 +11,11 @@ from turnwise.measures.plan import FROM_THE_BATCH, Plan
 
 GIVEN_BY = {"gold": "search_qa", "role": "seats"}
 """Environments that give keys of `Step.info` that measures read."""
-IDLE = {"judge": "measures=['rank'] or ['progress']", "continuations": "measures=['continued']"}
+IDLE = {
+    "judge": "measures=['rank'] or ['progress']",
+    "continuations": "measures=['continued']",
+    "reward_model": "measures=['implicit']",
+}
 """Services that a recipe may have in vain, and measures that ask them."""
 
 
@@ -19,8 +23,8 @@ def how_to_train(needs: Iterable[str]) -> str:
     """Say whether a run can train a method.
 
     Returns:
-        "yes", "with a critic or continuations", "with a judge", "with prompt.plan", "with gold" for what the
-        environment must tell, or "needs" and the columns without a measure.
+        "yes", "with a critic or continuations", "with a judge", "with a reward model", "with prompt.plan", "with gold"
+        for what the environment must tell, or "needs" and the columns without a measure.
     """
     models_of = {
         column: frozenset(each.model for each in MEASURES.values() if column in each.provides)
@@ -63,7 +67,7 @@ def check_environment(plan: Plan, suite: Suite, environment: str, tasks: Sequenc
 
 
 def refuse_idle(services: Iterable[str], plan: Plan) -> None:
-    """Raise a ConfigError if there is a judge, or continuations, that no measure of a run asks for."""
+    """Raise a ConfigError if there is a judge, continuations or a reward model that no measure of a run asks for."""
     for service in {*services} & IDLE.keys() - plan.models:
         raise ConfigError(
             f"{service} has no effect: neither the method nor measures read a column of its; choose a method that "

@@ -14,6 +14,7 @@ from turnwise.methods.arena_rl import arena_rl
 from turnwise.methods.arpo import arpo
 from turnwise.methods.at2po import at2po
 from turnwise.methods.canon import canon
+from turnwise.methods.carl import carl
 from turnwise.methods.d3s import d3s
 from turnwise.methods.empg import empg
 from turnwise.methods.gae import egae, gae
@@ -28,6 +29,7 @@ from turnwise.methods.hgpo import hgpo
 from turnwise.methods.hiper import hiper
 from turnwise.methods.igpo import igpo
 from turnwise.methods.infopo import infopo
+from turnwise.methods.istar import istar
 from turnwise.methods.mars import mars
 from turnwise.methods.matchtir import matchtir
 from turnwise.methods.mica import mica
@@ -40,6 +42,7 @@ from turnwise.methods.rae import rae
 from turnwise.methods.reinforce import reinforce
 from turnwise.methods.reinforce_pp import reinforce_pp, reinforce_pp_baseline
 from turnwise.methods.rloo import rloo
+from turnwise.methods.rtmc import rtmc
 from turnwise.methods.spae import spae
 from turnwise.methods.spo import spo
 from turnwise.methods.srgpo import srgpo
@@ -60,6 +63,7 @@ METHODS: dict[str, Callable[..., Transform]] = {
     "gigpo": gigpo,
     "gagpo": gagpo,
     "graph_gpo": graph_gpo,
+    "rtmc": rtmc,
     "hgpo": hgpo,
     "proxmo": proxmo,
     "reinforce_pp": reinforce_pp,
@@ -84,6 +88,7 @@ METHODS: dict[str, Callable[..., Transform]] = {
     "arpo": arpo,
     "tree_grpo": tree_grpo,
     "at2po": at2po,
+    "carl": carl,
     "aem": aem,
     "empg": empg,
     "spae": spae,
@@ -96,6 +101,7 @@ METHODS: dict[str, Callable[..., Transform]] = {
     "progrpo": progrpo,
     "verl_er": verl_er,
     "igpo": igpo,
+    "istar": istar,
     "a2tgpo": a2tgpo,
     "infopo": infopo,
     "matchtir": matchtir,
@@ -118,6 +124,7 @@ __all__ = [
     "at2po",
     "bilevel_gae",
     "canon",
+    "carl",
     "d3s",
     "dr_grpo",
     "egae",
@@ -134,6 +141,7 @@ __all__ = [
     "hiper",
     "igpo",
     "infopo",
+    "istar",
     "mars",
     "matchtir",
     "mica",
@@ -147,6 +155,7 @@ __all__ = [
     "reinforce_pp",
     "reinforce_pp_baseline",
     "rloo",
+    "rtmc",
     "spae",
     "spo",
     "srgpo",

@@ -140,11 +140,11 @@ class Critic:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state that `state_dict` returned."""
-        self.network.load_state_dict(_tensors(state["network"]))
+        self.network.load_state_dict(as_tensors(state["network"]))
         if self.copy is not None:
-            self.copy.load_state_dict(_tensors(state["copy"]))
+            self.copy.load_state_dict(as_tensors(state["copy"]))
         if self.optimizer is not None:
-            self.optimizer.load_state_dict(_tensors(state["optimizer"]))
+            self.optimizer.load_state_dict(as_tensors(state["optimizer"]))
         for column, ridge in self.ridge.items():
             ridge.load_state_dict(state["ridge"][column])
         self._steps = state["steps"]
@@ -183,10 +183,10 @@ def _trunk(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
-def _tensors(state: Any) -> Any:
+def as_tensors(state: Any) -> Any:
     """Replace arrays of a loaded checkpoint by tensors."""
     if isinstance(state, np.ndarray):
         return torch.from_numpy(state)
     if isinstance(state, (list, tuple)):
-        return type(state)(map(_tensors, state))
-    return {key: _tensors(value) for key, value in state.items()} if isinstance(state, Mapping) else state
+        return type(state)(map(as_tensors, state))
+    return {key: as_tensors(value) for key, value in state.items()} if isinstance(state, Mapping) else state

@@ -13,6 +13,7 @@ from turnwise.models import subgoals
 
 ADMISSIBLE = "\nAdmissible actions: "
 ACTION = re.compile(r"<action>(.*?)</action>", re.DOTALL)
+THOUGHT = re.compile(r"<think>(.*?)(?:</think>|\Z)", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +82,14 @@ class Format:
 
         Tokens that the action shares with a tag belong to it. Without a form that marks it, it is the whole response.
         """
-        return self._find_action(tuple(response_ids)) if self.think or self.plan else (0, len(response_ids))
+        return self._find(ACTION, tuple(response_ids)) if self.think or self.plan else (0, len(response_ids))
+
+    def thought_span(self, response_ids: Sequence[int]) -> tuple[int, int]:
+        """Return the first token of a response's reasoning and the one after its last; equal if it has none.
+
+        Reasoning that was cut short ends with the response. Without `think`, it is the whole response.
+        """
+        return self._find(THOUGHT, tuple(response_ids)) if self.think else (0, len(response_ids))
 
     def subgoal_after(self, response_ids: Sequence[int], subgoal: str) -> str:
         """Return the subgoal in force after a response: the first one, a new one, or the one before."""
@@ -139,9 +147,9 @@ class Format:
         return functools.lru_cache(maxsize=8192)(lambda ids: subgoals.read(ids, self._decode))
 
     @functools.cached_property
-    def _find_action(self):
-        def find(ids: tuple[int, ...]) -> tuple[int, int]:
-            if not (found := [*ACTION.finditer(self._decode(ids))]):
+    def _find(self):
+        def find(pattern: re.Pattern[str], ids: tuple[int, ...]) -> tuple[int, int]:
+            if not (found := [*pattern.finditer(self._decode(ids))]):
                 return 0, 0
             inside = found[-1][1]
             start = found[-1].start(1) + len(inside) - len(inside.lstrip())

@@ -25,6 +25,8 @@ class TaughtView(StepView):
         assert batch.tokens is not None
         own_R = batch.columns[OWN] > 0
         own_N, own_T = batch.trajectories.first(own_R), batch.tokens.broadcast(own_R)
+        if (kept_R := self.credit.kept_R) is not None:
+            kept_T = batch.tokens.broadcast(kept_R) & (True if kept_T is None else kept_T)
         weight_T = np.zeros(len(own_T))
         if own_R.any():
             weight_T[own_T] = self.mini_batches * token_weights(

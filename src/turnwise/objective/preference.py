@@ -56,6 +56,18 @@ def trajectory_pairs(batch: Batch) -> Pairs:
     return extreme_pairs(batch.trajectories.sum(batch.reward_R), batch.groups)
 
 
+def success_pairs(batch: Batch) -> Pairs:
+    """Pair every trajectory that succeeded with every other of its group that did not; items are trajectories."""
+    succeeds_N = batch.trajectories.first(batch.column("success", needed_by="reward_model")) > 0.5
+    group_N = batch.groups.ids
+    winners, losers = np.flatnonzero(succeeds_N), np.flatnonzero(~succeeds_N)
+    count_G = np.bincount(group_N[losers], minlength=batch.num_groups)
+    begin_G = np.cumsum(count_G) - count_G  # losers are sorted by group
+    count = count_G[group_N[winners]]
+    place = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    return Pairs(np.repeat(winners, count), losers[np.repeat(begin_G[group_N[winners]], count) + place])
+
+
 def turn_pairs(batch: Batch) -> Pairs:
     """Pair the responses with the best and with the worst return to go in each state of a group; items are responses.
 

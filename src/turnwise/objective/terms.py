@@ -57,8 +57,15 @@ class StepView:
         return self.batch.column(name, needed_by=needed_by)
 
     def weights(self, aggregate: Aggregate, kept_T: Bool[np.ndarray, " T"] | None = None) -> Float[np.ndarray, " T"]:
-        """Compute the weight of every token in the loss of a mini-batch; see `token_weights`."""
+        """Compute the weight of every token in the loss of a mini-batch; see `token_weights`.
+
+        Args:
+            aggregate: The average that the loss is.
+            kept_T: Tokens that count; default all. Of those, tokens of responses that the method leaves out do not.
+        """
         assert self.batch.tokens is not None
+        if (kept_R := self.credit.kept_R) is not None:
+            kept_T = self.batch.tokens.broadcast(kept_R) & (True if kept_T is None else kept_T)
         weight_T = token_weights(
             self.batch.tokens,
             self.batch.trajectories,

@@ -17,7 +17,7 @@ from turnwise.environments.base import Step, Task
 from turnwise.errors import EngineLost
 from turnwise.rollout.blocking import LastingLoop
 from turnwise.rollout.engine import Engine, Generation, Sampling
-from turnwise.rollout.environments import Environments
+from turnwise.rollout.environments import CopyingEnvironments, Environments
 from turnwise.rollout.trajectory import Trajectory
 
 T = TypeVar("T")
@@ -248,6 +248,12 @@ class SharedEnvironments:
     async def step(self, key: int, response: str) -> Step:
         """Play one response."""
         return await self._stage.run(self._environments.step, self._own(key), response)
+
+    async def copy(self, key: int, new: int) -> bool:
+        """Copy an environment."""
+        if not isinstance(self._environments, CopyingEnvironments):
+            return False
+        return await self._stage.run(self._environments.copy, self._own(key), self._own(new))
 
     def close(self, key: int) -> None:
         """Release an environment."""

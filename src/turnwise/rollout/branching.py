@@ -11,8 +11,10 @@ from turnwise.errors import ConfigError
 from turnwise.rollout.blocking import blocking
 from turnwise.rollout.collect import play
 from turnwise.rollout.collectors import Independent, OnTurn, make_sampling
-from turnwise.rollout.environments import Environments
+from turnwise.rollout.copies import Copies
+from turnwise.rollout.environments import CopyingEnvironments, Environments
 from turnwise.rollout.growth import RULES, Group, Growth, check_rule
+from turnwise.rollout.metrics import env_steps
 from turnwise.rollout.models import Models
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.starts import Start, fork
@@ -25,9 +27,9 @@ RULE_STREAM = 7
 class Branching:
     """Play groups wave by wave: a rule chooses the forks of a wave from the trajectories of earlier ones.
 
-    Which trajectories there are depends on the seed only, not on how long environments take. A fork replays the turns
-    that it shares; one whose replay disagrees is lost alone. A game in which a group size is given, such as an
-    evaluation, has no forks.
+    Which trajectories there are depends on the seed only, not on how long environments take. A fork begins in a copy of
+    its environment, or replays the turns that it shares; one whose replay disagrees is lost alone. A game in which a
+    group size is given, such as an evaluation, has no forks.
 
     Args:
         environments: Where the trajectories are played.
@@ -87,7 +89,9 @@ class Branching:
     ) -> list[Trajectory]:
         policy, engine, size = models.policy.policy, models.policy.sampler, self._settings.group_size
         layer: Any = policy.model.get_output_embeddings()
-        groups = []
+        environments, groups = self._environments, []
+        if isinstance(environments, CopyingEnvironments):
+            environments = Copies(environments)
         for number, task in enumerate(tasks):
             draws = np.random.default_rng([seed, RULE_STREAM, number])
             growth = self._rule(Group(size, layer.weight.shape[0], draws), **self._options)
@@ -97,7 +101,7 @@ class Branching:
                 played = await play(
                     engine,
                     [start for _, start in wave],
-                    self._environments,
+                    environments,
                     policy.format,
                     sampling=make_sampling(self._settings, policy, seed=seed, temperature=temperature),
                     max_context=policy.max_context,
@@ -111,15 +115,16 @@ class Branching:
                 for group in groups:
                     group.spent = self._is_spent(group.paths)
         finally:
+            if isinstance(environments, Copies):
+                environments.release()
             await engine.aclose()
         return [trajectory for group in groups for trajectory in group.paths]
 
     def _is_spent(self, paths: Sequence[Trajectory]) -> bool:
         tokens = sum(len(turn.response_ids) for turn in distinct_turns(paths))
-        env_steps = sum(len(path.turns) for path in paths)
         return any(
             most is not None and used >= most
-            for used, most in ((tokens, self._max_tokens), (env_steps, self._max_env_steps))
+            for used, most in ((tokens, self._max_tokens), (env_steps(paths), self._max_env_steps))
         )
 
 
@@ -161,6 +166,7 @@ class _Growing:
                 trees += 1
             else:
                 start = fork(self.paths[ask.parent], ask.turn, self.task)
+                start = dataclasses.replace(start, origin=self.number * self.size + ask.parent)
             conversation = self.number * self.size + len(self.paths) + place
             starts.append(dataclasses.replace(start, conversation=conversation))
         return starts

@@ -8,7 +8,7 @@ from turnwise.models.format import Format
 from turnwise.rollout.context import make_context
 from turnwise.rollout.engine import Engine, Sampling
 from turnwise.rollout.environments import Environments
-from turnwise.rollout.starts import Start, replay
+from turnwise.rollout.starts import Start, begin
 from turnwise.rollout.trajectory import Trajectory, Turn
 
 
@@ -55,8 +55,7 @@ async def play(
         number = place if start.conversation is None else start.conversation
         context = make_context(fmt, number, window=window, stride=stride or len(trajectories))
         try:
-            step = await environments.start(number, start.task)
-            step = await replay(start, step, context, fmt, lambda text: environments.step(number, text))
+            step, trajectory.copied = await begin(start, number, environments, context, fmt)
             while True:
                 before, prompt_ids = context.conversation, context.observe(step)
                 if context.conversation != before:

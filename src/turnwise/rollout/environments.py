@@ -4,10 +4,12 @@ import asyncio
 import inspect
 import traceback
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from turnwise.environments.base import Environment, Step, Task, as_step, checked_step
 from turnwise.errors import EnvironmentFault, text_of
+
+T = TypeVar("T")
 
 
 class Environments(Protocol):
@@ -43,6 +45,22 @@ class Environments(Protocol):
         ...
 
 
+@runtime_checkable
+class CopyingEnvironments(Environments, Protocol):
+    """Environments that pass on the method `copy` of an environment that has one."""
+
+    async def copy(self, key: int, new: int) -> bool:
+        """Copy an environment that waits for a response to a free key.
+
+        Returns:
+            Whether there is a copy; not if the environment has no method `copy`, or its process was lost.
+
+        Raises:
+            EnvironmentFault: `copy` raised. The new key must still be closed.
+        """
+        ...
+
+
 class InProcessEnvironments:
     """Play environments in this process. Environments whose methods are coroutines run concurrently.
 
@@ -67,6 +85,14 @@ class InProcessEnvironments:
         """Play one response; see `Environments.step`."""
         return await _answer(lambda: self._environments[key].step(response), checked_step)
 
+    async def copy(self, key: int, new: int) -> bool:
+        """Copy an environment; see `CopyingEnvironments.copy`."""
+        copy = getattr(self._environments[key], "copy", None)
+        if copy is None:
+            return False
+        self._environments[new] = await _answer(copy, lambda made: made)
+        return True
+
     def close(self, key: int) -> None:
         """Release an environment."""
         self._environments.pop(key, None)
@@ -76,7 +102,7 @@ class InProcessEnvironments:
         self._environments.clear()
 
 
-async def _answer(call: Callable[[], Any], check: Callable[[Any], Step]) -> Step:
+async def _answer(call: Callable[[], Any], check: Callable[[Any], T]) -> T:
     try:
         answer = call()
         return check(await answer if inspect.isawaitable(answer) else answer)

@@ -7,7 +7,7 @@ the group is complete. Imports NumPy only, so that recipes are checked fast.
 import dataclasses
 import inspect
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
@@ -204,13 +204,64 @@ def at2po(group: Group, *, rounds: int = 2, expand: int = 6, sibling_cost: float
 
             def score(node: tuple[Fork, Turn, Turn | None], children: Counter[int] = children) -> float:
                 _, turn, parent = node
-                surprise = -sum(turn.behavior_logprobs) / len(turn.behavior_logprobs)
-                return surprise - sibling_cost * (children[id(parent)] - 1)
+                return _surprise(turn) - sibling_cost * (children[id(parent)] - 1)
 
             if wanted := [fork for fork, *_ in sorted(nodes, key=score, reverse=True)[:expand]]:
                 paths = yield wanted
 
     return grow()
+
+
+def carl(group: Group, *, starts: int = 8) -> Growth:
+    """Fork at the states where the policy is unsure and has tried little, one after the other.
+
+    Play `starts` trajectories from the start. Then, until the group is complete, fork at the state s with the largest
+
+        h(s) / n(s)        h(s) = mean of -log p over the tokens of a response, averaged over those tried at s
+
+    and play on from there. `n(s)` counts what was tried at s, so that a fork that is lost counts too. A state is a
+    history; the first responses of all trajectories are tried at the prompt. Each fork is a wave of its own, since the
+    next one depends on what it finds.
+
+    Args:
+        group: Size of the group; the paper has 16 forks.
+        starts: Trajectories from the start; the paper has 8, and 1 for its light form.
+
+    Raises:
+        ConfigError: The group leaves no fork, or `starts` is below 1.
+
+    Reference: CARL, arXiv 2512.04949. That the starts share the prompt as one state is our reading.
+    """
+    if not 1 <= starts < group.size:
+        raise ConfigError(
+            f"rollout.collector.starts={starts}: expected 1 to {group.size - 1}, since rule 'carl' forks with the rest "
+            f"of rollout.group_size={group.size}; set rollout.group_size={max(starts, 1) + 16} for the paper's 16 forks"
+        )
+
+    def grow() -> Growth:
+        paths = yield [None] * starts
+        lost: Counter[int | None] = Counter()
+        while len(paths) < group.size:
+            place: dict[int | None, Fork] = {}  # state, by the response before it, to where it was met
+            tried: defaultdict[int | None, list[float]] = defaultdict(list)
+            for number, path in enumerate(paths):
+                for turn in range(path.shared, len(path.turns)) if path.usable else ():
+                    state = id(path.turns[turn - 1]) if turn else None
+                    place.setdefault(state, Fork(number, turn))
+                    tried[state].append(_surprise(path.turns[turn]))
+            if not tried:
+                return  # nothing was played that can be forked
+            score = {state: np.mean(found) / (len(found) + lost[state]) for state, found in tried.items()}
+            best = max(score, key=lambda state: score[state])
+            paths = yield [place[best]]
+            lost[best] += not paths[-1].usable
+
+    return grow()
+
+
+def _surprise(turn: Turn) -> float:
+    """Return the mean of -log p over the tokens of a response (nats)."""
+    return -sum(turn.behavior_logprobs) / len(turn.behavior_logprobs)
 
 
 def _nodes(members: Sequence[int], paths: Sequence[Trajectory]) -> list[Fork]:
@@ -220,7 +271,7 @@ def _nodes(members: Sequence[int], paths: Sequence[Trajectory]) -> list[Fork]:
     return root + [Fork(number, turn) for number, turns in zip(members, own, strict=True) for turn in turns]
 
 
-RULES: dict[str, Callable[..., Growth]] = {"arpo": arpo, "tree_grpo": tree_grpo, "at2po": at2po}
+RULES: dict[str, Callable[..., Growth]] = {"arpo": arpo, "tree_grpo": tree_grpo, "at2po": at2po, "carl": carl}
 """Branching rules by the name that `rollout.collector.rule` takes."""
 
 

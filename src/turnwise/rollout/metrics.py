@@ -1,6 +1,6 @@
 """Compute the metrics of rollouts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -12,7 +12,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Compute rollout metrics: success, reward, turns, shares of failures, generated tokens and environment steps.
 
     Trajectories that other players than the policy gave count for tokens and steps only. A response that trajectories
-    share counts once; its environment step counts for each of them, since each has replayed it.
+    share counts once; its environment step counts for each of them that has replayed it.
     """
     usable = [trajectory for trajectory in trajectories if trajectory.usable]
     own = [trajectory for trajectory in trajectories if trajectory.learns]
@@ -29,5 +29,10 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         **({"turn_budget": max(limits), "turn_budget_frac": len(limits) / len(own)} if limits else {}),
         "failed_frac": 1 - len(usable) / max(1, len(own)),
         "tokens": float(sum(len(turn.response_ids) for turn in distinct_turns(trajectories))),
-        "env_steps": float(sum(len(trajectory.turns) for trajectory in trajectories)),
+        "env_steps": float(env_steps(trajectories)),
     }
+
+
+def env_steps(trajectories: Iterable[Trajectory]) -> int:
+    """Count the environment steps of trajectories, those of replays too."""
+    return sum(len(each.turns) - each.copied * each.shared for each in trajectories)

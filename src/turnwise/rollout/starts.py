@@ -1,7 +1,8 @@
 """Define where trajectories begin: at the start of a task, or at a turn of another trajectory (a fork).
 
-A fork plays the responses of the shared turns again in a fresh environment, and checks that it answers as before. The
-engine is not asked for those turns; it finds their tokens in its cache if it still holds them.
+A fork begins in a copy of the environment, where there is one. Otherwise it plays the responses of the shared turns
+again in a fresh environment, and checks that it answers as before. The engine is not asked for those turns; it finds
+their tokens in its cache if it still holds them.
 """
 
 import dataclasses
@@ -11,6 +12,8 @@ from turnwise.environments.base import Step, Task, shown
 from turnwise.errors import EnvironmentFault
 from turnwise.models.format import Format
 from turnwise.rollout.context import Context
+from turnwise.rollout.copies import Copies
+from turnwise.rollout.environments import Environments
 from turnwise.rollout.trajectory import Trajectory, Turn
 
 
@@ -26,6 +29,7 @@ class Start:
         observation: Observation that must follow those turns; None: any.
         tree: Number of the trajectory's tree within the group; None: a tree by itself.
         conversation: Number of its conversation, on which its random draws depend; None: its place among the starts.
+        origin: Number of the conversation of the trajectory that it forks from, if an environment may be copied.
     """
 
     task: Task
@@ -35,6 +39,7 @@ class Start:
     observation: str | None = None
     tree: int | None = None
     conversation: int | None = None
+    origin: int | None = None
 
 
 def make_starts(tasks: Sequence[Task], group_size: int, task_name: Callable[[Task], str] = str) -> list[Start]:
@@ -54,6 +59,33 @@ def fork(trajectory: Trajectory, turn: int, task: Task) -> Start:
         raise ValueError(f"fork at turn {turn}, expected 0 to {len(trajectory.turns) - 1}")
     shared, following = tuple(trajectory.turns[:turn]), trajectory.turns[turn]
     return Start(task, trajectory.group, trajectory.task, shared, following.observation, trajectory.tree)
+
+
+async def begin(start: Start, key: int, environments: Environments, context: Context, fmt: Format) -> tuple[Step, bool]:
+    """Bring an environment to where a trajectory begins.
+
+    Args:
+        start: Where the trajectory begins.
+        key: Key of its environment.
+        environments: Where it is played.
+        context: Context of the new trajectory; takes in the shared turns.
+        fmt: Turns observations into tokens.
+
+    Returns:
+        The step that the trajectory continues, and whether the environment was copied instead of played.
+
+    Raises:
+        EnvironmentFault: The environment failed, or a replay answers otherwise than before.
+    """
+    if start.origin is not None and isinstance(environments, Copies):
+        steps = await environments.fork(key, start.origin, len(start.turns))
+        if steps:
+            for step, turn in zip(steps, start.turns, strict=False):
+                context.observe(step)
+                context.respond(turn.response_ids)
+            return steps[-1], True
+    step = await environments.start(key, start.task)
+    return await replay(start, step, context, fmt, lambda text: environments.step(key, text)), False
 
 
 async def replay(

@@ -53,6 +53,7 @@ class Trajectory:
         failure: Cause, for "failed"; a failed trajectory is recorded and counted, and never trained on.
         info: The environment's `info` at the end.
         shared: Number of first turns that another trajectory played; a fork replays them and holds the same `Turn`s.
+        copied: Whether the fork began in a copy of the environment instead of a replay; not recorded.
         tree: Number of its tree within the group; None: it is a tree by itself.
         learns: Whether steps may learn from it; not if another player than the policy gave the responses.
         last_observation: What the environment answered to the last response; the policy did not read it.
@@ -66,6 +67,7 @@ class Trajectory:
     failure: str | None = None
     info: dict[str, Any] = dataclasses.field(default_factory=dict)
     shared: int = 0
+    copied: bool = False
     tree: int | None = None
     last_observation: str = ""
     learns: bool = True

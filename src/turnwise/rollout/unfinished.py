@@ -108,7 +108,7 @@ class Unfinished(Source):
             "unfinished": float(sum(not half.ended for half in self._halves())),
             "spent": float(spent),
         }
-        metrics |= rollout_metrics(trajectories) | lag_metrics(trajectories, step)
+        metrics = rollout_metrics(trajectories) | metrics | lag_metrics(trajectories, step)
         numbers = [group.task for group in complete]
         return Experience(trajectories, used_N, metrics, [self._tasks[each] for each in numbers], numbers)
 

@@ -65,12 +65,14 @@ class Played(NamedTuple):
 class Request(NamedTuple):
     """A request to a worker: play a response, start an environment (no response), or forget it (neither).
 
-    `made` is set if the worker does not have the environment: the pickled task, and the calls to replay.
+    `made` is set if the worker does not have the environment: the pickled task, and the calls to replay. `origin` is
+    set to copy the environment of another key instead; the answer says whether it has a method `copy`.
     """
 
     key: int
     made: tuple[bytes, list[Played]] | None
     response: str | None
+    origin: int | None = None
 
 
 def packed(message: Any) -> bytes:
@@ -218,7 +220,7 @@ def _limit_memory(memory_mb: int) -> None:
 
 
 def _serve(pipe: socket.socket, make_environment: Callable[[Task], Environment], limits: Limits) -> None:
-    environments: dict[int, Environment] = {}
+    environments: dict[int | None, Any] = {}
     runner = asyncio.Runner()
 
     def call(environment: Environment, response: str | None) -> Step:
@@ -226,6 +228,15 @@ def _serve(pipe: socket.socket, make_environment: Callable[[Task], Environment],
         if inspect.isawaitable(answer):
             answer = runner.run(_awaited(answer))
         return as_step(answer) if response is None else checked_step(answer)
+
+    def copied(request: Request) -> tuple[float, bool]:
+        begun = perf_counter()
+        copy = getattr(environments[request.origin], "copy", None)
+        if copy is None:
+            return 0.0, False
+        made = copy()
+        environments[request.key] = runner.run(_awaited(made)) if inspect.isawaitable(made) else made
+        return perf_counter() - begun, True
 
     def play(request: Request) -> tuple[float, Step]:
         begun = perf_counter()
@@ -249,7 +260,7 @@ def _serve(pipe: socket.socket, make_environment: Callable[[Task], Environment],
 
     def answered(request: Request) -> bytes:
         try:
-            answer = packed(play(request))
+            answer = packed(play(request) if request.origin is None else copied(request))
             if len(answer) > limits.max_bytes:
                 raise EnvironmentFault(
                     f"the environment's answer takes {len(answer)} bytes, expected at most {limits.max_bytes} "
@@ -263,7 +274,7 @@ def _serve(pipe: socket.socket, make_environment: Callable[[Task], Environment],
     with pipe.makefile("rb", buffering=1 << 16) as stream:
         while head := stream.read(HEAD.size):
             request = Request(*pickle.loads(stream.read(HEAD.unpack(head)[0])))
-            if request.made is None and request.response is None:
+            if (request.made, request.response, request.origin) == (None, None, None):
                 environments.pop(request.key, None)
             else:
                 pipe.sendall(answered(request))

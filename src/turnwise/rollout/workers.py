@@ -18,7 +18,7 @@ from typing import Any
 
 from turnwise.environments.base import Environment, Step, Task
 from turnwise.environments.settings import EnvironmentConfig
-from turnwise.environments.suites import Suite, make_suite
+from turnwise.environments.suites import Suite, SuiteEnvironments
 from turnwise.errors import ConfigError, EnvironmentFault
 from turnwise.rollout.environments import Environments, InProcessEnvironments, cause_of
 from turnwise.rollout.worker_process import HEAD, Limits, Played, Request, Starter, packed
@@ -95,6 +95,20 @@ class WorkerEnvironments:
         """Play one response; see `Environments.step`."""
         return await self._ask(self._lives[key], response)
 
+    async def copy(self, key: int, new: int) -> bool:
+        """Copy an environment in its worker; see `CopyingEnvironments.copy`."""
+        life = self._lives[key]
+        if life.home is None or life.home.has_died_idle():
+            return False
+        twin = self._lives[new] = dataclasses.replace(life, key=new, past=[*life.past], answer=_future(), origin=key)
+        life.home.lives.add(twin)
+        life.home.ask(twin, Request(new, None, None, key))
+        _, copied = await self._answer(twin)
+        twin.origin = None
+        if not copied:
+            self.close(new)
+        return copied
+
     def close(self, key: int) -> None:
         """Release an environment."""
         if life := self._lives.pop(key, None):
@@ -112,19 +126,23 @@ class WorkerEnvironments:
         self._starter.close()
 
     async def _ask(self, life: "_Life", response: str | None) -> Step:
-        life.response, life.answer = response, asyncio.get_running_loop().create_future()
+        life.response, life.answer = response, _future()
         self._send(life)
-        try:
-            seconds, step = await life.answer
-        except asyncio.CancelledError:
-            if life.home:
-                life.home.settle()
-            raise
+        seconds, step = await self._answer(life)
         life.seconds += seconds
         if self.episode_timeout_s is not None and life.seconds > self.episode_timeout_s:
             raise EnvironmentFault(self._late(life))
         life.past.append(Played(response, step.observation, step.reward))
         return step
+
+    async def _answer(self, life: "_Life") -> tuple[float, Any]:
+        assert life.answer
+        try:
+            return await life.answer
+        except asyncio.CancelledError:
+            if life.home:
+                life.home.settle()
+            raise
 
     def _send(self, life: "_Life") -> None:
         """Send a request to the environment's worker, or to the worker with the fewest environments."""
@@ -158,8 +176,14 @@ class WorkerEnvironments:
         for life in worker.lives:
             life.home = None
         for life in worker.asked:
-            if life.waits:
+            if life.origin is not None:
+                life.succeed(0.0, False)
+            elif life.waits:
                 self._send(life)
+
+
+def _future() -> asyncio.Future[tuple[float, Any]]:
+    return asyncio.get_running_loop().create_future()
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -172,15 +196,19 @@ class _Life:
     seconds: float = 0.0
     home: "_Worker | None" = None
     response: str | None = None
-    answer: asyncio.Future[tuple[float, Step]] | None = None
+    answer: asyncio.Future[tuple[float, Any]] | None = None  # of a step, or of whether it was copied
+    origin: int | None = None  # key of the environment that it is being copied from
 
     @property
     def waits(self) -> bool:
         return self.answer is not None and not self.answer.done()
 
+    def succeed(self, seconds: float, answer: Any) -> None:
+        if self.answer and self.waits:
+            self.answer.set_result((seconds, answer))
+
     def fail(self, error: Exception) -> None:
-        if self.waits:
-            assert self.answer
+        if self.answer and self.waits:
             self.answer.set_exception(error)
 
 
@@ -312,7 +340,6 @@ class _Worker:
         life = self.asked.popleft()
         self._anew.popleft()
         if life.waits:
-            assert life.answer
             try:
                 seconds, answer = pickle.loads(message)
             except Exception as error:  # a class that only the worker could import
@@ -321,7 +348,7 @@ class _Worker:
             if isinstance(answer, str):
                 life.fail(EnvironmentFault(answer))
             else:
-                life.answer.set_result((seconds, answer))
+                life.succeed(seconds, answer)
 
     def _watch(self) -> None:
         """Start the timer of the first request, once the process is ready."""
@@ -349,23 +376,6 @@ class _Worker:
             self._loop.remove_reader(self.pipe)
             self._loop.remove_writer(self.pipe)
         self._alarm, self._loop, self._writing = None, None, False
-
-
-class SuiteEnvironments:
-    """Build the environments of a configured suite.
-
-    Only the configuration is pickled; the starter loads the suite once for all workers.
-    """
-
-    def __init__(self, config: EnvironmentConfig, suite: Suite | None = None):
-        self.config, self.suite = config, suite or make_suite(config)
-
-    def __call__(self, task: Task) -> Environment:
-        """Build a fresh environment."""
-        return self.suite.environment(task)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return SuiteEnvironments, (self.config,)
 
 
 def make_environments(suite: Suite, config: EnvironmentConfig) -> Environments:

@@ -8,11 +8,15 @@ import numpy as np
 import torch
 
 from turnwise.batch import Batch
+from turnwise.config import ModelConfig, RunConfig
+from turnwise.objective.gradient import Budget
 from turnwise.objective.imitation import OWN, TAUGHT, ImitationTerm, TaughtView
+from turnwise.objective.objective import Objective
 from turnwise.objective.scorer import Scorer
 from turnwise.objective.settings import UpdateConfig
 from turnwise.objective.terms import StepView, Term
 from turnwise.objective.tokens import Sequences
+from turnwise.objective.values import ValueTerm
 from turnwise.rollout.demonstrations.library import Demonstrations
 from turnwise.rollout.demonstrations.pivots import Pivots
 from turnwise.rollout.demonstrations.settings import DemonstrationsConfig
@@ -94,11 +98,13 @@ def with_lesson(
         _longer(batch.tokens, tokens),
     )
     advantage_R = np.concatenate([np.where(own_R, credit.advantage_R, 0.0), np.zeros(len(turns))])
-    within_T = credit.within_T(batch.tokens)
-    if within_T is None:
-        return joined_batch, Trace(advantage_R)
-    within_T = np.concatenate([np.where(batch.tokens.broadcast(own_R), within_T, 0.0), np.zeros(sum(tokens))])
-    whole = Traced("lesson", advantage_R, np.ones(len(advantage_R)), advantage_R, within_T=within_T)
+    within_T, kept_R = credit.within_T(batch.tokens), credit.kept_R
+    if within_T is not None:
+        within_T = np.concatenate([np.where(batch.tokens.broadcast(own_R), within_T, 0.0), np.zeros(sum(tokens))])
+    if kept_R is not None:
+        kept_R = np.concatenate([kept_R, np.ones(len(turns), dtype=bool)])
+    ones = np.ones(len(advantage_R))
+    whole = Traced("lesson", advantage_R, ones, advantage_R, within_T=within_T, kept_R=kept_R)
     return joined_batch, Trace(advantage_R, (whole,))
 
 
@@ -149,3 +155,38 @@ def make_learner(settings: UpdateConfig, source: Steps, *further: Any, **options
     if isinstance(source, Taught):
         return Imitating(*further, **options, source=source)
     return learner_of(settings)(*further, **options)
+
+
+def learner_of_run(
+    source: Steps,
+    objective: Objective,
+    update: UpdateConfig,
+    model: ModelConfig,
+    run: RunConfig,
+    rollout: RolloutConfig,
+    value: ValueTerm | None,
+) -> Learner:
+    """Make what learns in a run, from the sections of its recipe.
+
+    Args:
+        source: Source of the run, which may have demonstrations.
+        objective: Loss to minimise.
+        update: The `[update]` of the recipe.
+        model: Its `[model]`.
+        run: Its `[run]`.
+        rollout: Its `[rollout]`.
+        value: Loss term of the critic, if there is one.
+    """
+    return make_learner(
+        update,
+        source,
+        objective,
+        update,
+        model,
+        Budget(update.max_tokens),
+        temperature=rollout.temperature,
+        seed=run.seed,
+        steps=run.steps,
+        max_new_tokens=rollout.max_new_tokens,
+        value=value,
+    )

@@ -83,9 +83,12 @@ def take_step(run: Run) -> None:
 
 
 def _update(run: Run, measured: Measured, credit: Trace, step: int) -> dict[str, float]:
-    policy = run.models.policy
-    return run.learner.update(
+    policy, learner = run.models.policy, run.learner
+    told = learner.update(
         policy.policy.model, policy.optimizer, measured, credit, step, before_change=run.last_step.before_change
+    )
+    return told | (
+        run.reward_model.update(measured, learner.precision, learner.budget, step) if run.reward_model else {}
     )
 
 

@@ -66,7 +66,9 @@ class TurnPasses(Learner):
             changed = True
 
         for turn in reversed(range(num_turns)):
-            rows = np.flatnonzero(batch.turn_R == turn)
+            rows = np.flatnonzero((batch.turn_R == turn) & (True if credit.kept_R is None else credit.kept_R))
+            if not len(rows):
+                continue
             owner = batch.trajectories.ids[rows]
             part = part_of(measured, rows)
             score = Scorer(part.sequences, self.precision, self.temperature, self.budget)

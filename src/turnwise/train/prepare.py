@@ -10,10 +10,10 @@ from turnwise.config import Config
 from turnwise.environments.suites import make_suite, tasks_of
 from turnwise.gateway.collector import choose_collector
 from turnwise.judge.judge import make_judge
+from turnwise.measures.monitor import Monitor
 from turnwise.measures.verdict import check_environment, refuse_idle
 from turnwise.models.policy import freeze_but_norms
 from turnwise.objective.build import make_objective
-from turnwise.objective.gradient import Budget
 from turnwise.objective.values import ValueTerm
 from turnwise.rollout.ahead import make_rollouts
 from turnwise.rollout.continuations import Continuations
@@ -28,9 +28,10 @@ from turnwise.train.credit import Credit, make_transform
 from turnwise.train.critic import critic_columns, make_critic
 from turnwise.train.display import Display
 from turnwise.train.folder import RunFolder
-from turnwise.train.imitation import imitation_terms, make_learner, with_demonstrations
+from turnwise.train.imitation import imitation_terms, learner_of_run, with_demonstrations
 from turnwise.train.parts import make_optimizer, make_plan, notes
 from turnwise.train.resume import first_policy, last_state, refuse_what_would_lose, use_device
+from turnwise.train.reward_model import RewardModel
 from turnwise.train.run import Run
 from turnwise.train.trackers import check_trackers, open_trackers
 from turnwise.train.warmstart import warm_policy
@@ -89,12 +90,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     if config.update.only_norms:
         freeze_but_norms(policy.model)
     folder.trackers = open_trackers(
-        config.log,
-        folder.path,
-        name=config.run.name,
-        seed=config.run.seed,
-        config=config.model_dump(mode="json"),
-        start=step,
+        config.log, folder.path, name=config.run.name, seed=seed, config=config.model_dump(mode="json"), start=step
     )
     policy.model.to(device)  # pyright: ignore[reportArgumentType]
     optimizer = make_optimizer(policy, config.update)
@@ -106,10 +102,13 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     if config.critic:
         models["critic"], critic = make_critic(policy, config.critic, estimated, seed)
         objective = make_objective(config.update, *terms, value := ValueTerm(critic))
+    reward_model = None
+    if config.reward_model:
+        reward_model = RewardModel(policy, config.reward_model, config.rollout.temperature)
+        models["reward_model"] = reward_model.named
     services: dict[str, Any] = {}
     if config.judge:
-        engine = models["policy"].sampler
-        services["judge"] = make_judge(config.judge, policy, engine, config.model.precision, device)
+        services["judge"] = make_judge(config.judge, policy, models["policy"].sampler, config.model.precision, device)
     if config.continuations:
         services["continuations"] = Continuations(
             config.continuations, config.rollout, environments, Models(**models), seed, display.turn
@@ -125,22 +124,12 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
         source=source,
         measures=measures,
         method=Credit(transform),
-        learner=make_learner(
-            config.update,
-            source,
-            objective,
-            config.update,
-            config.model,
-            Budget(config.update.max_tokens),
-            temperature=config.rollout.temperature,
-            seed=seed,
-            steps=config.run.steps,
-            max_new_tokens=config.rollout.max_new_tokens,
-            value=value,
-        ),
+        learner=learner_of_run(source, objective, config.update, config.model, config.run, rollout, value),
         models=Models(**models),
         services=services,
         store=store,
+        reward_model=reward_model,
+        monitor=config.monitor and Monitor(config.monitor, seed),
         step=step,
         stop=stop,
     )

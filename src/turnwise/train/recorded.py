@@ -12,7 +12,7 @@ import pyarrow as pa
 from turnwise.batch import Batch
 from turnwise.measures import MEASURES, played
 from turnwise.measures.plan import recorded_columns
-from turnwise.measures.played import num_paths
+from turnwise.measures.played import action_of, num_paths
 from turnwise.measures.roles import roles, roles_of
 from turnwise.rollout.record import SCHEMA, read_table
 from turnwise.rollout.tree_rows import PREFIX
@@ -111,6 +111,7 @@ def recorded_batch(step: Step, *, invalid_penalty: float) -> Batch:
     columns = {
         "penalty": penalties(step, invalid_penalty)[kept],
         "state_key": table["state_key"].to_pylist(),
+        "action_key": [action_of(response) for response in table["response"].to_pylist()],
         "state_text": table["observation"].to_pylist(),
         "task": table["task"].to_pylist(),
         "truncated": step.values("truncated")[kept],

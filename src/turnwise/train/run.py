@@ -15,6 +15,7 @@ from turnwise.evaluation.assess import assess
 from turnwise.evaluation.outcomes import write_outcomes
 from turnwise.evaluation.play import common_failure, evaluate
 from turnwise.measures.base import Played
+from turnwise.measures.monitor import Monitor
 from turnwise.measures.plan import Plan
 from turnwise.objective.prober import Prober
 from turnwise.objective.scorer import Scorer
@@ -32,6 +33,7 @@ from turnwise.train.credit import Credit
 from turnwise.train.display import Display
 from turnwise.train.folder import RunFolder, by_step
 from turnwise.train.last_step import LastStep
+from turnwise.train.reward_model import RewardModel
 from turnwise.train.update import Learner, Measured
 
 
@@ -54,6 +56,8 @@ class Run:
         models: Policy and reference models.
         services: Judge of trajectories, and continuations, if the recipe has them.
         store: Trajectories that later steps use again, if the recipe has a store.
+        reward_model: Learns to reward responses, if the recipe has one.
+        monitor: Monitor of what responses depend on, if the recipe has one.
         step: Last completed step.
         stop: Signals that ask for the end of the run.
         empty_steps: Consecutive steps up to the last one without a usable trajectory.
@@ -74,6 +78,8 @@ class Run:
     models: Models
     services: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     store: Store | None = None
+    reward_model: RewardModel | None = None
+    monitor: Monitor | None = None
     step: int = 0
     stop: Stop = dataclasses.field(default_factory=Stop)
     empty_steps: int = 0
@@ -88,7 +94,7 @@ class Run:
             "selector": self.source,
             "objective": self.learner.objective,
         }
-        further = {"collector": self.collector, "store": self.store}
+        further = {"collector": self.collector, "store": self.store, "reward_model": self.reward_model}
         parts |= {name: part for name, part in further.items() if isinstance(part, Part)}
         value = self.learner.value
         return parts if value is None else {**parts, "critic": value.critic}
@@ -112,6 +118,7 @@ class Run:
             **self.services,
         )
         batch, metrics = self.measures.take(played)
+        metrics |= self.monitor.watch(played, self.step + 1) if self.monitor else {}
         for service in self.services.values():
             metrics |= service.finish(self.folder.path / service.folder / f"step-{self.step + 1:06d}.parquet")
         return Measured(batch, sequences, metrics)

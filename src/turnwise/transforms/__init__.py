@@ -28,7 +28,7 @@ from turnwise.transforms.information import (
     weigh_turn_rewards,
 )
 from turnwise.transforms.modulation import add_clarity_bonus, entropy_coefficient, mask_by_drift, modulate_by_entropy
-from turnwise.transforms.nodes import value_tree_nodes
+from turnwise.transforms.nodes import keep_tried, value_tree_nodes
 from turnwise.transforms.outcomes import (
     center_by_halves,
     share_between_forks,
@@ -47,7 +47,7 @@ from turnwise.transforms.probes import (
 )
 from turnwise.transforms.returns import add_penalty, discounted_return, outcome_return
 from turnwise.transforms.running import subtract_running_mean
-from turnwise.transforms.scaling import scale_by_group_std
+from turnwise.transforms.scaling import scale_by_group_std, scale_by_largest
 from turnwise.transforms.selection import reject_by_profile, reject_mismatch
 from turnwise.transforms.shaping import (
     add_length_reward,
@@ -64,6 +64,7 @@ from turnwise.transforms.token_values import sum_token_td_errors, sum_two_level_
 from turnwise.transforms.trees import standardize_by_tree
 from turnwise.transforms.values import (
     add_value_change,
+    compare_actions,
     reward_turning_points,
     sum_td_errors,
     sum_td_errors_of_states,
@@ -85,6 +86,7 @@ __all__ = [
     "center_by_group",
     "center_by_halves",
     "center_by_similarity",
+    "compare_actions",
     "compare_by_history",
     "credit_actions",
     "credit_parts",
@@ -96,6 +98,7 @@ __all__ = [
     "favor_unlikely",
     "keep_extremes",
     "keep_sign",
+    "keep_tried",
     "mask_by_drift",
     "modulate_by_entropy",
     "outcome_return",
@@ -111,6 +114,7 @@ __all__ = [
     "reward_turning_points",
     "scalarize",
     "scale_by_group_std",
+    "scale_by_largest",
     "share_between_forks",
     "skip_uniform_success",
     "spare_successes",

@@ -7,6 +7,7 @@ import numpy as np
 
 from turnwise.batch import Batch
 from turnwise.segments import Labels
+from turnwise.trace import report_kept
 from turnwise.transform import Credit, block
 from turnwise.transforms.grouping import choice
 
@@ -49,19 +50,27 @@ class Nodes:
     def values(self, return_N: np.ndarray, weight: np.ndarray) -> np.ndarray:
         """Average returns from the leaves to the prompts.
 
-        A node's value is the weighted mean over its children. The end of a trajectory is a child of weight 1.
+        A node's value is the weighted mean over its children; exactly their common value where they agree. The end of a
+        trajectory is a child of weight 1.
 
         Args:
             return_N: `[trajectories]` returns.
             weight: `[nodes]` positive weights of the nodes among the children of their parents.
         """
         size = len(self.parent)
-        total = np.bincount(self._last_N, weights=return_N, minlength=size)
+        value = np.full(size, np.nan)  # of one child, until all are known
+        value[self._last_N] = return_N
+        excess = np.bincount(self._last_N, weights=return_N - value[self._last_N], minlength=size)
         weights = np.bincount(self._last_N, minlength=size).astype(np.float64)
         for level in self._upwards():
-            np.add.at(total, self.parent[level], weight[level] * (total[level] / weights[level]))
-            np.add.at(weights, self.parent[level], weight[level])
-        return total / weights
+            above = self.parent[level]
+            value[level] += excess[level] / weights[level]
+            value[above] = np.where(np.isnan(value[above]), value[level], value[above])
+            np.add.at(excess, above, weight[level] * (value[level] - value[above]))
+            np.add.at(weights, above, weight[level])
+        prompts = slice(self.levels[1])
+        value[prompts] += excess[prompts] / weights[prompts]
+        return value
 
     def num_leaves(self) -> np.ndarray:
         """Count the trajectories through each node."""
@@ -74,6 +83,10 @@ class Nodes:
         """Yield the levels of responses, the last responses first."""
         for level in range(len(self.levels) - 2, 0, -1):
             yield slice(self.levels[level], self.levels[level + 1])
+
+    def num_children(self) -> np.ndarray:
+        """Count the responses that follow each node."""
+        return np.bincount(self.parent[self.levels[1] :], minlength=len(self.parent))
 
     def of_responses(self, values_R: np.ndarray) -> np.ndarray:
         """Return the value of each node's response, the mean over the trajectories that share it; 0 for prompts."""
@@ -113,3 +126,22 @@ def value_tree_nodes(
     parent_R = value[nodes.parent[nodes.node_R]]
     references = {"value": 0.0, "parent": parent_R, "prompt": prompt_R}
     return 2 * own_R - parent_R - prompt_R if compared == "both" else own_R - references[compared]
+
+
+@block(needs=("prefix",))
+def keep_tried(credit_R: Credit, batch: Batch) -> Credit:
+    """Keep in the loss only responses at states where the group tried two or more, each of them once.
+
+    The credit stays as it is. The other responses leave the loss: they have no gradient, and its means do not count
+    them. Of a response that trajectories share, the copy of the first one is kept.
+
+    Args:
+        credit_R: `[responses]` advantages, equal where trajectories share a response.
+        batch: Their batch.
+    """
+    nodes = Nodes(batch)
+    tried_R = nodes.num_children()[nodes.parent[nodes.node_R]] > 1
+    first_R = np.zeros(batch.num_responses, dtype=bool)
+    first_R[np.unique(nodes.node_R, return_index=True)[1]] = True
+    report_kept("keep_tried", credit_R, tried_R & first_R)
+    return credit_R

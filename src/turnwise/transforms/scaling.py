@@ -41,3 +41,10 @@ def scale_by_group_std(
     std = members.std(ddof=ddof)
     scale = np.where(members.is_lone(), 1.0, std + eps if eps_in == "deviation" else np.sqrt(std**2 + eps))
     return members.broadcast(members.values / scale)
+
+
+@block(across_groups=lambda options: True)
+def scale_by_largest(credit_R: Credit, batch: Batch) -> Credit:
+    """Divide by the largest absolute value of the batch; values that are all 0 stay 0."""
+    largest = np.abs(credit_R).max()
+    return credit_R / largest if largest > 0 else credit_R.copy()

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from turnwise.batch import Batch
+from turnwise.errors import ConfigError
 from turnwise.trace import report_values
 from turnwise.transform import Credit, block
 from turnwise.transforms.grouping import Same, alike, choice
@@ -57,7 +58,7 @@ def sum_td_errors(
     return advantage_R
 
 
-@block(needs=("value", "value_after"))
+@block(needs=("value_after", "value"))
 def add_value_change(credit_R: Credit, batch: Batch) -> Credit:
     """Add to the reward of a response its change in value: `r_t + value_after_t - value_t`.
 
@@ -65,7 +66,7 @@ def add_value_change(credit_R: Credit, batch: Batch) -> Credit:
         credit_R: `[responses]` rewards.
         batch: Their batch, with the values of the states before and after each response.
     """
-    before_R, after_R = (batch.column(name, needed_by="add_value_change") for name in ("value", "value_after"))
+    after_R, before_R = (batch.column(name, needed_by="add_value_change") for name in ("value_after", "value"))
     return credit_R + after_R - before_R
 
 
@@ -96,6 +97,49 @@ def sum_td_errors_of_states(
     largest_R = turns.broadcast(turns.max(np.abs(credit_R) + np.abs(value_R)))
     error_R[np.abs(error_R) <= 1e-12 * largest_R] = 0.0  # rounding errors must not be standardised
     return turns.suffix_sum(error_R, discount=discount * decay)
+
+
+def _signatures(options: Mapping[str, Any]) -> tuple[str, ...]:
+    if options["prior_count"] < 0.0:
+        raise ConfigError(f"compare_actions: prior_count={options['prior_count']} must be 0 or more")
+    return (options["state"], options["action"])
+
+
+@block(needs=_signatures)
+def compare_actions(
+    credit_R: Credit,
+    batch: Batch,
+    *,
+    discount: float = 0.99,
+    prior_count: float = 2.0,
+    state: str = "state_key",
+    action: str = "action_key",
+) -> Credit:
+    """Replace the credit by the mean return of the response's action in its state, minus the state's shrunk mean.
+
+        A = Q(s, a) - (N(s) Vhat(s) + prior_count * V_0) / (N(s) + prior_count)
+
+    `rtmc` defines Q, Vhat, N and V_0.
+
+    Args:
+        credit_R: `[responses]` rewards.
+        batch: Their batch.
+        discount: Factor per turn on later rewards.
+        prior_count: Visits that the group's mean return counts as, 0 or more.
+        state: Column that is equal in the same state.
+        action: Column that is equal for the same action.
+    """
+    turns, name = batch.trajectories, "compare_actions"
+    return_R = turns.suffix_sum(credit_R, discount=discount)
+    states, pairs = (alike(batch, same=same, needed_by=name) for same in (state, (state, action)))
+    first_R = np.zeros(batch.num_responses)
+    first_R[np.unique(np.stack([turns.ids, pairs.ids]), axis=1, return_index=True)[1]] = 1.0
+    tried_R = pairs.broadcast(pairs.mean(return_R, count=first_R))
+    visits_R, mean_R = states.broadcast(states.lengths), states.broadcast(states.mean(return_R))
+    group_R = batch.group_responses.broadcast(batch.groups.mean(turns.sum(credit_R)))
+    # how far the state's mean lies above the group's, shrunk
+    above_R = visits_R * (mean_R - group_R) / (visits_R + prior_count)
+    return (tried_R - group_R) - above_R
 
 
 @block(needs=("value",), across_groups=lambda options: options["balance"])

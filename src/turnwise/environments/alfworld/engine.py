@@ -10,6 +10,7 @@ written out. What is fixed for a game (names, places, commands) is compiled once
 engines of that game share; an engine holds only what changes.
 """
 
+import copy
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -175,6 +176,13 @@ class Engine:
             surroundings = f"You are in the middle of a room. Looking quickly around you, you see {names}."
         self.observation = f"{BANNER}{surroundings}\n\nYour task is to: {compiled.game.task}."
         return self.observation
+
+    def copy(self) -> "Engine":
+        """Return a copy that plays on by itself."""
+        twin = copy.copy(self)
+        for name in ("_opened", "_contents", "_properties", "_locations"):
+            setattr(twin, name, list(getattr(self, name)))
+        return twin
 
     def step(self, command: str) -> str:
         """Play a command and return TextWorld's text; an inadmissible command changes nothing."""

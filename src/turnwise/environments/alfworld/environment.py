@@ -1,5 +1,6 @@
 """Play ALFWorld: one game per trajectory."""
 
+import copy
 import functools
 from collections.abc import Hashable
 from pathlib import Path
@@ -81,6 +82,12 @@ class AlfworldEnvironment:
             truncated=truncated,
             valid=valid,
         )
+
+    def copy(self) -> "AlfworldEnvironment":
+        """Return a copy that plays on by itself."""
+        twin = copy.copy(self)
+        twin._engine = self._engine and self._engine.copy()
+        return twin
 
     def _answer(self, engine: Engine, observation: str, **outcome: Any) -> Step:
         state: Hashable | None = engine.state if self.state_key == "state" else None

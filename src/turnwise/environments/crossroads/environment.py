@@ -5,6 +5,7 @@ mile 2 fork west       a critical turn: only west leads on
 home                   the walk is won, or: dead end
 """
 
+import copy
 import zlib
 
 from turnwise.environments.base import Step
@@ -65,6 +66,10 @@ class CrossroadsEnvironment:
         self._seen = zlib.crc32(bytes([action]), self._seen)
         self._turn += 1
         return self._answer(valid=action < knobs.roads)
+
+    def copy(self) -> "CrossroadsEnvironment":
+        """Return a copy that walks on by itself."""
+        return copy.copy(self)
 
     def _answer(self, *, valid: bool) -> Step:
         ended = self._turn == self._ends

@@ -1,5 +1,6 @@
 """Play Sokoban: one trajectory in a room, and a suite of random rooms."""
 
+import copy
 import dataclasses
 import functools
 
@@ -49,6 +50,10 @@ class SokobanEnvironment:
         if move in OFFSETS:
             self.state = self.room.move(self.state, move)
         return self._answer(self.state, valid=move in OFFSETS)
+
+    def copy(self) -> "SokobanEnvironment":
+        """Return a copy that plays on by itself."""
+        return copy.copy(self)
 
     def _answer(self, state: State, *, valid: bool) -> Step:
         shown, won = "\n".join(" ".join(line) for line in self.room.draw(state)), self.room.solved(state)
