@@ -231,7 +231,7 @@ def test_a_run_that_has_begun_keeps_its_settings(override, finished, capsys):
     before = tree(finished)
     line = refused(capsys, "train", "--resume", str(finished), override)
     assert repr(override) in line
-    assert "only run.steps, run.threads, evaluate.*, checkpoint.*, engine.* and log.*" in line
+    assert "only run.steps, run.threads, evaluate.*, checkpoint.*, engine.*, log.* and store.damaged" in line
     assert tree(finished) == before
 
 

@@ -13,7 +13,7 @@ from turnwise.errors import ConfigError
 from turnwise.stopping import Stopped
 from turnwise.terminal import say_next
 
-FREE = ("run.steps=", "run.threads=", "checkpoint.", "evaluate.", "engine.", "log.")
+FREE = ("run.steps=", "run.threads=", "checkpoint.", "evaluate.", "engine.", "log.", "store.damaged=")
 """Settings that may change when a run resumes."""
 
 
@@ -73,7 +73,7 @@ def _resumed(options: argparse.Namespace) -> Config:
     if frozen:
         raise ConfigError(
             f"{frozen[0]!r} would change a run that has begun; --resume accepts only run.steps, run.threads, "
-            "evaluate.*, checkpoint.*, engine.* and log.*"
+            "evaluate.*, checkpoint.*, engine.*, log.* and store.damaged"
         )
     return override_config(RunFolder.open(options.resume)[1], given)
 

@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 import pydantic
 
+from turnwise.config.combined import check_demonstrations, check_store, with_corrected_ratios
 from turnwise.config.recipes import find_recipe, shipped_recipes
 from turnwise.config.sections import (
     CheckpointConfig,
@@ -28,7 +29,9 @@ from turnwise.measures.monitor import MonitorConfig
 from turnwise.methods.build import build_method, with_aem_around
 from turnwise.models.settings import CriticConfig, ModelConfig, PromptConfig, RewardModelConfig
 from turnwise.objective.settings import UpdateConfig
+from turnwise.rollout.demonstrations.settings import DemonstrationsConfig
 from turnwise.rollout.settings import ContinuationsConfig, EngineConfig, RolloutConfig
+from turnwise.rollout.stores.settings import StoreConfig
 from turnwise.section import Section
 
 
@@ -54,6 +57,10 @@ class Config(Section):
     """A judge of trajectories, for methods that need its verdicts; default none."""
     continuations: ContinuationsConfig | None = None
     """Continuations from every turn, for methods that need values, instead of a critic's; default none."""
+    demonstrations: DemonstrationsConfig | None = None
+    """Demonstrations that teach tasks while the policy trains; default none."""
+    store: StoreConfig | None = None
+    """Store of the run's own trajectories, which later steps use again; default none."""
     measures: tuple[str, ...] = ()
     """Extra measures to record, in addition to those that method and loss terms need.
 
@@ -89,17 +96,8 @@ class Config(Section):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _ratios_follow_the_lag(cls, data: Any) -> Any:
-        """Relate ratios to the weights that sampled each token where these may lag behind the step's."""
-        if not isinstance(data, Mapping):
-            return data
-        rollout, update = data.get("rollout"), data.get("update", {})
-        lag = isinstance(rollout, Mapping) and next((n for n in ("max_lag", "step_budget") if rollout.get(n)), "")
-        if not lag or not isinstance(update, Mapping):
-            return data
-        if update.get("passes"):
-            raise ValueError(f"update.passes needs responses from the weights of its step; remove rollout.{lag}")
-        corrected = update.get("old_policy") is not None or update.get("mismatch_cap") is not None
-        return data if corrected else {**data, "update": {**update, "old_policy": "behavior"}}
+        """Relate ratios to the weights that sampled each token where these may lag behind the step's, or are stored."""
+        return with_corrected_ratios(data) if isinstance(data, Mapping) else data
 
     @pydantic.model_validator(mode="after")
     def _lag_is_possible(self) -> "Config":
@@ -193,6 +191,19 @@ class Config(Section):
                 "adapters alone; add update.only_norms=false, with a learning rate for adapters such as "
                 "update.learning_rate=1e-4"
             )
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _demonstrations_and_store_fit(self) -> "Config":
+        others = {name: getattr(self, name) is not None for name in ("harness", "critic", "continuations")}
+        if self.demonstrations:
+            check_demonstrations(self.demonstrations, self.rollout, self.update, others)
+        if self.demonstrations and self.store:
+            raise ValueError(
+                "[store] adds trajectories to groups whose own successes [demonstrations] counts; remove one of them"
+            )
+        if self.store:
+            check_store(self.store, self.rollout, self.update, others)
         return self
 
     @pydantic.model_validator(mode="after")

@@ -3,10 +3,13 @@
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
 from turnwise.environments.base import Task
+from turnwise.rollout.collectors import Collector, OnTurn
+from turnwise.rollout.models import Models
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.segments import Labels
 
@@ -20,12 +23,14 @@ class Experience:
         used_N: `[trajectories]` bool, those that the step learns from: usable ones of groups that pass the filter.
         metrics: Rollout metrics over all trajectories.
         tasks: Tasks, one per group.
+        numbers: Number of each group's task, among the tasks of the source.
     """
 
     trajectories: list[Trajectory]
     used_N: np.ndarray
     metrics: dict[str, float]
     tasks: Sequence[Task] = ()
+    numbers: Sequence[int] = ()
 
     @property
     def usable(self) -> bool:
@@ -47,6 +52,22 @@ class Experience:
                 filled[row] = float(value)
             result[name] = filled
         return result
+
+
+class Steps(Protocol):
+    """Collects the experience of each step; `Source` does."""
+
+    def next(self, collector: Collector, models: Models, step: int, on_turn: OnTurn = None) -> Experience:
+        """Collect the experience of a step."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state, for checkpoints."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state."""
+        ...
 
 
 def outcomes(trajectories: Sequence[Trajectory], num_groups: int) -> tuple[np.ndarray, np.ndarray]:

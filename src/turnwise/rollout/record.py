@@ -74,7 +74,7 @@ def rows(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
             "success": trajectory.success,
             "ended": trajectory.ended,
             "failure": trajectory.failure and sound_text(trajectory.failure),
-            "info": _as_json(trajectory.info) if turn_index + 1 >= len(trajectory.turns) else None,
+            "info": as_json(trajectory.info) if turn_index + 1 >= len(trajectory.turns) else None,
             "fresh": turn.fresh or not turn_index,
             **_tokens(turn, known=bool(turn.prompt_ids) or not trajectory.turns),
             "behavior_entropies": turn.behavior_entropies,
@@ -92,7 +92,8 @@ def _tokens(turn: Turn, *, known: bool) -> dict[str, Any]:
     return {name: getattr(turn, name) if known else None for name in names}
 
 
-def _as_json(info: Mapping[str, Any]) -> str:
+def as_json(info: Mapping[str, Any]) -> str:
+    """Return any `info` as JSON; what JSON does not allow becomes text."""
     try:
         return json.dumps(info, default=str)
     except (TypeError, ValueError, RecursionError):  # keys that JSON does not allow, or a value that contains itself

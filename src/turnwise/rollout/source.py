@@ -113,7 +113,7 @@ class Source:
         if settings.max_lag:
             metrics |= lag_metrics(trajectories, step)
         used_N = np.array([trajectory.usable and used_G[trajectory.group] for trajectory in trajectories], dtype=bool)
-        return Experience(trajectories, used_N, metrics, [self._tasks[each] for each in chosen])
+        return Experience(trajectories, used_N, metrics, [self._tasks[each] for each in chosen], chosen)
 
     def _start(
         self, collector: Collector, models: Models, on_turn: OnTurn, step: int, order: Iterator[int], number: int

@@ -109,7 +109,8 @@ class Unfinished(Source):
             "spent": float(spent),
         }
         metrics = rollout_metrics(trajectories) | metrics | lag_metrics(trajectories, step)
-        return Experience(trajectories, used_N, metrics, [self._tasks[group.task] for group in complete])
+        numbers = [group.task for group in complete]
+        return Experience(trajectories, used_N, metrics, [self._tasks[each] for each in numbers], numbers)
 
     def _new(self, place: int, task: int, seed: int, sampled: Sequence[Sequence[Sampled]] = ()) -> _Group:
         size, by_turns = self._settings.group_size, self._budget.turns is not None

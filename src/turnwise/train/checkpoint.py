@@ -20,10 +20,14 @@ from turnwise.checksums import check_manifest, write_manifest
 from turnwise.errors import DamagedError, RunError, did_you_mean
 from turnwise.files import write_json
 from turnwise.models.policy import Policy, load_policy
+from turnwise.rollout.stores.rows import FILE as STORE_FILE
+from turnwise.rollout.stores.rows import write_store
 from turnwise.train.folder import RunFolder, by_step
 
 STATES = "state.pt"
 """File with the states of a run's parts."""
+STORED = "store"
+"""Part whose state is rows, saved as a file of its own: damage to a row must not make the weights unreadable."""
 
 
 @runtime_checkable
@@ -58,7 +62,9 @@ def save_checkpoint(folder: RunFolder, step: int, policy: Policy, states: Mappin
     temporary.mkdir(parents=True)
     try:
         policy.save(temporary)
-        torch.save(_to_torch(dict(states)), temporary / STATES)
+        if STORED in states:
+            write_store(temporary / STORE_FILE, states[STORED])
+        torch.save(_to_torch({**states, STORED: None} if STORED in states else dict(states)), temporary / STATES)
         write_json(temporary / "step.json", {"step": step})
         write_manifest(temporary)
     except (
@@ -130,13 +136,15 @@ def load_checkpoint(path: Path, *, to_play: bool = False) -> tuple[int, Policy, 
         RunError: The checkpoint cannot be loaded.
     """
     try:
-        check_manifest(path, skip=[STATES] if to_play else [])
+        check_manifest(path, skip=[STATES, STORE_FILE] if to_play else [STORE_FILE])
         step = json.loads((path / "step.json").read_text(encoding="utf-8"))["step"]
         policy = load_policy(path)
         if to_play:
             return step, policy, {}
         states = torch.load(path / STATES, weights_only=True, map_location="cpu")
         optimizer = states.pop("optimizer")
+        if STORED in states:
+            states[STORED] = path / STORE_FILE  # read where it is known what to do about damage
         return step, policy, {"optimizer": optimizer, **_from_torch(states)}
     except DamagedError as error:
         raise RunError(f"cannot load the checkpoint {path} ({error}); remove it to go on from the one before") from None

@@ -8,7 +8,7 @@ runs/NAME/config.json          resolved configuration, versions, commit
           evaluations/         one Parquet file per evaluation, one row per episode; tables of `turnwise eval`
           judgements/          one Parquet file per step with a judge, one row per case
           continuations/       one Parquet file per step with continuations, one row each
-          checkpoints/         step-000020/: model, tokenizer, optimiser, method state
+          checkpoints/         step-000020/: model, tokenizer, optimiser, method state, store
           figure.png           learning curve
 """
 

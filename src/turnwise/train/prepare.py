@@ -14,12 +14,13 @@ from turnwise.measures.monitor import Monitor
 from turnwise.measures.verdict import check_environment, refuse_idle
 from turnwise.models.policy import freeze_but_norms
 from turnwise.objective.build import make_objective
-from turnwise.objective.gradient import Budget
 from turnwise.objective.values import ValueTerm
 from turnwise.rollout.ahead import make_rollouts
 from turnwise.rollout.continuations import Continuations
 from turnwise.rollout.engines import check_engine, make_engine
+from turnwise.rollout.experience import Steps
 from turnwise.rollout.models import Models, NamedModel
+from turnwise.rollout.stores.build import with_store
 from turnwise.rollout.unfinished import make_source
 from turnwise.stopping import Stop
 from turnwise.train.checkpoint import checkpoints, load_parts
@@ -28,8 +29,8 @@ from turnwise.train.critic import critic_columns, make_critic
 from turnwise.train.display import Display
 from turnwise.train.folder import RunFolder
 from turnwise.train.held_out import evaluate_held_out
+from turnwise.train.imitation import imitation_terms, learner_of_run, with_demonstrations
 from turnwise.train.parts import make_optimizer, make_plan, notes
-from turnwise.train.passes import learner_of
 from turnwise.train.resume import first_policy, last_state, refuse_what_would_lose, use_device
 from turnwise.train.reward_model import RewardModel
 from turnwise.train.run import Run
@@ -54,7 +55,8 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     suite = make_suite(config.environment)
     tasks = tasks_of(suite, config.environment.name, config.environment.train_split)
     tasks_of(suite, config.environment.name, config.environment.eval_split)  # missing data should fail before training
-    transform, objective = make_transform(config.method), make_objective(config.update)
+    transform, terms = make_transform(config.method), imitation_terms(config.demonstrations)
+    objective = make_objective(config.update, *terms)
     optional = config.optional_models
     measures = make_plan(transform, objective, config.update, config.engine, config.label, config.measures, optional)
     check_environment(measures, suite, config.environment.name, tasks)
@@ -65,7 +67,11 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     collector, environments = choose_collector(
         config.harness, config.rollout, config.environment, suite, rollouts.environments
     )
-    source = make_source(tasks, config.rollout, config.run.seed, config.run.steps, rollouts, environments, suite)
+    seed, rollout = config.run.seed, config.rollout
+    source: Steps = make_source(tasks, rollout, seed, config.run.steps, rollouts, environments, suite)
+    about = {"suite": suite, "tasks": tasks, "rollout": rollout, "seed": seed}
+    source, store = with_store(source, config.store, environments=environments, **about)
+    source = with_demonstrations(source, config.demonstrations, **about)
     said = {"on_demonstration": display.demonstration, "on_step": display.warm_start}
     warm_start = functools.partial(warm_policy, config, suite, device=device, **said)
     for note in notes(config.update, transform, config.rollout.group_size, config.model.precision, device):
@@ -85,32 +91,27 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     if config.update.only_norms:
         freeze_but_norms(policy.model)
     folder.trackers = open_trackers(
-        config.log,
-        folder.path,
-        name=config.run.name,
-        seed=config.run.seed,
-        config=config.model_dump(mode="json"),
-        start=step,
+        config.log, folder.path, name=config.run.name, seed=seed, config=config.model_dump(mode="json"), start=step
     )
     policy.model.to(device)  # pyright: ignore[reportArgumentType]
     optimizer = make_optimizer(policy, config.update)
-    apart = config.rollout.max_lag > 0
-    engine = rollouts.engine(make_engine(config.engine, config.model.precision, policy, apart=apart))
+    engine = rollouts.engine(
+        make_engine(config.engine, config.model.precision, policy, apart=config.rollout.max_lag > 0)
+    )
     models = {"policy": NamedModel(policy, engine, optimizer)}
     value = None
     if config.critic:
-        models["critic"], critic = make_critic(policy, config.critic, estimated, config.run.seed)
-        objective = make_objective(config.update, value := ValueTerm(critic))
+        models["critic"], critic = make_critic(policy, config.critic, estimated, seed)
+        objective = make_objective(config.update, *terms, value := ValueTerm(critic))
     reward_model = config.reward_model and RewardModel(policy, config.reward_model, config.rollout.temperature)
     if reward_model:
         models["reward_model"] = reward_model.named
     services: dict[str, Any] = {}
     if config.judge:
-        engine = models["policy"].sampler
-        services["judge"] = make_judge(config.judge, policy, engine, config.model.precision, device)
+        services["judge"] = make_judge(config.judge, policy, models["policy"].sampler, config.model.precision, device)
     if config.continuations:
         services["continuations"] = Continuations(
-            config.continuations, config.rollout, environments, Models(**models), config.run.seed, display.turn
+            config.continuations, config.rollout, environments, Models(**models), seed, display.turn
         )
     run = Run(
         config=config,
@@ -123,21 +124,12 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
         source=source,
         measures=measures,
         method=Credit(transform),
-        learner=learner_of(config.update)(
-            objective,
-            config.update,
-            config.model,
-            Budget(config.update.max_tokens),
-            temperature=config.rollout.temperature,
-            seed=config.run.seed,
-            steps=config.run.steps,
-            max_new_tokens=config.rollout.max_new_tokens,
-            value=value,
-        ),
+        learner=learner_of_run(source, objective, config.update, config.model, config.run, rollout, value),
         models=Models(**models),
         services=services,
+        store=store,
         reward_model=reward_model,
-        monitor=config.monitor and Monitor(config.monitor, config.run.seed),
+        monitor=config.monitor and Monitor(config.monitor, seed),
         step=step,
         stop=stop,
     )

@@ -19,8 +19,9 @@ from turnwise.objective.tokens import Sequences
 from turnwise.rollout.blocking import blocking
 from turnwise.rollout.collectors import Collector
 from turnwise.rollout.environments import Environments
+from turnwise.rollout.experience import Steps
 from turnwise.rollout.models import Models
-from turnwise.rollout.source import Source
+from turnwise.rollout.stores.store import Store
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.stopping import Stop
 from turnwise.train.checkpoint import Part, save_checkpoint
@@ -50,6 +51,7 @@ class Run:
         learner: Turns advantages into new weights.
         models: Policy and reference models.
         services: Judge of trajectories, and continuations, if the recipe has them.
+        store: Trajectories that later steps use again, if the recipe has a store.
         reward_model: Learns to reward responses, if the recipe has one.
         monitor: Monitor of what responses depend on, if the recipe has one.
         step: Last completed step.
@@ -65,12 +67,13 @@ class Run:
     suite: Suite
     environments: Environments
     collector: Collector
-    source: Source
+    source: Steps
     measures: Plan
     method: Credit
     learner: Learner
     models: Models
     services: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    store: Store | None = None
     reward_model: RewardModel | None = None
     monitor: Monitor | None = None
     step: int = 0
@@ -87,8 +90,8 @@ class Run:
             "selector": self.source,
             "objective": self.learner.objective,
         }
-        value, reward_model = self.learner.value, self.reward_model
-        optional = {"collector": self.collector, "reward_model": reward_model, "critic": value and value.critic}
+        optional = {"collector": self.collector, "store": self.store, "reward_model": self.reward_model}
+        optional["critic"] = self.learner.value and self.learner.value.critic
         return parts | {name: part for name, part in optional.items() if isinstance(part, Part)}
 
     def measure(self, trajectories: Sequence[Trajectory], tasks: Sequence[Task]) -> Measured:

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -55,6 +55,7 @@ class Learner:
         steps: Number of steps of the run.
         max_new_tokens: Longest response (tokens).
         value: Loss term of a critic, which learns in the same passes by its own optimiser.
+        view: How loss terms see a step.
     """
 
     objective: Objective
@@ -66,6 +67,7 @@ class Learner:
     steps: int = 1
     max_new_tokens: int = 1
     value: ValueTerm | None = None
+    view: ClassVar[type[StepView]] = StepView
 
     def update(
         self,
@@ -89,8 +91,8 @@ class Learner:
         critic = self.value.critic if self.value else None
         if changed := critic is not None:  # it learns from here on
             before_change()
-        view = StepView(measured.batch, credit, step, self.steps, self.seed, settings.mini_batches, self.max_new_tokens)
-        objective = self.objective.prepare(view)
+        about_run = self.steps, self.seed, settings.mini_batches, self.max_new_tokens
+        objective = self.objective.prepare(self.view(measured.batch, credit, step, *about_run))
         units_N = sequences.whole_trees(objective.unit_N)
         totals: dict[str, float] = dict.fromkeys(METRICS, 0.0)
         generator = np.random.default_rng([self.seed, 3, step])

@@ -1,0 +1,113 @@
+"""Check sections of a recipe against each other: demonstrations, a store, and responses of earlier weights."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from turnwise.objective.settings import UpdateConfig
+from turnwise.rollout.demonstrations.settings import DemonstrationsConfig
+from turnwise.rollout.settings import RolloutConfig
+from turnwise.rollout.stores.settings import StoreConfig
+
+
+def check_demonstrations(
+    demonstrations: DemonstrationsConfig,
+    rollout: RolloutConfig,
+    update: UpdateConfig,
+    others: Mapping[str, bool],
+) -> None:
+    """Raise a ValueError if `[demonstrations]` does not fit the other sections of a recipe.
+
+    Args:
+        demonstrations: The section.
+        rollout: The `[rollout]` of the recipe.
+        update: Its `[update]`.
+        others: Whether it has the sections `harness`, `critic` and `continuations`.
+    """
+    collector = rollout.collector.name
+    excluded: dict[str, Any] = {
+        "[harness] plays without the environment's turns": others["harness"],
+        f"rollout.collector={collector!r} plays other groups": collector != "independent",
+    }
+    if demonstrations.name == "pivot_rl":
+        excluded |= {
+            "rollout.turn_budget limits trajectories, and PivotRL plays single turns": rollout.turn_budget,
+            f"{rollout.samples_earlier} plays tasks, and PivotRL plays single turns": rollout.samples_earlier,
+            "[continuations] would play on without the turns before a state": others["continuations"],
+            "rollout.keep_spread chooses among groups of tasks": rollout.keep_spread,
+        }
+        _refuse(excluded, "demonstrations")
+        return
+    excluded |= {
+        "rollout.filter drops the groups that a demonstration would teach": rollout.filter != "none",
+        "rollout.keep_spread drops the groups that a demonstration would teach": rollout.keep_spread,
+        "[critic] has no returns of demonstrations": others["critic"],
+        "update.passes has no turns of demonstrations": update.passes,
+        "update.tokens compares all tokens of a step": update.tokens,
+        "update.entropy compares all tokens of a step": update.entropy,
+    }
+    _refuse(excluded, "demonstrations")
+    if demonstrations.gate > rollout.group_size:
+        raise ValueError(
+            f"demonstrations.gate={demonstrations.gate} is above rollout.group_size={rollout.group_size}; lower it"
+        )
+
+
+def check_store(
+    store: StoreConfig,
+    rollout: RolloutConfig,
+    update: UpdateConfig,
+    others: Mapping[str, bool],
+) -> None:
+    """Raise a ValueError if `[store]` does not fit the other sections of a recipe.
+
+    Args:
+        store: The section.
+        rollout: The `[rollout]` of the recipe.
+        update: Its `[update]`.
+        others: Whether it has the sections `harness`, `critic` and `continuations`.
+    """
+    collector = rollout.collector.name
+    excluded: dict[str, Any] = {
+        f"rollout.collector={collector!r} plays trajectories that belong together": collector != "independent"
+    }
+    if store.name == "prefix_sampling":
+        excluded |= {
+            "[harness] cannot start at a turn": others["harness"],
+            "rollout.turn_budget counts turns from the start of a task": rollout.turn_budget,
+            f"{rollout.samples_earlier} plays before it is known where to start": rollout.samples_earlier,
+            "[continuations] would play on without the turns of a prefix": others["continuations"],
+        }
+        _refuse(excluded, "store")
+        return
+    late = update.old_policy == "start" and update.mismatch_cap is None
+    excluded |= {
+        "[critic] would learn the returns of successes": others["critic"],
+        "update.scoring='engine' has the entropies of the weights that sampled": update.scoring == "engine",
+        "update.old_policy='start' ignores that stored trajectories are of other weights": late,
+    }
+    _refuse(excluded, "store")
+
+
+def with_corrected_ratios(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return plain data of a recipe with `update.old_policy = "behavior"` where responses may be of earlier weights.
+
+    Raises:
+        ValueError: `update.passes` cannot learn from these.
+    """
+    rollout, update, store = data.get("rollout"), data.get("update", {}), data.get("store")
+    late = isinstance(rollout, Mapping) and next((n for n in ("max_lag", "step_budget") if rollout.get(n)), "")
+    late = f"rollout.{late}" if late else ""
+    if isinstance(store, Mapping) and store.get("name") == "rlep":
+        late = "[store]"
+    if not late or not isinstance(update, Mapping):
+        return data
+    if update.get("passes"):
+        raise ValueError(f"update.passes needs responses from the weights of its step; remove {late}")
+    corrected = update.get("old_policy") is not None or update.get("mismatch_cap") is not None
+    return data if corrected else {**data, "update": {**update, "old_policy": "behavior"}}
+
+
+def _refuse(excluded: Mapping[str, Any], section: str) -> None:
+    if reason := next((reason for reason, given in excluded.items() if given), None):
+        mend = "set update.scoring=trainer" if "scoring" in reason else "remove one of them"
+        raise ValueError(f"{reason}, so it cannot be combined with [{section}]; {mend}")

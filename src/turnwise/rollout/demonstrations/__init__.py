@@ -1,0 +1,1 @@
+"""Demonstrations: where they come from, and which groups of a step are taught by one."""

@@ -1,0 +1,50 @@
+"""Define the `[demonstrations]` section of a recipe."""
+
+from pathlib import Path
+from typing import Literal
+
+import pydantic
+
+from turnwise.section import Section
+
+
+class DemonstrationsConfig(Section):
+    """Configure which tasks are taught by a demonstration while the policy trains."""
+
+    name: Literal["hpt", "pivot_rl"]
+    """"hpt": a group with too few successes is taught by the demonstration of its task. "pivot_rl": groups are single
+    responses at states of demonstrations, rewarded for doing what the expert does."""
+    file: Path | None = None
+    """JSON Lines of your own trajectories (docs/how-to/demonstrations.md). Default: the environment's expert."""
+    tasks: int | None = pydantic.Field(default=None, ge=1)
+    """Only for "pivot_rl", which needs it, as are the fields up to `reprofile`: tasks whose demonstrations a profile
+    looks at."""
+    profile: int = pydantic.Field(default=8, ge=2)
+    """Responses per state of a profile."""
+    lambda_diff: float = pydantic.Field(default=1.0, gt=0, le=1)
+    """Share of right responses from which on a state is too easy. The paper's value is not known; 1 excludes none."""
+    equal: str | None = None
+    """Function of the policy's action and the expert's that returns whether they do the same, `module:function`.
+    Default: the same text but for white space, or the same JSON."""
+    reprofile: float | None = pydantic.Field(default=None, gt=0, le=1)
+    """Mean reward of a step from which on the next one makes a new profile. Default: never."""
+    gate: int = pydantic.Field(default=0, ge=0)
+    """Only for "hpt", as are the fields below: most successes of a group that is taught by its demonstration."""
+    weight: float = pydantic.Field(default=1.0, gt=0)
+    """Coefficient of the loss on demonstrations."""
+    beside: bool = False
+    """Learn from the own trajectories of a taught group too. HPT learns from its demonstration alone."""
+
+    @pydantic.model_validator(mode="after")
+    def _options_fit_the_name(self) -> "DemonstrationsConfig":
+        of_name = {
+            "hpt": ("gate", "weight", "beside"),
+            "pivot_rl": ("tasks", "profile", "lambda_diff", "equal", "reprofile"),
+        }
+        for name, options in of_name.items():
+            for option in options:
+                if name != self.name and getattr(self, option) != type(self).model_fields[option].default:
+                    raise ValueError(f"demonstrations.{option} is an option of demonstrations.name={name!r} only")
+        if self.name == "pivot_rl" and self.tasks is None:
+            raise ValueError("demonstrations.name='pivot_rl' needs demonstrations.tasks, the tasks of a profile")
+        return self
