@@ -22,7 +22,7 @@ def v05(*, unseen: float | None = None, strength: float = 0.0) -> Transform:
 
     Expected gradient: biased: the weight of the prior depends on the group's outcomes, and `success` replaces the
     return.
-    Use it when: groups are small and tasks repeat.
+    Use it when: groups are small and tasks repeat. `rollout.collector` has the paper's allocation, the rule `v05`.
     Reference: arXiv 2603.10848. No code is public; the prior from history is ours.
     """
     gradient = Gradient("biased", reason="the prior's weight depends on the group's outcomes, read from success")

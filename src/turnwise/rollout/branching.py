@@ -13,7 +13,7 @@ from turnwise.rollout.collect import play
 from turnwise.rollout.collectors import Independent, OnTurn, make_sampling
 from turnwise.rollout.copies import Copies
 from turnwise.rollout.environments import CopyingEnvironments, Environments
-from turnwise.rollout.growth import RULES, Group, Growth, check_rule
+from turnwise.rollout.growth import REMEMBERS, RULES, Group, Growth, check_rule
 from turnwise.rollout.metrics import env_steps
 from turnwise.rollout.models import Models
 from turnwise.rollout.settings import RolloutConfig
@@ -94,8 +94,9 @@ class Branching:
             environments = Copies(environments)
         for number, task in enumerate(tasks):
             draws = np.random.default_rng([seed, RULE_STREAM, number])
-            growth = self._rule(Group(size, layer.weight.shape[0], draws), **self._options)
-            groups.append(_Growing(number, task, self._task_name(task), size, growth))
+            name = self._task_name(task)
+            growth = self._rule(Group(size, layer.weight.shape[0], self._history(name), draws), **self._options)
+            groups.append(_Growing(number, task, name, size, growth))
         try:
             while wave := [(group, start) for group in groups for start in group.starts()]:
                 played = await play(
@@ -120,12 +121,59 @@ class Branching:
             await engine.aclose()
         return [trajectory for group in groups for trajectory in group.paths]
 
+    def _history(self, name: str) -> tuple[int, int]:
+        """Return the number of a task's earlier trajectories and of those that succeeded."""
+        return 0, 0
+
     def _is_spent(self, paths: Sequence[Trajectory]) -> bool:
         tokens = sum(len(turn.response_ids) for turn in distinct_turns(paths))
         return any(
             most is not None and used >= most
             for used, most in ((tokens, self._max_tokens), (env_steps(paths), self._max_env_steps))
         )
+
+
+class Remembering(Branching):
+    """Play groups by a rule that reads which trajectories of a task succeeded in earlier steps; see `Branching`."""
+
+    def __init__(self, environments: Environments, settings: RolloutConfig, *arguments: Any, **options: Any):
+        super().__init__(environments, settings, *arguments, **options)
+        if settings.max_lag:
+            raise ConfigError(
+                f"rollout.collector.rule={options['rule']!r} reads the outcomes of earlier steps, and rollout.max_lag="
+                f"{settings.max_lag} plays ahead of them; remove one"
+            )
+        self._outcomes: dict[str, tuple[int, int]] = {}
+
+    def play(
+        self, models: Models, tasks: Sequence[Task], *, group_size: int | None = None, **more: Any
+    ) -> list[Trajectory]:
+        """Play each task with a group of trajectories, and remember which succeeded; see `Collector.play`."""
+        played = super().play(models, tasks, group_size=group_size, **more)
+        for trajectory in played if group_size is None else ():
+            if trajectory.usable:
+                number, succeeded = self._history(trajectory.task)
+                self._outcomes[trajectory.task] = number + 1, succeeded + trajectory.success
+        return played
+
+    def _history(self, name: str) -> tuple[int, int]:
+        return self._outcomes.get(name, (0, 0))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the history of all tasks, for checkpoints."""
+        return {"outcomes": dict(self._outcomes)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the history that `state_dict` returned."""
+        self._outcomes = {
+            name: (int(number), int(succeeded)) for name, (number, succeeded) in state["outcomes"].items()
+        }
+
+
+def make_branching(environments: Environments, *arguments: Any, rule: str = "tree_grpo", **options: Any) -> Branching:
+    """Make the collector of a branching rule; see `Branching` for the arguments."""
+    kind = Remembering if rule in REMEMBERS else Branching
+    return kind(environments, *arguments, rule=rule, **options)
 
 
 @dataclasses.dataclass

@@ -117,7 +117,7 @@ def make_sampling(settings: RolloutConfig, policy: Policy, *, seed: int, tempera
 
 COLLECTORS: dict[str, str] = {
     "independent": "turnwise.rollout.collectors:Independent",
-    "branching": "turnwise.rollout.branching:Branching",
+    "branching": "turnwise.rollout.branching:make_branching",
     "self_play": "turnwise.rollout.self_play:SelfPlay",
 }
 """Collectors by the name that `rollout.collector` takes."""

@@ -44,10 +44,12 @@ class Group:
         size: Trajectories of the complete group.
         vocabulary: Number of tokens that the policy chooses from.
         generator: Random draws of the rule.
+        history: Number of the task's earlier trajectories, and of those that succeeded.
     """
 
     size: int
     vocabulary: int = 2
+    history: tuple[int, int] = (0, 0)
     generator: np.random.Generator = dataclasses.field(default_factory=lambda: np.random.default_rng(0))
 
 
@@ -259,9 +261,80 @@ def carl(group: Group, *, starts: int = 8) -> Growth:
     return grow()
 
 
+def v05(
+    group: Group, *, initial: int = 4, cost: float = 0.0039, unseen: float | None = None, strength: float = 0.0
+) -> Growth:
+    """Add trajectories to a group one by one while its baseline gains from them; none of them forks.
+
+        D = max(0, (v - V)^2 - 1/k)         squared bias of the prior V beyond the variance of v, as in method `v05`
+        risk(k) = D / (k D + 1)             squared error of the baseline between v and V with the best weight
+        play another one while risk(k) - risk(k + 1) > cost
+
+    Here v is the mean of 2 * success - 1 over the group's k trajectories, lost ones left out. The prior V is the mean
+    of the same over earlier trajectories of the task. So a group ends early where its outcomes agree with its past.
+    A task without V has risk(k) = 1/k. `rollout.group_size` is the largest group, 16 in the paper.
+
+    The paper's look-ahead is known to us in its form only, risk plus cost per trajectory; this risk is ours. So is the
+    prior, which the paper takes from a separate model.
+
+    Args:
+        group: Size of the largest group, and history of its task.
+        initial: Trajectories to begin with.
+        cost: Least gain of a further trajectory.
+        unseen: V of a task without history, from -1 to 1; as in method `v05`, whose options should be the same.
+        strength: Trajectories that `unseen` counts as once there is a history; as in method `v05`.
+
+    Raises:
+        ConfigError: `initial` is below 3 or above the group's size, `cost` is negative, or the prior's options are
+            impossible.
+
+    Reference: V_0.5, arXiv 2603.10848, which says that groups of 2 diverge. No code is public.
+    """
+    if not 3 <= initial <= group.size:
+        raise ConfigError(
+            f"rollout.collector.initial={initial}: expected 3 to rollout.group_size={group.size} trajectories"
+        )
+    if cost < 0:
+        raise ConfigError(f"rollout.collector.cost={cost:g}: expected 0 or more")
+    if unseen is not None and not -1 <= unseen <= 1:
+        raise ConfigError(f"rollout.collector.unseen={unseen:g}: expected -1 to 1")
+    if strength < 0 or (strength and unseen is None):
+        raise ConfigError(
+            f"rollout.collector.strength={strength:g} with unseen={unseen}: expected 0, or more with unseen"
+        )
+    played, succeeded = group.history
+    prior = unseen
+    if played:
+        prior = (2 * succeeded - played + strength * (unseen or 0.0)) / (played + strength)
+
+    def grow() -> Growth:
+        paths = yield [None] * initial
+        while len(paths) < group.size:
+            outcomes = [2.0 * path.success - 1.0 for path in paths if path.usable]
+            if outcomes and gain_of_another(outcomes, prior) <= cost:
+                break
+            paths = yield [None]
+
+    return grow()
+
+
 def _surprise(turn: Turn) -> float:
     """Return the mean of -log p over the tokens of a response (nats)."""
     return -sum(turn.behavior_logprobs) / len(turn.behavior_logprobs)
+
+
+def gain_of_another(outcomes: Sequence[float], prior: float | None) -> float:
+    """Compute by how much another trajectory lowers the risk of a group's baseline; see `v05`.
+
+    Args:
+        outcomes: 1 or -1 for each trajectory so far, at least one.
+        prior: V; None: there is none.
+    """
+    k = len(outcomes)
+    if prior is None:
+        return 1 / k - 1 / (k + 1)
+    excess = max(0.0, (sum(outcomes) / k - prior) ** 2 - 1 / k)
+    return excess / (k * excess + 1) - excess / ((k + 1) * excess + 1)
 
 
 def _nodes(members: Sequence[int], paths: Sequence[Trajectory]) -> list[Fork]:
@@ -271,8 +344,18 @@ def _nodes(members: Sequence[int], paths: Sequence[Trajectory]) -> list[Fork]:
     return root + [Fork(number, turn) for number, turns in zip(members, own, strict=True) for turn in turns]
 
 
-RULES: dict[str, Callable[..., Growth]] = {"arpo": arpo, "tree_grpo": tree_grpo, "at2po": at2po, "carl": carl}
+RULES: dict[str, Callable[..., Growth]] = {
+    "arpo": arpo,
+    "tree_grpo": tree_grpo,
+    "at2po": at2po,
+    "carl": carl,
+    "v05": v05,
+}
 """Branching rules by the name that `rollout.collector.rule` takes."""
+
+
+REMEMBERS = ("v05",)
+"""Rules that read the history of a task."""
 
 
 def check_rule(name: str, options: Mapping[str, Any], size: int) -> None:

@@ -68,6 +68,8 @@ class StepBudgetConfig(Section):
     """Generated tokens per step."""
     turns: int | None = pydantic.Field(default=None, ge=1)
     """Turns per step."""
+    in_progress: int | None = pydantic.Field(default=None, ge=2)
+    """Groups in progress at a time, more than `rollout.groups`. Default: twice as many."""
 
     @pydantic.model_validator(mode="after")
     def _counts_one_of_them(self) -> "StepBudgetConfig":
@@ -111,8 +113,9 @@ class RolloutConfig(Section):
     turn_budget: TurnBudgetConfig | None = None
     """Limit on turns: {name = "fixed", turns = 6} or {name = "quantile", extend = 2} (docs/how-to/turn-budgets.md)."""
     step_budget: StepBudgetConfig | None = None
-    """End the rollout of a step after {turns = N} or {tokens = N} over all trajectories. Half-played trajectories go on
-    in the next step, on its weights (docs/how-to/play-ahead.md). Default: play every trajectory to its end."""
+    """End the rollout of a step after {turns = N} or {tokens = N} over all trajectories, once `groups` groups are
+    complete. Half-played trajectories go on in the next step, on its weights (docs/how-to/play-ahead.md). Default: play
+    every trajectory to its end."""
     max_lag: int = pydantic.Field(default=0, ge=0)
     """Steps by which rollouts may run ahead of the update, on the weights there are; 0 plays each step's tasks inside
     the step. See docs/how-to/play-ahead.md."""
@@ -181,6 +184,11 @@ class RolloutConfig(Section):
     def _a_step_budget_is_alone(self) -> "RolloutConfig":
         if self.step_budget is None:
             return self
+        if self.in_progress <= self.groups:
+            raise ValueError(
+                f"rollout.step_budget.in_progress={self.in_progress}: expected more than rollout.groups={self.groups}, "
+                "else each step waits for all of them"
+            )
         others = {
             "collector": self.collector.name if self.collector.name != "independent" else None,
             "turn_budget": self.turn_budget and self.turn_budget.name,
@@ -195,6 +203,12 @@ class RolloutConfig(Section):
                     f"rollout.{name}={given!r} does not allow; remove one of them"
                 )
         return self
+
+    @property
+    def in_progress(self) -> int:
+        """Groups in progress at a time with a step budget."""
+        given = self.step_budget and self.step_budget.in_progress
+        return 2 * self.groups if given is None else given
 
     @property
     def samples_earlier(self) -> str:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,36 +23,31 @@ from turnwise.rollout.source import Source
 from turnwise.rollout.starts import Start
 from turnwise.rollout.trajectory import Trajectory
 
-NO_LIMIT = sys.maxsize
-"""Budget of the last step."""
 APART = 2**32
 """Added to the keys of environments, so that those of an evaluation between two steps are others."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class _Group:
-    """A group in progress: number of its task, seed of its draws, and its trajectories."""
+    """A group in progress: its place among those, the number of its task, the seed of its draws, its trajectories."""
 
+    place: int
     task: int
     seed: int
     halves: list[Half]
-
-    @property
-    def complete(self) -> bool:
-        """Whether all trajectories have ended."""
-        return all(half.ended for half in self.halves)
 
 
 class Unfinished(Source):
     """Collect the experience of each step under a budget, and go on with half-played groups in the next step.
 
-    `rollout.groups` groups are in progress: a step replaces those that the step before has finished. It divides its
-    budget equally among the unfinished trajectories, and divides again what ended trajectories leave. A trajectory
-    whose share does not hold another response waits for the next step. A step learns from the groups whose trajectories
-    have all ended. If there is none, it takes a further budget, since the weights would be the same. The last step has
-    no budget. So every trajectory that is started is learned from once, however long it takes.
+    More groups are in progress than a step learns from. A step divides its budget equally among the unfinished
+    trajectories, and divides again what ended trajectories leave. A trajectory whose share does not hold another
+    response waits. A step learns from `rollout.groups` groups whose trajectories have all ended, the oldest ones. While
+    there are fewer, it takes a further budget, since there is nothing to learn yet.
 
-    Which turns a step plays depends on the responses only, not on how fast they are.
+    A run starts the tasks that it would start without a budget and no others. So it learns from each of them once, in
+    steps of equal size, however long they take. Which turns a step plays depends on the responses only, not on how
+    fast they are.
 
     Args:
         tasks: Tasks to train on.
@@ -62,7 +56,7 @@ class Unfinished(Source):
         environments: Where the trajectories are played.
         task_name: Names a task in records.
         rollouts: Has the event loop in which trajectories wait.
-        last_step: Last step of the run, which plays all trajectories to their end.
+        last_step: Last step of the run, for which no further tasks are started.
     """
 
     def __init__(
@@ -78,26 +72,27 @@ class Unfinished(Source):
     ):
         super().__init__(tasks, settings, seed, last_step=last_step)
         self._environments, self._task_name, self._loop = _Apart(environments), task_name, rollouts.loop
-        self._groups: list[_Group | None] = [None] * settings.groups
+        self._groups: list[_Group] = []  # in progress, oldest first
 
     def next(self, collector: Collector, models: Models, step: int, on_turn: OnTurn = None) -> Experience:
-        """Play until the budget of the step is spent and a group is complete; see the class. The collector is idle."""
+        """Play until the groups of the step are complete; see the class. The collector is idle."""
         settings, seed = self._settings, self._seed * 100_003 + step
-        free = [place for place, group in enumerate(self._groups) if group is None]
-        for place, number in zip(free, itertools.islice(self._selector.choose(step), len(free)), strict=False):
-            self._groups[place] = self._new(place, number, seed)
-        spent = self._loop.run(self._play(models, step, on_turn))
-        complete = [group for group in self._groups if group and group.complete]
+        missing = max(1, self._last_step - step + 1) * settings.groups - len(self._groups)
+        free = sorted(set(range(settings.in_progress)) - {group.place for group in self._groups})[:missing]
+        for place, task in zip(free, itertools.islice(self._selector.choose(step), len(free)), strict=True):
+            self._groups.append(self._new(place, task, seed))
+        spent = self._loop.run(self._play(models, on_turn))
+        learned = self._complete[: settings.groups]
+        self._groups = [group for group in self._groups if group not in learned]
         trajectories: list[Trajectory] = []
-        for number, group in enumerate(complete):
-            self._groups[self._groups.index(group)] = None
+        for number, group in enumerate(learned):
             played = [half.trajectory for half in group.halves]
             for trajectory in played:
                 trajectory.group = number
             trajectories += played
-        successes_G, failures_G = outcomes(trajectories, len(complete))
-        self._selector.observe(np.array([group.task for group in complete]), successes_G, failures_G)
-        used_G = np.ones(len(complete), dtype=bool)
+        successes_G, failures_G = outcomes(trajectories, len(learned))
+        self._selector.observe(np.array([group.task for group in learned]), successes_G, failures_G)
+        used_G = np.ones(len(learned), dtype=bool)
         if settings.keep_spread is not None:
             used_G &= widest(spreads(trajectories, used_G), settings.keep_spread)
         used_N = np.array([each.usable and used_G[each.group] for each in trajectories], dtype=bool)
@@ -105,11 +100,11 @@ class Unfinished(Source):
             "batches": 1.0,
             "kept_frac": 1.0,
             "filled_frac": float(used_G.sum() / settings.groups),
-            "unfinished": float(sum(not half.ended for half in self._halves())),
+            "unfinished": float(sum(not half.ended for half in self._halves)),
             "spent": float(spent),
         }
         metrics = rollout_metrics(trajectories) | metrics | lag_metrics(trajectories, step)
-        numbers = [group.task for group in complete]
+        numbers = [group.task for group in learned]
         return Experience(trajectories, used_N, metrics, [self._tasks[each] for each in numbers], numbers)
 
     def _new(self, place: int, task: int, seed: int, sampled: Sequence[Sequence[Sampled]] = ()) -> _Group:
@@ -117,31 +112,36 @@ class Unfinished(Source):
         past = [*sampled, *([()] * (size - len(sampled)))]
         numbers = range(place * size, (place + 1) * size)
         halves = [Half(each, by_turns=by_turns, sampled=own) for each, own in zip(numbers, past, strict=True)]
-        return _Group(task, seed, halves)
+        return _Group(place, task, seed, halves)
 
     @property
     def _budget(self) -> StepBudgetConfig:
         assert self._settings.step_budget is not None
         return self._settings.step_budget
 
+    @property
     def _halves(self) -> list[Half]:
-        return [half for group in self._groups if group for half in group.halves]
+        return [half for group in self._groups for half in group.halves]
 
-    async def _play(self, models: Models, step: int, on_turn: OnTurn) -> int:
-        """Play until the budget is spent, and on until a group is complete; returns what was spent."""
-        engine, halves = models.policy.sampler, self._halves()
+    @property
+    def _complete(self) -> list[_Group]:
+        return [group for group in self._groups if all(half.ended for half in group.halves)]
+
+    async def _play(self, models: Models, on_turn: OnTurn) -> int:
+        """Play until a budget is spent and the groups of a step are complete; returns what was spent."""
+        engine, halves = models.policy.sampler, self._halves
         self._progress = lambda: on_turn and on_turn(sum(not half.ended for half in halves), len(halves))
         least = 1 if self._budget.turns else self._settings.max_new_tokens
         spent = 0
         try:
-            for group in filter(None, self._groups):
+            for group in self._groups:
                 for half in group.halves:
                     half.engine = engine
                     if not half.begun:
                         half.begin(self._play_one(models, group, half))
             while True:
-                spent += await _spend(halves, NO_LIMIT if step >= self._last_step else self._budget.amount, least)
-                if not halves or any(group and group.complete for group in self._groups):
+                spent += await _spend(halves, self._budget.amount, least)
+                if len(self._complete) >= min(self._settings.groups, len(self._groups)):
                     return spent
         finally:
             await engine.aclose()
@@ -157,16 +157,20 @@ class Unfinished(Source):
             max_context=policy.max_context,
             window=settings.remembered,
             on_turn=lambda *_: self._progress(),
-            stride=settings.groups * settings.group_size,
+            stride=settings.in_progress * settings.group_size,
             close=False,
         )
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of task selection and the half-played groups, for checkpoints."""
         halves = [
-            {"place": place, "task": group.task, "seed": group.seed, "sampled": [half.state() for half in group.halves]}
-            for place, group in enumerate(self._groups)
-            if group
+            {
+                "place": each.place,
+                "task": each.task,
+                "seed": each.seed,
+                "sampled": [half.state() for half in each.halves],
+            }
+            for each in self._groups
         ]
         return {**self._selector.state, "unfinished": halves} if halves else self._selector.state
 
@@ -178,7 +182,7 @@ class Unfinished(Source):
         self._selector.state = {name: value for name, value in state.items() if name != "unfinished"}
         for group in state.get("unfinished", ()):
             sampled = [[Sampled.of(each) for each in half] for half in group["sampled"]]
-            self._groups[group["place"]] = self._new(group["place"], group["task"], group["seed"], sampled)
+            self._groups.append(self._new(group["place"], group["task"], group["seed"], sampled))
 
 
 async def _spend(halves: Sequence[Half], budget: int, least: int) -> int:
