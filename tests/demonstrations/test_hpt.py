@@ -280,6 +280,10 @@ def test_a_policy_that_always_fails_learns_from_demonstrations(tmp_path):
         ({"rollout": {"filter": "mixed"}}, r"rollout\.filter drops the groups .* combined with \[demonstrations\]"),
         ({"update": {"passes": {"name": "seeupo"}}}, r"update\.passes has no turns of demonstrations"),
         ({"update": {"tokens": {"name": "clip_cov", "frac": 1e-3}}}, r"update\.tokens compares all tokens"),
+        (
+            {"method": {"name": "istar"}, "reward_model": {}, "update": {"scoring": "trainer"}},
+            r"\[reward_model\] has no pairs with demonstrations",
+        ),
         ({"demonstrations": {**HPT, "gate": 9}}, r"demonstrations\.gate=9 is above rollout\.group_size=4"),
         ({"demonstrations": {"name": "hptt"}}, r"demonstrations\.name"),
     ],

@@ -120,7 +120,7 @@ class Config(Section):
         return self
 
     @pydantic.model_validator(mode="after")
-    def _engine_can_temper(self) -> "Config":
+    def _engine_can_temper_and_score(self) -> "Config":
         if self.rollout.token_temperature and self.engine.name == "server":
             raise ValueError(
                 "rollout.token_temperature needs an engine that changes the temperature from token to token, which "
@@ -131,19 +131,11 @@ class Config(Section):
                 "rollout.token_temperature needs update.scoring='trainer': the engine reports the probabilities of the "
                 "temperatures it sampled at, which are not the policy's"
             )
-        return self
-
-    @pydantic.model_validator(mode="after")
-    def _rewards_are_no_rounding(self) -> "Config":
         if self.reward_model and self.update.scoring == "engine":
             raise ValueError(
                 "reward_model compares two models by the same passes, and update.scoring='engine' takes one from the "
                 "engine, so that rewards would be its rounding at first; add update.scoring=trainer"
             )
-        return self
-
-    @pydantic.model_validator(mode="after")
-    def _engine_can_score(self) -> "Config":
         if self.update.scoring == "engine" and self.rollout.top_p < 1:
             raise ValueError(
                 f"update.scoring='engine' needs rollout.top_p=1, got {self.rollout.top_p:g}; with a lower top_p the "
@@ -195,7 +187,9 @@ class Config(Section):
 
     @pydantic.model_validator(mode="after")
     def _demonstrations_and_store_fit(self) -> "Config":
-        others = {name: getattr(self, name) is not None for name in ("harness", "critic", "continuations")}
+        others = {
+            name: getattr(self, name) is not None for name in ("harness", "critic", "continuations", "reward_model")
+        }
         if self.demonstrations:
             check_demonstrations(self.demonstrations, self.rollout, self.update, others)
         if self.demonstrations and self.store:

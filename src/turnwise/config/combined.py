@@ -21,7 +21,7 @@ def check_demonstrations(
         demonstrations: The section.
         rollout: The `[rollout]` of the recipe.
         update: Its `[update]`.
-        others: Whether it has the sections `harness`, `critic` and `continuations`.
+        others: Whether it has the sections `harness`, `critic`, `continuations` and `reward_model`.
     """
     collector = rollout.collector.name
     excluded: dict[str, Any] = {
@@ -41,6 +41,7 @@ def check_demonstrations(
         "rollout.filter drops the groups that a demonstration would teach": rollout.filter != "none",
         "rollout.keep_spread drops the groups that a demonstration would teach": rollout.keep_spread,
         "[critic] has no returns of demonstrations": others["critic"],
+        "[reward_model] has no pairs with demonstrations": others["reward_model"],
         "update.passes has no turns of demonstrations": update.passes,
         "update.tokens compares all tokens of a step": update.tokens,
         "update.entropy compares all tokens of a step": update.entropy,
@@ -64,7 +65,7 @@ def check_store(
         store: The section.
         rollout: The `[rollout]` of the recipe.
         update: Its `[update]`.
-        others: Whether it has the sections `harness`, `critic` and `continuations`.
+        others: Whether it has the sections `harness`, `critic`, `continuations` and `reward_model`.
     """
     collector = rollout.collector.name
     excluded: dict[str, Any] = {
