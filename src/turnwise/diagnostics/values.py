@@ -14,8 +14,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from turnwise.errors import RunError
-from turnwise.rollout.continuations import return_of
-from turnwise.rollout.starts import Start
+from turnwise.rollout.starts import Start, return_of
 from turnwise.rollout.trajectory import Trajectory
 
 

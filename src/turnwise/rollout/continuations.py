@@ -21,7 +21,7 @@ from turnwise.rollout.metrics import env_steps
 from turnwise.rollout.models import Models
 from turnwise.rollout.record import write_table
 from turnwise.rollout.settings import ContinuationsConfig, RolloutConfig
-from turnwise.rollout.starts import Start, fork
+from turnwise.rollout.starts import Start, fork, return_of
 from turnwise.rollout.trajectory import Trajectory
 
 STREAM = 8
@@ -72,13 +72,6 @@ class Histories:
                 played = (*played, tuple(turn.response_ids))
             after += [*before[len(before) - len(trajectory.turns) + 1 :], -1]
         return cls(starts, np.array(before, dtype=np.int64), np.array(after, dtype=np.int64))
-
-
-def return_of(continuation: Trajectory) -> float:
-    """Return the sum of a continuation's own rewards, without those of the turns that it replayed; nan if it failed."""
-    if continuation.failure is not None:
-        return np.nan
-    return sum(turn.reward for turn in continuation.turns[continuation.shared :])
 
 
 class Continuations:

@@ -127,3 +127,10 @@ def _check_same(step: Step, expected: str, number: int) -> None:
             f"the replay observed {shown(step.observation)} before turn {number}, expected {shown(expected)}; "
             "only environments that repeat can be forked"
         )
+
+
+def return_of(continuation: Trajectory) -> float:
+    """Return the sum of a continuation's own rewards, without those of the turns that it replayed; nan if it failed."""
+    if continuation.failure is not None:
+        return np.nan
+    return sum(turn.reward for turn in continuation.turns[continuation.shared :])
