@@ -6,6 +6,7 @@ their tokens in its cache if it still holds them.
 """
 
 import dataclasses
+import math
 from collections.abc import Awaitable, Callable, Sequence
 
 from turnwise.environments.base import Step, Task, shown
@@ -132,5 +133,5 @@ def _check_same(step: Step, expected: str, number: int) -> None:
 def return_of(continuation: Trajectory) -> float:
     """Return the sum of a continuation's own rewards, without those of the turns that it replayed; nan if it failed."""
     if continuation.failure is not None:
-        return np.nan
+        return math.nan
     return sum(turn.reward for turn in continuation.turns[continuation.shared :])
