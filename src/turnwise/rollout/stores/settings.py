@@ -34,7 +34,7 @@ class StoreConfig(Section):
     start: Path | None = None
     """Store to begin with: `store.jsonl` in a checkpoint of an earlier run. Default: an empty one."""
     damaged: Literal["refuse", "empty"] = "refuse"
-    """What to do if the store of a checkpoint cannot be read: refuse to resume, or go on with an empty store."""
+    """What to do if the store of a checkpoint cannot be read: refuse to resume, or continue with an empty store."""
 
     @pydantic.model_validator(mode="after")
     def _options_fit_the_name(self) -> "StoreConfig":

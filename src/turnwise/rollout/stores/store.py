@@ -78,13 +78,14 @@ class Store:
         """Restore the rows, or load them from the file of a checkpoint.
 
         Raises:
-            RunError: The file is damaged, and the settings do not say to go on without it.
+            RunError: The file is damaged, and the settings do not say to continue without it.
         """
         try:
             self.rows = tuple(read_store(state) if isinstance(state, Path) else state)
         except DataError as error:
             if self.settings.damaged == "refuse":
                 raise RunError(
-                    f"{error}; restore it from a copy, or resume with store.damaged=empty to go on with an empty store"
+                    f"{error}; restore it from a copy, or resume with store.damaged=empty to continue with an empty "
+                    "store"
                 ) from None
             self.rows = ()
