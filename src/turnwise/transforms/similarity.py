@@ -8,7 +8,6 @@ state.
 import re
 from collections import defaultdict
 from difflib import SequenceMatcher
-from itertools import chain as flatten
 from typing import Literal
 
 import numpy as np
