@@ -23,9 +23,8 @@ from turnwise.rollout.record import write_table
 from turnwise.rollout.settings import ContinuationsConfig, RolloutConfig
 from turnwise.rollout.starts import Start, fork, return_of
 from turnwise.rollout.trajectory import Trajectory
+from turnwise.streams import Stream
 
-STREAM = 8
-"""Separates the random draws of continuations from other draws with the run's seed."""
 SCHEMA = pa.schema(
     [
         *((name, pa.int32()) for name in ("group", "turn", "continuation")),
@@ -145,7 +144,8 @@ class Continuations:
 
     async def _play(self, starts: Sequence[Start]) -> list[Trajectory]:
         policy, engine, rollout = self._models.policy.policy, self._models.policy.sampler, self._rollout
-        draws = np.random.default_rng([self._seed, STREAM, self._models.policy.version])  # the step, from its weights
+        step = self._models.policy.version  # of the weights
+        draws = np.random.default_rng([self._seed, Stream.CONTINUATIONS, step])
         sampling = make_sampling(rollout, policy, seed=int(draws.integers(2**62)))
         size = self._settings.at_once or rollout.groups * rollout.group_size
         played: list[Trajectory] = []
