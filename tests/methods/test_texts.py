@@ -1,6 +1,7 @@
 """ProxMO: success weights, vectors of texts, and states that read alike, by hand; GiGPO's clusters of texts."""
 
 import math
+import random
 from difflib import SequenceMatcher
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from tests.methods.batches import batch_of
 
 import turnwise as tw
+from turnwise.transforms.similarity import WORD, _words
 
 
 @pytest.mark.parametrize(
@@ -227,3 +229,13 @@ def test_equal_texts_only_are_one_state_at_a_similarity_of_one():
         tw.BatchError, match="center_by_cluster needs texts, but column 'state_key' does not hold texts"
     ):
         tw.center_by_cluster(column="state_key")(batch)
+
+
+def test_words_of_texts_cut_together_are_those_of_each_alone():
+    generator = random.Random(0)
+    characters = [*"ab1_ é-,.\n\t\0Σİ\u2028\x1c", "word ", "Shelf 1"]
+    for _ in range(300):
+        texts = ["".join(generator.choices(characters, k=generator.randint(0, 12))) for _ in range(4)]
+        vocabulary, text, number = _words(texts)
+        found = [[vocabulary[n] for n in number[text == k]] for k in range(4)]
+        assert found == [WORD.findall(text.lower()) for text in texts]

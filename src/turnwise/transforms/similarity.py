@@ -6,8 +6,8 @@ state.
 """
 
 import re
+from collections import defaultdict
 from difflib import SequenceMatcher
-from itertools import chain as flatten
 from typing import Literal
 
 import numpy as np
@@ -24,6 +24,11 @@ WordTies = Literal["alphabet", "scikit-learn"]
 
 WORD = re.compile(r"\w\w+")
 """Two or more letters, digits or underscores in a row, as in scikit-learn."""
+
+WORD_OR_LINE = re.compile(rf"{WORD.pattern}|\n")
+
+END = "\0"
+"""Piece between two texts; no part of a word."""
 
 
 def tf_idf(
@@ -52,10 +57,7 @@ def tf_idf(
     """
     choice("ties", ties, WordTies)
     count = np.ones(len(texts), dtype=np.int64) if count is None else count
-    words = [WORD.findall(text.lower()) for text in texts]
-    vocabulary = {word: number for number, word in enumerate(sorted(set(flatten.from_iterable(words))))}
-    number = np.fromiter(map(vocabulary.__getitem__, flatten.from_iterable(words)), dtype=np.int64)
-    text = np.repeat(np.arange(len(texts)), list(map(len, words)))
+    vocabulary, text, number = _words(texts)
     entry, times = np.unique(text * len(vocabulary) + number, return_counts=True)
     text, number = np.divmod(entry, len(vocabulary))
     total = np.bincount(number, weights=times * count[text]).astype(np.int64)
@@ -67,6 +69,29 @@ def tf_idf(
     value = times * (np.log((1.0 + count.sum()) / (1.0 + num_with_word)) + 1.0)[word]
     norm = np.sqrt(np.bincount(text, weights=value**2))
     return text, word, value / norm[text]
+
+
+def _words(texts: list[str]) -> tuple[list[str], Int[np.ndarray, " occurrences"], Int[np.ndarray, " occurrences"]]:
+    """Find all words of all texts: the words in alphabetical order, and text and word number of each occurrence.
+
+    Words hold no white space, so all texts are cut there at once, and each different piece is searched only once.
+    """
+    if any(END in text for text in texts):
+        texts = [text.replace(END, " ") for text in texts]
+    known: defaultdict[str, int] = defaultdict(lambda: len(known))
+    pieces = f" {END} ".join(texts).lower().split()
+    piece = np.fromiter(map(known.__getitem__, pieces), dtype=np.int64, count=len(pieces))
+    words = WORD_OR_LINE.findall("\n".join(known) + "\n")
+    vocabulary = sorted({*words, "\n"})  # a line's end is before all words
+    rank = {word: number for number, word in enumerate(vocabulary, start=-1)}
+    number = np.fromiter(map(rank.__getitem__, words), dtype=np.int64, count=len(words))
+    ends = np.flatnonzero(number == -1)
+    begins = np.concatenate([[0], ends[:-1] + 1])
+    lengths = ends - begins
+    text = np.cumsum(piece == known[END]) if len(texts) > 1 else np.zeros(len(piece), dtype=np.int64)
+    repeats = lengths[piece]
+    occurrence = np.arange(repeats.sum()) - np.repeat(np.cumsum(repeats) - repeats, repeats)
+    return vocabulary[1:], np.repeat(text, repeats), number[np.repeat(begins[piece], repeats) + occurrence]
 
 
 @block(needs_option="column", across_groups=lambda options: True)
@@ -196,10 +221,13 @@ def _average_by_similarity(
         lengths = begins[text + 1] - begins[text]
         state = np.repeat(np.arange(end - start), lengths)  # of each entry
         entry = np.arange(len(state)) + np.repeat(begins[text] - np.cumsum(lengths) + lengths, lengths)
-        words, word = np.unique(entry_word[entry], return_inverse=True)
-        vectors = np.zeros((end - start, len(words)))
-        vectors[state, word] = entry_value[entry]
+        word = entry_word[entry]
+        shared = np.bincount(word) > 1  # a word of one state is in no cosine but that of the state with itself, 1
+        kept = shared[word]
+        vectors = np.zeros((end - start, np.count_nonzero(shared)))
+        vectors[state[kept], (np.cumsum(shared) - 1)[word[kept]]] = entry_value[entry[kept]]
         cosine = vectors @ vectors.T
+        np.fill_diagonal(cosine, lengths > 0)
         weight = np.exp((cosine - cosine.max(axis=1, keepdims=True)) / temperature)
         result[start:end] = (weight @ total[start:end]) / (weight @ count[start:end])
     return result
