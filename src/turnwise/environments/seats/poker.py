@@ -157,7 +157,6 @@ class Poker:
 
     def words(self) -> str:
         """Return a text with all words of observations and actions."""
-        numbers = " ".join(map(str, range(40)))
         numbers = " ".join(map(str, range(20)))
         return f"{self.rules} first second public other : then win lose tie {' '.join(CARDS)} {ACTIONS} {numbers}"
 
