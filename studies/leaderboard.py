@@ -32,7 +32,7 @@ from turnwise.train.loop import train
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "leaderboard"
 PLAN = FOLDER / "plan.toml"
-WHENS = ("start", "end")
+WHENS = ("start", "middle", "end")
 DIGITS = 5
 """Digits after the point that are kept."""
 
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def play(plan: Mapping[str, Any], data: Path, runs: Path, names: Sequence[str]) -> None:
-    """Train a run per environment, and measure it at its start and at its end; what is there is kept.
+    """Train a run per environment, and measure it at its start, middle and end; what is there is kept.
 
     Raises:
         ConfigError: The plan has no such environment, or an unknown method or one that needs options.
@@ -93,8 +93,8 @@ def play(plan: Mapping[str, Any], data: Path, runs: Path, names: Sequence[str]) 
     with ConsoleDisplay() as display:
         for done, name in enumerate(names):
             display.count("environments of the leaderboard", done, len(names))
-            folder = trained(plan, name, runs)
-            for when, step in zip(WHENS, (0, None), strict=True):
+            folder, middle = trained(plan, name, runs)
+            for when, step in zip(WHENS, (0, middle, None), strict=True):
                 path = data / f"{name}-{when}.json"
                 if path.exists():
                     continue
@@ -111,18 +111,19 @@ def play(plan: Mapping[str, Any], data: Path, runs: Path, names: Sequence[str]) 
         display.count("environments of the leaderboard", len(names), len(names))
 
 
-def trained(plan: Mapping[str, Any], name: str, runs: Path) -> RunFolder:
-    """Train the run of an environment, resume it, or return it if it is finished."""
+def trained(plan: Mapping[str, Any], name: str, runs: Path) -> tuple[RunFolder, int]:
+    """Train the run of an environment, resume it, or take it as it is if it is finished; also return its middle."""
     of = plan["environments"][name]
     given = [*plan["settings"], *of["settings"], f"run.folder={runs}", f"run.name={name}"]
     steps = load_config(Path(of["recipe"]), given).run.steps
-    config = load_config(Path(of["recipe"]), [*given, f"checkpoint.every={steps}", "checkpoint.keep=2"])
+    middle = max(steps // 2, 1)
+    config = load_config(Path(of["recipe"]), [*given, f"checkpoint.every={middle}", "checkpoint.keep=3"])
     path = runs / name
     if not path.exists():
-        return train(config)
+        return train(config), middle
     folder, config = RunFolder.open(path)
     finished = any(line.get("step") == config.run.steps for line in folder.metrics())
-    return folder if finished else train(config, resume=path)
+    return (folder if finished else train(config, resume=path)), middle
 
 
 def rounded(value: Any) -> Any:
@@ -162,9 +163,9 @@ def page(plan: Mapping[str, Any], cells: Sequence[Cell]) -> Page:
         f"the policies.{lacking} `python studies/leaderboard.py` plays what is missing and writes this page; with "
         "`--page` it writes it from the data beside it alone.",
         "## Told apart from GRPO",
-        "In how many of the cells (an environment at the start or the end of training) the 95 % interval of the "
-        "difference to GRPO, paired by group, lies above or below zero. Not corrected for the number of comparisons: "
-        "of 40 without any difference, two lie apart by chance.",
+        "In how many of the cells (an environment at the start, the middle or the end of training) the 95 % interval "
+        "of the difference to GRPO, paired by group, lies above or below zero. Not corrected for the number of "
+        "comparisons: of 40 without any difference, two lie apart by chance.",
         told_apart(plan, cells),
     ]
     for cell in cells:

@@ -99,6 +99,7 @@ LAYERS = [
         "loopback",
         "checksums",
         "stopping",
+        "streams",
         "__init__",
     },
     {"analysis", "section", "figures"},

@@ -14,7 +14,7 @@ PLAN = """
 methods = ["grpo", "rloo", "grpo+aem"]
 groups = 6
 continuations = 6
-settings = ["aem=false", "run.steps=1", "run.threads=1", "warmstart.steps=0", "rollout.groups=2", "evaluate.every=0",
+settings = ["aem=false", "run.steps=2", "run.threads=1", "warmstart.steps=0", "rollout.groups=2", "evaluate.every=0",
   "evaluate.final_episodes=4", "model.hidden_size=16", "model.num_layers=1", "model.num_heads=2",
   "environment.options.num_train=50", "environment.options.turns=3", "environment.options.critical=1",
   "rollout.max_new_tokens=2"]
@@ -46,11 +46,11 @@ def made(leaderboard, tmp_path_factory) -> tuple[Path, list[str]]:
     return folder, options
 
 
-def test_one_command_plays_and_writes_the_page(made):
+def test_one_command_plays_and_writes_the_page(made, leaderboard):
     folder, _ = made
     found = {path.stem: json.loads(path.read_text()) for path in (folder / "data").iterdir()}
-    assert set(found) == {"walk-start", "walk-end"}
-    assert [found[f"walk-{when}"]["step"] for when in ("start", "end")] == [0, 1]
+    assert set(found) == {"walk-start", "walk-middle", "walk-end"}
+    assert [found[f"walk-{when}"]["step"] for when in leaderboard.WHENS] == [0, 1, 2]
     text = (folder / "README.md").read_text()
     one = found["walk-end"]["fidelity"]["rloo"]
     assert f"{one['value']:.3f} [{one['low']:.3f}, {one['high']:.3f}]" in text

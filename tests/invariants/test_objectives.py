@@ -28,8 +28,8 @@ from tests.steps import updated as update_policy
 from turnwise.config import Config
 from turnwise.objective.token_rules import StepTokens, TokenCredit
 from turnwise.objective.token_rules.build import build_entropy_rule, build_token_rule
-from turnwise.objective.token_rules.step import RULE_STREAM
 from turnwise.objective.tokens import generated_logprobs
+from turnwise.streams import Stream
 from turnwise.train import update as step_module
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -181,7 +181,7 @@ def defined_gradient(config: Config) -> Gradient:
         clip_low=settings.clip_low,
         clip_high=settings.clip_high,
         steps=config.run.steps,
-        seed=(config.run.seed, RULE_STREAM, 1),
+        seed=(config.run.seed, Stream.TOKEN_RULES, 1),
         state=PAST["entropy"] if settings.entropy else None,
         batch=scored_by_old(config).batch,
     )

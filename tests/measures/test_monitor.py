@@ -11,6 +11,7 @@ from tests.rollout.playing import FORMAT
 from tests.toys import small_config
 from tests.train.test_every_method_trains import told, weights
 
+from turnwise.environments.suites import Seeded
 from turnwise.errors import ConfigError
 from turnwise.measures import monitor as module
 from turnwise.measures.monitor import Monitor, MonitorConfig, information
@@ -131,6 +132,29 @@ def test_a_run_reports_it_and_learns_the_same(tmp_path):
     shutil.rmtree(folder.checkpoints / "step-000002")
     train(config, resume=folder.path)
     assert told(folder, 2) == second
+
+
+@pytest.mark.parametrize(
+    ("extra", "used"),
+    [
+        ({"store": {"name": "rlep", "capacity": 64, "replays": 2}}, "rollout/replayed"),
+        ({"store": {"name": "prefix_sampling", "capacity": 16, "remaining": 0.5, "handicap": 0.5}}, "rollout/prefixes"),
+        ({"demonstrations": {"name": "hpt", "gate": 1}}, "rollout/taught_frac"),
+        ({"demonstrations": {"name": "pivot_rl", "tasks": 4}}, "rollout/pivots"),
+    ],
+    ids=["rlep", "prefix_sampling", "hpt", "pivot_rl"],
+)
+def test_it_leaves_runs_with_stores_and_demonstrations_alone_too(extra, used, tmp_path, monkeypatch):
+    monkeypatch.setattr(Seeded, "tasks", lambda self, split: range(4))  # they come back, as their replays need
+    extra = {"aem": False, "method": "dr_grpo", "rollout": {"groups": 4, "group_size": 4}, "run": {"steps": 4}, **extra}
+    plain = train(config_of(tmp_path / "plain", **extra))
+    folder = train(config_of(tmp_path / "watched", monitor={"every": 2, "samples": 8}, **extra))
+    assert sum(told(folder, number)[used] for number in (2, 4)) > 0
+    for number in (2, 4):
+        watched = told(folder, number)
+        assert abs(watched["measure/mutual_information"]) <= math.log(watched["measure/monitor_responses"])
+        assert {name: value for name, value in watched.items() if name in told(plain, number)} == told(plain, number)
+    assert (weights(folder, 4) == weights(plain, 4)).all()
 
 
 def test_settings_out_of_range_are_one_clear_line(tmp_path):

@@ -165,6 +165,7 @@ def test_a_copy_that_raises_loses_its_trajectory_alone(workers, apart):
     assert {each.task for each in lost} == {"11"}
     assert all("OSError: no space left" in (each.failure or "") for each in lost)
     assert sum(each.usable for each in played) == 16
+    assert not workers._lives
 
 
 def test_what_is_not_kept_cannot_be_forked():

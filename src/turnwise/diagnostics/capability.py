@@ -21,13 +21,12 @@ from turnwise.evaluation.panels import task_digest
 from turnwise.evaluation.pass_at_k import budgets, pass_at_k
 from turnwise.evaluation.play import common_failure
 from turnwise.figures import arm_colors
+from turnwise.streams import Stream
 from turnwise.tables import Table
 from turnwise.train.checkpoint import checkpoint_at
 
 CONCURRENT = 512
 """Trajectories that are played at once, or those of one task if they are more."""
-STREAM = 9
-"""Separates the draws of this analysis from others with the same seed."""
 WHEN = ("before", "after")
 
 
@@ -133,7 +132,7 @@ def play_checkpoint(
         at_once = max(1, CONCURRENT // samples)
         successes, usable = np.zeros((2, len(chosen)), dtype=np.int64)
         for start in range(0, len(chosen), at_once):
-            drawn = int(np.random.SeedSequence([seed, STREAM, start]).generate_state(1)[0])
+            drawn = int(np.random.SeedSequence([seed, Stream.PASS_AT_K, start]).generate_state(1)[0])
             trajectories = stage.play_tasks(
                 chosen[start : start + at_once], seed=drawn, group_size=samples, temperature=temperature
             )

@@ -28,6 +28,7 @@ from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.starts import Start
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.rollout.workers import make_environments
+from turnwise.streams import Stream
 from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
 from turnwise.train.folder import RunFolder
 
@@ -91,7 +92,7 @@ class Stage:
     def play_groups(self, groups: int, seed: int) -> tuple[list[Trajectory], list[Task]]:
         """Play groups of training tasks; returns the usable trajectories, and the task of each group."""
         tasks = self.suite.tasks(self.config.environment.train_split)
-        chosen = np.random.default_rng([seed, 5]).permutation(len(tasks))[:groups].tolist()
+        chosen = np.random.default_rng([seed, Stream.STUDIED_TASKS]).permutation(len(tasks))[:groups].tolist()
         chosen_tasks = [tasks[number] for number in chosen]
         collector = make_collector(self.config.rollout, self.environments, self.suite.task_name)
         played = collector.play(self.models, chosen_tasks, seed=seed)

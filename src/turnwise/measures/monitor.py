@@ -9,9 +9,8 @@ from jaxtyping import Float
 from turnwise.measures.base import Played
 from turnwise.objective.probe import Probe
 from turnwise.section import Section
+from turnwise.streams import Stream
 
-STREAM = 12
-"""Separates the draws of the monitor from other draws with the run's seed."""
 AT_ONCE = 4096
 """Tokens of responses that are scored in a context at once."""
 
@@ -58,7 +57,7 @@ class Monitor:
         if number % self._settings.every:
             return {}
         sequence_R, cut_R = step.probe.contexts(step.tokens)
-        chosen = self._choose(step, sequence_R, cut_R, np.random.default_rng([self._seed, STREAM, number]))
+        chosen = self._choose(step, sequence_R, cut_R, np.random.default_rng([self._seed, Stream.MONITOR, number]))
         if len(chosen) < 2:
             return {}
         before = step.probe.num_tokens

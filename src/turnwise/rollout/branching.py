@@ -19,9 +19,7 @@ from turnwise.rollout.models import Models
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.starts import Start, fork
 from turnwise.rollout.trajectory import Trajectory, distinct_turns
-
-RULE_STREAM = 7
-"""Separates the random draws of rules from other draws with the run's seed."""
+from turnwise.streams import Stream
 
 
 class Branching:
@@ -93,7 +91,7 @@ class Branching:
         if isinstance(environments, CopyingEnvironments):
             environments = Copies(environments)
         for number, task in enumerate(tasks):
-            draws = np.random.default_rng([seed, RULE_STREAM, number])
+            draws = np.random.default_rng([seed, Stream.BRANCHING, number])
             name = self._task_name(task)
             growth = self._rule(Group(size, layer.weight.shape[0], self._history(name), draws), **self._options)
             groups.append(_Growing(number, task, name, size, growth))

@@ -3,6 +3,7 @@
 A state is the whole history of responses, so histories that trajectories of a group share are continued once for all.
 """
 
+import asyncio
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,21 +12,22 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Float, Int
 
-from turnwise.environments.base import Task
-from turnwise.errors import RunError
+from turnwise.environments.base import Step, Task
+from turnwise.errors import EnvironmentFault, RunError
 from turnwise.rollout.blocking import blocking
 from turnwise.rollout.collect import play
 from turnwise.rollout.collectors import OnTurn, make_sampling
-from turnwise.rollout.environments import Environments
+from turnwise.rollout.context import make_context
+from turnwise.rollout.copies import Copies
+from turnwise.rollout.environments import CopyingEnvironments, Environments
 from turnwise.rollout.metrics import env_steps
 from turnwise.rollout.models import Models
 from turnwise.rollout.record import write_table
 from turnwise.rollout.settings import ContinuationsConfig, RolloutConfig
-from turnwise.rollout.starts import Start, fork, return_of
+from turnwise.rollout.starts import Start, fork, replay, return_of
 from turnwise.rollout.trajectory import Trajectory
+from turnwise.streams import Stream
 
-STREAM = 8
-"""Separates the random draws of continuations from other draws with the run's seed."""
 SCHEMA = pa.schema(
     [
         *((name, pa.int32()) for name in ("group", "turn", "continuation")),
@@ -45,7 +47,7 @@ class Histories:
     """Histories in which the responses of some trajectories were given.
 
     Attributes:
-        starts: One per history: where its continuations begin.
+        starts: One per history: where its continuations begin, with the trajectory that reached it first as origin.
         before_R: `[responses]` history of each response.
         after_R: `[responses]` history after each response; -1 if the trajectory ended.
     """
@@ -61,13 +63,14 @@ class Histories:
         starts: list[Start] = []
         before: list[int] = []
         after: list[int] = []
-        for trajectory in trajectories:
+        for row, trajectory in enumerate(trajectories):
             played: tuple[tuple[int, ...], ...] = ()
             for place, turn in enumerate(trajectory.turns):
                 key = (trajectory.group, played)
                 if key not in numbers:
                     numbers[key] = len(starts)
-                    starts.append(fork(trajectory, place, tasks[trajectory.group]))
+                    start = fork(trajectory, place, tasks[trajectory.group])
+                    starts.append(dataclasses.replace(start, origin=row))
                 before.append(numbers[key])
                 played = (*played, tuple(turn.response_ids))
             after += [*before[len(before) - len(trajectory.turns) + 1 :], -1]
@@ -107,6 +110,7 @@ class Continuations:
         self._models, self._seed, self._on_turn = models, seed, on_turn
         self._played: list[Trajectory] = []
         self._answered: tuple[Sequence[Trajectory], np.ndarray] | None = None
+        self._num_replayed = 0
         self.num_tokens = 0
 
     def __call__(self, trajectories: Sequence[Trajectory], tasks: Sequence[Task]) -> Float[np.ndarray, "R K"]:
@@ -145,16 +149,22 @@ class Continuations:
 
     async def _play(self, starts: Sequence[Start]) -> list[Trajectory]:
         policy, engine, rollout = self._models.policy.policy, self._models.policy.sampler, self._rollout
-        draws = np.random.default_rng([self._seed, STREAM, self._models.policy.version])  # the step, from its weights
+        step = self._models.policy.version  # of the weights
+        draws = np.random.default_rng([self._seed, Stream.CONTINUATIONS, step])
         sampling = make_sampling(rollout, policy, seed=int(draws.integers(2**62)))
         size = self._settings.at_once or rollout.groups * rollout.group_size
         played: list[Trajectory] = []
+        environments = self._environments
+        if isinstance(environments, CopyingEnvironments):
+            environments = Copies(environments)
         try:
+            if isinstance(environments, Copies):
+                starts = await self._copied(environments, starts)
             for first in range(0, len(starts), size):
                 played += await play(
                     engine,
                     starts[first : first + size],
-                    self._environments,
+                    environments,
                     policy.format,
                     sampling=sampling,
                     max_context=policy.max_context,
@@ -164,12 +174,47 @@ class Continuations:
                     close=False,
                 )
         finally:
+            if isinstance(environments, Copies):
+                environments.release()
             await engine.aclose()
         return played
+
+    async def _copied(self, copies: Copies, starts: Sequence[Start]) -> list[Start]:
+        """Replay each trajectory once and keep copies, in which its continuations begin.
+
+        Returns:
+            The starts. Where a trajectory's environment has no copies, or a replay failed, they have no origin, and
+            each of its continuations replays.
+        """
+        last = {start.origin: start for start in starts}  # the histories of a trajectory are in order
+        keys = {origin: len(starts) + place for place, origin in enumerate(last)}
+        copied = await asyncio.gather(*(self._keep(copies, keys[origin], start) for origin, start in last.items()))
+        found = {origin: keys[origin] for origin, is_copied in zip(last, copied, strict=True) if is_copied}
+        copies.keeping = False
+        return [dataclasses.replace(start, origin=found.get(start.origin)) for start in starts]
+
+    async def _keep(self, copies: Copies, key: int, start: Start) -> bool:
+        """Replay the turns of a start, and return whether there are copies of all its states."""
+        fmt, window = self._models.policy.policy.format, self._rollout.remembered
+
+        async def answer(text: str) -> Step:
+            self._num_replayed += 1
+            return await copies.step(key, text)
+
+        try:
+            step = await copies.start(key, start.task)
+            if copies.has(key, 0):
+                await replay(start, step, make_context(fmt, key, window=window, stride=1), fmt, answer)
+            return copies.has(key, len(start.turns))
+        except EnvironmentFault:
+            return False
+        finally:
+            copies.close(key)
 
     def finish(self, path: Path) -> dict[str, float]:
         """Write the continuations of a step to a Parquet file; forget them, and return what they cost."""
         number, played = self._settings.number, self._played
+        replayed, self._num_replayed = self._num_replayed, 0
         self._played, self._answered = [], None
         rows = [
             {
@@ -191,7 +236,7 @@ class Continuations:
         num_failed = sum(one.failure is not None for one in played)
         return {
             "continued_states": len(played) / number,
-            "continued_env_steps": float(env_steps(played)),
+            "continued_env_steps": float(replayed + env_steps(played)),
             "continued_failed_frac": num_failed / max(1, len(played)),
         }
 

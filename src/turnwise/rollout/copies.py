@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 
 from turnwise.environments.base import Step, Task
+from turnwise.errors import EnvironmentFault
 from turnwise.rollout.environments import CopyingEnvironments
 
 FIRST_COPY = 2**33
@@ -25,7 +26,12 @@ class Copies:
 
     Args:
         environments: Where trajectories and copies live.
+
+    Attributes:
+        keeping: Whether further copies are made.
     """
+
+    keeping = True
 
     def __init__(self, environments: CopyingEnvironments):
         self._environments = environments
@@ -47,10 +53,19 @@ class Copies:
 
     async def _keep(self, key: int, step: Step) -> None:
         kept = self._kept[key]
-        if step.ended or (kept and kept[-1].copy is None):  # nothing to fork, or no method `copy`
+        if not self.keeping or step.ended or (kept and kept[-1].copy is None):  # nothing to fork, or no method `copy`
             return
         copy = next(self._keys)
-        kept.append(_Kept(step, copy if await self._environments.copy(key, copy) else None))
+        try:
+            kept.append(_Kept(step, copy if await self._environments.copy(key, copy) else None))
+        except EnvironmentFault:
+            self._environments.close(copy)
+            raise
+
+    def has(self, key: int, turn: int) -> bool:
+        """Return whether there is a copy of an environment as it was before its response number `turn`, from 0."""
+        kept = self._kept.get(key, [])
+        return turn < len(kept) and kept[turn].copy is not None
 
     async def fork(self, key: int, origin: int, turn: int) -> list[Step] | None:
         """Start an environment in the state in which another one got its response number `turn`, from 0.

@@ -12,6 +12,7 @@ import numpy as np
 
 from turnwise.errors import ConfigError, did_you_mean
 from turnwise.options import check_names
+from turnwise.streams import Stream
 
 GroupFilter = Literal["none", "mixed", "not-all-correct"]
 
@@ -51,7 +52,7 @@ class Epochs:
         """Yield tasks from the cursor on, and advance it."""
         while True:
             epoch, place = divmod(self.state["cursor"], self._num_tasks)
-            order = np.random.default_rng([self._seed, 4, epoch]).permutation(self._num_tasks)
+            order = np.random.default_rng([self._seed, Stream.EPOCHS, epoch]).permutation(self._num_tasks)
             for task in order[place:].tolist():
                 self.state["cursor"] += 1
                 yield task
@@ -101,7 +102,7 @@ class Vade:
 
     def choose(self, step: int) -> Iterator[int]:
         """Yield tasks from the largest drawn gain to the smallest, then start over."""
-        p = np.random.default_rng([self._seed, 5, step]).beta(*self.posterior())
+        p = np.random.default_rng([self._seed, Stream.VADE, step]).beta(*self.posterior())
         return itertools.cycle(np.argsort(-information_gain(p), kind="stable").tolist())
 
     def observe(self, task_G: np.ndarray, successes_G: np.ndarray, failures_G: np.ndarray) -> None:

@@ -25,10 +25,9 @@ from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.starts import Start
 from turnwise.rollout.tables import SeatAt, Tables
 from turnwise.rollout.trajectory import Trajectory
+from turnwise.streams import Stream
 
 SELF, PAST = "self", "past"
-STREAM = 11
-"""Separates the draws of opponents from other draws with the same seed."""
 
 
 class SelfPlay:
@@ -92,7 +91,7 @@ class SelfPlay:
             return self._independent.play(
                 models, tasks, seed=seed, group_size=group_size, temperature=temperature, on_turn=on_turn
             )
-        rng = np.random.default_rng([seed, STREAM])
+        rng = np.random.default_rng([seed, Stream.OPPONENTS])
         self._remember(models)
         version, weights = self._selves[rng.integers(len(self._selves))] if self._selves else (0, b"")
         places = self._places(tasks, rng)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from turnwise.environments.base import Task
-from turnwise.rollout.collectors import Collector, OnTurn
+from turnwise.rollout.collectors import Collector
 from turnwise.rollout.engine import Engine, Generation, Sampling, Tempering
 from turnwise.rollout.models import Models
 from turnwise.rollout.sampling import MIN_ENTROPY
@@ -67,23 +67,14 @@ class Tempered:
         self._tempering: Tempering | None = None
 
     def play(
-        self,
-        models: Models,
-        tasks: Sequence[Task],
-        *,
-        seed: int,
-        group_size: int | None = None,
-        temperature: float | None = None,
-        on_turn: OnTurn = None,
+        self, models: Models, tasks: Sequence[Task], *, group_size: int | None = None, **more: Any
     ) -> list[Trajectory]:
         """Play each task with a group of trajectories; see `Collector.play`. A given group size means evaluation."""
         training = group_size is None
         if training and self._tempering:
             tempered = TemperedEngine(models.policy.sampler, self._tempering)
             models = Models(**{**models, "policy": dataclasses.replace(models.policy, engine=tempered)})
-        played: list[Trajectory] = self._collector.play(
-            models, tasks, seed=seed, group_size=group_size, temperature=temperature, on_turn=on_turn
-        )
+        played = self._collector.play(models, tasks, group_size=group_size, **more)
         if training:
             turns = distinct_turns(trajectory for trajectory in played if trajectory.usable)
             entropies = [turn.behavior_entropies for turn in turns if turn.behavior_entropies]

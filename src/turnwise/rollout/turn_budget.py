@@ -12,7 +12,7 @@ import numpy as np
 
 from turnwise.environments.base import Step, Task
 from turnwise.errors import ConfigError
-from turnwise.rollout.collectors import Collector, OnTurn
+from turnwise.rollout.collectors import Collector
 from turnwise.rollout.environments import Environments
 from turnwise.rollout.models import Models
 from turnwise.rollout.settings import TurnBudgetConfig
@@ -165,21 +165,12 @@ class Budgeted:
         self._collector, self._environments, self.budget = collector, environments, budget
 
     def play(
-        self,
-        models: Models,
-        tasks: Sequence[Task],
-        *,
-        seed: int,
-        group_size: int | None = None,
-        temperature: float | None = None,
-        on_turn: OnTurn = None,
+        self, models: Models, tasks: Sequence[Task], *, group_size: int | None = None, **more: Any
     ) -> list[Trajectory]:
         """Play each task with a group of trajectories; see `Collector.play`. A given group size means evaluation."""
         training = group_size is None
         self._environments.exempts = training
-        played = self._collector.play(
-            models, tasks, seed=seed, group_size=group_size, temperature=temperature, on_turn=on_turn
-        )
+        played = self._collector.play(models, tasks, group_size=group_size, **more)
         if training:
             free = [trajectory for number, trajectory in enumerate(played) if self.budget.is_free(number)]
             ended = [each for each in free if each.usable and each.ended in ("terminated", "truncated")]

@@ -18,6 +18,7 @@ from turnwise.objective.settings import UpdateConfig
 from turnwise.objective.terms import Loss, Pass, StepView
 from turnwise.objective.tokens import Sequences, States, generated_logprobs
 from turnwise.objective.values import ValueTerm
+from turnwise.streams import Stream
 from turnwise.trace import Trace
 from turnwise.train.critic import states_of, teach_alone
 from turnwise.train.schedule import learning_rate, mini_batches
@@ -95,7 +96,7 @@ class Learner:
         objective = self.objective.prepare(self.view(measured.batch, credit, step, *about_run))
         units_N = sequences.whole_trees(objective.unit_N)
         totals: dict[str, float] = dict.fromkeys(METRICS, 0.0)
-        generator = np.random.default_rng([self.seed, 3, step])
+        generator = np.random.default_rng([self.seed, Stream.MINI_BATCHES, step])
         num_steps = settings.epochs * settings.mini_batches
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(settings, step, self.steps)

@@ -26,6 +26,7 @@ from turnwise.objective.tokens import chunked_logprobs
 from turnwise.rollout.blocking import blocking
 from turnwise.rollout.context import make_context
 from turnwise.rollout.environments import Environments, InProcessEnvironments
+from turnwise.streams import Stream
 
 FORMAT_VERSION = 2
 """Part of the cache key. Increase it when the same demonstrations give other weights."""
@@ -158,7 +159,7 @@ async def _demonstrations(
     settings = how.settings
     environments = InProcessEnvironments(suite.environment)
     tasks = suite.tasks(how.split)
-    chosen = np.random.default_rng([how.seed, 1]).permutation(len(tasks))[: settings.games]
+    chosen = np.random.default_rng([how.seed, Stream.WARM_START_TASKS]).permutation(len(tasks))[: settings.games]
     result: list[Demonstration] = []
     for number, index in enumerate(chosen.tolist()):
         task = tasks[index]
@@ -220,7 +221,7 @@ def imitate(
     """
     settings, model = how.settings, policy.model
     budget = Budget(how.max_tokens)
-    generator = np.random.default_rng([how.seed, 2])
+    generator = np.random.default_rng([how.seed, Stream.WARM_START_BATCHES])
     optimizer = torch.optim.AdamW(trainable(model), lr=settings.learning_rate, weight_decay=0.01)
     model.train()
     for step, batch in enumerate(_by_length_batches(demos, settings.batch_size, settings.steps, generator)):

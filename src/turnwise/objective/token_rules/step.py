@@ -5,9 +5,7 @@ from typing import Any
 from turnwise.objective.settings import UpdateConfig
 from turnwise.objective.terms import StepView
 from turnwise.objective.token_rules.base import StepTokens
-
-RULE_STREAM = 6
-"""Separates the random draws of token rules from other draws with the run's seed."""
+from turnwise.streams import Stream
 
 
 def step_tokens(step: StepView, settings: UpdateConfig, state: Any) -> StepTokens:
@@ -20,7 +18,7 @@ def step_tokens(step: StepView, settings: UpdateConfig, state: Any) -> StepToken
         clip_high=settings.clip_high,
         steps_done=step.step - 1,
         steps=step.steps,
-        seed=(step.seed, RULE_STREAM, step.step),
+        seed=(step.seed, Stream.TOKEN_RULES, step.step),
         state=state,
         batch=step.batch,
     )

@@ -23,9 +23,8 @@ from turnwise.rollout.selection import kept
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.starts import Start
 from turnwise.rollout.trajectory import Trajectory
+from turnwise.streams import Stream
 
-DRAWS = 10
-"""Separates the draws of states from other draws with the run's seed."""
 TOLERANCE = 1e-6
 """Largest difference of two numbers in equal tool calls."""
 Equal = Callable[[str, str], bool]
@@ -144,7 +143,7 @@ class Pivots:
         """
         metrics = self._profile(models, step, on_turn) if self._due else {}
         states = [self._next_pivot() for _ in range(self._rollout.groups)]
-        played = self._play(states, self._rollout.group_size, models, [self._seed, DRAWS, step, 1], on_turn)
+        played = self._play(states, self._rollout.group_size, models, [self._seed, Stream.PIVOTS, step, 1], on_turn)
         group_filter = self._rollout.filter if step >= self._rollout.filter_from else "none"
         kept_G = kept(group_filter, *outcomes(played, len(states)))
         metrics |= rollout_metrics(played) | {"pivots": float(len(self.pivots)), "kept_frac": float(kept_G.mean())}
@@ -156,7 +155,7 @@ class Pivots:
     def _next_pivot(self) -> tuple[int, int]:
         epoch, place = divmod(self._cursor, len(self.pivots))
         self._cursor += 1
-        order = np.random.default_rng([self._seed, DRAWS, self._profiles, epoch]).permutation(len(self.pivots))
+        order = np.random.default_rng([self._seed, Stream.PIVOTS, self._profiles, epoch]).permutation(len(self.pivots))
         task, turn = self.pivots[order[place]].tolist()
         return task, turn
 
@@ -164,10 +163,10 @@ class Pivots:
         settings, policy = self._settings, models.policy.policy
         assert settings.tasks is not None
         self._profiles, self._cursor = self._profiles + 1, 0
-        draws = np.random.default_rng([self._seed, DRAWS, 0, self._profiles])
+        draws = np.random.default_rng([self._seed, Stream.PIVOTS, 0, self._profiles])
         chosen = draws.permutation(self._demonstrations.numbers)[: settings.tasks].tolist()
         states = [(task, turn) for task in chosen for turn in self._demonstrations.imitated(task, policy)]
-        played = self._play(states, settings.profile, models, [self._seed, DRAWS, step, 0], on_turn)
+        played = self._play(states, settings.profile, models, [self._seed, Stream.PIVOTS, step, 0], on_turn)
         successes_G, failures_G = outcomes(played, len(states))
         mean_G = successes_G / np.maximum(successes_G + failures_G, 1)
         pivotal_G = (successes_G > 0) & (failures_G > 0) & (mean_G < settings.lambda_diff)

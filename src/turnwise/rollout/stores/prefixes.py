@@ -20,9 +20,8 @@ from turnwise.rollout.stores.rows import Row, make_row
 from turnwise.rollout.stores.settings import StoreConfig
 from turnwise.rollout.stores.store import Store
 from turnwise.rollout.trajectory import Trajectory
+from turnwise.streams import Stream
 
-DRAWS = 9
-"""Separates the draws of prefixes from other draws with the run's seed."""
 BAND = (0.3, 0.7)
 """Success rates of groups that need no prefix."""
 TARGET, DEAD, CHANGE, WAIT, MEMORY = 0.5, 0.03, 0.05, 5, 0.05
@@ -135,7 +134,7 @@ class PrefixSampling:
         ]
         if not starts:
             return []
-        seed = int(np.random.SeedSequence([self._seed, DRAWS, step]).generate_state(1)[0])
+        seed = int(np.random.SeedSequence([self._seed, Stream.PREFIXES, step]).generate_state(1)[0])
         played = play_starts(models, starts, self._environments, self._rollout, seed=seed, on_turn=on_turn)
         return [continued(each, *groups[each.group - first]) for each in played]
 
@@ -166,7 +165,7 @@ class PrefixSampling:
         """Choose the trajectories whose prefixes the next step plays, one per group that is too hard or too easy."""
         successes_G, failures_G = outcomes(experience.trajectories, len(experience.numbers))
         rate_G = successes_G / np.maximum(successes_G + failures_G, 1)
-        draws = np.random.default_rng([self._seed, DRAWS, step])
+        draws = np.random.default_rng([self._seed, Stream.PREFIXES, step])
         rows = []
         for group in np.flatnonzero((rate_G > 0) & (rate_G < 1)).tolist():
             if BAND[0] <= rate_G[group] <= BAND[1]:

@@ -11,9 +11,7 @@ from turnwise.rollout.models import Models
 from turnwise.rollout.stores.rows import Row, make_row
 from turnwise.rollout.stores.store import Store
 from turnwise.rollout.trajectory import Trajectory
-
-DRAWS = 8
-"""Separates the draws of replays from other draws with the run's seed."""
+from turnwise.streams import Stream
 
 
 class Replaying:
@@ -45,7 +43,7 @@ class Replaying:
         metrics = store.metrics(step)
         replays, ages = list[Trajectory](), list[int]()
         for group in np.unique([trajectory.group for trajectory in experience.used]).tolist():
-            draws = np.random.default_rng([self._seed, DRAWS, step, group])
+            draws = np.random.default_rng([self._seed, Stream.REPLAY, step, group])
             rows = store.of(experience.numbers[group])
             for place in draws.permutation(len(rows))[: store.settings.replays].tolist():
                 replays.append(replayed(rows[place], group))
