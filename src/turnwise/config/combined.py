@@ -37,6 +37,15 @@ def check_demonstrations(
         }
         _refuse(excluded, "demonstrations")
         return
+    if demonstrations.name == "adhint":
+        excluded |= {
+            "rollout.turn_budget counts turns from the start of a task": rollout.turn_budget,
+            f"{rollout.samples_earlier} plays before it is known how hard a task is": rollout.samples_earlier,
+            "[continuations] would play on without the turns of a hint": others["continuations"],
+            "rollout.keep_spread chooses among groups of tasks": rollout.keep_spread,
+        }
+        _refuse(excluded, "demonstrations")
+        return
     excluded |= {
         "rollout.filter drops the groups that a demonstration would teach": rollout.filter != "none",
         "rollout.keep_spread drops the groups that a demonstration would teach": rollout.keep_spread,

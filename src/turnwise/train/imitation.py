@@ -17,10 +17,12 @@ from turnwise.objective.settings import UpdateConfig
 from turnwise.objective.terms import StepView, Term
 from turnwise.objective.tokens import Sequences
 from turnwise.objective.values import ValueTerm
+from turnwise.rollout.demonstrations.hints import Hinted
 from turnwise.rollout.demonstrations.library import Demonstrations
 from turnwise.rollout.demonstrations.pivots import Pivots
 from turnwise.rollout.demonstrations.settings import DemonstrationsConfig
 from turnwise.rollout.demonstrations.taught import Lesson, Taught
+from turnwise.rollout.environments import Environments
 from turnwise.rollout.experience import Steps
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.segments import Segments
@@ -133,15 +135,18 @@ def with_demonstrations(
     *,
     suite: Any,
     tasks: Sequence[Any],
+    environments: Environments,
     rollout: RolloutConfig,
     seed: int,
 ) -> Steps:
-    """Return a source that uses demonstrations, if a recipe asks for them; see `Demonstrations` for the arguments."""
+    """Return a source that uses demonstrations, if a recipe asks for them; see `Hinted` for the arguments."""
     if settings is None:
         return source
     found = Demonstrations(suite, tasks, file=settings.file, seed=seed, window=rollout.remembered)
     if settings.name == "pivot_rl":
         return Pivots(source, settings, found, rollout, seed)
+    if settings.name == "adhint":
+        return Hinted(source, settings, found, environments, rollout, seed)
     return Taught(source, settings, found)
 
 

@@ -69,8 +69,8 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     )
     seed, rollout = config.run.seed, config.rollout
     source: Steps = make_source(tasks, rollout, seed, config.run.steps, rollouts, environments, suite)
-    about = {"suite": suite, "tasks": tasks, "rollout": rollout, "seed": seed}
-    source, store = with_store(source, config.store, environments=environments, **about)
+    about = {"suite": suite, "tasks": tasks, "environments": environments, "rollout": rollout, "seed": seed}
+    source, store = with_store(source, config.store, **about)
     source = with_demonstrations(source, config.demonstrations, **about)
     said = {"on_demonstration": display.demonstration, "on_step": display.warm_start}
     warm_start = functools.partial(warm_policy, config, suite, device=device, **said)

@@ -242,3 +242,10 @@ def folded(turns: Sequence[Turn], learned: Sequence[bool]) -> list[Turn]:
         else:
             before = before + turn.response_ids
     return result
+
+
+def alone(trajectory: Trajectory) -> Trajectory:
+    """Return a trajectory with the policy's own turns alone; those that it shares are part of its first prompt."""
+    own = [number >= trajectory.shared for number in range(len(trajectory.turns))]
+    info = {**trajectory.info, "prefix": {"turns": trajectory.shared}}
+    return dataclasses.replace(trajectory, turns=folded(trajectory.turns, own), shared=0, tree=None, info=info)

@@ -13,7 +13,7 @@ from turnwise.errors import RunError
 from turnwise.imports import import_named
 from turnwise.models.policy import Policy
 from turnwise.rollout.collectors import Collector, OnTurn, play_starts
-from turnwise.rollout.demonstrations.library import Demonstrations, folded
+from turnwise.rollout.demonstrations.library import Demonstrations, alone
 from turnwise.rollout.demonstrations.settings import DemonstrationsConfig
 from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.experience import Experience, Steps, outcomes
@@ -187,7 +187,7 @@ class Pivots:
         starts = [start for group, state in enumerate(states) for start in [self._start(group, state, policy)] * size]
         number = int(np.random.SeedSequence(seed).generate_state(1)[0])
         played = play_starts(models, starts, self._environments, self._rollout, seed=number, on_turn=on_turn)
-        return [_alone(each) for each in played]
+        return [alone(each) for each in played]
 
     def _start(self, group: int, state: tuple[int, int], policy: Policy) -> Start:
         task, turn = state
@@ -207,10 +207,3 @@ class Pivots:
             own[name] for name in ("pivots", "profiles", "next", "due")
         )
         self._source.load_state_dict({name: value for name, value in state.items() if name != "pivot_rl"})
-
-
-def _alone(trajectory: Trajectory) -> Trajectory:
-    """Return a trajectory with the policy's response alone; what was before it is its prompt."""
-    own = [number >= trajectory.shared for number in range(len(trajectory.turns))]
-    info = {**trajectory.info, "prefix": {"turns": trajectory.shared}}
-    return dataclasses.replace(trajectory, turns=folded(trajectory.turns, own), shared=0, tree=None, info=info)

@@ -11,11 +11,20 @@ from turnwise.section import Section
 class DemonstrationsConfig(Section):
     """Configure which tasks are taught by a demonstration while the policy trains."""
 
-    name: Literal["hpt", "pivot_rl"]
-    """"hpt": a group with too few successes is taught by the demonstration of its task. "pivot_rl": groups are single
-    responses at states of demonstrations, rewarded for doing what the expert does."""
+    name: Literal["hpt", "adhint", "pivot_rl"]
+    """"hpt": a group with too few successes is taught by the demonstration of its task. "adhint": each task is played
+    again from the first turns of its demonstration. "pivot_rl": groups are single responses at states of
+    demonstrations, rewarded for doing what the expert does."""
     file: Path | None = None
     """JSON Lines of your own trajectories (docs/how-to/demonstrations.md). Default: the environment's expert."""
+    hinted: int | None = pydantic.Field(default=None, ge=2)
+    """Only for "adhint", which needs it, as are the fields up to `noise`: trajectories of a group with a hint."""
+    w_min: float | None = pydantic.Field(default=None, ge=0, le=1)
+    """Share of the demonstration that is the hint of a task that the group always solves."""
+    w_max: float | None = pydantic.Field(default=None, ge=0, le=1)
+    """Share of the demonstration that is the hint of a task that the group never solves."""
+    noise: float | None = pydantic.Field(default=None, ge=0)
+    """Standard deviation of the normal noise of this share. That of the paper is not known; 0 is none."""
     tasks: int | None = pydantic.Field(default=None, ge=1)
     """Only for "pivot_rl", which needs it, as are the fields up to `reprofile`: tasks whose demonstrations a profile
     looks at."""
@@ -39,12 +48,19 @@ class DemonstrationsConfig(Section):
     def _options_fit_the_name(self) -> "DemonstrationsConfig":
         of_name = {
             "hpt": ("gate", "weight", "beside"),
+            "adhint": ("hinted", "w_min", "w_max", "noise"),
             "pivot_rl": ("tasks", "profile", "lambda_diff", "equal", "reprofile"),
         }
         for name, options in of_name.items():
             for option in options:
                 if name != self.name and getattr(self, option) != type(self).model_fields[option].default:
                     raise ValueError(f"demonstrations.{option} is an option of demonstrations.name={name!r} only")
-        if self.name == "pivot_rl" and self.tasks is None:
-            raise ValueError("demonstrations.name='pivot_rl' needs demonstrations.tasks, the tasks of a profile")
+        needs = {"adhint": of_name["adhint"], "pivot_rl": ("tasks",)}.get(self.name, ())
+        if lacking := next((option for option in needs if getattr(self, option) is None), None):
+            raise ValueError(f"demonstrations.name={self.name!r} needs demonstrations.{lacking}, which has no default")
+        if self.w_min is not None and self.w_max is not None and self.w_min > self.w_max:
+            raise ValueError(
+                f"demonstrations.w_min={self.w_min:g} is above demonstrations.w_max={self.w_max:g}, and harder tasks "
+                "get longer hints; exchange them"
+            )
         return self
