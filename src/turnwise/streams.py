@@ -26,3 +26,4 @@ class Stream(enum.IntEnum):
     CONTINUATIONS = 13
     PASS_AT_K = 14
     STUDIED_TASKS = 15
+    HINTS = 16

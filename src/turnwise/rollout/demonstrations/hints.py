@@ -16,9 +16,8 @@ from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.starts import Start
 from turnwise.rollout.stores.replay import with_more
 from turnwise.rollout.trajectory import Trajectory
+from turnwise.streams import Stream
 
-DRAWS = 13
-"""Separates the draws of hints from other draws with the run's seed."""
 DIGITS = 9
 """Digits of the number of turns that count, so that 0.3 of 10 turns are 3."""
 
@@ -72,7 +71,7 @@ class Hinted:
         successes_G, failures_G = outcomes(experience.trajectories, first)
         total_G = successes_G + failures_G
         difficulty_G = 1 - successes_G / np.maximum(total_G, 1)
-        share_G = hint_shares(difficulty_G, self._settings, np.random.default_rng([self._seed, DRAWS, step]))
+        share_G = hint_shares(difficulty_G, self._settings, np.random.default_rng([self._seed, Stream.HINTS, step]))
         groups, starts = list[int](), list[Start]()
         for group in np.flatnonzero(total_G > 0).tolist():
             start = self._start(experience, group, first + len(starts), float(share_G[group]), models)
@@ -113,7 +112,7 @@ class Hinted:
         if not starts:
             return []
         every = [start for start in starts for _ in range(hinted)]
-        seed = int(np.random.SeedSequence([self._seed, DRAWS, step]).generate_state(1)[0])
+        seed = int(np.random.SeedSequence([self._seed, Stream.HINTS, step]).generate_state(1)[0])
         played = play_starts(models, every, self._environments, self._rollout, seed=seed, on_turn=on_turn)
         return [alone(each) for each in played]
 
