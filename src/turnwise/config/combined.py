@@ -33,17 +33,11 @@ def check_demonstrations(
             "rollout.turn_budget limits trajectories, and PivotRL plays single turns": rollout.turn_budget,
             f"{rollout.samples_earlier} plays tasks, and PivotRL plays single turns": rollout.samples_earlier,
             "[continuations] would play on without the turns before a state": others["continuations"],
-            "rollout.keep_spread chooses among groups of tasks": rollout.keep_spread,
         }
-        _refuse(excluded, "demonstrations")
-        return
-    if demonstrations.name == "adhint":
-        excluded |= {
-            "rollout.turn_budget counts turns from the start of a task": rollout.turn_budget,
-            f"{rollout.samples_earlier} plays before it is known how hard a task is": rollout.samples_earlier,
-            "[continuations] would play on without the turns of a hint": others["continuations"],
-            "rollout.keep_spread chooses among groups of tasks": rollout.keep_spread,
-        }
+    elif demonstrations.name == "adhint":
+        excluded |= _given_turns(rollout, others, known_late="how hard a task is", turns="a hint")
+    if demonstrations.name != "hpt":
+        excluded["rollout.keep_spread chooses among groups of tasks"] = rollout.keep_spread
         _refuse(excluded, "demonstrations")
         return
     excluded |= {
@@ -83,9 +77,7 @@ def check_store(
     if store.name == "prefix_sampling":
         excluded |= {
             "[harness] cannot start at a turn": others["harness"],
-            "rollout.turn_budget counts turns from the start of a task": rollout.turn_budget,
-            f"{rollout.samples_earlier} plays before it is known where to start": rollout.samples_earlier,
-            "[continuations] would play on without the turns of a prefix": others["continuations"],
+            **_given_turns(rollout, others, known_late="where to start", turns="a prefix"),
         }
         _refuse(excluded, "store")
         return
@@ -115,6 +107,15 @@ def with_corrected_ratios(data: Mapping[str, Any]) -> Mapping[str, Any]:
         raise ValueError(f"update.passes needs responses from the weights of its step; remove {late}")
     corrected = update.get("old_policy") is not None or update.get("mismatch_cap") is not None
     return data if corrected else {**data, "update": {**update, "old_policy": "behavior"}}
+
+
+def _given_turns(rollout: RolloutConfig, others: Mapping[str, bool], *, known_late: str, turns: str) -> dict[str, Any]:
+    """Return what does not fit trajectories that begin with turns of another one, each with whether it is given."""
+    return {
+        "rollout.turn_budget counts turns from the start of a task": rollout.turn_budget,
+        f"{rollout.samples_earlier} plays before it is known {known_late}": rollout.samples_earlier,
+        f"[continuations] would play on without the turns of {turns}": others["continuations"],
+    }
 
 
 def _refuse(excluded: Mapping[str, Any], section: str) -> None:

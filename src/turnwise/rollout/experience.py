@@ -10,6 +10,7 @@ import numpy as np
 from turnwise.environments.base import Task
 from turnwise.rollout.collectors import Collector, OnTurn
 from turnwise.rollout.models import Models
+from turnwise.rollout.selection import GroupFilter, kept
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.segments import Labels
 
@@ -94,3 +95,15 @@ def lag_metrics(trajectories: Sequence[Trajectory], step: int) -> dict[str, floa
     lag = np.array([step - 1 - turn.version for trajectory in trajectories for turn in trajectory.turns] or [0])
     spans = [len({turn.version for turn in trajectory.turns}) > 1 for trajectory in trajectories]
     return {"lag_mean": float(lag.mean()), "lag_max": float(lag.max()), "spans_versions_frac": float(np.mean(spans))}
+
+
+def learned_from(
+    trajectories: Sequence[Trajectory], group_filter: GroupFilter, num_groups: int, *, first: int
+) -> np.ndarray:
+    """Return which trajectories of groups numbered from `first` a step learns from, `[trajectories]` bool.
+
+    They are the usable ones of groups that pass the filter.
+    """
+    own = [dataclasses.replace(trajectory, group=trajectory.group - first) for trajectory in trajectories]
+    kept_G = kept(group_filter, *outcomes(own, num_groups))
+    return np.array([trajectory.usable and kept_G[trajectory.group] for trajectory in own], dtype=bool)

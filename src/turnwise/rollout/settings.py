@@ -218,6 +218,10 @@ class RolloutConfig(Section):
             return f"rollout.step_budget.{unit}={self.step_budget.amount}"
         return f"rollout.max_lag={self.max_lag}" if self.max_lag else ""
 
+    def filter_at(self, step: int) -> Literal["none", "mixed", "not-all-correct"]:
+        """Return the filter of groups at a step, counted from 1."""
+        return self.filter if step >= self.filter_from else "none"
+
 
 class ContinuationsConfig(Section):
     """Configure continuations: the policy plays on from the turns of each trajectory, for values by Monte Carlo."""

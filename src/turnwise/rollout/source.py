@@ -77,7 +77,7 @@ class Source:
         """
         settings = self._settings
         start = functools.partial(self._start, collector, models, on_turn)
-        group_filter = settings.filter if step >= settings.filter_from else "none"
+        group_filter = settings.filter_at(step)
         last = max(step, min(step + settings.max_lag, self._last_step))
         for number in range(step + len(self._started), last + 1):
             again = self._again.popleft() if self._again else ()

@@ -9,9 +9,8 @@ from turnwise.rollout.collectors import Collector, OnTurn, play_starts
 from turnwise.rollout.demonstrations.library import Demonstrations, alone
 from turnwise.rollout.demonstrations.settings import DemonstrationsConfig
 from turnwise.rollout.environments import Environments
-from turnwise.rollout.experience import Experience, Steps, outcomes
+from turnwise.rollout.experience import Experience, Steps, learned_from, outcomes
 from turnwise.rollout.models import Models
-from turnwise.rollout.selection import kept
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.starts import Start
 from turnwise.rollout.stores.replay import with_more
@@ -79,10 +78,7 @@ class Hinted:
                 groups.append(group)
                 starts.append(start)
         played = self._play(starts, models, step, on_turn)
-        own = [dataclasses.replace(each, group=each.group - first) for each in played]
-        group_filter = self._rollout.filter if step >= self._rollout.filter_from else "none"
-        kept_G = kept(group_filter, *outcomes(own, len(starts)))
-        used_N = np.array([each.usable and kept_G[each.group] for each in own], dtype=bool)
+        used_N = learned_from(played, self._rollout.filter_at(step), len(starts), first=first)
         metrics = {"hinted": float(len(groups))}
         if (total_G > 0).any():
             metrics["difficulty"] = float(difficulty_G[total_G > 0].mean())

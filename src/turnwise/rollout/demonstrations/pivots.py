@@ -144,8 +144,7 @@ class Pivots:
         metrics = self._profile(models, step, on_turn) if self._due else {}
         states = [self._next_pivot() for _ in range(self._rollout.groups)]
         played = self._play(states, self._rollout.group_size, models, [self._seed, Stream.PIVOTS, step, 1], on_turn)
-        group_filter = self._rollout.filter if step >= self._rollout.filter_from else "none"
-        kept_G = kept(group_filter, *outcomes(played, len(states)))
+        kept_G = kept(self._rollout.filter_at(step), *outcomes(played, len(states)))
         metrics |= rollout_metrics(played) | {"pivots": float(len(self.pivots)), "kept_frac": float(kept_G.mean())}
         mean = np.mean([each.reward for each in played if each.usable] or [0.0])
         self._due = self._settings.reprofile is not None and bool(mean >= self._settings.reprofile)

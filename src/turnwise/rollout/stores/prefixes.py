@@ -10,9 +10,8 @@ from turnwise.environments.base import Task
 from turnwise.rollout.collectors import Collector, OnTurn, play_starts
 from turnwise.rollout.demonstrations.library import folded
 from turnwise.rollout.environments import Environments
-from turnwise.rollout.experience import Experience, Steps, outcomes
+from turnwise.rollout.experience import Experience, Steps, learned_from, outcomes
 from turnwise.rollout.models import Models
-from turnwise.rollout.selection import kept
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.starts import fork
 from turnwise.rollout.stores.replay import with_more
@@ -111,7 +110,7 @@ class PrefixSampling:
         rows = list(self._store.rows)
         groups = [(row, turns) for row in rows if (turns := self._turns(row))]
         played = self._play(groups, len(experience.numbers), models, step, on_turn)
-        used_N = self._used(played, len(groups), len(experience.numbers), step)
+        used_N = learned_from(played, self._rollout.filter_at(step), len(groups), first=len(experience.numbers))
         metrics = self._store.metrics(step) | self._learn(groups, played, len(experience.numbers))
         new = self._chosen(experience, step)
         self._store.clear()
@@ -137,13 +136,6 @@ class PrefixSampling:
         seed = int(np.random.SeedSequence([self._seed, Stream.PREFIXES, step]).generate_state(1)[0])
         played = play_starts(models, starts, self._environments, self._rollout, seed=seed, on_turn=on_turn)
         return [continued(each, *groups[each.group - first]) for each in played]
-
-    def _used(self, played: Sequence[Trajectory], count: int, first: int, step: int) -> np.ndarray:
-        """Return which continuations the step learns from, by the recipe's filter."""
-        group_filter = self._rollout.filter if step >= self._rollout.filter_from else "none"
-        own = [dataclasses.replace(each, group=each.group - first) for each in played]
-        kept_G = kept(group_filter, *outcomes(own, count))
-        return np.array([each.usable and kept_G[each.group] for each in own], dtype=bool)
 
     def _learn(self, groups: Sequence[tuple[Row, int]], played: Sequence[Trajectory], first: int) -> dict[str, float]:
         metrics = {"prefixes": float(len(groups))}
