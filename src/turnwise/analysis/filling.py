@@ -108,6 +108,7 @@ FILL: dict[str, Callable[[At], Any]] = {
     "state_text": lambda at: f"place {at.turn.place}",
     "step_reward": lambda at: at.turn.reward + at.value_next > at.value,  # better than the policy's average
     "prefix": lambda at: at.prefix,
+    "replayed": lambda at: 0.0,  # there is no store
     "num_paths": lambda at: 1.0,
     "tree": lambda at: at.trajectory.turns[0].response,  # those that begin alike
     "profile_frac": lambda at: (1 + at.turn.place) / at.problem.num_places,
