@@ -7,6 +7,9 @@ import numpy as np
 from turnwise.rollout.trajectory import Trajectory, distinct_turns
 from turnwise.rollout.turn_budget import CUT
 
+PREDICTED = "predicted_success"
+"""Key of `info` with the success that was predicted for the task."""
+
 
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Compute rollout metrics: success, reward, turns, shares of failures, generated tokens and environment steps.
@@ -27,10 +30,21 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "truncated_frac": mean([turn.truncated for turn in turns]),
         "context_frac": mean([trajectory.ended == "context" for trajectory in own]),
         **({"turn_budget": max(limits), "turn_budget_frac": len(limits) / len(own)} if limits else {}),
+        **_predictions(usable),
         "failed_frac": 1 - len(usable) / max(1, len(own)),
         "tokens": float(sum(len(turn.response_ids) for turn in distinct_turns(trajectories))),
         "env_steps": float(env_steps(trajectories)),
     }
+
+
+def _predictions(usable: Sequence[Trajectory]) -> dict[str, float]:
+    """Return the mean success that was predicted, and the mean squared error of it; empty without predictions."""
+    pairs = np.array([(each.info[PREDICTED], each.success) for each in usable if PREDICTED in each.info], dtype=float)
+    if not len(pairs):
+        return {}
+    sizes = np.bincount([each.group for each in usable])
+    told = {"predicted_success": float(pairs[:, 0].mean()), "brier": float(((pairs[:, 0] - pairs[:, 1]) ** 2).mean())}
+    return told | {"group_size_max": float(sizes.max())}
 
 
 def env_steps(trajectories: Iterable[Trajectory]) -> int:
