@@ -38,6 +38,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "value_next": (-1.0, 1.0),
     "value_after": (-1.0, 1.0),
     "value_T": (-1.0, 1.0),
+    "token_T": (0, 9),
     "value_low": (-1.0, 1.0),
     "value_high": (-1.0, 1.0),
     "value_switch": (-1.0, 1.0),

@@ -46,6 +46,7 @@ COLUMNS: dict[str, Column] = {
     "prefix": Column("label", "identifies the response; equal where forked trajectories share it", "trainer"),
     "num_paths": Column("value", "number of the step's trajectories that contain the response", "trainer"),
     "tree": Column("label", "identifies the trajectory's tree; trajectories forked from each other are one", "trainer"),
+    "token_T": Column("value", "number of the generated token; equal where forked trajectories share it", "trainer"),
     # from some environments
     "role": Column("label", "which player or agent gave the response"),
     "player": Column("text", "game and role that gave the response, the same name in every step"),

@@ -23,6 +23,7 @@ from turnwise.measures.reference import reference, reference_mean
 from turnwise.measures.roles import roles
 from turnwise.measures.sampled import engine_scores, sampled
 from turnwise.measures.scores import scores
+from turnwise.measures.shared_tokens import shared_tokens
 from turnwise.measures.step_rewards import step_rewards
 from turnwise.measures.values import subgoal_values, token_values, value, value_next
 
@@ -39,6 +40,7 @@ MEASURES: dict[str, Measure] = {
         peak_tokens,
         mismatch,
         played,
+        shared_tokens,
         roles,
         value,
         value_next,

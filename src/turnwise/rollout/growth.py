@@ -26,10 +26,12 @@ class Fork:
     Attributes:
         parent: Index of the other trajectory among those of the group.
         turn: Number of first turns to share.
+        token: Number of first tokens to share of the response that follows them.
     """
 
     parent: int
     turn: int
+    token: int = 0
 
 
 Growth = Generator[Sequence[Fork | None], Sequence[Trajectory], None]
