@@ -57,6 +57,7 @@ VARIANTS: dict[str, tw.Transform] = {
     "rtmc(discount=1)": tw.rtmc(discount=1.0),
     "rtmc(scale)": tw.rtmc(scale=True),
     "rtmc(no prior)": tw.rtmc(discount=1.0, prior_count=0.0),
+    "blup(noise=1)": tw.blup(noise=1.0),
     "graph_gpo(omega=0.5)": tw.graph_gpo(omega=0.5),
     "graph_gpo(verl-agent)": tw.graph_gpo(convention="verl-agent"),
     "hgpo(depth=0)": tw.hgpo(depth=0),

@@ -11,6 +11,7 @@ import pyarrow as pa
 import torch
 
 from turnwise.batch import Batch
+from turnwise.diagnostics.drift import measure_drift
 from turnwise.diagnostics.fidelity import Fidelities, Importance, importance, measure_fidelity
 from turnwise.diagnostics.fidelity_gradient import Errors, GradientFidelity, compare_gradients, response_gradients
 from turnwise.diagnostics.fidelity_record import responses_table
@@ -26,8 +27,8 @@ from turnwise.train.folder import RunFolder
 from turnwise.transform import Transform
 from turnwise.transforms.modulation import entropy_coefficient
 
-MEASURED = ("entropy", "state_key")
-"""Columns that the breakdowns need."""
+MEASURED = ("entropy", "logprob", "state_key")
+"""Columns that the breakdowns and the entropy drift need."""
 FIFTHS = ("surest", "second", "third", "fourth", "most uncertain")
 """Names of the fifths of response entropy."""
 
@@ -45,6 +46,7 @@ class FidelityOfRun:
         importance: Mean squared true advantage by kind of response.
         left_out: Methods that could not be measured, with the cause.
         responses: Every response with its true advantage and credit; see `fidelity_record`.
+        drift: Entropy drift of each method; None for a policy without entropy.
         gradient: The same for policy gradients, if asked for.
     """
 
@@ -56,6 +58,7 @@ class FidelityOfRun:
     importance: list[Importance]
     left_out: dict[str, str]
     responses: pa.Table
+    drift: Fidelities | None
     gradient: GradientFidelity | None = None
 
 
@@ -137,6 +140,7 @@ def measure_run(
         _importance(batch, truth, trajectories),
         left_out,
         responses_table(trajectories, credit, truth, stage.step),
+        measure_drift(credit, batch),
         gradients,
     )
 

@@ -13,6 +13,7 @@ from turnwise.methods.aem import aem
 from turnwise.methods.arena_rl import arena_rl
 from turnwise.methods.arpo import arpo
 from turnwise.methods.at2po import at2po
+from turnwise.methods.blup import blup
 from turnwise.methods.canon import canon
 from turnwise.methods.carl import carl
 from turnwise.methods.d3s import d3s
@@ -64,6 +65,7 @@ METHODS: dict[str, Callable[..., Transform]] = {
     "gagpo": gagpo,
     "graph_gpo": graph_gpo,
     "rtmc": rtmc,
+    "blup": blup,
     "hgpo": hgpo,
     "proxmo": proxmo,
     "reinforce_pp": reinforce_pp,
@@ -125,6 +127,7 @@ __all__ = [
     "arpo",
     "at2po",
     "bilevel_gae",
+    "blup",
     "canon",
     "carl",
     "d3s",
