@@ -39,6 +39,8 @@ RANGES: dict[str, tuple[float, float]] = {
     "value_after": (-1.0, 1.0),
     "value_T": (-1.0, 1.0),
     "token_T": (0, 9),
+    "cut_T": (0, 1),
+    "cut_value_T": (-1.0, 1.0),
     "value_low": (-1.0, 1.0),
     "value_high": (-1.0, 1.0),
     "value_switch": (-1.0, 1.0),

@@ -71,6 +71,8 @@ COLUMNS: dict[str, Column] = {
     ),
     "value_after": Column("value", "mean return of continuations from the state after the response; 0 at the end"),
     "value_T": Column("value", "estimated return from the state before the token"),
+    "cut_T": Column("value", "1 for the first token of a segment of the trajectory, 0 for the others"),
+    "cut_value_T": Column("value", "mean return of continuations from the cut that begins the token's segment"),
     "value_low": Column("value", "estimated return from the state before the response given its subgoal"),
     "value_high": Column("value", "the planner's estimate of the return from the state before the response"),
     "value_switch": Column("value", "estimated return of the decision to keep or switch the subgoal"),

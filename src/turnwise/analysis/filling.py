@@ -132,6 +132,8 @@ FILL: dict[str, Callable[[At], Any]] = {
     "value_next": lambda at: at.value_next,
     "value_after": lambda at: at.value_next,
     "value_T": lambda at: at.value_T,
+    "cut_T": lambda at: [float(logprob < np.log(0.5)) for logprob in at.logprobs()],  # before rare tokens
+    "cut_value_T": lambda at: at.value_T,  # where nothing is cut, nobody reads it but at the prompt
     "value_low": lambda at: at.value,
     "value_high": lambda at: at.value,
     "value_switch": lambda at: at.value,

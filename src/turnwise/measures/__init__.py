@@ -8,7 +8,7 @@ from turnwise.errors import ConfigError, did_you_mean
 from turnwise.imports import import_named
 from turnwise.measures.acted import actions
 from turnwise.measures.base import Measure, Played, measure
-from turnwise.measures.continued import continued
+from turnwise.measures.continued import continued, continued_cuts
 from turnwise.measures.edited import hindsight, information, prompt
 from turnwise.measures.entropy import entropy
 from turnwise.measures.gold import answers, gold
@@ -49,6 +49,7 @@ MEASURES: dict[str, Measure] = {
         parts,
         subgoal_values,
         continued,
+        continued_cuts,
         gold,
         answers,
         information,

@@ -45,7 +45,7 @@ from turnwise.methods.reinforce_pp import reinforce_pp, reinforce_pp_baseline
 from turnwise.methods.rloo import rloo
 from turnwise.methods.rtmc import rtmc
 from turnwise.methods.spae import spae
-from turnwise.methods.spo import spo
+from turnwise.methods.spo import spo, spo_chain, spo_tree
 from turnwise.methods.srgpo import srgpo
 from turnwise.methods.tp_grpo import tp_grpo
 from turnwise.methods.tree_grpo import tree_grpo
@@ -82,6 +82,8 @@ METHODS: dict[str, Callable[..., Transform]] = {
     "egae": egae,
     "vine_ppo": vine_ppo,
     "spo": spo,
+    "spo_chain": spo_chain,
+    "spo_tree": spo_tree,
     "hiper": hiper,
     "canon": canon,
     "ngrpo": ngrpo,
@@ -161,6 +163,8 @@ __all__ = [
     "rtmc",
     "spae",
     "spo",
+    "spo_chain",
+    "spo_tree",
     "srgpo",
     "tp_grpo",
     "tree_grpo",
