@@ -146,7 +146,19 @@ def family(*names: str) -> set[str]:
 
 
 BY_RESPONSE = family(
-    "gae", "ppo", "turn_ppo", "bilevel_gae", "egae", "vine_ppo", "spo", "hiper", "tp_grpo", "spae", "hcapo", "empg"
+    "gae",
+    "archer",
+    "ppo",
+    "turn_ppo",
+    "bilevel_gae",
+    "egae",
+    "vine_ppo",
+    "spo",
+    "hiper",
+    "tp_grpo",
+    "spae",
+    "hcapo",
+    "empg",
 ) - {
     "empg(rloo, bonus=0, center=False)",
     "empg(rloo, all off)",

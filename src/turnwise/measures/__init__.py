@@ -24,7 +24,7 @@ from turnwise.measures.roles import roles
 from turnwise.measures.sampled import engine_scores, sampled
 from turnwise.measures.scores import scores
 from turnwise.measures.step_rewards import step_rewards
-from turnwise.measures.values import subgoal_values, token_values, value, value_next
+from turnwise.measures.values import action_value, subgoal_values, token_values, value, value_next
 
 MEASURES: dict[str, Measure] = {
     each.name: each
@@ -42,6 +42,7 @@ MEASURES: dict[str, Measure] = {
         roles,
         value,
         value_next,
+        action_value,
         token_values,
         subgoals,
         parts,
