@@ -35,6 +35,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "accuracy": (0.0, 1.0),
     "implicit_reward": (-3.0, 3.0),
     "value": (-1.0, 1.0),
+    "value_action": (-1.0, 1.0),
     "value_next": (-1.0, 1.0),
     "value_after": (-1.0, 1.0),
     "value_T": (-1.0, 1.0),

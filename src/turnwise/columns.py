@@ -66,6 +66,7 @@ COLUMNS: dict[str, Column] = {
         "value", "log-probability of the response under the implicit reward model minus that under the policy, nats"
     ),
     "value": Column("value", "estimated return from the state before the response"),
+    "value_action": Column("value", "estimated return from the state before the response, given the response"),
     "value_next": Column(
         "value", "estimated return from the state after the response, where the trajectory is truncated"
     ),

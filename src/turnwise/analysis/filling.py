@@ -129,6 +129,7 @@ FILL: dict[str, Callable[[At], Any]] = {
     "confidence": lambda at: max(at.hope_next, 1 - at.hope_next),
     "accuracy": lambda at: at.hope_next,
     "value": lambda at: at.value,
+    "value_action": lambda at: at.turn.reward + at.value_next,
     "value_next": lambda at: at.value_next,
     "value_after": lambda at: at.value_next,
     "value_T": lambda at: at.value_T,
