@@ -201,6 +201,7 @@ def test_the_command_prints_and_writes(run, tmp_path, capsys):
     assert set(drift["minus_first"]) == {"grpo+aem", "gigpo"}
     one = drift["drift"]["grpo"]
     assert f"{one['value']:+.3f} [{one['low']:+.3f}, {one['high']:+.3f}]" in out
+    assert {name: len(times) for name, times in written["milliseconds"].items()} == dict.fromkeys(drift["drift"], 5)
     assert (tmp_path / "fidelity.png").stat().st_size > 5000
     assert main([*command[:3], "--continuations", "1"]) == 2
     assert "expected at least 3 and 2" in capsys.readouterr().err

@@ -11,6 +11,7 @@ import pyarrow as pa
 import torch
 
 from turnwise.batch import Batch
+from turnwise.diagnostics.costs import time_credit
 from turnwise.diagnostics.drift import measure_drift
 from turnwise.diagnostics.fidelity import Fidelities, Importance, importance, measure_fidelity
 from turnwise.diagnostics.fidelity_gradient import Errors, GradientFidelity, compare_gradients, response_gradients
@@ -47,6 +48,7 @@ class FidelityOfRun:
         left_out: Methods that could not be measured, with the cause.
         responses: Every response with its true advantage and credit; see `fidelity_record`.
         drift: Entropy drift of each method; None for a policy without entropy.
+        milliseconds: Time of each method's credit per 1,000 responses, several times; see `time_credit`.
         gradient: The same for policy gradients, if asked for.
     """
 
@@ -59,6 +61,7 @@ class FidelityOfRun:
     left_out: dict[str, str]
     responses: pa.Table
     drift: Fidelities | None
+    milliseconds: dict[str, list[float]] = dataclasses.field(compare=False)
     gradient: GradientFidelity | None = None
 
 
@@ -141,6 +144,7 @@ def measure_run(
         left_out,
         responses_table(trajectories, credit, truth, stage.step),
         measure_drift(credit, batch),
+        time_credit(chosen, batch),
         gradients,
     )
 

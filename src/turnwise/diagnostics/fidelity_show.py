@@ -126,6 +126,7 @@ def as_json(found: FidelityOfRun) -> dict[str, Any]:
         "continuations": found.continuations,
         **both(found.fidelities, "fidelity"),
         "drift": found.drift and both(found.drift, "drift"),
+        "milliseconds": found.milliseconds,
         "importance": [
             {"kind": one.kind, "share": one.share, "square": dataclasses.asdict(one.square), "alpha": one.alpha}
             for one in found.importance
