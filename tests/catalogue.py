@@ -38,6 +38,8 @@ VARIANTS: dict[str, tw.Transform] = {
     "vine_ppo(as it is)": tw.vine_ppo(standardize=False),
     "bilevel_gae(as it is, turn_discount=1)": tw.bilevel_gae(standardize=False, turn_discount=1.0),
     "bilevel_gae(as it is, decay=0.5)": tw.bilevel_gae(standardize=False, turn_discount=1.0, decay=0.5),
+    "spo_chain(value)": tw.spo_chain(first="value"),
+    "spo_tree(path)": tw.spo_tree(count="path"),
     "hiper(discount=0.9)": tw.hiper(discount=0.9, action_decay=0.9),
     "hiper(as it is)": tw.hiper(standardize=False, unfinished="repeat", keep_penalty=0.0, change_penalty=0.0),
     "empg(scope=group)": tw.empg(scope="group"),
@@ -55,6 +57,7 @@ VARIANTS: dict[str, tw.Transform] = {
     "rtmc(discount=1)": tw.rtmc(discount=1.0),
     "rtmc(scale)": tw.rtmc(scale=True),
     "rtmc(no prior)": tw.rtmc(discount=1.0, prior_count=0.0),
+    "blup(noise=1)": tw.blup(noise=1.0),
     "graph_gpo(omega=0.5)": tw.graph_gpo(omega=0.5),
     "graph_gpo(verl-agent)": tw.graph_gpo(convention="verl-agent"),
     "hgpo(depth=0)": tw.hgpo(depth=0),
@@ -146,7 +149,19 @@ def family(*names: str) -> set[str]:
 
 
 BY_RESPONSE = family(
-    "gae", "ppo", "turn_ppo", "bilevel_gae", "egae", "vine_ppo", "spo", "hiper", "tp_grpo", "spae", "hcapo", "empg"
+    "gae",
+    "ppo",
+    "turn_ppo",
+    "bilevel_gae",
+    "egae",
+    "vine_ppo",
+    "spo",
+    "spo_chain",
+    "hiper",
+    "tp_grpo",
+    "spae",
+    "hcapo",
+    "empg",
 ) - {
     "empg(rloo, bonus=0, center=False)",
     "empg(rloo, all off)",

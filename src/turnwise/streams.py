@@ -27,3 +27,4 @@ class Stream(enum.IntEnum):
     PASS_AT_K = 14
     STUDIED_TASKS = 15
     HINTS = 16
+    LESSONS = 22

@@ -13,6 +13,7 @@ from turnwise.methods.aem import aem
 from turnwise.methods.arena_rl import arena_rl
 from turnwise.methods.arpo import arpo
 from turnwise.methods.at2po import at2po
+from turnwise.methods.blup import blup
 from turnwise.methods.canon import canon
 from turnwise.methods.carl import carl
 from turnwise.methods.d3s import d3s
@@ -44,7 +45,7 @@ from turnwise.methods.reinforce_pp import reinforce_pp, reinforce_pp_baseline
 from turnwise.methods.rloo import rloo
 from turnwise.methods.rtmc import rtmc
 from turnwise.methods.spae import spae
-from turnwise.methods.spo import spo
+from turnwise.methods.spo import spo, spo_chain, spo_tree
 from turnwise.methods.srgpo import srgpo
 from turnwise.methods.tp_grpo import tp_grpo
 from turnwise.methods.tree_grpo import tree_grpo
@@ -64,6 +65,7 @@ METHODS: dict[str, Callable[..., Transform]] = {
     "gagpo": gagpo,
     "graph_gpo": graph_gpo,
     "rtmc": rtmc,
+    "blup": blup,
     "hgpo": hgpo,
     "proxmo": proxmo,
     "reinforce_pp": reinforce_pp,
@@ -80,6 +82,8 @@ METHODS: dict[str, Callable[..., Transform]] = {
     "egae": egae,
     "vine_ppo": vine_ppo,
     "spo": spo,
+    "spo_chain": spo_chain,
+    "spo_tree": spo_tree,
     "hiper": hiper,
     "canon": canon,
     "ngrpo": ngrpo,
@@ -123,6 +127,7 @@ __all__ = [
     "arpo",
     "at2po",
     "bilevel_gae",
+    "blup",
     "canon",
     "carl",
     "d3s",
@@ -158,6 +163,8 @@ __all__ = [
     "rtmc",
     "spae",
     "spo",
+    "spo_chain",
+    "spo_tree",
     "srgpo",
     "tp_grpo",
     "tree_grpo",
