@@ -132,7 +132,7 @@ def test_a_published_method_says_what_it_is(name):
     assert method.gradient is not None
     assert method.card == card
     assert card.title
-    assert card.arxiv or name == "reinforce", "REINFORCE is older than arXiv"
+    assert card.arxiv or name == "reinforce" or card.confidence == "ours", "REINFORCE is older than arXiv"
     assert method.name.startswith(f"{name}(")
     doc = inspect.getdoc(constructor) or ""
     assert "Expected gradient:" in doc, "the help should say what it does to the expected gradient"

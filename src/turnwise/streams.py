@@ -28,3 +28,4 @@ class Stream(enum.IntEnum):
     STUDIED_TASKS = 15
     HINTS = 16
     TRANSITIONS = 17
+    LESSONS = 22

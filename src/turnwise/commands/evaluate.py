@@ -95,6 +95,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     from turnwise.gateway.collector import choose_collector
     from turnwise.rollout.engines import check_engine, make_engine
     from turnwise.rollout.models import Models, NamedModel
+    from turnwise.rollout.stores.build import restored_store
     from turnwise.rollout.turn_budget import restore_budget
     from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
     from turnwise.train.display import ConsoleDisplay, describe
@@ -114,9 +115,11 @@ def _evaluate(options: argparse.Namespace) -> int:
         check_tasks(options.panel, tasks)
     device = use_device(config.run)
     learns_turns = config.rollout.turn_budget is not None and config.rollout.turn_budget.name == "quantile"
-    step, policy, states = load_checkpoint(checkpoint_at(folder, options.step), to_play=not learns_turns)
+    checkpoint = checkpoint_at(folder, options.step)
+    step, policy, states = load_checkpoint(checkpoint, to_play=not learns_turns)
     policy.model.to(device)  # pyright: ignore[reportArgumentType]
-    collector, _ = choose_collector(config.harness, config.rollout, config.environment, suite)
+    store = restored_store(config.store, checkpoint)
+    collector, _ = choose_collector(config.harness, config.rollout, config.environment, suite, store=store)
     if learns_turns:
         restore_budget(collector, states, folder.path)
     models = Models(policy=NamedModel(policy, make_engine(config.engine, config.model.precision, policy)))

@@ -74,6 +74,15 @@ def check_store(
     excluded: dict[str, Any] = {
         f"rollout.collector={collector!r} plays trajectories that belong together": collector != "independent"
     }
+    if store.name == "slea_rl":
+        excluded |= {
+            "[harness] makes its own prompts": others["harness"],
+            "rollout.turn_budget has environments of its own": rollout.turn_budget,
+            f"{rollout.samples_earlier} plays while the memory changes": rollout.samples_earlier,
+            "[continuations] would play on without the memory": others["continuations"],
+        }
+        _refuse(excluded, "store")
+        return
     if store.name == "prefix_sampling":
         excluded |= {
             "[harness] cannot start at a turn": others["harness"],

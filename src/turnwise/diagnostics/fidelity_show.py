@@ -1,7 +1,7 @@
 """Show the fidelity of methods as tables, a figure and JSON."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -18,16 +18,19 @@ def fidelity_table(found: FidelityOfRun) -> list[tuple[str, ...]]:
     first = next(iter(found.fidelities.by_method))
     gradient = found.gradient
     further = ("gradient", f"gradient minus {first}", "signal of one group") if gradient else ()
-    rows: list[tuple[str, ...]] = [("method", "fidelity", f"minus {first}", "responses needed", *further)]
+    rows: list[tuple[str, ...]] = [
+        ("method", "fidelity", f"minus {first}", "responses needed", "entropy drift", *further)
+    ]
     for name, one in sorted(found.fidelities.by_method.items(), key=lambda item: -item[1].value):
         needed = f"{one.value**-2:.1f} x perfect" if one.low > 0 else "not seen"
-        row = (name, one.text(), _above(found.fidelities, name), needed)
+        drift = found.drift.by_method[name].text(sign=True) if found.drift else "-"
+        row = (name, one.text(), _above(found.fidelities, name), needed, drift)
         if gradient:
             row = (*row, gradient.fidelities.by_method[name].text(), _above(gradient.fidelities, name))
             row = (*row, gradient.noise[name].share_text())
         rows.append(row)
     if gradient:
-        rows.append((PERFECT, "1", "-", "1 x perfect", "1", "-", gradient.noise[PERFECT].share_text()))
+        rows.append((PERFECT, "1", "-", "1 x perfect", "-", "1", "-", gradient.noise[PERFECT].share_text()))
     return rows
 
 
@@ -106,12 +109,14 @@ def _reach(intervals: Sequence[Interval]) -> list[list[float]]:
 def as_json(found: FidelityOfRun) -> dict[str, Any]:
     """Convert to plain data."""
 
-    def plain(one: Interval) -> dict[str, float]:
-        return dataclasses.asdict(one)
+    def plain(intervals: Mapping[str, Interval]) -> dict[str, dict[str, float]]:
+        return {name: dataclasses.asdict(one) for name, one in intervals.items()}
+
+    def both(fidelities: Fidelities, name: str) -> dict[str, Any]:
+        return {name: plain(fidelities.by_method), "minus_first": plain(fidelities.above_first)}
 
     gradient = found.gradient and {
-        "fidelity": {name: plain(one) for name, one in found.gradient.fidelities.by_method.items()},
-        "minus_first": {name: plain(one) for name, one in found.gradient.fidelities.above_first.items()},
+        **both(found.gradient.fidelities, "fidelity"),
         "noise": {name: dataclasses.asdict(one) for name, one in found.gradient.noise.items()},
     }
     return {
@@ -119,10 +124,11 @@ def as_json(found: FidelityOfRun) -> dict[str, Any]:
         "success": found.success,
         "histories": found.histories,
         "continuations": found.continuations,
-        "fidelity": {name: plain(one) for name, one in found.fidelities.by_method.items()},
-        "minus_first": {name: plain(one) for name, one in found.fidelities.above_first.items()},
+        **both(found.fidelities, "fidelity"),
+        "drift": found.drift and both(found.drift, "drift"),
+        "milliseconds": found.milliseconds,
         "importance": [
-            {"kind": one.kind, "share": one.share, "square": plain(one.square), "alpha": one.alpha}
+            {"kind": one.kind, "share": one.share, "square": dataclasses.asdict(one.square), "alpha": one.alpha}
             for one in found.importance
         ],
         "gradient": gradient,

@@ -21,6 +21,9 @@ from turnwise.rollout.environments import Environments, InProcessEnvironments
 from turnwise.rollout.models import Models
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.starts import Start, make_starts
+from turnwise.rollout.stores.recall import Memory
+from turnwise.rollout.stores.reminded import Reminded, RemindedEnvironments
+from turnwise.rollout.stores.store import Store
 from turnwise.rollout.tempering import Tempered
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.rollout.turn_budget import Budgeted, BudgetedEnvironments, TurnBudget
@@ -125,6 +128,7 @@ def choose_collector(
     environment: EnvironmentConfig,
     suite: Suite,
     shared: Callable[[Environments], Environments] = lambda environments: environments,
+    store: Store | None = None,
 ) -> tuple[Collector, Environments]:
     """Make the collector of a recipe: that of its `[harness]`, else the one that `rollout.collector` names.
 
@@ -134,6 +138,7 @@ def choose_collector(
         environment: Its `[environment]`.
         suite: Its tasks.
         shared: Makes environments usable from the threads of the rollouts.
+        store: The store of the run, whose experiences turns are shown where it is a memory.
 
     Returns:
         The collector, and the environments where it plays; a harness needs none.
@@ -143,7 +148,7 @@ def choose_collector(
     """
     if rollout.token_temperature:
         plain = rollout.model_copy(update={"token_temperature": None})
-        collector, environments = choose_collector(harness, plain, environment, suite, shared)
+        collector, environments = choose_collector(harness, plain, environment, suite, shared, store)
         return Tempered(collector, rollout.token_temperature), environments
     if harness is None:
         if rollout.collector.name == "self_play" and "role" not in getattr(suite, "gives", ()):
@@ -157,6 +162,10 @@ def choose_collector(
             environments = BudgetedEnvironments(environments, budget)
             collector = make_collector(rollout, environments, suite.task_name)
             return Budgeted(collector, environments, budget), environments
+        if store and store.settings.name == "slea_rl":
+            reminded = RemindedEnvironments(environments, Memory(store))
+            collector = make_collector(rollout, reminded, suite.task_name)
+            return Reminded(collector, reminded, bool(store.settings.evaluate)), environments
         return make_collector(rollout, environments, suite.task_name), environments
     return HarnessCollector(harness, rollout, suite.task_name), InProcessEnvironments(
         lambda task: suite.environment(task)

@@ -14,6 +14,7 @@ from turnwise.methods.archer import archer
 from turnwise.methods.arena_rl import arena_rl
 from turnwise.methods.arpo import arpo
 from turnwise.methods.at2po import at2po
+from turnwise.methods.blup import blup
 from turnwise.methods.canon import canon
 from turnwise.methods.carl import carl
 from turnwise.methods.d3s import d3s
@@ -45,7 +46,7 @@ from turnwise.methods.reinforce_pp import reinforce_pp, reinforce_pp_baseline
 from turnwise.methods.rloo import rloo
 from turnwise.methods.rtmc import rtmc
 from turnwise.methods.spae import spae
-from turnwise.methods.spo import spo
+from turnwise.methods.spo import spo, spo_chain, spo_tree
 from turnwise.methods.srgpo import srgpo
 from turnwise.methods.tp_grpo import tp_grpo
 from turnwise.methods.tree_grpo import tree_grpo
@@ -65,6 +66,7 @@ METHODS: dict[str, Callable[..., Transform]] = {
     "gagpo": gagpo,
     "graph_gpo": graph_gpo,
     "rtmc": rtmc,
+    "blup": blup,
     "hgpo": hgpo,
     "proxmo": proxmo,
     "reinforce_pp": reinforce_pp,
@@ -82,6 +84,8 @@ METHODS: dict[str, Callable[..., Transform]] = {
     "archer": archer,
     "vine_ppo": vine_ppo,
     "spo": spo,
+    "spo_chain": spo_chain,
+    "spo_tree": spo_tree,
     "hiper": hiper,
     "canon": canon,
     "ngrpo": ngrpo,
@@ -126,6 +130,7 @@ __all__ = [
     "arpo",
     "at2po",
     "bilevel_gae",
+    "blup",
     "canon",
     "carl",
     "d3s",
@@ -161,6 +166,8 @@ __all__ = [
     "rtmc",
     "spae",
     "spo",
+    "spo_chain",
+    "spo_tree",
     "srgpo",
     "tp_grpo",
     "tree_grpo",

@@ -36,10 +36,13 @@ def tiny_format(tokenizer: PreTrainedTokenizerBase, *, plan: bool = False) -> Fo
     return Format(tokenizer, first=template, following=template, stop=END, plan=plan)
 
 
-def tiny_policy(words: Sequence[str], config: ModelConfig, *, seed: int, plan: bool = False) -> Policy:
-    """Create a small, untrained Llama that knows only these words, and with `plan` those of subgoals."""
+def tiny_policy(
+    words: Sequence[str], config: ModelConfig, *, seed: int, plan: bool = False, texts: Sequence[str] = ()
+) -> Policy:
+    """Create a small, untrained Llama that knows only words, those of texts, and with `plan` those of subgoals."""
     own = re.findall(WORDS, f"{subgoals.CURRENT} {subgoals.KEEP} {subgoals.SWITCH}") if plan else []
-    tokenizer = word_tokenizer([*words, *own], subgoals.TAGS if plan else ())
+    further = [word for text in texts for word in re.findall(WORDS, text)]
+    tokenizer = word_tokenizer([*words, *own, *further], subgoals.TAGS if plan else ())
     model = tiny_model(tokenizer, config, seed=seed)
     return Policy(model, tiny_format(tokenizer, plan=plan), config.max_context)
 

@@ -47,7 +47,8 @@ class Sequences:
     def from_trajectories(cls, trajectories: Sequence[Trajectory]) -> "Sequences":
         """Join prompts and responses: one sequence per trajectory, plus one each time its prompt was rewritten.
 
-        Trajectories that have the same `Turn` at the start of a sequence form a tree.
+        Trajectories that have the same `Turn` at the start of a sequence, or turns of which one begins like the other,
+        form a tree.
         """
         token_ids: list[list[int]] = []
         generated: list[list[int]] = []
@@ -59,7 +60,7 @@ class Sequences:
                     token_ids.append([])
                     generated.append([])
                     owner.append(number)
-                    trees.append(tree_of.setdefault(id(turn), len(tree_of)))
+                    trees.append(tree_of.setdefault(id(turn.root), len(tree_of)))
                 ids = token_ids[-1]
                 ids += turn.prompt_ids
                 generated[-1] += range(len(ids), len(ids) + len(turn.response_ids))

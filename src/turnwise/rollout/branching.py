@@ -34,7 +34,7 @@ class Branching:
         settings: The `[rollout]` of a recipe.
         task_name: Names a task in records.
         rule: Name of the branching rule, see `turnwise.rollout.growth`.
-        max_tokens: Generated tokens per group, a shared response once. No trajectory starts after they are spent.
+        max_tokens: Generated tokens per group, shared ones once. No trajectory starts after they are spent.
         max_env_steps: Environment steps per group, those of replays too. No trajectory starts after they are spent.
         options: Options of the rule.
 
@@ -124,7 +124,7 @@ class Branching:
         return 0, 0
 
     def _is_spent(self, paths: Sequence[Trajectory]) -> bool:
-        tokens = sum(len(turn.response_ids) for turn in distinct_turns(paths))
+        tokens = sum(turn.num_generated for turn in distinct_turns(paths))
         return any(
             most is not None and used >= most
             for used, most in ((tokens, self._max_tokens), (env_steps(paths), self._max_env_steps))
@@ -211,7 +211,7 @@ class _Growing:
                 start = Start(self.task, self.number, self.name, tree=trees)
                 trees += 1
             else:
-                start = fork(self.paths[ask.parent], ask.turn, self.task)
+                start = fork(self.paths[ask.parent], ask.turn, self.task, ask.token)
                 start = dataclasses.replace(start, origin=self.number * self.size + ask.parent)
             conversation = self.number * self.size + len(self.paths) + place
             starts.append(dataclasses.replace(start, conversation=conversation))

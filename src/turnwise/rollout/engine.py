@@ -41,6 +41,8 @@ class Sampling:
         top_p: Sample from the smallest set of tokens with this much probability.
         seed: Same seed, conversation number, prompt and weights give the same response, whatever else is generated.
         tempering: Temperature per token, for engines that can; a server cannot.
+        begun: Last tokens of the prompt that begin the response. `max_new_tokens` and stop texts count them; the
+            `Generation` does not have them.
         schema: JSON schema that the response must follow, for engines that can constrain it; the local one cannot.
     """
 
@@ -51,6 +53,7 @@ class Sampling:
     top_p: float = 1.0
     seed: int = 0
     tempering: Tempering | None = None
+    begun: int = 0
     schema: Mapping[str, Any] | None = None
 
 

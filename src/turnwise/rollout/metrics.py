@@ -28,7 +28,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "context_frac": mean([trajectory.ended == "context" for trajectory in own]),
         **({"turn_budget": max(limits), "turn_budget_frac": len(limits) / len(own)} if limits else {}),
         "failed_frac": 1 - len(usable) / max(1, len(own)),
-        "tokens": float(sum(len(turn.response_ids) for turn in distinct_turns(trajectories))),
+        "tokens": float(sum(turn.num_generated for turn in distinct_turns(trajectories))),
         "env_steps": float(env_steps(trajectories)),
     }
 

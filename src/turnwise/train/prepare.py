@@ -20,7 +20,7 @@ from turnwise.rollout.continuations import Continuations
 from turnwise.rollout.engines import check_engine, make_engine
 from turnwise.rollout.experience import Steps
 from turnwise.rollout.models import Models, NamedModel
-from turnwise.rollout.stores.build import with_store
+from turnwise.rollout.stores.build import make_store, with_store
 from turnwise.rollout.unfinished import make_source
 from turnwise.stopping import Stop
 from turnwise.train.checkpoint import checkpoints, load_parts
@@ -64,14 +64,15 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     held.callback(rollouts.close)
     estimated = critic_columns(config.critic, measures)
     refuse_idle(optional, measures)
+    store = make_store(config.store, suite, tasks)
     collector, environments = choose_collector(
-        config.harness, config.rollout, config.environment, suite, rollouts.environments
+        config.harness, config.rollout, config.environment, suite, rollouts.environments, store
     )
     seed, rollout = config.run.seed, config.rollout
     source: Steps = make_source(tasks, rollout, seed, config.run.steps, rollouts, environments, suite)
-    about = {"suite": suite, "tasks": tasks, "environments": environments, "rollout": rollout, "seed": seed}
-    source, store = with_store(source, config.store, **about)
-    source = with_demonstrations(source, config.demonstrations, **about)
+    about = {"tasks": tasks, "environments": environments, "rollout": rollout, "seed": seed}
+    source = with_store(source, store, **about)
+    source = with_demonstrations(source, config.demonstrations, suite=suite, **about)
     said = {"on_demonstration": display.demonstration, "on_step": display.warm_start}
     warm_start = functools.partial(warm_policy, config, suite, device=device, **said)
     for note in notes(config.update, transform, config.rollout.group_size, config.model.precision, device):

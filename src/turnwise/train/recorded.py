@@ -15,7 +15,7 @@ from turnwise.measures.plan import recorded_columns
 from turnwise.measures.played import action_of, num_paths
 from turnwise.measures.roles import roles, roles_of
 from turnwise.rollout.record import SCHEMA, read_table
-from turnwise.rollout.tree_rows import PREFIX
+from turnwise.rollout.tree_rows import BEGUN_SCHEMA, PREFIX
 from turnwise.segments import Segments
 
 READ = (
@@ -137,7 +137,7 @@ def lacking(batch: Batch, needs: Iterable[str]) -> list[str]:
 
 def _of_measures(table: pa.Table) -> list[str]:
     """List columns that measures have filled, including user-defined measures."""
-    others = {"base", "alpha", "advantage", PREFIX, "tree"}
+    others = {"base", "alpha", "advantage", PREFIX, "tree", *BEGUN_SCHEMA.names}
     further = (name for name in table.column_names if name not in SCHEMA.names and name not in others)
     return [name for name in further if not name.startswith("trace.")]
 

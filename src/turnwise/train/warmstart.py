@@ -26,6 +26,7 @@ from turnwise.objective.tokens import chunked_logprobs
 from turnwise.rollout.blocking import blocking
 from turnwise.rollout.context import make_context
 from turnwise.rollout.environments import Environments, InProcessEnvironments
+from turnwise.rollout.stores.build import texts_of
 from turnwise.streams import Stream
 
 FORMAT_VERSION = 2
@@ -96,7 +97,8 @@ def warm_policy(
                 "turnwise.environments.suites"
             )
     if tiny:
-        policy = tiny_policy(teaching.words(), config.model, seed=config.run.seed, plan=config.prompt.plan)
+        texts = texts_of(config.store)
+        policy = tiny_policy(teaching.words(), config.model, seed=config.run.seed, plan=config.prompt.plan, texts=texts)
     else:
         policy = pretrained_policy(config.model, config.prompt, seed=config.run.seed)
     choose_trainable(policy.model, config.model)

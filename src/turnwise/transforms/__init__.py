@@ -10,6 +10,7 @@ from turnwise.transforms.asymmetry import (
     weigh_by_progress,
 )
 from turnwise.transforms.baselines import center_by_group, subtract_leave_one_out
+from turnwise.transforms.effects import predict_effects
 from turnwise.transforms.graphs import reward_nearness
 from turnwise.transforms.hierarchy import (
     credit_actions,
@@ -107,6 +108,7 @@ __all__ = [
     "penalize_changing",
     "penalize_keeping",
     "penalize_overlong",
+    "predict_effects",
     "rank_failures",
     "reject_by_profile",
     "reject_mismatch",

@@ -1,45 +1,82 @@
-"""Put the store of a recipe around the source of a run."""
+"""Make the store of a recipe, and put it around the source of a run."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from turnwise.environments.base import Task
 from turnwise.environments.suites import Suite
 from turnwise.rollout.environments import Environments
 from turnwise.rollout.experience import Steps
 from turnwise.rollout.settings import RolloutConfig
+from turnwise.rollout.stores.lessons import ASKED, RESPONSE
 from turnwise.rollout.stores.prefixes import PrefixSampling
+from turnwise.rollout.stores.remember import BETWEEN, Remembering
+from turnwise.rollout.stores.reminded import FAILURE, SUCCESS
 from turnwise.rollout.stores.replay import Replaying
+from turnwise.rollout.stores.rows import FILE
 from turnwise.rollout.stores.settings import StoreConfig
 from turnwise.rollout.stores.store import Store
 
 
-def with_store(
-    source: Steps,
-    settings: StoreConfig | None,
-    *,
-    suite: Suite,
-    tasks: Sequence[Task],
-    environments: Environments,
-    rollout: RolloutConfig,
-    seed: int,
-) -> tuple[Steps, Store | None]:
-    """Return a source that uses a store, and the store; the source itself where a recipe has none.
+def make_store(settings: StoreConfig | None, suite: Suite, tasks: Sequence[Task]) -> Store | None:
+    """Make the store of a recipe; None where it has none.
 
     Args:
-        source: Collects the experience of each step.
         settings: The `[store]` of a recipe.
         suite: Names the tasks.
         tasks: Tasks of training.
-        environments: Where they are played.
-        rollout: The `[rollout]` of a recipe.
-        seed: Seed of the run.
 
     Raises:
         DataError: The store to start with cannot be read, or is of other tasks.
     """
     if settings is None:
-        return source, None
-    store = Store(settings, lambda number: suite.task_name(tasks[number]) if number < len(tasks) else "")
-    if settings.name == "prefix_sampling":
-        return PrefixSampling(source, store, tasks, environments, rollout, seed), store
-    return Replaying(source, store, seed), store
+        return None
+    return Store(settings, lambda number: suite.task_name(tasks[number]) if number < len(tasks) else "")
+
+
+def restored_store(settings: StoreConfig | None, checkpoint: Path) -> Store | None:
+    """Return the store of a checkpoint where evaluations use it, else None.
+
+    Raises:
+        RunError: It is damaged, and the settings do not say to continue without it.
+    """
+    if settings is None or not settings.evaluate:
+        return None
+    store = Store(settings.model_copy(update={"start": None}), str)
+    store.load_state_dict(checkpoint / FILE)
+    return store
+
+
+def texts_of(settings: StoreConfig | None) -> Sequence[str]:
+    """Return what a store adds to prompts besides texts of the environment, for policies that know words only."""
+    if settings is None or settings.name != "slea_rl":
+        return ()
+    return (SUCCESS, FAILURE, BETWEEN, *((*ASKED.values(), RESPONSE) if settings.extract == "policy" else ()))
+
+
+def with_store(
+    source: Steps,
+    store: Store | None,
+    *,
+    tasks: Sequence[Task],
+    environments: Environments,
+    rollout: RolloutConfig,
+    seed: int,
+) -> Steps:
+    """Return a source that uses a store; the source itself where a recipe has none.
+
+    Args:
+        source: Collects the experience of each step.
+        store: The store.
+        tasks: Tasks of training.
+        environments: Where they are played.
+        rollout: The `[rollout]` of a recipe.
+        seed: Seed of the run.
+    """
+    if store is None:
+        return source
+    if store.settings.name == "prefix_sampling":
+        return PrefixSampling(source, store, tasks, environments, rollout, seed)
+    if store.settings.name == "slea_rl":
+        return Remembering(source, store, seed)
+    return Replaying(source, store, seed)

@@ -11,9 +11,10 @@ from turnwise.section import Section
 class StoreConfig(Section):
     """Configure a store of the run's own trajectories, which is part of its checkpoints."""
 
-    name: Literal["rlep", "prefix_sampling"]
+    name: Literal["rlep", "prefix_sampling", "slea_rl"]
     """"rlep": a group learns from earlier successes of its task too. "prefix_sampling": groups start at a turn of a
-    stored trajectory, so that tasks become neither too hard nor too easy."""
+    stored trajectory, so that tasks become neither too hard nor too easy. "slea_rl": each turn is shown what was done
+    in similar states."""
     capacity: int = pydantic.Field(ge=1)
     """Most trajectories in the store; the oldest leave first."""
     replays: int | None = pydantic.Field(default=None, ge=1)
@@ -27,6 +28,27 @@ class StoreConfig(Section):
     """Most turns that are left of a success, and most that are replayed of a failure."""
     adaptive: bool = True
     """Let both shares follow the success of the tasks that they make, towards 0.5."""
+    extract: Literal["rule", "policy"] | None = None
+    """Only for "slea_rl", which needs it, as are the fields up to `characters`: how a trajectory becomes an experience.
+    "rule": by its actions. "policy": by a sentence of the policy about it."""
+    actions: int | None = pydantic.Field(default=None, ge=1)
+    """Actions that an experience shows, from the similar state on; needed by extract = "rule", and only there."""
+    lesson_tokens: int | None = pydantic.Field(default=None, ge=1)
+    """Most tokens of the policy's sentence; needed by extract = "policy", and only there."""
+    evaluate: bool | None = None
+    """Whether evaluations are shown experiences too; needed. The release does so."""
+    shown: int = pydantic.Field(default=2, ge=0)
+    """Most experiences of successes that a turn is shown."""
+    warnings: int = pydantic.Field(default=1, ge=0)
+    """Most experiences of failures that a turn is shown; 0 stores none."""
+    min_similarity: float = pydantic.Field(default=0.85, ge=0, le=1)
+    """Least similarity of observations, by their words; 0 shows the best there is in any case."""
+    warm_up: int = pydantic.Field(default=5, ge=0)
+    """Steps before any turn is shown an experience."""
+    least: int = pydantic.Field(default=10, ge=1)
+    """Stored experiences before any turn is shown one."""
+    characters: int = pydantic.Field(default=800, ge=1)
+    """Most characters of the experiences that a turn is shown."""
     per_task: int | None = pydantic.Field(default=None, ge=1)
     """Most trajectories of a task in the store, the latest ones. Default: no limit but the capacity."""
     max_age: int | None = pydantic.Field(default=None, ge=1)
@@ -38,11 +60,20 @@ class StoreConfig(Section):
 
     @pydantic.model_validator(mode="after")
     def _options_fit_the_name(self) -> "StoreConfig":
-        of_name = {"rlep": ("replays",), "prefix_sampling": ("remaining", "handicap")}
-        for name, options in of_name.items():
-            for option in options:
-                given = getattr(self, option)
-                if (given is None) == (self.name == name):
-                    what = "needs a value" if given is None else f"is an option of store.name={name!r} only"
-                    raise ValueError(f"store.{option} {what}, got {given} with store.name={self.name!r}")
+        needs = {
+            "rlep": ("replays",),
+            "prefix_sampling": ("remaining", "handicap"),
+            "slea_rl": ("extract", "evaluate"),
+        }
+        for option in dict.fromkeys(each for options in needs.values() for each in options):
+            takes = [name for name, options in needs.items() if option in options]
+            self._check(option, self.name in takes, " or ".join(f"store.name={name!r}" for name in takes))
+        for extract, option in (("rule", "actions"), ("policy", "lesson_tokens")):
+            self._check(option, self.extract == extract, f"store.extract={extract!r}")
         return self
+
+    def _check(self, option: str, wanted: bool, owner: str) -> None:
+        given = getattr(self, option)
+        if (given is None) == wanted:
+            what = "needs a value" if given is None else f"is an option of {owner} only"
+            raise ValueError(f"store.{option} {what}, got {given} with store.name={self.name!r}")

@@ -1,0 +1,233 @@
+"""Ask whether the fidelity of a method's credit at the start predicts how well the method learns.
+
+    python studies/prediction.py            # write docs/results/prediction from the finished runs of the three studies
+
+The studies fidelity-household, fidelity-hesitant and fidelity-confident say what was decided before the first run.
+Runs are read from runs/, what predicts from docs/leaderboard/data.
+"""
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+from turnwise.diagnostics.runs import Run
+from turnwise.diagnostics.study import finished, load_study
+from turnwise.errors import RunError, TurnwiseError
+from turnwise.files import write_json, write_text
+from turnwise.tables import Page, Table, page_as_markdown
+
+ROOT = Path(__file__).parents[1]
+STUDIES = {
+    "household": "household",
+    "hesitant": "crossroads-hesitant",
+    "confident": "crossroads-confident",
+}
+"""Study, after "fidelity-", to the leaderboard's environment."""
+TOGETHER = (("fidelity",), ("gradient",), ("fidelity", "signal"), ("fidelity", "signal", "drift"))
+RESAMPLES = 2000
+
+
+@dataclasses.dataclass(frozen=True)
+class Learned:
+    """What the methods of one study reached: `[methods, seeds]`, seeds that all methods have finished."""
+
+    methods: list[str]
+    seeds: list[int]
+    area: np.ndarray
+    final: np.ndarray
+
+
+def read_study(path: Path) -> Learned:
+    """Read the finished runs of a study.
+
+    Raises:
+        RunError: Fewer than two seeds are finished for all methods.
+    """
+    study = load_study(path)
+    (arms,) = finished(study).values() or ({},)
+    by_seed = {arm: {run.config.run.seed: run for run in runs} for arm, runs in arms.items()}
+    methods = list(study.config.methods)
+    seeds = sorted(set.intersection(*(set(by_seed.get(name, {})) for name in methods)))
+    if len(seeds) < 2:
+        raise RunError(f"{study.name}: {len(seeds)} seeds are finished for all methods, expected 2 or more")
+    runs = [[by_seed[name][seed] for seed in seeds] for name in methods]
+    read = lambda value: np.array([[value(run) for run in row] for row in runs])  # noqa: E731
+    return Learned([name.replace(" ", "") for name in methods], seeds, read(area), read(lambda run: run.curve()[2][-1]))
+
+
+def area(run: Run) -> float:
+    """Return the success of the trajectories that training played, averaged over steps."""
+    return float(np.mean([line["rollout/success"] for line in run.records if "rollout/success" in line]))
+
+
+def predictors(environment: str, methods: Sequence[str], data: Path) -> dict[str, np.ndarray]:
+    """Read what was measured at the start: fidelity, cosine and signal of the gradient, drift of entropy."""
+    found = json.loads((data / f"{environment}-start.json").read_text(encoding="utf-8"))
+    gradient = found["gradient"]
+    share = lambda one: one["signal"] / (one["signal"] + one["noise"])  # noqa: E731
+    tables = {
+        "fidelity": {name: one["value"] for name, one in found["fidelity"].items()},
+        "gradient": {name: one["value"] for name, one in gradient["fidelity"].items()},
+        "signal": {name: share(one) for name, one in gradient["noise"].items()},
+        "drift": {name: one["value"] for name, one in (found.get("drift") or {}).get("drift", {}).items()},
+    }
+    return {name: np.array([table[m] for m in methods]) for name, table in tables.items() if table}
+
+
+def rank_correlation(value_M: np.ndarray, reached_MS: np.ndarray, seed: int = 0) -> dict[str, float]:
+    """Correlate ranks over methods, with an interval by resampling seeds and a p value by exchanging methods."""
+    draw = np.random.default_rng(seed)
+    rho = _spearman(value_M, reached_MS.mean(1))
+    seeds = draw.integers(reached_MS.shape[1], size=(RESAMPLES, reached_MS.shape[1]))
+    again = [_spearman(value_M, reached_MS[:, chosen].mean(1)) for chosen in seeds]
+    chance = [_spearman(draw.permutation(value_M), reached_MS.mean(1)) for _ in range(RESAMPLES)]
+    low, high = np.quantile(again, [0.025, 0.975])
+    p = (1 + np.sum(np.abs(chance) >= abs(rho) - 1e-12)) / (1 + RESAMPLES)
+    return {"value": rho, "low": float(low), "high": float(high), "p": float(p)}
+
+
+def left_out(values: Sequence[np.ndarray], reached_M: np.ndarray) -> float:
+    """Predict the rank of each method by regression on the ranks of the others, and correlate with what it reached."""
+    ranks = np.stack([np.ones(len(reached_M)), *(stats.rankdata(one) for one in values)], axis=1)
+    target = stats.rankdata(reached_M)
+    guessed = []
+    for method in range(len(target)):
+        others = np.arange(len(target)) != method
+        guessed.append(ranks[method] @ np.linalg.lstsq(ranks[others], target[others], rcond=None)[0])
+    return _spearman(np.array(guessed), reached_M)
+
+
+def _spearman(a: np.ndarray, b: np.ndarray) -> float:
+    """Return Spearman's rank correlation; 0 if one side does not vary."""
+    return 0.0 if np.ptp(a) == 0 or np.ptp(b) == 0 else float(np.corrcoef(stats.rankdata(a), stats.rankdata(b))[0, 1])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the page and its data."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--folder", type=Path, default=ROOT / "docs" / "results" / "prediction")
+    parser.add_argument("--data", type=Path, default=ROOT / "docs" / "leaderboard" / "data")
+    options = parser.parse_args(arguments)
+    try:
+        results = {}
+        for study, environment in STUDIES.items():
+            try:
+                learned = read_study(ROOT / "studies" / f"fidelity-{study}.toml")
+            except RunError as error:
+                print(f"left out: {error}", file=sys.stderr)
+                continue
+            results[environment] = judge(learned, predictors(environment, learned.methods, options.data))
+        if not results:
+            raise RunError("no study has runs; play them with `turnwise study studies/fidelity-hesitant.toml`")
+        options.folder.mkdir(parents=True, exist_ok=True)
+        write_json(options.folder / "data.json", results)
+        write_text(options.folder / "README.md", page_as_markdown(page(results)))
+        plot(results, options.folder / "prediction.png")
+    except TurnwiseError as error:
+        print(f"prediction: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def judge(learned: Learned, values: Mapping[str, np.ndarray]) -> dict:
+    """Return everything that the page says about one environment."""
+    return {
+        "seeds": learned.seeds,
+        "methods": {
+            name: {
+                "area": float(learned.area[row].mean()),
+                "final": float(learned.final[row].mean()),
+                **{kind: float(value[row]) for kind, value in values.items()},
+            }
+            for row, name in enumerate(learned.methods)
+        },
+        "area": {kind: rank_correlation(value, learned.area) for kind, value in values.items()},
+        "final": {kind: rank_correlation(value, learned.final) for kind, value in values.items()},
+        "together": {
+            ", ".join(kinds): left_out([values[kind] for kind in kinds], learned.area.mean(1))
+            for kinds in TOGETHER
+            if all(kind in values for kind in kinds)
+        },
+    }
+
+
+def page(results: Mapping[str, dict]) -> Page:
+    """Compose the page."""
+    parts: list[str | Table] = [
+        "# Does fidelity predict learning?",
+        "Methods were trained with equal seeds and trajectories, and ranked by the success of the trajectories that "
+        "training played, averaged over steps. What predicts was measured before, at the start, on one policy of "
+        "another seed ([leaderboard](../../leaderboard/README.md)). Decided before the first run: the comment of "
+        "`studies/fidelity-household.toml`. `python studies/prediction.py` writes this page from the runs.",
+        "![Success against fidelity of the gradient](prediction.png)",
+        "Spearman's rank correlation over the methods, 95 % intervals by resampling seeds, p by exchanging methods. "
+        "They say nothing about other methods or policies than these.",
+        [
+            ("environment", "seeds", "measured at the start", "success over training", "p", "final success"),
+            *(
+                (
+                    environment,
+                    str(len(found["seeds"])),
+                    kind,
+                    _text(one),
+                    f"{one['p']:.3f}",
+                    _text(found["final"][kind]),
+                )
+                for environment, found in results.items()
+                for kind, one in found["area"].items()
+            ),
+        ],
+        "## Several together",
+        "Each method's rank is predicted by a regression on the ranks of the other methods; the rank correlation of "
+        "what is predicted and what was reached. A useless predictor gets below zero here, since leaving a method "
+        "out moves the mean of the others away from it.",
+        [
+            ("environment", "predictors", "correlation"),
+            *(
+                (environment, kinds, f"{value:+.2f}")
+                for environment, found in results.items()
+                for kinds, value in found["together"].items()
+            ),
+        ],
+    ]
+    for environment, found in results.items():
+        kinds = list(found["area"])
+        rows = sorted(found["methods"].items(), key=lambda item: -item[1]["area"])
+        numbers = ("area", "final", *kinds)
+        table = [(name, *(f"{one[number]:.3f}" for number in numbers)) for name, one in rows]
+        head = ("method", "success over training", "final success", *kinds)
+        parts += [f"## {environment}, {len(found['seeds'])} seeds", [head, *table]]
+    return parts
+
+
+def _text(one: Mapping[str, float]) -> str:
+    return f"{one['value']:+.2f} [{one['low']:+.2f}, {one['high']:+.2f}]"
+
+
+def plot(results: Mapping[str, dict], path: Path) -> None:
+    """Draw success over training against fidelity of credit and of gradient."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4 * len(results), 6.5), layout="constrained")
+    axes = figure.subplots(2, len(results), squeeze=False)
+    for column, (environment, found) in enumerate(results.items()):
+        for row, kind in enumerate(("fidelity", "gradient")):
+            axis, methods = axes[row][column], found["methods"]
+            x, y = ([one[what] for one in methods.values()] for what in (kind, "area"))
+            axis.scatter(x, y, s=14)
+            for name, one in methods.items():
+                axis.annotate(name, (one[kind], one["area"]), fontsize=6, xytext=(2, 2), textcoords="offset points")
+            axis.set_title(f"{environment}: rank correlation {found['area'][kind]['value']:+.2f}", fontsize=9)
+            axis.set_xlabel({"fidelity": "fidelity of the credit", "gradient": "fidelity of the gradient"}[kind])
+            axis.set_ylabel("success over training")
+    figure.savefig(path, dpi=110)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
