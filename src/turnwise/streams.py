@@ -29,3 +29,4 @@ class Stream(enum.IntEnum):
     HINTS = 16
     TRANSITIONS = 17
     LESSONS = 22
+    REFLECTION = 23

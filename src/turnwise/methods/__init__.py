@@ -44,12 +44,14 @@ from turnwise.methods.rae import rae
 from turnwise.methods.reinforce import reinforce
 from turnwise.methods.reinforce_pp import reinforce_pp, reinforce_pp_baseline
 from turnwise.methods.rloo import rloo
+from turnwise.methods.rose import rose
 from turnwise.methods.rtmc import rtmc
 from turnwise.methods.spae import spae
 from turnwise.methods.spo import spo, spo_chain, spo_tree
 from turnwise.methods.srgpo import srgpo
 from turnwise.methods.tp_grpo import tp_grpo
 from turnwise.methods.tree_grpo import tree_grpo
+from turnwise.methods.treerl import treerl
 from turnwise.methods.trloo import trloo
 from turnwise.methods.unlikeliness import unlikeliness
 from turnwise.methods.v05 import v05
@@ -86,6 +88,8 @@ METHODS: dict[str, Callable[..., Transform]] = {
     "spo": spo,
     "spo_chain": spo_chain,
     "spo_tree": spo_tree,
+    "treerl": treerl,
+    "rose": rose,
     "hiper": hiper,
     "canon": canon,
     "ngrpo": ngrpo,
@@ -163,6 +167,7 @@ __all__ = [
     "reinforce_pp",
     "reinforce_pp_baseline",
     "rloo",
+    "rose",
     "rtmc",
     "spae",
     "spo",
@@ -171,6 +176,7 @@ __all__ = [
     "srgpo",
     "tp_grpo",
     "tree_grpo",
+    "treerl",
     "trloo",
     "turn_ppo",
     "unlikeliness",
