@@ -27,4 +27,5 @@ class Stream(enum.IntEnum):
     PASS_AT_K = 14
     STUDIED_TASKS = 15
     HINTS = 16
+    PRUNING = 20
     LESSONS = 22
