@@ -152,6 +152,7 @@ def family(*names: str) -> set[str]:
 
 BY_RESPONSE = family(
     "gae",
+    "archer",
     "ppo",
     "turn_ppo",
     "bilevel_gae",

@@ -56,7 +56,7 @@ def evaluation_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         `success` with `success_low` and `success_high` (95 % Wilson interval), `turns`, `invalid_frac` (share of
         responses), `failed` (trajectories, left out of the rest), `episodes`, and `success/TYPE` for every task type.
         If rewards take more than two values, also their mean `reward` with `reward_low` and `reward_high` (95 % normal
-        interval). For games, `result/win`, `result/draw` and `result/loss`, the shares that occur.
+        interval). For games, `result/NAME`: the share of each result that occurs, such as `win`.
     """
     usable = [trajectory for trajectory in trajectories if trajectory.usable]
     wins = [trajectory.success for trajectory in usable]

@@ -10,6 +10,7 @@ from turnwise.methods.a_grae import a_grae
 from turnwise.methods.ace import ace
 from turnwise.methods.adora import adora
 from turnwise.methods.aem import aem
+from turnwise.methods.archer import archer
 from turnwise.methods.arena_rl import arena_rl
 from turnwise.methods.arpo import arpo
 from turnwise.methods.at2po import at2po
@@ -82,6 +83,7 @@ METHODS: dict[str, Callable[..., Transform]] = {
     "turn_ppo": turn_ppo,
     "bilevel_gae": bilevel_gae,
     "egae": egae,
+    "archer": archer,
     "vine_ppo": vine_ppo,
     "spo": spo,
     "spo_chain": spo_chain,
@@ -127,6 +129,7 @@ __all__ = [
     "ace",
     "adora",
     "aem",
+    "archer",
     "arena_rl",
     "arpo",
     "at2po",

@@ -134,7 +134,7 @@ class Sequences:
             size = count[order[start : start + most]].cumsum() * longest[order[start]]
             stop = start + max(1, int(np.searchsorted(size, max_tokens, side="right")))
             part = order[start:stop]
-            yield np.sort(members[_ranges(begin[part], count[part])]) if whole else part
+            yield np.sort(members[ranges(begin[part], count[part])]) if whole else part
             start = stop
 
     def _batches_of_trees(
@@ -155,7 +155,7 @@ class Sequences:
 
     def token_index(self, sequences: np.ndarray) -> np.ndarray:
         """Return the indices on `T` of the generated tokens of these sequences, in their order."""
-        return _ranges(self.tokens.offsets[sequences], self.tokens.lengths[sequences])
+        return ranges(self.tokens.offsets[sequences], self.tokens.lengths[sequences])
 
 
 def _root(turn: Turn) -> Turn:
@@ -163,7 +163,7 @@ def _root(turn: Turn) -> Turn:
     return turn if turn.origin is None else _root(turn.origin)
 
 
-def _ranges(begin: np.ndarray, length: np.ndarray) -> np.ndarray:
+def ranges(begin: np.ndarray, length: np.ndarray) -> np.ndarray:
     """Join the ranges of integers that begin at `begin` and have these lengths, `[ranges]` each."""
     return np.arange(length.sum()) + np.repeat(begin - (np.cumsum(length) - length), length)
 
