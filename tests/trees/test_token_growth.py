@@ -9,6 +9,7 @@ from tests.train.test_every_method_trains import batches  # noqa: F401
 from tests.trees.test_branching import Long, play, settings
 
 import turnwise as tw
+from turnwise.cli import main
 from turnwise.config import parse_config
 from turnwise.errors import ConfigError
 from turnwise.measures import Played
@@ -23,6 +24,7 @@ from turnwise.rollout.record import read_rollouts
 from turnwise.rollout.token_growth import fork_at, num_tokens, rose, spo_tree, treerl
 from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.train.loop import train
+from turnwise.train.recorded import read_step, recorded_batch
 
 
 def path(*lengths: int, **fields) -> Trajectory:
@@ -82,6 +84,12 @@ def test_a_rule_that_cannot_work_is_refused(collector, size, message):
         make_collector(settings(size, **collector), InProcessEnvironments(Long), str)
 
 
+def first_place(number_T: np.ndarray) -> np.ndarray:
+    """Where each number comes first."""
+    _, first, inverse = np.unique(number_T, return_index=True, return_inverse=True)
+    return first[inverse]
+
+
 def config_of(folder, method, size: int, **collector):
     return small_config(
         folder,
@@ -100,6 +108,11 @@ def test_a_run_with_spo_tree_learns_and_records_where_responses_forked(tmp_path,
     assert np.isfinite(further["advantage"]).all()
     assert any(turn.begun for one in trajectories for turn in one.turns)
     assert rollout_metrics(trajectories)["tokens"] == steps[1]["rollout/tokens"]
+    again = recorded_batch(read_step(folder.rollouts / "step-000002.parquet"), invalid_penalty=0.0)
+    played, known = (each.column("token_T", needed_by="the test") for each in (batches[-1], again))
+    assert len(np.unique(played)) < len(played)
+    np.testing.assert_array_equal(first_place(known), first_place(played), "a record knows what was shared")
+    assert main(["recredit", str(folder.path), "--method", "rose"]) == 0
     trace, _ = tw.spo_tree().trace(batches[-1])
     within_T = trace.within_T(batches[-1].tokens)
     assert within_T is not None

@@ -118,6 +118,7 @@ def make_sampling(settings: RolloutConfig, policy: Policy, *, seed: int, tempera
 COLLECTORS: dict[str, str] = {
     "independent": "turnwise.rollout.collectors:Independent",
     "branching": "turnwise.rollout.branching:make_branching",
+    "arrol": "turnwise.rollout.pruning:Pruning",
     "self_play": "turnwise.rollout.self_play:SelfPlay",
 }
 """Collectors by the name that `rollout.collector` takes."""

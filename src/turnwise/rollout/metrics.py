@@ -17,6 +17,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     usable = [trajectory for trajectory in trajectories if trajectory.usable]
     own = [trajectory for trajectory in trajectories if trajectory.learns]
     turns = distinct_turns(usable)
+    pruned = sum(trajectory.ended == "pruned" for trajectory in trajectories)
     limits = [float(trajectory.info[CUT]) for trajectory in own if CUT in trajectory.info]
     mean = lambda values: float(np.mean(values)) if len(values) else 0.0  # noqa: E731
     return {
@@ -27,6 +28,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "truncated_frac": mean([turn.truncated for turn in turns]),
         "context_frac": mean([trajectory.ended == "context" for trajectory in own]),
         **({"turn_budget": max(limits), "turn_budget_frac": len(limits) / len(own)} if limits else {}),
+        **({"pruned_frac": pruned / len(trajectories)} if pruned else {}),
         "failed_frac": 1 - len(usable) / max(1, len(own)),
         "tokens": float(sum(turn.num_generated for turn in distinct_turns(trajectories))),
         "env_steps": float(env_steps(trajectories)),

@@ -73,7 +73,7 @@ class Trajectory:
         task: Name of the task.
         turns: Turns in order.
         success: Whether the environment declared success.
-        ended: "terminated", "truncated" (by the environment), "context" (the conversation got too long), or "failed".
+        ended: "terminated", "truncated" (by the environment), "context" (too many tokens), "pruned" or "failed".
         failure: Cause, for "failed"; a failed trajectory is recorded and counted, and never trained on.
         info: The environment's `info` at the end.
         shared: Number of first turns that another trajectory played; a fork replays them and holds the same `Turn`s.
