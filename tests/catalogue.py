@@ -39,6 +39,8 @@ VARIANTS: dict[str, tw.Transform] = {
     "bilevel_gae(as it is, turn_discount=1)": tw.bilevel_gae(standardize=False, turn_discount=1.0),
     "bilevel_gae(as it is, decay=0.5)": tw.bilevel_gae(standardize=False, turn_discount=1.0, decay=0.5),
     "spo_chain(value)": tw.spo_chain(first="value"),
+    "rose(alpha=1)": tw.rose(alpha=1.0),
+    "treerl(zero)": tw.treerl(root="zero"),
     "spo_tree(path)": tw.spo_tree(count="path"),
     "hiper(discount=0.9)": tw.hiper(discount=0.9, action_decay=0.9),
     "hiper(as it is)": tw.hiper(standardize=False, unfinished="repeat", keep_penalty=0.0, change_penalty=0.0),
@@ -150,6 +152,7 @@ def family(*names: str) -> set[str]:
 
 BY_RESPONSE = family(
     "gae",
+    "archer",
     "ppo",
     "turn_ppo",
     "bilevel_gae",

@@ -22,6 +22,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "success": (0, 1),
     "finished": (0, 1),
     "truncated": (0, 1),
+    "replayed": (0, 1),
     "num_paths": (1, 4),
     "step_reward": (0, 1),
     "progress": (-2.0, 3.0),
@@ -35,6 +36,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "accuracy": (0.0, 1.0),
     "implicit_reward": (-3.0, 3.0),
     "value": (-1.0, 1.0),
+    "value_action": (-1.0, 1.0),
     "value_next": (-1.0, 1.0),
     "value_after": (-1.0, 1.0),
     "value_T": (-1.0, 1.0),
@@ -57,7 +59,7 @@ RANGES: dict[str, tuple[float, float]] = {
 LABELS = {"state_key": 3, "action_key": 2, "role": 2, "prefix": 4, "tree": 2, "task": 5, "state_text": 4, "player": 3}
 """How many different names."""
 
-OF_TRAJECTORY = {"success", "finished", "rank", "tree", "player"}
+OF_TRAJECTORY = {"success", "finished", "replayed", "rank", "tree", "player"}
 OF_GROUP = {"task", "prompt_logprob"}
 
 

@@ -44,6 +44,7 @@ COLUMNS: dict[str, Column] = {
     "finished": Column("value", "1 if the trajectory terminated, 0 if it was truncated", "trainer"),
     "truncated": Column("value", "1 if the response hit its length limit", "trainer"),
     "prefix": Column("label", "identifies the response; equal where forked trajectories share it", "trainer"),
+    "replayed": Column("value", "1 if the trajectory is of an earlier step, from a store", "trainer"),
     "num_paths": Column("value", "number of the step's trajectories that contain the response", "trainer"),
     "tree": Column("label", "identifies the trajectory's tree; trajectories forked from each other are one", "trainer"),
     "token_T": Column("value", "number of the generated token; equal where forked trajectories share it", "trainer"),
@@ -66,6 +67,7 @@ COLUMNS: dict[str, Column] = {
         "value", "log-probability of the response under the implicit reward model minus that under the policy, nats"
     ),
     "value": Column("value", "estimated return from the state before the response"),
+    "value_action": Column("value", "estimated return from the state before the response, given the response"),
     "value_next": Column(
         "value", "estimated return from the state after the response, where the trajectory is truncated"
     ),

@@ -298,6 +298,9 @@ def r3_cases():
         entropy=[F(0), F(1), F(0), F(2)],
     )
     by_length = [1 + F(3, 4), F(0), F(1), F(0)]
+    last_replayed = {"length": [F(8192)] * 3, "peak_entropy": [F(3), F(2), F(1)], "entropy": [F(1), F(2), F(3)]}
+    replay = one_turn(reward=[F(0)] * 3, success=[F(0), F(0), F(1)], replayed=[F(0), F(0), F(1)], **last_replayed)
+    fail = one_turn(reward=[F(0)] * 3, success=[F(1), F(1), F(0)], replayed=[F(0), F(0), F(1)], **last_replayed)
     turns = nested(
         reward=[[[F(0), F(0)], [F(0)]]],
         success=[[[F(0), F(0)], [F(0)]]],
@@ -318,6 +321,11 @@ def r3_cases():
         case("failures ranked beside successes", source, "the sources leave open whether", 1e-12, "r3", mixed,
              [[[v] for v in credit([by_length[0], F(1, 2), by_length[2], F(0)])]], mixed=True, **constants),
         case("entropies over tokens", source, equation, 1e-12, "r3", turns, [[[two[0]] * 2, [two[1]]]], **constants),
+        case("a replayed success beside failures", source, "all own are negative: ranked", 1e-12, "r3",
+             replay, [[[v] for v in credit([F(1, 2), F(0), F(1) + F(3, 4)])]], beside="replayed", **constants),
+        case("a replayed failure beside successes", source, "all own are positive: add negatives, of reward 0", 1e-12,
+             "r3", fail, [[[v] for v in credit([F(1) + F(3, 4), F(1) + F(3, 4), F(0)])]], beside="replayed", mixed=True,
+             **constants),
         case("alone", source, "N = 1: 0", 1e-12, "r3", failing([F(1)], [F(1)]), [[[0]]], **constants),
     ]  # fmt: skip
 

@@ -1,5 +1,6 @@
 """Credit of trees of tokens and of cuts inside responses, token by token, from prefixes and plain loops."""
 
+import math
 from fractions import Fraction as F
 
 from tests.golden.exact import case, mean, nested
@@ -95,6 +96,71 @@ def spo_tree_cases():
     ]
 
 
+def rose_cases():
+    """Means over leaves, and the penalty for longer successes."""
+    source, equation = "ROSE (arXiv 2601.05053)", "A = V(b_j) - V(b_{j-1}), V = mean return of those that pass"
+    plain = [gains(by_leaves, group=g) for g in range(2)]
+    # through 1: 1, 0, 1/2 and 2; through 1 2: 1 and 0; all five: 7/10
+    assert plain[0][0] == [[F(7, 8) - F(7, 10), F(1, 2) - F(7, 8), F(1) - F(1, 2)]]
+
+    def penalised(group, alpha):
+        paths, returns = paths_of(TOKENS[group]), RETURNS[group]
+        good = [path for path, reward in zip(paths, returns, strict=True) if reward > 0]
+        short = min(map(len, good))
+        result = []
+        for turns, path, credit, reward in zip(TOKENS[group], paths, plain[group], returns, strict=True):
+            flat = [a for own in credit for a in own]
+            b = max(sum(path[: k + 1] == s[: k + 1] for k in range(len(path))) for s in good if len(s) == short)
+            if reward > 0 and len(path) > b:
+                factor = 1 - (F(short - b) / F(len(path) - b)) ** alpha
+                flat = [a - abs(a) * factor if place >= b else a for place, a in enumerate(flat)]
+            result.append(like_responses(flat, turns))
+        return result
+
+    # n 0 and n 3 are the shortest successes; n 2 shares the first two tokens with n 3 and has two more: 1 - 1/2
+    assert penalised(0, 1)[2] == [plain[0][2][0], [F(-3, 4) - F(3, 4) * F(1, 2)] * 2]
+    return [
+        tokens_case("as it is", source, equation, 1e-13, "rose", tree(), plain),
+        tokens_case("alpha 1", source, equation, 1e-13, "rose", tree(), [penalised(g, 1) for g in range(2)], alpha=1.0),
+        tokens_case("alpha 2", source, equation, 1e-13, "rose", tree(), [penalised(g, 2) for g in range(2)], alpha=2.0),
+    ]
+
+
+def treerl_cases():
+    """Global plus local advantage, damped by the root of the number of leaves."""
+    source, equation = "TreeRL (arXiv 2506.11902), release", "A = V + V - V(parent), V = (mean r - m) / sqrt(n)"
+
+    def expected(group, root):
+        paths, returns = paths_of(TOKENS[group]), RETURNS[group]
+        others = [mean([r for k, r in enumerate(returns) if k != n]) for n in range(len(returns))]
+        r = [float(a - b) for a, b in zip(returns, others, strict=True)]
+
+        def through_mean(prefix):
+            share = through(paths, prefix)
+            return sum(r[n] for n in share) / len(share)
+
+        every = [through_mean(path[: k + 1]) for path in paths for k in range(len(path))]
+        centre = sum(every) / len(every)
+        value = lambda prefix: (through_mean(prefix) - centre) / math.sqrt(len(through(paths, prefix)))  # noqa: E731
+        result = []
+        for turns, path in zip(TOKENS[group], paths, strict=True):
+            flat = []
+            for place in range(len(path)):
+                parent = before_stretch(paths, path, place)
+                above = 0.0 if root == "zero" and not parent else value(parent)
+                flat.append(2 * value(path[: place + 1]) - above)
+            result.append(like_responses(flat, turns))
+        return result
+
+    return [
+        tokens_case(
+            f"the prompt is {root}", source, equation, 1e-12, "treerl", tree(), [expected(g, root) for g in range(2)],
+            root=root,
+        )
+        for root in ("zero", "value")
+    ]  # fmt: skip
+
+
 CUT = [
     [[[0, 1, 0]], [[0, 0], [1, 0, 1]], [[0], [0, 0]]],
     [[[1, 1]]],
@@ -146,4 +212,4 @@ def spo_chain_cases():
     ]
 
 
-TABLES = {"spo_tree": spo_tree_cases, "spo_chain": spo_chain_cases}
+TABLES = {"spo_tree": spo_tree_cases, "spo_chain": spo_chain_cases, "rose": rose_cases, "treerl": treerl_cases}

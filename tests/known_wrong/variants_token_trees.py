@@ -21,7 +21,10 @@ def stretches(groups: Groups):
     for group in groups:
         paths = [[token for turn in path for token in turn["token_T"]] for path in group]
         returns = np.array([sum(turn["reward"] for turn in path) for path in group], dtype=float)
-        shares = lambda prefix, paths=paths: [n for n, p in enumerate(paths) if p[: len(prefix)] == prefix]  # noqa: E731
+
+        def shares(prefix: list, paths: list = paths) -> list[int]:
+            return [n for n, p in enumerate(paths) if p[: len(prefix)] == prefix]
+
         for path, tokens in zip(group, paths, strict=True):
             found = []
             for place in range(len(tokens)):
@@ -71,15 +74,68 @@ def of_cuts(groups: Groups, *, root: bool = False, earned: bool = True, turns: b
     return np.array([(first + 2 * second) / 3, last])
 
 
+# returns 1, 1 and 0; the first success has two tokens, the second three, of which the failure shares two
+LONG = [
+    [
+        [{"reward": 1, "token_T": [1, 2]}],
+        [{"reward": 1, "token_T": [1, 3, 4]}],
+        [{"reward": 0, "token_T": [1, 3, 5]}],
+    ]
+]
+
+
+def damped(groups: Groups, *, root: bool = True, prompt: bool = True, local: bool = True) -> np.ndarray:
+    """TreeRL on TREE, with bugs to choose from; r = 3, -3/2, -3/2, and the mean over all tokens is -3/8."""
+    assert groups is TREE
+    leaves = np.array([3, 1, 2, 1, 1]) if root else np.ones(5)  # of tokens 1 to 5
+    value = (np.array([0, 3, -1.5, -1.5, -1.5]) + 3 / 8) / np.sqrt(leaves)
+    above = value[[0, 0, 0, 2, 2]]  # the prompt is worth what token 1 is, which all share
+    above[0] *= prompt
+    one, two, three, four, five = 2 * value - above if local else value
+    return np.array([(one + two) / 2, (one + three + four) / 3, (one + three) / 2, five])
+
+
 TREES, SEGMENTS = "an_edge_counts_once", "a_segment_ends_at_the_next_cut"
+CHANGE, SHORTER = "a_stretch_gets_the_change_of_the_mean", "a_longer_success_gets_less"
+DAMPED = "a_stretch_is_damped_by_the_root_of_its_leaves"
 SUITES: dict[str, list[Check]] = {
+    # 1 is worth 1, as the prompt, and 3 nothing
+    "rose": [
+        equals(CHANGE, TREE, (0 + 2) / 2, (0 - 1 + 0) / 3, (0 - 1) / 2, 0.0),
+        # 1 is worth 2/3, as the prompt, and 3 a half; behind 1, the second success has twice the tokens of the first
+        equals(SHORTER, LONG, 1 / 3 / 2, (0 - 1 / 6 * 3 / 2 + 1 / 2 * 1 / 2) / 3, (0 - 1 / 6 - 1 / 2) / 3),
+    ],
+    "treerl": [equals(DAMPED, TREE, 3.375, -1.015165, -0.795495, -1.454505)],
     "spo_tree": [equals(TREES, TREE, *EDGES)],
     "spo_chain": [equals(SEGMENTS, CUTS, (0.0 + 0.5 + 0.5) / 3, 0.5)],
 }
-REAL: dict[str, Credit] = {"spo_tree": real(tw.spo_tree()), "spo_chain": real(tw.spo_chain())}
+REAL: dict[str, Credit] = {
+    "rose": real(tw.rose(alpha=1.0)),
+    "treerl": real(tw.treerl(root="value")),
+    "spo_tree": real(tw.spo_tree()),
+    "spo_chain": real(tw.spo_chain()),
+}
 
 # fmt: off
 VARIANTS: dict[str, Variant] = {
+    "ROSE against the group's mean": Variant(
+        "rose", lambda groups: of_leaves(groups, mean=True),
+        "ROSE, step 4: the difference to the branch point before", (CHANGE,)),
+    "ROSE by the last token": Variant(
+        "rose", lambda groups: of_leaves(groups, token=True),
+        "ROSE, step 4: each token has the credit of its own stretch", (CHANGE,)),
+    "ROSE without its length calibration": Variant(
+        "rose", real(tw.rose()),
+        "ROSE, step 5", (SHORTER,)),
+    "TreeRL without the root": Variant(
+        "treerl", lambda groups: damped(groups, root=False),
+        "TreeRL, step 7: acc / sqrt(leaves)", (DAMPED,)),
+    "TreeRL without the local advantage": Variant(
+        "treerl", lambda groups: damped(groups, local=False),
+        "TreeRL, step 8: local + global", (DAMPED,)),
+    "TreeRL with a prompt that is worth nothing": Variant(
+        "treerl", lambda groups: damped(groups, prompt=False),
+        "TreeRL with root = \"value\": the prompt is a node like the others", (DAMPED,)),
     "SPO-tree by leaves": Variant(
         "spo_tree", lambda groups: of_leaves(groups, once=True),
         "SPO, tree: V(node) is the mean of its children", (TREES,)),

@@ -119,6 +119,7 @@ FILL: dict[str, Callable[[At], Any]] = {
     "step_reward": lambda at: at.turn.reward + at.value_next > at.value,  # better than the policy's average
     "prefix": lambda at: at.prefix,
     "token_T": lambda at: at.tokens,
+    "replayed": lambda at: 0.0,  # there is no store
     "num_paths": lambda at: 1.0,
     "tree": lambda at: at.trajectory.turns[0].response,  # those that begin alike
     "profile_frac": lambda at: (1 + at.turn.place) / at.problem.num_places,
@@ -129,6 +130,7 @@ FILL: dict[str, Callable[[At], Any]] = {
     "confidence": lambda at: max(at.hope_next, 1 - at.hope_next),
     "accuracy": lambda at: at.hope_next,
     "value": lambda at: at.value,
+    "value_action": lambda at: at.turn.reward + at.value_next,
     "value_next": lambda at: at.value_next,
     "value_after": lambda at: at.value_next,
     "value_T": lambda at: at.value_T,

@@ -90,6 +90,13 @@ def check_store(
         }
         _refuse(excluded, "store")
         return
+    if store.name == "r3":
+        excluded |= {
+            "[harness] makes its own prompts": others["harness"],
+            "rollout.filter drops the groups that a replay would mix": rollout.filter != "none",
+            "rollout.keep_spread drops the groups that a replay would mix": rollout.keep_spread,
+            **_given_turns(rollout, others, known_late="which tasks failed", turns="a failure"),
+        }
     late = update.old_policy == "start" and update.mismatch_cap is None
     excluded |= {
         "[critic] would learn the returns of successes": others["critic"],
@@ -108,7 +115,7 @@ def with_corrected_ratios(data: Mapping[str, Any]) -> Mapping[str, Any]:
     rollout, update, store = data.get("rollout"), data.get("update", {}), data.get("store")
     late = isinstance(rollout, Mapping) and next((n for n in ("max_lag", "step_budget") if rollout.get(n)), "")
     late = f"rollout.{late}" if late else ""
-    if isinstance(store, Mapping) and store.get("name") == "rlep":
+    if isinstance(store, Mapping) and store.get("name") in ("rlep", "r3"):
         late = "[store]"
     if not late or not isinstance(update, Mapping):
         return data

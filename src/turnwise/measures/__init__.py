@@ -25,7 +25,7 @@ from turnwise.measures.sampled import engine_scores, sampled
 from turnwise.measures.scores import scores
 from turnwise.measures.shared_tokens import shared_tokens
 from turnwise.measures.step_rewards import step_rewards
-from turnwise.measures.values import subgoal_values, token_values, value, value_next
+from turnwise.measures.values import action_value, subgoal_values, token_values, value, value_next
 
 MEASURES: dict[str, Measure] = {
     each.name: each
@@ -44,6 +44,7 @@ MEASURES: dict[str, Measure] = {
         roles,
         value,
         value_next,
+        action_value,
         token_values,
         subgoals,
         parts,

@@ -23,6 +23,7 @@ OF_TURN: Mapping[str, Callable[[Trajectory, Turn], object]] = {
     "task": lambda trajectory, _: trajectory.task,
     "success": lambda trajectory, _: float(trajectory.success),
     "finished": lambda trajectory, _: float(trajectory.ended == "terminated"),
+    "replayed": lambda trajectory, _: float("replayed" in trajectory.info),
     "prefix": lambda _, turn: id(turn),
     "tree": lambda trajectory, _: id(trajectory) if trajectory.tree is None else (trajectory.group, trajectory.tree),
 }

@@ -1,4 +1,4 @@
-"""R3: rank failures by their entropies, successes by their length. Its replay and reflection are not included."""
+"""R3: rank failures by their entropies, successes by their length. Its replay and reflection are a store."""
 
 from turnwise.card import Gradient
 from turnwise.errors import ConfigError
@@ -20,7 +20,15 @@ from turnwise.transforms import (
     confidence="near-exact",
     trial={"max_reward": 0.5, "std_weight": 1.0, "eps": 1e-6},
 )
-def r3(*, max_reward: float, std_weight: float, eps: float, max_length: int = 32768, mixed: bool = False) -> Transform:
+def r3(
+    *,
+    max_reward: float,
+    std_weight: float,
+    eps: float,
+    max_length: int = 32768,
+    mixed: bool = False,
+    beside: str | None = None,
+) -> Transform:
     """Reward short successes and, in groups without a success, failures that explore well.
 
         A_i = (r_i - mean(r)) / (std_weight * std(r) + eps)        over the group's trajectories
@@ -38,6 +46,8 @@ def r3(*, max_reward: float, std_weight: float, eps: float, max_length: int = 32
         eps: lambda in the divisor; positive.
         max_length: Length from which a success gets no bonus for shortness (tokens).
         mixed: Also rank failures in groups with successes. The sources do not specify this.
+        beside: Column that is 1 on trajectories which are not ranked and do not count as a group's successes:
+            "replayed", with a store that replays.
 
     Expected gradient: biased: divides by the standard deviation, and rewards entropies and length.
     Use it when: many prompts are too hard for the policy, or its right answers are too long.
@@ -49,7 +59,7 @@ def r3(*, max_reward: float, std_weight: float, eps: float, max_length: int = 32
         )
     compared = chain(
         scalarize(weights={"success": 1.0}, over="trajectories"),
-        rank_failures(max_reward=max_reward, mixed=mixed),
+        rank_failures(max_reward=max_reward, mixed=mixed, beside=beside),
         add_length_reward(max_length=max_length),
         outcome_return(),
         center_by_group(),

@@ -18,6 +18,7 @@ from turnwise.rollout.metrics import env_steps
 from turnwise.rollout.models import Models
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.starts import Start, fork
+from turnwise.rollout.token_growth import TOP
 from turnwise.rollout.trajectory import Trajectory, distinct_turns
 from turnwise.streams import Stream
 
@@ -64,6 +65,7 @@ class Branching:
         self._independent = Independent(environments, settings, task_name)
         self._rule, self._options = RULES[rule], options
         self._max_tokens, self._max_env_steps = max_tokens, max_env_steps
+        self._spread_top = options.get("top", TOP) if rule == "rose" else 0
 
     def play(
         self,
@@ -96,13 +98,15 @@ class Branching:
             growth = self._rule(Group(size, layer.weight.shape[0], self._history(name), draws), **self._options)
             groups.append(_Growing(number, task, name, size, growth))
         try:
+            sampling = make_sampling(self._settings, policy, seed=seed, temperature=temperature)
+            sampling = dataclasses.replace(sampling, spread_top=self._spread_top)
             while wave := [(group, start) for group in groups for start in group.starts()]:
                 played = await play(
                     engine,
                     [start for _, start in wave],
                     environments,
                     policy.format,
-                    sampling=make_sampling(self._settings, policy, seed=seed, temperature=temperature),
+                    sampling=sampling,
                     max_context=policy.max_context,
                     window=self._settings.remembered,
                     on_turn=on_turn,

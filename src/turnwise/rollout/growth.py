@@ -16,7 +16,7 @@ import pydantic
 from turnwise.errors import ConfigError, did_you_mean
 from turnwise.options import check_names
 from turnwise.rollout.forks import Fork, Group, Growth
-from turnwise.rollout.token_growth import spo_tree
+from turnwise.rollout.token_growth import rose, spo_tree, treerl
 from turnwise.rollout.trajectory import Trajectory, Turn
 
 
@@ -318,6 +318,8 @@ RULES: dict[str, Callable[..., Growth]] = {
     "carl": carl,
     "v05": v05,
     "spo_tree": spo_tree,
+    "treerl": treerl,
+    "rose": rose,
 }
 """Branching rules by the name that `rollout.collector.rule` takes."""
 

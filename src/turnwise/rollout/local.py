@@ -20,7 +20,7 @@ from turnwise.models.policy import frozen_copy
 from turnwise.rollout.engine import Decode, Generation, Sampling, ends_with_stop
 from turnwise.rollout.prefixes import Prefixes
 from turnwise.rollout.rows import Rows
-from turnwise.rollout.sampling import sample, uniform
+from turnwise.rollout.sampling import sample, spread, uniform
 
 PREFILL_TOKENS = 16384
 """Tokens of a prefill pass, padding included (a single prompt may exceed it)."""
@@ -87,6 +87,7 @@ class LocalEngine:
         self._ids = np.zeros((0, 0), dtype=np.int64)  # [rows, places] tokens; the cache holds `length` of each row
         self._logprobs = np.zeros((0, 0), dtype=np.float32)  # log-probabilities of the drawn tokens
         self._entropies = np.zeros((0, 0), dtype=np.float32)  # entropies of the distributions they were drawn from
+        self._spreads = np.zeros((0, 0), dtype=np.float32)  # how little the likeliest tokens resemble each other
         self._length = np.zeros(0, dtype=np.int64)
         self._start = np.zeros(0, dtype=np.int64)  # place of the first token that is drawn for the latest response
         self._begun = np.zeros(0, dtype=np.int64)  # tokens of that response before it
@@ -290,16 +291,8 @@ class LocalEngine:
         if num_rows > rows or num_places > places:
             rows = rows if num_rows <= rows else max(num_rows, min(rows * 3 // 2, self.max_rows or sys.maxsize))
             places = places if num_places <= places else max(num_places, places * 3 // 2, 64)
-            for name in (
-                "_ids",
-                "_logprobs",
-                "_entropies",
-                "_length",
-                "_start",
-                "_begun",
-                "_conversation",
-                "_sampling",
-            ):
+            numbers = ("_length", "_start", "_begun", "_conversation", "_sampling")
+            for name in ("_ids", "_logprobs", "_entropies", "_spreads", *numbers):
                 old = getattr(self, name)
                 larger = np.zeros((rows, places)[: old.ndim], dtype=old.dtype)
                 larger[tuple(map(slice, old.shape))] = old
@@ -341,6 +334,10 @@ class LocalEngine:
         where = torch.from_numpy(np.stack([self._conversation[rows], places])).to(logits.device)
         drawn = sample(logits, sampling, uniform(sampling.seed, where[0], where[1]))
         tokens, logprobs, self._entropies[rows, places] = (column.cpu().numpy() for column in drawn)
+        if sampling.spread_top:
+            embeddings = self.model.get_input_embeddings().weight
+            assert isinstance(embeddings, torch.Tensor)
+            self._spreads[rows, places] = spread(logits, embeddings, sampling).cpu().numpy()
         if not np.isfinite(logprobs).all():
             raise EngineFault("the logits are not finite: the weights diverged; lower update.learning_rate")
         self._ids[rows, places], self._logprobs[rows, places] = tokens, logprobs
@@ -351,9 +348,10 @@ class LocalEngine:
         for row, truncated in zip(rows[ended].tolist(), (~stopped[ended]).tolist(), strict=True):
             request, response = self._growing.pop(row), slice(self._start[row], self._length[row] + 1)
             if not request.future.done():
-                columns = (self._ids, self._logprobs, self._entropies)
-                ids, logprobs_T, entropies_T = (column[row, response].tolist() for column in columns)
-                request.future.set_result(Generation(ids, logprobs_T, truncated, entropies_T, self.version))
+                columns = (self._ids, self._logprobs, self._entropies, self._spreads)
+                ids, logprobs_T, entropies_T, spreads_T = (column[row, response].tolist() for column in columns)
+                spreads = spreads_T if sampling.spread_top else None
+                request.future.set_result(Generation(ids, logprobs_T, truncated, entropies_T, self.version, spreads))
 
     def _ends_with_stop(self, stop: Sequence[str], rows: np.ndarray, places: np.ndarray) -> np.ndarray:
         """Return which rows' responses complete a stop text with their newest token, `[rows]` bool."""

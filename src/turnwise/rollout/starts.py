@@ -81,6 +81,8 @@ def begin_response(start: Start, turn: Turn) -> None:
         turn.behavior_logprobs = start.begun.behavior_logprobs[: start.token]
         if start.begun.behavior_entropies is not None:
             turn.behavior_entropies = start.begun.behavior_entropies[: start.token]
+        if start.begun.behavior_spreads is not None:
+            turn.behavior_spreads = start.begun.behavior_spreads[: start.token]
 
 
 async def begin(start: Start, key: int, environments: Environments, context: Context, fmt: Format) -> tuple[Step, bool]:

@@ -25,6 +25,8 @@ class Turn:
         fresh: The prompt does not continue the previous turn; a first turn counts as fresh in any case.
         version: Training steps behind the weights that sampled the response.
         actor: Name of the agent that gave the response, where a harness has several; empty: it has one.
+        behavior_spreads: How little the likeliest tokens at each place resembled each other when sampled, if the engine
+            was asked to measure it; not recorded.
         origin: Turn whose first tokens begin the response; None: it was generated from its first token.
         begun: Number of these tokens.
     """
@@ -42,6 +44,7 @@ class Turn:
     behavior_entropies: list[float] | None = None
     version: int = 0
     actor: str = ""
+    behavior_spreads: list[float] | None = None
     origin: "Turn | None" = None
     begun: int = 0
 
@@ -50,17 +53,14 @@ class Turn:
         """Tokens that were generated for this response alone."""
         return len(self.response_ids) - self.begun
 
-    @property
-    def root(self) -> "Turn":
-        """The turn from which forks inside responses lead to this one; the turn itself without a fork."""
-        return self if self.origin is None else self.origin.root
-
     def add(self, made: Generation) -> None:
         """Add what an engine generated to the response."""
         self.response_ids += made.token_ids
         self.behavior_logprobs += made.logprobs
         if made.entropies is not None:
             self.behavior_entropies = [*(self.behavior_entropies or ()), *made.entropies]
+        if made.spreads is not None:
+            self.behavior_spreads = [*(self.behavior_spreads or ()), *made.spreads]
         self.truncated, self.version = made.truncated, made.version
 
 

@@ -117,6 +117,7 @@ def recorded_batch(step: Step, *, invalid_penalty: float) -> Batch:
         "truncated": step.values("truncated")[kept],
         "success": step.values("success")[kept],
         "finished": (table["ended"].to_numpy() == "terminated").astype(np.float64),
+        "replayed": _replayed(table, trajectories),
         **_of_trees(step, kept),
         **_of_seats(table, trajectories),
         **{name: step.values(name)[kept] for name in _of_measures(table)},
@@ -140,6 +141,14 @@ def _of_measures(table: pa.Table) -> list[str]:
     others = {"base", "alpha", "advantage", PREFIX, "tree", *BEGUN_SCHEMA.names}
     further = (name for name in table.column_names if name not in SCHEMA.names and name not in others)
     return [name for name in further if not name.startswith("trace.")]
+
+
+def _replayed(table: pa.Table, trajectories: Segments) -> np.ndarray:
+    """Return 1 for responses of trajectories from a store, which the last turn of each tells, else 0."""
+    told = trajectories.last(table["info"].to_numpy(zero_copy_only=False))
+    return np.array([float('"replayed"' in (text or "") and "replayed" in json.loads(text)) for text in told])[
+        trajectories.ids
+    ]
 
 
 def _of_seats(table: pa.Table, trajectories: Segments) -> dict[str, list[str]]:

@@ -133,8 +133,10 @@ def favor_unlikely(credit_R: Credit, batch: Batch, *, beta: float = 0.25, conven
     return credit_R * batch.trajectories.broadcast(factor_N)
 
 
-@block(needs=("success", "entropy", "peak_entropy", "length"))
-def rank_failures(credit_R: Credit, batch: Batch, *, max_reward: float, mixed: bool = False) -> Credit:
+@block(needs=("success", "entropy", "peak_entropy", "length"), needs_option="beside")
+def rank_failures(
+    credit_R: Credit, batch: Batch, *, max_reward: float, mixed: bool = False, beside: str | None = None
+) -> Credit:
     """Reward failures for exploration: `r + max_reward * (1 - k / (n - 1))` for the k-th best of a group's n.
 
     A failure dominates another one if its `peak_entropy` is higher and its mean `entropy` lower. The rank k counts from
@@ -145,12 +147,18 @@ def rank_failures(credit_R: Credit, batch: Batch, *, max_reward: float, mixed: b
         batch: Their batch; the entropies of a trajectory are the means over its tokens.
         max_reward: Reward of the best failure.
         mixed: Also rank failures in groups with successes. The sources do not specify this.
+        beside: Column that is 1 on trajectories of other policies, such as `replayed`, which are neither ranked nor
+            count as the group's successes.
     """
     peak_N = _mean_over_tokens(batch, "peak_entropy", needed_by="rank_failures")
     overall_N = _mean_over_tokens(batch, "entropy", needed_by="rank_failures")
     failed_N = success_of_trajectories(batch, needed_by="rank_failures") <= 0
+    beside_N = np.zeros(batch.num_trajectories, dtype=bool)
+    if beside is not None:
+        beside_N = batch.trajectories.first(batch.column(beside, needed_by="rank_failures")) > 0
     if not mixed:
-        failed_N &= batch.groups.broadcast(batch.groups.min(failed_N.astype(np.float64))) > 0
+        failed_N &= batch.groups.broadcast(batch.groups.min((failed_N | beside_N).astype(np.float64))) > 0
+    failed_N &= ~beside_N
     who = np.flatnonzero(failed_N)
     if len(who) == 0:
         return credit_R.copy()

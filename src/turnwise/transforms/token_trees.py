@@ -120,6 +120,45 @@ def _excess(stretches: Stretches, good_N: Bool[np.ndarray, " N"], alpha: float) 
     return np.where(shared_T, 0.0, tokens.broadcast(1.0 - share_N**alpha))
 
 
+@block(needs=("token_T",))
+def weigh_token_tree(credit_R: Credit, batch: Batch, *, root: Literal["zero", "value"]) -> Credit:
+    """Credit each token with the global and the local advantage of its stretch.
+
+        A = V(stretch) + V(stretch) - V(stretch before it)        V = (mean of r - m) / sqrt(n)
+
+    The mean is over the n trajectories through the stretch, r their credit, and m the mean of `mean of r` over all
+    tokens of the group's trajectories.
+
+    Args:
+        credit_R: `[responses]` credit of trajectories, equal for the responses of each.
+        batch: Their batch.
+        root: V of the prompt, before the first stretch: 0 ("zero"), or by the formula ("value").
+    """
+    choice("root", root, Literal["zero", "value"])
+    name, groups = "weigh_token_tree", batch.groups
+    stretches = Stretches(batch, name)
+    nodes = stretches.nodes
+    leaves = nodes.num_leaves().astype(np.float64)
+    mean = nodes.values(batch.trajectories.first(credit_R), leaves)
+    mean_T = stretches.of_tokens.broadcast(mean[nodes.node_R])
+    centre_G = groups.of(stretches.tokens).mean(mean_T)
+    centre = _of_nodes(nodes, centre_G)
+    value = (mean - centre) / np.sqrt(leaves)
+    if root == "zero":
+        value[: len(groups)] = 0.0
+    advantage_T = stretches.of_tokens.broadcast(2.0 * value[nodes.node_R] - value[nodes.parent[nodes.node_R]])
+    assert batch.tokens is not None
+    return report_tokens(name, advantage_T, batch.tokens)
+
+
+def _of_nodes(nodes: Nodes, value_G: np.ndarray) -> np.ndarray:
+    """Return the value of its group for each node."""
+    group = np.arange(len(nodes.parent))
+    for first, last in zip(nodes.levels[1:-1], nodes.levels[2:], strict=True):
+        group[first:last] = group[nodes.parent[first:last]]
+    return value_G[group]
+
+
 @block(needs=("cut_T", "cut_value_T"))
 def value_cut_segments(credit_R: Credit, batch: Batch, *, first: Literal["zero", "value"] = "zero") -> Credit:
     """Credit the tokens from one cut to the next with the change in value between the two.

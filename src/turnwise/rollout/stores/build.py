@@ -8,8 +8,10 @@ from turnwise.environments.suites import Suite
 from turnwise.rollout.environments import Environments
 from turnwise.rollout.experience import Steps
 from turnwise.rollout.settings import RolloutConfig
+from turnwise.rollout.stores import reflection
 from turnwise.rollout.stores.lessons import ASKED, RESPONSE
 from turnwise.rollout.stores.prefixes import PrefixSampling
+from turnwise.rollout.stores.reflection import AGAIN, FAILED, ReplayAndReflection
 from turnwise.rollout.stores.remember import BETWEEN, Remembering
 from turnwise.rollout.stores.reminded import FAILURE, SUCCESS
 from turnwise.rollout.stores.replay import Replaying
@@ -49,6 +51,8 @@ def restored_store(settings: StoreConfig | None, checkpoint: Path) -> Store | No
 
 def texts_of(settings: StoreConfig | None) -> Sequence[str]:
     """Return what a store adds to prompts besides texts of the environment, for policies that know words only."""
+    if settings is not None and settings.name == "r3":
+        return FAILED, AGAIN, reflection.RESPONSE
     if settings is None or settings.name != "slea_rl":
         return ()
     return (SUCCESS, FAILURE, BETWEEN, *((*ASKED.values(), RESPONSE) if settings.extract == "policy" else ()))
@@ -77,6 +81,8 @@ def with_store(
         return source
     if store.settings.name == "prefix_sampling":
         return PrefixSampling(source, store, tasks, environments, rollout, seed)
+    if store.settings.name == "r3":
+        return ReplayAndReflection(source, store, tasks, environments, rollout, seed)
     if store.settings.name == "slea_rl":
         return Remembering(source, store, seed)
     return Replaying(source, store, seed)

@@ -11,14 +11,20 @@ from turnwise.section import Section
 class StoreConfig(Section):
     """Configure a store of the run's own trajectories, which is part of its checkpoints."""
 
-    name: Literal["rlep", "prefix_sampling", "slea_rl"]
+    name: Literal["rlep", "prefix_sampling", "slea_rl", "r3"]
     """"rlep": a group learns from earlier successes of its task too. "prefix_sampling": groups start at a turn of a
     stored trajectory, so that tasks become neither too hard nor too easy. "slea_rl": each turn is shown what was done
-    in similar states."""
+    in similar states. "r3": groups without contrast get stored trajectories of the other outcome, and tasks that fail
+    are played again with a failure in the prompt."""
     capacity: int = pydantic.Field(ge=1)
     """Most trajectories in the store; the oldest leave first."""
     replays: int | None = pydantic.Field(default=None, ge=1)
-    """Only for "rlep", which needs it: most stored trajectories that a group gets."""
+    """Only for "rlep" and "r3", which need it: most stored trajectories that a group gets."""
+    tau: float | None = pydantic.Field(default=None, gt=0, le=1)
+    """Only for "r3", which needs it, as is `transcript`: mean success of a task in earlier steps below which it is also
+    played with a failure in the prompt."""
+    transcript: int | None = pydantic.Field(default=None, ge=1)
+    """Most characters of this failure, its last ones; needed."""
     remaining: float | None = pydantic.Field(default=None, gt=0, lt=1)
     """Only for "prefix_sampling", which needs it, as are the fields up to `adaptive`: share of a success that is left
     to the policy. Published: 0.25, 0.45 and 0.75."""
@@ -62,6 +68,7 @@ class StoreConfig(Section):
     def _options_fit_the_name(self) -> "StoreConfig":
         needs = {
             "rlep": ("replays",),
+            "r3": ("replays", "tau", "transcript"),
             "prefix_sampling": ("remaining", "handicap"),
             "slea_rl": ("extract", "evaluate"),
         }
