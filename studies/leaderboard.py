@@ -1,14 +1,17 @@
 """Measure the fidelity of methods on several environments, and build docs/leaderboard from the kept data.
 
-    python studies/leaderboard.py                   # play what is missing, then write the page
+    python studies/leaderboard.py                   # play what is missing, then write the pages
     python studies/leaderboard.py --only household  # only some environments; may be repeated
-    python studies/leaderboard.py --page            # write the page from docs/leaderboard/data alone
+    python studies/leaderboard.py --page            # write the pages from docs/leaderboard/data alone
+
+The pages are README.md, and table.html, which sorts and filters; leaderboard.html next to this file is its form.
 
 It can be stopped at any time: finished cells are kept in docs/leaderboard/data, runs and returns in runs/leaderboard.
 """
 
 import argparse
 import dataclasses
+import html
 import json
 import sys
 import tomllib
@@ -17,13 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.config import load_config
+from turnwise.diagnostics.costs import token_services
 from turnwise.diagnostics.fidelity_run import measure_run
 from turnwise.diagnostics.fidelity_show import as_json
 from turnwise.diagnostics.noise import Noise
 from turnwise.diagnostics.statistics import Interval
 from turnwise.errors import ConfigError, TurnwiseError, did_you_mean
 from turnwise.files import write_json, write_text
-from turnwise.tables import Page, Table, page_as_markdown
+from turnwise.tables import Page, Table, page_as_markdown, wrapped
 from turnwise.train.credit import named_transform
 from turnwise.train.display import ConsoleDisplay
 from turnwise.train.folder import RunFolder
@@ -35,6 +39,30 @@ PLAN = FOLDER / "plan.toml"
 WHENS = ("start", "middle", "end")
 DIGITS = 5
 """Digits after the point that are kept."""
+FORM = Path(__file__).with_suffix(".html")
+"""Form of table.html."""
+INTERVALS = {
+    "fidelity": ("fidelity",),
+    "minus_first": ("minus_first",),
+    "gradient": ("gradient", "fidelity"),
+    "gradient_minus_first": ("gradient", "minus_first"),
+    "transfer": ("gradient", "transfer", "transfer"),
+    "transfer_minus_first": ("gradient", "transfer", "minus_first"),
+    "drift": ("drift", "drift"),
+    "drift_minus_first": ("drift", "minus_first"),
+}
+"""Where the data has the intervals that table.html shows."""
+LIMITS = (
+    "Fidelity is not learning: nothing here was trained with any method but GRPO.",
+    "Entropy drift is a first-order rate in a table of independent states: shared weights are left out.",
+    "Each cell is one policy of one seed, of a tiny model.",
+    "Intervals are over a few groups, so that most differences are not significant.",
+    "Intervals are not corrected for the number of comparisons: of 40 without any difference, two lie apart by chance.",
+    "Times are those of the credit alone, on one processor with a few hundred responses: not those of a training step.",
+    "Methods that need a critic, probes, forks or a second model are left out.",
+    "Options are each method's defaults.",
+)
+"""What the numbers do not say."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,10 +80,18 @@ class Cell:
             found = (found or {}).get(name)
         return Interval(**found) if found else None
 
-    def signal(self, method: str) -> str:
-        """Return the share of signal in one group's gradient."""
+    def signal(self, method: str) -> Noise | None:
+        """Return signal and noise of one group's gradient; None if they are not there."""
         found = (self.data["gradient"] or {}).get("noise", {}).get(method)
-        return Noise(**found).share_text() if found else "-"
+        return Noise(**found) if found and found["signal"] + found["noise"] else None
+
+    def time(self, method: str, first: str) -> list[float] | None:
+        """Return the time of a method's credit by that of the first: best by best, least and most of one round."""
+        times = self.data.get("milliseconds") or {}
+        if not {method, first} <= times.keys():
+            return None
+        rounds = [one / other for one, other in zip(times[method], times[first], strict=True)]
+        return [min(times[method]) / min(times[first]), min(rounds), max(rounds)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -136,7 +172,7 @@ def rounded(value: Any) -> Any:
 
 
 def write_page(plan: Mapping[str, Any], folder: Path) -> None:
-    """Write README.md of the leaderboard from its data.
+    """Write README.md and table.html of the leaderboard from its data.
 
     Raises:
         ConfigError: There is no data.
@@ -150,6 +186,38 @@ def write_page(plan: Mapping[str, Any], folder: Path) -> None:
     if not cells:
         raise ConfigError(f"{folder / 'data'} has no data; run without --page to make it")
     write_text(folder / "README.md", page_as_markdown(page(plan, cells)))
+    write_text(folder / "table.html", sortable(plan, cells))
+
+
+def sortable(plan: Mapping[str, Any], cells: Sequence[Cell]) -> str:
+    """Compose the page that sorts and filters: the form with the numbers, one per line."""
+    first = plan["methods"][0]
+    services = {method: token_services(named_transform(method)) for method in plan["methods"]}
+    told: list[dict[str, Any]] = []
+    for cell in cells:
+        methods: dict[str, dict[str, Any]] = {}
+        for method in plan["methods"]:
+            found = {key: cell.interval(method, *path) for key, path in INTERVALS.items()}
+            signal = cell.signal(method)
+            numbers = {key: [one.value, one.low, one.high] if one else None for key, one in found.items()}
+            numbers |= {"signal": list(signal.share) if signal else None, "time": cell.time(method, first)}
+            if numbers["fidelity"]:
+                methods[method] = {key: one for key, one in rounded(numbers).items() if one}
+                methods[method]["services"] = services[method]
+        about = {key: cell.data[key] for key in ("step", "success", "groups", "histories", "continuations")}
+        told.append({"environment": cell.environment, "when": cell.when, **about, "methods": methods})
+    data = as_lines({"first": first, "whens": WHENS, "cells": told}).replace("</", "<\\/")
+    limits = "\n".join(wrapped(f"  <li>{html.escape(text)}</li>") for text in LIMITS)
+    return FORM.read_text(encoding="utf-8").replace("LIMITS", limits).replace("DATA", data)
+
+
+def as_lines(value: Any) -> str:
+    """Write JSON with a line per entry; lists of numbers and names stay on one."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"\n{json.dumps(name)}:{as_lines(one)}" for name, one in value.items()) + "}"
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return "[" + ",".join(map(as_lines, value)) + "]"
+    return json.dumps(value, allow_nan=False)
 
 
 def page(plan: Mapping[str, Any], cells: Sequence[Cell]) -> Page:
@@ -162,6 +230,8 @@ def page(plan: Mapping[str, Any], cells: Sequence[Cell]) -> Page:
         "([how](../how-to/fidelity.md)). All methods of a table see the same trajectories. A training with GRPO made "
         f"the policies.{lacking} `python studies/leaderboard.py` plays what is missing and writes this page; with "
         "`--page` it writes it from the data beside it alone.",
+        "**[The same in one table that sorts and filters](table.html)**, with time and extra tokens. Open it on the "
+        "site or in a clone; it needs no network.",
         "## Told apart from GRPO",
         "In how many of the cells (an environment at the start, the middle or the end of training) the 95 % interval "
         "of the difference to GRPO, paired by group, lies above or below zero. Not corrected for the number of "
@@ -177,10 +247,7 @@ def page(plan: Mapping[str, Any], cells: Sequence[Cell]) -> Page:
         parts += [f"## {cell.environment}, {cell.when}", about, cell_table(plan, cell)]
     parts += [
         "## What it does not say",
-        "Fidelity is not learning: what a credit does to entropy counts too, and nothing here was trained with any "
-        "method but GRPO. Each cell is one policy of one seed. Intervals are over a few groups, so that most "
-        "differences are not shown. Costs, tokens, and models other than tiny ones are not measured. Methods that "
-        "need a critic, probes, forks or a second model are left out. Options are each method's defaults.",
+        " ".join(LIMITS),
     ]
     return parts
 
@@ -194,23 +261,51 @@ def told_apart(plan: Mapping[str, Any], cells: Sequence[Cell]) -> Table:
         gradient = [one for cell in cells if (one := cell.interval(method, "gradient", "minus_first"))]
         counts = [sum(one.low > 0 for one in differences), sum(one.high < 0 for one in differences)]
         counts += [sum(one.low > 0 for one in gradient), sum(one.high < 0 for one in gradient)]
+        transfer = [one for cell in cells if (one := cell.interval(method, *INTERVALS["transfer_minus_first"]))]
+        counts += [sum(one.low > 0 for one in transfer), sum(one.high < 0 for one in transfer)]
         rows.append((method, *map(str, counts), str(len(differences))))
     rows.sort(key=lambda row: int(row[2]) - int(row[1]))
-    return [("method", f"above {first}", f"below {first}", "gradient above", "gradient below", "cells"), *rows]
+    return [
+        (
+            "method",
+            f"above {first}",
+            f"below {first}",
+            "gradient above",
+            "gradient below",
+            "transfer above",
+            "transfer below",
+            "cells",
+        ),
+        *rows,
+    ]
 
 
 def cell_table(plan: Mapping[str, Any], cell: Cell) -> Table:
     """Tabulate the methods in one cell, best first."""
+    first = plan["methods"][0]
     rows = []
     for method in plan["methods"]:
         one = cell.interval(method, "fidelity")
         if one is None:
             continue
-        further = [cell.interval(method, *path) for path in (("minus_first",), ("gradient", "fidelity"))]
-        texts = [text.text(sign=not place) if text else "-" for place, text in enumerate(further)]
-        rows.append((one.value, (method, one.text(), *texts, cell.signal(method))))
+        signal = cell.signal(method)
+        texts = [
+            text.text(sign=name in ("minus_first", "drift"))
+            if (text := cell.interval(method, *INTERVALS[name]))
+            else "-"
+            for name in ("minus_first", "gradient", "transfer", "drift")
+        ]
+        rows.append((one.value, (method, one.text(), *texts, signal.share_text() if signal else "-")))
     rows.sort(key=lambda row: -row[0])
-    head = ("method", "fidelity", f"minus {plan['methods'][0]}", "of the gradient", "signal of one group")
+    head = (
+        "method",
+        "fidelity",
+        f"minus {first}",
+        "of the gradient",
+        "transfer",
+        "entropy drift",
+        "signal of one group",
+    )
     return [head, *(row for _, row in rows)]
 
 

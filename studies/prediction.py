@@ -75,7 +75,7 @@ def predictors(environment: str, methods: Sequence[str], data: Path) -> dict[str
         "fidelity": {name: one["value"] for name, one in found["fidelity"].items()},
         "gradient": {name: one["value"] for name, one in gradient["fidelity"].items()},
         "signal": {name: share(one) for name, one in gradient["noise"].items()},
-        "drift": {name: one["value"] for name, one in found.get("drift", {}).items()},
+        "drift": {name: one["value"] for name, one in (found.get("drift") or {}).get("drift", {}).items()},
     }
     return {name: np.array([table[m] for m in methods]) for name, table in tables.items() if table}
 

@@ -38,6 +38,10 @@ VARIANTS: dict[str, tw.Transform] = {
     "vine_ppo(as it is)": tw.vine_ppo(standardize=False),
     "bilevel_gae(as it is, turn_discount=1)": tw.bilevel_gae(standardize=False, turn_discount=1.0),
     "bilevel_gae(as it is, decay=0.5)": tw.bilevel_gae(standardize=False, turn_discount=1.0, decay=0.5),
+    "spo_chain(value)": tw.spo_chain(first="value"),
+    "rose(alpha=1)": tw.rose(alpha=1.0),
+    "treerl(zero)": tw.treerl(root="zero"),
+    "spo_tree(path)": tw.spo_tree(count="path"),
     "hiper(discount=0.9)": tw.hiper(discount=0.9, action_decay=0.9),
     "hiper(as it is)": tw.hiper(standardize=False, unfinished="repeat", keep_penalty=0.0, change_penalty=0.0),
     "empg(scope=group)": tw.empg(scope="group"),
@@ -147,7 +151,20 @@ def family(*names: str) -> set[str]:
 
 
 BY_RESPONSE = family(
-    "gae", "ppo", "turn_ppo", "bilevel_gae", "egae", "vine_ppo", "spo", "hiper", "tp_grpo", "spae", "hcapo", "empg"
+    "gae",
+    "archer",
+    "ppo",
+    "turn_ppo",
+    "bilevel_gae",
+    "egae",
+    "vine_ppo",
+    "spo",
+    "spo_chain",
+    "hiper",
+    "tp_grpo",
+    "spae",
+    "hcapo",
+    "empg",
 ) - {
     "empg(rloo, bonus=0, center=False)",
     "empg(rloo, all off)",

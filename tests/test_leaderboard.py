@@ -1,11 +1,14 @@
-"""The leaderboard: built by one command, resumed where it was, and its page from the kept data alone."""
+"""The leaderboard: built by one command, resumed where it was, and its pages from the kept data alone."""
 
 import importlib.util
 import json
+import re
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.report.browser import Opened, chromium
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "studies" / "leaderboard.py"
@@ -37,6 +40,14 @@ def leaderboard():
     del sys.modules["leaderboard"]
 
 
+def numbers(folder: Path) -> dict:
+    """What table.html has its rows from."""
+    text = (folder / "table.html").read_text()
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])
+
+
 @pytest.fixture(scope="module")
 def made(leaderboard, tmp_path_factory) -> tuple[Path, list[str]]:
     folder = tmp_path_factory.mktemp("board")
@@ -54,22 +65,30 @@ def test_one_command_plays_and_writes_the_page(made, leaderboard):
     text = (folder / "README.md").read_text()
     one = found["walk-end"]["fidelity"]["rloo"]
     assert f"{one['value']:.3f} [{one['low']:.3f}, {one['high']:.3f}]" in text
+    drift = found["walk-end"]["drift"]["drift"]["rloo"]
+    assert f"{drift['value']:+.3f} [{drift['low']:+.3f}, {drift['high']:+.3f}]" in text
     assert "Not measured yet: later." in text
+    shown = numbers(folder)["cells"]
+    assert [(cell["environment"], cell["when"]) for cell in shown] == [("walk", when) for when in leaderboard.WHENS]
+    of = shown[2]["methods"]["rloo"]
+    assert of["drift"] == [round(drift[key], leaderboard.DIGITS) for key in ("value", "low", "high")]
+    assert 0 < of["time"][1] <= of["time"][0] <= of["time"][2]
+    assert of["services"] == []
     assert "## walk, start" in text
     assert max(path.stat().st_size for path in (folder / "data").iterdir()) < 20_000
 
 
 def test_it_resumes_and_rebuilds_the_page_from_data_alone(made, leaderboard, monkeypatch, capsys):
     folder, options = made
-    page = (folder / "README.md").read_text()
+    pages = [folder / "README.md", folder / "table.html"]
+    page = [path.read_text() for path in pages]
     monkeypatch.setattr(leaderboard, "train", lambda *_, **__: pytest.fail("trained again"))
     monkeypatch.setattr(leaderboard, "measure_run", lambda *_, **__: pytest.fail("measured again"))
-    (folder / "README.md").unlink()
-    assert leaderboard.main([*options, "--only", "walk"]) == 0
-    assert (folder / "README.md").read_text() == page
-    (folder / "README.md").unlink()
-    assert leaderboard.main([*options, "--page"]) == 0
-    assert (folder / "README.md").read_text() == page
+    for further in (["--only", "walk"], ["--page"]):
+        for path in pages:
+            path.unlink()
+        assert leaderboard.main([*options, *further]) == 0
+        assert [path.read_text() for path in pages] == page
     assert leaderboard.main([*options, "--only", "wlak"]) == 2
     assert "the plan has no environment 'wlak'. Did you mean 'walk'?" in capsys.readouterr().err
 
@@ -104,7 +123,156 @@ def test_the_page_of_the_repository_is_that_of_its_data(leaderboard, tmp_path):
     for path in (kept / "data").iterdir():
         (tmp_path / "data" / path.name).write_bytes(path.read_bytes())
     assert leaderboard.main(["--page", "--folder", str(tmp_path)]) == 0
-    assert (tmp_path / "README.md").read_text() == (kept / "README.md").read_text(), (
-        "docs/leaderboard/README.md is out of date; run python studies/leaderboard.py --page"
-    )
+    for name in ("README.md", "table.html"):
+        assert (tmp_path / name).read_text() == (kept / name).read_text(), (
+            f"docs/leaderboard/{name} is out of date; run python studies/leaderboard.py --page"
+        )
+    assert "(table.html)" in (kept / "README.md").read_text()
     assert sum(path.stat().st_size for path in (kept / "data").iterdir()) < 1_000_000
+
+
+def interval(value: float) -> dict[str, float]:
+    return {"value": value, "low": value - 0.25, "high": value + 0.25, "p": 0.1}
+
+
+def cell(fidelity: dict[str, float], **further) -> dict:
+    above = {name: interval(value - fidelity["grpo"]) for name, value in fidelity.items() if name != "grpo"}
+    about = {"groups": 3, "step": 1, "success": 0.5, "histories": 9, "continuations": 4, "gradient": None}
+    return {
+        **about,
+        "fidelity": {name: interval(one) for name, one in fidelity.items()},
+        "minus_first": above,
+        **further,
+    }
+
+
+@pytest.fixture(scope="module")
+def drawn(leaderboard, tmp_path_factory) -> Path:
+    """An old cell without drift and times, and a new one."""
+    folder = tmp_path_factory.mktemp("drawn")
+    (folder / "plan.toml").write_text(PLAN)
+    (folder / "data").mkdir()
+    new = cell(
+        {"grpo": 0.4, "rloo": 0.7, "grpo+aem": -0.1},
+        drift={
+            "drift": {"grpo": interval(-0.5), "rloo": interval(0.125), "grpo+aem": interval(-0.75)},
+            "minus_first": {"rloo": interval(0.625), "grpo+aem": interval(-0.25)},
+        },
+        milliseconds={"grpo": [2.0, 1.0], "rloo": [3.0, 3.0], "grpo+aem": [1.0, 4.0]},
+        gradient={
+            "fidelity": {"grpo": interval(0.875)},
+            "minus_first": {},
+            "noise": {
+                "grpo": {"signal": 1.0, "error": 0.5, "noise": 3.0},
+                "rloo": {"signal": 0, "error": 0, "noise": 0},
+            },
+        },
+    )
+    (folder / "data" / "walk-end.json").write_text(json.dumps(new))
+    (folder / "data" / "later-start.json").write_text(json.dumps(cell({"grpo": 0.5, "rloo": 0.3})))
+    assert leaderboard.main(["--page", "--plan", str(folder / "plan.toml"), "--folder", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture
+def opened(browser, drawn):
+    page = Opened(browser, (drawn / "table.html").as_uri())
+    yield page
+    page.context.close()
+    assert not page.said, "the page said something on the console, or asked the network for something"
+
+
+def column(page: Opened, title: str) -> list[list[str]]:
+    """The lines of each cell of a column."""
+    place = page.page.locator("#head th").all_inner_texts().index(title) + 1
+    cells = page.page.locator(f"#rows td:nth-child({place})").all_inner_texts()
+    return [text.split() for text in cells]
+
+
+def firsts(page: Opened, title: str) -> list[str]:
+    return [words[0] for words in column(page, title)]
+
+
+def test_every_number_of_the_table_has_its_interval_and_what_is_missing_a_dash(opened):
+    assert firsts(opened, "method") == ["rloo", "grpo", "grpo", "rloo", "grpo+aem"], "by fidelity, best first"
+    assert column(opened, "fidelity")[0] == ["0.700", "[0.450,", "0.950]"]
+    assert column(opened, "fidelity minus grpo")[0] == ["+0.300", "[+0.050,", "+0.550]"]
+    assert column(opened, "entropy drift")[0] == ["+0.125", "[-0.125,", "+0.375]"]
+    assert column(opened, "entropy drift minus grpo")[0] == ["+0.625", "[+0.375,", "+0.875]"]
+    assert column(opened, "time / grpo")[0] == ["3.00", "[1.50,", "3.00]"], "best by best, rounds in brackets"
+    assert column(opened, "gradient fidelity")[2] == ["0.875", "[0.625,", "1.125]"]
+    assert column(opened, "signal of one group")[2] == ["0.2500", "\N{PLUS-MINUS SIGN}", "0.1250"]
+    assert firsts(opened, "entropy drift") == ["+0.125", "-", "-0.500", "-", "-0.750"]
+    assert firsts(opened, "time / grpo")[1] == "-"
+    assert firsts(opened, "extra tokens") == ["0"] * 5
+    coloured = opened.page.locator("#rows td.above, #rows td.below")
+    assert [text.split()[0] for text in coloured.all_inner_texts()] == [
+        "+0.300",
+        "+0.625",
+        "-0.500",
+        "-0.500",
+        "-0.750",
+    ]
+    assert "nothing here was trained with any method but GRPO" in opened.text("main")
+
+
+def test_a_click_on_a_column_sorts_by_it_and_dashes_stay_last(opened):
+    page = opened.page
+
+    def click(key: str) -> str | None:
+        head = page.locator(f"#head th[data-key={key}]")
+        head.locator("button").click()
+        return head.get_attribute("aria-sort")
+
+    assert click("drift") == "descending"
+    assert firsts(opened, "entropy drift") == ["+0.125", "-0.500", "-0.750", "-", "-"]
+    assert click("drift") == "ascending"
+    assert firsts(opened, "entropy drift") == ["-0.750", "-0.500", "+0.125", "-", "-"]
+    assert click("method") == "ascending"
+    assert firsts(opened, "method") == ["grpo", "grpo", "grpo+aem", "rloo", "rloo"]
+    assert click("when") == "ascending"
+    assert firsts(opened, "time") == ["start", "start", "end", "end", "end"], "in the order of training"
+
+
+def test_filters_choose_rows_and_the_address_keeps_them(opened):
+    page = opened.page
+    assert opened.text("#count") == "5 of 5 rows"
+    page.select_option("#environment", "walk")
+    assert set(firsts(opened, "environment")) == {"walk"}
+    page.fill("#method", "AEM loo")
+    assert firsts(opened, "method") == ["rloo", "grpo+aem"]
+    assert opened.text("#count") == "2 of 5 rows"
+    page.click("#head th[data-key=fidelity] button")
+    assert firsts(opened, "method") == ["grpo+aem", "rloo"]
+    page.reload()
+    page.wait_for_selector("body[data-ready=yes]")
+    assert firsts(opened, "method") == ["grpo+aem", "rloo"]
+    assert page.input_value("#method") == "AEM loo"
+    page.select_option("#when", "start")
+    assert page.locator("#none").is_visible()
+    page.click("button[type=reset]")
+    assert opened.text("#count") == "5 of 5 rows"
+    page.select_option("#when", "start")
+    assert firsts(opened, "environment") == ["later", "later"]
+
+
+def test_a_damaged_address_changes_nothing(browser, drawn):
+    page = Opened(browser, (drawn / "table.html").as_uri() + "#environment=nowhere&by=__proto__&when=never")
+    assert page.text("#count") == "5 of 5 rows"
+    assert firsts(page, "fidelity")[0] == "0.700"
+    page.context.close()
+    assert not page.said
+
+
+def test_the_table_of_the_repository_opens(browser):
+    page = Opened(browser, (ROOT / "docs" / "leaderboard" / "table.html").as_uri())
+    methods = [len(one["methods"]) for one in numbers(ROOT / "docs" / "leaderboard")["cells"]]
+    assert page.page.locator("#rows tr").count() == sum(methods) > 700
+    page.context.close()
+    assert not page.said

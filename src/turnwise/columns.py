@@ -47,6 +47,7 @@ COLUMNS: dict[str, Column] = {
     "replayed": Column("value", "1 if the trajectory is of an earlier step, from a store", "trainer"),
     "num_paths": Column("value", "number of the step's trajectories that contain the response", "trainer"),
     "tree": Column("label", "identifies the trajectory's tree; trajectories forked from each other are one", "trainer"),
+    "token_T": Column("value", "number of the generated token; equal where forked trajectories share it", "trainer"),
     # from some environments
     "role": Column("label", "which player or agent gave the response"),
     "player": Column("text", "game and role that gave the response, the same name in every step"),
@@ -66,11 +67,14 @@ COLUMNS: dict[str, Column] = {
         "value", "log-probability of the response under the implicit reward model minus that under the policy, nats"
     ),
     "value": Column("value", "estimated return from the state before the response"),
+    "value_action": Column("value", "estimated return from the state before the response, given the response"),
     "value_next": Column(
         "value", "estimated return from the state after the response, where the trajectory is truncated"
     ),
     "value_after": Column("value", "mean return of continuations from the state after the response; 0 at the end"),
     "value_T": Column("value", "estimated return from the state before the token"),
+    "cut_T": Column("value", "1 for the first token of a segment of the trajectory, 0 for the others"),
+    "cut_value_T": Column("value", "mean return of continuations from the cut that begins the token's segment"),
     "value_low": Column("value", "estimated return from the state before the response given its subgoal"),
     "value_high": Column("value", "the planner's estimate of the return from the state before the response"),
     "value_switch": Column("value", "estimated return of the decision to keep or switch the subgoal"),

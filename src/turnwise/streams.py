@@ -27,5 +27,7 @@ class Stream(enum.IntEnum):
     PASS_AT_K = 14
     STUDIED_TASKS = 15
     HINTS = 16
+    TRANSITIONS = 17
+    PRUNING = 20
     LESSONS = 22
     REFLECTION = 23

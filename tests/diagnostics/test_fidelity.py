@@ -196,6 +196,12 @@ def test_the_command_prints_and_writes(run, tmp_path, capsys):
     written = json.loads((tmp_path / "fidelity.json").read_text())
     assert set(written["fidelity"]) == {"grpo", "grpo+aem", "gigpo"}
     assert written["fidelity"]["grpo"]["low"] <= written["fidelity"]["grpo"]["value"]
+    drift = written["drift"]
+    assert set(drift["drift"]) == {"grpo", "grpo+aem", "gigpo"}
+    assert set(drift["minus_first"]) == {"grpo+aem", "gigpo"}
+    one = drift["drift"]["grpo"]
+    assert f"{one['value']:+.3f} [{one['low']:+.3f}, {one['high']:+.3f}]" in out
+    assert {name: len(times) for name, times in written["milliseconds"].items()} == dict.fromkeys(drift["drift"], 5)
     assert (tmp_path / "fidelity.png").stat().st_size > 5000
     assert main([*command[:3], "--continuations", "1"]) == 2
     assert "expected at least 3 and 2" in capsys.readouterr().err

@@ -9,7 +9,7 @@ from fractions import Fraction as F
 
 from tests.golden.exact import case, flat, like, mean, nested
 
-NOISE, LEAST = F(1, 10), F(2, 100)
+NOISE, LEAST, COUNT = F(1, 20), F(2, 100), F(1, 2)
 
 
 def solve(matrix, right):
@@ -29,16 +29,24 @@ def of_group(rewards, states, actions, chance, noise, least):
     """Effects of one group, by place; `chance` holds the probability of each response."""
     taken = [list(zip(s, a, strict=True)) for s, a in zip(states, actions, strict=True)]
     names = sorted({pair for own in taken for pair in own})
-    tries = {
-        name: [(1 - p) ** 2 for own, of in zip(taken, chance, strict=True) for pair, p in zip(own, of, strict=True)
-               if pair == name]
-        for name in names
-    }  # fmt: skip
-    prior = {name: mean(values) + least for name, values in tries.items()}
+    totals = [sum(own, start=F(0)) for own in rewards]
+
+    def spread(values):
+        return mean([(v - mean(values)) ** 2 for v in values])
+
+    def undecided(t):
+        running = [total for total, own in zip(totals, rewards, strict=True) if len(own) > t]
+        share = spread(running) / spread(totals) if spread(totals) else F(1)
+        return (len(running) * share + COUNT) / (len(running) + COUNT)
+
+    tries = {name: [] for name in names}
+    for own, of in zip(taken, chance, strict=True):
+        for t, (pair, p) in enumerate(zip(own, of, strict=True)):
+            tries[pair].append(undecided(t) * ((1 - p) ** 2 + least))
+    prior = {name: mean(values) for name, values in tries.items()}
     count = [[F(own.count(name)) for name in names] for own in taken]
     explained = [sum(prior[name] * x * x for name, x in zip(names, row, strict=True)) for row in count]
     rest = noise * mean(explained)
-    totals = [sum(own, start=F(0)) for own in rewards]
     above = [total - mean(totals) for total in totals]
     matrix = [
         [
@@ -55,7 +63,7 @@ def of_group(rewards, states, actions, chance, noise, least):
 def blup_cases():
     """By hand where nothing is shared, then shared actions, repeats and two prompts."""
     source = "ours; Henderson's mixed model equations, Biometrics 31 (1975)"
-    equation = "d = (X'X / s + diag(1 / v))^-1 X' (R - mean R) / s,  v = mean (1 - p)^2 + least"
+    equation = "d = (X'X / s + diag(1 / v))^-1 X' (R - mean R) / s,  v = mean u ((1 - p)^2 + least)"
 
     def case_of(name, rewards, states, actions, chance, lengths, *, noise=NOISE, least=LEAST, **options):
         expected = [of_group(*group, noise, least) for group in zip(rewards, states, actions, chance, strict=True)]
@@ -68,7 +76,7 @@ def blup_cases():
     # nothing shared, one turn each: v = 1/4 + 1/50 for all, so half of (R - 1/2) / (1 + noise)
     lone = [[[F(1)], [F(0)]]], [[["s"], ["t"]]], [[["a"], ["a"]]], [[[F(1, 2)], [F(1, 2)]]], [[[1], [2]]]
     expected, first = case_of("nothing shared, by hand", *lone)
-    assert expected == [[[F(1, 2) / F(11, 10)], [F(-1, 2) / F(11, 10)]]]
+    assert expected == [[[F(1, 2) / F(21, 20)], [F(-1, 2) / F(21, 20)]]]
     rewards = [[[F(0), F(1)], [F(0), F(0)], [F(0), F(0), F(2)]], [[F(1)], [F(0), F(0)]]]
     states = [[["s", "t"], ["s", "t"], ["s", "u", "u"]], [["s"], ["s", "t"]]]
     actions = [[["a", "x"], ["a", "y"], ["b", "x", "x"]], [["a"], ["b", "x"]]]

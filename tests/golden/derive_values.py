@@ -175,6 +175,45 @@ def vine_ppo_cases():
     ]
 
 
+def archer_cases():
+    """Values of responses minus those of states, and the mean returns that they stand for."""
+    source, equation = "arXiv 2402.19446, section 3", "A = Q(s, a) - V(s)"
+    action = [[[F(1)], [F(1, 2), F(0)], [F(-1, 4), F(3, 4), F(1)]]]
+    by_hand = [[[F(1, 2)], [F(-1, 4), F(-1, 4)], [F(-1, 2), F(1, 4), F(0)]]]
+    # two turns, "a" with chances 1/4 and 2/3: aa pays 1 and then 2, ab 1 and then 0, ba 0 and then 3, bb 0 and then -1
+    paid = {"aa": (F(1), F(2)), "ab": (F(1), F(0)), "ba": (F(0), F(3)), "bb": (F(0), F(-1))}
+    chance = {"a": (F(1, 4), F(2, 3)), "b": (F(3, 4), F(1, 3))}
+
+    def expected(begin, since):
+        """Mean return since a turn of all paths with this beginning."""
+        weight = {
+            p: math.prod(chance[c][t] for t, c in enumerate(p) if t >= len(begin))
+            for p in paid
+            if p[: len(begin)] == begin
+        }
+        return sum((w * sum(paid[p][since:], start=F(0)) for p, w in weight.items()), start=F(0))
+
+    credit = [[[expected(p[: t + 1], t) - expected(p[:t], t) for t in range(2)] for p in paid]]
+    for begin, turn in (("", 0), ("a", 1), ("b", 1)):  # credit averages to 0 in every state
+        of = {p[turn]: credit[0][k][turn] for k, p in enumerate(paid) if p[:turn] == begin}
+        assert sum(chance[c][turn] * a for c, a in of.items()) == 0
+    second = {"a": F(2, 3) * 2, "b": F(2, 3) * 3 - F(1, 3)}  # by backward induction
+    first = {"a": 1 + second["a"], "b": second["b"]}
+    start = F(1, 4) * first["a"] + F(3, 4) * first["b"]
+    columns = {
+        "reward": [[list(paid[p]) for p in paid]],
+        "value_action": [[[first[p[0]], paid[p][1]] for p in paid]],
+        "value": [[[start, second[p[0]]] for p in paid]],
+    }
+    assert credit[0][0] == [first["a"] - start, 2 - second["a"]]
+    values = nested(reward=RAGGED, value_action=action, value=VALUE)
+    return [
+        case("ragged, by hand", source, equation, 1e-14, "archer", values, by_hand),
+        case("exact values of two turns", source, "mean return after a response - before it", 1e-14, "archer",
+             nested(**columns), credit),
+    ]  # fmt: skip
+
+
 def step_rewards(rewards, values):
     """TP-GRPO's, by the card: V_0 before any step, V_k after step k."""
     v = outcomes_expected(rewards, values)
@@ -367,6 +406,7 @@ def hiper_cases():
 TABLES = {
     "gae": gae_cases,
     "egae": egae_cases,
+    "archer": archer_cases,
     "vine_ppo": vine_ppo_cases,
     "spo": spo_cases,
     "tp_grpo": tp_grpo_cases,

@@ -118,6 +118,7 @@ def test_the_record_keeps_what_only_the_steps_models_can_tell():
         "implicit_reward",
         "ref_logprob",
         "value",
+        "value_action",
         "value_next",
         "value_after",
         "value_low",

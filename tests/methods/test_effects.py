@@ -44,7 +44,7 @@ def test_predictions_are_as_large_as_the_effects_that_they_predict(noise):
 def test_predictions_are_closer_to_the_effects_than_the_groups_advantage():
     batch, effect_R = drawn(300, noise=0.1)
     cosine = lambda made_R: made_R @ effect_R / np.sqrt(made_R @ made_R * (effect_R @ effect_R))  # noqa: E731
-    found = {name: cosine(method(batch)) for name, method in (("blup", tw.blup()), ("grpo", tw.grpo()))}
+    found = {name: cosine(method(batch)) for name, method in (("blup", tw.blup(noise=0.1)), ("grpo", tw.grpo()))}
     assert found["blup"] > found["grpo"] + 0.2
     assert found["blup"] > cosine(tw.blup(least_variance=100.0)(batch)) + 0.02  # the same without the probabilities
 
@@ -74,3 +74,5 @@ def test_variances_of_zero_are_refused():
         tw.blup(noise=0.0)
     with pytest.raises(ConfigError, match=r"least_variance=0\.0 must be above 0"):
         tw.blup(least_variance=0.0)
+    with pytest.raises(ConfigError, match=r"prior_count=0\.0 must be above 0"):
+        tw.blup(prior_count=0.0)

@@ -17,7 +17,7 @@ from tests.toys import small_config
 from turnwise.cli import main
 from turnwise.config import override_config
 from turnwise.errors import DataError, RunError
-from turnwise.rollout.record import FORMAT, FORMAT_WITHOUT_IDS, read_table, write_table
+from turnwise.rollout.record import FORMAT, NEWEST, read_table, write_table
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train
 
@@ -124,12 +124,12 @@ def newer(tmp_path) -> RunFolder:
     run = train(small_config(tmp_path))
     path = run.rollouts / "step-000001.parquet"
     table = pq.read_table(path)
-    write_table(path, table.replace_schema_metadata({"turnwise_format": str(FORMAT_WITHOUT_IDS + 1)}))
+    write_table(path, table.replace_schema_metadata({"turnwise_format": str(NEWEST + 1)}))
     return run
 
 
 def test_a_record_of_a_newer_version_is_refused_in_a_line(newer, capsys):
-    with pytest.raises(DataError, match=f"written by a newer turnwise, in format {FORMAT_WITHOUT_IDS + 1}"):
+    with pytest.raises(DataError, match=f"written by a newer turnwise, in format {NEWEST + 1}"):
         read_table(newer.rollouts / "step-000001.parquet", ())
     for asked in (["recredit", str(newer.path)], ["report", str(newer.path), "--out", tempfile.mkdtemp()]):
         assert main(asked) == 2
@@ -142,6 +142,6 @@ def test_a_run_of_a_newer_version_is_refused_in_a_line(newer, capsys):
     path = newer.path / "config.json"
     record = json.loads(path.read_text())
     assert record["format"] == FORMAT
-    path.write_text(json.dumps(record | {"format": FORMAT_WITHOUT_IDS + 1}))
+    path.write_text(json.dumps(record | {"format": NEWEST + 1}))
     assert main(["train", "--resume", str(newer.path)]) == 2
     assert "was written by a newer turnwise" in capsys.readouterr().err.splitlines()[-1]

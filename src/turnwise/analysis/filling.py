@@ -87,6 +87,16 @@ class At:
         """Return all responses up to this one, which trajectories with the same start share."""
         return tuple(turn.response for turn in self.trajectory.turns[: self.turn.turn + 1])
 
+    @property
+    def tokens(self) -> tuple[float, ...]:
+        """Number each token by itself and all before it; a response is `stop`, or `go` with `stay` or `move`."""
+        number = 0
+        for response in self.prefix[:-1]:
+            number = 5 * number + response + 1
+        if self.turn.response == STOP:
+            return (5.0 * number + STOP + 1,)
+        return 5.0 * number + 4, 5.0 * number + self.turn.response + 1
+
 
 FILL: dict[str, Callable[[At], Any]] = {
     "entropy": lambda at: np.mean(at.turn.token_entropy),
@@ -108,6 +118,7 @@ FILL: dict[str, Callable[[At], Any]] = {
     "state_text": lambda at: f"place {at.turn.place}",
     "step_reward": lambda at: at.turn.reward + at.value_next > at.value,  # better than the policy's average
     "prefix": lambda at: at.prefix,
+    "token_T": lambda at: at.tokens,
     "replayed": lambda at: 0.0,  # there is no store
     "num_paths": lambda at: 1.0,
     "tree": lambda at: at.trajectory.turns[0].response,  # those that begin alike
@@ -119,9 +130,12 @@ FILL: dict[str, Callable[[At], Any]] = {
     "confidence": lambda at: max(at.hope_next, 1 - at.hope_next),
     "accuracy": lambda at: at.hope_next,
     "value": lambda at: at.value,
+    "value_action": lambda at: at.turn.reward + at.value_next,
     "value_next": lambda at: at.value_next,
     "value_after": lambda at: at.value_next,
     "value_T": lambda at: at.value_T,
+    "cut_T": lambda at: [float(logprob < np.log(0.5)) for logprob in at.logprobs()],  # before rare tokens
+    "cut_value_T": lambda at: at.value_T,  # where nothing is cut, nobody reads it but at the prompt
     "value_low": lambda at: at.value,
     "value_high": lambda at: at.value,
     "value_switch": lambda at: at.value,

@@ -64,8 +64,8 @@ def _fidelity(options: argparse.Namespace) -> int:
     head = (
         f"Step {found.step} of {folder.path}: {found.histories} histories of {options.groups} groups, "
         f"{found.continuations} continuations each, success {found.success:.2f}. Fidelity is the cosine between "
-        "advantages and true advantages, 95 % over groups; 1 is perfect credit. It is not learning: what credit does "
-        "to entropy counts too."
+        "advantages and true advantages, 95 % over groups; 1 is perfect credit. Entropy drift above 0: the credit "
+        "raises entropy, to first order. Neither is learning."
     )
     page = [head, fidelity_table(found), importance_table(found), verdict(found)]
     lacking = [f"Not measured, for lack of columns: {', '.join(sorted(found.left_out))}"] if found.left_out else []

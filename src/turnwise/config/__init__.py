@@ -227,10 +227,10 @@ class Config(Section):
                 f"{self.rollout.samples_earlier} is too small for one trajectory of environment.max_steps={most_turns} "
                 f"and rollout.max_new_tokens={self.rollout.max_new_tokens}: set {least} or more"
             )
-        if collector.get("rule") == "arpo" and self.engine.name == "server":
+        if (rule := collector.get("rule")) in ("arpo", "rose") and self.engine.name == "server":
             raise ValueError(
-                "rollout.collector.rule='arpo' needs the entropies of sampled tokens, which engine.name='server' does "
-                "not report; set engine.name=local, or rule=tree_grpo"
+                f"rollout.collector.rule={rule!r} needs the entropies of sampled tokens, which engine.name='server' "
+                "does not report; set engine.name=local, or rule=tree_grpo"
             )
         return self
 

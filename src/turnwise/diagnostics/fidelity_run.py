@@ -11,6 +11,8 @@ import pyarrow as pa
 import torch
 
 from turnwise.batch import Batch
+from turnwise.diagnostics.costs import time_credit
+from turnwise.diagnostics.drift import measure_drift
 from turnwise.diagnostics.fidelity import Fidelities, Importance, importance, measure_fidelity
 from turnwise.diagnostics.fidelity_gradient import Errors, GradientFidelity, compare_gradients, response_gradients
 from turnwise.diagnostics.fidelity_record import responses_table
@@ -26,8 +28,8 @@ from turnwise.train.folder import RunFolder
 from turnwise.transform import Transform
 from turnwise.transforms.modulation import entropy_coefficient
 
-MEASURED = ("entropy", "state_key")
-"""Columns that the breakdowns need."""
+MEASURED = ("entropy", "logprob", "state_key")
+"""Columns that the breakdowns and the entropy drift need."""
 FIFTHS = ("surest", "second", "third", "fourth", "most uncertain")
 """Names of the fifths of response entropy."""
 
@@ -45,6 +47,8 @@ class FidelityOfRun:
         importance: Mean squared true advantage by kind of response.
         left_out: Methods that could not be measured, with the cause.
         responses: Every response with its true advantage and credit; see `fidelity_record`.
+        drift: Entropy drift of each method; None for a policy without entropy.
+        milliseconds: Time of each method's credit per 1,000 responses, several times; see `time_credit`.
         gradient: The same for policy gradients, if asked for.
     """
 
@@ -56,6 +60,8 @@ class FidelityOfRun:
     importance: list[Importance]
     left_out: dict[str, str]
     responses: pa.Table
+    drift: Fidelities | None
+    milliseconds: dict[str, list[float]] = dataclasses.field(compare=False)
     gradient: GradientFidelity | None = None
 
 
@@ -137,6 +143,8 @@ def measure_run(
         _importance(batch, truth, trajectories),
         left_out,
         responses_table(trajectories, credit, truth, stage.step),
+        measure_drift(credit, batch),
+        time_credit(chosen, batch),
         gradients,
     )
 

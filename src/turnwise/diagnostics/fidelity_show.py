@@ -1,13 +1,13 @@
 """Show the fidelity of methods as tables, a figure and JSON."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from turnwise.diagnostics.fidelity import Fidelities
-from turnwise.diagnostics.fidelity_gradient import PERFECT
+from turnwise.diagnostics.fidelity_gradient import PERFECT, GradientFidelity
 from turnwise.diagnostics.fidelity_run import FIFTHS, FidelityOfRun
 from turnwise.diagnostics.statistics import Interval
 from turnwise.figures import LIGHT
@@ -17,18 +17,29 @@ def fidelity_table(found: FidelityOfRun) -> list[tuple[str, ...]]:
     """Tabulate fidelity by method, best first, and the difference to the first method."""
     first = next(iter(found.fidelities.by_method))
     gradient = found.gradient
-    further = ("gradient", f"gradient minus {first}", "signal of one group") if gradient else ()
-    rows: list[tuple[str, ...]] = [("method", "fidelity", f"minus {first}", "responses needed", *further)]
+    further = ("gradient", f"gradient minus {first}", "transfer", f"transfer minus {first}", "signal of one group")
+    rows: list[tuple[str, ...]] = [
+        ("method", "fidelity", f"minus {first}", "responses needed", "entropy drift", *(further if gradient else ()))
+    ]
     for name, one in sorted(found.fidelities.by_method.items(), key=lambda item: -item[1].value):
         needed = f"{one.value**-2:.1f} x perfect" if one.low > 0 else "not seen"
-        row = (name, one.text(), _above(found.fidelities, name), needed)
+        drift = found.drift.by_method[name].text(sign=True) if found.drift else "-"
+        row = (name, one.text(), _above(found.fidelities, name), needed, drift)
         if gradient:
             row = (*row, gradient.fidelities.by_method[name].text(), _above(gradient.fidelities, name))
-            row = (*row, gradient.noise[name].share_text())
+            row = (*row, *_transfer(gradient, name), gradient.noise[name].share_text())
         rows.append(row)
     if gradient:
-        rows.append((PERFECT, "1", "-", "1 x perfect", "1", "-", gradient.noise[PERFECT].share_text()))
+        row = (PERFECT, "1", "-", "1 x perfect", "-", "1", "-", *_transfer(gradient, PERFECT))
+        rows.append((*row, gradient.noise[PERFECT].share_text()))
     return rows
+
+
+def _transfer(gradient: GradientFidelity, name: str) -> tuple[str, str]:
+    """Write transfer and its difference to the first method."""
+    if gradient.transfer is None:
+        return "-", "-"
+    return gradient.transfer.by_method[name].text(), _above(gradient.transfer, name)
 
 
 def _above(fidelities: Fidelities, name: str) -> str:
@@ -106,12 +117,15 @@ def _reach(intervals: Sequence[Interval]) -> list[list[float]]:
 def as_json(found: FidelityOfRun) -> dict[str, Any]:
     """Convert to plain data."""
 
-    def plain(one: Interval) -> dict[str, float]:
-        return dataclasses.asdict(one)
+    def plain(intervals: Mapping[str, Interval]) -> dict[str, dict[str, float]]:
+        return {name: dataclasses.asdict(one) for name, one in intervals.items()}
+
+    def both(fidelities: Fidelities, name: str) -> dict[str, Any]:
+        return {name: plain(fidelities.by_method), "minus_first": plain(fidelities.above_first)}
 
     gradient = found.gradient and {
-        "fidelity": {name: plain(one) for name, one in found.gradient.fidelities.by_method.items()},
-        "minus_first": {name: plain(one) for name, one in found.gradient.fidelities.above_first.items()},
+        **both(found.gradient.fidelities, "fidelity"),
+        "transfer": found.gradient.transfer and both(found.gradient.transfer, "transfer"),
         "noise": {name: dataclasses.asdict(one) for name, one in found.gradient.noise.items()},
     }
     return {
@@ -119,10 +133,11 @@ def as_json(found: FidelityOfRun) -> dict[str, Any]:
         "success": found.success,
         "histories": found.histories,
         "continuations": found.continuations,
-        "fidelity": {name: plain(one) for name, one in found.fidelities.by_method.items()},
-        "minus_first": {name: plain(one) for name, one in found.fidelities.above_first.items()},
+        **both(found.fidelities, "fidelity"),
+        "drift": found.drift and both(found.drift, "drift"),
+        "milliseconds": found.milliseconds,
         "importance": [
-            {"kind": one.kind, "share": one.share, "square": plain(one.square), "alpha": one.alpha}
+            {"kind": one.kind, "share": one.share, "square": dataclasses.asdict(one.square), "alpha": one.alpha}
             for one in found.importance
         ],
         "gradient": gradient,

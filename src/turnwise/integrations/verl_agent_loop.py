@@ -142,13 +142,13 @@ class ServerEngine:
 
     async def generate(self, conversation: int, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         """Continue a conversation."""
+        most = sampling.max_new_tokens - sampling.begun
         output = await self.server.generate(
             request_id=self.request,
             prompt_ids=list(prompt_ids),
-            sampling_params=self.sampling_params
-            | {"max_tokens": sampling.max_new_tokens, "stop_token_ids": list(sampling.stop_ids)},
+            sampling_params=self.sampling_params | {"max_tokens": most, "stop_token_ids": list(sampling.stop_ids)},
         )
-        ids = list(output.token_ids)[: sampling.max_new_tokens]
+        ids = list(output.token_ids)[:most]
         if not ids:
             raise EngineFault(f"the server generated nothing ({output.stop_reason})")
         for name in ("min_global_steps", "max_global_steps"):

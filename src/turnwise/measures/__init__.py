@@ -8,7 +8,7 @@ from turnwise.errors import ConfigError, did_you_mean
 from turnwise.imports import import_named
 from turnwise.measures.acted import actions
 from turnwise.measures.base import Measure, Played, measure
-from turnwise.measures.continued import continued
+from turnwise.measures.continued import continued, continued_cuts
 from turnwise.measures.edited import hindsight, information, prompt
 from turnwise.measures.entropy import entropy
 from turnwise.measures.gold import answers, gold
@@ -23,8 +23,9 @@ from turnwise.measures.reference import reference, reference_mean
 from turnwise.measures.roles import roles
 from turnwise.measures.sampled import engine_scores, sampled
 from turnwise.measures.scores import scores
+from turnwise.measures.shared_tokens import shared_tokens
 from turnwise.measures.step_rewards import step_rewards
-from turnwise.measures.values import subgoal_values, token_values, value, value_next
+from turnwise.measures.values import action_value, subgoal_values, token_values, value, value_next
 
 MEASURES: dict[str, Measure] = {
     each.name: each
@@ -39,14 +40,17 @@ MEASURES: dict[str, Measure] = {
         peak_tokens,
         mismatch,
         played,
+        shared_tokens,
         roles,
         value,
         value_next,
+        action_value,
         token_values,
         subgoals,
         parts,
         subgoal_values,
         continued,
+        continued_cuts,
         gold,
         answers,
         information,

@@ -15,6 +15,12 @@ def value_next(step: Played, columns: Columns) -> Columns:
     return {"value_next": step.estimated("value_next")}
 
 
+@measure(provides=("value_action",), needs=("logprob_T", "value"), model="critic")
+def action_value(step: Played, columns: Columns) -> Columns:
+    """Estimate the return from before each response on, given the response; read at its last token."""
+    return {"value_action": step.estimated("value_action")}
+
+
 @measure(provides=("value_T",), needs=("logprob_T",), model="critic")
 def token_values(step: Played, columns: Columns) -> Columns:
     """Estimate the return from before each generated token on."""

@@ -10,6 +10,7 @@ from turnwise.methods.a_grae import a_grae
 from turnwise.methods.ace import ace
 from turnwise.methods.adora import adora
 from turnwise.methods.aem import aem
+from turnwise.methods.archer import archer
 from turnwise.methods.arena_rl import arena_rl
 from turnwise.methods.arpo import arpo
 from turnwise.methods.at2po import at2po
@@ -43,12 +44,14 @@ from turnwise.methods.rae import rae
 from turnwise.methods.reinforce import reinforce
 from turnwise.methods.reinforce_pp import reinforce_pp, reinforce_pp_baseline
 from turnwise.methods.rloo import rloo
+from turnwise.methods.rose import rose
 from turnwise.methods.rtmc import rtmc
 from turnwise.methods.spae import spae
-from turnwise.methods.spo import spo
+from turnwise.methods.spo import spo, spo_chain, spo_tree
 from turnwise.methods.srgpo import srgpo
 from turnwise.methods.tp_grpo import tp_grpo
 from turnwise.methods.tree_grpo import tree_grpo
+from turnwise.methods.treerl import treerl
 from turnwise.methods.trloo import trloo
 from turnwise.methods.unlikeliness import unlikeliness
 from turnwise.methods.v05 import v05
@@ -80,8 +83,13 @@ METHODS: dict[str, Callable[..., Transform]] = {
     "turn_ppo": turn_ppo,
     "bilevel_gae": bilevel_gae,
     "egae": egae,
+    "archer": archer,
     "vine_ppo": vine_ppo,
     "spo": spo,
+    "spo_chain": spo_chain,
+    "spo_tree": spo_tree,
+    "treerl": treerl,
+    "rose": rose,
     "hiper": hiper,
     "canon": canon,
     "ngrpo": ngrpo,
@@ -121,6 +129,7 @@ __all__ = [
     "ace",
     "adora",
     "aem",
+    "archer",
     "arena_rl",
     "arpo",
     "at2po",
@@ -158,12 +167,16 @@ __all__ = [
     "reinforce_pp",
     "reinforce_pp_baseline",
     "rloo",
+    "rose",
     "rtmc",
     "spae",
     "spo",
+    "spo_chain",
+    "spo_tree",
     "srgpo",
     "tp_grpo",
     "tree_grpo",
+    "treerl",
     "trloo",
     "turn_ppo",
     "unlikeliness",

@@ -17,26 +17,39 @@ from turnwise.models.tiny import tiny_model
 
 
 class ValueNetwork(torch.nn.Module):
-    """Hold one value head per column, and the model whose hidden states they read unless it is the policy."""
+    """Hold one value head per column, or twins, and the model whose hidden states they read unless it is the policy.
 
-    def __init__(self, trunk: PreTrainedModel | None, columns: Sequence[str], size: int, width: int):
+    A single head begins at 0 everywhere. Twins begin at random, since they must differ.
+    """
+
+    def __init__(self, trunk: PreTrainedModel | None, columns: Sequence[str], size: int, width: int, twins: bool):
         super().__init__()
         self.trunk = trunk
-        self.heads = torch.nn.ModuleDict({column: _head(size, width) for column in columns})
+        self.heads = torch.nn.ModuleDict({column: _head(size, width, at_zero=not twins) for column in columns})
+        self.twins = torch.nn.ModuleDict({column: _head(size, width) for column in columns if twins})
+
+    def each(self, column: str, hidden: torch.Tensor) -> torch.Tensor:
+        """Estimate `[heads, reads]` values of a column from `[reads, size]` hidden states, in float32."""
+        with torch.autocast(hidden.device.type, enabled=False):
+            heads = [heads[column] for heads in (self.heads, self.twins) if column in heads]
+            return torch.stack([head(hidden.float())[:, 0] for head in heads])
 
     def forward(self, column: str, hidden: torch.Tensor) -> torch.Tensor:
-        """Estimate `[reads]` values of a column from `[reads, size]` hidden states, in float32."""
-        with torch.autocast(hidden.device.type, enabled=False):
-            return self.heads[column](hidden.float())[:, 0]
+        """Estimate `[reads]` values of a column from `[reads, size]` hidden states: the least of twins."""
+        return self.each(column, hidden).amin(0)
 
 
-def _head(size: int, width: int) -> torch.nn.Sequential:
-    """Create a head whose first estimate is 0 everywhere."""
+def _head(size: int, width: int, *, at_zero: bool = False) -> torch.nn.Sequential:
     layers: list[torch.nn.Module] = [torch.nn.Linear(size, width), torch.nn.Tanh()] if width else []
     last = torch.nn.Linear(width or size, 1)
-    torch.nn.init.zeros_(last.weight)
-    torch.nn.init.zeros_(last.bias)
+    if at_zero:
+        torch.nn.init.zeros_(last.weight)
+        torch.nn.init.zeros_(last.bias)
     return torch.nn.Sequential(*layers, last)
+
+
+TARGET_RATE = 0.1
+"""`critic.target_rate` of a critic that bootstraps, as in ArCHer, if the recipe has no copy."""
 
 
 class Critic:
@@ -47,22 +60,27 @@ class Critic:
         columns: Columns that it estimates.
         policy: Model of the policy, which it reads unless it has a model of its own.
         format: The policy's format, for values that are read within a response.
+        seed: Seed of the run.
+        bootstraps: Whether `value_action` and `value` learn from each other, apart from the policy's passes.
         network: What learns.
-        copy: Copy of the network that values are read from; None reads the network.
+        copy: Slow copy of the network. Values are read from it, if the critic does not bootstrap; None: there is none.
         optimizer: Updates the network; None for ridge regression.
         ridge: Memory of ridge regression, by column.
     """
 
     def __init__(self, policy: Policy, settings: CriticConfig, columns: Sequence[str], *, seed: int):
         self.settings, self.columns, self.policy = settings, tuple(columns), policy.model
-        self.format = policy.format
+        self.format, self.seed = policy.format, seed
+        self.bootstraps = bootstraps(settings, columns)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             trunk = _own_model(policy, settings, seed) if settings.kind == "model" else None
             size = (trunk or policy.model).config.get_text_config().hidden_size
-            network = ValueNetwork(trunk, self.columns, size, settings.width)
+            network = ValueNetwork(trunk, self.columns, size, settings.width, self.bootstraps)
         self.network = network.to(policy.model.device)
-        has_copy = settings.target_every or settings.target_rate
+        default = TARGET_RATE if self.bootstraps and not settings.target_every else None
+        self._target_rate = settings.target_rate or default
+        has_copy = settings.target_every or self._target_rate
         self.copy = copy.deepcopy(self.network).requires_grad_(False) if has_copy else None
         self.ridge = {column: Ridge(settings.memory, settings.penalty) for column in self.columns}
         self.optimizer: torch.optim.Optimizer | None = None
@@ -85,11 +103,21 @@ class Critic:
         return self._reading.trunk or self.policy
 
     @property
-    def _reading(self) -> ValueNetwork:
+    def learns_along(self) -> bool:
+        """Whether it learns in the policy's passes too, by gradient."""
+        return self.optimizer is not None and not self.bootstraps
+
+    @property
+    def slow(self) -> ValueNetwork:
+        """The copy, or the network if there is none."""
         return self.network if self.copy is None else self.copy
 
+    @property
+    def _reading(self) -> ValueNetwork:
+        return self.network if self.bootstraps else self.slow
+
     def measure(self, column: str, hidden: torch.Tensor) -> torch.Tensor:
-        """Estimate `[reads]` values without gradient, from the copy if there is one."""
+        """Estimate `[reads]` values without gradient, from the copy if there is one, unless the critic bootstraps."""
         with torch.no_grad():
             return self._reading(column, hidden)
 
@@ -114,7 +142,7 @@ class Critic:
         self._steps += 1
         if self.copy is not None:
             every = self.settings.target_every
-            rate = self.settings.target_rate or float(self._steps % every == 0)
+            rate = self._target_rate or float(self._steps % every == 0)
             with torch.no_grad():
                 for old, new in zip(self.copy.parameters(), self.network.parameters(), strict=True):
                     old.lerp_(new, rate)
@@ -148,6 +176,11 @@ class Critic:
         for column, ridge in self.ridge.items():
             ridge.load_state_dict(state["ridge"][column])
         self._steps = state["steps"]
+
+
+def bootstraps(settings: CriticConfig, columns: Sequence[str]) -> bool:
+    """Whether a critic of these columns learns by temporal differences: the method's target of `value_action`."""
+    return "value_action" in columns and settings.target == "method"
 
 
 def _own_model(policy: Policy, settings: CriticConfig, seed: int) -> PreTrainedModel:

@@ -101,12 +101,14 @@ class CriticConfig(Section):
     read: Literal["before", "after"] = "before"
     """Where columns per response are read: at the last token of the prompt ("before"), or at the last token of the
     response ("after"), where the value has seen the action. The column `value_T` is read before every token, and those
-    of subgoals where HiPER does: `value_high` and `value_switch` before the response, `value_low` before its action."""
+    of subgoals where HiPER does: `value_high` and `value_switch` before the response, `value_low` before its action.
+    `value_action` is read after the response."""
     target: Literal["method", "return"] = "method"
     """What the critic learns: the method's own target, such as advantage + value of GAE, or the discounted return.
-    Methods without a target of their own use the return."""
+    Methods without a target of their own use the return. With ArCHer, "method" means temporal differences."""
     discount: float = pydantic.Field(default=1.0, ge=0, le=1)
-    """Discount per turn of target = "return"; give it the method's discount."""
+    """Discount per turn of target = "return", for which give it the method's discount, and of ArCHer's Q; the paper has
+    0.95."""
     learning_rate: float = pydantic.Field(default=1e-3, gt=0)
     """Learning rate of the critic's own AdamW. Not for "ridge", as are the fields below but `memory` and `penalty`."""
     weight_decay: float = pydantic.Field(default=0.0, ge=0)
@@ -115,13 +117,17 @@ class CriticConfig(Section):
     warmup_steps: int = pydantic.Field(default=0, ge=0)
     """Training steps at the start in which only the critic learns. For every kind."""
     extra_epochs: int = pydantic.Field(default=0, ge=0)
-    """Further passes of the critic alone over the trajectories of each step, before the policy's update."""
+    """Further passes of the critic alone over the trajectories of each step, before the policy's update. With ArCHer,
+    whose critic does not learn in the policy's passes, they follow `update.epochs` such passes."""
     clip: float | None = pydantic.Field(default=None, gt=0)
     """Largest change of a value in one training step that the loss rewards, as in PPO; default no limit."""
     target_every: int = pydantic.Field(default=0, ge=0)
     """Read values from a copy of the critic, renewed every so many optimiser steps; 0 reads the critic itself."""
     target_rate: float | None = pydantic.Field(default=None, gt=0, le=1)
-    """Read values from a copy that moves towards the critic by this share after every optimiser step."""
+    """Read values from a copy that moves towards the critic by this share after every optimiser step. ArCHer reads the
+    critic itself; its Q and V learn from the copy, with 0.1 if neither this nor `target_every` is set."""
+    transitions: int = pydantic.Field(default=100_000, ge=1)
+    """Responses of earlier steps to learn from again. Only for ArCHer."""
     width: int = pydantic.Field(default=0, ge=0)
     """Units of a hidden layer of the value head; 0: the head is linear."""
     trunk_gradient: float = pydantic.Field(default=0.0, ge=0)
@@ -154,7 +160,7 @@ class CriticConfig(Section):
         for field in ("hidden_size", "num_layers", "num_heads"):
             if self.name != "tiny" and self._changed(field):
                 raise ValueError(f"critic.{field} is only for name='tiny', got name={self.name!r}; remove it")
-        learned = ("extra_epochs", "clip", "target_every", "target_rate", "width")
+        learned = ("extra_epochs", "clip", "target_every", "target_rate", "width", "transitions")
         for field in (*learned, "learning_rate", "weight_decay", "max_grad_norm"):
             if self.kind == "ridge" and self._changed(field):
                 raise ValueError(f"critic.{field} has no effect on kind='ridge', which takes no gradient; remove it")

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from turnwise.errors import BatchError
 from turnwise.objective.frozen_output import frozen_logprobs, is_frozen_linear
 from turnwise.objective.packing import Packed, can_pack, pack, packed_hidden
-from turnwise.rollout.trajectory import Trajectory
+from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.segments import Segments
 
 LOGITS_AT_ONCE = (2**22, 2**27)
@@ -47,7 +47,8 @@ class Sequences:
     def from_trajectories(cls, trajectories: Sequence[Trajectory]) -> "Sequences":
         """Join prompts and responses: one sequence per trajectory, plus one each time its prompt was rewritten.
 
-        Trajectories that have the same `Turn` at the start of a sequence form a tree.
+        Trajectories that have the same `Turn` at the start of a sequence, or turns of which one begins like the other,
+        form a tree.
         """
         token_ids: list[list[int]] = []
         generated: list[list[int]] = []
@@ -59,7 +60,7 @@ class Sequences:
                     token_ids.append([])
                     generated.append([])
                     owner.append(number)
-                    trees.append(tree_of.setdefault(id(turn), len(tree_of)))
+                    trees.append(tree_of.setdefault(id(_root(turn)), len(tree_of)))
                 ids = token_ids[-1]
                 ids += turn.prompt_ids
                 generated[-1] += range(len(ids), len(ids) + len(turn.response_ids))
@@ -133,7 +134,7 @@ class Sequences:
             size = count[order[start : start + most]].cumsum() * longest[order[start]]
             stop = start + max(1, int(np.searchsorted(size, max_tokens, side="right")))
             part = order[start:stop]
-            yield np.sort(members[_ranges(begin[part], count[part])]) if whole else part
+            yield np.sort(members[ranges(begin[part], count[part])]) if whole else part
             start = stop
 
     def _batches_of_trees(
@@ -154,10 +155,15 @@ class Sequences:
 
     def token_index(self, sequences: np.ndarray) -> np.ndarray:
         """Return the indices on `T` of the generated tokens of these sequences, in their order."""
-        return _ranges(self.tokens.offsets[sequences], self.tokens.lengths[sequences])
+        return ranges(self.tokens.offsets[sequences], self.tokens.lengths[sequences])
 
 
-def _ranges(begin: np.ndarray, length: np.ndarray) -> np.ndarray:
+def _root(turn: Turn) -> Turn:
+    """Return the turn from which forks inside responses lead to a turn; without a fork, the turn itself."""
+    return turn if turn.origin is None else _root(turn.origin)
+
+
+def ranges(begin: np.ndarray, length: np.ndarray) -> np.ndarray:
     """Join the ranges of integers that begin at `begin` and have these lengths, `[ranges]` each."""
     return np.arange(length.sum()) + np.repeat(begin - (np.cumsum(length) - length), length)
 

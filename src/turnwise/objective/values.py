@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -14,10 +14,11 @@ from turnwise.models.settings import CriticConfig, ModelConfig
 from turnwise.objective.gradient import Budget
 from turnwise.objective.terms import Pass, StepView, TermLoss, Unit, as_tensor
 from turnwise.objective.tokens import Sequences, States, generated_states
+from turnwise.objective.transitions import Transitions
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.segments import Segments
 
-CRITIC_COLUMNS = ("value", "value_next", "value_T", "value_low", "value_high", "value_switch")
+CRITIC_COLUMNS = ("value", "value_action", "value_next", "value_T", "value_low", "value_high", "value_switch")
 """Columns that a critic can estimate."""
 OF_SUBGOALS = ("value_low", "value_high", "value_switch")
 """Columns for policies that state subgoals."""
@@ -125,6 +126,9 @@ class ValueTerm:
 
     `V_old` is the measured value. `value_next` learns the target of the next response; after the last one it learns 0,
     or nothing if the trajectory is truncated.
+
+    A critic that bootstraps learns apart from this term, which keeps the turns of earlier steps for it, and compares
+    its values with returns.
     """
 
     name: ClassVar[str] = "value"
@@ -134,6 +138,7 @@ class ValueTerm:
         self.critic = critic
         self.needs: Sequence[str] = (*critic.columns, *(("finished",) if "value_next" in critic.columns else ()))
         self.values: Values | None = None  # of the step
+        self.transitions = Transitions(critic.settings.transitions, critic.seed) if critic.bootstraps else None
 
     def begin(
         self, sequences: Sequences, trajectories: Sequence[Trajectory], precision: ModelConfig, budget: Budget
@@ -161,10 +166,10 @@ class ValueTerm:
             weight = known * (step.mini_batches / (max(1, known.sum()) * len(critic.columns)))
             target = np.where(known, target, 0.0)
             parts.append((column, self.values.places[column], *map(as_tensor, (old, target, weight))))
-        learns = np.full(step.batch.num_trajectories, critic.optimizer is not None)
+        learns = np.full(step.batch.num_trajectories, critic.learns_along)
 
         def loss(given: Pass) -> tuple[torch.Tensor, dict[str, float]]:
-            if critic.optimizer is None:
+            if not critic.learns_along:
                 return torch.zeros(()), {}
             assert given.states is not None
             states, where = given.states(critic.own), given.where.numpy()
@@ -201,11 +206,14 @@ class ValueTerm:
         known_R = turns.following(np.ones(batch.num_responses), end=0.0) + step.column("finished", self.name) > 0
         return turns.following(targets.get("value", return_R)), known_R
 
-    def state_dict(self) -> None:
-        """Return None: the critic is a part of the run of its own."""
+    def state_dict(self) -> Any:
+        """Return the turns of earlier steps, if it keeps them; the critic is a part of the run of its own."""
+        return None if self.transitions is None else self.transitions.state_dict()
 
-    def load_state_dict(self, state: None) -> None:
-        """Ignore the state."""
+    def load_state_dict(self, state: Any) -> None:
+        """Restore the turns that `state_dict` returned."""
+        if self.transitions is not None:
+            self.transitions.load_state_dict(state)
 
 
 def _metrics(column: str, value: np.ndarray, target: np.ndarray) -> dict[str, float]:

@@ -18,6 +18,7 @@ from turnwise.rollout.metrics import env_steps
 from turnwise.rollout.models import Models
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.starts import Start, fork
+from turnwise.rollout.token_growth import TOP
 from turnwise.rollout.trajectory import Trajectory, distinct_turns
 from turnwise.streams import Stream
 
@@ -34,7 +35,7 @@ class Branching:
         settings: The `[rollout]` of a recipe.
         task_name: Names a task in records.
         rule: Name of the branching rule, see `turnwise.rollout.growth`.
-        max_tokens: Generated tokens per group, a shared response once. No trajectory starts after they are spent.
+        max_tokens: Generated tokens per group, shared ones once. No trajectory starts after they are spent.
         max_env_steps: Environment steps per group, those of replays too. No trajectory starts after they are spent.
         options: Options of the rule.
 
@@ -64,6 +65,7 @@ class Branching:
         self._independent = Independent(environments, settings, task_name)
         self._rule, self._options = RULES[rule], options
         self._max_tokens, self._max_env_steps = max_tokens, max_env_steps
+        self._spread_top = options.get("top", TOP) if rule == "rose" else 0
 
     def play(
         self,
@@ -96,13 +98,15 @@ class Branching:
             growth = self._rule(Group(size, layer.weight.shape[0], self._history(name), draws), **self._options)
             groups.append(_Growing(number, task, name, size, growth))
         try:
+            sampling = make_sampling(self._settings, policy, seed=seed, temperature=temperature)
+            sampling = dataclasses.replace(sampling, spread_top=self._spread_top)
             while wave := [(group, start) for group in groups for start in group.starts()]:
                 played = await play(
                     engine,
                     [start for _, start in wave],
                     environments,
                     policy.format,
-                    sampling=make_sampling(self._settings, policy, seed=seed, temperature=temperature),
+                    sampling=sampling,
                     max_context=policy.max_context,
                     window=self._settings.remembered,
                     on_turn=on_turn,
@@ -124,7 +128,7 @@ class Branching:
         return 0, 0
 
     def _is_spent(self, paths: Sequence[Trajectory]) -> bool:
-        tokens = sum(len(turn.response_ids) for turn in distinct_turns(paths))
+        tokens = sum(turn.num_generated for turn in distinct_turns(paths))
         return any(
             most is not None and used >= most
             for used, most in ((tokens, self._max_tokens), (env_steps(paths), self._max_env_steps))
@@ -211,7 +215,7 @@ class _Growing:
                 start = Start(self.task, self.number, self.name, tree=trees)
                 trees += 1
             else:
-                start = fork(self.paths[ask.parent], ask.turn, self.task)
+                start = fork(self.paths[ask.parent], ask.turn, self.task, ask.token)
                 start = dataclasses.replace(start, origin=self.number * self.size + ask.parent)
             conversation = self.number * self.size + len(self.paths) + place
             starts.append(dataclasses.replace(start, conversation=conversation))

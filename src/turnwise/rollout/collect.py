@@ -1,6 +1,7 @@
 """Play groups of trajectories concurrently: each one alternates between engine and environment at its own pace."""
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Sequence
 
 from turnwise.errors import EngineFault, EnvironmentFault
@@ -8,7 +9,7 @@ from turnwise.models.format import Format
 from turnwise.rollout.context import make_context
 from turnwise.rollout.engine import Engine, Sampling
 from turnwise.rollout.environments import Environments
-from turnwise.rollout.starts import Start, begin
+from turnwise.rollout.starts import Start, begin, begin_response
 from turnwise.rollout.trajectory import Trajectory, Turn
 
 
@@ -66,12 +67,13 @@ async def play(
                     break
                 key = step.observation if step.state_key is None else step.state_key
                 turn = Turn(step.observation, key, prompt_ids, [], [], "", False, fresh=context.fresh)
+                if len(trajectory.turns) == len(start.turns):
+                    begin_response(start, turn)
                 trajectory.turns.append(turn)
-                generation = await engine.generate(context.conversation, context.ids, sampling)
-                context.respond(generation.token_ids)
-                turn.response_ids, turn.behavior_logprobs = generation.token_ids, generation.logprobs
-                turn.behavior_entropies, turn.version = generation.entropies, generation.version
-                turn.response, turn.truncated = fmt.text(generation.token_ids), generation.truncated
+                own = dataclasses.replace(sampling, begun=turn.begun) if turn.begun else sampling
+                turn.add(await engine.generate(context.conversation, context.ids + turn.response_ids, own))
+                context.respond(turn.response_ids)
+                turn.response = fmt.text(turn.response_ids)
                 action, formed = fmt.action(turn.response)
                 step = await environments.step(number, action)
                 turn.reward, turn.valid = float(step.reward), bool(step.valid) and formed

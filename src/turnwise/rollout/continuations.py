@@ -1,12 +1,14 @@
-"""Continue trajectories from their turns with the policy, several times each, to estimate values by Monte Carlo.
+"""Continue trajectories from their turns, or from tokens of them, with the policy to estimate values by Monte Carlo.
 
 A state is the whole history of responses, so histories that trajectories of a group share are continued once for all.
 """
 
 import asyncio
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +32,7 @@ from turnwise.streams import Stream
 
 SCHEMA = pa.schema(
     [
-        *((name, pa.int32()) for name in ("group", "turn", "continuation")),
+        *((name, pa.int32()) for name in ("group", "turn", "token", "continuation")),
         ("task", pa.string()),
         ("return", pa.float64()),
         ("success", pa.bool_()),
@@ -44,12 +46,12 @@ SCHEMA = pa.schema(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Histories:
-    """Histories in which the responses of some trajectories were given.
+    """Histories in which the responses of some trajectories were given, or went on.
 
     Attributes:
         starts: One per history: where its continuations begin, with the trajectory that reached it first as origin.
-        before_R: `[responses]` history of each response.
-        after_R: `[responses]` history after each response; -1 if the trajectory ended.
+        before_R: `[responses]` history of each response; with cuts, `[cuts]` history of each cut.
+        after_R: The next history of the same trajectory; -1 if the trajectory ended.
     """
 
     starts: list[Start]
@@ -57,23 +59,34 @@ class Histories:
     after_R: Int[np.ndarray, " R"]
 
     @classmethod
-    def of(cls, trajectories: Sequence[Trajectory], tasks: Sequence[Task]) -> "Histories":
-        """Number the histories of trajectories; `tasks` has one per group."""
-        numbers: dict[tuple[int, tuple[tuple[int, ...], ...]], int] = {}
+    def of(
+        cls, trajectories: Sequence[Trajectory], tasks: Sequence[Task], cuts: Sequence[Sequence[int]] | None = None
+    ) -> "Histories":
+        """Number the histories of trajectories.
+
+        Args:
+            trajectories: Trajectories of some groups.
+            tasks: One per group.
+            cuts: Places to cut each response at, ascending; 0 is before it. Default: 0 for all.
+        """
+        numbers: dict[tuple[int, tuple[tuple[int, ...], ...], tuple[int, ...]], int] = {}
+        of_responses = iter(cuts) if cuts is not None else itertools.repeat((0,))
         starts: list[Start] = []
         before: list[int] = []
         after: list[int] = []
         for row, trajectory in enumerate(trajectories):
             played: tuple[tuple[int, ...], ...] = ()
+            first = len(before)
             for place, turn in enumerate(trajectory.turns):
-                key = (trajectory.group, played)
-                if key not in numbers:
-                    numbers[key] = len(starts)
-                    start = fork(trajectory, place, tasks[trajectory.group])
-                    starts.append(dataclasses.replace(start, origin=row))
-                before.append(numbers[key])
+                for cut in next(of_responses):
+                    key = (trajectory.group, played, tuple(turn.response_ids[:cut]))
+                    if key not in numbers:
+                        numbers[key] = len(starts)
+                        start = fork(trajectory, place, tasks[trajectory.group], cut)
+                        starts.append(dataclasses.replace(start, origin=row))
+                    before.append(numbers[key])
                 played = (*played, tuple(turn.response_ids))
-            after += [*before[len(before) - len(trajectory.turns) + 1 :], -1]
+            after += [*before[first + 1 :], -1][: len(before) - first]
         return cls(starts, np.array(before, dtype=np.int64), np.array(after, dtype=np.int64))
 
 
@@ -92,6 +105,7 @@ class Continuations:
 
     Attributes:
         num_tokens: Generated tokens so far.
+        settings: The section of the recipe.
         folder: Folder within that of a run, in which `finish` writes.
     """
 
@@ -106,31 +120,35 @@ class Continuations:
         seed: int,
         on_turn: OnTurn = None,
     ):
-        self._settings, self._rollout, self._environments = settings, rollout, environments
+        self.settings, self._rollout, self._environments = settings, rollout, environments
         self._models, self._seed, self._on_turn = models, seed, on_turn
         self._played: list[Trajectory] = []
-        self._answered: tuple[Sequence[Trajectory], np.ndarray] | None = None
+        self._tokens: list[int] = []  # first tokens of a response that each continuation was given
+        self._answered: tuple[Sequence[Trajectory], Any, np.ndarray] | None = None
         self._num_replayed = 0
         self.num_tokens = 0
 
-    def __call__(self, trajectories: Sequence[Trajectory], tasks: Sequence[Task]) -> Float[np.ndarray, "R K"]:
+    def __call__(
+        self, trajectories: Sequence[Trajectory], tasks: Sequence[Task], cuts: Sequence[Sequence[int]] | None = None
+    ) -> Float[np.ndarray, "R K"]:
         """Continue from before each response; asked again about the same trajectories, give the same answer.
 
         Args:
             trajectories: Trajectories to continue, all turns of which can be replayed.
             tasks: Their tasks, one per group.
+            cuts: Places to continue each response from, ascending; default: 0, before it.
 
         Returns:
-            `[responses, continuations]` sums of the rewards from the response on. nan where a continuation failed, for
-            example since a replay disagreed, and for turns from `continuations.turns` on.
+            `[responses, continuations]` sums of the rewards from the response on, or `[cuts, continuations]`. nan where
+            a continuation failed, for example since a replay disagreed, and for turns from `continuations.turns` on.
 
         Raises:
             RunError: All continuations failed, for example because the environment does not repeat.
         """
-        if self._answered and self._answered[0] is trajectories:
-            return self._answered[1]
-        found, number = Histories.of(trajectories, tasks), self._settings.number
-        most = self._settings.turns
+        if self._answered and self._answered[0] is trajectories and self._answered[1] == cuts:
+            return self._answered[2]
+        found, number = Histories.of(trajectories, tasks, cuts), self.settings.number
+        most = self.settings.turns
         chosen_H = np.array([most is None or len(start.turns) < most for start in found.starts], dtype=bool)
         starts = [
             dataclasses.replace(found.starts[history], conversation=place * number + continuation)
@@ -141,18 +159,19 @@ class Continuations:
         if all(one.failure is not None for one in played):
             raise RunError(f"all {len(played)} continuations failed; the last one: {played[-1].failure}")
         self._played += played
+        self._tokens += [start.token for start in starts]
         self.num_tokens += sum(map(_num_tokens, played))
         return_HK = np.full((len(found.starts), number), np.nan)
         return_HK[chosen_H] = np.reshape([return_of(one) for one in played], (-1, number))
-        self._answered = trajectories, return_HK[found.before_R]
-        return self._answered[1]
+        self._answered = trajectories, cuts, return_HK[found.before_R]
+        return self._answered[2]
 
     async def _play(self, starts: Sequence[Start]) -> list[Trajectory]:
         policy, engine, rollout = self._models.policy.policy, self._models.policy.sampler, self._rollout
         step = self._models.policy.version  # of the weights
         draws = np.random.default_rng([self._seed, Stream.CONTINUATIONS, step])
         sampling = make_sampling(rollout, policy, seed=int(draws.integers(2**62)))
-        size = self._settings.at_once or rollout.groups * rollout.group_size
+        size = self.settings.at_once or rollout.groups * rollout.group_size
         played: list[Trajectory] = []
         environments = self._environments
         if isinstance(environments, CopyingEnvironments):
@@ -213,13 +232,14 @@ class Continuations:
 
     def finish(self, path: Path) -> dict[str, float]:
         """Write the continuations of a step to a Parquet file; forget them, and return what they cost."""
-        number, played = self._settings.number, self._played
+        number, played, tokens = self.settings.number, self._played, self._tokens
         replayed, self._num_replayed = self._num_replayed, 0
-        self._played, self._answered = [], None
+        self._played, self._tokens, self._answered = [], [], None
         rows = [
             {
                 "group": one.group,
                 "turn": one.shared,
+                "token": token,
                 "continuation": place % number,
                 "task": one.task,
                 "return": None if one.failure else return_of(one),
@@ -229,7 +249,7 @@ class Continuations:
                 "env_steps": env_steps([one]),
                 "failure": one.failure,
             }
-            for place, one in enumerate(played)
+            for place, (token, one) in enumerate(zip(tokens, played, strict=True))
         ]
         if rows:
             write_table(path, pa.Table.from_pylist(rows, schema=SCHEMA))
@@ -242,4 +262,4 @@ class Continuations:
 
 
 def _num_tokens(continuation: Trajectory) -> int:
-    return sum(len(turn.response_ids) for turn in continuation.turns[continuation.shared :])
+    return sum(turn.num_generated for turn in continuation.turns[continuation.shared :])

@@ -41,6 +41,9 @@ class Sampling:
         top_p: Sample from the smallest set of tokens with this much probability.
         seed: Same seed, conversation number, prompt and weights give the same response, whatever else is generated.
         tempering: Temperature per token, for engines that can; a server cannot.
+        begun: Last tokens of the prompt that begin the response. `max_new_tokens` and stop texts count them; the
+            `Generation` does not have them.
+        spread_top: Likeliest tokens whose embeddings `Generation.spreads` compares, for engines that can; 0: none.
         schema: JSON schema that the response must follow, for engines that can constrain it; the local one cannot.
     """
 
@@ -51,6 +54,8 @@ class Sampling:
     top_p: float = 1.0
     seed: int = 0
     tempering: Tempering | None = None
+    begun: int = 0
+    spread_top: int = 0
     schema: Mapping[str, Any] | None = None
 
 
@@ -64,6 +69,8 @@ class Generation:
         truncated: Neither a stop token nor a stop text came within `max_new_tokens`.
         entropies: Entropy of each token's distribution over the full vocabulary, at the temperature, before top_p and
             the temperature per token (nats); None if the engine does not measure it.
+        spreads: How little the likeliest tokens at each place resemble each other, see `turnwise.rollout.sampling`;
+            None without `spread_top`.
         version: Version of the weights that sampled it; see `Engine.update_weights`.
     """
 
@@ -72,6 +79,7 @@ class Generation:
     truncated: bool
     entropies: list[float] | None = None
     version: int = 0
+    spreads: list[float] | None = None
 
 
 Decode = Callable[[Sequence[int]], str]

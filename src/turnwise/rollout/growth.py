@@ -4,11 +4,10 @@ A rule is a generator. It yields the trajectories that it wants next, receives t
 the group is complete. Imports NumPy only, so that recipes are checked fast.
 """
 
-import dataclasses
 import inspect
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,41 +15,9 @@ import pydantic
 
 from turnwise.errors import ConfigError, did_you_mean
 from turnwise.options import check_names
+from turnwise.rollout.forks import Fork, Group, Growth
+from turnwise.rollout.token_growth import rose, spo_tree, treerl
 from turnwise.rollout.trajectory import Trajectory, Turn
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Fork:
-    """Ask for a trajectory that begins like another one.
-
-    Attributes:
-        parent: Index of the other trajectory among those of the group.
-        turn: Number of first turns to share.
-    """
-
-    parent: int
-    turn: int
-
-
-Growth = Generator[Sequence[Fork | None], Sequence[Trajectory], None]
-"""Yields forks, or None for a trajectory from the start, and receives all trajectories of the group so far."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Group:
-    """What a rule may use.
-
-    Attributes:
-        size: Trajectories of the complete group.
-        vocabulary: Number of tokens that the policy chooses from.
-        generator: Random draws of the rule.
-        history: Number of the task's earlier trajectories, and of those that succeeded.
-    """
-
-    size: int
-    vocabulary: int = 2
-    history: tuple[int, int] = (0, 0)
-    generator: np.random.Generator = dataclasses.field(default_factory=lambda: np.random.default_rng(0))
 
 
 def arpo(
@@ -350,6 +317,9 @@ RULES: dict[str, Callable[..., Growth]] = {
     "at2po": at2po,
     "carl": carl,
     "v05": v05,
+    "spo_tree": spo_tree,
+    "treerl": treerl,
+    "rose": rose,
 }
 """Branching rules by the name that `rollout.collector.rule` takes."""
 

@@ -20,7 +20,7 @@ from turnwise.models.policy import frozen_copy
 from turnwise.rollout.engine import Decode, Generation, Sampling, ends_with_stop
 from turnwise.rollout.prefixes import Prefixes
 from turnwise.rollout.rows import Rows
-from turnwise.rollout.sampling import sample, uniform
+from turnwise.rollout.sampling import sample, spread, uniform
 
 PREFILL_TOKENS = 16384
 """Tokens of a prefill pass, padding included (a single prompt may exceed it)."""
@@ -87,8 +87,10 @@ class LocalEngine:
         self._ids = np.zeros((0, 0), dtype=np.int64)  # [rows, places] tokens; the cache holds `length` of each row
         self._logprobs = np.zeros((0, 0), dtype=np.float32)  # log-probabilities of the drawn tokens
         self._entropies = np.zeros((0, 0), dtype=np.float32)  # entropies of the distributions they were drawn from
+        self._spreads = np.zeros((0, 0), dtype=np.float32)  # how little the likeliest tokens resemble each other
         self._length = np.zeros(0, dtype=np.int64)
-        self._start = np.zeros(0, dtype=np.int64)  # place where the row's latest response begins
+        self._start = np.zeros(0, dtype=np.int64)  # place of the first token that is drawn for the latest response
+        self._begun = np.zeros(0, dtype=np.int64)  # tokens of that response before it
         self._conversation = np.zeros(0, dtype=np.int64)
         self._sampling = np.zeros(0, dtype=np.int64)  # index of the row's in:
         self._samplings: list[Sampling] = []
@@ -226,7 +228,8 @@ class LocalEngine:
             cached = Prefixes(held)
             index = cached, cached.copy()  # cached now, and after this pass
         admitted = []
-        for request in ready:
+        # The longest prompt takes the row of the response that it goes on from; the others copy from there.
+        for request in sorted(ready, key=lambda each: -len(each.prompt) if each.sampling.begun else 0):
             row = self._row_of.get(request.conversation)
             if row is None:
                 row = self._seat(request, soon, index)
@@ -238,9 +241,11 @@ class LocalEngine:
             self._growing[row] = request
             soon[row] = self._start[row] = len(request.prompt)
             self._ids[row, : len(request.prompt)] = request.prompt
-            if request.sampling not in self._samplings:
-                self._samplings.append(request.sampling)
-            self._sampling[row] = self._samplings.index(request.sampling)
+            self._begun[row] = request.sampling.begun
+            alike = dataclasses.replace(request.sampling, begun=0)
+            if alike not in self._samplings:
+                self._samplings.append(alike)
+            self._sampling[row] = self._samplings.index(alike)
             admitted.append(row)
         return admitted
 
@@ -286,7 +291,8 @@ class LocalEngine:
         if num_rows > rows or num_places > places:
             rows = rows if num_rows <= rows else max(num_rows, min(rows * 3 // 2, self.max_rows or sys.maxsize))
             places = places if num_places <= places else max(num_places, places * 3 // 2, 64)
-            for name in ("_ids", "_logprobs", "_entropies", "_length", "_start", "_conversation", "_sampling"):
+            numbers = ("_length", "_start", "_begun", "_conversation", "_sampling")
+            for name in ("_ids", "_logprobs", "_entropies", "_spreads", *numbers):
                 old = getattr(self, name)
                 larger = np.zeros((rows, places)[: old.ndim], dtype=old.dtype)
                 larger[tuple(map(slice, old.shape))] = old
@@ -328,26 +334,32 @@ class LocalEngine:
         where = torch.from_numpy(np.stack([self._conversation[rows], places])).to(logits.device)
         drawn = sample(logits, sampling, uniform(sampling.seed, where[0], where[1]))
         tokens, logprobs, self._entropies[rows, places] = (column.cpu().numpy() for column in drawn)
+        if sampling.spread_top:
+            embeddings = self.model.get_input_embeddings().weight
+            assert isinstance(embeddings, torch.Tensor)
+            self._spreads[rows, places] = spread(logits, embeddings, sampling).cpu().numpy()
         if not np.isfinite(logprobs).all():
             raise EngineFault("the logits are not finite: the weights diverged; lower update.learning_rate")
         self._ids[rows, places], self._logprobs[rows, places] = tokens, logprobs
         stopped = np.isin(tokens, sampling.stop_ids)
         if sampling.stop:
             stopped |= self._ends_with_stop(sampling.stop, rows, places)
-        ended = stopped | (places + 1 - self._start[rows] >= sampling.max_new_tokens)
+        ended = stopped | (places + 1 - self._start[rows] + self._begun[rows] >= sampling.max_new_tokens)
         for row, truncated in zip(rows[ended].tolist(), (~stopped[ended]).tolist(), strict=True):
             request, response = self._growing.pop(row), slice(self._start[row], self._length[row] + 1)
             if not request.future.done():
-                columns = (self._ids, self._logprobs, self._entropies)
-                ids, logprobs_T, entropies_T = (column[row, response].tolist() for column in columns)
-                request.future.set_result(Generation(ids, logprobs_T, truncated, entropies_T, self.version))
+                columns = (self._ids, self._logprobs, self._entropies, self._spreads)
+                ids, logprobs_T, entropies_T, spreads_T = (column[row, response].tolist() for column in columns)
+                spreads = spreads_T if sampling.spread_top else None
+                request.future.set_result(Generation(ids, logprobs_T, truncated, entropies_T, self.version, spreads))
 
     def _ends_with_stop(self, stop: Sequence[str], rows: np.ndarray, places: np.ndarray) -> np.ndarray:
         """Return which rows' responses complete a stop text with their newest token, `[rows]` bool."""
         if self.decode is None:
             raise EngineFault("stop texts need a tokenizer: pass LocalEngine(decode=tokenizer.decode)")
+        begins = self._start[rows] - self._begun[rows]
         responses = (
-            self._ids[row, self._start[row] : place + 1].tolist() for row, place in zip(rows, places, strict=True)
+            self._ids[row, begin : place + 1].tolist() for row, begin, place in zip(rows, begins, places, strict=True)
         )
         return np.array([ends_with_stop(stop, response, self.decode) for response in responses])
 

@@ -15,7 +15,7 @@ from turnwise.checksums import TABLE_KEY, check_table, seal_table
 from turnwise.environments.base import sound_text
 from turnwise.errors import DamagedError, DataError
 from turnwise.rollout.trajectory import Trajectory, Turn
-from turnwise.rollout.tree_rows import PREFIX, TREE_SCHEMA, are_trees, pack_rows, unpack_rows
+from turnwise.rollout.tree_rows import BEGUN_SCHEMA, PREFIX, TREE_SCHEMA, are_trees, pack_rows, unpack_rows
 
 FORMAT = 1
 """Version of run folders and their files; raised when an older turnwise would read them wrongly."""
@@ -23,6 +23,9 @@ FORMAT_OF_TREES = 2
 """Version of rollout files in which trajectories share turns."""
 FORMAT_WITHOUT_IDS = 3
 """Version of rollout files with turns whose tokens are unknown, such as those of imported logs."""
+FORMAT_OF_FORKED_RESPONSES = 4
+"""Version of rollout files in which trajectories share the first tokens of a response."""
+NEWEST = FORMAT_OF_FORKED_RESPONSES
 NAME_KEY = b"turnwise_file"
 """Key in a file's metadata: the name that it was written under."""
 MEND = "restore it from a copy, or delete it"
@@ -121,7 +124,9 @@ def write_rollouts(
     records, schema = rows(trajectories), SCHEMA
     if are_trees(trajectories):
         records, credit = pack_rows(trajectories, records, credit)
-        schema = pa.schema([*SCHEMA, *TREE_SCHEMA], metadata={"turnwise_format": str(FORMAT_OF_TREES)})
+        begun = any(record.get("begun") for record in records)
+        names, written = (BEGUN_SCHEMA, FORMAT_OF_FORKED_RESPONSES) if begun else ((), FORMAT_OF_TREES)
+        schema = pa.schema([*SCHEMA, *TREE_SCHEMA, *names], metadata={"turnwise_format": str(written)})
     if any(record["prompt_ids"] is None for record in records):
         schema = schema.with_metadata({"turnwise_format": str(FORMAT_WITHOUT_IDS)})
     table = pa.Table.from_pylist(records, schema=schema)
@@ -152,12 +157,12 @@ def check_format(path: Path, written: int) -> None:
     """Raise if a newer turnwise wrote a file in a format that this one does not know.
 
     Raises:
-        DataError: The format is above `FORMAT_WITHOUT_IDS`.
+        DataError: The format is above `NEWEST`.
     """
-    if written > FORMAT_WITHOUT_IDS:
+    if written > NEWEST:
         raise DataError(
             f"{path} was written by a newer turnwise, in format {written}, and this one knows formats up to "
-            f"{FORMAT_WITHOUT_IDS}; pip install --upgrade turnwise"
+            f"{NEWEST}; pip install --upgrade turnwise"
         )
 
 
@@ -202,7 +207,7 @@ def read_table(
             for_trees = ("turn", *TREE_SCHEMA.names) if trees else ()
             only = list(dict.fromkeys((*wanted, *for_trees)))
         table = pq.read_table(source, columns=only)
-        known = (*SCHEMA.names, *TREE_SCHEMA.names)
+        known = (*SCHEMA.names, *TREE_SCHEMA.names, *BEGUN_SCHEMA.names)
         return unpack_rows(table, [name for name in table.column_names if name not in known]) if trees else table
     except DamagedError as error:
         raise DamagedError(f"{error}; {MEND}") from None
@@ -224,7 +229,7 @@ def read_rollouts(path: Path) -> tuple[list[Trajectory], dict[str, np.ndarray]]:
     """
     table = read_table(path, [name for name in SCHEMA.names if name not in ADDED])
     known = [name for name in SCHEMA.names if name in table.column_names]
-    trees = [name for name in ("tree", PREFIX) if name in table.column_names]
+    trees = [name for name in ("tree", PREFIX, *BEGUN_SCHEMA.names) if name in table.column_names]
     turns: dict[int, Turn] = {}  # by stored row: trajectories that share a turn get the same object
     of_turn = [field.name for field in dataclasses.fields(Turn) if field.name in known]
     trajectories: list[Trajectory] = []
@@ -239,5 +244,7 @@ def read_rollouts(path: Path) -> tuple[list[Trajectory], dict[str, np.ndarray]]:
             row |= {name: row[name] or [] for name in ("prompt_ids", "response_ids", "behavior_logprobs")}
             current.shared += stored in turns
             current.turns.append(turns.setdefault(stored, Turn(**{name: row[name] for name in of_turn})))
+            if row.get("begun"):
+                current.turns[-1].begun, current.turns[-1].origin = row["begun"], turns.get(row["origin"])
     further = [name for name in table.column_names if name not in (*SCHEMA.names, *trees)]
     return trajectories, {name: table[name].to_numpy().astype(np.float64) for name in further}

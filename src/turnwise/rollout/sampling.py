@@ -63,6 +63,29 @@ def sample(
     return token[:, 0], logprobs.gather(-1, token)[:, 0], entropy
 
 
+def spread(logits: torch.Tensor, embeddings: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    """Measure how little the likeliest tokens resemble each other: `-(|sum_a p_a e_a|^2 - sum_a p_a^2)`.
+
+    The sums run over the `sampling.spread_top` likeliest tokens a, with their probabilities in the full distribution
+    and their embeddings, scaled to length 1. So it is minus the sum of `p_a p_b cos(e_a, e_b)` over different a and b.
+
+    Args:
+        logits: `[rows, vocabulary]` float32.
+        embeddings: `[vocabulary, width]` input embeddings of the tokens.
+        sampling: Temperature and number of tokens.
+
+    Returns:
+        `[rows]`, from -1 to 1.
+
+    Reference: ROSE, arXiv 2601.05053; released code ZiqiZhao1/ROSE-rl.
+    """
+    probability = torch.softmax(logits / (sampling.temperature or 1.0), -1)
+    probability, token = probability.topk(min(sampling.spread_top, logits.shape[-1]))
+    direction = torch.nn.functional.normalize(embeddings[token].float(), dim=-1)
+    mean = (probability[..., None] * direction).sum(-2)
+    return probability.square().sum(-1) - mean.square().sum(-1)
+
+
 def _entropy(logprobs: torch.Tensor) -> torch.Tensor:
     return -(logprobs.exp() * logprobs).sum(-1)
 

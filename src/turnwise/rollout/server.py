@@ -164,7 +164,7 @@ class ServerEngine:
         body = {
             "token_ids": prompt,
             "sampling_params": {
-                "max_tokens": sampling.max_new_tokens,
+                "max_tokens": sampling.max_new_tokens - sampling.begun,
                 "stop_token_ids": list(sampling.stop_ids),
                 "ignore_eos": True,  # `stop_ids` holds all stop tokens
                 "temperature": sampling.temperature,
@@ -188,7 +188,8 @@ class ServerEngine:
             if versions != {self._version} or choice["finish_reason"] not in ("stop", "length"):
                 await self._push()
                 raise Unanswered(f"it used weights {sorted(versions)}, expected {self._version}, or aborted a response")
-            generation = _until(sampling.stop, _generation(choice, sampling), self.decode)
+            begun = prompt[len(prompt) - sampling.begun :]
+            generation = _until(sampling.stop, _generation(choice, sampling), self.decode, begun)
             return dataclasses.replace(generation, version=self.version)
 
         async with self._server.gate:
@@ -251,14 +252,21 @@ def _generation(choice: dict[str, Any], sampling: Sampling) -> Generation:
     return Generation(ids, logprobs, ids[-1] not in sampling.stop_ids)
 
 
-def _until(stop: Sequence[str], generation: Generation, decode: Decode | None) -> Generation:
-    """Cut a response after the token that completes a stop text; with token ids only, the server cannot do so."""
+def _until(stop: Sequence[str], generation: Generation, decode: Decode | None, begun: Sequence[int] = ()) -> Generation:
+    """Cut a response after the token that completes a stop text; with token ids only, the server cannot do so.
+
+    Args:
+        stop: Stop texts.
+        generation: What the server generated.
+        decode: Decodes token ids to text.
+        begun: Tokens of the response before it.
+    """
     if not stop:
         return generation
     if decode is None:
         raise EngineFault("stop texts need a tokenizer: pass ServerEngine(decode=tokenizer.decode)")
     for end in range(1, len(generation.token_ids) + 1):
-        if ends_with_stop(stop, generation.token_ids[:end], decode):
+        if ends_with_stop(stop, [*begun, *generation.token_ids[:end]], decode):
             return Generation(generation.token_ids[:end], generation.logprobs[:end], truncated=False)
     return generation
 

@@ -94,9 +94,10 @@ class RolloutConfig(Section):
     """Trajectories per task; with self-play, seats of its matches."""
     collector: CollectorConfig = CollectorConfig()
     """"independent": all trajectories of a group separately from the start. {name = "branching", rule = ...}:
-    trajectories that fork from each other, by a rule such as "tree_grpo" (docs/how-to/branch.md). {name = "v0",
-    least = ..., most = ..., sharpness = ...}: more of them for tasks that are predicted to teach more
-    (docs/how-to/branch.md). "self_play": matches of the policy against itself and others (docs/how-to/games.md)."""
+    trajectories that fork from each other, by a rule such as "tree_grpo". "arrol": trajectories that are pruned while
+    they are generated. {name = "v0", least = ..., most = ..., sharpness = ...}: more trajectories for tasks that are
+    predicted to teach more (docs/how-to/branch.md has the three). "self_play": matches of the policy against itself and
+    others (docs/how-to/games.md)."""
     select: SelectConfig = SelectConfig()
     """"epochs": all tasks in turn, in an order drawn anew each epoch. {name = "vade", observed_decay = ...,
     unobserved_decay = ...}: tasks that the policy sometimes solves."""
@@ -231,6 +232,11 @@ class ContinuationsConfig(Section):
     """Continuations per state; 9 in VinePPO, 9 or 4 in SPO. A state that trajectories share is continued once."""
     turns: int | None = pydantic.Field(default=None, ge=1)
     """Continue from the first turns only, which bounds the cost of long trajectories (VinePPO: 20). Default: all."""
+    cut_every: int = pydantic.Field(default=5, ge=1)
+    """Cut a trajectory before every N-th token that was unlikely, for methods that value states inside responses
+    (`spo_chain`): 5 in SPO for short answers, 40 for long ones."""
+    cut_below: float = pydantic.Field(default=0.9, gt=0, le=1)
+    """Probability below which a token counts as unlikely."""
     at_once: int | None = pydantic.Field(default=None, ge=1)
     """Continuations played concurrently. Default: as many as a step has trajectories, which fit into memory."""
 

@@ -1,8 +1,9 @@
-"""Define where trajectories begin: at the start of a task, or at a turn of another trajectory (a fork).
+"""Define where trajectories begin: at the start of a task, or at a turn or token of another trajectory (a fork).
 
 A fork begins in a copy of the environment, where there is one. Otherwise it plays the responses of the shared turns
 again in a fresh environment, and checks that it answers as before. The engine is not asked for those turns; it finds
-their tokens in its cache if it still holds them.
+their tokens in its cache if it still holds them. A fork inside a response gives the engine the response's first tokens,
+from which it goes on.
 """
 
 import dataclasses
@@ -31,6 +32,8 @@ class Start:
         tree: Number of the trajectory's tree within the group; None: a tree by itself.
         conversation: Number of its conversation, on which its random draws depend; None: its place among the starts.
         origin: Number of the conversation of the trajectory that it forks from, if an environment may be copied.
+        begun: Response whose first tokens begin the next one; None: it is generated from its first token.
+        token: Number of these tokens.
     """
 
     task: Task
@@ -41,6 +44,8 @@ class Start:
     tree: int | None = None
     conversation: int | None = None
     origin: int | None = None
+    begun: Turn | None = None
+    token: int = 0
 
 
 def make_starts(tasks: Sequence[Task], group_size: int, task_name: Callable[[Task], str] = str) -> list[Start]:
@@ -48,18 +53,36 @@ def make_starts(tasks: Sequence[Task], group_size: int, task_name: Callable[[Tas
     return [Start(task, group, task_name(task)) for group, task in enumerate(tasks) for _ in range(group_size)]
 
 
-def fork(trajectory: Trajectory, turn: int, task: Task) -> Start:
-    """Start from the state in which a trajectory gave a response.
+def fork(trajectory: Trajectory, turn: int, task: Task, token: int = 0) -> Start:
+    """Start from the state in which a trajectory gave a response, or from inside that response.
 
     Args:
         trajectory: Trajectory to fork.
         turn: Number of turns to share, from 0 to all but the last.
         task: Its task.
+        token: Number of tokens to share of the response that follows these turns, from 0 to all but the last.
     """
     if not 0 <= turn < len(trajectory.turns):
         raise ValueError(f"fork at turn {turn}, expected 0 to {len(trajectory.turns) - 1}")
     shared, following = tuple(trajectory.turns[:turn]), trajectory.turns[turn]
-    return Start(task, trajectory.group, trajectory.task, shared, following.observation, trajectory.tree)
+    start = Start(task, trajectory.group, trajectory.task, shared, following.observation, trajectory.tree)
+    if not token:
+        return start
+    if not 0 < token < len(following.response_ids):
+        raise ValueError(f"fork at token {token} of turn {turn}, expected 0 to {len(following.response_ids) - 1}")
+    return dataclasses.replace(start, begun=following, token=token)
+
+
+def begin_response(start: Start, turn: Turn) -> None:
+    """Give the first response of a fork inside a response the tokens that it shares."""
+    if start.begun is not None:
+        turn.origin, turn.begun = start.begun, start.token
+        turn.response_ids = start.begun.response_ids[: start.token]
+        turn.behavior_logprobs = start.begun.behavior_logprobs[: start.token]
+        if start.begun.behavior_entropies is not None:
+            turn.behavior_entropies = start.begun.behavior_entropies[: start.token]
+        if start.begun.behavior_spreads is not None:
+            turn.behavior_spreads = start.begun.behavior_spreads[: start.token]
 
 
 async def begin(start: Start, key: int, environments: Environments, context: Context, fmt: Format) -> tuple[Step, bool]:

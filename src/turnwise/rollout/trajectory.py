@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Hashable, Iterable
 from typing import Any
 
+from turnwise.rollout.engine import Generation
+
 
 @dataclasses.dataclass(slots=True)
 class Turn:
@@ -23,6 +25,10 @@ class Turn:
         fresh: The prompt does not continue the previous turn; a first turn counts as fresh in any case.
         version: Training steps behind the weights that sampled the response.
         actor: Name of the agent that gave the response, where a harness has several; empty: it has one.
+        behavior_spreads: How little the likeliest tokens at each place resembled each other when sampled, if the engine
+            was asked to measure it; not recorded.
+        origin: Turn whose first tokens begin the response; None: it was generated from its first token.
+        begun: Number of these tokens.
     """
 
     observation: str
@@ -38,6 +44,24 @@ class Turn:
     behavior_entropies: list[float] | None = None
     version: int = 0
     actor: str = ""
+    behavior_spreads: list[float] | None = None
+    origin: "Turn | None" = None
+    begun: int = 0
+
+    @property
+    def num_generated(self) -> int:
+        """Tokens that were generated for this response alone."""
+        return len(self.response_ids) - self.begun
+
+    def add(self, made: Generation) -> None:
+        """Add what an engine generated to the response."""
+        self.response_ids += made.token_ids
+        self.behavior_logprobs += made.logprobs
+        if made.entropies is not None:
+            self.behavior_entropies = [*(self.behavior_entropies or ()), *made.entropies]
+        if made.spreads is not None:
+            self.behavior_spreads = [*(self.behavior_spreads or ()), *made.spreads]
+        self.truncated, self.version = made.truncated, made.version
 
 
 @dataclasses.dataclass(slots=True)
@@ -49,7 +73,7 @@ class Trajectory:
         task: Name of the task.
         turns: Turns in order.
         success: Whether the environment declared success.
-        ended: "terminated", "truncated" (by the environment), "context" (the conversation got too long), or "failed".
+        ended: "terminated", "truncated" (by the environment), "context" (too many tokens), "pruned" or "failed".
         failure: Cause, for "failed"; a failed trajectory is recorded and counted, and never trained on.
         info: The environment's `info` at the end.
         shared: Number of first turns that another trajectory played; a fork replays them and holds the same `Turn`s.

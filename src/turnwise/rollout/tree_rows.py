@@ -13,6 +13,9 @@ TREE_SCHEMA = pa.schema({"tree": pa.int32(), "parent": pa.int32(), "shared": pa.
 """Further columns of a file with trees: tree of the trajectory within its group, earlier trajectory of the file that
 begins with the same turns, and number of these turns. A trajectory has rows for its other turns. If it has no
 other turn, it has one row with `turn` below `shared`."""
+BEGUN_SCHEMA = pa.schema({"begun": pa.int32(), "origin": pa.int32()})
+"""Further columns of a file with forks inside responses: number of first tokens of the response that an earlier one
+has too, and the earlier one's row."""
 PREFIX = "prefix"
 """Column of a loaded file with trees: number of the stored row, equal where trajectories share a turn."""
 OF_TRAJECTORY = ("group", "trajectory", "task", "success", "ended", "failure", "tree")
@@ -38,8 +41,8 @@ def pack_rows(
         credit: Columns with one value or None per record.
 
     Returns:
-        The kept records with the columns of `TREE_SCHEMA`, and the columns. A shared row has the mean of its
-        trajectories' values.
+        The kept records with the columns of `TREE_SCHEMA` and `BEGUN_SCHEMA`, and the columns. A shared row has the
+        mean of its trajectories' values.
     """
     stored: dict[int, tuple[int, int]] = {}  # turn -> row, trajectory
     kept: list[dict[str, Any]] = []
@@ -51,7 +54,8 @@ def pack_rows(
         of_tree["shared"] = shared
         for turn in trajectory.turns or [Turn("", None, [], [], [], "", False)]:
             if id(turn) not in stored or not trajectory.turns:
-                kept.append(records[len(where)] | of_tree)
+                origin, _ = stored.get(id(turn.origin), (None, None))
+                kept.append(records[len(where)] | of_tree | {"begun": turn.begun, "origin": origin})
                 stored.setdefault(id(turn), (len(kept) - 1, number))
             where.append(stored[id(turn)][0] if trajectory.turns else len(kept) - 1)
         if shared and shared == len(trajectory.turns):

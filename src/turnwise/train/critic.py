@@ -1,5 +1,6 @@
 """Make the critic of a run, and teach it alone: in a warm-up, and in further passes over the trajectories of a step."""
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -7,16 +8,19 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from turnwise.batch import Batch
 from turnwise.errors import ConfigError, RunError
 from turnwise.measures.plan import Plan
-from turnwise.models.critic import Critic
+from turnwise.models.critic import Critic, bootstraps
 from turnwise.models.policy import Policy, autocast
 from turnwise.models.settings import CriticConfig, ModelConfig
+from turnwise.objective.differences import action_error, state_error
 from turnwise.objective.gradient import Budget
 from turnwise.objective.settings import UpdateConfig
 from turnwise.objective.terms import Pass, TermLoss
 from turnwise.objective.tokens import Sequences, States, generated_states
-from turnwise.objective.values import CRITIC_COLUMNS
+from turnwise.objective.transitions import Turns
+from turnwise.objective.values import CRITIC_COLUMNS, ValueTerm
 from turnwise.rollout.models import NamedModel
 from turnwise.train.schedule import mini_batches
 
@@ -38,7 +42,33 @@ def critic_columns(settings: CriticConfig | None, plan: Plan) -> tuple[str, ...]
             f"critic has no effect: neither method nor measures read {', '.join(CRITIC_COLUMNS)}; choose a method that "
             "needs one (`turnwise methods`), add measures=['value'], or remove critic"
         )
+    if bootstraps(settings, columns):
+        _refuse_what_does_not_bootstrap(settings, columns)
+    elif settings.transitions != CriticConfig().transitions:
+        raise ConfigError(
+            f"critic.transitions={settings.transitions} has no effect: no earlier turns are learned from without "
+            "method='archer' and critic.target='method'; remove it"
+        )
     return columns
+
+
+def _refuse_what_does_not_bootstrap(settings: CriticConfig, columns: tuple[str, ...]) -> None:
+    """Raise a ConfigError if Q and V cannot learn from each other as a recipe says."""
+    if set(columns) != {"value", "value_action"}:
+        others = sorted({"value", "value_action"} ^ set(columns))
+        raise ConfigError(
+            f"the critic's value_action and value learn from each other alone, but its columns differ by "
+            f"{', '.join(others)}; remove what reads or fills these in another way, or set critic.target=return"
+        )
+    possible = {"kind": settings.kind != "ridge", "clip": settings.clip is None, "read": settings.read == "before"}
+    possible["trunk_gradient"] = not settings.trunk_gradient
+    for field, fits in possible.items():
+        if not fits:
+            default = getattr(CriticConfig(), field)
+            raise ConfigError(
+                f"critic.{field}={getattr(settings, field)!r} does not work with temporal differences (value_action); "
+                f"expected {default!r}, or critic.target=return"
+            )
 
 
 def make_critic(
@@ -65,8 +95,9 @@ def states_of(
 
 
 def teach_alone(
-    critic: Critic,
+    value: ValueTerm,
     term: TermLoss,
+    batch: Batch,
     sequences: Sequences,
     settings: UpdateConfig,
     precision: ModelConfig,
@@ -76,40 +107,73 @@ def teach_alone(
 ) -> dict[str, float]:
     """Take the optimiser steps of passes without the policy's loss, and return the metrics of the last pass.
 
-    There are `extra_epochs` of them. During the warm-up, `update.epochs` more replace the policy's passes.
+    There are `extra_epochs` of them. During the warm-up, `update.epochs` more replace the policy's passes, and always
+    if the critic learns by temporal differences.
 
     Raises:
         RunError: The gradient is not finite.
     """
-    optimizer = critic.optimizer
-    passes = critic.settings.extra_epochs + settings.epochs * (step <= critic.settings.warmup_steps)
-    if optimizer is None:
-        return {}
-
-    def accumulate(part: np.ndarray, max_tokens: int) -> float:
-        optimizer.zero_grad()
-        total = 0.0
-        for indices in sequences.micro_batches(max_tokens, only=part):
-            seen: list[States] = []
-            if critic.own is None:
-                with torch.no_grad(), autocast(critic.policy, precision):
-                    seen.append(generated_states(critic.policy, sequences, indices)[0])
-            where = torch.from_numpy(sequences.token_index(indices))
-            loss, _ = term.loss(Pass(NO_TOKENS, NO_TOKENS, where, states_of(sequences, indices, precision, seen)))
-            loss.backward()
-            total += loss.item()
-        return total
-
+    critic, old = value.critic, value.transitions
     told: dict[str, float] = {}
-    for _ in range(passes):
+    if critic.optimizer is None:
+        return told
+    fresh, shortest, matters_N = Turns.of_step(sequences, batch), sequences.shortest, term.matters_N
+    drawing = generator
+    if old is not None:
+        old.add(fresh)
+        drawing, matters_N = old.generator(step), np.ones(batch.num_trajectories, dtype=bool)
+        told["transitions"] = float(len(old))
+    instead = critic.bootstraps or step <= critic.settings.warmup_steps
+    for _ in range(critic.settings.extra_epochs + settings.epochs * instead):
         losses, norms = [], []
-        for part in mini_batches(term.matters_N, sequences.whole_trees(None), settings.mini_batches, generator):
-            losses.append(budget.spend(lambda most, part=part: accumulate(part, most), shortest=sequences.shortest))
+        for part in mini_batches(matters_N, sequences.whole_trees(None), settings.mini_batches, generator):
+            learn = functools.partial(_from_targets, critic, term, sequences, precision, part)
+            if old is not None:
+                drawn = old.draw(len(part), drawing)
+                shortest = min(sequences.shortest, drawn.sequences.shortest)
+                learn = functools.partial(from_differences, critic, fresh, drawn, precision, part)
+            losses.append(budget.spend(learn, shortest=shortest))
             norms.append(critic.step())
             if not math.isfinite(norms[-1]):
                 raise RunError(
                     f"step {step}: the gradient of the critic is not finite; start a new run with a lower "
                     "critic.learning_rate"
                 )
-        told = {"value_loss": float(np.mean(losses)), "critic_grad_norm": float(np.mean(norms))}
+        told |= {"value_loss": float(np.mean(losses)), "critic_grad_norm": float(np.mean(norms))}
     return told
+
+
+def _from_targets(
+    critic: Critic, term: TermLoss, sequences: Sequences, precision: ModelConfig, part: np.ndarray, max_tokens: int
+) -> float:
+    """Compute the gradient of the value loss on a mini-batch, and return the loss."""
+    critic.network.zero_grad()
+    total = 0.0
+    for indices in sequences.micro_batches(max_tokens, only=part):
+        seen: list[States] = []
+        if critic.own is None:
+            with torch.no_grad(), autocast(critic.policy, precision):
+                seen.append(generated_states(critic.policy, sequences, indices)[0])
+        where = torch.from_numpy(sequences.token_index(indices))
+        loss, _ = term.loss(Pass(NO_TOKENS, NO_TOKENS, where, states_of(sequences, indices, precision, seen)))
+        loss.backward()
+        total += loss.item()
+    return total
+
+
+def from_differences(
+    critic: Critic, fresh: Turns, drawn: Turns, precision: ModelConfig, part: np.ndarray, max_tokens: int
+) -> float:
+    """Compute the gradient of the losses of Q, on drawn turns, and of V, on the step's; and return their sum."""
+    critic.network.zero_grad()
+    total, num_responses = 0.0, int(fresh.trajectories.lengths[part].sum())
+    whole_N = np.arange(len(drawn.trajectories.lengths))
+    for indices in drawn.sequences.micro_batches(max_tokens, unit_N=whole_N):
+        loss = action_error(critic, drawn, indices, precision)
+        loss.backward()
+        total += loss.item()
+    for indices in fresh.sequences.micro_batches(max_tokens, only=part):
+        loss = state_error(critic, fresh, indices, precision, num_responses)
+        loss.backward()
+        total += loss.item()
+    return total

@@ -14,8 +14,9 @@ from turnwise.measures import MEASURES, played
 from turnwise.measures.plan import recorded_columns
 from turnwise.measures.played import action_of, num_paths
 from turnwise.measures.roles import roles, roles_of
+from turnwise.measures.shared_tokens import number_tokens, shared_tokens
 from turnwise.rollout.record import SCHEMA, read_table
-from turnwise.rollout.tree_rows import PREFIX
+from turnwise.rollout.tree_rows import BEGUN_SCHEMA, PREFIX
 from turnwise.segments import Segments
 
 READ = (
@@ -39,7 +40,7 @@ READ = (
 """Columns that every rollout file must have."""
 SCORED = recorded_columns(MEASURES.values())
 """Columns of measures that a file has if its step learned something."""
-KNOWN = frozenset({*played.provides, *roles.provides, *SCORED, "turn", "length"})
+KNOWN = frozenset({*played.provides, *shared_tokens.provides, *roles.provides, *SCORED, "turn", "length"})
 """Columns that a method can use on recorded rollouts."""
 TOKEN_ENTROPY = "behavior_entropies"
 """List column with the token entropies, if the run recorded them."""
@@ -122,6 +123,8 @@ def recorded_batch(step: Step, *, invalid_penalty: float) -> Batch:
         **_of_seats(table, trajectories),
         **{name: step.values(name)[kept] for name in _of_measures(table)},
     }
+    if tokens is not None:
+        columns |= {"token_T": _token_numbers(step, kept)}
     groups = Segments.from_sorted_ids(trajectories.first(table["group"].to_numpy()))
     return Batch(groups, trajectories, step.values("reward")[kept], columns, tokens)
 
@@ -138,7 +141,7 @@ def lacking(batch: Batch, needs: Iterable[str]) -> list[str]:
 
 def _of_measures(table: pa.Table) -> list[str]:
     """List columns that measures have filled, including user-defined measures."""
-    others = {"base", "alpha", "advantage", PREFIX, "tree"}
+    others = {"base", "alpha", "advantage", PREFIX, "tree", *BEGUN_SCHEMA.names}
     further = (name for name in table.column_names if name not in SCHEMA.names and name not in others)
     return [name for name in further if not name.startswith("trace.")]
 
@@ -170,6 +173,18 @@ def _of_trees(step: Step, kept: np.ndarray) -> dict[str, Any]:
         "num_paths": num_paths(prefix.tolist()),
         "tree": list(zip(group_R.tolist(), tree_R.tolist(), strict=True)),
     }
+
+
+def _token_numbers(step: Step, kept: np.ndarray) -> np.ndarray:
+    """Return which tokens the kept responses share, also with the first tokens of another response."""
+    rows = step.table.num_rows
+    turn_R = step.values(PREFIX).astype(np.int64) if PREFIX in step.table.column_names else np.arange(rows)
+    length, origin, begun = (np.full(turn_R.max() + 1, nothing) for nothing in (0, -1, 0))
+    length[turn_R] = step.num_tokens_R
+    if "origin" in step.table.column_names:
+        origin[turn_R] = np.nan_to_num(step.values("origin"), nan=-1).astype(np.int64)
+        begun[turn_R] = step.values("begun").astype(np.int64)
+    return number_tokens(turn_R[kept], np.maximum(length, 0), origin, begun)
 
 
 def base_advantage(step: Step, *, invalid_penalty: float) -> np.ndarray:

@@ -113,8 +113,8 @@ class Learner:
         def accumulate(part: np.ndarray, of: Loss, max_tokens: int) -> dict[str, float]:
             """Compute the gradient of a loss on a mini-batch."""
             optimizer.zero_grad()
-            if critic and critic.optimizer:
-                critic.optimizer.zero_grad()
+            if critic and critic.learns_along:
+                critic.network.zero_grad()
             sums: dict[str, float] = {}
             for indices in sequences.micro_batches(max_tokens, only=part, unit_N=objective.unit_N):
                 loss, metrics = loss_of(indices, of)
@@ -125,9 +125,9 @@ class Learner:
 
         spend = functools.partial(self.budget.spend, shortest=sequences.shortest)
         told = dict(objective.metrics)
-        if critic:
-            value = objective.parts[self.objective.place("value")]
-            told |= teach_alone(critic, value, sequences, settings, self.precision, self.budget, generator, step)
+        if self.value and critic:
+            about = objective.parts[self.objective.place("value")], measured.batch, sequences, settings
+            told |= teach_alone(self.value, *about, self.precision, self.budget, generator, step)
             if step <= critic.settings.warmup_steps:
                 return totals | told
         model.train()
@@ -141,7 +141,7 @@ class Learner:
                 damp(model, damping.get("clip_damping", 1.0))
                 norm = torch.nn.utils.clip_grad_norm_(trainable(model), settings.max_grad_norm)
                 finite = math.isfinite(sums["loss"]) and math.isfinite(norm)
-                if critic and critic.optimizer and finite:
+                if critic and critic.learns_along and finite:
                     sums["critic_grad_norm"] = critic.step()
                     finite = math.isfinite(sums["critic_grad_norm"])
                 if not finite:

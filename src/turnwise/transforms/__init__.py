@@ -66,6 +66,7 @@ from turnwise.transforms.trees import standardize_by_tree
 from turnwise.transforms.values import (
     add_value_change,
     compare_actions,
+    compare_with_state,
     reward_turning_points,
     sum_td_errors,
     sum_td_errors_of_states,
@@ -89,6 +90,7 @@ __all__ = [
     "center_by_similarity",
     "compare_actions",
     "compare_by_history",
+    "compare_with_state",
     "credit_actions",
     "credit_parts",
     "credit_subgoals",

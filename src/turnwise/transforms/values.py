@@ -70,6 +70,18 @@ def add_value_change(credit_R: Credit, batch: Batch) -> Credit:
     return credit_R + after_R - before_R
 
 
+@block(needs=("value_action", "value"))
+def compare_with_state(credit_R: Credit, batch: Batch) -> Credit:
+    """Replace the credit by how much better a response is than its state: `value_action_t - value_t`.
+
+    Args:
+        credit_R: `[responses]` rewards, which the values contain already.
+        batch: Their batch, with the values of the responses and of the states before them.
+    """
+    action_R, state_R = (batch.column(name, needed_by="compare_with_state") for name in ("value_action", "value"))
+    return action_R - state_R
+
+
 @block(needs_option="same")
 def sum_td_errors_of_states(
     credit_R: Credit, batch: Batch, *, discount: float, decay: float, same: Same = "state_key"

@@ -26,12 +26,12 @@ def suite(max_steps: int = 21, **options) -> Seats:
     return made
 
 
-@pytest.mark.parametrize("game", ["tictactoe", "connect_four", "kuhn", "leduc"])
+@pytest.mark.parametrize("game", GAMES)
 def test_every_game_conforms_to_the_protocol(game):
     made = suite(game=game, opponent="random", rules=True)
     assert check_environment(made, num_tasks=2) == []
     known = set(made.words())
-    for task in made.tasks("train")[:4] if game == "" else [made.tasks("train")[n] for n in range(4)]:
+    for task in [made.tasks("train")[n] for n in range(4)]:
         environment, rng = made.environment(task), random.Random(task.seed)
         step, texts = environment.start(), []
         while not step.ended:
@@ -220,7 +220,19 @@ def test_the_expert_demonstrates():
         ({"opponent": "exprt"}, 21, r"Did you mean 'expert'\?"),
         ({"num_train": 0}, 21, r"num_train=0: expected a whole number of matches"),
         ({"depth": 0}, 21, r"depth=0: expected 1 or more"),
-        ({"game": "kuhn", "opening": 1}, 21, r"opening=1: expected 0 to 2 actions, and 0 for poker"),
+        ({"game": "kuhn", "opening": 1}, 21, r"opening=1: expected 0 actions, since kuhn begins with a draw"),
+        ({"game": "negotiation", "opening": 1}, 21, r"opening=1: expected 0 actions, since negotiation begins"),
+        ({"game": "referential", "opening": 2}, 21, r"opening=2: expected 0 actions, since referential begins"),
+        ({"game": "negotiation", "share": "both"}, 21, r"share='both': expected one of own, joint"),
+        ({"game": "referential", "objects": 1}, 21, r"objects=1: expected 2 to 9, as many as differ"),
+        (
+            {"game": "referential", "objects": 4, "features": 1},
+            21,
+            r"objects=4: expected 2 to 3, as many",
+        ),
+        ({"game": "referential", "objects": 2.5}, 21, r"objects=2.5: expected 2 to 9"),
+        ({"game": "referential", "features": 3}, 21, r"features=3: expected 1 or 2"),
+        ({"game": "negotiation"}, 2, r"max_steps=2 is less than the 3 turns of a match of negotiation"),
         ({"opening": -1}, 21, r"opening=-1"),
         ({"game": "tictactoe"}, 4, r"max_steps=4 is less than the 5 turns .* set environment.max_steps=5"),
     ],

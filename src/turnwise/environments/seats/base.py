@@ -7,7 +7,7 @@ environment asks the seats in turn; see `turnwise.environments.seats.match`.
 import dataclasses
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from turnwise.environments.base import Step
 
@@ -53,6 +53,30 @@ class SeatStep(Step):
     ends: tuple[Step, ...] = ()
 
 
+class Outcome(NamedTuple):
+    """How a match ended for a seat.
+
+    Attributes:
+        success: Whether the seat reached its goal.
+        result: Name of the result, such as "win".
+        score: From 0, the worst, to 1, the best.
+    """
+
+    success: bool
+    result: str
+    score: float
+
+
+def contested(won: float) -> Outcome:
+    """Return the outcome of a game that one seat wins from the other: success is not to lose.
+
+    Args:
+        won: What the seat has won; negative if it lost.
+    """
+    result = "win" if won > 0 else "loss" if won < 0 else "draw"
+    return Outcome(won >= 0, result, {"win": 1.0, "draw": 0.5, "loss": 0.0}[result])
+
+
 class Game(Protocol):
     """Rules of a game, as functions of the history.
 
@@ -61,7 +85,9 @@ class Game(Protocol):
         rules: Rules as text, for players that read them.
         most_turns: Largest number of actions of one seat in a match.
         exact: Whether the expert plays an equilibrium (up to numerical precision).
-        tree: All histories as a `Tree`, so that exploitability can be computed; None if there are too many.
+        openings: Whether a match may begin after random actions.
+        tree: All histories as a `Tree`, so that exploitability can be computed; None if there are too many, or if the
+            returns of the seats do not sum to 0.
     """
 
     @property
@@ -72,6 +98,8 @@ class Game(Protocol):
     def most_turns(self) -> int: ...  # noqa: D102
     @property
     def exact(self) -> bool: ...  # noqa: D102
+    @property
+    def openings(self) -> bool: ...  # noqa: D102
     @property
     def tree(self) -> Any: ...  # noqa: D102
 
@@ -89,6 +117,10 @@ class Game(Protocol):
 
     def returns(self, history: History) -> tuple[float, ...]:
         """Return what each seat has won at the end."""
+        ...
+
+    def outcome(self, history: History, seat: int) -> Outcome:
+        """Return how the match ended for a seat; `contested` where one seat wins from the other."""
         ...
 
     def view(self, history: History, seat: int) -> str:

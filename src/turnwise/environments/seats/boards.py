@@ -4,7 +4,7 @@ import functools
 import random
 from collections.abc import Iterator, Mapping, Sequence
 
-from turnwise.environments.seats.base import ENDED, History
+from turnwise.environments.seats.base import ENDED, History, Outcome, contested
 
 MARKS = "xo"
 WIDTH, HEIGHT = 7, 6
@@ -16,7 +16,7 @@ WON = 1000
 class _Board:
     """What both games share: no chance, everything seen, seats in turn."""
 
-    exact, tree = True, None
+    exact, openings, tree = True, True, None
     name = rules = ""
     most_turns = 0
 
@@ -36,6 +36,10 @@ class _Board:
         """Return 1 for a win, 0 for a draw, -1 for a defeat."""
         winner = self.winner(history)
         return (0.0, 0.0) if winner is None else (1.0, -1.0) if winner == 0 else (-1.0, 1.0)
+
+    def outcome(self, history: History, seat: int) -> Outcome:
+        """Return how the match ended for a seat."""
+        return contested(self.returns(history)[seat])
 
     def winner(self, history: History) -> int | None:
         """Return the seat that has won, if any; only the last action can have decided."""

@@ -18,8 +18,8 @@ class MatchEnvironment:
     environment. A response is an action; any other is invalid, and an admissible action drawn from the seed is played
     instead. The same task and responses repeat the same match.
 
-    `info` has `role` and `game`; at the end also `success` (the seat did not lose), `result` ("win", "draw" or "loss"),
-    `score` (1, 1/2 or 0), and `moves`, all that was played.
+    `info` has `role` and `game`; at the end also `success`, `result` and `score` as the game's `Outcome` says, and
+    `moves`, all that was played.
 
     Args:
         game: The rules.
@@ -91,13 +91,7 @@ class MatchEnvironment:
 
     def _end(self, seat: int) -> Step:
         """Return the last step of a seat."""
-        won, seen = self._game.returns(self._history)[seat], self._seen(seat)
-        result = "win" if won > 0 else "loss" if won < 0 else "draw"
-        seen["info"] |= {
-            "success": won >= 0,
-            "result": result,
-            "score": {"win": 1.0, "draw": 0.5, "loss": 0.0}[result],
-            "task_type": ROLES[seat],
-            "moves": list(self._history),
-        }
+        seen, outcome = self._seen(seat), self._game.outcome(self._history, seat)
+        seen["info"] |= {**outcome._asdict(), "task_type": ROLES[seat], "moves": list(self._history)}
+        won = self._game.returns(self._history)[seat]
         return Step(**seen, reward=self._reward * won, terminated=True)

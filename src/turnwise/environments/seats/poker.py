@@ -8,7 +8,7 @@ import functools
 import random
 from collections.abc import Mapping, Sequence
 
-from turnwise.environments.seats.base import CHANCE, ENDED, ROLES, History
+from turnwise.environments.seats.base import CHANCE, ENDED, ROLES, History, Outcome, contested
 from turnwise.environments.seats.equilibrium import solve
 from turnwise.environments.seats.tree import Tree
 
@@ -44,7 +44,7 @@ class Poker:
     sizes: tuple[int, ...]
     most_bets: int
 
-    exact = True
+    exact, openings = True, False
 
     @property
     def most_turns(self) -> int:
@@ -124,6 +124,10 @@ class Poker:
             winner = int(strength[1] > strength[0])
         won = float(table.paid[1 - winner])
         return (won, -won) if winner == 0 else (-won, won)
+
+    def outcome(self, history: History, seat: int) -> Outcome:
+        """Return how the match ended for a seat."""
+        return contested(self.returns(history)[seat])
 
     def view(self, history: History, seat: int) -> str:
         """Describe seat, card, public card and bets; at the end also the result."""

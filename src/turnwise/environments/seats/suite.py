@@ -3,7 +3,7 @@
 import dataclasses
 import random
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from turnwise.environments.base import Demonstrated, Step
 from turnwise.environments.seats.base import ENDED, POLICY, ROLES, Deal, Game, History
 from turnwise.environments.seats.boards import ConnectFour, TicTacToe
+from turnwise.environments.seats.cooperation import Negotiation, Referential, Share
 from turnwise.environments.seats.match import OPPONENTS, MatchEnvironment
 from turnwise.environments.seats.poker import KUHN, LEDUC
 from turnwise.environments.seats.tree import Tree
@@ -19,34 +20,44 @@ from turnwise.environments.splits import split_seeds
 from turnwise.environments.words import split_words
 from turnwise.errors import ConfigError, did_you_mean
 
-GAMES = ("tictactoe", "connect_four", "kuhn", "leduc")
-"""Games by name."""
 DRAWS = 1000
 """Maximum number of draws until an opening is not lost for the policy."""
+GAMES = ("tictactoe", "connect_four", "kuhn", "leduc", "negotiation", "referential")
+"""Games by name."""
 
 
-def make_game(name: str, depth: int) -> Game:
+def make_game(name: str, *, depth: int, share: Share, objects: int, features: int) -> Game:
     """Make a game by name.
 
     Raises:
-        ConfigError: There is no game of this name, or the depth is not above 0.
+        ConfigError: There is no game of this name, or an option of the game has an impossible value.
     """
     if name not in GAMES:
         raise ConfigError(f"environment.options.game={name!r} is unknown.{did_you_mean(name, GAMES)}")
     if depth < 1:
         raise ConfigError(f"environment.options.depth={depth}: expected 1 or more actions to search ahead")
-    games: Mapping[str, Game] = {"tictactoe": TicTacToe(), "kuhn": KUHN, "leduc": LEDUC}
-    return ConnectFour(depth) if name == "connect_four" else games[name]
+    games: Mapping[str, Callable[[], Game]] = {
+        "tictactoe": TicTacToe,
+        "connect_four": lambda: ConnectFour(depth),
+        "kuhn": lambda: KUHN,
+        "leduc": lambda: LEDUC,
+        "negotiation": lambda: Negotiation(share),
+        "referential": lambda: Referential(objects, features),
+    }
+    return games[name]()
 
 
 class Seats:
-    """Games for two players. Options: game, opponent, opening, rules, depth, num_train, num_valid.
+    """Games for two players.
+
+    Options: game, opponent, opening, rules, depth, share, objects, features, num_train, num_valid.
 
     The policy holds one seat of a match, drawn by its seed, and `opponent` the other one. The collector "self_play"
     sets other players. Boards may begin after up to `opening` random actions; positions that are lost for the policy
     are left out where the game knows them.
 
-    A seat's reward is what it has won, times `environment.success_reward`: 1, 0 or -1 on boards, chips at poker.
+    A seat's reward is what it has won, times `environment.success_reward`: 1, 0 or -1 on boards, chips at poker, a
+    share from 0 to 1 in a negotiation, and 1 or 0 in the referential game.
     """
 
     gives = ("role",)
@@ -60,6 +71,9 @@ class Seats:
         opening: int = 0,
         rules: bool = False,
         depth: int = 4,
+        share: Share = "joint",
+        objects: int = 3,
+        features: int = 2,
         num_train: int = 2000,
         num_valid: int = 512,
     ):
@@ -72,11 +86,11 @@ class Seats:
             raise ConfigError(
                 f"environment.options.opponent={opponent!r} is unknown.{did_you_mean(opponent, OPPONENTS)}"
             )
-        self.game = make_game(game, depth)
-        if opening < 0 or (opening and self.game.tree) or opening > self.game.most_turns:
-            raise ConfigError(
-                f"environment.options.opening={opening}: expected 0 to {self.game.most_turns} actions, and 0 for poker"
-            )
+        self.game = make_game(game, depth=depth, share=share, objects=objects, features=features)
+        longest = self.game.most_turns if self.game.openings else 0
+        if not 0 <= opening <= longest:
+            most = f"0 to {longest} actions" if longest else f"0 actions, since {game} begins with a draw; remove it"
+            raise ConfigError(f"environment.options.opening={opening}: expected {most}")
         if config.max_steps < self.game.most_turns:
             raise ConfigError(
                 f"environment.max_steps={config.max_steps} is less than the {self.game.most_turns} turns of a match of "

@@ -1,0 +1,176 @@
+"""ARRoL: trajectories wait after their first tokens, and those that are not chosen end there."""
+
+import shutil
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.rollout.playing import POLICY, STOP
+from tests.rollout.test_starts import Long
+from tests.toys import small_config
+from tests.train.test_every_method_trains import told, weights
+
+from turnwise.errors import ConfigError
+from turnwise.rollout.collectors import make_collector
+from turnwise.rollout.environments import InProcessEnvironments
+from turnwise.rollout.local import LocalEngine
+from turnwise.rollout.metrics import rollout_metrics
+from turnwise.rollout.models import Models, NamedModel
+from turnwise.rollout.pruning import Estimate, survivors
+from turnwise.rollout.record import read_rollouts
+from turnwise.rollout.settings import RolloutConfig
+from turnwise.train.loop import train
+
+ARROL: dict[str, Any] = {"name": "arrol", "tokens": 7, "warmup": 0, "explore": 0.0, "memory": 64}
+
+
+def collector(size: int = 8, window: bool = False, **options):
+    sections = {"group_size": size, "max_new_tokens": 3, "context": "window" if window else "append", "window": 1}
+    chosen = {**ARROL, **options} if options else "independent"
+    settings = RolloutConfig.model_validate({**sections, "collector": chosen})
+    return make_collector(settings, InProcessEnvironments(Long), str)
+
+
+def play(made, engine=None, **further):
+    models = Models(policy=NamedModel(POLICY, engine or LocalEngine(POLICY.model)))
+    return made.play(models, [0, 1], seed=3, **further)
+
+
+def tokens(trajectory) -> list[int]:
+    return [token for turn in trajectory.turns for token in turn.response_ids]
+
+
+@pytest.mark.parametrize("window", [False, True])
+@pytest.mark.parametrize("options", [{"keep": 1.0}, {"warmup": 9}, {"explore": 1.0}])
+def test_who_waits_and_goes_on_says_what_it_would_have_said(options, window):
+    whole = play(collector(window=window))
+    waited = play(collector(window=window, **options))
+    for one, other in zip(whole, waited, strict=True):
+        assert tokens(one) == tokens(other)
+        for turn, again in zip(one.turns, other.turns, strict=True):
+            assert again.behavior_logprobs == pytest.approx(turn.behavior_logprobs, abs=1e-5)
+            assert again.behavior_entropies == pytest.approx(turn.behavior_entropies, abs=1e-5)
+            assert (again.truncated, again.response, again.reward) == (turn.truncated, turn.response, turn.reward)
+
+
+def test_half_of_each_group_ends_after_its_first_tokens():
+    whole, made = play(collector()), collector(keep=0.5)
+    assert all(len(tokens(one)) > 7 for one in whole), "all of them wait"
+    played = play(made)
+    for group in (played[:8], played[8:]):
+        assert [one.ended for one in group].count("pruned") == 4
+    for one, other in zip(whole, played, strict=True):
+        pruned = other.ended == "pruned"
+        assert other.usable is not pruned
+        assert other.failure is None
+        assert tokens(other) == (tokens(one)[:7] if pruned else tokens(one))
+    inside = [one.turns[-1].response_ids for one in played if one.ended == "pruned"]
+    assert any(0 < len(ids) < 3 and ids[-1] != STOP for ids in inside), "inside a response"
+    metrics = rollout_metrics(played)
+    assert metrics["tokens"] == sum(len(tokens(one)) for one in played) < rollout_metrics(whole)["tokens"]
+    assert (metrics["pruned_frac"], metrics["failed_frac"]) == (0.5, 0.0)
+    assert "pruned_frac" not in rollout_metrics(whole)
+    labelled = made.state_dict()["labelled"]
+    assert [row[-1] for row in labelled] == [float(one.success) for one in played if one.usable]
+
+
+def test_an_evaluation_prunes_nothing():
+    played = play(collector(keep=0.5), group_size=4)
+    assert len(played) == 8
+    assert all(one.usable for one in played)
+
+
+def test_about_half_of_those_that_are_kept_can_be_expected_to_succeed():
+    waits = np.ones(6, dtype=bool)
+    likely = np.array([0.9, 0.8, 0.7, 0.6, 0.05, 0.0])
+    assert survivors(likely, waits, 0.5).nonzero()[0].tolist() == [0, 1, 5], "0.9, then 0.0, then 0.8"
+    assert survivors(np.array([0.1, 0.2, 0.3, 0.9]), np.ones(4, dtype=bool), 0.5).nonzero()[0].tolist() == [0, 3]
+    assert survivors(likely, waits, 1.0).all()
+    ended = np.array([True, False, True, True, True, True])
+    kept = survivors(likely, ended, 0.5)
+    assert kept[1], "who has ended is kept"
+    assert kept.sum() == 3
+    assert survivors(likely, ~waits, 0.5).all()
+
+
+def test_the_estimate_is_a_logistic_regression_with_a_ridge():
+    generator = np.random.default_rng(0)
+    seen = generator.normal(size=(200, 2)) * (1.0, 5.0) + 2.0
+    label = (generator.random(200) < 1 / (1 + np.exp(-2 * (seen[:, 0] - 2.0)))).astype(float)
+    estimate = Estimate(np.column_stack([seen, label]).tolist())
+    chance = estimate(seen)
+    assert chance.mean() == pytest.approx(label.mean(), abs=1e-9), "the bias has no ridge"
+    scaled = (seen - seen.mean(0)) / seen.std(0)
+    logit = np.log(chance / (1 - chance))
+    slope = np.linalg.lstsq(np.column_stack([np.ones(200), scaled]), logit, rcond=None)[0][1:]
+    np.testing.assert_allclose(scaled.T @ (label - chance), slope, atol=1e-5)  # the gradient is that of the ridge
+    assert slope[0] > 5 * abs(slope[1])
+    assert Estimate([])(seen[:3]).tolist() == [0.5] * 3
+    assert Estimate([[0.0, 0.0, 1.0]])(seen[:3]).tolist() == [1.0] * 3
+
+
+def test_what_the_estimate_says_decides_who_is_pruned():
+    """Without labels the first ones in order are kept; with labels, the likeliest and the least likely."""
+    plain, learned = collector(keep=0.5), collector(keep=0.5)
+    learned.load_state_dict({"labelled": [[-x / 10, -x / 5, float(x < 10)] for x in range(20)], "steps": 5})
+    kept = [[one.usable for one in play(each)] for each in (plain, learned)]
+    assert kept[0] != kept[1]
+    assert len(learned.state_dict()["labelled"]) == 20 + 8
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"explore": None}, "explore=None: Input should be a valid number"),
+        ({"keep": 0.1}, r"keep=0.1 leaves 1 of rollout.group_size=8 trajectories, expected 2 or more"),
+        ({"keep": 1.5}, r"rollout.collector.keep=1.5: Input should be less than or equal to 1"),
+        ({"tokns": 3}, "'arrol' has no option 'tokns'. Did you mean 'tokens'"),
+    ],
+)
+def test_an_option_that_cannot_work_is_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        collector(**options)
+
+
+def test_an_option_without_a_published_value_must_be_given():
+    settings = RolloutConfig.model_validate({"group_size": 8, "collector": {"name": "arrol", "explore": 0.1}})
+    with pytest.raises(ConfigError, match="'arrol' needs the option 'memory'; no value is published"):
+        make_collector(settings, InProcessEnvironments(Long), str)
+    ahead = RolloutConfig.model_validate({"group_size": 8, "collector": ARROL, "max_lag": 1})
+    with pytest.raises(ConfigError, match="plays ahead of them"):
+        make_collector(ahead, InProcessEnvironments(Long), str)
+
+
+def test_rows_that_wait_for_each_other_are_refused():
+    with pytest.raises(ConfigError, match=r"remove engine\.max_rows"):
+        play(collector(keep=0.5), LocalEngine(POLICY.model, max_rows=4))
+
+
+def test_a_run_prunes_after_its_warm_up_learns_and_resumes(tmp_path):
+    config = small_config(
+        tmp_path,
+        method="grpo",
+        aem=False,
+        environment={"name": "tests.rollout.test_starts:Long", "max_steps": 6},
+        rollout={"groups": 3, "group_size": 6, "collector": {**ARROL, "warmup": 1}},
+        checkpoint={"every": 1},
+    )
+    folder = train(config)
+    assert "rollout/pruned_frac" not in told(folder, 1)
+    assert told(folder, 2)["rollout/pruned_frac"] == 0.5
+    assert told(folder, 2)["rollout/tokens"] < told(folder, 1)["rollout/tokens"]
+    trajectories, further = read_rollouts(folder.rollouts / "step-000002.parquet")
+    learned = [np.isfinite(further["advantage"][at]) for at in _rows(trajectories)]
+    assert learned == [one.ended != "pruned" for one in trajectories]
+    after, expected = weights(folder, 2), told(folder, 2)
+    assert (weights(folder, 0) - after).abs().max() > 1e-4
+    shutil.rmtree(folder.checkpoints / "step-000002")
+    train(config, resume=folder.path)
+    assert told(folder, 2) == expected
+    assert torch.equal(weights(folder, 2), after)
+
+
+def _rows(trajectories) -> list[int]:
+    """The first row of each trajectory."""
+    return np.cumsum([0, *(len(one.turns) for one in trajectories[:-1])]).tolist()

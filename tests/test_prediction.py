@@ -1,0 +1,77 @@
+"""Whether fidelity predicts learning: the statistics of studies/prediction.py, on data whose answer is known."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from turnwise.tables import page_as_markdown
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def prediction():
+    spec = importlib.util.spec_from_file_location("prediction", ROOT / "studies" / "prediction.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["prediction"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def reached(size: int, seeds: int, noise: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """What methods reach, in the order of what predicts it, with noise."""
+    draw = np.random.default_rng(seed)
+    value_M = draw.normal(size=size)
+    return value_M, value_M[:, None] + noise * draw.normal(size=(size, seeds))
+
+
+def test_what_decides_is_found_and_what_does_not_is_not(prediction):
+    value_M, reached_MS = reached(14, 10, 0.1)
+    found = prediction.rank_correlation(value_M, reached_MS)
+    assert found["value"] > 0.95
+    assert 0.8 < found["low"] <= found["high"] <= 1.0
+    assert found["p"] < 0.01
+    other_M = np.random.default_rng(1).normal(size=14)
+    assert prediction.rank_correlation(other_M, reached_MS)["p"] > 0.1
+
+
+def test_the_p_value_is_uniform_without_a_relation(prediction, monkeypatch):
+    draw = np.random.default_rng(2)
+    monkeypatch.setattr(prediction, "RESAMPLES", 100)
+    found = [prediction.rank_correlation(draw.normal(size=9), draw.normal(size=(9, 3)))["p"] for _ in range(60)]
+    assert 0.01 <= np.mean(np.array(found) < 0.1) <= 0.25
+
+
+def test_a_method_that_is_left_out_is_predicted_by_the_others(prediction):
+    value_M, reached_MS = reached(14, 10, 0.1)
+    other_M = np.random.default_rng(3).normal(size=14)
+    assert prediction.left_out([value_M], reached_MS.mean(1)) > 0.9
+    assert prediction.left_out([other_M, value_M], reached_MS.mean(1)) > 0.85
+    assert prediction.left_out([other_M], reached_MS.mean(1)) < 0.5
+
+
+def test_the_page_says_what_was_found(prediction, tmp_path):
+    value_M, reached_MS = reached(5, 3, 0.1)
+    names = [f"method {number}" for number in range(5)]
+    learned = prediction.Learned(names, [3, 4, 5], reached_MS, -reached_MS)
+    results = {"walk": prediction.judge(learned, {"fidelity": value_M, "gradient": -value_M})}
+    assert results["walk"]["area"]["fidelity"]["value"] == -results["walk"]["area"]["gradient"]["value"] > 0.8
+    assert results["walk"]["final"]["fidelity"]["value"] < -0.8
+    text = page_as_markdown(prediction.page(json.loads(json.dumps(results))))
+    best = names[int(np.argmax(reached_MS.mean(1)))]
+    assert text.index(best) < min(text.index(name) for name in names if name != best)
+    prediction.plot(results, tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").stat().st_size > 5000
+
+
+def test_what_predicts_is_read_from_the_leaderboard(prediction):
+    found = prediction.predictors("household", ["grpo", "rtmc"], ROOT / "docs" / "leaderboard" / "data")
+    kept = json.loads((ROOT / "docs" / "leaderboard" / "data" / "household-start.json").read_text())
+    assert found["fidelity"].tolist() == [kept["fidelity"][name]["value"] for name in ("grpo", "rtmc")]
+    assert 0 < abs(found["signal"][0]) < 1
