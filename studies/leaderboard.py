@@ -136,16 +136,17 @@ def play(plan: Mapping[str, Any], data: Path, runs: Path, names: Sequence[str]) 
                 path = data / f"{name}-{when}.json"
                 if path.exists():
                     continue
+                groups = plan["environments"][name].get("groups", plan["groups"])
                 found = measure_run(
                     folder,
                     plan["methods"],
                     step=step,
-                    groups=plan["groups"],
+                    groups=groups,
                     continuations=plan["continuations"],
                     gradient=True,
                     on_progress=lambda done, total, what=f"histories of {path.stem}": display.count(what, done, total),
                 )
-                write_json(path, rounded({"groups": plan["groups"], **as_json(found)}))
+                write_json(path, rounded({"groups": groups, **as_json(found)}))
         display.count("environments of the leaderboard", len(names), len(names))
 
 
