@@ -46,6 +46,8 @@ INTERVALS = {
     "minus_first": ("minus_first",),
     "gradient": ("gradient", "fidelity"),
     "gradient_minus_first": ("gradient", "minus_first"),
+    "transfer": ("gradient", "transfer", "transfer"),
+    "transfer_minus_first": ("gradient", "transfer", "minus_first"),
     "drift": ("drift", "drift"),
     "drift_minus_first": ("drift", "minus_first"),
 }
@@ -259,9 +261,23 @@ def told_apart(plan: Mapping[str, Any], cells: Sequence[Cell]) -> Table:
         gradient = [one for cell in cells if (one := cell.interval(method, "gradient", "minus_first"))]
         counts = [sum(one.low > 0 for one in differences), sum(one.high < 0 for one in differences)]
         counts += [sum(one.low > 0 for one in gradient), sum(one.high < 0 for one in gradient)]
+        transfer = [one for cell in cells if (one := cell.interval(method, *INTERVALS["transfer_minus_first"]))]
+        counts += [sum(one.low > 0 for one in transfer), sum(one.high < 0 for one in transfer)]
         rows.append((method, *map(str, counts), str(len(differences))))
     rows.sort(key=lambda row: int(row[2]) - int(row[1]))
-    return [("method", f"above {first}", f"below {first}", "gradient above", "gradient below", "cells"), *rows]
+    return [
+        (
+            "method",
+            f"above {first}",
+            f"below {first}",
+            "gradient above",
+            "gradient below",
+            "transfer above",
+            "transfer below",
+            "cells",
+        ),
+        *rows,
+    ]
 
 
 def cell_table(plan: Mapping[str, Any], cell: Cell) -> Table:
@@ -274,12 +290,22 @@ def cell_table(plan: Mapping[str, Any], cell: Cell) -> Table:
             continue
         signal = cell.signal(method)
         texts = [
-            text.text(sign=name != "gradient") if (text := cell.interval(method, *INTERVALS[name])) else "-"
-            for name in ("minus_first", "gradient", "drift")
+            text.text(sign=name in ("minus_first", "drift"))
+            if (text := cell.interval(method, *INTERVALS[name]))
+            else "-"
+            for name in ("minus_first", "gradient", "transfer", "drift")
         ]
         rows.append((one.value, (method, one.text(), *texts, signal.share_text() if signal else "-")))
     rows.sort(key=lambda row: -row[0])
-    head = ("method", "fidelity", f"minus {first}", "of the gradient", "entropy drift", "signal of one group")
+    head = (
+        "method",
+        "fidelity",
+        f"minus {first}",
+        "of the gradient",
+        "transfer",
+        "entropy drift",
+        "signal of one group",
+    )
     return [head, *(row for _, row in rows)]
 
 

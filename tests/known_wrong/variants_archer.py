@@ -96,10 +96,10 @@ def real(rows: Rows) -> np.ndarray:
     with torch.no_grad():
         for prefix, network in (("", critic.network), ("slow_", critic.slow)):
             for head, heads in enumerate((network.heads, network.twins), 1):
+                value, action = (heads[name].get_parameter("0.weight")[0] for name in ("value", "value_action"))
                 for k, (state, response) in enumerate(places):
-                    heads["value"][0].weight[0, state] = column(rows, f"{prefix}v_{head}")[k]  # pyright: ignore
-                    of_action = heads["value_action"][0].weight
-                    of_action[0, response] = column(rows, f"{prefix}q_{head}")[k]  # pyright: ignore
+                    value[state] = column(rows, f"{prefix}v_{head}")[k]
+                    action[response] = column(rows, f"{prefix}q_{head}")[k]
     old, fresh = (
         turns_of((PATHS[group], rows.reward[np.array(rows.group) == group].tolist())) for group in (OLD, FRESH)
     )

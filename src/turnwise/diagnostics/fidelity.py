@@ -89,9 +89,9 @@ def compare(sums: Mapping[str, Sums]) -> Fidelities:
     found = {name: _statistic(table) for name, table in sums.items()}
     first, (value, values_D) = next(iter(found.items()))
     return Fidelities(
-        {name: _interval(*one, num_groups) for name, one in found.items()},
+        {name: jackknife_interval(*one, num_groups) for name, one in found.items()},
         {
-            name: _interval(other - value, others_D - values_D, num_groups)
+            name: jackknife_interval(other - value, others_D - values_D, num_groups)
             for name, (other, others_D) in found.items()
             if name != first
         },
@@ -128,7 +128,9 @@ def importance(
     count_G = groups.sum(counted_R.astype(float))
     without_G = (square_G.sum() - square_G) / np.maximum(count_G.sum() - count_G, 1.0)
     value = float(square_G.sum() / max(count_G.sum(), 1.0))
-    return Importance(kind, float(of_R.mean()), _interval(value, without_G, len(groups)), float(alpha_R[of_R].mean()))
+    return Importance(
+        kind, float(of_R.mean()), jackknife_interval(value, without_G, len(groups)), float(alpha_R[of_R].mean())
+    )
 
 
 def _statistic(sums: Sums) -> tuple[float, np.ndarray]:
@@ -136,8 +138,14 @@ def _statistic(sums: Sums) -> tuple[float, np.ndarray]:
     return float(cosine(sums.sum(0))), cosine(sums.sum(0) - sums)
 
 
-def _interval(value: float, without_G: np.ndarray, num_groups: int) -> Interval:
-    """Return the interval of a statistic by the jackknife over groups and Student's t."""
+def jackknife_interval(value: float, without_G: np.ndarray, num_groups: int) -> Interval:
+    """Return the interval of a statistic by the jackknife over groups and Student's t.
+
+    Args:
+        value: The statistic.
+        without_G: `[groups]` the same without each group in turn.
+        num_groups: Number of groups.
+    """
     error = float(np.sqrt((num_groups - 1) * without_G.var()))
     reach = float(stats.t.ppf(0.5 + LEVEL / 2, num_groups - 1)) * error
     p = float(2 * stats.t.sf(abs(value) / error, num_groups - 1)) if error > 0 else float(value == 0.0)

@@ -24,6 +24,7 @@ from turnwise.batch import Batch
 from turnwise.diagnostics.fidelity import Fidelities, compare
 from turnwise.diagnostics.noise import Noise, draw_signs, noise_of, sketch
 from turnwise.diagnostics.stage import Stage
+from turnwise.diagnostics.transfer import measure_transfer
 from turnwise.diagnostics.values import Truth
 from turnwise.models.policy import autocast, trainable
 from turnwise.objective.tokens import Sequences, generated_logprobs
@@ -68,10 +69,12 @@ class GradientFidelity:
 
     Attributes:
         fidelities: Cosine to the true gradient of a group by method, and differences to the first method.
+        transfer: Cosine to the expected true gradient, on other tasks; see `turnwise.diagnostics.transfer`.
         noise: Signal and noise of one group's gradient by method, in units of the method.
     """
 
     fidelities: Fidelities
+    transfer: Fidelities | None
     noise: dict[str, Noise]
 
 
@@ -104,6 +107,7 @@ def compare_gradients(
     tables, table = np.stack(rows, axis=1), np.stack(sums, axis=1)
     return GradientFidelity(
         compare({name: table[number] for number, name in enumerate(credit)}),
+        measure_transfer(dict(zip(credit, tables, strict=False)), tables[-1], table[0, :, 2], PERFECT),
         {name: noise_of(one) for name, one in zip([*credit, PERFECT], tables, strict=True)},
     )
 

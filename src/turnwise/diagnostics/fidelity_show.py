@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from turnwise.diagnostics.fidelity import Fidelities
-from turnwise.diagnostics.fidelity_gradient import PERFECT
+from turnwise.diagnostics.fidelity_gradient import PERFECT, GradientFidelity
 from turnwise.diagnostics.fidelity_run import FIFTHS, FidelityOfRun
 from turnwise.diagnostics.statistics import Interval
 from turnwise.figures import LIGHT
@@ -17,9 +17,9 @@ def fidelity_table(found: FidelityOfRun) -> list[tuple[str, ...]]:
     """Tabulate fidelity by method, best first, and the difference to the first method."""
     first = next(iter(found.fidelities.by_method))
     gradient = found.gradient
-    further = ("gradient", f"gradient minus {first}", "signal of one group") if gradient else ()
+    further = ("gradient", f"gradient minus {first}", "transfer", f"transfer minus {first}", "signal of one group")
     rows: list[tuple[str, ...]] = [
-        ("method", "fidelity", f"minus {first}", "responses needed", "entropy drift", *further)
+        ("method", "fidelity", f"minus {first}", "responses needed", "entropy drift", *(further if gradient else ()))
     ]
     for name, one in sorted(found.fidelities.by_method.items(), key=lambda item: -item[1].value):
         needed = f"{one.value**-2:.1f} x perfect" if one.low > 0 else "not seen"
@@ -27,11 +27,19 @@ def fidelity_table(found: FidelityOfRun) -> list[tuple[str, ...]]:
         row = (name, one.text(), _above(found.fidelities, name), needed, drift)
         if gradient:
             row = (*row, gradient.fidelities.by_method[name].text(), _above(gradient.fidelities, name))
-            row = (*row, gradient.noise[name].share_text())
+            row = (*row, *_transfer(gradient, name), gradient.noise[name].share_text())
         rows.append(row)
     if gradient:
-        rows.append((PERFECT, "1", "-", "1 x perfect", "-", "1", "-", gradient.noise[PERFECT].share_text()))
+        row = (PERFECT, "1", "-", "1 x perfect", "-", "1", "-", *_transfer(gradient, PERFECT))
+        rows.append((*row, gradient.noise[PERFECT].share_text()))
     return rows
+
+
+def _transfer(gradient: GradientFidelity, name: str) -> tuple[str, str]:
+    """Write transfer and its difference to the first method."""
+    if gradient.transfer is None:
+        return "-", "-"
+    return gradient.transfer.by_method[name].text(), _above(gradient.transfer, name)
 
 
 def _above(fidelities: Fidelities, name: str) -> str:
@@ -117,6 +125,7 @@ def as_json(found: FidelityOfRun) -> dict[str, Any]:
 
     gradient = found.gradient and {
         **both(found.gradient.fidelities, "fidelity"),
+        "transfer": found.gradient.transfer and both(found.gradient.transfer, "transfer"),
         "noise": {name: dataclasses.asdict(one) for name, one in found.gradient.noise.items()},
     }
     return {

@@ -41,6 +41,8 @@ class Step:
         observation: The text that the policy reads next.
         reward: Reward of this response (outcome plus shaping, without the invalid-action penalty), at most `MAX_REWARD`
             in absolute value.
+        rewards: Rewards of this response for several objectives, by name; None: there is `reward` alone. See
+            `turnwise.environments.directions`, which makes one of them.
         terminated: The task ended (won or lost); no further step is allowed.
         truncated: A limit of the environment was hit; no further step is allowed.
         valid: False if the response was not an action that the environment understands or admits.
@@ -54,6 +56,7 @@ class Step:
 
     observation: str
     reward: float = 0.0
+    rewards: Mapping[str, float] | None = None
     terminated: bool = False
     truncated: bool = False
     valid: bool = True
@@ -123,6 +126,7 @@ def checked_step(step: Any) -> Step:
     checked = {
         "observation": sound_text(step.observation),
         "reward": checked_reward(step.reward),
+        "rewards": checked_rewards(step.rewards),
         **{name: checked_flag(getattr(step, name), name) for name in ("terminated", "truncated", "valid")},
         "state_key": checked_key(step.state_key),
         "admissible": checked_admissible(step.admissible),
@@ -148,6 +152,22 @@ def checked_reward(reward: Any) -> float:
             f"to {MAX_REWARD:,.0f}; scale its rewards"
         )
     return reward if type(reward) is float else float(reward)
+
+
+def checked_rewards(rewards: Any) -> Mapping[str, float] | None:
+    """Validate the rewards of several objectives and return them as a dict of floats.
+
+    Raises:
+        EnvironmentFault: They are not finite numbers by name.
+    """
+    if rewards is None:
+        return None
+    if not isinstance(rewards, Mapping) or not all(isinstance(name, str) for name in rewards):
+        raise EnvironmentFault(
+            f"the environment answered with rewards = {shown(rewards)} ({type(rewards).__name__}), expected a dict "
+            'such as {"goal": 1.0, "steps": 0.1}'
+        )
+    return {name: checked_reward(reward) for name, reward in rewards.items()}
 
 
 def checked_flag(value: Any, name: str) -> bool:

@@ -1,11 +1,50 @@
 """Define the `[environment]` section of a recipe."""
 
-from typing import Any
+import math
+from typing import Any, Literal
 
 import pydantic
 
 from turnwise.environments.isolation import Level
 from turnwise.section import Section
+
+
+class DirectionConfig(Section):
+    """Configure how several rewards of an environment become one (docs/how-to/directions.md)."""
+
+    name: Literal["fixed", "sampled"]
+    """"fixed": the same weights always. "sampled": a direction per task, at an angle drawn between `low` and `high`."""
+    weights: dict[str, float] = pydantic.Field(default_factory=dict)
+    """Weight of each objective, of "fixed"; objectives without one do not count."""
+    low: float | None = pydantic.Field(default=None, ge=-180, le=180)
+    """Smallest angle of "sampled" (degrees): 0 is the first objective alone, 90 the second, and below 0 the second is
+    avoided."""
+    high: float | None = pydantic.Field(default=None, ge=-180, le=180)
+    """Largest angle of "sampled" (degrees)."""
+    per_task: int = pydantic.Field(default=1, ge=1)
+    """Directions of each task, of "sampled". A task with several is that many tasks of an epoch."""
+    told: bool = False
+    """Tell the direction in the prompt, before the first observation, in hundredths: "goal: 71, steps: -71"."""
+
+    @pydantic.model_validator(mode="after")
+    def _has_what_its_name_needs(self) -> "DirectionConfig":
+        if self.name == "fixed":
+            if not any(self.weights.values()) or not all(map(math.isfinite, self.weights.values())):
+                raise ValueError(
+                    f"environment.direction.weights={self.weights}: 'fixed' needs finite weights, not all of them 0, "
+                    "such as {goal = 1.0, steps = -0.1}"
+                )
+            if self.low is not None or self.high is not None or self.per_task > 1:
+                raise ValueError("environment.direction: low, high and per_task are for name='sampled'; remove them")
+        else:
+            if self.weights:
+                raise ValueError("environment.direction.weights are for name='fixed'; 'sampled' has low and high")
+            if self.low is None or self.high is None or self.low >= self.high:
+                raise ValueError(
+                    f"environment.direction has low={self.low} and high={self.high}; 'sampled' needs two angles in "
+                    "degrees, low below high, such as -45 and 45"
+                )
+        return self
 
 
 class EnvironmentConfig(Section):
@@ -28,6 +67,9 @@ class EnvironmentConfig(Section):
     """Penalty of an invalid response, subtracted from its advantage as a separate term."""
     options: dict[str, Any] = pydantic.Field(default_factory=dict)
     """Options of the named environment, such as size or task_types."""
+    direction: DirectionConfig | None = None
+    """Weigh the several rewards of an environment that pays them (docs/how-to/directions.md). Default: its own reward.
+    """
     workers: int = pydantic.Field(default=0, ge=0)
     """Worker processes; 0: play in the trainer, or with `isolation` set, as many as there are cores."""
     isolation: Level | None = None

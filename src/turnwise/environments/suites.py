@@ -19,6 +19,7 @@ from turnwise.environments.alfworld.suite import Alfworld, Household
 from turnwise.environments.base import Demonstrated, Environment, Task
 from turnwise.environments.crossroads.knobs import Knobs
 from turnwise.environments.crossroads.suite import Crossroads
+from turnwise.environments.directions import DirectedSuite
 from turnwise.environments.grids.frozen_lake import FrozenLake
 from turnwise.environments.grids.rooms import random_room
 from turnwise.environments.grids.sokoban import Sokoban
@@ -74,6 +75,7 @@ class Seeded:
     def __init__(self, factory: Callable[..., Environment], options: dict[str, Any]):
         self._factory, self._options = factory, options
         self.gives: Sequence[str] = getattr(factory, "gives", ())
+        self.objectives: Sequence[str] = getattr(factory, "objectives", ())
 
     def tasks(self, split: str) -> Sequence[Task]:
         """The tasks of a split."""
@@ -135,6 +137,16 @@ SUITES: dict[str, tuple[Callable[..., Suite], Callable[..., Any]]] = {
 
 
 def make_suite(config: EnvironmentConfig) -> Suite:
+    """Build the suite that a configuration names, with the direction of its rewards; see `named_suite`.
+
+    Raises:
+        ConfigError: The name is unknown, cannot be imported, does not take the options, or pays one reward only.
+    """
+    suite = named_suite(config)
+    return DirectedSuite(suite, config.direction, config.name) if config.direction else suite
+
+
+def named_suite(config: EnvironmentConfig) -> Suite:
     """Build the suite that a configuration names.
 
     `module:factory` names either a suite (it has `tasks`, and is called with the configuration and the options) or a

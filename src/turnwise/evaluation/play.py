@@ -8,6 +8,7 @@ import numpy as np
 
 from turnwise.environments.base import Task
 from turnwise.rollout.collectors import Collector, OnTurn
+from turnwise.rollout.metrics import objectives_of
 from turnwise.rollout.models import Models
 from turnwise.rollout.trajectory import Trajectory
 
@@ -56,7 +57,8 @@ def evaluation_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         `success` with `success_low` and `success_high` (95 % Wilson interval), `turns`, `invalid_frac` (share of
         responses), `failed` (trajectories, left out of the rest), `episodes`, and `success/TYPE` for every task type.
         If rewards take more than two values, also their mean `reward` with `reward_low` and `reward_high` (95 % normal
-        interval). For games, `result/NAME`: the share of each result that occurs, such as `win`.
+        interval). For games, `result/NAME`: the share of each result that occurs, such as `win`. With several rewards,
+        `objective/NAME`: the mean of each.
     """
     usable = [trajectory for trajectory in trajectories if trajectory.usable]
     wins = [trajectory.success for trajectory in usable]
@@ -76,6 +78,7 @@ def evaluation_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         metrics |= {"reward": mean, "reward_low": mean - half, "reward_high": mean + half}
     results = Counter(str(each.info["result"]) for each in usable if "result" in each.info)
     metrics |= {f"result/{name}": count / len(usable) for name, count in sorted(results.items())}
+    metrics |= objectives_of(usable)
     by_type: dict[str, list[bool]] = defaultdict(list)
     for trajectory in usable:
         if "task_type" in trajectory.info:

@@ -33,16 +33,17 @@ class Pairs:
         return len(self.better)
 
 
-def extreme_pairs(return_I: Float[np.ndarray, " I"], classes: Partition) -> Pairs:
+def extreme_pairs(return_I: Float[np.ndarray, " I"], classes: Partition, *, equal: bool = False) -> Pairs:
     """Pair the best with the worst item of each class; the first of equals. A class of equal returns has no pair.
 
     Args:
         return_I: `[items]` return of each item.
         classes: Which items are compared.
+        equal: Pair the first item of a class of equal returns with itself.
     """
     better, worse = _first_least(-return_I, classes), _first_least(return_I, classes)
     differ = return_I[better] - return_I[worse] > LEAST_DIFFERENCE
-    return Pairs(better[differ], worse[differ])
+    return Pairs(better, worse) if equal else Pairs(better[differ], worse[differ])
 
 
 def _first_least(value_I: np.ndarray, classes: Partition) -> np.ndarray:
@@ -51,9 +52,9 @@ def _first_least(value_I: np.ndarray, classes: Partition) -> np.ndarray:
     return order[np.searchsorted(classes.ids[order], np.arange(len(classes)))]
 
 
-def trajectory_pairs(batch: Batch) -> Pairs:
+def trajectory_pairs(batch: Batch, *, equal: bool = False) -> Pairs:
     """Pair the trajectories of best and of worst return in each group; items are trajectories."""
-    return extreme_pairs(batch.trajectories.sum(batch.reward_R), batch.groups)
+    return extreme_pairs(batch.trajectories.sum(batch.reward_R), batch.groups, equal=equal)
 
 
 def success_pairs(batch: Batch) -> Pairs:

@@ -32,7 +32,14 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "failed_frac": 1 - len(usable) / max(1, len(own)),
         "tokens": float(sum(turn.num_generated for turn in distinct_turns(trajectories))),
         "env_steps": float(env_steps(trajectories)),
+        **objectives_of(usable),
     }
+
+
+def objectives_of(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Return the mean of each of several rewards per trajectory, `objective/NAME`; empty if there is one reward."""
+    told = [trajectory.info["objectives"] for trajectory in trajectories if "objectives" in trajectory.info]
+    return {f"objective/{name}": float(np.mean([each[name] for each in told])) for name in (told[0] if told else ())}
 
 
 def env_steps(trajectories: Iterable[Trajectory]) -> int:

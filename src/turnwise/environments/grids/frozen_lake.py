@@ -8,9 +8,11 @@
 Each map is new to the policy, which must read the way from it.
 """
 
+import dataclasses
 from typing import Any
 
 from turnwise.environments.adapters.gymnasium import EXTRA, GymnasiumEnvironment
+from turnwise.environments.base import Step
 from turnwise.environments.grids.base import OFFSETS, GridSuite, Map, Place
 from turnwise.environments.needs import needed
 from turnwise.environments.settings import EnvironmentConfig
@@ -54,12 +56,23 @@ def lake_text(env: Any, observation: Any) -> str:
     return "\n".join(" ".join(line) for line in places)
 
 
+class Lake(GymnasiumEnvironment):
+    """One trajectory on the ice, with two rewards: 1 at the goal, and for each step its share of the longest way."""
+
+    def step(self, response: str) -> Step:
+        """Play an action."""
+        step = super().step(response)
+        return dataclasses.replace(step, rewards={"goal": step.reward, "steps": 1 / self.max_steps})
+
+
 class FrozenLake(GridSuite):
     """FrozenLake on random maps; splits share no map.
 
     Options: size, frozen_frac, slippery, num_train, num_valid. On slippery ice, two thirds of the moves go sideways;
     the same task and moves slip the same way.
     """
+
+    objectives = ("goal", "steps")
 
     def __init__(
         self,
@@ -76,9 +89,9 @@ class FrozenLake(GridSuite):
         )
         self._config, self._slippery = config, slippery
 
-    def environment(self, task: Map) -> GymnasiumEnvironment:
+    def environment(self, task: Map) -> Lake:
         """Build a fresh environment."""
-        return GymnasiumEnvironment(
+        return Lake(
             needed(GAME, EXTRA, by="frozen_lake").FrozenLakeEnv(desc=list(task.lines), is_slippery=self._slippery),
             task.seed,
             actions=tuple(OFFSETS),
