@@ -118,8 +118,8 @@ def make_sampling(settings: RolloutConfig, policy: Policy, *, seed: int, tempera
 COLLECTORS: dict[str, str] = {
     "independent": "turnwise.rollout.collectors:Independent",
     "branching": "turnwise.rollout.branching:make_branching",
-    "v0": "turnwise.rollout.allotment:make_allotted",
     "arrol": "turnwise.rollout.pruning:Pruning",
+    "v0": "turnwise.rollout.allotment:make_allotted",
     "self_play": "turnwise.rollout.self_play:SelfPlay",
 }
 """Collectors by the name that `rollout.collector` takes."""

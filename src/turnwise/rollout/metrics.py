@@ -31,13 +31,19 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "truncated_frac": mean([turn.truncated for turn in turns]),
         "context_frac": mean([trajectory.ended == "context" for trajectory in own]),
         **({"turn_budget": max(limits), "turn_budget_frac": len(limits) / len(own)} if limits else {}),
-        **_predictions(usable),
         **({"pruned_frac": pruned / len(trajectories)} if pruned else {}),
+        **_predictions(usable),
         "failed_frac": 1 - len(usable) / max(1, len(own)),
         "tokens": float(sum(turn.num_generated for turn in distinct_turns(trajectories))),
         "env_steps": float(env_steps(trajectories)),
         **objectives_of(usable),
     }
+
+
+def objectives_of(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Return the mean of each of several rewards per trajectory, `objective/NAME`; empty if there is one reward."""
+    told = [trajectory.info["objectives"] for trajectory in trajectories if "objectives" in trajectory.info]
+    return {f"objective/{name}": float(np.mean([each[name] for each in told])) for name in (told[0] if told else ())}
 
 
 def _predictions(usable: Sequence[Trajectory]) -> dict[str, float]:
@@ -48,12 +54,6 @@ def _predictions(usable: Sequence[Trajectory]) -> dict[str, float]:
     sizes = np.bincount([each.group for each in usable])
     told = {"predicted_success": float(pairs[:, 0].mean()), "brier": float(((pairs[:, 0] - pairs[:, 1]) ** 2).mean())}
     return told | {"group_size_max": float(sizes.max())}
-
-
-def objectives_of(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Return the mean of each of several rewards per trajectory, `objective/NAME`; empty if there is one reward."""
-    told = [trajectory.info["objectives"] for trajectory in trajectories if "objectives" in trajectory.info]
-    return {f"objective/{name}": float(np.mean([each[name] for each in told])) for name in (told[0] if told else ())}
 
 
 def env_steps(trajectories: Iterable[Trajectory]) -> int:
