@@ -131,19 +131,22 @@ def play(plan: Mapping[str, Any], data: Path, runs: Path, names: Sequence[str]) 
             display.count("environments of the leaderboard", done, len(names))
             folder, middle = trained(plan, name, runs)
             for when, step in zip(WHENS, (0, middle, None), strict=True):
+                if when not in plan.get("whens", WHENS):
+                    continue
                 path = data / f"{name}-{when}.json"
                 if path.exists():
                     continue
+                groups = plan["environments"][name].get("groups", plan["groups"])
                 found = measure_run(
                     folder,
                     plan["methods"],
                     step=step,
-                    groups=plan["groups"],
+                    groups=groups,
                     continuations=plan["continuations"],
                     gradient=True,
                     on_progress=lambda done, total, what=f"histories of {path.stem}": display.count(what, done, total),
                 )
-                write_json(path, rounded({"groups": plan["groups"], **as_json(found)}))
+                write_json(path, rounded({"groups": groups, **as_json(found)}))
         display.count("environments of the leaderboard", len(names), len(names))
 
 
@@ -238,6 +241,8 @@ def page(plan: Mapping[str, Any], cells: Sequence[Cell]) -> Page:
         "comparisons: of 40 without any difference, two lie apart by chance.",
         told_apart(plan, cells),
     ]
+    if "show" in plan:
+        parts += [f"## {plan['show']} minus {plan['methods'][0]}", differences(plan, cells)]
     for cell in cells:
         about = (
             f"Step {cell.data['step']}, success {cell.data['success']:.2f}, {cell.data['groups']} groups, "
@@ -278,6 +283,17 @@ def told_apart(plan: Mapping[str, Any], cells: Sequence[Cell]) -> Table:
         ),
         *rows,
     ]
+
+
+def differences(plan: Mapping[str, Any], cells: Sequence[Cell]) -> Table:
+    """Tabulate the differences of one method, `show` in the plan, to the first method in all cells."""
+    names = {"minus_first": "fidelity", "gradient_minus_first": "of the gradient", "transfer_minus_first": "transfer"}
+    rows = []
+    for cell in cells:
+        found = [cell.interval(plan["show"], *INTERVALS[name]) for name in names]
+        texts = [one.text(sign=True) if one else "-" for one in found]
+        rows.append((cell.environment, cell.when, f"{cell.data['success']:.2f}", *texts))
+    return [("environment", "time", "success", *names.values()), *rows]
 
 
 def cell_table(plan: Mapping[str, Any], cell: Cell) -> Table:

@@ -3,7 +3,8 @@
     python studies/prediction.py            # write docs/results/prediction from the finished runs of the three studies
 
 The studies fidelity-household, fidelity-hesitant and fidelity-confident say what was decided before the first run.
-Runs are read from runs/, what predicts from docs/leaderboard/data.
+Runs are read from runs/, what predicts from docs/results/prediction/before: the leaderboard's data of that time. Drift
+and transfer did not exist then; they come from docs/leaderboard/data, other trajectories of the same policies.
 """
 
 import argparse
@@ -29,8 +30,9 @@ STUDIES = {
     "confident": "crossroads-confident",
 }
 """Study, after "fidelity-", to the leaderboard's environment."""
-TOGETHER = (("fidelity",), ("gradient",), ("fidelity", "signal"), ("fidelity", "signal", "drift"))
+TOGETHER = (("fidelity",), ("gradient",), ("transfer",), ("fidelity", "signal"), ("fidelity", "signal", "drift"))
 RESAMPLES = 2000
+BEFORE = ROOT / "docs" / "results" / "prediction" / "before"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,16 +68,20 @@ def area(run: Run) -> float:
     return float(np.mean([line["rollout/success"] for line in run.records if "rollout/success" in line]))
 
 
-def predictors(environment: str, methods: Sequence[str], data: Path) -> dict[str, np.ndarray]:
-    """Read what was measured at the start: fidelity, cosine and signal of the gradient, drift of entropy."""
-    found = json.loads((data / f"{environment}-start.json").read_text(encoding="utf-8"))
-    gradient = found["gradient"]
+def predictors(environment: str, methods: Sequence[str], before: Path, later: Path) -> dict[str, np.ndarray]:
+    """Read what was measured at the start: before the studies began, and what was added later if it is there."""
+    found, added = (
+        json.loads(path.read_text(encoding="utf-8")) if (path := folder / f"{environment}-start.json").exists() else {}
+        for folder in (before, later)
+    )
     share = lambda one: one["signal"] / (one["signal"] + one["noise"])  # noqa: E731
+    value = lambda table: {name: one["value"] for name, one in (table or {}).items()}  # noqa: E731
     tables = {
-        "fidelity": {name: one["value"] for name, one in found["fidelity"].items()},
-        "gradient": {name: one["value"] for name, one in gradient["fidelity"].items()},
-        "signal": {name: share(one) for name, one in gradient["noise"].items()},
-        "drift": {name: one["value"] for name, one in (found.get("drift") or {}).get("drift", {}).items()},
+        "fidelity": value(found["fidelity"]),
+        "gradient": value(found["gradient"]["fidelity"]),
+        "signal": {name: share(one) for name, one in found["gradient"]["noise"].items()},
+        "drift": value((added.get("drift") or {}).get("drift")),
+        "transfer": value(((added.get("gradient") or {}).get("transfer") or {}).get("transfer")),
     }
     return {name: np.array([table[m] for m in methods]) for name, table in tables.items() if table}
 
@@ -112,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Write the page and its data."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--folder", type=Path, default=ROOT / "docs" / "results" / "prediction")
-    parser.add_argument("--data", type=Path, default=ROOT / "docs" / "leaderboard" / "data")
+    parser.add_argument("--later", type=Path, default=ROOT / "docs" / "leaderboard" / "data")
     options = parser.parse_args(arguments)
     try:
         results = {}
@@ -122,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             except RunError as error:
                 print(f"left out: {error}", file=sys.stderr)
                 continue
-            results[environment] = judge(learned, predictors(environment, learned.methods, options.data))
+            results[environment] = judge(learned, predictors(environment, learned.methods, BEFORE, options.later))
         if not results:
             raise RunError("no study has runs; play them with `turnwise study studies/fidelity-hesitant.toml`")
         options.folder.mkdir(parents=True, exist_ok=True)
@@ -164,7 +170,9 @@ def page(results: Mapping[str, dict]) -> Page:
         "Methods were trained with equal seeds and trajectories, and ranked by the success of the trajectories that "
         "training played, averaged over steps. What predicts was measured before, at the start, on one policy of "
         "another seed ([leaderboard](../../leaderboard/README.md)). Decided before the first run: the comment of "
-        "`studies/fidelity-household.toml`. `python studies/prediction.py` writes this page from the runs.",
+        "`studies/fidelity-household.toml`. Drift was announced there and measured later, on other trajectories of the "
+        "same policies; transfer was thought of after the first results. `python studies/prediction.py` writes this "
+        "page from the runs.",
         "![Success against fidelity of the gradient](prediction.png)",
         "Spearman's rank correlation over the methods, 95 % intervals by resampling seeds, p by exchanging methods. "
         "They say nothing about other methods or policies than these.",

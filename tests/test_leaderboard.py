@@ -114,7 +114,22 @@ def test_cells_told_apart_are_counted(leaderboard):
         for ends in ((0.1, 0.2), (-0.1, 0.2), (-0.3, -0.1), (0.0, 0.1), (0.01, 0.1))
     ]
     rows = leaderboard.told_apart({"methods": ["a", "b"]}, cells)
-    assert rows[1] == ("b", "2", "1", "0", "0", "5")
+    assert rows[1] == ("b", "2", "1", "0", "0", "0", "0", "5")
+
+
+def test_a_plan_may_leave_out_times_and_show_one_method(leaderboard, made, tmp_path, monkeypatch):
+    folder, options = made
+    plan = 'whens = ["start"]\nshow = "grpo+aem"\n' + PLAN
+    (tmp_path / "plan.toml").write_text(plan)
+    monkeypatch.setattr(leaderboard, "train", lambda *_, **__: pytest.fail("trained again"))
+    own = ["--plan", str(tmp_path / "plan.toml"), "--folder", str(tmp_path), "--only", "walk"]
+    assert leaderboard.main([*options, *own]) == 0
+    assert [path.stem for path in (tmp_path / "data").iterdir()] == ["walk-start"]
+    text = (tmp_path / "README.md").read_text()
+    assert "## grpo+aem minus grpo\n" in text
+    one = json.loads((folder / "data" / "walk-start.json").read_text())["minus_first"]["grpo+aem"]
+    shown = f"{one['value']:+.3f} [{one['low']:+.3f}, {one['high']:+.3f}]"
+    assert shown in text[text.index("## grpo+aem") : text.index("## walk")]
 
 
 def test_the_page_of_the_repository_is_that_of_its_data(leaderboard, tmp_path):

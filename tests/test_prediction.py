@@ -71,7 +71,8 @@ def test_the_page_says_what_was_found(prediction, tmp_path):
 
 
 def test_what_predicts_is_read_from_the_leaderboard(prediction):
-    found = prediction.predictors("household", ["grpo", "rtmc"], ROOT / "docs" / "leaderboard" / "data")
-    kept = json.loads((ROOT / "docs" / "leaderboard" / "data" / "household-start.json").read_text())
+    later = ROOT / "docs" / "leaderboard" / "data"
+    found = prediction.predictors("household", ["grpo", "rtmc"], prediction.BEFORE, later)
+    kept = json.loads((prediction.BEFORE / "household-start.json").read_text())
     assert found["fidelity"].tolist() == [kept["fidelity"][name]["value"] for name in ("grpo", "rtmc")]
     assert 0 < abs(found["signal"][0]) < 1

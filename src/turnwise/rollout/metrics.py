@@ -7,6 +7,9 @@ import numpy as np
 from turnwise.rollout.trajectory import Trajectory, distinct_turns
 from turnwise.rollout.turn_budget import CUT
 
+PREDICTED = "predicted_success"
+"""Key of `info` with the success that was predicted for the task."""
+
 
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Compute rollout metrics: success, reward, turns, shares of failures, generated tokens and environment steps.
@@ -29,6 +32,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "context_frac": mean([trajectory.ended == "context" for trajectory in own]),
         **({"turn_budget": max(limits), "turn_budget_frac": len(limits) / len(own)} if limits else {}),
         **({"pruned_frac": pruned / len(trajectories)} if pruned else {}),
+        **_predictions(usable),
         "failed_frac": 1 - len(usable) / max(1, len(own)),
         "tokens": float(sum(turn.num_generated for turn in distinct_turns(trajectories))),
         "env_steps": float(env_steps(trajectories)),
@@ -40,6 +44,16 @@ def objectives_of(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Return the mean of each of several rewards per trajectory, `objective/NAME`; empty if there is one reward."""
     told = [trajectory.info["objectives"] for trajectory in trajectories if "objectives" in trajectory.info]
     return {f"objective/{name}": float(np.mean([each[name] for each in told])) for name in (told[0] if told else ())}
+
+
+def _predictions(usable: Sequence[Trajectory]) -> dict[str, float]:
+    """Return the mean success that was predicted, and the mean squared error of it; empty without predictions."""
+    pairs = np.array([(each.info[PREDICTED], each.success) for each in usable if PREDICTED in each.info], dtype=float)
+    if not len(pairs):
+        return {}
+    sizes = np.bincount([each.group for each in usable])
+    told = {"predicted_success": float(pairs[:, 0].mean()), "brier": float(((pairs[:, 0] - pairs[:, 1]) ** 2).mean())}
+    return told | {"group_size_max": float(sizes.max())}
 
 
 def env_steps(trajectories: Iterable[Trajectory]) -> int:
