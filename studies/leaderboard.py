@@ -37,7 +37,7 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "leaderboard"
 PLAN = FOLDER / "plan.toml"
 WHENS = ("start", "middle", "end")
-DIGITS = 5
+DIGITS = 4
 """Digits after the point that are kept."""
 FORM = Path(__file__).with_suffix(".html")
 """Form of table.html."""
