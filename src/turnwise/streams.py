@@ -28,6 +28,6 @@ class Stream(enum.IntEnum):
     STUDIED_TASKS = 15
     HINTS = 16
     TRANSITIONS = 17
-    PRUNING = 20
-    LESSONS = 22
-    REFLECTION = 23
+    PRUNING = 18
+    LESSONS = 19
+    REFLECTION = 20
