@@ -228,11 +228,11 @@ def page(plan: Mapping[str, Any], cells: Sequence[Cell]) -> Page:
     missing = [name for name in plan["environments"] if name not in {cell.environment for cell in cells}]
     lacking = f" Not measured yet: {', '.join(missing)}." if missing else ""
     parts: list[str | Table] = [
-        "# Leaderboard: which credit is closest to the truth?",
+        f"# {plan.get('title', 'Leaderboard: which credit is closest to the truth?')}",
         "Fidelity is the cosine between a method's advantages and the true ones, estimated by fresh continuations "
-        "([how](../how-to/fidelity.md)). All methods of a table see the same trajectories. A training with GRPO made "
-        f"the policies.{lacking} `python studies/leaderboard.py` plays what is missing and writes this page; with "
-        "`--page` it writes it from the data beside it alone.",
+        f"([how]({plan.get('docs', '..')}/how-to/fidelity.md)). All methods of a table see the same trajectories. "
+        f"{plan.get('about', 'A training with GRPO made the policies.')}{lacking} `python studies/leaderboard.py` "
+        "plays what is missing and writes this page; with `--page` it writes it from the data beside it alone.",
         "**[The same in one table that sorts and filters](table.html)**, with time and extra tokens. Open it on the "
         "site or in a clone; it needs no network.",
         "## Told apart from GRPO",

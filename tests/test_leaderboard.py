@@ -132,15 +132,16 @@ def test_a_plan_may_leave_out_times_and_show_one_method(leaderboard, made, tmp_p
     assert shown in text[text.index("## grpo+aem") : text.index("## walk")]
 
 
-def test_the_page_of_the_repository_is_that_of_its_data(leaderboard, tmp_path):
-    kept = ROOT / "docs" / "leaderboard"
+@pytest.mark.parametrize("name", ["leaderboard", "results/aem-map"])
+def test_the_page_of_the_repository_is_that_of_its_data(leaderboard, tmp_path, name):
+    kept = ROOT / "docs" / name
     (tmp_path / "data").mkdir()
     for path in (kept / "data").iterdir():
         (tmp_path / "data" / path.name).write_bytes(path.read_bytes())
-    assert leaderboard.main(["--page", "--folder", str(tmp_path)]) == 0
-    for name in ("README.md", "table.html"):
-        assert (tmp_path / name).read_text() == (kept / name).read_text(), (
-            f"docs/leaderboard/{name} is out of date; run python studies/leaderboard.py --page"
+    assert leaderboard.main(["--page", "--folder", str(tmp_path), "--plan", str(kept / "plan.toml")]) == 0
+    for page in ("README.md", "table.html"):
+        assert (tmp_path / page).read_text() == (kept / page).read_text(), (
+            f"docs/{name}/{page} is out of date; run python studies/leaderboard.py --page"
         )
     assert "(table.html)" in (kept / "README.md").read_text()
     assert sum(path.stat().st_size for path in (kept / "data").iterdir()) < 1_000_000
