@@ -86,13 +86,22 @@ def compare(sums: Mapping[str, Sums]) -> Fidelities:
             "the true advantages cannot be told from zero: every history is worth the same, or the estimates are too "
             "noisy; raise --continuations or --groups"
         )
-    found = {name: _statistic(table) for name, table in sums.items()}
-    first, (value, values_D) = next(iter(found.items()))
+    return with_intervals({name: _statistic(table) for name, table in sums.items()})
+
+
+def with_intervals(found: Mapping[str, tuple[float, Float[np.ndarray, " G"]]]) -> Fidelities:
+    """Return statistics with intervals by the jackknife over groups, and their differences to the first method.
+
+    Args:
+        found: By method, the statistic over all groups, and without each group in turn.
+    """
+    first, (value, values_G) = next(iter(found.items()))
+    num_groups = len(values_G)
     return Fidelities(
         {name: jackknife_interval(*one, num_groups) for name, one in found.items()},
         {
-            name: jackknife_interval(other - value, others_D - values_D, num_groups)
-            for name, (other, others_D) in found.items()
+            name: jackknife_interval(other - value, others_G - values_G, num_groups)
+            for name, (other, others_G) in found.items()
             if name != first
         },
     )

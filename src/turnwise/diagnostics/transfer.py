@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Float
 
-from turnwise.diagnostics.fidelity import Fidelities, jackknife_interval
+from turnwise.diagnostics.fidelity import Fidelities, with_intervals
 
 Gradients = Float[np.ndarray, "G size"]
 
@@ -33,23 +33,14 @@ def measure_transfer(
         Transfer by method and of the true advantages; None if true gradients of different groups do not agree, so that
         nothing is seen that could be learned for other tasks.
     """
-    num_groups = len(true_GS)
-    common = _across(true_GS @ true_GS.T)[0]
+    across = _across(true_GS @ true_GS.T)
+    common = across[0]
     if not (common > 0 and square_G.sum() > 0):
         return None
     found = {
         name: _ratio(_across(made_GS @ true_GS.T), (made_GS**2).sum(1), common) for name, made_GS in gradients.items()
     }
-    found[perfect] = _ratio(_across(true_GS @ true_GS.T), square_G, common)
-    first, (value, values_G) = next(iter(found.items()))
-    return Fidelities(
-        {name: jackknife_interval(*one, num_groups) for name, one in found.items()},
-        {
-            name: jackknife_interval(other - value, others_G - values_G, num_groups)
-            for name, (other, others_G) in found.items()
-            if name != first
-        },
-    )
+    return with_intervals(found | {perfect: _ratio(across, square_G, common)})
 
 
 def _across(products_GG: Float[np.ndarray, "G G"]) -> tuple[float, Float[np.ndarray, " G"]]:

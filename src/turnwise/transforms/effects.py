@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from turnwise.batch import Batch
 from turnwise.errors import ConfigError
@@ -55,7 +55,8 @@ def predict_effects(
     free_R = (1.0 - np.minimum(np.exp(logprob_R * length_R), 1.0)) ** 2 + least_variance
     variance_E = taken.mean(open_R * free_R)
 
-    group_R, place_E = batch.group_responses.ids, _places(taken.first(batch.group_responses.ids))
+    group_R = batch.group_responses.ids
+    place_E = Segments.from_sorted_ids(taken.first(group_R)).positions  # actions are numbered group by group
     row_R, column_R = groups.positions[turns.ids], place_E[taken.ids]
     size = (len(groups), int(groups.lengths.max()), int(place_E.max()) + 1)
     times_GNE, prior_GE, above_GN = np.zeros(size), np.zeros((size[0], size[2])), np.zeros(size[:2])
@@ -78,11 +79,3 @@ def _undecided(batch: Batch, return_N: Float[np.ndarray, " N"], prior_count: flo
     size_R, left_R = running.broadcast(running.lengths), running.broadcast(running.std(return_R, ddof=0) ** 2)
     share_R = np.divide(left_R, all_R, out=np.ones_like(left_R), where=all_R > 0)
     return (size_R * share_R + prior_count) / (size_R + prior_count)
-
-
-def _places(group_E: Int[np.ndarray, " E"]) -> Int[np.ndarray, " E"]:
-    """Number the actions of each group 0, 1, ..."""
-    order = np.argsort(group_E, kind="stable")
-    place_E = np.empty_like(order)
-    place_E[order] = Segments.from_sorted_ids(group_E[order]).positions
-    return place_E

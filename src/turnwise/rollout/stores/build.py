@@ -8,7 +8,6 @@ from turnwise.environments.suites import Suite
 from turnwise.rollout.environments import Environments
 from turnwise.rollout.experience import Steps
 from turnwise.rollout.settings import RolloutConfig
-from turnwise.rollout.stores import reflection
 from turnwise.rollout.stores.lessons import ASKED, RESPONSE
 from turnwise.rollout.stores.prefixes import PrefixSampling
 from turnwise.rollout.stores.reflection import AGAIN, FAILED, ReplayAndReflection
@@ -52,7 +51,7 @@ def restored_store(settings: StoreConfig | None, checkpoint: Path) -> Store | No
 def texts_of(settings: StoreConfig | None) -> Sequence[str]:
     """Return what a store adds to prompts besides texts of the environment, for policies that know words only."""
     if settings is not None and settings.name == "r3":
-        return FAILED, AGAIN, reflection.RESPONSE
+        return FAILED, AGAIN, RESPONSE
     if settings is None or settings.name != "slea_rl":
         return ()
     return (SUCCESS, FAILURE, BETWEEN, *((*ASKED.values(), RESPONSE) if settings.extract == "policy" else ()))

@@ -19,7 +19,7 @@ ASKED = {
 }
 """What the policy is asked about a success, and about a failure."""
 RESPONSE = "> "
-"""What a response begins with in a question."""
+"""What a response begins with where a prompt tells an earlier trajectory."""
 
 
 def lessons(

@@ -13,6 +13,7 @@ from turnwise.rollout.experience import Experience, Steps, learned_from, outcome
 from turnwise.rollout.models import Models
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.starts import Start
+from turnwise.rollout.stores.lessons import RESPONSE
 from turnwise.rollout.stores.reminded import with_lines
 from turnwise.rollout.stores.replay import replayed, with_more
 from turnwise.rollout.stores.rows import Row, make_row
@@ -22,8 +23,6 @@ from turnwise.streams import Stream
 
 FAILED = "An earlier attempt at the task below failed. It began as the task does, and went on:"
 AGAIN = "Find the mistake, and solve the task:"
-RESPONSE = "> "
-"""What a response of the failure begins with."""
 
 
 class ReplayAndReflection:

@@ -16,7 +16,9 @@ def words_of(text: str) -> list[str]:
 
 
 def similarity(one: Sequence[str], other: Sequence[str]) -> float:
-    """Return 2 M / T: M words in matching blocks, T words of both. 1 for equal texts, 0 for such without a common word.
+    """Return 2 M / T: M words in matching blocks, T words of both texts.
+
+    1 for equal texts, 0 for texts without a common word.
 
     Reference: the ratio of Python's `difflib` (Ratcliff and Obershelp), over words.
     """
