@@ -53,6 +53,10 @@ class Opened:
     def text(self, selector: str) -> str:
         return self.page.inner_text(selector)
 
+    def fits(self, width: int) -> None:
+        """Nothing is wider than the window, once the charts know of its new size: they learn it with a frame."""
+        self.page.wait_for_function("(width) => document.documentElement.scrollWidth <= width", arg=width)
+
     def processor_seconds(self) -> float:
         metrics = self.profiler.send("Performance.getMetrics")["metrics"]
         return next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration")

@@ -74,7 +74,7 @@ def test_the_answers_stand_first(opened):
     )
     assert whiskers == [["run0", 2], ["run1", 2], ["run2", 2], ["run3", 1]]
     page.page.set_viewport_size({"width": 375, "height": 780})
-    assert page.page.evaluate("document.documentElement.scrollWidth") <= 375
+    page.fits(375)
 
 
 def test_a_report_waits_for_a_run_that_has_not_begun(opened, tmp_path):

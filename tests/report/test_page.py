@@ -143,7 +143,7 @@ def test_runs_can_be_switched_and_fit_a_phone_in_the_dark(opened):
     page.page.set_viewport_size({"width": 375, "height": 780})
     page.page.select_option("#run", label="second")
     page.page.wait_for_function("document.querySelector('#found').textContent.startsWith('36 of 36')")
-    assert page.page.evaluate("document.documentElement.scrollWidth") <= 375
+    page.fits(375)
     colour = page.page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert max(int(part) for part in colour.strip("rgb()").split(",")) < 60
 
