@@ -200,6 +200,11 @@ def test_openings_leave_the_policy_a_chance():
         assert worth * (1, -1)[task.players.index(POLICY)] >= 0
 
 
+def test_no_opening_ends_before_the_policy_acts():
+    made = suite(game="connect_four", opening=21, depth=2, opponent="expert")
+    assert not any(made.environment(made.tasks("valid")[n]).start().ended for n in range(60))
+
+
 def test_the_expert_demonstrates():
     made = suite(game="tictactoe", opponent="random")
     task = made.tasks("train")[0]
