@@ -2,6 +2,7 @@
 
 import dataclasses
 import random
+import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -133,8 +134,9 @@ class Seats:
         return f"{self.game.name}-{task.seed}"
 
     def words(self) -> list[str]:
-        """Return every word of observations and responses."""
-        return sorted(set(split_words(self.game.words())))
+        """Return every word of observations and responses; a place with its mark, such as x1, is one."""
+        text = self.game.words()
+        return sorted({*split_words(text), *re.findall(r"\b[a-z]\d\b", text)})
 
     def demonstrate(self, task: Deal, *, noise: float, seed: int) -> list[Demonstrated]:
         """Let the expert play the policy's seat, with noise: random admissible actions, not to be imitated."""
