@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from safetensors.torch import load, save
 
-from turnwise.environments.base import Task
+from turnwise.environments.base import Step, Task
 from turnwise.environments.seats.base import POLICY, ROLES, Deal
 from turnwise.environments.seats.match import OPPONENTS
 from turnwise.errors import ConfigError, did_you_mean
@@ -35,8 +35,9 @@ class SelfPlay:
 
     A group plays `rollout.group_size` / 2 matches of its task. In each, the policy meets itself, a past self or a
     player of the environment, drawn by the shares. Steps learn from the policy's seats named by `train` only. The
-    trajectories of past selves are recorded, and not learned from; `info["actor"]` says who played. A game in which a
-    group size is given, such as an evaluation, is played as its tasks say.
+    trajectories of past selves are recorded, and not learned from; `info["actor"]` says who played. A seat whose match
+    ends before it acts has a trajectory without turns, which is no failure. A game in which a group size is given, such
+    as an evaluation, is played as its tasks say.
 
     Args:
         environments: Where the matches are played.
@@ -98,11 +99,12 @@ class SelfPlay:
         policy, engines = models.policy.policy, [models.policy.sampler]
         if any(place.actor == PAST for place in places):
             engines.append(self._past_engine(models, version, weights))
+        tables = Tables(self._environments)
         trajectories = blocking(
             play(
                 Cast(engines, [int(place.actor == PAST) for place in places]),
                 [place.start for place in places],
-                Tables(self._environments),
+                tables,
                 policy.format,
                 sampling=make_sampling(self._settings, policy, seed=seed, temperature=temperature),
                 max_context=policy.max_context,
@@ -110,8 +112,10 @@ class SelfPlay:
                 on_turn=on_turn,
             )
         )
-        for trajectory, place in zip(trajectories, places, strict=True):
+        for number, (trajectory, place) in enumerate(zip(trajectories, places, strict=True)):
             trajectory.learns = place.learns
+            if number in tables.unasked:
+                _end_unasked(trajectory, tables.unasked[number])
             trajectory.info["actor"] = f"step {version}" if place.actor == PAST else POLICY
         return trajectories
 
@@ -179,6 +183,13 @@ class _Place:
     start: Start
     actor: str
     learns: bool
+
+
+def _end_unasked(trajectory: Trajectory, last: Step) -> None:
+    """End a trajectory as its match ended, before its seat acted: no fault, and nothing to learn from."""
+    trajectory.failure, trajectory.ended, trajectory.learns = None, "terminated", False
+    trajectory.success = bool(last.info.get("success", False))
+    trajectory.info, trajectory.last_observation = dict(last.info), last.observation
 
 
 def _check(train: Sequence[str], share: dict[str, float], every: int, keep: int, settings: RolloutConfig) -> None:

@@ -67,10 +67,14 @@ class Tables:
 
     Args:
         environments: Where the matches are played; their steps are `SeatStep`s.
+
+    Attributes:
+        unasked: Last steps of the seats whose match ended before they acted, by key. A conversation cannot begin there.
     """
 
     def __init__(self, environments: Environments):
         self._environments = environments
+        self.unasked: dict[int, Step] = {}
         self._matches: dict[int, _Match] = {}
         self._seat_of: dict[int, SeatAt] = {}
 
@@ -85,6 +89,7 @@ class Tables:
                 match.fail(fault)
         step = await self._matches[task.match].read(task.seat)
         if step.ended:
+            self.unasked[key] = step
             raise EnvironmentFault(f"the match ended before the {ROLES[task.seat]} seat acted")
         return step
 

@@ -18,6 +18,8 @@ from turnwise.environments.suites import make_suite
 from turnwise.environments.words import split_words
 from turnwise.errors import ConfigError, EnvironmentFault
 from turnwise.evaluation.play import panel
+from turnwise.models.settings import ModelConfig
+from turnwise.models.tiny import tiny_policy, word_tokenizer
 
 
 def suite(max_steps: int = 21, **options) -> Seats:
@@ -167,6 +169,24 @@ def test_a_match_repeats_and_an_invalid_response_plays_a_drawn_action():
         environment.step("check")
 
 
+def test_a_mark_with_its_place_is_one_word():
+    """Fails if marks look alike at all places: a small policy then learns the rules of tic-tac-toe, and still loses."""
+    made = suite(game="tictactoe", rules=True)
+    view = made.game.view(("1", "5"), 0)
+    assert view == "x: x1 2 3 / 4 o5 6 / 7 8 9"
+    policy = tiny_policy(made.words(), ModelConfig(hidden_size=16, num_layers=1, num_heads=2), seed=0)
+    read = policy.tokenizer.convert_ids_to_tokens(policy.format.prompt_ids(made.game.rules + view, first=True))
+    assert " ".join(read).endswith("x : x1 2 3 / 4 o5 6 / 7 8 9 <act>")
+    assert policy.tokenizer.unk_token not in read
+    every = [f"{mark}{place}" for mark in "xo" for place in range(1, 10)]
+    assert len(policy.format.text_ids(" ".join(every))) == 18
+
+
+def test_only_words_that_are_named_mix_letters_and_digits():
+    read = word_tokenizer(["x1", "x", "go", "1", "12"]).tokenize("x1 x12 go1 1")
+    assert read == ["x1", "x", "12", "go", "1", "1"]
+
+
 def test_a_panel_holds_both_seats():
     tasks = suite(game="kuhn", opponent="random").tasks("valid")
     for episodes in (64, 128, 200, 512):
@@ -198,6 +218,11 @@ def test_openings_leave_the_policy_a_chance():
         worth = made.game.value(task.opening)
         assert worth is not None
         assert worth * (1, -1)[task.players.index(POLICY)] >= 0
+
+
+def test_no_opening_ends_before_the_policy_acts():
+    made = suite(game="connect_four", opening=21, depth=2, opponent="expert")
+    assert not any(made.environment(made.tasks("valid")[n]).start().ended for n in range(60))
 
 
 def test_the_expert_demonstrates():

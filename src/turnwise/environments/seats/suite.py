@@ -2,6 +2,7 @@
 
 import dataclasses
 import random
+import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -107,19 +108,21 @@ class Seats:
         """Make the match of a seed."""
         seat = zlib.crc32(str(seed).encode()) % len(ROLES)  # not in turn: a panel may take every other task
         players = tuple(POLICY if each == seat else self._opponent for each in range(len(ROLES)))
-        return Deal(seed, players, self._draw_opening(seed, seat) if self._opening else ())
+        deal = Deal(seed, players)
+        return self._with_opening(deal, seat) if self._opening else deal
 
-    def _draw_opening(self, seed: int, seat: int) -> History:
-        """Draw actions until neither the match has ended nor the seat has lost under perfect play."""
-        rng = random.Random(f"{seed} opening")
+    def _with_opening(self, deal: Deal, seat: int) -> Deal:
+        """Draw actions until the seat will act and has not lost under perfect play."""
+        rng = random.Random(f"{deal.seed} opening")
         for _ in range(DRAWS):
             history: History = ()
             for _ in range(rng.randint(0, self._opening)):
                 if self.game.actor(history) != ENDED:
                     history = (*history, rng.choice(list(self.game.actions(history))))
             worth = self.game.value(history) or 0.0
-            if self.game.actor(history) != ENDED and worth * (1, -1)[seat] >= 0:
-                return history
+            begun = dataclasses.replace(deal, opening=history)
+            if worth * (1, -1)[seat] >= 0 and not self.environment(begun).start().ended:
+                return begun
         raise ConfigError(f"none of {DRAWS} openings of {self._opening} actions leaves the policy a chance; lower it")
 
     def environment(self, task: Deal) -> MatchEnvironment:
@@ -131,8 +134,9 @@ class Seats:
         return f"{self.game.name}-{task.seed}"
 
     def words(self) -> list[str]:
-        """Return every word of observations and responses."""
-        return sorted(set(split_words(self.game.words())))
+        """Return every word of observations and responses; a place with its mark, such as x1, is one."""
+        text = self.game.words()
+        return sorted({*split_words(text), *re.findall(r"\b[a-z]\d\b", text)})
 
     def demonstrate(self, task: Deal, *, noise: float, seed: int) -> list[Demonstrated]:
         """Let the expert play the policy's seat, with noise: random admissible actions, not to be imitated."""
