@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from turnwise.environments.base import Demonstrated, Step
-from turnwise.environments.seats.base import ENDED, POLICY, ROLES, Deal, Game, History
+from turnwise.environments.seats.base import ENDED, POLICY, Deal, Game, History
 from turnwise.environments.seats.boards import ConnectFour, TicTacToe
 from turnwise.environments.seats.cooperation import Negotiation, Referential, Share
+from turnwise.environments.seats.guard import Guard
 from turnwise.environments.seats.match import OPPONENTS, MatchEnvironment
 from turnwise.environments.seats.poker import KUHN, LEDUC
 from turnwise.environments.seats.tree import Tree
@@ -22,11 +23,11 @@ from turnwise.errors import ConfigError, did_you_mean
 
 DRAWS = 1000
 """Maximum number of draws until an opening is not lost for the policy."""
-GAMES = ("tictactoe", "connect_four", "kuhn", "leduc", "negotiation", "referential")
+GAMES = ("tictactoe", "connect_four", "kuhn", "leduc", "negotiation", "referential", "guard")
 """Games by name."""
 
 
-def make_game(name: str, *, depth: int, share: Share, objects: int, features: int) -> Game:
+def make_game(name: str, *, depth: int, share: Share, objects: int, features: int, safety: float | None) -> Game:
     """Make a game by name.
 
     Raises:
@@ -43,21 +44,23 @@ def make_game(name: str, *, depth: int, share: Share, objects: int, features: in
         "leduc": lambda: LEDUC,
         "negotiation": lambda: Negotiation(share),
         "referential": lambda: Referential(objects, features),
+        "guard": lambda: Guard(safety),
     }
     return games[name]()
 
 
 class Seats:
-    """Games for two players.
+    """Games for two players, and `guard` for three.
 
-    Options: game, opponent, opening, rules, depth, share, objects, features, num_train, num_valid.
+    Options: game, opponent, role, opening, rules, depth, share, objects, features, safety, num_train, num_valid.
 
-    The policy holds one seat of a match, drawn by its seed, and `opponent` the other one. The collector "self_play"
-    sets other players. Boards may begin after up to `opening` random actions; positions that are lost for the policy
-    are left out where the game knows them.
+    The policy holds one role of a match, drawn by its seed or given by `role`, and `opponent` the other one. The
+    collector "self_play" sets other players. Boards may begin after up to `opening` random actions; positions that are
+    lost for the policy are left out where the game knows them.
 
     A seat's reward is what it has won, times `environment.success_reward`: 1, 0 or -1 on boards, chips at poker, a
-    share from 0 to 1 in a negotiation, and 1 or 0 in the referential game.
+    share from 0 to 1 in a negotiation, 1 or 0 in the referential game; in the guarded store 1 or 0 for the attacker and
+    the weighed goals for a defender.
     """
 
     gives = ("role",)
@@ -68,12 +71,14 @@ class Seats:
         *,
         game: str = "tictactoe",
         opponent: str = "expert",
+        role: str | None = None,
         opening: int = 0,
         rules: bool = False,
         depth: int = 4,
         share: Share = "joint",
         objects: int = 3,
         features: int = 2,
+        safety: float | None = None,
         num_train: int = 2000,
         num_valid: int = 512,
     ):
@@ -86,7 +91,12 @@ class Seats:
             raise ConfigError(
                 f"environment.options.opponent={opponent!r} is unknown.{did_you_mean(opponent, OPPONENTS)}"
             )
-        self.game = make_game(game, depth=depth, share=share, objects=objects, features=features)
+        self.game = make_game(game, depth=depth, share=share, objects=objects, features=features, safety=safety)
+        self.roles = self.game.roles
+        if role is not None and role not in self.roles:
+            raise ConfigError(
+                f"environment.options.role={role!r}: {game} has no such role.{did_you_mean(str(role), self.roles)}"
+            )
         longest = self.game.most_turns if self.game.openings else 0
         if not 0 <= opening <= longest:
             most = f"0 to {longest} actions" if longest else f"0 actions, since {game} begins with a draw; remove it"
@@ -97,6 +107,7 @@ class Seats:
                 f"{game}; set environment.max_steps={self.game.most_turns} or more"
             )
         self._reward, self._rules, self._opponent, self._opening = config.success_reward, rules, opponent, opening
+        self._held = [role] if role else list(dict.fromkeys(self.roles))
         self._counts = {"train": num_train, "valid": num_valid, "test": num_valid}
 
     def tasks(self, split: str) -> Sequence[Deal]:
@@ -105,9 +116,10 @@ class Seats:
 
     def task(self, seed: int) -> Deal:
         """Make the match of a seed."""
-        seat = zlib.crc32(str(seed).encode()) % len(ROLES)  # not in turn: a panel may take every other task
-        players = tuple(POLICY if each == seat else self._opponent for each in range(len(ROLES)))
-        return Deal(seed, players, self._draw_opening(seed, seat) if self._opening else ())
+        held = self._held[zlib.crc32(str(seed).encode()) % len(self._held)]  # not in turn: a panel may skip tasks
+        players = tuple(POLICY if role == held else self._opponent for role in self.roles)
+        opening = self._draw_opening(seed, players.index(POLICY)) if self._opening else ()
+        return Deal(seed, players, opening, self.roles)
 
     def _draw_opening(self, seed: int, seat: int) -> History:
         """Draw actions until neither the match has ended nor the seat has lost under perfect play."""
@@ -135,7 +147,7 @@ class Seats:
         return sorted(set(split_words(self.game.words())))
 
     def demonstrate(self, task: Deal, *, noise: float, seed: int) -> list[Demonstrated]:
-        """Let the expert play the policy's seat, with noise: random admissible actions, not to be imitated."""
+        """Let the expert play the policy's seats, with noise: random admissible actions, not to be imitated."""
         rng, environment, turns = random.Random(seed), self.environment(task), list[Demonstrated]()
         step = environment.start()
         while not step.ended:
