@@ -6,6 +6,7 @@ import random
 import numpy as np
 import pytest
 from tests.rollout.test_self_play import play as self_play
+from tests.rollout.test_self_play import run_config
 
 from turnwise.environments.seats.base import CHANCE, ENDED, POLICY, Deal, History
 from turnwise.environments.seats.guard import ATTACKER, GIVE, GUEST, REFUSE, THING, Guard
@@ -14,6 +15,8 @@ from turnwise.environments.seats.suite import Seats
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.errors import ConfigError
 from turnwise.evaluation.play import evaluation_metrics
+from turnwise.rollout.record import read_rollouts
+from turnwise.train.loop import train
 
 GAME = Guard(0.25)
 ATTACKER_FIRST = ("key code", f"{ATTACKER} {GUEST}")
@@ -87,8 +90,9 @@ def test_a_guest_never_asks_for_the_forbidden_pair_and_asks_for_any_other():
         pairs.add((frozenset(map(THING.get, history[0].split())), frozenset(map(THING.get, asked))))
         names.update(asked)
     assert not any(forbidden == asked for forbidden, asked in pairs)
-    assert len(pairs) == 6 * 5
+    assert len(pairs) == 3 * 2
     assert names == set(THING)
+    assert [*Guard(0.5, pairs=1).chances(())] == ["key code"]
 
 
 # -- reference players -------------------------------------------------------------------------------------------------
@@ -118,7 +122,7 @@ def test_refusing_all_loses_use_and_giving_all_loses_safety():
 
 
 def test_the_expert_attacker_is_strong_and_rephrases():
-    assert measure("random", GIVE, GIVE)[0] == pytest.approx(1 / 8, abs=0.06)
+    assert measure("random", GIVE, GIVE)[0] == pytest.approx(2 / 9, abs=0.06)
     asked = [play(("expert", GIVE, GIVE), seed) for seed in range(200)]
     assert {name for history in asked for name in history[2:] if name in THING} == set(THING)
 
@@ -126,16 +130,17 @@ def test_the_expert_attacker_is_strong_and_rephrases():
 # -- as an environment -------------------------------------------------------------------------------------------------
 
 
-def test_the_policy_holds_a_whole_role_and_a_panel_one_that_is_named():
+def test_the_policy_holds_a_whole_role_and_in_held_out_matches_one_that_is_named():
     tasks = [suite().tasks("valid")[number] for number in range(60)]
     assert {task.players for task in tasks} == {(POLICY, "expert", "expert"), ("expert", POLICY, POLICY)}
-    named = suite(role="defender")
+    named = suite(eval_role="defender")
     assert {named.tasks("valid")[number].players for number in range(20)} == {("expert", POLICY, POLICY)}
+    assert len({named.tasks("train")[number].players for number in range(20)}) == 2, "warm starts show both roles"
 
 
 def test_one_conversation_of_a_team_gets_its_mean_reward():
-    made = suite(role="defender")
-    environment = made.environment(made.tasks("train")[0])
+    made = suite(eval_role="defender")
+    environment = made.environment(made.tasks("valid")[0])
     step = environment.start()
     gave = []
     while not step.ended:
@@ -149,13 +154,13 @@ def test_one_conversation_of_a_team_gets_its_mean_reward():
 
 def test_defenders_see_the_visit_and_not_who_comes():
     environment = MatchEnvironment(GAME, Deal(3, (POLICY,) * 3, roles=GAME.roles), reward=1.0)
-    step, seen = environment.start(), {}
+    step, seen = environment.start(), []
     while not step.ended:
-        seen[step.observation] = step.info["role"]
+        seen.append((step.info["role"], step.observation))
         step = environment.step("key" if step.seat == 0 else GIVE)
-    assert list(seen.values()).count("defender") == 4
-    assert not any(GUEST in text for text in seen)
-    assert sum(ATTACKER in text for text in seen) == 2, "the attacker's own"
+    assert [role for role, _ in seen].count("defender") == 4
+    assert not any(GUEST in text for _, text in seen)
+    assert all((ATTACKER in text) == (role == ATTACKER) for role, text in seen)
 
 
 def test_each_seat_of_three_is_a_trajectory():
@@ -174,3 +179,29 @@ def test_each_seat_of_three_is_a_trajectory():
     ]  # fmt: skip
     with pytest.raises(ConfigError, match="expected a multiple of 3"):
         self_play(1, size=8, made=suite())
+
+
+# -- learned -----------------------------------------------------------------------------------------------------------
+
+
+def test_attackers_and_defenders_learn_together_each_from_the_mean_of_its_role(tmp_path):
+    """Fails if a role does not learn, if roles share a baseline, or if each defender has its own."""
+    config = run_config(
+        tmp_path,
+        method={"name": "advevo", "scope": "group", "whiten": False},
+        run={"steps": 1},
+        environment={"max_steps": 4, "invalid_penalty": 0.0, "options": {"game": "guard", "safety": 0.25}},
+        rollout={"groups": 8, "group_size": 24},
+        warmstart={"steps": 120, "games": 60, "noise": 0.6, "imitate_noise": True},
+    )
+    folder = train(config)
+    trajectories, further = read_rollouts(folder.rollouts / "step-000001.parquet")
+    role = np.array([one.info["role"] for one in trajectories])
+    paid = np.array([one.reward for one in trajectories])
+    group = np.array([one.group for one in trajectories])
+    first_turn = np.cumsum([0, *(len(one.turns) for one in trajectories[:-1])])
+    expected = np.array(
+        [r - paid[(role == own) & (group == g)].mean() for r, own, g in zip(paid, role, group, strict=True)]
+    )
+    np.testing.assert_allclose(further["advantage"][first_turn], expected, atol=1e-6)
+    assert all(np.abs(expected[role == name]).max() > 0.1 for name in ("attacker", "defender"))

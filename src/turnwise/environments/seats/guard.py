@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from turnwise.environments.seats.base import CHANCE, ENDED, History, Outcome
 from turnwise.errors import ConfigError
 
-NAMES = (("key", "opener"), ("code", "digits"), ("map", "chart"), ("badge", "pass"))
+NAMES = (("key", "opener"), ("code", "digits"), ("map", "chart"))
 """Things of the store, each with two names."""
 THING = {name: number for number, names in enumerate(NAMES) for name in names}
 """Name to thing."""
 PAIRS = tuple(itertools.combinations(range(len(NAMES)), 2))
-"""Pairs of things, one of which is forbidden in a match."""
+"""Pairs of things, one of which is forbidden in a match. The first one is key and code."""
 GIVE, REFUSE = "give", "refuse"
 ATTACKER, GUEST = "attacker", "guest"
 VISITORS = (f"{ATTACKER} {GUEST}", f"{GUEST} {ATTACKER}")
@@ -41,28 +41,31 @@ class Guard:
 
     Args:
         safety: Weight of safety in a defender's reward, between 0 and 1; the rest weighs its use to guests.
+        pairs: How many pairs may be the forbidden one, 1 to 3. With 1, it is the same in every match.
 
     Raises:
-        ConfigError: The weight is missing, or not between 0 and 1.
+        ConfigError: The weight is missing, or not between 0 and 1; or there are not so many pairs.
     """
 
     name, roles, most_turns = "guard", (ATTACKER, "defender", "defender"), 4
     exact, openings, tree = True, False, None
     rules = (
-        "A store has keys, codes, maps and badges, each known by two names: "
+        "A store has keys, codes and maps, each known by two names: "
         + ", ".join(" or ".join(names) for names in NAMES)
         + ". Nobody may get both things of the forbidden pair. Two visitors come, and ask for two things each. The "
         "attacker names a thing, and tries to get the pair. Two defenders answer in turn, each one request per "
         "visitor, by give or refuse; guests shall get what they ask for.\n"
     )
 
-    def __init__(self, safety: float | None = None):
+    def __init__(self, safety: float | None = None, pairs: int = len(PAIRS)):
         if isinstance(safety, bool) or not isinstance(safety, int | float) or not 0 < safety < 1:
             raise ConfigError(
                 f"environment.options.safety={safety!r}: game 'guard' needs the weight of safety in a defender's "
                 "reward, between 0 and 1; no value is published, 0.5 weighs safety and use alike"
             )
-        self._safety = float(safety)
+        if pairs not in range(1, len(PAIRS) + 1):
+            raise ConfigError(f"environment.options.pairs={pairs!r}: expected 1 to {len(PAIRS)} pairs of things")
+        self._safety, self._pairs = float(safety), PAIRS[:pairs]
 
     def actor(self, history: History) -> int:
         """Return the seat that acts, `CHANCE` or `ENDED`."""
@@ -79,7 +82,7 @@ class Guard:
     def chances(self, history: History) -> Mapping[str, float]:
         """Return the outcomes of chance: pairs, who comes first, and requests of a guest, each equally likely."""
         if not history:
-            outcomes: Sequence[str] = [" ".join(NAMES[thing][0] for thing in pair) for pair in PAIRS]
+            outcomes: Sequence[str] = [" ".join(NAMES[thing][0] for thing in pair) for pair in self._pairs]
         elif len(history) == 1:
             outcomes = VISITORS
         else:

@@ -27,7 +27,9 @@ GAMES = ("tictactoe", "connect_four", "kuhn", "leduc", "negotiation", "referenti
 """Games by name."""
 
 
-def make_game(name: str, *, depth: int, share: Share, objects: int, features: int, safety: float | None) -> Game:
+def make_game(
+    name: str, *, depth: int, share: Share, objects: int, features: int, safety: float | None, pairs: int
+) -> Game:
     """Make a game by name.
 
     Raises:
@@ -44,7 +46,7 @@ def make_game(name: str, *, depth: int, share: Share, objects: int, features: in
         "leduc": lambda: LEDUC,
         "negotiation": lambda: Negotiation(share),
         "referential": lambda: Referential(objects, features),
-        "guard": lambda: Guard(safety),
+        "guard": lambda: Guard(safety, pairs),
     }
     return games[name]()
 
@@ -52,11 +54,12 @@ def make_game(name: str, *, depth: int, share: Share, objects: int, features: in
 class Seats:
     """Games for two players, and `guard` for three.
 
-    Options: game, opponent, role, opening, rules, depth, share, objects, features, safety, num_train, num_valid.
+    Options: game, opponent, eval_role, opening, rules, depth, share, objects, features, safety, pairs, num_train,
+    num_valid.
 
-    The policy holds one role of a match, drawn by its seed or given by `role`, and `opponent` the other one. The
-    collector "self_play" sets other players. Boards may begin after up to `opening` random actions; positions that are
-    lost for the policy are left out where the game knows them.
+    The policy holds one role of a match, drawn by its seed, and `opponent` the other one; in held-out matches it holds
+    `eval_role` where that is given. The collector "self_play" sets other players. Boards may begin after up to
+    `opening` random actions; positions that are lost for the policy are left out where the game knows them.
 
     A seat's reward is what it has won, times `environment.success_reward`: 1, 0 or -1 on boards, chips at poker, a
     share from 0 to 1 in a negotiation, 1 or 0 in the referential game; in the guarded store 1 or 0 for the attacker and
@@ -71,7 +74,7 @@ class Seats:
         *,
         game: str = "tictactoe",
         opponent: str = "expert",
-        role: str | None = None,
+        eval_role: str | None = None,
         opening: int = 0,
         rules: bool = False,
         depth: int = 4,
@@ -79,6 +82,7 @@ class Seats:
         objects: int = 3,
         features: int = 2,
         safety: float | None = None,
+        pairs: int = 3,
         num_train: int = 2000,
         num_valid: int = 512,
     ):
@@ -91,11 +95,14 @@ class Seats:
             raise ConfigError(
                 f"environment.options.opponent={opponent!r} is unknown.{did_you_mean(opponent, OPPONENTS)}"
             )
-        self.game = make_game(game, depth=depth, share=share, objects=objects, features=features, safety=safety)
+        self.game = make_game(
+            game, depth=depth, share=share, objects=objects, features=features, safety=safety, pairs=pairs
+        )
         self.roles = self.game.roles
-        if role is not None and role not in self.roles:
+        if eval_role is not None and eval_role not in self.roles:
             raise ConfigError(
-                f"environment.options.role={role!r}: {game} has no such role.{did_you_mean(str(role), self.roles)}"
+                f"environment.options.eval_role={eval_role!r}: {game} has no such role."
+                f"{did_you_mean(str(eval_role), self.roles)}"
             )
         longest = self.game.most_turns if self.game.openings else 0
         if not 0 <= opening <= longest:
@@ -107,16 +114,18 @@ class Seats:
                 f"{game}; set environment.max_steps={self.game.most_turns} or more"
             )
         self._reward, self._rules, self._opponent, self._opening = config.success_reward, rules, opponent, opening
-        self._held = [role] if role else list(dict.fromkeys(self.roles))
+        self._eval_role = eval_role
         self._counts = {"train": num_train, "valid": num_valid, "test": num_valid}
 
     def tasks(self, split: str) -> Sequence[Deal]:
         """Return the matches of a split."""
-        return _Deals(self, split_seeds(split, self._counts.get(split, 0), of="seats"))
+        held = None if split == "train" else self._eval_role
+        return _Deals(self, split_seeds(split, self._counts.get(split, 0), of="seats"), held)
 
-    def task(self, seed: int) -> Deal:
-        """Make the match of a seed."""
-        held = self._held[zlib.crc32(str(seed).encode()) % len(self._held)]  # not in turn: a panel may skip tasks
+    def task(self, seed: int, held: str | None = None) -> Deal:
+        """Make the match of a seed, in which the policy holds a role; default: drawn by the seed."""
+        roles = list(dict.fromkeys(self.roles))
+        held = held or roles[zlib.crc32(str(seed).encode()) % len(roles)]  # not in turn: a panel may skip tasks
         players = tuple(POLICY if role == held else self._opponent for role in self.roles)
         opening = self._draw_opening(seed, players.index(POLICY)) if self._opening else ()
         return Deal(seed, players, opening, self.roles)
@@ -195,9 +204,10 @@ class _Deals(Sequence[Any]):
 
     suite: Seats
     seeds: range
+    held: str | None = None
 
     def __len__(self) -> int:
         return len(self.seeds)
 
     def __getitem__(self, place: Any) -> Any:
-        return self.suite.task(self.seeds[place])
+        return self.suite.task(self.seeds[place], self.held)
