@@ -4,14 +4,21 @@ import ast
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tests.golden import derive
 from tests.properties.strategies import advantage
 
 import turnwise as tw
+from turnwise.environments.base import Step
+from turnwise.environments.directions import DirectedEnvironment
 from turnwise.methods.build import build_method
+from turnwise.objective.rejection import BestOfGroup
+from turnwise.objective.terms import Pass, StepView
+from turnwise.trace import Trace
 
 HERE = Path(__file__).parent
 CASES = [
@@ -19,9 +26,10 @@ CASES = [
     for file in sorted(HERE.glob("*.json"))
     for case in json.loads(file.read_text())
 ]
+OF_TERMS = [case for case in CASES if "expected_loss" in case.values[0]]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [case for case in CASES if case not in OF_TERMS])
 def test_credit_equals_the_golden_numbers(case):
     batch = tw.Batch.from_trajectories(case["groups"])
     method = build_method(case["method"], case["options"], with_aem=False)
@@ -29,6 +37,47 @@ def test_credit_equals_the_golden_numbers(case):
     if batch.tokens is not None and "expected_T" in case:
         advantage_T = method.trace(batch)[0].advantage_T(batch.tokens)
         np.testing.assert_allclose(advantage_T, case["expected_T"], rtol=case["rtol"], atol=1e-15)
+
+
+@pytest.mark.parametrize("case", OF_TERMS)
+def test_a_loss_and_its_slopes_equal_the_golden_numbers(case):
+    """The rewards of several objectives go through the environment of a direction, as in a run."""
+    rewards = [
+        directed_rewards(turns, direction)
+        for group, direction in zip(case["rewards"], case["directions"], strict=True)
+        for turns in group
+    ]
+    batch = tw.Batch.from_trajectories(case["groups"])
+    np.testing.assert_allclose(batch.reward_R, np.concatenate(rewards), rtol=case["rtol"], atol=1e-15)
+    assert batch.tokens is not None
+    term = BestOfGroup(**case["options"]).prepare(StepView(batch, Trace(np.zeros(batch.num_responses))))
+    logprob = torch.tensor(batch.columns["logprob_T"], dtype=torch.float64, requires_grad=True)
+    loss, _ = term.loss(Pass(logprob, logprob * 0, torch.arange(len(logprob))))
+    loss.backward()
+    assert logprob.grad is not None
+    rtol = 1e-6  # a term holds its weights in single precision
+    np.testing.assert_allclose(loss.item(), case["expected_loss"], rtol=rtol)
+    np.testing.assert_allclose(logprob.grad.numpy(), case["expected"], rtol=rtol, atol=1e-15)
+
+
+def directed_rewards(turns, direction):
+    """What an environment that pays these rewards pays along a direction, one value per response."""
+
+    class Paying:
+        def __init__(self):
+            self.left = list(turns)
+
+        def start(self):
+            return Step(observation="")
+
+        def step(self, response):
+            paid = dict(enumerate(self.left.pop(0)))
+            return Step(observation="", rewards={str(name): reward for name, reward in paid.items()})
+
+    names = [str(number) for number in range(len(direction))]
+    environment: Any = DirectedEnvironment(Paying(), dict(zip(names, direction, strict=True)), names, "")
+    environment.start()
+    return [environment.step("").reward for _ in turns]
 
 
 @pytest.mark.parametrize("case", CASES)

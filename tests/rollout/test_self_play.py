@@ -12,7 +12,8 @@ from tests.train.test_every_method_trains import told, weights
 
 import turnwise as tw
 from turnwise.config import parse_config
-from turnwise.environments.seats.base import ROLES
+from turnwise.environments.seats.base import POLICY as BY_POLICY
+from turnwise.environments.seats.base import ROLES, Deal
 from turnwise.environments.seats.suite import Seats
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.errors import ConfigError, EngineFault
@@ -24,7 +25,7 @@ from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.metrics import rollout_metrics
 from turnwise.rollout.models import Models, NamedModel
-from turnwise.rollout.record import read_rollouts
+from turnwise.rollout.record import read_rollouts, write_rollouts
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.train.credit import make_transform
@@ -41,6 +42,7 @@ def suite(game: str = "kuhn", **options: Any) -> Seats:
 
 KUHN = suite()
 POLICY = tiny_policy(KUHN.words(), MODEL, seed=3)
+POLICY_OF_BOARDS = tiny_policy(suite("tictactoe").words(), MODEL, seed=3)
 with torch.no_grad():
     POLICY.model.get_output_embeddings().weight.mul_(20.0)  # a policy with preferences
 
@@ -128,6 +130,37 @@ def test_a_seat_that_is_lost_ends_the_match_for_the_other_and_no_other_match():
     assert [one.usable for one in played] == [True, True, False, False, True, True, True, True]
     assert "the server is gone" in (played[2].failure or "")
     assert "the first seat left the match" in (played[3].failure or "")
+
+
+def test_a_seat_whose_match_ends_before_it_acts_is_no_failure(tmp_path):
+    made = suite("tictactoe")
+    won = Deal(seed=3, players=(BY_POLICY, BY_POLICY), opening=("1", "4", "2", "5"))  # x wins by 3
+    words = POLICY_OF_BOARDS.format.response_ids("3")
+    own = Models(policy=NamedModel(POLICY_OF_BOARDS, ScriptedEngine(lambda number, turn: words)))
+    own.publish()
+    played = collector(2, made).play(own, [won], seed=0)
+    assert [one.failure for one in played] == [None, None]
+    assert [one.usable for one in played] == [True, False]
+    assert rollout_metrics(played)["failed_frac"] == 0
+    assert [one.success for one in played] == [True, False]
+    assert [one.info["result"] for one in played] == ["win", "loss"]
+    assert played[1].turns == []
+    write_rollouts(tmp_path / "step-000001.parquet", played, {})
+    again, _ = read_rollouts(tmp_path / "step-000001.parquet")
+    assert [len(one.turns) for one in again] == [1, 0]
+    assert [one.failure for one in again] == [None, None]
+
+
+@pytest.mark.parametrize("shares", [{}, {"random": 0.5, "expert": 0.5}])
+def test_no_match_fails_however_long_its_opening(shares):
+    made = suite("tictactoe", opening=5)
+    own = Models(policy=NamedModel(POLICY_OF_BOARDS, LocalEngine(POLICY_OF_BOARDS.model)))
+    own.publish()
+    tasks = [made.tasks("train")[number] for number in range(40)]
+    played = collector(8, made, **shares).play(own, tasks, seed=0)
+    assert {one.failure for one in played} == {None}
+    assert any(not one.turns for one in played), "no match tests what ends before a seat acts"
+    assert rollout_metrics(played)["failed_frac"] == 0
 
 
 # -- players -----------------------------------------------------------------------------------------------------------
@@ -229,7 +262,22 @@ def test_an_evaluation_is_played_as_its_tasks_say():
 )
 def test_options_that_cannot_work_are_refused(options, message):
     with pytest.raises(ConfigError, match=message):
-        collector(**options)
+        play(1, **options)
+
+
+@pytest.mark.parametrize(
+    ("rollout", "message"),
+    [
+        ({"group_size": 7}, "rollout.group_size=7 counts the seats of whole matches, expected a multiple of 2"),
+        ({"collector": {"name": "self_play", "train": ["frist"]}}, r"there is no seat 'frist'. Did you mean 'first'\?"),
+        ({"collector": {"name": "self_play", "train": 5}}, "train=5: expected a list of different seats"),
+    ],
+)
+def test_seats_that_the_game_has_not_are_refused_before_anything_is_made(rollout, message, tmp_path):
+    config = run_config(tmp_path, method="mars", rollout=rollout)
+    with pytest.raises(ConfigError, match=message):
+        train(config)
+    assert not config.run_folder.exists()
 
 
 @pytest.mark.parametrize(

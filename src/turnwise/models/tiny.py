@@ -18,11 +18,15 @@ WORDS = r"[A-Za-z]+|[0-9]+|[^\sA-Za-z0-9]"
 
 
 def word_tokenizer(words: Sequence[str], tags: Sequence[str] = ()) -> PreTrainedTokenizerFast:
-    """Create a word-level tokenizer for exactly these words and tags. A tag such as "<action>" is one word."""
+    """Create a word-level tokenizer for exactly these words and tags.
+
+    A tag such as "<action>" is one word, and so is each given word that mixes letters and digits.
+    """
+    mixed = sorted({word for word in words if word.isalnum() and not re.fullmatch(WORDS, word)})
     special = [PAD, UNKNOWN, OBSERVATION, ACT, END]
     vocabulary = {word: index for index, word in enumerate([*special, *tags, *sorted({*words} - {*tags})])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
-    pattern = Regex("|".join([*tags, WORDS]))
+    pattern = Regex("|".join([*tags, *(rf"\b{word}\b" for word in mixed), WORDS]))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(pattern, behavior="removed", invert=True)  # pyright: ignore
     tokenizer.add_special_tokens(special)
     return PreTrainedTokenizerFast(

@@ -4,7 +4,7 @@ import functools
 import random
 from collections.abc import Iterator, Mapping, Sequence
 
-from turnwise.environments.seats.base import ENDED, History, Outcome, contested
+from turnwise.environments.seats.base import ENDED, ROLES, History, Outcome, contested
 
 MARKS = "xo"
 WIDTH, HEIGHT = 7, 6
@@ -16,7 +16,7 @@ WON = 1000
 class _Board:
     """What both games share: no chance, everything seen, seats in turn."""
 
-    exact, openings, tree = True, True, None
+    exact, openings, tree, roles = True, True, None, ROLES
     name = rules = ""
     most_turns = 0
 
@@ -79,7 +79,7 @@ class TicTacToe(_Board):
     name, most_turns = "tictactoe", 5
     rules = (
         "Tic-tac-toe: x and o take free places of a board of three rows in turn; three in a line win. Answer with the "
-        "number of a free place. You read your mark and the board, row by row.\n"
+        "number of a free place. You read your mark and the board, row by row; x1 means that x has place 1.\n"
     )
 
     def winner(self, history: History) -> int | None:
@@ -91,9 +91,17 @@ class TicTacToe(_Board):
         return [str(place) for place in range(1, 10) if str(place) not in history]
 
     def picture(self, history: History) -> str:
-        """Draw the board; a free place shows its number."""
-        cells = [mark if mark != "." else str(number) for number, mark in enumerate(_places(history), 1)]
+        """Draw the board: each place with its number, after the mark that took it.
+
+        A mark without its number would be the same word at every place. Whoever reads from left to right, as a
+        language model does, would have to count to know where it is.
+        """
+        cells = [f"{mark.strip('.')}{number}" for number, mark in enumerate(_places(history), 1)]
         return " / ".join(" ".join(cells[row : row + 3]) for row in (0, 3, 6))
+
+    def words(self) -> str:
+        """Return a text with all words; a mark with its number is one."""
+        return f"{super().words()} {' '.join(f'{mark}{number}' for mark in MARKS for number in range(1, 10))}"
 
     def expert(self, history: History, rng: random.Random) -> str:
         """Draw one of the actions that are perfect."""

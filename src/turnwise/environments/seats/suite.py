@@ -2,6 +2,7 @@
 
 import dataclasses
 import random
+import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from turnwise.environments.base import Demonstrated, Step
-from turnwise.environments.seats.base import ENDED, POLICY, ROLES, Deal, Game, History
+from turnwise.environments.seats.base import ENDED, POLICY, Deal, Game, History
 from turnwise.environments.seats.boards import ConnectFour, TicTacToe
 from turnwise.environments.seats.cooperation import Negotiation, Referential, Share
+from turnwise.environments.seats.guard import Guard
 from turnwise.environments.seats.match import OPPONENTS, MatchEnvironment
 from turnwise.environments.seats.poker import KUHN, LEDUC
 from turnwise.environments.seats.tree import Tree
@@ -22,11 +24,13 @@ from turnwise.errors import ConfigError, did_you_mean
 
 DRAWS = 1000
 """Maximum number of draws until an opening is not lost for the policy."""
-GAMES = ("tictactoe", "connect_four", "kuhn", "leduc", "negotiation", "referential")
+GAMES = ("tictactoe", "connect_four", "kuhn", "leduc", "negotiation", "referential", "guard")
 """Games by name."""
 
 
-def make_game(name: str, *, depth: int, share: Share, objects: int, features: int) -> Game:
+def make_game(
+    name: str, *, depth: int, share: Share, objects: int, features: int, safety: float | None, pairs: int
+) -> Game:
     """Make a game by name.
 
     Raises:
@@ -43,21 +47,24 @@ def make_game(name: str, *, depth: int, share: Share, objects: int, features: in
         "leduc": lambda: LEDUC,
         "negotiation": lambda: Negotiation(share),
         "referential": lambda: Referential(objects, features),
+        "guard": lambda: Guard(safety, pairs),
     }
     return games[name]()
 
 
 class Seats:
-    """Games for two players.
+    """Games for two players, and `guard` for three.
 
-    Options: game, opponent, opening, rules, depth, share, objects, features, num_train, num_valid.
+    Options: game, opponent, eval_role, opening, rules, depth, share, objects, features, safety, pairs, num_train,
+    num_valid.
 
-    The policy holds one seat of a match, drawn by its seed, and `opponent` the other one. The collector "self_play"
-    sets other players. Boards may begin after up to `opening` random actions; positions that are lost for the policy
-    are left out where the game knows them.
+    The policy holds one role of a match, drawn by its seed, and `opponent` the other one; in held-out matches it holds
+    `eval_role` where that is given. The collector "self_play" sets other players. Boards may begin after up to
+    `opening` random actions; positions that are lost for the policy are left out where the game knows them.
 
     A seat's reward is what it has won, times `environment.success_reward`: 1, 0 or -1 on boards, chips at poker, a
-    share from 0 to 1 in a negotiation, and 1 or 0 in the referential game.
+    share from 0 to 1 in a negotiation, 1 or 0 in the referential game; in the guarded store 1 or 0 for the attacker and
+    the weighed goals for a defender.
     """
 
     gives = ("role",)
@@ -68,12 +75,15 @@ class Seats:
         *,
         game: str = "tictactoe",
         opponent: str = "expert",
+        eval_role: str | None = None,
         opening: int = 0,
         rules: bool = False,
         depth: int = 4,
         share: Share = "joint",
         objects: int = 3,
         features: int = 2,
+        safety: float | None = None,
+        pairs: int = 3,
         num_train: int = 2000,
         num_valid: int = 512,
     ):
@@ -86,7 +96,15 @@ class Seats:
             raise ConfigError(
                 f"environment.options.opponent={opponent!r} is unknown.{did_you_mean(opponent, OPPONENTS)}"
             )
-        self.game = make_game(game, depth=depth, share=share, objects=objects, features=features)
+        self.game = make_game(
+            game, depth=depth, share=share, objects=objects, features=features, safety=safety, pairs=pairs
+        )
+        self.roles = self.game.roles
+        if eval_role is not None and eval_role not in self.roles:
+            raise ConfigError(
+                f"environment.options.eval_role={eval_role!r}: {game} has no such role."
+                f"{did_you_mean(str(eval_role), self.roles)}"
+            )
         longest = self.game.most_turns if self.game.openings else 0
         if not 0 <= opening <= longest:
             most = f"0 to {longest} actions" if longest else f"0 actions, since {game} begins with a draw; remove it"
@@ -97,29 +115,34 @@ class Seats:
                 f"{game}; set environment.max_steps={self.game.most_turns} or more"
             )
         self._reward, self._rules, self._opponent, self._opening = config.success_reward, rules, opponent, opening
+        self._eval_role = eval_role
         self._counts = {"train": num_train, "valid": num_valid, "test": num_valid}
 
     def tasks(self, split: str) -> Sequence[Deal]:
         """Return the matches of a split."""
-        return _Deals(self, split_seeds(split, self._counts.get(split, 0), of="seats"))
+        held = None if split == "train" else self._eval_role
+        return _Deals(self, split_seeds(split, self._counts.get(split, 0), of="seats"), held)
 
-    def task(self, seed: int) -> Deal:
-        """Make the match of a seed."""
-        seat = zlib.crc32(str(seed).encode()) % len(ROLES)  # not in turn: a panel may take every other task
-        players = tuple(POLICY if each == seat else self._opponent for each in range(len(ROLES)))
-        return Deal(seed, players, self._draw_opening(seed, seat) if self._opening else ())
+    def task(self, seed: int, held: str | None = None) -> Deal:
+        """Make the match of a seed, in which the policy holds a role; default: drawn by the seed."""
+        roles = list(dict.fromkeys(self.roles))
+        held = held or roles[zlib.crc32(str(seed).encode()) % len(roles)]  # not in turn: a panel may skip tasks
+        players = tuple(POLICY if role == held else self._opponent for role in self.roles)
+        deal = Deal(seed, players, roles=self.roles)
+        return self._with_opening(deal, players.index(POLICY)) if self._opening else deal
 
-    def _draw_opening(self, seed: int, seat: int) -> History:
-        """Draw actions until neither the match has ended nor the seat has lost under perfect play."""
-        rng = random.Random(f"{seed} opening")
+    def _with_opening(self, deal: Deal, seat: int) -> Deal:
+        """Draw actions until the seat will act and has not lost under perfect play."""
+        rng = random.Random(f"{deal.seed} opening")
         for _ in range(DRAWS):
             history: History = ()
             for _ in range(rng.randint(0, self._opening)):
                 if self.game.actor(history) != ENDED:
                     history = (*history, rng.choice(list(self.game.actions(history))))
             worth = self.game.value(history) or 0.0
-            if self.game.actor(history) != ENDED and worth * (1, -1)[seat] >= 0:
-                return history
+            begun = dataclasses.replace(deal, opening=history)
+            if worth * (1, -1)[seat] >= 0 and not self.environment(begun).start().ended:
+                return begun
         raise ConfigError(f"none of {DRAWS} openings of {self._opening} actions leaves the policy a chance; lower it")
 
     def environment(self, task: Deal) -> MatchEnvironment:
@@ -131,11 +154,12 @@ class Seats:
         return f"{self.game.name}-{task.seed}"
 
     def words(self) -> list[str]:
-        """Return every word of observations and responses."""
-        return sorted(set(split_words(self.game.words())))
+        """Return every word of observations and responses; a place with its mark, such as x1, is one."""
+        text = self.game.words()
+        return sorted({*split_words(text), *re.findall(r"\b[a-z]\d\b", text)})
 
     def demonstrate(self, task: Deal, *, noise: float, seed: int) -> list[Demonstrated]:
-        """Let the expert play the policy's seat, with noise: random admissible actions, not to be imitated."""
+        """Let the expert play the policy's seats, with noise: random admissible actions, not to be imitated."""
         rng, environment, turns = random.Random(seed), self.environment(task), list[Demonstrated]()
         step = environment.start()
         while not step.ended:
@@ -183,9 +207,10 @@ class _Deals(Sequence[Any]):
 
     suite: Seats
     seeds: range
+    held: str | None = None
 
     def __len__(self) -> int:
         return len(self.seeds)
 
     def __getitem__(self, place: Any) -> Any:
-        return self.suite.task(self.seeds[place])
+        return self.suite.task(self.seeds[place], self.held)
