@@ -11,6 +11,7 @@ the method needs.
 * "growth" is the ratio of the times at the largest and the smallest size, divided by the ratio of the sizes: 1 is
   linear.
 * "memory" is the peak that the method allocates, divided by the bytes of its batch.
+* A line of its own says what `proxmo` takes if the texts of all responses differ, as the median processor time.
 """
 
 # ruff: noqa: E402
@@ -22,6 +23,7 @@ for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import argparse
 import sys
+import time
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -98,6 +100,29 @@ def measure(name: str, sizes: tuple[int, ...]) -> list[float]:
     return [prepare, *times, times[-1] / times[0] / (sizes[-1] / sizes[0]), memory]
 
 
+def different_texts(num_texts: int, num_words: int) -> list[str]:
+    """Make texts of 18 words of 2 to 12 letters; the k-th word is 1 / k as frequent as the first."""
+    generator = np.random.default_rng(1)
+    letters = [chr(ord("a") + k) for k in range(26)]
+    words = np.array(["".join(generator.choice(letters, generator.integers(2, 13))) for _ in range(num_words)])
+    frequency = 1 / np.arange(1, num_words + 1)
+    return [" ".join(row) for row in words[generator.choice(num_words, (num_texts, 18), p=frequency / frequency.sum())]]
+
+
+def texts_ms(num_prompts: int, num_words: int) -> float:
+    """Measure `proxmo` on texts that all differ: median processor time of 15 runs."""
+    method = tw.trial(tw.METHODS["proxmo"])
+    rows = make_rows(num_prompts, method.needs)
+    rows["columns"]["state_text"] = different_texts(len(rows["group"]), num_words)
+    run = call(method, tw.Batch.from_arrays(**rows)[0])
+    times = []
+    for _ in range(15):
+        start = time.process_time()
+        run()
+        times.append(time.process_time() - start)
+    return 1e3 * float(np.median(times))
+
+
 def verls(num_prompts: int) -> dict[str, float]:
     """Measure verl's estimators on the same trajectories (ms): one row per turn, one token per row.
 
@@ -158,6 +183,9 @@ def main() -> None:
             print(f"{bar} {name:34} {bar} {cells} {bar}".rstrip(), flush=True)
     except ImportError as error:
         print(f"verl is left out: {error}; see requirements-verl.txt", file=sys.stderr)
+    if "proxmo" in options.methods:
+        shown = ", ".join(f"{texts_ms(sizes[0], words):.0f} ms with {words:,} words" for words in (100, 300, 2000))
+        print(f"\nproxmo, all texts different: {shown}")
     print(f"\n{versions()}")
 
 

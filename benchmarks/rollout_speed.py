@@ -20,7 +20,7 @@ from benchmarks.tables import table
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from turnwise.models.policy import frozen_copy
-from turnwise.rollout.engine import Sampling
+from turnwise.rollout.engine import Engine, Sampling
 from turnwise.rollout.local import LocalEngine
 
 VOCABULARY = 512
@@ -51,7 +51,7 @@ def prompts(count: int, turns: int, length: int) -> np.ndarray:
     return np.random.default_rng(0).integers(len(STOPS), VOCABULARY, (count, turns, length))
 
 
-async def converse(engine: LocalEngine, number: int, added: np.ndarray, sampling: Sampling, latency_s: float) -> int:
+async def converse(engine: Engine, number: int, added: np.ndarray, sampling: Sampling, latency_s: float) -> int:
     """Run one conversation at its own pace; return the number of generated tokens."""
     ids: list[int] = []
     generated, draw = 0, np.random.default_rng(number)
@@ -65,7 +65,7 @@ async def converse(engine: LocalEngine, number: int, added: np.ndarray, sampling
     return generated
 
 
-async def together(engine: LocalEngine, added: np.ndarray, sampling: Sampling, latency_s: float = 0.0) -> int:
+async def together(engine: Engine, added: np.ndarray, sampling: Sampling, latency_s: float = 0.0) -> int:
     """Run all conversations, each at its own pace."""
     return sum(
         await asyncio.gather(*(converse(engine, n, turns, sampling, latency_s) for n, turns in enumerate(added)))

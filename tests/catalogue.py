@@ -69,6 +69,8 @@ VARIANTS: dict[str, tw.Transform] = {
     "hgpo(verl-agent, base_group)": tw.hgpo(convention="verl-agent", base_group=True),
     "trloo(discount=0.5)": tw.trloo(discount=0.5),
     "trloo(release)": tw.trloo(convention="release"),
+    "advevo(scope=batch)": tw.advevo(scope="batch", whiten=False),
+    "advevo(whiten)": tw.advevo(scope="group", whiten=True),
     "mars(by_role=False)": tw.mars(by_role=False),
     "mars(scope=batch)": tw.mars(scope="batch"),
     "mars(release)": tw.mars(convention="release"),
@@ -245,7 +247,15 @@ SKEWED = (
 EPISODE = (
     SKEWED
     | family("grpo", "rloo", "dr_grpo", "unlikeliness", "arena_rl", "r3")
-    | {"aem", "aem(temperature=-1)", "aem(temperature=0)", "aem(scope=trajectory)", "aem(scope=batch)", "aem(shuffle)"}
+    | {
+        "advevo",
+        "aem",
+        "aem(temperature=-1)",
+        "aem(temperature=0)",
+        "aem(scope=trajectory)",
+        "aem(scope=batch)",
+        "aem(shuffle)",
+    }
 ) - KEEP_LONE
 """Compare whole trajectories only, one value each, all turns alike (AEM's coefficient aside)."""
 

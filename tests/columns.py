@@ -23,6 +23,8 @@ RANGES: dict[str, tuple[float, float]] = {
     "finished": (0, 1),
     "truncated": (0, 1),
     "replayed": (0, 1),
+    "learned": (0, 1),
+    "unfinished": (0, 1),
     "num_paths": (1, 4),
     "step_reward": (0, 1),
     "progress": (-2.0, 3.0),
@@ -59,7 +61,7 @@ RANGES: dict[str, tuple[float, float]] = {
 LABELS = {"state_key": 3, "action_key": 2, "role": 2, "prefix": 4, "tree": 2, "task": 5, "state_text": 4, "player": 3}
 """How many different names."""
 
-OF_TRAJECTORY = {"success", "finished", "replayed", "rank", "tree", "player"}
+OF_TRAJECTORY = {"success", "finished", "unfinished", "replayed", "rank", "tree", "player"}
 OF_GROUP = {"task", "prompt_logprob"}
 
 

@@ -1,11 +1,13 @@
 """PivotRL: which states are pivots, what a response at one reads and earns, and that a run learns and resumes by it."""
 
 import dataclasses
+import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from tests.demonstrations.test_hpt import library, written
 from tests.stores.test_replay import plain, rollouts
@@ -23,6 +25,7 @@ from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.train.checkpoint import latest_checkpoint
+from turnwise.train.display import ConsoleDisplay
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train
 
@@ -179,7 +182,11 @@ def config_of(folder: Path, **sections: Any):
 
 def test_a_run_learns_the_task_from_single_turns(tmp_path):
     """Fails if responses at pivots earn nothing, or if it reads other than in the environment, which evaluates it."""
-    folder = train(config_of(tmp_path, run={"steps": 45}, environment={"options": {"turns": 1}}))
+    shown = io.StringIO()  # at the console, as a user runs it
+    config = config_of(tmp_path, run={"steps": 45}, environment={"options": {"turns": 1}})
+    with ConsoleDisplay(Console(file=shown)) as display:
+        folder = train(config, display=display)
+    assert "45/45" in shown.getvalue()
     evaluations = [line["eval/success"] for line in folder.metrics() if "eval/success" in line]
     assert evaluations[-1] > evaluations[0] + 0.3
     lines = rollouts(folder)

@@ -1,4 +1,4 @@
-"""CANON, NGRPO, V_0.5, RAE and HAPO: other baselines and scales for the outcomes of a group."""
+"""CANON, NGRPO, V_0.5, RAE, AdvEvo-MARL and HAPO: other baselines and scales for the outcomes of a group."""
 
 import math
 from fractions import Fraction as F
@@ -200,6 +200,52 @@ def rae_cases():
     ]  # fmt: skip
 
 
+def shared(groups, players, *, over_batch=False):
+    """AdvEvo-MARL, agent by agent: less the mean over all agents of the same role, of the task or of the batch."""
+    agents = [(g, who, F(r)) for g, group in enumerate(groups) for who, r in zip(players[g], group, strict=True)]
+    flat = [r - mean([s for h, other, s in agents if other == who and (over_batch or h == g)]) for g, who, r in agents]
+    return [[flat.pop(0) for _ in group] for group in groups]
+
+
+def by_role(deviations, players, lengths):
+    """Standardised over the tokens of each role, every agent's deviation written once a token."""
+    result = []
+    for deviation, who in zip(deviations, players, strict=True):
+        tokens = [d for d, other, k in zip(deviations, players, lengths, strict=True) if other == who for _ in range(k)]
+        middle = mean(tokens)
+        std = math.sqrt(sum((v - middle) ** 2 for v in tokens) / (len(tokens) - 1))
+        result.append(float(deviation - middle) / (std + 1e-6))
+    return result
+
+
+def advevo_cases():
+    """Against the mean of the role, once an agent."""
+    source, equation = "arXiv 2510.01586, abstract", "A = R - mean of R over the agents of the same functional group"
+    guess = "reconstructed: REINFORCE++ after the baseline, over the tokens of a role"
+    options = {"scope": "group", "whiten": False}
+    # two matches of an attacker and two defenders: attackers 1 and 0, defenders 1/4, 1/4, 1 and 1/4, mean 7/16
+    paid, who = [F(1), F(1, 4), F(1, 4), F(0), F(1), F(1, 4)], [["a", "d", "d"] * 2]
+    hand = [F(1, 2), F(-3, 16), F(-3, 16), F(-1, 2), F(9, 16), F(-3, 16)]
+    assert shared([paid], who) == [hand]
+    players = [
+        [["k first"], ["k second"] * 2, ["k first"] * 3],
+        [["k second"] * 2, ["k second"], ["k first"], ["k second"] * 2],
+    ]
+    names = [[turns[0] for turns in group] for group in players]
+    lengths = [2, 1, 3, 1, 4, 1]
+    matches = with_columns(paid, player=who[0], length=lengths)
+    return [
+        case("two matches of three", source, equation, 1e-14, "advevo", with_columns(paid, player=who[0]),
+             turns_of(hand), **options),
+        case("several turns are one agent", source, equation, 1e-13, "advevo", table(player=players),
+             each(shared(SUCCESS, names)), **options),
+        case("over the batch", source, equation, 1e-13, "advevo", table(player=players),
+             each(shared(SUCCESS, names, over_batch=True)), scope="batch", whiten=False),
+        case("whitened", guess, "A <- (A - mean) / (std + 1e-6) over the tokens of the role", 1e-13, "advevo", matches,
+             turns_of(by_role(hand, who[0], lengths)), scope="group", whiten=True),
+    ]  # fmt: skip
+
+
 def by_tokens(returns, num_tokens):
     """HAPO: every token one value, population std."""
     tokens = [F(r) for r, k in zip(returns, num_tokens, strict=True) for _ in range(k)]
@@ -227,4 +273,5 @@ def hapo_cases():
     ]  # fmt: skip
 
 
-TABLES = {"canon": canon_cases, "ngrpo": ngrpo_cases, "v05": v05_cases, "rae": rae_cases, "hapo": hapo_cases}
+TABLES = {"canon": canon_cases, "ngrpo": ngrpo_cases, "v05": v05_cases, "rae": rae_cases, "advevo": advevo_cases,
+          "hapo": hapo_cases}  # fmt: skip

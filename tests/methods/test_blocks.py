@@ -111,6 +111,22 @@ def test_a_column_to_compare_within_needs_responses(block):
         block(same="turn")(SPARSE)
 
 
+def test_comparing_whole_trajectories_that_agree():
+    """Returns 3, 6, 9 and 5; players a, b, a and a."""
+    batch = make_batch([3, 6, 6, 9, 9, 9, 5], player=list("abbaaaa"))
+    np.testing.assert_array_equal(tw.center_by_group(same="player")(batch), [-3, 0, 0, 3, 3, 3, 0])
+    np.testing.assert_array_equal(tw.subtract_leave_one_out(same="player")(batch), [-6, 0, 0, 6, 6, 6, 0])
+    over_batch = tw.center_by_group(same="player", scope="batch")(batch)
+    np.testing.assert_allclose(over_batch, np.array([9 - 17, 0, 0, 27 - 17, 27 - 17, 27 - 17, 15 - 17]) / 3, atol=1e-14)
+    several = make_batch([3, 6, 6, 9, 9, 9, 5], player=list("abbabaa"))
+    with pytest.raises(
+        BatchError,
+        match=r"center_by_group compares whole trajectories with the same player, but player varies within one "
+        r"\(group 0, trajectory 2, turn 1\); make each player a trajectory, or use over='responses'",
+    ):
+        tw.center_by_group(same="player")(several)
+
+
 @pytest.mark.parametrize(
     ("value", "complaint"),
     [

@@ -10,7 +10,8 @@ import pytest
 from tests.methods.batches import batch_of
 
 import turnwise as tw
-from turnwise.transforms.similarity import WORD, _words
+from turnwise.transforms import words
+from turnwise.transforms.words import WORD, find_words
 
 
 @pytest.mark.parametrize(
@@ -233,9 +234,33 @@ def test_equal_texts_only_are_one_state_at_a_similarity_of_one():
 
 def test_words_of_texts_cut_together_are_those_of_each_alone():
     generator = random.Random(0)
-    characters = [*"ab1_ é-,.\n\t\0Σİ\u2028\x1c", "word ", "Shelf 1"]
+    long = ["eightlet", "sixteencharacter", "sixteencharacters", "sixteencharacterz"]  # numbers hold 8 and 16 bytes
+    characters = [*"ab1_ é-,.\n\t\0Σİ\u2028\x1c\ud800", "word ", "Shelf 1", *long]
     for _ in range(300):
         texts = ["".join(generator.choices(characters, k=generator.randint(0, 12))) for _ in range(4)]
-        vocabulary, text, number = _words(texts)
+        vocabulary, text, number = find_words(texts)
         found = [[vocabulary[n] for n in number[text == k]] for k in range(4)]
         assert found == [WORD.findall(text.lower()) for text in texts]
+
+
+def test_words_that_meet_in_a_slot_stay_apart(monkeypatch):
+    texts = [" ".join(f"word{n}" for n in range(k, k + 60)) for k in range(40)]
+    expected = find_words(texts)
+    monkeypatch.setattr(words, "SLOT_BITS", 3)  # 100 words in 8 slots
+    found = find_words(texts)
+    assert found[0] == expected[0] == sorted({word for text in texts for word in text.split()})
+    np.testing.assert_array_equal(found[1], expected[1])
+    np.testing.assert_array_equal(found[2], expected[2])
+
+
+@pytest.mark.parametrize("num_states", [15, 40, 600])
+def test_rare_and_frequent_words_count_alike(num_states):
+    """A word of few states of a group takes another way than one of many."""
+    generator = np.random.default_rng(num_states)
+    names = np.array([f"word{n}" for n in range(200)])
+    likely = 1 / np.arange(1, 201)
+    texts = [" ".join(row) for row in generator.choice(names, (num_states, 12), p=likely / likely.sum())]
+    credit = generator.normal(size=num_states)
+    cosine = vectors(texts) @ vectors(texts).T
+    weight = np.exp((cosine - 1) / 0.1)
+    np.testing.assert_allclose(similar(texts, credit), credit - weight @ credit / weight.sum(axis=1), atol=1e-13)

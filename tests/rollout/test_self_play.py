@@ -262,7 +262,22 @@ def test_an_evaluation_is_played_as_its_tasks_say():
 )
 def test_options_that_cannot_work_are_refused(options, message):
     with pytest.raises(ConfigError, match=message):
-        collector(**options)
+        play(1, **options)
+
+
+@pytest.mark.parametrize(
+    ("rollout", "message"),
+    [
+        ({"group_size": 7}, "rollout.group_size=7 counts the seats of whole matches, expected a multiple of 2"),
+        ({"collector": {"name": "self_play", "train": ["frist"]}}, r"there is no seat 'frist'. Did you mean 'first'\?"),
+        ({"collector": {"name": "self_play", "train": 5}}, "train=5: expected a list of different seats"),
+    ],
+)
+def test_seats_that_the_game_has_not_are_refused_before_anything_is_made(rollout, message, tmp_path):
+    config = run_config(tmp_path, method="mars", rollout=rollout)
+    with pytest.raises(ConfigError, match=message):
+        train(config)
+    assert not config.run_folder.exists()
 
 
 @pytest.mark.parametrize(

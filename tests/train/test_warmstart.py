@@ -52,6 +52,7 @@ def test_a_warm_start_repeats_without_the_cache(tmp_path, monkeypatch):
         {"environment": {"options": {"turns": 2}}},
         {"warmstart": {**WARM, "steps": 4}},
         {"warmstart": {**WARM, "games": 11}},
+        {"warmstart": {**WARM, "rounds": 2}},
         {"warmstart": {**WARM, "noise": 0.2}},
         {"warmstart": {**WARM, "observation_weight": 0.0}},
     ],
@@ -194,6 +195,22 @@ def test_noise_is_played_and_not_imitated(tmp_path, monkeypatch):
     by_turn = weights.reshape(3, 6)
     np.testing.assert_array_equal(by_turn[:, :4], 0.25)
     np.testing.assert_array_equal(by_turn[:, 4:], [[0, 0], [1, 1], [1, 1]])
+
+
+def test_every_round_demonstrates_the_tasks_anew(tmp_path, monkeypatch):
+    seen: list[tuple[int, int]] = []
+
+    def demonstrate(task: int, *, noise: float, seed: int):
+        seen.append((task, seed))
+        return [Demonstrated(Colors.color(task, 0), True)]
+
+    monkeypatch.setattr(Colors, "demonstrate", staticmethod(demonstrate))
+    config = small_config(tmp_path, warmstart={**WARM, "games": 5, "rounds": 3})
+    policy = tiny_policy(Colors.words(), config.model, seed=0)
+    made = demonstrations(Teaching.of(config), policy, make_suite(config.environment))  # pyright: ignore
+    assert len(made) == len(seen) == 15
+    assert [task for task, _ in seen] == [task for task, _ in seen[:5]] * 3
+    assert len({seed for _, seed in seen}) == 15  # so each has noise of its own
 
 
 def test_a_world_of_coroutines_is_demonstrated_alike(tmp_path):

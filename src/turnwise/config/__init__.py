@@ -21,6 +21,7 @@ from turnwise.config.sections import (
     RunConfig,
     WarmStartConfig,
 )
+from turnwise.config.windows import check_played
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.errors import ConfigError, did_you_mean
 from turnwise.gateway.settings import HarnessConfig
@@ -222,7 +223,7 @@ class Config(Section):
                 )
         steps = self.rollout.step_budget
         least = longest["max_tokens" if steps and steps.tokens else "max_env_steps"]
-        if steps and steps.amount < least:
+        if steps and steps.learn == "complete" and steps.amount < least:
             raise ValueError(
                 f"{self.rollout.samples_earlier} is too small for one trajectory of environment.max_steps={most_turns} "
                 f"and rollout.max_new_tokens={self.rollout.max_new_tokens}: set {least} or more"
@@ -261,7 +262,9 @@ class Config(Section):
 
     @pydantic.model_validator(mode="after")
     def _method_exists(self) -> "Config":
-        build_method(self.method.name, self.method.model_extra or {})
+        transform = build_method(self.method.name, self.method.model_extra or {})
+        if self.rollout.learns_played:
+            check_played(transform, self.label, vars(self))
         return self
 
     @property

@@ -30,6 +30,8 @@ class WarmStartConfig(Section):
 
     games: int = pydantic.Field(default=400, ge=0)
     """Number of training tasks to demonstrate."""
+    rounds: int = pydantic.Field(default=1, ge=1)
+    """Demonstrations of each of these tasks; each has noise actions of its own."""
     steps: int = pydantic.Field(default=300, ge=0)
     """Number of updates; 0 disables the warm start."""
     batch_size: int = pydantic.Field(default=16, ge=1)

@@ -52,7 +52,7 @@ class EnvironmentConfig(Section):
 
     name: str = "household"
     """"household" (generated games), "alfworld" (ALFWORLD_DATA), "webshop" (WEBSHOP_DATA), "search_qa"
-    (SEARCH_QA_DATA), "swe" (SWE_DATA), "crossroads", "helpdesk", "seats" (games for two players), "frozen_lake",
+    (SEARCH_QA_DATA), "swe" (SWE_DATA), "crossroads", "helpdesk", "seats" (games for two or three), "frozen_lake",
     "sokoban", "scienceworld", "textworld", "gymnasium", "openenv" (a server), "verifiers", or your own as
     "module:factory"."""
     train_split: str = "train"

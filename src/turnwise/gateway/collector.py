@@ -24,6 +24,7 @@ from turnwise.rollout.starts import Start, make_starts
 from turnwise.rollout.stores.recall import Memory
 from turnwise.rollout.stores.reminded import Reminded, RemindedEnvironments
 from turnwise.rollout.stores.store import Store
+from turnwise.rollout.tables import check_roles
 from turnwise.rollout.tempering import Tempered
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.rollout.turn_budget import Budgeted, BudgetedEnvironments, TurnBudget
@@ -151,11 +152,14 @@ def choose_collector(
         collector, environments = choose_collector(harness, plain, environment, suite, shared, store)
         return Tempered(collector, rollout.token_temperature), environments
     if harness is None:
-        if rollout.collector.name == "self_play" and "role" not in getattr(suite, "gives", ()):
-            raise ConfigError(
-                f"rollout.collector='self_play' needs an environment with seats, and {environment.name!r} has none; "
-                "set environment.name=seats, or remove rollout.collector"
-            )
+        if rollout.collector.name == "self_play":
+            if "role" not in getattr(suite, "gives", ()):
+                raise ConfigError(
+                    f"rollout.collector='self_play' needs an environment with seats, and {environment.name!r} has "
+                    "none; set environment.name=seats, or remove rollout.collector"
+                )
+            if roles := getattr(suite, "roles", ()):  # else the first matches tell
+                check_roles(roles, (rollout.collector.model_extra or {}).get("train"), rollout.group_size)
         environments = shared(make_environments(suite, environment))
         if rollout.turn_budget:
             budget = TurnBudget(rollout.turn_budget)

@@ -9,6 +9,7 @@ from turnwise.methods.a2tgpo import a2tgpo
 from turnwise.methods.a_grae import a_grae
 from turnwise.methods.ace import ace
 from turnwise.methods.adora import adora
+from turnwise.methods.advevo import advevo
 from turnwise.methods.aem import aem
 from turnwise.methods.archer import archer
 from turnwise.methods.arena_rl import arena_rl
@@ -76,6 +77,7 @@ METHODS: dict[str, Callable[..., Transform]] = {
     "trloo": trloo,
     "mars": mars,
     "rae": rae,
+    "advevo": advevo,
     "mica": mica,
     "srgpo": srgpo,
     "gae": gae,
@@ -128,6 +130,7 @@ __all__ = [
     "a_grae",
     "ace",
     "adora",
+    "advevo",
     "aem",
     "archer",
     "arena_rl",

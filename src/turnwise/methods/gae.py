@@ -1,7 +1,11 @@
 """GAE and EGAE: assign credit from a critic's values."""
 
+from typing import Literal
+
 from turnwise.card import Gradient
 from turnwise.transform import Transform, chain, method
+from turnwise.transforms.grouping import choice
+from turnwise.transforms.token_values import sum_token_td_errors
 from turnwise.transforms.values import Unfinished, sum_td_errors
 
 
@@ -32,26 +36,32 @@ def gae(*, discount: float = 1.0, decay: float = 0.95, unfinished: Unfinished = 
 
 
 @method("Truncated PPO (T-PPO), its EGAE", arxiv="2506.15050", confidence="reconstructed", trial={"decay": 0.95})
-def egae(*, decay: float, discount: float = 1.0) -> Transform:
+def egae(*, decay: float, discount: float = 1.0, level: Literal["turns", "tokens"] = "turns") -> Transform:
     """Compute GAE with credit for unfinished trajectories.
 
         A_t = delta_t + discount * decay * A_{t+1}        delta_t = r_t + discount * value_{t+1} - value_t
 
     Where the column `finished` is 0, the value after the last response is that before it, so that its delta is 0
     without a reward. Finished trajectories get GAE. The rest of T-PPO (continuing generation, a policy step on new
-    tokens only, a value step on finished responses) belongs to the trainer.
+    tokens only, a value step on finished trajectories) is `rollout.step_budget` with `learn = "played"`; its value step
+    learns returns with `critic.target = "return"`.
 
     Args:
         decay: lambda; the paper's value is unknown.
-        discount: gamma per turn.
+        discount: gamma per turn, or per token.
+        level: "turns": t runs over responses (column `value`). "tokens": over generated tokens (column `value_T`), as
+            in the paper, whose trajectories are single responses.
 
     Expected gradient: biased: the remaining return of an unfinished trajectory is taken to be its last value.
     Use it when: as for `gae`, when trajectories are truncated.
     Reference: Fan et al., Truncated Proximal Policy Optimization, arXiv 2506.15050; no official code. Reconstructed.
     """
-    return chain(
-        sum_td_errors(discount=discount, decay=decay, unfinished="repeat"), gradient=_gradient(discount, "repeat")
-    )
+    choice("level", level, Literal["turns", "tokens"])
+    if level == "tokens":
+        summed = sum_token_td_errors(discount=discount, decay=decay, standardize=False, unfinished="repeat")
+    else:
+        summed = sum_td_errors(discount=discount, decay=decay, unfinished="repeat")
+    return chain(summed, gradient=_gradient(discount, "repeat"))
 
 
 def _gradient(discount: float, unfinished: Unfinished) -> Gradient:

@@ -160,8 +160,9 @@ class ValueTerm:
         parts = []
         for column in critic.columns:
             old, (target, known) = step.column(column, self.name), self._target(column, step)
+            known = known & self._has_ended(column, step)
             metrics |= _metrics(column, old[known], target[known])
-            if critic.settings.kind == "ridge":
+            if critic.settings.kind == "ridge" and known.any():
                 critic.fit(column, self.values.hidden[column][known], target[known])
             weight = known * (step.mini_batches / (max(1, known.sum()) * len(critic.columns)))
             target = np.where(known, target, 0.0)
@@ -205,6 +206,13 @@ class ValueTerm:
             return return_R, np.ones(batch.num_responses, dtype=bool)
         known_R = turns.following(np.ones(batch.num_responses), end=0.0) + step.column("finished", self.name) > 0
         return turns.following(targets.get("value", return_R)), known_R
+
+    def _has_ended(self, column: str, step: StepView) -> Bool[np.ndarray, " reads"]:
+        """Return which reads are of trajectories that do not go on in the next step; the return of others is open."""
+        batch = step.batch
+        ended_R = batch.columns.get("unfinished", np.zeros(batch.num_responses)) == 0
+        assert batch.tokens is not None
+        return batch.tokens.broadcast(ended_R) if column == "value_T" else ended_R
 
     def state_dict(self) -> Any:
         """Return the turns of earlier steps, if it keeps them; the critic is a part of the run of its own."""

@@ -44,10 +44,7 @@ async def play(
         Trajectories in the order of their starts. A fault of the engine or of an environment, or a replay that gives
         other observations, ends only its own trajectory; `failure` holds the cause.
     """
-    trajectories = [
-        Trajectory(start.group, start.name, list(start.turns), shared=len(start.turns), tree=start.tree)
-        for start in starts
-    ]
+    trajectories = [start.trajectory() for start in starts]
     live = len(trajectories)
 
     async def play_one(place: int, trajectory: Trajectory) -> None:

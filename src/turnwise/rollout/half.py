@@ -35,19 +35,23 @@ class Half:
     Args:
         number: Number of its conversation and environment, unique among the trajectories in progress.
         by_turns: Whether the budget counts turns rather than tokens.
-        sampled: Responses so far.
+        sampled: Responses so far; of a response that waits inside, its pieces.
+        cuts: Whether a budget of tokens may end inside a response, which goes on from there.
 
     Attributes:
         engine: Generates the responses.
         share: Turns or tokens that the trajectory may still generate.
+        open: First tokens of a response that waits inside; None: it waits between two responses, or has ended.
     """
 
-    def __init__(self, number: int, *, by_turns: bool, sampled: Sequence[Sampled] = ()):
+    def __init__(self, number: int, *, by_turns: bool, sampled: Sequence[Sampled] = (), cuts: bool = False):
         self.number, self.by_turns, self.sampled = number, by_turns, list(sampled)
+        self.cuts = cuts and not by_turns
+        self.open: Generation | None = None
         self.engine: Engine | None = None
         self.share = 0
         self._task: asyncio.Task[list[Trajectory]] | None = None
-        self._turn = 0
+        self._turn, self._piece = 0, 0
         self._idle, self._go = asyncio.Event(), asyncio.Event()
 
     @property
@@ -93,24 +97,38 @@ class Half:
             _ = self.trajectory
 
     async def generate(self, conversation: int, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
-        """Continue the conversation; see `Engine.generate`."""
-        prompt, turn = zlib.crc32(np.array(prompt_ids, dtype=np.int64).tobytes()), self._turn
+        """Continue the conversation; see `Engine.generate`. With `cuts`, in pieces that the shares hold."""
+        prompt, self.open = zlib.crc32(np.array(prompt_ids, dtype=np.int64).tobytes()), None
         self._turn += 1
-        if turn < len(self.sampled):
-            if self.sampled[turn].prompt != prompt:
+        while True:
+            if self._piece == len(self.sampled):
+                self.sampled.append(Sampled(prompt, await self._sample(conversation, prompt_ids, sampling)))
+            each = self.sampled[self._piece]
+            self._piece += 1
+            if each.prompt != prompt:
                 raise EnvironmentFault(
-                    f"the resumed run played the trajectory again, and before turn {turn + 1} its environment answered "
-                    "otherwise than before; only environments that repeat can go on after a resume"
+                    f"the resumed run played the trajectory again, and before turn {self._turn} its environment "
+                    "answered otherwise than before; only environments that repeat can go on after a resume"
                 )
-            return self.sampled[turn].generation
-        while self.share < (1 if self.by_turns else sampling.max_new_tokens):
+            made = each.generation if self.open is None else _joined(self.open, each.generation)
+            if not self.cuts or not made.truncated or len(made.token_ids) >= sampling.max_new_tokens:
+                self.open = None
+                return made
+            self.open = made
+
+    async def _sample(self, conversation: int, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+        """Sample a response or, with `cuts`, the piece of it that the share holds."""
+        begun = self.open.token_ids if self.open else []
+        while self.share < (1 if self.by_turns or self.cuts else sampling.max_new_tokens):
             self._go.clear()
             self._idle.set()
             await self._go.wait()
+        if self.cuts:
+            most = min(sampling.max_new_tokens, len(begun) + self.share)
+            sampling = dataclasses.replace(sampling, begun=len(begun), max_new_tokens=most)
         assert self.engine is not None
-        generation = await self.engine.generate(conversation, prompt_ids, sampling)
+        generation = await self.engine.generate(conversation, [*prompt_ids, *begun], sampling)
         self.share -= 1 if self.by_turns else len(generation.token_ids)
-        self.sampled.append(Sampled(prompt, generation))
         return generation
 
     def state(self) -> list[dict[str, Any]]:
@@ -127,3 +145,12 @@ class Half:
 
     async def aclose(self) -> None:
         """Do nothing: the engine has other conversations."""
+
+
+def _joined(first: Generation, then: Generation) -> Generation:
+    """Join two pieces of a response."""
+    entropies = None
+    if first.entropies is not None and then.entropies is not None:
+        entropies = first.entropies + then.entropies
+    tokens, logprobs = first.token_ids + then.token_ids, first.logprobs + then.logprobs
+    return Generation(tokens, logprobs, then.truncated, entropies, then.version)

@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load, save
 
 from turnwise.environments.base import Step, Task
-from turnwise.environments.seats.base import POLICY, ROLES, Deal
+from turnwise.environments.seats.base import POLICY, Deal
 from turnwise.environments.seats.match import OPPONENTS
-from turnwise.errors import ConfigError, did_you_mean
+from turnwise.errors import ConfigError
 from turnwise.rollout.blocking import blocking
 from turnwise.rollout.cast import Cast
 from turnwise.rollout.collect import play
@@ -23,7 +23,7 @@ from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.models import Models
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.starts import Start
-from turnwise.rollout.tables import SeatAt, Tables
+from turnwise.rollout.tables import SeatAt, Tables, check_roles
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.streams import Stream
 
@@ -33,17 +33,18 @@ SELF, PAST = "self", "past"
 class SelfPlay:
     """Play the matches of a group concurrently; each seat that a policy holds is a trajectory of the group.
 
-    A group plays `rollout.group_size` / 2 matches of its task. In each, the policy meets itself, a past self or a
-    player of the environment, drawn by the shares. Steps learn from the policy's seats named by `train` only. The
-    trajectories of past selves are recorded, and not learned from; `info["actor"]` says who played. A seat whose match
-    ends before it acts has a trajectory without turns, which is no failure. A game in which a group size is given, such
-    as an evaluation, is played as its tasks say.
+    A group plays `rollout.group_size` / (seats of a match) matches of its task. In each, the policy meets itself, a
+    past self or a player of the environment, drawn by the shares; against others it holds all seats of one role. Steps
+    learn from the policy's seats whose role `train` names only. The trajectories of past selves are recorded, and not
+    learned from; `info["actor"]` says who played. A seat whose match ends before it acts has a trajectory without
+    turns, which is no failure. A game in which a group size is given, such as an evaluation, is played as its tasks
+    say.
 
     Args:
         environments: Where the matches are played.
         settings: The `[rollout]` of a recipe.
         task_name: Names a task in records.
-        train: Names of the seats that learn; default: all.
+        train: Roles of the seats that learn; default: all.
         past: Share of matches against a past self, from 0 to 1.
         random: Share against a player that draws admissible actions.
         expert: Share against the game's expert. The rest is against the policy itself.
@@ -60,7 +61,7 @@ class SelfPlay:
         settings: RolloutConfig,
         task_name: Callable[[Task], str] = str,
         *,
-        train: Sequence[str] = ROLES,
+        train: Sequence[str] | None = None,
         past: float = 0.0,
         random: float = 0.0,
         expert: float = 0.0,
@@ -68,11 +69,11 @@ class SelfPlay:
         keep: int = 5,
     ):
         self._share = {PAST: past, "random": random, "expert": expert}
-        _check(train, self._share, every, keep, settings)
+        _check(self._share, every, keep, settings)
         self._environments, self._settings, self._task_name = environments, settings, task_name
         self._independent = Independent(environments, settings, task_name)
         self._share[SELF] = 1.0 - sum(self._share.values())
-        self._seats = [ROLES.index(name) for name in train]
+        self._train = train
         self._every, self._keep = every, keep
         self._selves: list[tuple[int, bytes]] = []  # version and weights; bytes, which copies of the state share
         self._past_model: Any = None  # a transformers.PreTrainedModel
@@ -129,15 +130,17 @@ class SelfPlay:
                     f"rollout.collector='self_play' needs tasks with seats, got {type(task).__name__}; set "
                     "environment.name=seats, or remove rollout.collector"
                 )
-            for number in range(self._settings.group_size // len(ROLES)):
-                match = group * (self._settings.group_size // len(ROLES)) + number
+            check_roles(task.roles, self._train, self._settings.group_size)
+            train = self._train or tuple(dict.fromkeys(task.roles))
+            matches = self._settings.group_size // len(task.roles)
+            for match in range(group * matches, (group + 1) * matches):
                 kind = kinds[rng.choice(len(kinds), p=shares)]
-                own = self._seats[match % len(self._seats)]
-                players = [kind if kind in OPPONENTS and seat != own else POLICY for seat in range(len(ROLES))]
+                own = train[match % len(train)]
+                players = [kind if kind in OPPONENTS and role != own else POLICY for role in task.roles]
                 deal = dataclasses.replace(task, players=tuple(players))
                 for seat in (seat for seat, player in enumerate(players) if player == POLICY):
-                    actor = PAST if kind == PAST and seat != own else POLICY
-                    learns = actor == POLICY and seat in self._seats
+                    actor = PAST if kind == PAST and task.roles[seat] != own else POLICY
+                    learns = actor == POLICY and task.roles[seat] in train
                     start = Start(SeatAt(match, seat, deal), group, self._task_name(task))
                     places.append(_Place(start, actor, learns))
         return places
@@ -192,14 +195,9 @@ def _end_unasked(trajectory: Trajectory, last: Step) -> None:
     trajectory.info, trajectory.last_observation = dict(last.info), last.observation
 
 
-def _check(train: Sequence[str], share: dict[str, float], every: int, keep: int, settings: RolloutConfig) -> None:
+def _check(share: dict[str, float], every: int, keep: int, settings: RolloutConfig) -> None:
     """Raise ConfigError for impossible options."""
     where = "rollout.collector"
-    if isinstance(train, str) or not train or len(set(train)) < len(train):
-        raise ConfigError(f"{where}.train={train!r}: expected a list of different seats, such as {list(ROLES)}")
-    for name in train:
-        if name not in ROLES:
-            raise ConfigError(f"{where}.train: there is no seat {name!r}.{did_you_mean(name, ROLES)}")
     for name, value in share.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
             raise ConfigError(f"{where}.{name}={value!r}: expected a share from 0 to 1")
@@ -208,11 +206,6 @@ def _check(train: Sequence[str], share: dict[str, float], every: int, keep: int,
     for name, value in (("every", every), ("keep", keep)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ConfigError(f"{where}.{name}={value!r}: expected a whole number of 1 or more")
-    if settings.group_size % len(ROLES):
-        raise ConfigError(
-            f"rollout.group_size={settings.group_size} counts the seats of whole matches, expected a multiple of "
-            f"{len(ROLES)}"
-        )
     if share[PAST] and settings.max_lag:
         raise ConfigError(
             f"{where}.past={share[PAST]} copies weights while rollout.max_lag={settings.max_lag} lets them change; "

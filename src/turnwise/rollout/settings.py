@@ -71,6 +71,11 @@ class StepBudgetConfig(Section):
     in_progress: int | None = pydantic.Field(default=None, ge=2)
     """Groups in progress at a time, more than `rollout.groups`. Default: twice as many."""
 
+    learn: Literal["complete", "played"] = "complete"
+    """What a step learns from. "complete": whole groups, once they have ended. "played": the tokens that the step has
+    played, also those of half-played trajectories (T-PPO), for methods that value these by a critic. `rollout.groups`
+    groups are then in progress, and a budget of tokens may end inside a response."""
+
     @pydantic.model_validator(mode="after")
     def _counts_one_of_them(self) -> "StepBudgetConfig":
         if (self.tokens is None) == (self.turns is None):
@@ -186,7 +191,9 @@ class RolloutConfig(Section):
     def _a_step_budget_is_alone(self) -> "RolloutConfig":
         if self.step_budget is None:
             return self
-        if self.in_progress <= self.groups:
+        if self.learns_played:
+            self._played_is_learned_at_once()
+        elif self.in_progress <= self.groups:
             raise ValueError(
                 f"rollout.step_budget.in_progress={self.in_progress}: expected more than rollout.groups={self.groups}, "
                 "else each step waits for all of them"
@@ -206,9 +213,31 @@ class RolloutConfig(Section):
                 )
         return self
 
+    def _played_is_learned_at_once(self) -> None:
+        assert self.step_budget is not None
+        name, places = "rollout.step_budget.learn='played'", self.groups * self.group_size
+        if self.step_budget.in_progress is not None:
+            raise ValueError(f"{name} has rollout.groups={self.groups} groups in progress; remove in_progress")
+        if self.keep_spread is not None:
+            raise ValueError(
+                f"{name} learns before groups have rewards, which rollout.keep_spread compares; remove one"
+            )
+        if self.step_budget.amount < places:
+            raise ValueError(
+                f"{name} needs a budget of one or more for each of the {places} trajectories in progress, got "
+                f"{self.samples_earlier}; raise it"
+            )
+
+    @property
+    def learns_played(self) -> bool:
+        """Whether steps learn from what they have played, also of half-played trajectories."""
+        return self.step_budget is not None and self.step_budget.learn == "played"
+
     @property
     def in_progress(self) -> int:
         """Groups in progress at a time with a step budget."""
+        if self.learns_played:
+            return self.groups
         given = self.step_budget and self.step_budget.in_progress
         return 2 * self.groups if given is None else given
 

@@ -34,6 +34,7 @@ class Start:
         origin: Number of the conversation of the trajectory that it forks from, if an environment may be copied.
         begun: Response whose first tokens begin the next one; None: it is generated from its first token.
         token: Number of these tokens.
+        into: Trajectory that gets the turns, for who looks at them meanwhile; None: a new one.
     """
 
     task: Task
@@ -46,6 +47,12 @@ class Start:
     origin: int | None = None
     begun: Turn | None = None
     token: int = 0
+    into: Trajectory | None = None
+
+    def trajectory(self) -> Trajectory:
+        """Return the trajectory that gets the turns."""
+        turns = list(self.turns)
+        return self.into or Trajectory(self.group, self.name, turns, shared=len(turns), tree=self.tree)
 
 
 def make_starts(tasks: Sequence[Task], group_size: int, task_name: Callable[[Task], str] = str) -> list[Start]:

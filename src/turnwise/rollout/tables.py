@@ -6,11 +6,12 @@ ends.
 
 import asyncio
 import dataclasses
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from turnwise.environments.base import Step, Task
-from turnwise.environments.seats.base import ROLES, SeatStep
-from turnwise.errors import EnvironmentFault
+from turnwise.environments.base import Step
+from turnwise.environments.seats.base import Deal, SeatStep
+from turnwise.errors import ConfigError, EnvironmentFault, did_you_mean
 from turnwise.rollout.environments import Environments
 
 
@@ -19,7 +20,12 @@ class SeatAt(NamedTuple):
 
     match: int
     seat: int
-    task: Task
+    task: Deal
+
+    @property
+    def role(self) -> str:
+        """Return the role of the seat."""
+        return self.task.roles[self.seat]
 
 
 @dataclasses.dataclass
@@ -82,7 +88,9 @@ class Tables:
         """Sit down, and return the first step of the seat; the first seat starts the match."""
         self._seat_of[key] = task
         if task.match not in self._matches:
-            match = self._matches[task.match] = _Match([asyncio.Queue() for _ in ROLES], [True] * len(ROLES))
+            match = self._matches[task.match] = _Match(
+                [asyncio.Queue() for _ in task.task.roles], [True] * len(task.task.roles)
+            )
             try:
                 match.deliver(await self._environments.start(task.match, task.task))
             except EnvironmentFault as fault:
@@ -90,7 +98,7 @@ class Tables:
         step = await self._matches[task.match].read(task.seat)
         if step.ended:
             self.unasked[key] = step
-            raise EnvironmentFault(f"the match ended before the {ROLES[task.seat]} seat acted")
+            raise EnvironmentFault(f"the match ended before the {task.role} seat acted")
         return step
 
     async def step(self, key: int, response: str) -> Step:
@@ -107,8 +115,29 @@ class Tables:
         """Leave the match."""
         place = self._seat_of.pop(key, None)
         if place is not None:
-            self._matches[place.match].fail(EnvironmentFault(f"the {ROLES[place.seat]} seat left the match"))
+            self._matches[place.match].fail(EnvironmentFault(f"the {place.role} seat left the match"))
             self._environments.close(place.match)
 
     async def aclose(self) -> None:
         """Release nothing: the environments below belong to others."""
+
+
+def check_roles(roles: Sequence[str], train: Sequence[str] | None, group_size: int) -> None:
+    """Raise ConfigError if the roles that shall learn are not those of the game, or groups do not hold whole matches.
+
+    Args:
+        roles: Role of each seat of the game.
+        train: Roles that steps learn from; None for all.
+        group_size: The recipe's `rollout.group_size`.
+    """
+    if train is not None and (not isinstance(train, list | tuple) or not train or len({*train}) < len(train)):
+        raise ConfigError(
+            f"rollout.collector.train={train!r}: expected a list of different seats, such as {[*dict.fromkeys(roles)]}"
+        )
+    for name in train or ():
+        if name not in roles:
+            raise ConfigError(f"rollout.collector.train: there is no seat {name!r}.{did_you_mean(name, roles)}")
+    if group_size % len(roles):
+        raise ConfigError(
+            f"rollout.group_size={group_size} counts the seats of whole matches, expected a multiple of {len(roles)}"
+        )

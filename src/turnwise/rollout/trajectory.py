@@ -29,6 +29,7 @@ class Turn:
             was asked to measure it; not recorded.
         origin: Turn whose first tokens begin the response; None: it was generated from its first token.
         begun: Number of these tokens.
+        learned: An earlier step has learned from the response.
     """
 
     observation: str
@@ -47,6 +48,7 @@ class Turn:
     behavior_spreads: list[float] | None = None
     origin: "Turn | None" = None
     begun: int = 0
+    learned: bool = False
 
     @property
     def num_generated(self) -> int:
@@ -73,7 +75,7 @@ class Trajectory:
         task: Name of the task.
         turns: Turns in order.
         success: Whether the environment declared success.
-        ended: "terminated", "truncated" (by the environment), "context" (too many tokens), "pruned" or "failed".
+        ended: "terminated", "truncated" (by the environment), "context" (too long), "pruned", "failed", "unfinished".
         failure: Cause, for "failed"; a failed trajectory is recorded and counted, and never trained on.
         info: The environment's `info` at the end.
         shared: Number of first turns that another trajectory played; a fork replays them and holds the same `Turn`s.

@@ -3,13 +3,12 @@
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from turnwise.environments.base import Step, Task
-from turnwise.environments.suites import Suite
-from turnwise.rollout.ahead import Lasting, Rollouts
+from turnwise.rollout.ahead import Lasting
 from turnwise.rollout.collect import play
 from turnwise.rollout.collectors import Collector, OnTurn, make_sampling
 from turnwise.rollout.environments import Environments
@@ -28,7 +27,7 @@ APART = 2**32
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Group:
+class Group:
     """A group in progress: its place among those, the number of its task, the seed of its draws, its trajectories."""
 
     place: int
@@ -59,6 +58,9 @@ class Unfinished(Source):
         last_step: Last step of the run, for which no further tasks are started.
     """
 
+    _cuts: ClassVar[bool] = False
+    """Whether a budget may end inside a response."""
+
     def __init__(
         self,
         tasks: Sequence[Task],
@@ -72,15 +74,12 @@ class Unfinished(Source):
     ):
         super().__init__(tasks, settings, seed, last_step=last_step)
         self._environments, self._task_name, self._loop = _Apart(environments), task_name, rollouts.loop
-        self._groups: list[_Group] = []  # in progress, oldest first
+        self._groups: list[Group] = []  # in progress, oldest first
 
     def next(self, collector: Collector, models: Models, step: int, on_turn: OnTurn = None) -> Experience:
         """Play until the groups of the step are complete; see the class. The collector is idle."""
-        settings, seed = self._settings, self._seed * 100_003 + step
-        missing = max(1, self._last_step - step + 1) * settings.groups - len(self._groups)
-        free = sorted(set(range(settings.in_progress)) - {group.place for group in self._groups})[:missing]
-        for place, task in zip(free, itertools.islice(self._selector.choose(step), len(free)), strict=True):
-            self._groups.append(self._new(place, task, seed))
+        settings = self._settings
+        self._refill(step, max(1, self._last_step - step + 1) * settings.groups - len(self._groups))
         spent = self._loop.run(self._play(models, on_turn))
         learned = self._complete[: settings.groups]
         self._groups = [group for group in self._groups if group not in learned]
@@ -107,12 +106,24 @@ class Unfinished(Source):
         numbers = [group.task for group in learned]
         return Experience(trajectories, used_N, metrics, [self._tasks[each] for each in numbers], numbers)
 
-    def _new(self, place: int, task: int, seed: int, sampled: Sequence[Sequence[Sampled]] = ()) -> _Group:
-        size, by_turns = self._settings.group_size, self._budget.turns is not None
+    def _refill(self, step: int, most: int) -> None:
+        """Start tasks in the places that are free, not more than `most`."""
+        free = sorted(set(range(self._settings.in_progress)) - {group.place for group in self._groups})[:most]
+        for place, task in zip(free, itertools.islice(self._selector.choose(step), len(free)), strict=True):
+            self._groups.append(self._new(place, task, self._seed * 100_003 + step))
+
+    def _new(self, place: int, task: int, seed: int, sampled: Sequence[Sequence[Sampled]] = ()) -> Group:
+        size = self._settings.group_size
         past = [*sampled, *([()] * (size - len(sampled)))]
         numbers = range(place * size, (place + 1) * size)
-        halves = [Half(each, by_turns=by_turns, sampled=own) for each, own in zip(numbers, past, strict=True)]
-        return _Group(place, task, seed, halves)
+        return Group(place, task, seed, [self._half(each, own) for each, own in zip(numbers, past, strict=True)])
+
+    def _half(self, number: int, sampled: Sequence[Sampled]) -> Half:
+        return Half(number, by_turns=self._budget.turns is not None, sampled=sampled)
+
+    def _start_of(self, group: Group, half: Half) -> Start:
+        task = self._tasks[group.task]
+        return Start(task, 0, self._task_name(task), conversation=half.number)
 
     @property
     def _budget(self) -> StepBudgetConfig:
@@ -120,18 +131,23 @@ class Unfinished(Source):
         return self._settings.step_budget
 
     @property
+    def _enough(self) -> bool:
+        """Whether a step can learn from what is played."""
+        return len(self._complete) >= min(self._settings.groups, len(self._groups))
+
+    @property
     def _halves(self) -> list[Half]:
         return [half for group in self._groups for half in group.halves]
 
     @property
-    def _complete(self) -> list[_Group]:
+    def _complete(self) -> list[Group]:
         return [group for group in self._groups if all(half.ended for half in group.halves)]
 
     async def _play(self, models: Models, on_turn: OnTurn) -> int:
         """Play until a budget is spent and the groups of a step are complete; returns what was spent."""
         engine, halves = models.policy.sampler, self._halves
         self._progress = lambda: on_turn and on_turn(sum(not half.ended for half in halves), len(halves))
-        least = 1 if self._budget.turns else self._settings.max_new_tokens
+        least = self._settings.max_new_tokens if self._budget.tokens and not self._cuts else 1
         spent = 0
         try:
             for group in self._groups:
@@ -141,16 +157,16 @@ class Unfinished(Source):
                         half.begin(self._play_one(models, group, half))
             while True:
                 spent += await _spend(halves, self._budget.amount, least)
-                if len(self._complete) >= min(self._settings.groups, len(self._groups)):
+                if self._enough:
                     return spent
         finally:
             await engine.aclose()
 
-    async def _play_one(self, models: Models, group: _Group, half: Half) -> list[Trajectory]:
-        policy, settings, task = models.policy.policy, self._settings, self._tasks[group.task]
+    async def _play_one(self, models: Models, group: Group, half: Half) -> list[Trajectory]:
+        policy, settings = models.policy.policy, self._settings
         return await play(
             half,
-            [Start(task, 0, self._task_name(task), conversation=half.number)],
+            [self._start_of(group, half)],
             self._environments,
             policy.format,
             sampling=make_sampling(settings, policy, seed=group.seed),
@@ -228,36 +244,3 @@ class _Apart:
 
     async def aclose(self) -> None:
         """Do nothing: the environments belong to the run."""
-
-
-def make_source(
-    tasks: Sequence[Task],
-    settings: RolloutConfig,
-    seed: int,
-    last_step: int,
-    rollouts: Rollouts,
-    environments: Environments,
-    suite: Suite,
-) -> Source:
-    """Make the source of a run.
-
-    Args:
-        tasks: Tasks to train on.
-        settings: The `[rollout]` of a recipe.
-        seed: Seed of the run.
-        last_step: Last step of the run.
-        rollouts: Decides where and when batches are played.
-        environments: Where they are played.
-        suite: Names a task in records.
-    """
-    if isinstance(rollouts, Lasting):
-        return Unfinished(
-            tasks,
-            settings,
-            seed,
-            environments=environments,
-            task_name=suite.task_name,
-            rollouts=rollouts,
-            last_step=last_step,
-        )
-    return Source(tasks, settings, seed, last_step=last_step, rollouts=rollouts)

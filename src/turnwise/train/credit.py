@@ -9,6 +9,7 @@ from turnwise.methods.build import build_method, split_name
 from turnwise.trace import Trace
 from turnwise.transform import Transform, chain
 from turnwise.transforms import add_penalty
+from turnwise.transforms.selection import leave_out_learned
 
 
 class Credit:
@@ -42,9 +43,9 @@ class Credit:
         self._state = state
 
 
-def make_transform(method: MethodConfig) -> Transform:
-    """Build the method of a recipe, followed by the penalty for invalid responses."""
-    return chain(build_method(method.name, method.model_extra or {}), add_penalty())
+def make_transform(method: MethodConfig, windows: bool = False) -> Transform:
+    """Build the method of a recipe, then the penalty for invalid responses; with `windows`, learn from each once."""
+    return chain(build_method(method.name, method.model_extra or {}), add_penalty(), *[leave_out_learned()] * windows)
 
 
 def named_transform(name: str) -> Transform:

@@ -21,7 +21,7 @@ from turnwise.rollout.engines import check_engine, make_engine
 from turnwise.rollout.experience import Steps
 from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.stores.build import make_store, with_store
-from turnwise.rollout.unfinished import make_source
+from turnwise.rollout.windows import make_source
 from turnwise.stopping import Stop
 from turnwise.train.checkpoint import checkpoints, load_parts
 from turnwise.train.credit import Credit, make_transform
@@ -51,16 +51,16 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     if resume is None:
         RunFolder.refuse_existing(config.run_folder)
         check_writable(config.run_folder.parent)
-    device = use_device(config.run)
+    device, seed, rollout = use_device(config.run), config.run.seed, config.rollout
     suite = make_suite(config.environment)
     tasks = tasks_of(suite, config.environment.name, config.environment.train_split)
     tasks_of(suite, config.environment.name, config.environment.eval_split)  # missing data should fail before training
-    transform, terms = make_transform(config.method), imitation_terms(config.demonstrations)
+    transform, terms = make_transform(config.method, rollout.learns_played), imitation_terms(config.demonstrations)
     objective = make_objective(config.update, *terms)
     optional = config.optional_models
     measures = make_plan(transform, objective, config.update, config.engine, config.label, config.measures, optional)
     check_environment(measures, suite, config.environment.name, tasks)
-    rollouts = make_rollouts(config.rollout.max_lag, lasting=config.rollout.step_budget is not None)
+    rollouts = make_rollouts(rollout.max_lag, lasting=rollout.step_budget is not None)
     held.callback(rollouts.close)
     estimated = critic_columns(config.critic, measures)
     refuse_idle(optional, measures)
@@ -68,7 +68,6 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     collector, environments = choose_collector(
         config.harness, config.rollout, config.environment, suite, rollouts.environments, store
     )
-    seed, rollout = config.run.seed, config.rollout
     source: Steps = make_source(tasks, rollout, seed, config.run.steps, rollouts, environments, suite)
     about = {"tasks": tasks, "environments": environments, "rollout": rollout, "seed": seed}
     source = with_store(source, store, **about)

@@ -162,6 +162,7 @@ async def _demonstrations(
     environments = InProcessEnvironments(suite.environment)
     tasks = suite.tasks(how.split)
     chosen = np.random.default_rng([how.seed, Stream.WARM_START_TASKS]).permutation(len(tasks))[: settings.games]
+    chosen = np.tile(chosen, settings.rounds)
     result: list[Demonstration] = []
     for number, index in enumerate(chosen.tolist()):
         task = tasks[index]

@@ -31,7 +31,7 @@ def center_by_group(
         credit_R: `[responses]` returns.
         batch: Their batch.
         over: What the mean counts: one value per trajectory, a response or a token.
-        same: Compare only responses that agree in this column, or in all of these.
+        same: Compare only what agrees in this column, or in all of these.
         scope: Within the prompt's group, or over the whole batch.
         lone: The only member of a group gets 0 ("zero"), or its own value ("keep", as verl does).
     """
@@ -49,7 +49,7 @@ def subtract_leave_one_out(
         credit_R: `[responses]` returns.
         batch: Their batch.
         over: What the mean counts: one value per trajectory or a response.
-        same: Compare only responses of the group that agree in this column, or in all of these.
+        same: Compare only what agrees in this column within the group, or in all of these.
         lone: The only member of a group gets 0 ("zero"), or its own value ("keep").
     """
     choice("over", over, UnweightedOver)

@@ -39,7 +39,8 @@ class Members:
         credit_R: `[responses]` the credit so far.
         batch: Its batch.
         over: What counts as one value. With "trajectories", all responses of a trajectory must have the same credit.
-        same: Compare only responses that agree in this column or these columns ("state_key", "turn", "role", ...).
+        same: Compare only what agrees in this column or these columns ("state_key", "turn", "role", ...). With
+            "trajectories", a column must be the same on all turns of a trajectory.
         scope: Within the prompt's group, or over the whole batch.
         needed_by: Name of the caller, for error messages.
 
@@ -65,10 +66,15 @@ class Members:
         self.count: np.ndarray | None = None
         self.partition: Partition
         if over == "trajectories":
-            if same:
+            names = (same,) if isinstance(same, str) else tuple(same or ())
+            if "turn" in names:
                 raise ConfigError(f"{needed_by}: same={same!r} compares responses; use over='responses' with it")
             self.values = batch.trajectories.first(credit_R)
-            self.partition = batch.groups if scope == "group" else Labels.single(batch.num_trajectories)
+            within = [batch.groups.ids] if scope == "group" else []
+            labels = [_label_of_trajectories(batch, name, needed_by=needed_by) for name in names]
+            self.partition = (
+                Labels.of(*within, *labels) if labels else batch.groups if within else Labels.single(len(self.values))
+            )
             varies = np.flatnonzero(credit_R != self.broadcast(self.values))
             if len(varies):
                 raise BatchError(
@@ -96,6 +102,19 @@ class Members:
     def broadcast(self, values: np.ndarray) -> np.ndarray:
         """Copy one value per member to the responses."""
         return self._batch.trajectories.broadcast(values) if self._over == "trajectories" else values
+
+
+def _label_of_trajectories(batch: Batch, name: str, *, needed_by: str) -> np.ndarray:
+    """Return a column that is the same on all turns of a trajectory, one label per trajectory."""
+    label_R = batch.column(name, needed_by=needed_by)
+    label_N = batch.trajectories.first(label_R)
+    varies = np.flatnonzero(label_R != batch.trajectories.broadcast(label_N))
+    if len(varies):
+        raise BatchError(
+            f"{needed_by} compares whole trajectories with the same {name}, but {name} varies within one "
+            f"({batch.place(int(varies[0]))}); make each {name} a trajectory, or use over='responses'"
+        )
+    return label_N
 
 
 def alike(batch: Batch, *, same: Same = None, scope: Scope = "group", needed_by: str) -> Partition:

@@ -1,4 +1,4 @@
-"""Reject responses by setting their advantage to 0.
+"""Reject responses by setting their advantage to 0, or leave them out of the loss.
 
 Put these blocks last: a rejected response still counts in the baselines of others, and its tokens in the denominator of
 the loss.
@@ -11,9 +11,22 @@ import numpy as np
 
 from turnwise.batch import Batch
 from turnwise.errors import ConfigError
+from turnwise.trace import report_kept
 from turnwise.transform import Credit, block
 from turnwise.transforms.baselines import UnweightedOver
 from turnwise.transforms.grouping import choice
+
+
+@block(needs=("learned",))
+def leave_out_learned(credit_R: Credit, batch: Batch) -> Credit:
+    """Leave responses out of the loss that an earlier step has learned from; the credit stays as it is.
+
+    Args:
+        credit_R: `[responses]` advantages of any method.
+        batch: Their batch.
+    """
+    report_kept("leave_out_learned", credit_R, batch.column("learned", needed_by="leave_out_learned") == 0)
+    return credit_R
 
 
 @block(needs=lambda options: ("mismatch", "mismatch_min", *(("length",) if options["over"] == "trajectories" else ())))

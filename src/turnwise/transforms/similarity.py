@@ -5,8 +5,6 @@
 state.
 """
 
-import re
-from collections import defaultdict
 from difflib import SequenceMatcher
 from typing import Literal
 
@@ -18,17 +16,10 @@ from turnwise.errors import BatchError, ConfigError
 from turnwise.segments import Labels, Segments
 from turnwise.transform import Credit, block
 from turnwise.transforms.grouping import choice
+from turnwise.transforms.words import find_words
 
 WordTies = Literal["alphabet", "scikit-learn"]
 """Order of equally frequent words at the vocabulary limit: alphabetical, or that of scikit-learn."""
-
-WORD = re.compile(r"\w\w+")
-"""Two or more letters, digits or underscores in a row, as in scikit-learn."""
-
-WORD_OR_LINE = re.compile(rf"{WORD.pattern}|\n")
-
-END = "\0"
-"""Piece between two texts; no part of a word."""
 
 
 def tf_idf(
@@ -57,7 +48,7 @@ def tf_idf(
     """
     choice("ties", ties, WordTies)
     count = np.ones(len(texts), dtype=np.int64) if count is None else count
-    vocabulary, text, number = _words(texts)
+    vocabulary, text, number = find_words(texts)
     entry, times = np.unique(text * len(vocabulary) + number, return_counts=True)
     text, number = np.divmod(entry, len(vocabulary))
     total = np.bincount(number, weights=times * count[text]).astype(np.int64)
@@ -69,29 +60,6 @@ def tf_idf(
     value = times * (np.log((1.0 + count.sum()) / (1.0 + num_with_word)) + 1.0)[word]
     norm = np.sqrt(np.bincount(text, weights=value**2))
     return text, word, value / norm[text]
-
-
-def _words(texts: list[str]) -> tuple[list[str], Int[np.ndarray, " occurrences"], Int[np.ndarray, " occurrences"]]:
-    """Find all words of all texts: the words in alphabetical order, and text and word number of each occurrence.
-
-    Words hold no white space, so all texts are cut there at once, and each different piece is searched only once.
-    """
-    if any(END in text for text in texts):
-        texts = [text.replace(END, " ") for text in texts]
-    known: defaultdict[str, int] = defaultdict(lambda: len(known))
-    pieces = f" {END} ".join(texts).lower().split()
-    piece = np.fromiter(map(known.__getitem__, pieces), dtype=np.int64, count=len(pieces))
-    words = WORD_OR_LINE.findall("\n".join(known) + "\n")
-    vocabulary = sorted({*words, "\n"})  # a line's end is before all words
-    rank = {word: number for number, word in enumerate(vocabulary, start=-1)}
-    number = np.fromiter(map(rank.__getitem__, words), dtype=np.int64, count=len(words))
-    ends = np.flatnonzero(number == -1)
-    begins = np.concatenate([[0], ends[:-1] + 1])
-    lengths = ends - begins
-    text = np.cumsum(piece == known[END]) if len(texts) > 1 else np.zeros(len(piece), dtype=np.int64)
-    repeats = lengths[piece]
-    occurrence = np.arange(repeats.sum()) - np.repeat(np.cumsum(repeats) - repeats, repeats)
-    return vocabulary[1:], np.repeat(text, repeats), number[np.repeat(begins[piece], repeats) + occurrence]
 
 
 @block(needs_option="column", across_groups=lambda options: True)
@@ -122,7 +90,7 @@ def center_by_similarity(
     if temperature <= 0.0:
         raise ConfigError(f"center_by_similarity: temperature={temperature} must be positive")
     texts_R = _texts(batch, column, needed_by="center_by_similarity")
-    known = {text: number for number, text in enumerate(dict.fromkeys(texts_R))}
+    known = dict(zip(dict.fromkeys(texts_R), range(len(texts_R)), strict=False))
     text_R = np.fromiter(map(known.__getitem__, texts_R), dtype=np.int64)
     entries = tf_idf(list(known), count=np.bincount(text_R), max_features=max_features, ties=ties)
     groups = batch.group_responses
@@ -221,13 +189,43 @@ def _average_by_similarity(
         lengths = begins[text + 1] - begins[text]
         state = np.repeat(np.arange(end - start), lengths)  # of each entry
         entry = np.arange(len(state)) + np.repeat(begins[text] - np.cumsum(lengths) + lengths, lengths)
-        word = entry_word[entry]
-        shared = np.bincount(word) > 1  # a word of one state is in no cosine but that of the state with itself, 1
-        kept = shared[word]
-        vectors = np.zeros((end - start, np.count_nonzero(shared)))
-        vectors[state[kept], (np.cumsum(shared) - 1)[word[kept]]] = entry_value[entry[kept]]
-        cosine = vectors @ vectors.T
-        np.fill_diagonal(cosine, lengths > 0)
-        weight = np.exp((cosine - cosine.max(axis=1, keepdims=True)) / temperature)
+        weight = _cosines(state, entry_word[entry], entry_value[entry], num_states=len(text))
+        np.fill_diagonal(weight, lengths > 0)
+        weight -= weight.max(axis=1, keepdims=True)
+        weight /= temperature
+        np.exp(weight, out=weight)
         result[start:end] = (weight @ total[start:end]) / (weight @ count[start:end])
+    return result
+
+
+def _cosines(
+    state: Int[np.ndarray, " entries"],
+    word: Int[np.ndarray, " entries"],
+    value: Float[np.ndarray, " entries"],
+    *,
+    num_states: int,
+) -> Float[np.ndarray, "states states"]:
+    """Compute the scalar product of each two different states, from the entries of their vectors sorted by state.
+
+    A word of many states is a column of a matrix product. A word of few states is cheaper pair by pair.
+    """
+    num_with_word = np.bincount(word)
+    limit = max(1, min(num_states // 16, 32))  # a 16th by measured times, 32 by memory
+    frequent = num_with_word > limit
+    in_matrix = frequent[word]
+    vectors = np.zeros((num_states, np.count_nonzero(frequent)))
+    vectors[state[in_matrix], (np.cumsum(frequent) - 1)[word[in_matrix]]] = value[in_matrix]
+    result = vectors @ vectors.T
+    if limit == 1:
+        return result  # a word of one state is in no product
+    rare = np.flatnonzero(~in_matrix)
+    rare = rare[np.argsort(word[rare].astype(np.min_scalar_type(len(frequent))), kind="stable")]  # linear in 16 bits
+    state, word, value = state[rare], word[rare], value[rare]
+    entry = np.arange(len(rare))
+    later = np.cumsum(np.where(frequent, 0, num_with_word))[word] - 1 - entry  # each pair once
+    one = np.repeat(entry, later)
+    other = np.arange(len(one)) - np.repeat(np.cumsum(later) - later - entry - 1, later)
+    place = np.concatenate([state[one] * num_states + state[other], state[other] * num_states + state[one]])
+    product = np.tile(value[one] * value[other], 2)
+    result += np.bincount(place, product, num_states**2).reshape(num_states, num_states)
     return result

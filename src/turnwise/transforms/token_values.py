@@ -4,6 +4,8 @@ The credit of a response is the mean over its tokens; what sets a token apart is
 (`Trace.advantage_T`). What follows such a block scales all tokens of a response by its coefficient, or shifts them.
 """
 
+from typing import Literal
+
 import numpy as np
 from jaxtyping import Float
 
@@ -11,20 +13,31 @@ from turnwise.batch import Batch
 from turnwise.segments import Segments
 from turnwise.trace import report_values
 from turnwise.transform import Credit, block
+from turnwise.transforms.grouping import choice
+from turnwise.transforms.values import value_at_end
 
 Tokens = Float[np.ndarray, " T"]
 
 
-@block(needs=("value_T",), across_groups=lambda options: options["standardize"])
+@block(
+    needs=lambda options: ("value_T", *(("finished",) if options["unfinished"] == "repeat" else ())),
+    across_groups=lambda options: options["standardize"],
+)
 def sum_token_td_errors(
-    credit_R: Credit, batch: Batch, *, discount: float = 1.0, decay: float = 1.0, standardize: bool = True
+    credit_R: Credit,
+    batch: Batch,
+    *,
+    discount: float = 1.0,
+    decay: float = 1.0,
+    standardize: bool = True,
+    unfinished: Literal["zero", "repeat"] = "zero",
 ) -> Credit:
     """Compute generalised advantage estimates over the generated tokens of a trajectory.
 
         A_t = delta_t + discount * decay * A_{t+1}        delta_t = r_t + discount * value_{t+1} - value_t
 
     The next token of a response's last token is the first of the next response: observations are skipped. The reward
-    of a response is on its last token, and the value after the last token of a trajectory is 0.
+    of a response is on its last token, and the value after the last token of a trajectory is 0, or `unfinished` says.
 
     A critic learns `A_t + value_t`.
 
@@ -34,10 +47,15 @@ def sum_token_td_errors(
         discount: Factor per token on later rewards.
         decay: lambda: 0 gives the TD error alone, 1 the return minus the value.
         standardize: Standardise over the batch's tokens.
+        unfinished: Value after the last token of a trajectory with `finished` 0: 0, or that before it ("repeat").
     """
-    value_T, tokens = _values(batch, "sum_token_td_errors")
-    advantage_T = _summed(_on_last_token(credit_R, tokens), value_T, batch.trajectories.of(tokens), discount, decay)
-    return _credit("sum_token_td_errors", advantage_T, value_T, tokens, standardize)
+    name = "sum_token_td_errors"
+    choice("unfinished", unfinished, Literal["zero", "repeat"])
+    value_T, tokens = _values(batch, name)
+    spans = batch.trajectories.of(tokens)
+    end_N = value_at_end(batch, spans.last(value_T), unfinished=unfinished, needed_by=name)
+    advantage_T = _summed(_on_last_token(credit_R, tokens), value_T, spans, discount, decay, end=end_N)
+    return _credit(name, advantage_T, value_T, tokens, standardize)
 
 
 @block(needs=("value_T",), across_groups=lambda options: options["standardize"])
@@ -89,10 +107,16 @@ def _on_last_token(reward_R: Credit, tokens: Segments) -> Tokens:
 
 
 def _summed(
-    reward: Float[np.ndarray, " E"], value: Float[np.ndarray, " E"], spans: Segments, discount: float, decay: float
+    reward: Float[np.ndarray, " E"],
+    value: Float[np.ndarray, " E"],
+    spans: Segments,
+    discount: float,
+    decay: float,
+    *,
+    end: float | Float[np.ndarray, " S"] = 0.0,
 ) -> Float[np.ndarray, " E"]:
-    """Sum the discounted TD errors from each element to the end of its span, after which the value is 0."""
-    return spans.suffix_sum(reward + discount * spans.following(value) - value, discount=discount * decay)
+    """Sum the discounted TD errors from each element to the end of its span, after which the value is `end`."""
+    return spans.suffix_sum(reward + discount * spans.following(value, end=end) - value, discount=discount * decay)
 
 
 def _credit(name: str, advantage_T: Tokens, value_T: Tokens, tokens: Segments, standardize: bool) -> Credit:

@@ -17,7 +17,7 @@ History = tuple[str, ...]
 CHANCE, ENDED = -1, -2
 """What acts in place of a seat."""
 ROLES = ("first", "second")
-"""Names of the seats."""
+"""Roles of the seats of most games."""
 POLICY = "policy"
 """Player of a seat whose responses come from outside the environment."""
 
@@ -30,11 +30,13 @@ class Deal:
         seed: Decides chance, and the draws of players inside the environment.
         players: Who plays each seat: `POLICY`, or the name of an opponent.
         opening: Actions that were played before.
+        roles: Role of each seat, as its `Game` has it.
     """
 
     seed: int
     players: tuple[str, ...]
     opening: History = ()
+    roles: tuple[str, ...] = ROLES
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,11 +62,13 @@ class Outcome(NamedTuple):
         success: Whether the seat reached its goal.
         result: Name of the result, such as "win".
         score: From 0, the worst, to 1, the best.
+        objectives: Several goals of the match by name, each from 0 to 1; empty where success is the only one.
     """
 
     success: bool
     result: str
     score: float
+    objectives: Mapping[str, float] = {}
 
 
 def contested(won: float) -> Outcome:
@@ -83,7 +87,8 @@ class Game(Protocol):
     Attributes:
         name: Name in records.
         rules: Rules as text, for players that read them.
-        most_turns: Largest number of actions of one seat in a match.
+        roles: Role of each seat. Seats with the same role are a team.
+        most_turns: Largest number of actions of one role in a match.
         exact: Whether the expert plays an equilibrium (up to numerical precision).
         openings: Whether a match may begin after random actions.
         tree: All histories as a `Tree`, so that exploitability can be computed; None if there are too many, or if the
@@ -94,6 +99,8 @@ class Game(Protocol):
     def name(self) -> str: ...  # noqa: D102
     @property
     def rules(self) -> str: ...  # noqa: D102
+    @property
+    def roles(self) -> tuple[str, ...]: ...  # noqa: D102
     @property
     def most_turns(self) -> int: ...  # noqa: D102
     @property

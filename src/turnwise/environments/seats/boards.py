@@ -4,7 +4,7 @@ import functools
 import random
 from collections.abc import Iterator, Mapping, Sequence
 
-from turnwise.environments.seats.base import ENDED, History, Outcome, contested
+from turnwise.environments.seats.base import ENDED, ROLES, History, Outcome, contested
 
 MARKS = "xo"
 WIDTH, HEIGHT = 7, 6
@@ -16,7 +16,7 @@ WON = 1000
 class _Board:
     """What both games share: no chance, everything seen, seats in turn."""
 
-    exact, openings, tree = True, True, None
+    exact, openings, tree, roles = True, True, None, ROLES
     name = rules = ""
     most_turns = 0
 

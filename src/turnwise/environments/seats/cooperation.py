@@ -28,7 +28,7 @@ Amounts = tuple[int, ...]
 class _Cooperation:
     """What both games share: cards are dealt by chance, nothing is known to be perfect, and matches begin anew."""
 
-    exact, openings, tree = False, False, None
+    exact, openings, tree, roles = False, False, None, ROLES
 
     def value(self, history: History) -> float | None:
         """Return None: a history alone has no value where something is hidden."""

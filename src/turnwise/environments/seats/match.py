@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from turnwise.environments.base import Step
-from turnwise.environments.seats.base import CHANCE, ENDED, POLICY, ROLES, Deal, Game, History, SeatStep, generator
+from turnwise.environments.seats.base import CHANCE, ENDED, POLICY, Deal, Game, History, SeatStep, generator
 from turnwise.errors import EnvironmentFault
 
 OPPONENTS = ("expert", "random")
@@ -14,12 +14,13 @@ OPPONENTS = ("expert", "random")
 class MatchEnvironment:
     """One match.
 
-    Each step is a `SeatStep`, addressed to the seat that acts next. Where the policy holds one seat, it is an ordinary
-    environment. A response is an action; any other is invalid, and an admissible action drawn from the seed is played
-    instead. The same task and responses repeat the same match.
+    Each step is a `SeatStep`, addressed to the seat that acts next. So it is an ordinary environment of the seats that
+    the policy holds; if it holds several, the last step has the mean of their rewards. A response is an action; any
+    other is invalid, and an admissible action drawn from the seed is played instead. The same task and responses repeat
+    the same match.
 
-    `info` has `role` and `game`; at the end also `success`, `result` and `score` as the game's `Outcome` says, and
-    `moves`, all that was played.
+    `info` has `role` and `game`; at the end also `success`, `result`, `score` and `objectives` as the game's `Outcome`
+    says, and `moves`, all that was played.
 
     Args:
         game: The rules.
@@ -31,7 +32,7 @@ class MatchEnvironment:
     def __init__(self, game: Game, task: Deal, *, reward: float, rules: bool = False):
         self._game, self._task, self._reward, self._rules = game, task, reward, rules
         self._history = task.opening
-        self._told = [not rules] * len(ROLES)
+        self._told = [not rules] * len(game.roles)
         self._started = False
 
     @property
@@ -75,10 +76,11 @@ class MatchEnvironment:
             else:
                 drawn = game.expert(self._history, generator(seed, self._history, "player"))
             self._history = (*self._history, drawn)
-        ends = tuple(self._end(seat) for seat in range(len(ROLES)))
-        seat = self._task.players.index(POLICY)
+        ends = tuple(self._end(seat) for seat in range(len(game.roles)))
+        own = [seat for seat, player in enumerate(self._task.players) if player == POLICY]
+        seat = own[0]
         last: dict[str, Any] = {field.name: getattr(ends[seat], field.name) for field in dataclasses.fields(Step)}
-        last["valid"] = valid
+        last |= {"valid": valid, "reward": sum(ends[each].reward for each in own) / len(own)}
         return SeatStep(**last, seat=seat, ends=ends)
 
     def _seen(self, seat: int) -> dict[str, Any]:
@@ -86,12 +88,13 @@ class MatchEnvironment:
         observation = self._game.view(self._history, seat)
         rules = "" if self._told[seat] else self._game.rules
         self._told[seat] = True
-        info = {"role": ROLES[seat], "game": self._game.name}
+        info = {"role": self._game.roles[seat], "game": self._game.name}
         return {"observation": rules + observation, "state_key": observation, "info": info}
 
     def _end(self, seat: int) -> Step:
         """Return the last step of a seat."""
         seen, outcome = self._seen(seat), self._game.outcome(self._history, seat)
-        seen["info"] |= {**outcome._asdict(), "task_type": ROLES[seat], "moves": list(self._history)}
+        told = {name: value for name, value in outcome._asdict().items() if name != "objectives" or value}
+        seen["info"] |= {**told, "task_type": self._game.roles[seat], "moves": list(self._history)}
         won = self._game.returns(self._history)[seat]
         return Step(**seen, reward=self._reward * won, terminated=True)

@@ -44,7 +44,7 @@ class Poker:
     sizes: tuple[int, ...]
     most_bets: int
 
-    exact, openings = True, False
+    exact, openings, roles = True, False, ROLES
 
     @property
     def most_turns(self) -> int:

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from turnwise.environments.base import Demonstrated, Step
-from turnwise.environments.seats.base import ENDED, POLICY, ROLES, Deal, Game, History
+from turnwise.environments.seats.base import ENDED, POLICY, Deal, Game, History
 from turnwise.environments.seats.boards import ConnectFour, TicTacToe
 from turnwise.environments.seats.cooperation import Negotiation, Referential, Share
+from turnwise.environments.seats.guard import Guard
 from turnwise.environments.seats.match import OPPONENTS, MatchEnvironment
 from turnwise.environments.seats.poker import KUHN, LEDUC
 from turnwise.environments.seats.tree import Tree
@@ -23,11 +24,13 @@ from turnwise.errors import ConfigError, did_you_mean
 
 DRAWS = 1000
 """Maximum number of draws until an opening is not lost for the policy."""
-GAMES = ("tictactoe", "connect_four", "kuhn", "leduc", "negotiation", "referential")
+GAMES = ("tictactoe", "connect_four", "kuhn", "leduc", "negotiation", "referential", "guard")
 """Games by name."""
 
 
-def make_game(name: str, *, depth: int, share: Share, objects: int, features: int) -> Game:
+def make_game(
+    name: str, *, depth: int, share: Share, objects: int, features: int, safety: float | None, pairs: int
+) -> Game:
     """Make a game by name.
 
     Raises:
@@ -44,21 +47,24 @@ def make_game(name: str, *, depth: int, share: Share, objects: int, features: in
         "leduc": lambda: LEDUC,
         "negotiation": lambda: Negotiation(share),
         "referential": lambda: Referential(objects, features),
+        "guard": lambda: Guard(safety, pairs),
     }
     return games[name]()
 
 
 class Seats:
-    """Games for two players.
+    """Games for two players, and `guard` for three.
 
-    Options: game, opponent, opening, rules, depth, share, objects, features, num_train, num_valid.
+    Options: game, opponent, eval_role, opening, rules, depth, share, objects, features, safety, pairs, num_train,
+    num_valid.
 
-    The policy holds one seat of a match, drawn by its seed, and `opponent` the other one. The collector "self_play"
-    sets other players. Boards may begin after up to `opening` random actions; positions that are lost for the policy
-    are left out where the game knows them.
+    The policy holds one role of a match, drawn by its seed, and `opponent` the other one; in held-out matches it holds
+    `eval_role` where that is given. The collector "self_play" sets other players. Boards may begin after up to
+    `opening` random actions; positions that are lost for the policy are left out where the game knows them.
 
     A seat's reward is what it has won, times `environment.success_reward`: 1, 0 or -1 on boards, chips at poker, a
-    share from 0 to 1 in a negotiation, and 1 or 0 in the referential game.
+    share from 0 to 1 in a negotiation, 1 or 0 in the referential game; in the guarded store 1 or 0 for the attacker and
+    the weighed goals for a defender.
     """
 
     gives = ("role",)
@@ -69,12 +75,15 @@ class Seats:
         *,
         game: str = "tictactoe",
         opponent: str = "expert",
+        eval_role: str | None = None,
         opening: int = 0,
         rules: bool = False,
         depth: int = 4,
         share: Share = "joint",
         objects: int = 3,
         features: int = 2,
+        safety: float | None = None,
+        pairs: int = 3,
         num_train: int = 2000,
         num_valid: int = 512,
     ):
@@ -87,7 +96,15 @@ class Seats:
             raise ConfigError(
                 f"environment.options.opponent={opponent!r} is unknown.{did_you_mean(opponent, OPPONENTS)}"
             )
-        self.game = make_game(game, depth=depth, share=share, objects=objects, features=features)
+        self.game = make_game(
+            game, depth=depth, share=share, objects=objects, features=features, safety=safety, pairs=pairs
+        )
+        self.roles = self.game.roles
+        if eval_role is not None and eval_role not in self.roles:
+            raise ConfigError(
+                f"environment.options.eval_role={eval_role!r}: {game} has no such role."
+                f"{did_you_mean(str(eval_role), self.roles)}"
+            )
         longest = self.game.most_turns if self.game.openings else 0
         if not 0 <= opening <= longest:
             most = f"0 to {longest} actions" if longest else f"0 actions, since {game} begins with a draw; remove it"
@@ -98,18 +115,21 @@ class Seats:
                 f"{game}; set environment.max_steps={self.game.most_turns} or more"
             )
         self._reward, self._rules, self._opponent, self._opening = config.success_reward, rules, opponent, opening
+        self._eval_role = eval_role
         self._counts = {"train": num_train, "valid": num_valid, "test": num_valid}
 
     def tasks(self, split: str) -> Sequence[Deal]:
         """Return the matches of a split."""
-        return _Deals(self, split_seeds(split, self._counts.get(split, 0), of="seats"))
+        held = None if split == "train" else self._eval_role
+        return _Deals(self, split_seeds(split, self._counts.get(split, 0), of="seats"), held)
 
-    def task(self, seed: int) -> Deal:
-        """Make the match of a seed."""
-        seat = zlib.crc32(str(seed).encode()) % len(ROLES)  # not in turn: a panel may take every other task
-        players = tuple(POLICY if each == seat else self._opponent for each in range(len(ROLES)))
-        deal = Deal(seed, players)
-        return self._with_opening(deal, seat) if self._opening else deal
+    def task(self, seed: int, held: str | None = None) -> Deal:
+        """Make the match of a seed, in which the policy holds a role; default: drawn by the seed."""
+        roles = list(dict.fromkeys(self.roles))
+        held = held or roles[zlib.crc32(str(seed).encode()) % len(roles)]  # not in turn: a panel may skip tasks
+        players = tuple(POLICY if role == held else self._opponent for role in self.roles)
+        deal = Deal(seed, players, roles=self.roles)
+        return self._with_opening(deal, players.index(POLICY)) if self._opening else deal
 
     def _with_opening(self, deal: Deal, seat: int) -> Deal:
         """Draw actions until the seat will act and has not lost under perfect play."""
@@ -139,7 +159,7 @@ class Seats:
         return sorted({*split_words(text), *re.findall(r"\b[a-z]\d\b", text)})
 
     def demonstrate(self, task: Deal, *, noise: float, seed: int) -> list[Demonstrated]:
-        """Let the expert play the policy's seat, with noise: random admissible actions, not to be imitated."""
+        """Let the expert play the policy's seats, with noise: random admissible actions, not to be imitated."""
         rng, environment, turns = random.Random(seed), self.environment(task), list[Demonstrated]()
         step = environment.start()
         while not step.ended:
@@ -187,9 +207,10 @@ class _Deals(Sequence[Any]):
 
     suite: Seats
     seeds: range
+    held: str | None = None
 
     def __len__(self) -> int:
         return len(self.seeds)
 
     def __getitem__(self, place: Any) -> Any:
-        return self.suite.task(self.seeds[place])
+        return self.suite.task(self.seeds[place], self.held)
