@@ -31,3 +31,4 @@ class Stream(enum.IntEnum):
     PRUNING = 18
     LESSONS = 19
     REFLECTION = 20
+    RESAMPLING = 21

@@ -119,6 +119,7 @@ COLLECTORS: dict[str, str] = {
     "independent": "turnwise.rollout.collectors:Independent",
     "branching": "turnwise.rollout.branching:make_branching",
     "arrol": "turnwise.rollout.pruning:Pruning",
+    "t2po": "turnwise.rollout.resampling:Resampling",
     "v0": "turnwise.rollout.allotment:make_allotted",
     "self_play": "turnwise.rollout.self_play:SelfPlay",
 }
