@@ -201,6 +201,7 @@ EXCEPT: dict[str, dict[str, set[str]]] = {
             "gigpo(similarity=0.9)",
         },
         "it compares responses of the whole batch": family("srgpo", "reinforce_pp"),
+        "it compares trajectories of the whole batch": {"advevo(scope=batch)", "advevo(whiten)"},
         "it compares with values, or adds what the single response did": (
             BY_RESPONSE - {*family("tp_grpo"), "hcapo(compared=turn)"}
         ),
