@@ -52,7 +52,7 @@ VARIANTS: dict[str, Variant] = {
     "AdvEvo-MARL over the batch under the group's name": Variant(
         "advevo", lambda groups: public(groups, lambda g, n, player: player, pooled=True),
         "right with scope='batch'", ("a_task_has_its_own",)),
-    "AdvEvo-MARL with one vote a turn": Variant(
+    "AdvEvo-MARL with one vote per turn": Variant(
         "advevo", lambda groups: public(groups, lambda g, n, player: player, vote=True),
         "MARS's mean over turns; the abstract's is over agents", ("an_agent_has_one_vote",)),
 }  # fmt: skip

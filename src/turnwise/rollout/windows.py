@@ -116,7 +116,7 @@ def _context(turns: Sequence[Turn]) -> list[int]:
 
 
 class Windows(Unfinished):
-    """Collect in each step the tokens that it plays, under a budget, and go on with half-played trajectories.
+    """Collect the tokens that each step plays, within a budget, and continue half-played trajectories.
 
     A step divides its budget among the trajectories in progress, as `Unfinished` does. With a budget of tokens it may
     end inside a response, which goes on from there in the next step, on its weights. A step learns from each token that

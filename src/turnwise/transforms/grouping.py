@@ -1,6 +1,6 @@
 """Define which values a baseline compares with each other, and what counts as one value."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -66,21 +66,19 @@ class Members:
         self.count: np.ndarray | None = None
         self.partition: Partition
         if over == "trajectories":
-            names = (same,) if isinstance(same, str) else tuple(same or ())
+            names = _names(same)
             if "turn" in names:
                 raise ConfigError(f"{needed_by}: same={same!r} compares responses; use over='responses' with it")
-            self.values = batch.trajectories.first(credit_R)
-            within = [batch.groups.ids] if scope == "group" else []
             labels = [_label_of_trajectories(batch, name, needed_by=needed_by) for name in names]
-            self.partition = (
-                Labels.of(*within, *labels) if labels else batch.groups if within else Labels.single(len(self.values))
-            )
-            varies = np.flatnonzero(credit_R != self.broadcast(self.values))
-            if len(varies):
-                raise BatchError(
+            self.partition = _agreeing(batch.groups if scope == "group" else None, labels, batch.num_trajectories)
+            self.values = of_trajectories(
+                batch,
+                credit_R,
+                lambda row: (
                     f"{needed_by} counts one value per trajectory, but the credit varies within it "
-                    f"({batch.place(int(varies[0]))}); use outcome_return() before it, or over='responses'"
-                )
+                    f"({batch.place(row)}); use outcome_return() before it, or over='responses'"
+                ),
+            )
             return
         self.values = credit_R
         if over == "tokens":
@@ -104,24 +102,47 @@ class Members:
         return self._batch.trajectories.broadcast(values) if self._over == "trajectories" else values
 
 
-def _label_of_trajectories(batch: Batch, name: str, *, needed_by: str) -> np.ndarray:
-    """Return a column that is the same on all turns of a trajectory, one label per trajectory."""
-    label_R = batch.column(name, needed_by=needed_by)
-    label_N = batch.trajectories.first(label_R)
-    varies = np.flatnonzero(label_R != batch.trajectories.broadcast(label_N))
+def of_trajectories(batch: Batch, value_R: np.ndarray, problem: Callable[[int], str]) -> np.ndarray:
+    """Return the value that all responses of a trajectory have, one per trajectory.
+
+    Args:
+        batch: A batch.
+        value_R: `[responses]` values of any kind.
+        problem: Describes the problem of a response whose value is not that of its trajectory's first one.
+
+    Raises:
+        BatchError: A value varies within a trajectory.
+    """
+    value_N = batch.trajectories.first(value_R)
+    varies = np.flatnonzero(value_R != batch.trajectories.broadcast(value_N))
     if len(varies):
-        raise BatchError(
+        raise BatchError(problem(int(varies[0])))
+    return value_N
+
+
+def _label_of_trajectories(batch: Batch, name: str, *, needed_by: str) -> np.ndarray:
+    return of_trajectories(
+        batch,
+        batch.column(name, needed_by=needed_by),
+        lambda row: (
             f"{needed_by} compares whole trajectories with the same {name}, but {name} varies within one "
-            f"({batch.place(int(varies[0]))}); make each {name} a trajectory, or use over='responses'"
-        )
-    return label_N
+            f"({batch.place(row)}); make each {name} a trajectory, or use over='responses'"
+        ),
+    )
+
+
+def _names(same: Same) -> tuple[str, ...]:
+    return (same,) if isinstance(same, str) else tuple(same or ())
+
+
+def _agreeing(within: Partition | None, labels: Sequence[np.ndarray], size: int) -> Partition:
+    """Partition what is in one part of `within` (None: all `size` elements) into what agrees in all labels."""
+    if labels:
+        return Labels.of(*([] if within is None else [within.ids]), *labels)
+    return Labels.single(size) if within is None else within
 
 
 def alike(batch: Batch, *, same: Same = None, scope: Scope = "group", needed_by: str) -> Partition:
     """Partition responses into those of a group, or of the batch, that agree in some columns."""
-    names = (same,) if isinstance(same, str) else tuple(same or ())
-    if scope == "group" and not names:
-        return batch.group_responses
-    columns = [batch.column(name, needed_by=needed_by) for name in names]
-    within = [batch.group_responses.ids] if scope == "group" else []
-    return Labels.of(*within, *columns) if within or columns else Labels.single(batch.num_responses)
+    columns = [batch.column(name, needed_by=needed_by) for name in _names(same)]
+    return _agreeing(batch.group_responses if scope == "group" else None, columns, batch.num_responses)

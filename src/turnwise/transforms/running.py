@@ -6,10 +6,10 @@ import numpy as np
 from jaxtyping import Float
 
 from turnwise.batch import Batch
-from turnwise.errors import BatchError, ConfigError
+from turnwise.errors import ConfigError
 from turnwise.segments import Labels, Segments
 from turnwise.transform import Credit, State, Transform
-from turnwise.transforms.grouping import Members
+from turnwise.transforms.grouping import Members, of_trajectories
 
 Values = Float[np.ndarray, " N"]
 
@@ -36,13 +36,14 @@ def subtract_running_mean(*, decay: float = 0.95, same: str = "player") -> Trans
     def update(credit_R: Credit, state: State, batch: Batch) -> tuple[Credit, State]:
         history: Mapping[str, float] = state or {}
         label_R = batch.column(same, needed_by="subtract_running_mean").astype(str)
-        label_N = batch.trajectories.first(label_R)
-        varies = np.flatnonzero(label_R != batch.trajectories.broadcast(label_N))
-        if len(varies):
-            raise BatchError(
-                f"subtract_running_mean needs one {same} per trajectory, but {str(label_R[varies[0]])!r} "
-                f"({batch.place(int(varies[0]))}) is not that of its first turn; make each player a trajectory"
-            )
+        label_N = of_trajectories(
+            batch,
+            label_R,
+            lambda row: (
+                f"subtract_running_mean needs one {same} per trajectory, but {str(label_R[row])!r} "
+                f"({batch.place(row)}) is not that of its first turn; make each player a trajectory"
+            ),
+        )
         members = Members(credit_R, batch, needed_by="subtract_running_mean")
         names, code_N = np.unique(label_N, return_inverse=True)
         start = np.array([history.get(str(each), 0.0) for each in names])

@@ -14,7 +14,7 @@ from turnwise.errors import BatchError, ConfigError
 from turnwise.segments import Partition, Segments
 from turnwise.transform import Credit, block
 from turnwise.transforms.baselines import UnweightedOver
-from turnwise.transforms.grouping import choice
+from turnwise.transforms.grouping import choice, of_trajectories
 from turnwise.transforms.outcomes import success_of_trajectories
 
 Convention = Literal["paper", "release"]
@@ -199,16 +199,14 @@ def ranks_within(partition: Partition, values: Float[np.ndarray, " elements"]) -
 
 def _of_trajectory(batch: Batch, name: str, *, needed_by: str) -> np.ndarray:
     """Return a column that is constant within trajectories, one value per trajectory."""
-    column_R = batch.column(name, needed_by=needed_by)
-    column_N = batch.trajectories.first(column_R)
-    varies = np.flatnonzero(column_R != batch.trajectories.broadcast(column_N))
-    if len(varies):
-        place = batch.place(int(varies[0]))
-        raise BatchError(
-            f"{needed_by}: {name!r} belongs to a trajectory, but varies within it ({place}); repeat one "
+    return of_trajectories(
+        batch,
+        batch.column(name, needed_by=needed_by),
+        lambda row: (
+            f"{needed_by}: {name!r} belongs to a trajectory, but varies within it ({batch.place(row)}); repeat one "
             "value on all its responses"
-        )
-    return column_N
+        ),
+    )
 
 
 def _mean_over_tokens(batch: Batch, name: str, *, needed_by: str) -> Float[np.ndarray, " N"]:
