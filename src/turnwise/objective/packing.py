@@ -6,17 +6,13 @@ through them, equal those of the separate sequences.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-ATTENTION = "turnwise_paths"
-"""Name of `path_attention` among the attention functions of transformers."""
+from turnwise.models import attention
+from turnwise.models.attention import Path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,21 +68,6 @@ def _num_alike(one: np.ndarray, other: np.ndarray) -> int:
     return int(differs[0]) if len(differs) else size
 
 
-@dataclasses.dataclass(frozen=True)
-class Path:
-    """What the tokens that a sequence adds attend to.
-
-    Attributes:
-        added: The tokens, a slice of the row.
-        places: Where the whole sequence lies in the row; None: it is the slice.
-        mask: `[added, sequence]` bool, true where a token attends; None: all earlier tokens of the slice.
-    """
-
-    added: slice
-    places: torch.Tensor | None
-    mask: torch.Tensor | None
-
-
 def paths_of(packed: Packed, device: torch.device) -> list[Path]:
     """List the paths of a packed row in the order of their tokens; sequences that add nothing are left out."""
     paths, start = [], 0
@@ -103,46 +84,18 @@ def paths_of(packed: Packed, device: torch.device) -> list[Path]:
     return paths
 
 
-def path_attention(
-    module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    paths: Sequence[Path] | None = None,
-    **options: Any,
-) -> tuple[torch.Tensor, None]:
-    """Attend along the paths of a packed row; without `paths`, as transformers does by SDPA.
-
-    Work and memory grow with the tokens that a path adds times its length, not with the square of the row.
-    """
-    if paths is None:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
-    parts = []
-    for path in paths:
-        at = path.added
-        keys, values = (x[:, :, at] if path.places is None else x.index_select(2, path.places) for x in (key, value))
-        parts.append(sdpa_attention_forward(module, query[:, :, at], keys, values, path.mask, **options)[0])
-    return torch.cat(parts, 1), None
-
-
-ALL_ATTENTION_FUNCTIONS.register(ATTENTION, path_attention)
-ALL_MASK_ATTENTION_FUNCTIONS.register(ATTENTION, sdpa_mask)
-
-
 def can_pack(model: PreTrainedModel) -> bool:
     """Return whether every layer of a model attends to all earlier tokens, by a function that can be replaced."""
     config = model.config.get_text_config()
     kinds = getattr(config, "layer_types", None)
     whole = all(kind == "full_attention" for kind in kinds) if kinds else not getattr(config, "sliding_window", None)
-    return whole and config._attn_implementation in ("sdpa", ATTENTION)
+    return whole and config._attn_implementation in ("sdpa", attention.NAME)
 
 
 def packed_hidden(model: PreTrainedModel, packed: Packed) -> torch.Tensor:
     """Compute the hidden states of a packed row after the last layer, `[1, tokens, width]`."""
     decoder, device = model.get_decoder(), model.device
-    if decoder.config._attn_implementation != ATTENTION:  # for good: a backward pass may compute layers again
-        decoder.set_attn_implementation(ATTENTION)
+    attention.use(model)
     ids, positions = (torch.from_numpy(column)[None].to(device) for column in (packed.token_ids, packed.positions))
     unused = torch.ones((1, 1, 1, 1), dtype=torch.bool, device=device)  # else transformers would make a mask
     return decoder(

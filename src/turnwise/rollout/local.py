@@ -16,6 +16,7 @@ import torch
 from transformers import PreTrainedModel
 
 from turnwise.errors import ConfigError, EngineFault, EngineLost, out_of_memory
+from turnwise.models import attention
 from turnwise.models.policy import frozen_copy
 from turnwise.rollout.engine import Decode, Generation, Sampling, ends_with_stop
 from turnwise.rollout.prefixes import Prefixes
@@ -313,9 +314,11 @@ class LocalEngine:
         length = int((self._length[fed] + num_new)[wanted_index].max())
         self._cache.place(rows, positions, length)
         mask = torch.arange(length, device=device) <= positions[:, None, :, None]  # [rows, 1, tokens, keys]
+        how = {"cached": True} if attention.use(self.model) else {}
         hidden = self.model.get_decoder()(
-            input_ids=tokens, attention_mask=mask, position_ids=positions, past_key_values=self._cache, use_cache=True
-        ).last_hidden_state
+            input_ids=tokens, attention_mask=mask, position_ids=positions, past_key_values=self._cache, use_cache=True,
+            **how,
+        ).last_hidden_state  # fmt: skip
         last = torch.from_numpy(np.stack([wanted_index, num_new[wanted_index] - 1])).to(device)
         output_layer = self.model.get_output_embeddings()
         assert output_layer is not None

@@ -1,0 +1,81 @@
+"""Attention of few tokens to a cache must be SDPA's, whatever the groups of heads and the layout of the cache."""
+
+import pytest
+import torch
+from tests.rollout.models import generate, make_model
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from turnwise.models import attention
+from turnwise.rollout.engine import Sampling
+from turnwise.rollout.local import LocalEngine
+
+
+def parts(heads: int, groups: int, size: int, tokens: int, dtype: torch.dtype = torch.float32):
+    """Queries of the last tokens of five rows; keys and values that are the first places of a larger cache."""
+    generator = torch.Generator().manual_seed(heads + tokens)
+    draw = lambda *shape: (2 * torch.randn(*shape, generator=generator)).to(dtype)  # noqa: E731
+    query, caches = draw(5, heads, tokens, size), (draw(7, groups, 60, size), draw(7, groups, 60, size))
+    key, value = (cache[:5, :, :40] for cache in caches)
+    places = torch.arange(5)[:, None] + torch.arange(tokens)  # rows of different lengths
+    module = torch.nn.Module()
+    module.num_key_value_groups, module.is_causal = heads // groups, True  # pyright: ignore
+    return module, query, key, value, torch.arange(40) <= places[:, None, :, None]
+
+
+@pytest.fixture
+def by_products(monkeypatch):
+    """Count the calls."""
+    calls = []
+    real = attention._by_products
+    monkeypatch.setattr(attention, "_by_products", lambda *given: calls.append(0) or real(*given))
+    return calls
+
+
+@pytest.mark.parametrize(("heads", "groups", "size"), [(6, 2, 16), (4, 1, 8), (6, 2, 24)])
+@pytest.mark.parametrize("tokens", [1, 2, 13])
+def test_products_of_grouped_heads_are_sdpa(heads, groups, size, tokens, by_products):
+    given = parts(heads, groups, size, tokens)
+    expected, _ = sdpa_attention_forward(*given)
+    got, _ = attention.attend(*given, cached=True)
+    assert by_products
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+    scaled, _ = attention.attend(*given, cached=True, scaling=0.5)
+    torch.testing.assert_close(scaled, sdpa_attention_forward(*given, scaling=0.5)[0], rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(scaled, expected, atol=1e-2)
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+def test_bfloat16_is_as_exact_as_its_rounding(groups, by_products):
+    module, query, key, value, mask = parts(4, groups, 16, 3, torch.bfloat16)
+    exact, _ = sdpa_attention_forward(module, query.float(), key.float(), value.float(), mask)
+    got, _ = attention.attend(module, query, key, value, mask, cached=True)
+    assert by_products
+    assert (got.float() - exact).abs().max() < 2e-2 * exact.abs().max()
+
+
+def test_what_is_not_for_products_is_left_to_sdpa(by_products, monkeypatch):
+    plain, grouped = parts(4, 4, 16, 2), parts(4, 2, 16, 2)
+    attention.attend(*plain, cached=True)  # float32 without groups: SDPA is faster
+    attention.attend(*grouped)  # not of a cache: it may need gradients
+    monkeypatch.setattr(attention, "FEW", 1)
+    attention.attend(*grouped, cached=True)
+    monkeypatch.undo()
+    monkeypatch.setattr(attention, "MOST_SCORES", 5 * 4 * 2 * 40 - 1)
+    attention.attend(*grouped, cached=True)
+    assert not by_products
+
+
+def test_the_engine_attends_by_products(by_products):
+    model = make_model("qwen3")  # grouped heads
+    assert model.config.num_key_value_heads < model.config.num_attention_heads
+    generate(LocalEngine(model), {0: [1, 2, 3]}, Sampling(max_new_tokens=3))
+    assert by_products
+
+
+def test_a_model_with_another_attention_keeps_it(by_products):
+    model = make_model("qwen3")
+    model.set_attn_implementation("eager")
+    assert not attention.use(model)
+    generate(LocalEngine(model), {0: [1, 2, 3]}, Sampling(max_new_tokens=3))
+    assert model.config._attn_implementation == "eager"
+    assert not by_products
