@@ -40,7 +40,7 @@ def with_biases():
 @pytest.mark.parametrize("make", [lambda: make_model("qwen3"), with_biases])
 def test_results_are_those_of_plain_weights(make):
     model = make()
-    twin = frozen_copy(model, torch.bfloat16)
+    twin = reordered.reorder(frozen_copy(model, torch.bfloat16))
     assert any(isinstance(module, reordered.ReorderedLinear) for module in twin.modules())
     with torch.inference_mode():
         assert torch.equal(twin(IDS).logits, plain_copy(model)(IDS).logits)
@@ -50,12 +50,12 @@ def test_results_are_those_of_plain_weights(make):
 @pytest.mark.parametrize("make", [lambda: make_model("qwen3"), with_biases])
 def test_new_weights_are_reordered_too(make):
     model = make()
-    twin = frozen_copy(model, torch.bfloat16)
+    twin = reordered.reorder(frozen_copy(model, torch.bfloat16))
     with torch.no_grad():
         before = twin(IDS).logits
         for weight in model.parameters():
             weight += 0.1 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(3))
-    again = frozen_copy(model, torch.bfloat16, twin)
+    again = reordered.reorder(frozen_copy(model, torch.bfloat16, twin))
     assert again is twin
     with torch.inference_mode():
         got = again(IDS).logits
@@ -66,7 +66,7 @@ def test_new_weights_are_reordered_too(make):
 @needs_operators
 def test_a_model_in_float32_is_left_alone():
     model = make_model("qwen3")
-    twin = frozen_copy(model, torch.float32)
+    twin = reordered.reorder(frozen_copy(model, torch.float32))
     assert not any(isinstance(module, reordered.ReorderedLinear) for module in twin.modules())
 
 

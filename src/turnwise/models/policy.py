@@ -12,7 +12,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from turnwise.errors import ConfigError, DataError
 from turnwise.models.format import Format
-from turnwise.models.reordered import reorder
 from turnwise.models.settings import ModelConfig
 
 SETTINGS = "policy.json"
@@ -165,7 +164,7 @@ def frozen_copy(model: PreTrainedModel, dtype: torch.dtype, old: PreTrainedModel
         old: Earlier copy, overwritten if there are no adapters, to save the memory of a second copy.
     """
     if old is None or adapted_layers(model):
-        return reorder(merged_copy(model).to(dtype).eval().requires_grad_(False))  # pyright: ignore
+        return merged_copy(model).to(dtype).eval().requires_grad_(False)  # pyright: ignore
     old.load_state_dict(model.state_dict())
     return old
 

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from turnwise.errors import ConfigError, EngineFault, EngineLost, out_of_memory
 from turnwise.models import attention
 from turnwise.models.policy import frozen_copy
+from turnwise.models.reordered import reorder
 from turnwise.rollout.engine import Decode, Generation, Sampling, ends_with_stop
 from turnwise.rollout.prefixes import Prefixes
 from turnwise.rollout.rows import Rows
@@ -99,7 +100,7 @@ class LocalEngine:
     @functools.cached_property
     def model(self) -> PreTrainedModel:
         """The generating model, made at first use and by `update_weights`."""
-        return frozen_copy(self.trained, self.copy_dtype) if self.copy_dtype else self.trained
+        return reorder(frozen_copy(self.trained, self.copy_dtype)) if self.copy_dtype else self.trained
 
     async def generate(self, conversation: int, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         """Continue a conversation; see `Engine.generate`."""
@@ -144,7 +145,7 @@ class LocalEngine:
         self.close()
         self.version = version
         if self.copy_dtype:
-            self.model = frozen_copy(self.trained, self.copy_dtype, self.__dict__.get("model"))
+            self.model = reorder(frozen_copy(self.trained, self.copy_dtype, self.__dict__.get("model")))
 
     async def aclose(self) -> None:
         """Forget all conversations."""
