@@ -1,4 +1,4 @@
-"""PPO over tokens and over turns, and bi-level GAE: credit from a critic that reads every token, or every turn."""
+"""PPO over tokens and over turns, bi-level GAE, EGAE over tokens: a critic reads every token, or every turn."""
 
 import math
 from fractions import Fraction as F
@@ -11,9 +11,9 @@ VALUE_T = [[[[F(1, 2 + k + n) for k in range(t)] for n, t in enumerate(turns)] f
 VALUE = [[[F(1, 2)], [F(3, 4), F(1, 4)], [F(1, 4), F(1, 2), F(1)]]]
 
 
-def summed(rewards, values, discount, decay):
-    """A_t = delta_t + discount decay A_{t+1}, backwards, with nothing after the end."""
-    result, after, carry = [], F(0), F(0)
+def summed(rewards, values, discount, decay, end=F(0)):
+    """A_t = delta_t + discount decay A_{t+1}, backwards, with `end` as the value after the last."""
+    result, after, carry = [], end, F(0)
     for reward, value in zip(reversed(rewards), reversed(values), strict=True):
         carry = reward + discount * after - value + discount * decay * carry
         after = value
@@ -26,10 +26,10 @@ def on_last(reward, length):
     return [F(0)] * (length - 1) + [reward]
 
 
-def over_tokens(rewards, values, discount, decay):
+def over_tokens(rewards, values, discount, decay, end=F(0)):
     """One trajectory: GAE over all generated tokens, observations skipped; a list per response."""
     flat_rewards = [r for reward, own in zip(rewards, values, strict=True) for r in on_last(reward, len(own))]
-    flat = summed(flat_rewards, [v for own in values for v in own], discount, decay)
+    flat = summed(flat_rewards, [v for own in values for v in own], discount, decay, end)
     return [[flat.pop(0) for _ in own] for own in values]
 
 
@@ -48,9 +48,10 @@ def whitened(per_token):
     return [[[float(a - mean(every)) / scale for a in own] for own in turns] for turns in per_token]
 
 
-def tokens_case(name, source, equation, rtol, method, per_token, **options):
+def tokens_case(name, source, equation, rtol, method, per_token, *, finished=None, **options):
     """A case with the credit of every token; that of a response is the mean over its tokens."""
-    groups = nested(reward=RAGGED, value_T=VALUE_T)
+    columns = {"value_T": VALUE_T} | ({} if finished is None else {"finished": finished})
+    groups = nested(reward=RAGGED, **columns)
     expected = [[[sum(map(float, own)) / len(own) for own in turns] for turns in per_token]]
     made = case(name, source, equation, rtol, method, groups, expected, **options)
     return made | {"expected_T": [float(a) for turns in per_token for own in turns for a in own]}
@@ -151,4 +152,62 @@ def bilevel_gae_cases():
     ]
 
 
-TABLES = {"ppo": ppo_cases, "turn_ppo": turn_ppo_cases, "bilevel_gae": bilevel_gae_cases}
+def egae_cases():
+    """GAE over tokens, where what was not played to its end is worth its last value."""
+    source = "arXiv 2506.15050, card T-PPO"
+    equation = "unfinished at token l: V(s_l) := V(s_{l-1}); A_t = sum_k (discount decay)^k delta_{t+k}, over tokens"
+    finished = [[[F(1)], [F(0), F(0)], [F(0), F(0), F(0)]]]
+    ends = [F(0), VALUE_T[0][1][-1][-1], VALUE_T[0][2][-1][-1]]
+
+    def expected(discount, decay, ends=ends):
+        return [over_tokens(r, v, discount, decay, end) for r, v, end in zip(RAGGED[0], VALUE_T[0], ends, strict=True)]
+
+    # values 1/2, then 1/3 and 1/4; paid 1/2 after the first token, nothing after: the last delta is 1/4 - 1/4
+    inside = F(1, 4) - F(1, 3)
+    by_hand = [[F(1, 2) + F(1, 3) - F(1, 2) + F(1, 2) * inside], [inside, F(0)]]
+    assert expected(F(1), F(1, 2))[1] == by_hand
+    tokens = {"level": "tokens"}
+    return [
+        tokens_case(
+            "two unfinished",
+            source,
+            equation,
+            1e-13,
+            "egae",
+            expected(F(1), F(1, 2)),
+            finished=finished,
+            decay=0.5,
+            **tokens,
+        ),
+        tokens_case(
+            "discount 0.9: the last delta is r + 0.9 V - V",
+            source,
+            equation,
+            1e-13,
+            "egae",
+            expected(F(9, 10), F(4, 5)),
+            finished=finished,
+            discount=0.9,
+            decay=0.8,
+            **tokens,
+        ),
+        tokens_case(
+            "all finished is GAE over tokens",
+            source,
+            "A of arXiv 1506.02438, over tokens",
+            1e-13,
+            "egae",
+            expected(F(1), F(1, 2), [F(0)] * 3),
+            finished=[[[F(1)] * len(turns) for turns in RAGGED[0]]],
+            decay=0.5,
+            **tokens,
+        ),
+    ]
+
+
+TABLES = {
+    "ppo": ppo_cases,
+    "turn_ppo": turn_ppo_cases,
+    "bilevel_gae": bilevel_gae_cases,
+    "egae_tokens": egae_cases,
+}

@@ -3,7 +3,7 @@
 import numpy as np
 from tests.known_wrong.checks import Check, Credit
 from tests.known_wrong.variants import Variant
-from tests.known_wrong.variants_values import Known, known, worked
+from tests.known_wrong.variants_values import Known, column, known, worked
 from tests.properties.strategies import Rows
 
 import turnwise as tw
@@ -18,6 +18,14 @@ TOKENS = [
     worked("turns_follow_each_other", TWO_TURNS, [(-2.3125 / 4 - 2.3125) / 2, (0.75 + 1) / 2]),
     # the first trajectory's last delta: 1 - 4
     worked("nothing_follows_a_trajectory", TWO_TRAJECTORIES, [(-0.75 - 3) / 2, (0.75 + 1) / 2]),
+]
+# the same turns in one trajectory that was cut off, and in one that ended
+CUT = known([[[1, 4]]], value_T=VALUES, finished=[0, 0])
+ENDED = known([[[1, 4]]], value_T=VALUES, finished=[1, 1])
+CUTS = [
+    # the last delta is 4 + 3/2 - 3, those before it 3/2 - 1, 1 + 1/2 - 4 and 4/2 - 2; a quarter a token away
+    worked("a_cut_trajectory_is_worth_its_last_value", CUT, [(-2.21875 / 4 - 2.21875) / 2, (1.125 + 2.5) / 2]),
+    worked("what_ended_is_worth_nothing_more", ENDED, [(-2.3125 / 4 - 2.3125) / 2, (0.75 + 1) / 2]),
 ]
 LEVELS = [
     # turns: 4 - 3 and 1 + 3/2 - 4 + 1/4, so that the last tokens are paid 4 and 2.75
@@ -66,10 +74,32 @@ def each_response_alone(rows: Rows) -> np.ndarray:
     return np.array([np.mean(summed(on_last(reward, len(values)), values)) for reward, values in rows_of(rows)])
 
 
-def one_flat_batch(rows: Rows, place=on_last) -> np.ndarray:
+def one_flat_batch(rows: Rows, place=on_last, after: float = 0.0) -> np.ndarray:
     rewards = [r for reward, values in rows_of(rows) for r in place(reward, len(values))]
-    flat = summed(rewards, [v for _, values in rows_of(rows) for v in values])
+    flat = summed(rewards, [v for _, values in rows_of(rows) for v in values], after)
     return np.array([np.mean([flat.pop(0) for _ in values]) for _, values in rows_of(rows)])
+
+
+def cut_at(place: int | None, *, only_unfinished: bool = True) -> Credit:
+    """One trajectory that is worth the value of a token of its last response after it; `place` None: nothing."""
+
+    def credit(rows: Rows) -> np.ndarray:
+        last = rows_of(rows)[-1][1]
+        runs = not only_unfinished or column(rows, "finished")[-1] == 0
+        return one_flat_batch(rows, after=last[place] if runs and place is not None else 0.0)
+
+    return credit
+
+
+def each_cut(rows: Rows) -> np.ndarray:
+    """Every response of an unfinished trajectory is worth its own last value after it."""
+    ends = [values[-1] * (runs == 0) for (_, values), runs in zip(rows_of(rows), column(rows, "finished"), strict=True)]
+    return np.array(
+        [
+            np.mean(summed(on_last(reward, len(values)), values, end))
+            for (reward, values), end in zip(rows_of(rows), ends, strict=True)
+        ]
+    )
 
 
 def on_first(reward: float, length: int) -> list[float]:
@@ -111,9 +141,16 @@ def by_part(kept_subgoal: float = 0.0, *, first: tuple[float, ...] = (4, 2, 3)) 
 
 
 HALF = {"discount": 0.5, "decay": 0.5, "standardize": False}
-SUITES: dict[str, list[Check]] = {"gae over tokens": TOKENS, "two levels": LEVELS, "turn_ppo": TURNS, "parts": PARTS}
+SUITES: dict[str, list[Check]] = {
+    "gae over tokens": TOKENS,
+    "egae over tokens": CUTS,
+    "two levels": LEVELS,
+    "turn_ppo": TURNS,
+    "parts": PARTS,
+}
 REAL: dict[str, Credit] = {
     "gae over tokens": lambda rows: rows.credit(tw.ppo(**HALF)),
+    "egae over tokens": lambda rows: rows.credit(tw.egae(discount=0.5, decay=0.5, level="tokens")),
     "two levels": lambda rows: rows.credit(tw.bilevel_gae(turn_discount=0.5, **HALF)),
     "turn_ppo": lambda rows: rows.credit(tw.turn_ppo(discount=0.5, decay=0.5)),
     "parts": lambda rows: rows.credit(tw.credit_parts(standardize=False)),
@@ -133,6 +170,30 @@ VARIANTS: dict[str, Variant] = {
         lambda rows: one_flat_batch(rows, place=on_first),
         "the turn's reward put where the turn begins",
         ("turns_follow_each_other",),
+    ),
+    "tokens that were cut off have ended": Variant(
+        "egae over tokens",
+        cut_at(None),
+        "card T-PPO: plain GAE on truncated rollouts",
+        ("a_cut_trajectory_is_worth_its_last_value",),
+    ),
+    "tokens that ended are worth their last value": Variant(
+        "egae over tokens",
+        cut_at(-1, only_unfinished=False),
+        "card T-PPO: the bootstrap is for unfinished responses; those that ended have V = 0",
+        ("what_ended_is_worth_nothing_more",),
+    ),
+    "the value where the cut response began": Variant(
+        "egae over tokens",
+        cut_at(0),
+        "a value per response in place of one per token",
+        ("a_cut_trajectory_is_worth_its_last_value",),
+    ),
+    "every response of a cut trajectory is cut": Variant(
+        "egae over tokens",
+        each_cut,
+        "the paper's single responses read as rows of a conversation",
+        ("a_cut_trajectory_is_worth_its_last_value",),
     ),
     "a turn ends where a reward is": Variant(
         "two levels",
