@@ -15,6 +15,7 @@ from turnwise.environments.suites import make_suite
 from turnwise.measures import MEASURES, Played
 from turnwise.models.pretrained import pretrained_policy
 from turnwise.models.tiny import tiny_policy
+from turnwise.objective.contexts import Contexts
 from turnwise.objective.gradient import Budget
 from turnwise.objective.prober import Prober
 from turnwise.objective.scorer import Scorer
@@ -59,8 +60,9 @@ def main(kind: str) -> None:
         for trajectory in trajectories:
             trajectory.info |= GOLD
         sequences, budget = Sequences.from_trajectories(trajectories), Budget(config.update.max_tokens)
-        probe = Prober(policy, sequences, config.model, 1.0, budget, engine)
-        score = Scorer(sequences, config.model, 1.0, budget)
+        contexts = Contexts(policy.model)
+        probe = Prober(policy, sequences, config.model, 1.0, budget, engine, contexts)
+        score = Scorer(sequences, config.model, 1.0, budget, contexts=contexts)
         played = Played(trajectories, models={"policy": policy.model}, score=score, probe=probe)
         columns = dict(MEASURES["scores"].run(played, {}))  # the first pass warms up
         columns |= MEASURES["entropy"].run(played, columns)

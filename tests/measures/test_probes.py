@@ -1,5 +1,6 @@
 """Probes give what a plain pass over the same tokens gives, and compute a context once."""
 
+import copy
 import dataclasses
 import itertools
 
@@ -15,11 +16,16 @@ from turnwise.measures import Played
 from turnwise.measures.edited import PLACEHOLDER, hindsight, information, latest_observation, prompt
 from turnwise.measures.gold import answer_ids, answers, gold
 from turnwise.measures.hidden_rank import effective_ranks, rank_metrics, ranks
+from turnwise.measures.plan import plan_measures
 from turnwise.models.pretrained import pretrained_policy
 from turnwise.models.settings import ModelConfig, PromptConfig
+from turnwise.objective import contexts as contexts_module
+from turnwise.objective import prober as prober_module
+from turnwise.objective.contexts import Contexts
 from turnwise.objective.gradient import Budget
 from turnwise.objective.probe import Probe
 from turnwise.objective.prober import Prober
+from turnwise.objective.scorer import Scorer
 from turnwise.objective.tokens import Sequences
 from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.trajectory import Trajectory, Turn
@@ -115,6 +121,99 @@ def test_a_context_is_computed_once_for_all_its_probes():
     assert asked.num_tokens == 2 * length
     asked.score([Probe(0, 3, RED), Probe(0, 2, BLUE)])
     assert asked.num_tokens == 2 * length + 5  # of the context only as much as is needed
+
+
+MANY = [
+    Probe(sequence, cut, [*RED, *BLUE, STOP] * (1 + cut % 3), first=cut % 2)
+    for sequence, most in enumerate((20, 7, 12))
+    for cut in range(1, most)
+]
+
+
+def after_scoring(*, budget: int = 10_000, policy=POLICY) -> Prober:
+    """A prober that goes on from what the scoring pass has kept."""
+    sequences, contexts = Sequences.from_trajectories(PLAYED), Contexts(policy.model)
+    Scorer(sequences, ModelConfig(), TEMPERATURE, Budget(budget), contexts=contexts)(policy.model)
+    return Prober(policy, sequences, ModelConfig(), TEMPERATURE, Budget(budget), contexts=contexts)
+
+
+@pytest.mark.parametrize("budget", [10_000, 40, 1])
+@pytest.mark.parametrize("side_by_side", [1, 5, 10_000])
+def test_probes_go_on_from_what_the_scoring_pass_has_kept(monkeypatch, budget, side_by_side):
+    monkeypatch.setattr(prober_module, "SIDE_BY_SIDE", side_by_side)
+    asked, fed = after_scoring(budget=budget), []
+    hook = POLICY.model.get_decoder().register_forward_pre_hook(
+        lambda _, __, given: fed.append(given["input_ids"]), with_kwargs=True
+    )
+    try:
+        scores = asked.score(MANY)
+    finally:
+        hook.remove()
+    num_probed = sum(len(probe.ids) for probe in MANY)
+    assert asked.num_tokens == num_probed
+    assert num_probed <= sum(ids.numel() for ids in fed)
+    if side_by_side == budget == 1:  # then nothing is padded, and no token of a context is computed again
+        assert num_probed == sum(ids.numel() for ids in fed)
+    expected = prober().score(MANY)
+    np.testing.assert_allclose(scores.logprob, expected.logprob, atol=2e-6)
+    np.testing.assert_allclose(scores.entropy, expected.entropy, atol=2e-6)
+    again = asked.score(MANY[:9])  # what was kept is as it was
+    np.testing.assert_allclose(again.logprob, expected.logprob[: len(again.logprob)], atol=2e-6)
+
+
+def test_what_does_not_fit_is_computed_again(monkeypatch):
+    one = after_scoring(budget=1)  # a micro-batch for each sequence
+    first = next(iter(one._contexts))
+    monkeypatch.setattr(contexts_module, "MOST_BYTES", first.num_bytes)
+    asked = after_scoring(budget=1)
+    assert asked._contexts.sequences == set(first.sequences.tolist())
+    np.testing.assert_allclose(asked.score(MANY).logprob, prober().score(MANY).logprob, atol=2e-6)
+    again = [
+        len(ids) for number, ids in enumerate(asked.sequences.token_ids) if number not in asked._contexts.sequences
+    ]
+    assert asked.num_tokens > sum(len(probe.ids) for probe in MANY) + sum(again) / 2
+
+
+def test_what_was_kept_makes_room_when_memory_runs_out(monkeypatch):
+    asked, expected, passes = after_scoring(), prober().score(MANY), []
+    whole = Prober._pass
+
+    def short(self, rows, tokens, max_tokens):
+        passes.append(len(self._contexts.sequences))
+        if len(passes) == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return whole(self, rows, tokens, max_tokens)
+
+    monkeypatch.setattr(Prober, "_pass", short)
+    np.testing.assert_allclose(asked.score(MANY).logprob, expected.logprob, atol=2e-6)
+    assert passes == [3, 0]
+
+
+def test_only_a_pass_of_the_same_model_is_kept():
+    sequences, contexts = Sequences.from_trajectories(PLAYED), Contexts(POLICY.model)
+    scorer = Scorer(sequences, ModelConfig(), TEMPERATURE, Budget(10_000), contexts=contexts)
+    scorer(copy.deepcopy(POLICY.model))
+    assert not contexts.sequences
+    scorer(POLICY.model)
+    scorer(POLICY.model)  # each once
+    assert sorted(number for each in contexts for number in each.sequences) == [0, 1, 2]
+
+
+def test_the_scoring_pass_comes_before_the_probes():
+    plan = plan_measures({"method 'hcapo'": ("hindsight_logprob", "logprob")})
+    names = [each.name for each in plan.measures]
+    assert names.index("scores") < names.index("hindsight")
+    assert names[0] == "scores"
+
+
+def test_ranks_are_read_from_what_was_kept():
+    passes = Passes(POLICY)
+    asked = after_scoring()
+    count = passes.count
+    kept = ranks.run(Played(PLAYED, probe=asked), {})
+    assert passes.count == count
+    for name, values in ranks.run(step(), {}).items():
+        np.testing.assert_allclose(kept[name], values, atol=2e-4, err_msg=name)
 
 
 def test_probes_of_several_trajectories_share_a_pass():

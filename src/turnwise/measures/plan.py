@@ -131,7 +131,8 @@ def plan_measures(
         if each.is_free and not each.reads and all(_at_hand(column, provider, ordered) for column in each.needs):
             add(each)
     refuse_doubles(ordered.values())
-    return Plan(tuple(ordered.values()))
+    # the scoring pass comes first: probes go on from what it computed
+    return Plan(tuple(sorted(ordered.values(), key=lambda each: each.model != "policy" or bool(each.needs))))
 
 
 def _at_hand(column: str, provider: Mapping[str, Measure], ordered: Mapping[str, Measure]) -> bool:

@@ -44,6 +44,11 @@ def use(model: PreTrainedModel) -> bool:
     return decoder.config._attn_implementation == NAME
 
 
+def additive(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return what SDPA makes of a bool mask in each layer anew: 0 where a token attends, minus infinity elsewhere."""
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, float("-inf"))
+
+
 def attend(
     module: torch.nn.Module,
     query: torch.Tensor,

@@ -1,8 +1,8 @@
 """Score given text in a given context, without gradient, and sample short continuations.
 
-A context is the beginning of what the policy read in a trajectory. Its tokens are computed once for all probes in that
-trajectory: a first pass keeps their keys and values, and a second one computes all probes of the trajectory side by
-side, kept apart by the attention mask.
+A context is the beginning of what the policy read in a trajectory. Its keys and values are those that the step's
+scoring pass has kept, or are computed once for all probes in that trajectory; then one pass computes all probes of
+the trajectory side by side, kept apart by the attention mask.
 """
 
 import asyncio
@@ -13,11 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from turnwise.errors import BatchError
+from turnwise.models.attention import additive
 from turnwise.models.format import Format
 from turnwise.models.policy import Policy, autocast
 from turnwise.models.settings import ModelConfig
+from turnwise.objective.contexts import Computed, Contexts
 from turnwise.objective.gradient import Budget
 from turnwise.objective.probe import Probe, Scores
 from turnwise.objective.tokens import Sequences, chunked_logprobs, generated_states
@@ -27,6 +30,8 @@ from turnwise.segments import Segments
 
 MASK_AT_ONCE = 2**25
 """Largest attention mask of a micro-batch (elements); a single row may exceed it."""
+SIDE_BY_SIDE = 128
+"""Tokens of probes that a row holds where its context need not be computed again for the next row."""
 
 
 class Prober:
@@ -41,9 +46,10 @@ class Prober:
         temperature: Divisor of the logits.
         budget: Padded tokens per micro-batch.
         engine: Samples continuations, for `sample` only.
+        contexts: What a pass of the same weights has kept of the sequences. None: nothing.
 
     Attributes:
-        num_tokens: Tokens computed so far: each context once per call, plus the tokens of the probes.
+        num_tokens: Tokens computed so far: those of the probes, and each context that was not kept once per call.
     """
 
     def __init__(
@@ -54,9 +60,11 @@ class Prober:
         temperature: float,
         budget: Budget,
         engine: Engine | None = None,
+        contexts: Contexts | None = None,
     ):
         self.policy, self.sequences, self.temperature = policy, sequences, temperature
         self._precision, self._budget, self._engine = precision, budget, engine
+        self._contexts = contexts or Contexts(policy.model)
         self.num_tokens = 0
 
     @property
@@ -79,11 +87,15 @@ class Prober:
         if not probes:
             return Scores(np.zeros(0), np.zeros(0), Segments.from_lengths([]))
         tokens = Segments.from_lengths([len(probe.places) for probe in probes])
-        rows = _rows(self.sequences, probes)
-        self.num_tokens += sum(row.length for row in rows)
-        logprob_T, entropy_T = self._budget.spend(
-            functools.partial(self._pass, rows, tokens), shortest=min(row.length for row in rows)
-        )
+        rows, kept, full = _rows(self.sequences, probes), self._contexts.sequences, self._budget.tokens
+        self.num_tokens += sum(row.length - len(row.context) * (row.sequence in kept) for row in rows)
+
+        def run(max_tokens: int) -> tuple[np.ndarray, np.ndarray]:
+            if max_tokens < full:  # memory ran out
+                self._contexts.clear()
+            return self._pass(rows, tokens, max_tokens)
+
+        logprob_T, entropy_T = self._budget.spend(run, shortest=min(row.length for row in rows))
         if not np.isfinite(logprob_T).all():
             raise BatchError("the log-probability of a probe is not finite: lower update.learning_rate")
         return Scores(logprob_T, entropy_T, tokens)
@@ -95,25 +107,39 @@ class Prober:
         model = self.policy.model
         output_layer = model.get_output_embeddings()
         assert output_layer is not None
-        for part in _micro_batches(rows, max_tokens):
-            contexts, probes, positions, mask = (torch.from_numpy(each).to(model.device) for each in _pack(part))
+        for part, context in self._with_contexts(rows, max_tokens):
+            begin = context.hidden.shape[1]
+            probes, positions, mask = (torch.from_numpy(each).to(model.device) for each in _pack(part, begin))
             with autocast(model, self._precision):
-                first = model.get_decoder()(input_ids=contexts, use_cache=True)
-                second = model.get_decoder()(
+                found = model.get_decoder()(
                     input_ids=probes,
-                    attention_mask=mask[:, None],
+                    attention_mask=additive(mask[:, None], context.hidden.dtype),
                     position_ids=positions,
-                    past_key_values=first.past_key_values,
+                    past_key_values=context.cache(),
                 )
-                hidden = torch.cat([first.last_hidden_state, second.last_hidden_state], 1)
-                begin = contexts.shape[1]
-                at = [(row, *place) for row, each in enumerate(part) for place in each.reads(begin)]
-                row_T, column_T, target_T = (torch.tensor(each).to(model.device) for each in zip(*at, strict=True))
+                hidden = torch.cat([context.hidden, found.last_hidden_state], 1)
+                at = np.concatenate([each.reads(row, begin) for row, each in enumerate(part)], 1)
+                row_T, column_T, target_T = torch.from_numpy(at).to(model.device)
                 found = chunked_logprobs(hidden[row_T, column_T], output_layer, target_T, self.temperature)
             numbers = [number for each in part for number in each.numbers]
             where = np.concatenate([np.arange(*tokens.offsets[[n, n + 1]]) for n in numbers])
             logprob_T[where], entropy_T[where] = (each.cpu().numpy() for each in found)
         return logprob_T, entropy_T
+
+    def _with_contexts(self, rows: Sequence["_Row"], max_tokens: int) -> Iterator[tuple[list["_Row"], Computed]]:
+        """Yield micro-batches of rows with what is known of their contexts: kept, or computed now."""
+        model, left = self.policy.model, {row.sequence: row for row in rows}
+        for kept in self._contexts:
+            mine = [left.pop(sequence) for sequence in kept.sequences.tolist() if sequence in left]
+            mine = [piece for row in mine for piece in row.split()]
+            for part in _micro_batches(mine, max_tokens):
+                yield part, kept.select([row.sequence for row in part], max(len(row.context) for row in part))
+        for part in _micro_batches([*left.values()], max_tokens):
+            # With padding on the right, no token attends to it: no mask is needed.
+            ids = pad_sequence([torch.from_numpy(row.context) for row in part], batch_first=True).to(model.device)
+            with autocast(model, self._precision):
+                output = model.get_decoder()(input_ids=ids, use_cache=True)
+            yield part, Computed.of(np.array([row.sequence for row in part]), output)
 
     @torch.no_grad()
     def read(self, see: Callable[[np.ndarray, torch.Tensor], None]) -> None:
@@ -121,6 +147,13 @@ class Prober:
 
         A state is that after the last layer at the token itself. Micro-batches hold whole sequences.
         """
+        if len(self._contexts.sequences) == len(self.sequences):
+            for kept in self._contexts:
+                columns = [self.sequences.generated[sequence] for sequence in kept.sequences]
+                rows = np.repeat(np.arange(len(columns)), [len(each) for each in columns])
+                at = torch.from_numpy(np.stack([rows, np.concatenate(columns)])).to(kept.hidden.device)
+                see(self.sequences.token_index(kept.sequences), kept.hidden[at[0], at[1]].float())
+            return
         self.num_tokens += sum(map(len, self.sequences.token_ids))
 
         def run(max_tokens: int) -> None:
@@ -176,6 +209,7 @@ class Prober:
 class _Row:
     """A context with the probes that share it."""
 
+    sequence: int
     context: np.ndarray
     probes: list[Probe]
     numbers: list[int]
@@ -184,13 +218,35 @@ class _Row:
     def length(self) -> int:
         return len(self.context) + sum(len(probe.ids) for probe in self.probes)
 
-    def reads(self, begin: int) -> Iterator[tuple[int, int]]:
-        """Yield the column before each scored place, and the token to score there; the probes begin at a column."""
+    def split(self) -> "Iterator[_Row]":
+        """Yield rows of at most `SIDE_BY_SIDE` tokens of probes (a single probe may exceed it), short contexts first.
+
+        What a mask hides is computed too: the context behind a probe's own, and the probes at its side.
+        """
+        members: list[int] = []
+        size = 0
+        for index in sorted(range(len(self.probes)), key=lambda index: self.probes[index].cut):
+            if members and size + len(self.probes[index].ids) > SIDE_BY_SIDE:
+                yield self._only(members)
+                members, size = [], 0
+            members.append(index)
+            size += len(self.probes[index].ids)
+        yield self._only(members)
+
+    def _only(self, members: Sequence[int]) -> "_Row":
+        probes = [self.probes[index] for index in members]
+        context = self.context[: max(probe.cut for probe in probes)]
+        return _Row(self.sequence, context, probes, [self.numbers[index] for index in members])
+
+    def reads(self, row: int, begin: int) -> np.ndarray:
+        """Return `[3, scored]`: row, column before each scored place, and token there; the probes begin at a column."""
+        parts = []
         for probe in self.probes:
-            targets = [probe.ids[place] for place in probe.places] if probe.targets is None else probe.targets
-            for place, target in zip(probe.places, targets, strict=True):
-                yield (begin + place if place else probe.cut) - 1, int(target)
+            places = np.array(probe.places)
+            targets = np.array(probe.ids)[places] if probe.targets is None else np.array(probe.targets)
+            parts.append([np.full_like(places, row), np.where(places, begin + places, probe.cut) - 1, targets])
             begin += len(probe.ids)
+        return np.concatenate(parts, 1, dtype=np.int64)
 
 
 def _rows(sequences: Sequences, probes: Sequence[Probe]) -> list[_Row]:
@@ -200,6 +256,7 @@ def _rows(sequences: Sequences, probes: Sequence[Probe]) -> list[_Row]:
         members.setdefault(probe.sequence, []).append(number)
     return [
         _Row(
+            sequence,
             sequences.token_ids[sequence][: max(probes[number].cut for number in numbers)],
             [probes[number] for number in numbers],
             numbers,
@@ -219,26 +276,23 @@ def _micro_batches(rows: Sequence[_Row], max_tokens: int) -> Iterator[list[_Row]
         start = stop
 
 
-def _pack(rows: Sequence[_Row]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Pad rows: the contexts on the right, so that a causal pass needs no mask, and likewise the probes.
+def _pack(rows: Sequence[_Row], length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Put the probes of each row behind each other, padded on the right, after contexts padded to `length`.
 
     Returns:
-        Token ids of contexts `[rows, context]` and probes `[rows, probe]`, positions of the probes' tokens, and the
-        mask `[rows, probe, context + probe]`: a token attends to its own context, and to its probe up to itself.
+        Token ids of the probes `[rows, probe]`, their positions, and the mask `[rows, probe, length + probe]`: a token
+        attends to its own context, and to its probe up to itself.
     """
-    most = max(len(row.context) for row in rows)
-    contexts = np.zeros((len(rows), most), dtype=np.int64)
     shape = (len(rows), max(row.length - len(row.context) for row in rows))
-    ids, positions, cut = np.zeros((3, *shape), dtype=np.int64)
-    owner = np.full(shape, -1)
+    ids, positions = np.zeros((2, *shape), dtype=np.int64)
+    owner, cut = np.full(shape, -1, dtype=np.int32), np.zeros(shape, dtype=np.int32)
     for number, row in enumerate(rows):
-        contexts[number, : len(row.context)] = row.context
         end = 0
         for index, probe in enumerate(row.probes):
             here = slice(end, end := end + len(probe.ids))
             ids[number, here], owner[number, here], cut[number, here] = probe.ids, index, probe.cut
             positions[number, here] = probe.cut + np.arange(len(probe.ids))
-    column = np.arange(shape[1])
-    in_context = np.arange(most) < cut[:, :, None]
+    column = np.arange(shape[1], dtype=np.int32)
+    in_context = np.arange(length, dtype=np.int32) < cut[:, :, None]
     in_probe = (owner[:, None, :] == owner[:, :, None]) & (column <= column[:, None])
-    return contexts, ids, positions, np.concatenate([in_context, in_probe], 2)
+    return ids, positions, np.concatenate([in_context, in_probe], 2)

@@ -7,6 +7,7 @@ import numpy as np
 
 from turnwise.models.policy import autocast
 from turnwise.models.settings import ModelConfig
+from turnwise.objective.contexts import Contexts
 from turnwise.objective.gradient import Budget
 from turnwise.objective.tokens import Sequences, score
 from turnwise.objective.values import Values
@@ -22,6 +23,7 @@ class Scorer:
         temperature: Divisor of the logits.
         budget: Padded tokens per micro-batch.
         values: A critic's values of the step, read along the pass of the model that the critic reads.
+        contexts: Keeps what the pass of its model computes, for probes.
     """
 
     sequences: Sequences
@@ -29,10 +31,12 @@ class Scorer:
     temperature: float
     budget: Budget
     values: Values | None = None
+    contexts: Contexts | None = None
 
     def __call__(self, model: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return `[tokens]` log-probabilities and entropies under a model (nats), float64."""
         along = self.values if self.values is not None and model is self.values.critic.model else None
+        contexts = self.contexts if self.contexts is not None and model is self.contexts.model else None
 
         def run(max_tokens: int) -> tuple[np.ndarray, np.ndarray]:
             with autocast(model, self.settings):
@@ -42,6 +46,7 @@ class Scorer:
                     temperature=self.temperature,
                     max_tokens=max_tokens,
                     watch=along.watch if along else None,
+                    contexts=contexts,
                 )
 
         return self.budget.spend(run, shortest=self.sequences.shortest)

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from turnwise.errors import BatchError
+from turnwise.objective.contexts import Contexts
 from turnwise.objective.frozen_output import frozen_logprobs, is_frozen_linear
 from turnwise.objective.packing import Packed, can_pack, pack, packed_hidden
 from turnwise.rollout.trajectory import Trajectory, Turn
@@ -192,8 +193,13 @@ class States:
         return self.hidden[self.rows[which], (self.columns if after else self.before)[which]]
 
 
-def generated_states(model: PreTrainedModel, sequences: Sequences, indices: np.ndarray) -> tuple[States, torch.Tensor]:
-    """Compute the hidden states of some sequences in one forward pass, and return them with the token ids."""
+def generated_states(
+    model: PreTrainedModel, sequences: Sequences, indices: np.ndarray, contexts: Contexts | None = None
+) -> tuple[States, torch.Tensor]:
+    """Compute the hidden states of some sequences in one forward pass, and return them with the token ids.
+
+    `contexts` keeps what the pass computed, unless sequences share turns.
+    """
     if sequences.tree is not None and can_pack(model):
         packed = pack([sequences.token_ids[i] for i in indices], sequences.tree[indices])
         return _packed_states(model, sequences, indices, packed), torch.from_numpy(packed.token_ids)[None].to(
@@ -204,8 +210,11 @@ def generated_states(model: PreTrainedModel, sequences: Sequences, indices: np.n
     columns = torch.from_numpy(np.concatenate([sequences.generated[i] for i in indices]))
     ids, rows, columns = (part.to(model.device) for part in (ids, rows, columns))
     # With padding on the right, no token of a sequence attends to it: no mask is needed, and the causal kernel is used.
-    hidden = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
-    return States(hidden, rows, columns, columns - 1), ids
+    kept = contexts if contexts is not None and contexts.wanted else None
+    output = model.get_decoder()(input_ids=ids, use_cache=kept is not None)
+    if kept is not None:
+        kept.keep(indices, output)
+    return States(output.last_hidden_state, rows, columns, columns - 1), ids
 
 
 def _packed_states(model: PreTrainedModel, sequences: Sequences, indices: np.ndarray, packed: Packed) -> States:
@@ -229,6 +238,7 @@ def generated_logprobs(
     temperature: float = 1.0,
     chunk_tokens: int | None = None,
     watch: Callable[[States], None] | None = None,
+    contexts: Contexts | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute log-probability and entropy of the generated tokens of some sequences in one forward pass.
 
@@ -239,12 +249,13 @@ def generated_logprobs(
         temperature: Divisor of the logits, as in sampling.
         chunk_tokens: Tokens per chunk of logits; the default follows `LOGITS_AT_ONCE`.
         watch: Called with the hidden states of the pass, which a critic reads.
+        contexts: Keeps what the pass computed, for probes.
 
     Returns:
         `logprob` and `entropy` (nats, full vocabulary), `[tokens]` float32 each, both in the order of
         `token_index(indices)`. Gradients flow through both unless they are disabled.
     """
-    states, ids = generated_states(model, sequences, indices)
+    states, ids = generated_states(model, sequences, indices, contexts)
     if watch is not None:
         watch(states)
     output_layer = model.get_output_embeddings()
@@ -294,17 +305,23 @@ def score(
     temperature: float = 1.0,
     max_tokens: int = 16384,
     watch: Callable[[np.ndarray, States], None] | None = None,
+    contexts: Contexts | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Compute `logprob_T` and `entropy_T` (nats, float64) of all generated tokens under the current weights.
 
-    `watch` is called with the tokens and the hidden states of each micro-batch.
+    `watch` is called with the tokens and the hidden states of each micro-batch. `contexts` keeps what the passes
+    computed, and nothing from before.
     """
+    if contexts is not None:
+        contexts.clear()
     logprob_T = np.full(sequences.tokens.num_elements, np.nan)
     entropy_T = np.full_like(logprob_T, np.nan)
     for indices in sequences.micro_batches(max_tokens):
         where = sequences.token_index(indices)  # one index for both keeps the same order
         see = None if watch is None else functools.partial(watch, where)
-        logprob, entropy = generated_logprobs(model, sequences, indices, temperature=temperature, watch=see)
+        logprob, entropy = generated_logprobs(
+            model, sequences, indices, temperature=temperature, watch=see, contexts=contexts
+        )
         logprob_T[where], entropy_T[where] = logprob.cpu().numpy(), entropy.cpu().numpy()
     if not np.isfinite(logprob_T).all():
         raise BatchError(

@@ -13,6 +13,7 @@ from turnwise.environments.suites import Suite
 from turnwise.measures.base import Played
 from turnwise.measures.monitor import Monitor
 from turnwise.measures.plan import Plan
+from turnwise.objective.contexts import Contexts
 from turnwise.objective.prober import Prober
 from turnwise.objective.scorer import Scorer
 from turnwise.objective.tokens import Sequences
@@ -100,12 +101,13 @@ class Run:
         policy, precision, budget = self.models.policy, learner.precision, learner.budget
         begin = learner.value and learner.value.begin
         values = begin(sequences, trajectories, precision, budget) if begin else None
-        probe = Prober(policy.policy, sequences, precision, learner.temperature, budget, policy.engine)
+        contexts = Contexts(policy.policy.model) if "probe" in self.measures.models else None
+        probe = Prober(policy.policy, sequences, precision, learner.temperature, budget, policy.engine, contexts)
         played = Played(
             trajectories,
             invalid_penalty=self.config.environment.invalid_penalty,
             models=self.models.weights,
-            score=Scorer(sequences, precision, learner.temperature, budget, values),
+            score=Scorer(sequences, precision, learner.temperature, budget, values, contexts),
             estimate=values and values.column,
             along=frozenset({"plan", "critic"} if values and values.reads_along(self.measures.models) else {"plan"}),
             probe=probe,
