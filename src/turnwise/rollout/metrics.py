@@ -18,6 +18,9 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
     Trajectories that other players than the policy gave count for tokens and steps only. A response that trajectories
     share counts once; its environment step counts for each of them that has replayed it.
+
+    `batches`, `kept_frac` and `filled_frac` are those of a step that learns from all that it plays, in one batch; a
+    source for which that is not so replaces them.
     """
     usable = [trajectory for trajectory in trajectories if trajectory.usable]
     own = [trajectory for trajectory in trajectories if trajectory.learns]
@@ -27,6 +30,9 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     rejected = [tokens for trajectory in trajectories for tokens in trajectory.info.get(RESAMPLED, ())]
     mean = lambda values: float(np.mean(values)) if len(values) else 0.0  # noqa: E731
     return {
+        "batches": 1.0,
+        "kept_frac": 1.0,
+        "filled_frac": 1.0,
         "success": mean([trajectory.success for trajectory in usable]),
         "reward": mean([trajectory.reward for trajectory in usable]),
         "turns": mean([len(trajectory.turns) for trajectory in usable]),

@@ -96,8 +96,6 @@ class Unfinished(Source):
             used_G &= widest(spreads(trajectories, used_G), settings.keep_spread)
         used_N = np.array([each.usable and used_G[each.group] for each in trajectories], dtype=bool)
         metrics = {
-            "batches": 1.0,
-            "kept_frac": 1.0,
             "filled_frac": float(used_G.sum() / settings.groups),
             "unfinished": float(sum(not half.ended for half in self._halves)),
             "spent": float(spent),

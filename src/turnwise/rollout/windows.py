@@ -159,7 +159,7 @@ class Windows(Unfinished):
         for name in ("success", "reward", "turns"):
             told[name] = of_ended[name]
         counts = {"ended": len(ended), "unfinished": sum(not half.ended for half in self._halves)}
-        return told | {"batches": 1.0, "kept_frac": 1.0, "filled_frac": 1.0} | {n: float(c) for n, c in counts.items()}
+        return told | {name: float(count) for name, count in counts.items()}
 
     @property
     def _enough(self) -> bool:
