@@ -104,3 +104,66 @@ def test_a_recipe_is_printed_to_be_copied_and_changed(tmp_path, monkeypatch, cap
 def test_config_takes_a_name(capsys):
     assert main(["config", "household-tiny-aem"]) == 0
     assert json.loads(capsys.readouterr().out)["run"]["name"] == "household-tiny-aem"
+
+
+MEASURED = {
+    "kept-frozen-lake": {
+        "grpo": "frozen-lake-tiny-grpo",
+        "rlep": "frozen-lake-tiny-rlep",
+        "prefix sampling": "frozen-lake-tiny-prefix-sampling",
+        "memory": "frozen-lake-tiny-slea-rl",
+        "r3's store": "frozen-lake-tiny-r3",
+        "hpt": "frozen-lake-tiny-hpt",
+        "adhint": "frozen-lake-tiny-adhint",
+        "vade": "frozen-lake-tiny-vade",
+        "v0": "frozen-lake-tiny-v0",
+    },
+    "turns-pivots-directions": {
+        "pivot_rl": "frozen-lake-tiny-pivot-rl",
+        "dpa": "frozen-lake-tiny-dpa",
+        "quantile": "frozen-lake-tiny-turn-budget",
+    },
+    "pairs-household": {"simpo": "household-tiny-simpo"},
+    "passes-household": {"seeupo": "household-tiny-seeupo"},
+    "seats-kuhn": {"rae": "kuhn-tiny-rae"},
+}
+"""Recipe of each arm of a study that measured it."""
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_a_recipe_is_what_a_study_has_measured(name):
+    jobs = {job.arm: job.config for job in load_study(ROOT / "studies" / f"{name}.toml").jobs}
+    for arm, recipe in MEASURED[name].items():
+        ours, measured = load_config(Path(recipe)), jobs[arm]
+        assert ours.method == measured.method
+        apart = {"run", "evaluate"} if name in ("pairs-household", "passes-household", "seats-kuhn") else {"run"}
+        assert ours.model_dump(exclude=apart) == measured.model_dump(exclude=apart)
+
+
+def test_a_recipe_extends_another_key_by_key(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("own.toml").write_text('extends = "household-tiny-aem"\naem = false\n[environment.options]\nnum_train = 7\n')
+    Path("further.toml").write_text('extends = "own.toml"\n[run]\nsteps = 3\n')
+    config, shipped = load_config(Path("further.toml")), load_config(Path("household-tiny-aem"))
+    assert (config.run.name, config.run.steps, config.method.label) == ("further", 3, "grpo")
+    assert config.environment.options == shipped.environment.options | {"num_train": 7}
+    assert config.warmstart == shipped.warmstart
+    Path("household-tiny-aem").write_text("[warmstart]\ngames = 5\n")  # beside it wins, as on the command line
+    assert load_config(Path("own.toml")).warmstart.games == 5
+
+
+def test_what_cannot_be_extended_is_told_in_one_line(tmp_path):
+    first, second = tmp_path / "first.toml", tmp_path / "second.toml"
+    first.write_text('extends = "second.toml"\n')
+    second.write_text('extends = "first.toml"\n')
+    with pytest.raises(ConfigError, match=r"second.toml: extends='first.toml' leads back to this recipe"):
+        load_config(first)
+    second.write_text('extends = "houshold-tiny-aem"\n')
+    with pytest.raises(ConfigError, match=r"cannot read the recipe houshold-tiny-aem: .* Did you mean 'household-tin"):
+        load_config(first)
+    second.write_text("extends = 3\n")
+    with pytest.raises(ConfigError, match=r"second.toml: extends=3: expected a text"):
+        load_config(first)
+    second.write_text("extends =\n")
+    with pytest.raises(ConfigError, match=r"second.toml is not valid TOML"):
+        load_config(first)

@@ -12,7 +12,7 @@ from typing import Any, get_args
 import pydantic
 
 from turnwise.config.combined import check_demonstrations, check_store, with_corrected_ratios
-from turnwise.config.recipes import find_recipe, shipped_recipes
+from turnwise.config.recipes import find_recipe, read_recipe
 from turnwise.config.sections import (
     CheckpointConfig,
     EvaluateConfig,
@@ -291,23 +291,13 @@ def load_config(recipe: Path | None, overrides: Sequence[str] = ()) -> Config:
     The recipe is a file, or the name of one that comes with the package. AEM modulates the method unless `aem = false`.
 
     Raises:
-        ConfigError: The file is missing or is not TOML, a key is unknown, or a value has the wrong type.
+        ConfigError: The file, or one that it extends, is missing or is not TOML, a key is unknown, or a value has the
+            wrong type.
     """
     data: dict[str, Any] = {}
     if recipe is not None:
         recipe = find_recipe(recipe)
-        try:
-            data = tomllib.loads(recipe.read_text(encoding="utf-8"))
-        except OSError as error:
-            if (recipe / "config.json").is_file():
-                raise ConfigError(
-                    f"{recipe} is a run, not a recipe; resume it with `turnwise train --resume {recipe}`"
-                ) from None
-            beside = {path.name for path in recipe.parent.glob("*.toml")}
-            near = did_you_mean(recipe.name, beside | {*shipped_recipes()})
-            raise ConfigError(f"cannot read the recipe {recipe}: {error.strerror or error}.{near}") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{recipe} is not valid TOML: {error}") from None
+        data = read_recipe(recipe)
         if isinstance(run := data.setdefault("run", {}), dict):
             run.setdefault("name", recipe.stem)
     data.setdefault("aem", True)

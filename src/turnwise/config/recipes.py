@@ -1,8 +1,12 @@
-"""Find the recipes that come with the package, by name."""
+"""Find the recipes that come with the package, by name, and read recipes."""
 
 import dataclasses
 import re
+import tomllib
 from pathlib import Path
+from typing import Any
+
+from turnwise.errors import ConfigError, did_you_mean
 
 FOLDER = Path(__file__).parents[1] / "recipes"
 """Recipes in the package; `verl/` in it holds configurations of verl."""
@@ -44,3 +48,52 @@ def describe_recipe(path: Path) -> Recipe:
     about, *further = re.match(r"(?:#.*\n)+", path.read_text(encoding="utf-8"))[0].splitlines()  # pyright: ignore
     told = dict(re.findall(r"^# (extras|data|time): (.+)$", "\n".join(further), re.MULTILINE))
     return Recipe(path.stem, about.removeprefix("# "), told["extras"], told["data"], told["time"])
+
+
+def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """Read the file of a recipe, on top of the recipe that it `extends`.
+
+    `extends = "household-tiny-aem"` names a file beside this one, or a recipe that comes with the package. Tables are
+    merged key by key; any other value takes the place of the extended recipe's.
+
+    Args:
+        path: File of the recipe.
+        above: Recipes that extend this one.
+
+    Raises:
+        ConfigError: A file is missing or is not TOML, or recipes extend each other in a circle.
+    """
+    data = _table(path)
+    extended = data.pop("extends", None)
+    if extended is None:
+        return data
+    if not isinstance(extended, str):
+        raise ConfigError(f"{path}: extends={extended!r}: expected a text, the name or the file of a recipe")
+    beside = path.parent / extended
+    base = beside if beside.is_file() else find_recipe(Path(extended))
+    if base in (*above, path):
+        raise ConfigError(f"{path}: extends={extended!r} leads back to this recipe; remove one `extends`")
+    return _merged(read_recipe(base, (*above, path)), data)
+
+
+def _table(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        if (path / "config.json").is_file():
+            raise ConfigError(
+                f"{path} is a run, not a recipe; resume it with `turnwise train --resume {path}`"
+            ) from None
+        near = did_you_mean(path.name, {each.name for each in path.parent.glob("*.toml")} | {*shipped_recipes()})
+        raise ConfigError(f"cannot read the recipe {path}: {error.strerror or error}.{near}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    both = {
+        name: _merged(below[name], value)
+        for name, value in above.items()
+        if isinstance(value, dict) and isinstance(below.get(name), dict)
+    }
+    return below | above | both

@@ -13,14 +13,19 @@ PREDICTED = "predicted_success"
 """Key of `info` with the success that was predicted for the task."""
 
 
-def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+def rollout_metrics(
+    trajectories: Sequence[Trajectory], *, batches: int = 1, kept_frac: float = 1.0, filled_frac: float = 1.0
+) -> dict[str, float]:
     """Compute rollout metrics: success, reward, turns, shares of failures, generated tokens and environment steps.
 
     Trajectories that other players than the policy gave count for tokens and steps only. A response that trajectories
     share counts once; its environment step counts for each of them that has replayed it.
 
-    `batches`, `kept_frac` and `filled_frac` are those of a step that learns from all that it plays, in one batch; a
-    source for which that is not so replaces them.
+    Args:
+        trajectories: All that were played.
+        batches: Batches in which they were played.
+        kept_frac: Share of their groups that pass the filter.
+        filled_frac: Groups that the step learns from, as a share of `rollout.groups`.
     """
     usable = [trajectory for trajectory in trajectories if trajectory.usable]
     own = [trajectory for trajectory in trajectories if trajectory.learns]
@@ -30,9 +35,9 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     rejected = [tokens for trajectory in trajectories for tokens in trajectory.info.get(RESAMPLED, ())]
     mean = lambda values: float(np.mean(values)) if len(values) else 0.0  # noqa: E731
     return {
-        "batches": 1.0,
-        "kept_frac": 1.0,
-        "filled_frac": 1.0,
+        "batches": float(batches),
+        "kept_frac": float(kept_frac),
+        "filled_frac": float(filled_frac),
         "success": mean([trajectory.success for trajectory in usable]),
         "reward": mean([trajectory.reward for trajectory in usable]),
         "turns": mean([len(trajectory.turns) for trajectory in usable]),

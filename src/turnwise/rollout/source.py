@@ -105,11 +105,8 @@ class Source:
         used_G = kept_G & (np.cumsum(kept_G) <= settings.groups)
         if settings.keep_spread is not None:
             used_G &= widest(spreads(trajectories, used_G), settings.keep_spread)
-        metrics = rollout_metrics(trajectories) | {
-            "batches": float(num_batches),
-            "kept_frac": float(kept_G.mean()),
-            "filled_frac": float(used_G.sum() / settings.groups),
-        }
+        filled_frac = used_G.sum() / settings.groups
+        metrics = rollout_metrics(trajectories, batches=num_batches, kept_frac=kept_G.mean(), filled_frac=filled_frac)
         if settings.max_lag:
             metrics |= lag_metrics(trajectories, step)
         used_N = np.array([trajectory.usable and used_G[trajectory.group] for trajectory in trajectories], dtype=bool)

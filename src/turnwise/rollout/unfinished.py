@@ -95,12 +95,10 @@ class Unfinished(Source):
         if settings.keep_spread is not None:
             used_G &= widest(spreads(trajectories, used_G), settings.keep_spread)
         used_N = np.array([each.usable and used_G[each.group] for each in trajectories], dtype=bool)
-        metrics = {
-            "filled_frac": float(used_G.sum() / settings.groups),
-            "unfinished": float(sum(not half.ended for half in self._halves)),
-            "spent": float(spent),
-        }
-        metrics = rollout_metrics(trajectories) | metrics | lag_metrics(trajectories, step)
+        metrics = rollout_metrics(trajectories, filled_frac=used_G.sum() / settings.groups)
+        metrics |= lag_metrics(trajectories, step)
+        metrics["unfinished"] = float(sum(not half.ended for half in self._halves))
+        metrics["spent"] = float(spent)
         numbers = [group.task for group in learned]
         return Experience(trajectories, used_N, metrics, [self._tasks[each] for each in numbers], numbers)
 
