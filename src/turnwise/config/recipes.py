@@ -33,7 +33,7 @@ class Recipe:
 
 def shipped_recipes() -> dict[str, Path]:
     """Return the files of the shipped recipes by name."""
-    return {path.stem: path for path in sorted(FOLDER.glob("*.toml"))}
+    return {path.stem: path for path in sorted(FOLDER.glob("*.toml"), key=lambda path: path.stem)}
 
 
 def find_recipe(given: Path) -> Path:
