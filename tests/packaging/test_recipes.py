@@ -126,6 +126,7 @@ MEASURED = {
     "pairs-household": {"simpo": "household-tiny-simpo"},
     "passes-household": {"seeupo": "household-tiny-seeupo"},
     "seats-kuhn": {"rae": "kuhn-tiny-rae"},
+    "turn-critic-alfworld": {"turn_ppo, ridge": "alfworld-tiny-turn-ppo"},
     "turn-critic-household": {"turn_ppo, ridge": "household-tiny-turn-ppo-ridge"},
 }
 """Recipe of each arm of a study that measured it."""
