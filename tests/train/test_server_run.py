@@ -1,15 +1,20 @@
 """Whole runs with the server engine: log-probs agree, and a server that dies costs nothing but time."""
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.rollout.fake_vllm import FakeVllm
 from tests.toys import Colors, small_config
+from tests.train.test_chat_models import with_settings
 from tests.train.test_loop import assert_same_run, steps
 
 from turnwise.cli import main
-from turnwise.config import Config
+from turnwise.config import Config, load_config
 from turnwise.errors import ConfigError, EngineLost
+from turnwise.models.pretrained import pretrained_policy
+from turnwise.models.settings import ModelConfig, PromptConfig
 from turnwise.models.tiny import tiny_policy
 from turnwise.train.checkpoint import latest_checkpoint, load_checkpoint
 from turnwise.train.folder import RunFolder
@@ -105,3 +110,30 @@ def test_a_checkpoint_is_evaluated_by_the_server(tmp_path, fake, capsys):
     fake.stop()
     assert main(["eval", str(folder.path), "--episodes", "2"]) == 2
     assert "no server is ready" in capsys.readouterr().err
+
+
+@pytest.mark.data
+@pytest.mark.skipif("ALFWORLD_DATA" not in os.environ, reason="ALFWORLD_DATA names no folder with real games")
+@pytest.mark.parametrize("size", ["0.5b", "1.5b"])
+def test_the_recipes_for_one_gpu_train_on_real_games_with_a_server(tmp_path, monkeypatch, size):
+    """Their own settings, but a tiny model of Qwen's architecture, two games, a step, and a server in its place."""
+    pytest.importorskip("peft")
+    monkeypatch.chdir(tmp_path)
+    recipe = Path(f"alfworld-qwen2.5-{size}-aem")
+    whole = load_config(recipe)
+    assert whole.model.name == f"Qwen/Qwen2.5-{size.upper()}-Instruct"
+    assert (whole.model.train, whole.model.precision, whole.engine.name) == ("lora", "bf16", "server")
+    name = str(with_settings(tmp_path / "model", "qwen2_5", max_position_embeddings=8192))
+    model = pretrained_policy(ModelConfig(name=name, max_context=8192), PromptConfig(system="Play."), seed=0).model
+    small = "model.max_context=8192 model.precision=fp32 environment.max_steps=2 warmstart.steps=0"
+    small += " rollout.groups=1 rollout.group_size=2 run.steps=1 run.device=cpu"
+    small += " evaluate.episodes=1 evaluate.final_episodes=1"
+    with FakeVllm(model, max_model_len=8192) as server:
+        server.options["hf_overrides"] = {"tie_word_embeddings": False}  # as a server on a CPU must be started
+        folder = train(load_config(recipe, [f"model.name={name}", f"engine.url={server.url}", *small.split()]))
+        versions = [body["new_version"] for path, body in server.asked if path == "/update_weight_version"]
+    record = steps(folder)[0]
+    assert record["rollout/failed_frac"] == 0
+    assert record["credit/mismatch_max"] < AGREEMENT
+    assert len(versions) == 2  # what the server gets has the adapters merged into it
+    assert (folder.checkpoints / "step-000001" / "adapter_model.safetensors").exists()
