@@ -142,6 +142,13 @@ def test_states_may_be_compared_by_the_commonest_word_alone():
     assert tw.tf_idf(["", "!"])[0].shape == (0,)
 
 
+def test_a_temperature_next_to_zero_still_gives_numbers():
+    """Products of equal vectors may round to more than 1, which no temperature may blow up."""
+    names = ["mug", "key", "desk", "lamp", "shelf", "drawer", "cabinet"]
+    texts = [" ".join(names[k:] + names[:k] + names[: k % 4]) for k in range(7)]
+    assert np.isfinite(similar(texts, list(range(7)), temperature=1e-20)).all()
+
+
 def test_a_text_without_words_is_like_no_other_nor_like_itself():
     np.testing.assert_allclose(similar(["", "mug", "!"], [1, 0, 0]), [2 / 3, -1 / (math.e**10 + 2), -1 / 3], atol=1e-15)
     np.testing.assert_allclose(similar(["", "", ""], [3, 0, 0]), [2, -1, -1], rtol=1e-14)

@@ -138,7 +138,7 @@ def test_a_recipe_is_what_a_study_has_measured(name):
     for arm, recipe in MEASURED[name].items():
         ours, measured = load_config(Path(recipe)), jobs[arm]
         assert ours.method == measured.method
-        apart = {"run"} if "frozen_lake" in ours.environment.name else {"run", "evaluate"}
+        apart = {"run"} if ours.environment.name == "frozen_lake" else {"run", "evaluate"}
         assert ours.model_dump(exclude=apart) == measured.model_dump(exclude=apart)
 
 
@@ -154,18 +154,18 @@ def test_a_recipe_extends_another_key_by_key(tmp_path, monkeypatch):
     assert load_config(Path("own.toml")).warmstart.games == 5
 
 
-def test_what_cannot_be_extended_is_told_in_one_line(tmp_path):
+@pytest.mark.parametrize(
+    ("extends", "said"),
+    [
+        ('"first.toml"', r"second.toml: extends='first.toml' leads back to this recipe"),
+        ('"houshold-tiny-aem"', r"cannot read the recipe houshold-tiny-aem: .* Did you mean 'household-tin"),
+        ("3", r"second.toml: extends=3: expected a text"),
+        ("", r"second.toml is not valid TOML"),
+    ],
+)
+def test_what_cannot_be_extended_is_told_in_one_line(extends, said, tmp_path):
     first, second = tmp_path / "first.toml", tmp_path / "second.toml"
     first.write_text('extends = "second.toml"\n')
-    second.write_text('extends = "first.toml"\n')
-    with pytest.raises(ConfigError, match=r"second.toml: extends='first.toml' leads back to this recipe"):
-        load_config(first)
-    second.write_text('extends = "houshold-tiny-aem"\n')
-    with pytest.raises(ConfigError, match=r"cannot read the recipe houshold-tiny-aem: .* Did you mean 'household-tin"):
-        load_config(first)
-    second.write_text("extends = 3\n")
-    with pytest.raises(ConfigError, match=r"second.toml: extends=3: expected a text"):
-        load_config(first)
-    second.write_text("extends =\n")
-    with pytest.raises(ConfigError, match=r"second.toml is not valid TOML"):
+    second.write_text(f"extends = {extends}\n")
+    with pytest.raises(ConfigError, match=said):
         load_config(first)

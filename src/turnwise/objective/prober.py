@@ -111,13 +111,13 @@ class Prober:
             begin = context.hidden.shape[1]
             probes, positions, mask = (torch.from_numpy(each).to(model.device) for each in _pack(part, begin))
             with autocast(model, self._precision):
-                found = model.get_decoder()(
+                output = model.get_decoder()(
                     input_ids=probes,
                     attention_mask=additive(mask[:, None], context.hidden.dtype),
                     position_ids=positions,
                     past_key_values=context.cache(),
                 )
-                hidden = torch.cat([context.hidden, found.last_hidden_state], 1)
+                hidden = torch.cat([context.hidden, output.last_hidden_state], 1)
                 at = np.concatenate([each.reads(row, begin) for row, each in enumerate(part)], 1)
                 row_T, column_T, target_T = torch.from_numpy(at).to(model.device)
                 found = chunked_logprobs(hidden[row_T, column_T], output_layer, target_T, self.temperature)

@@ -192,9 +192,8 @@ def _average_by_similarity(
         state = np.repeat(np.arange(end - start), lengths)  # of each entry
         entry = np.arange(len(state)) + np.repeat(begins[text] - np.cumsum(lengths) + lengths, lengths)
         weight = _cosines(state, entry_word[entry], entry_value[entry], num_states=len(text))
-        largest = (lengths > 0) / temperature  # of each row: a text is most similar to itself
-        np.fill_diagonal(weight, largest)
-        weight -= largest[:, None]
+        np.fill_diagonal(weight, (lengths > 0) / temperature)
+        weight -= weight.max(axis=1, keepdims=True)
         np.exp(weight, out=weight)
         result[start:end] = (weight @ total[start:end]) / (weight @ count[start:end])
     return result

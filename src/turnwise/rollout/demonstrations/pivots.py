@@ -145,7 +145,7 @@ class Pivots:
         states = [self._next_pivot() for _ in range(self._rollout.groups)]
         played = self._play(states, self._rollout.group_size, models, [self._seed, Stream.PIVOTS, step, 1], on_turn)
         kept_G = kept(self._rollout.filter_at(step), *outcomes(played, len(states)))
-        kept_frac = float(kept_G.mean())
+        kept_frac = kept_G.mean()
         metrics |= rollout_metrics(played, kept_frac=kept_frac, filled_frac=kept_frac)
         metrics["pivots"] = float(len(self.pivots))
         mean = np.mean([each.reward for each in played if each.usable] or [0.0])
