@@ -49,9 +49,8 @@ def tf_idf(
     choice("ties", ties, WordTies)
     count = np.ones(len(texts), dtype=np.int64) if count is None else count
     vocabulary, text, number = find_words(texts)
-    bits = len(vocabulary).bit_length()  # shifts are several times faster than division
-    entry, times = np.unique((text << bits) | number, return_counts=True)
-    text, number = entry >> bits, entry & ((1 << bits) - 1)
+    entry, times = np.unique(text * len(vocabulary) + number, return_counts=True)
+    text, number = np.divmod(entry, len(vocabulary))
     total = np.bincount(number, weights=times * count[text]).astype(np.int64)
     rank = np.empty(len(vocabulary), dtype=np.int64)
     rank[np.argsort(-total, kind="stable" if ties == "alphabet" else None)] = np.arange(len(vocabulary))
@@ -183,7 +182,6 @@ def _average_by_similarity(
 ) -> Float[np.ndarray, " states"]:
     """Compute for each state the similarity-weighted mean over its group's responses, from totals and counts."""
     entry_text, entry_word, entry_value = entries
-    entry_value = entry_value / np.sqrt(temperature)
     begins = np.searchsorted(entry_text, np.arange(int(texts.max()) + 2))  # where the entries of each text begin
     result = np.empty_like(total)
     for start, end in zip(groups.offsets[:-1], groups.offsets[1:], strict=True):
@@ -192,8 +190,9 @@ def _average_by_similarity(
         state = np.repeat(np.arange(end - start), lengths)  # of each entry
         entry = np.arange(len(state)) + np.repeat(begins[text] - np.cumsum(lengths) + lengths, lengths)
         weight = _cosines(state, entry_word[entry], entry_value[entry], num_states=len(text))
-        np.fill_diagonal(weight, (lengths > 0) / temperature)
+        np.fill_diagonal(weight, lengths > 0)
         weight -= weight.max(axis=1, keepdims=True)
+        weight /= temperature
         np.exp(weight, out=weight)
         result[start:end] = (weight @ total[start:end]) / (weight @ count[start:end])
     return result
