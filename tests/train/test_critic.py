@@ -13,10 +13,12 @@ from tests.train.test_every_method_trains import told, weights
 from turnwise.config import load_config
 from turnwise.diagnostics.recredit import replay
 from turnwise.errors import ConfigError
-from turnwise.models.critic import Critic
+from turnwise.models.critic import Critic, with_peers
 from turnwise.models.ridge import Ridge
 from turnwise.models.settings import CriticConfig
+from turnwise.objective.values import mean_of_peers
 from turnwise.rollout.record import read_rollouts
+from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.train.checkpoint import load_checkpoint
 from turnwise.train.credit import make_transform
 from turnwise.train.loop import train
@@ -57,6 +59,41 @@ def test_ridge_fits_the_last_steps_and_forgets_the_others():
 def test_ridge_of_equal_states_is_the_mean():
     weight, bias = Ridge(steps=1, penalty=0.01).fit(np.ones((5, 3)), np.arange(1.0, 6.0))
     np.testing.assert_allclose([*weight, bias], [0, 0, 0, 3.0], atol=1e-9)
+
+
+def test_blocks_of_features_are_penalised_in_their_own_units():
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(50, 3)), generator.normal(size=50)
+    weight, bias = Ridge(steps=1, penalty=0.1, blocks=(2, 1)).fit(x, y)
+    scaled, same = Ridge(steps=1, penalty=0.1, blocks=(2, 1)).fit(x * [1.0, 1.0, 100.0], y)
+    np.testing.assert_allclose(scaled * [1.0, 1.0, 100.0], weight, rtol=1e-9)
+    np.testing.assert_allclose(same, bias, rtol=1e-9)
+    together, _ = Ridge(steps=1, penalty=0.1).fit(x * [1.0, 1.0, 100.0], y)
+    assert abs(together[0]) < 0.1 * abs(weight[0]), "one block: the large feature's unit decides"
+
+
+def played(group: int, *rewards: float) -> Trajectory:
+    turns = [Turn("", 0, [1], [2], [0.0], "", False, reward=reward) for reward in rewards]
+    return Trajectory(group, "task", turns)
+
+
+def test_peers_are_the_others_of_the_group():
+    trajectories = [played(0, 0.0, 1.0), played(0, 0.5), played(0, -0.25), played(1, 7.0)]
+    np.testing.assert_allclose(mean_of_peers(trajectories), [0.125, 0.375, 0.75, 0.0])
+
+
+def test_a_critic_that_sees_peers_learns_what_the_group_tells_and_a_state_alone_does_not():
+    generator = np.random.default_rng(0)
+    hidden = torch.from_numpy(generator.normal(size=(300, 16)).astype(np.float32))
+    peers = torch.from_numpy(generator.uniform(size=300).astype(np.float32))
+    target = (peers + peers * hidden[:, 0]).numpy()
+    left = {}
+    for sees in (False, True):
+        critic = Critic(color_policy(), CriticConfig(kind="ridge", penalty=1e-4, peers=sees), ("value",), seed=0)
+        read = with_peers(hidden, peers) if sees else hidden
+        critic.fit("value", read.numpy(), target)
+        left[sees] = (critic.measure("value", read).numpy() - target).var() / target.var()
+    assert left[True] < 1e-3 < 0.1 < left[False]
 
 
 # -- the copy, and the policy's layers ---------------------------------------------------------------------------------
@@ -128,9 +165,10 @@ def test_a_model_of_its_own_starts_as_the_policy_and_leaves_it_alone():
     [
         {"kind": "model", "target_rate": 0.5, "warmup_steps": 1, "extra_epochs": 1},
         {"kind": "ridge", "memory": 2},
+        {"kind": "ridge", "peers": True},
         {"clip": 0.1, "width": 4, "trunk_gradient": 0.5, "target": "return"},
     ],
-    ids=["model", "ridge", "head"],
+    ids=["model", "ridge", "peers", "head"],
 )
 def test_a_resumed_run_is_bit_identical(tmp_path, critic):
     method = {"name": "gae", "unfinished": "next"}
@@ -188,11 +226,12 @@ def test_tokens_of_a_measure_are_those_of_its_own_passes(tmp_path):
     for name, critic, update in (
         ("along", {}, {}),
         ("engine", {}, {"scoring": "engine"}),
+        ("after", {"read": "after"}, {"scoring": "engine"}),
         ("own", {"kind": "model"}, {}),
     ):
         folder = train(config_of(tmp_path, critic, run={"steps": 1, "name": name}, update=update))
         tokens[name] = told(folder, 1)["measure/value_tokens"]
-    assert tokens["along"] == 0 < tokens["engine"] == tokens["own"]
+    assert tokens["along"] == tokens["engine"] == 0 < tokens["after"] == tokens["own"]
 
 
 # -- recipes -----------------------------------------------------------------------------------------------------------
@@ -204,6 +243,7 @@ def test_tokens_of_a_measure_are_those_of_its_own_passes(tmp_path):
         ({"kind": "heads"}, "critic.kind: Input should be 'head', 'model' or 'ridge'"),
         ({"knd": "head"}, r"unknown key 'critic.knd'. Did you mean 'kind'\?"),
         ({"kind": "ridge", "learning_rate": 0.1}, "critic.learning_rate has no effect on kind='ridge'"),
+        ({"peers": True}, "critic.peers is only for kind='ridge', got kind='head'"),
         ({"memory": 3}, "critic.memory is only for kind='ridge', got kind='head'"),
         ({"kind": "ridge", "trunk_gradient": 1.0}, "critic.trunk_gradient is only for kind='head'"),
         ({"kind": "model", "hidden_size": 8}, "critic.hidden_size is only for name='tiny', got name='policy'"),

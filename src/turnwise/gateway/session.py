@@ -158,6 +158,7 @@ class Session:
                 valid=reply.valid,
                 fresh=not continues,
                 behavior_entropies=generation.entropies,
+                behavior_state=generation.state,
                 version=generation.version,
                 actor=actor,
             )

@@ -76,13 +76,14 @@ class Critic:
             torch.manual_seed(seed)
             trunk = _own_model(policy, settings, seed) if settings.kind == "model" else None
             size = (trunk or policy.model).config.get_text_config().hidden_size
-            network = ValueNetwork(trunk, self.columns, size, settings.width, self.bootstraps)
+            blocks = (size, 1, size) if settings.peers else (size,)  # those of `with_peers`
+            network = ValueNetwork(trunk, self.columns, sum(blocks), settings.width, self.bootstraps)
         self.network = network.to(policy.model.device)
         default = TARGET_RATE if self.bootstraps and not settings.target_every else None
         self._target_rate = settings.target_rate or default
         has_copy = settings.target_every or self._target_rate
         self.copy = copy.deepcopy(self.network).requires_grad_(False) if has_copy else None
-        self.ridge = {column: Ridge(settings.memory, settings.penalty) for column in self.columns}
+        self.ridge = {column: Ridge(settings.memory, settings.penalty, blocks) for column in self.columns}
         self.optimizer: torch.optim.Optimizer | None = None
         if settings.kind == "ridge":
             self.network.requires_grad_(False)
@@ -176,6 +177,11 @@ class Critic:
         for column, ridge in self.ridge.items():
             ridge.load_state_dict(state["ridge"][column])
         self._steps = state["steps"]
+
+
+def with_peers(hidden: torch.Tensor, return_M: torch.Tensor) -> torch.Tensor:
+    """Append the mean return of a trajectory's peers to `[reads, size]` hidden states, and its products with them."""
+    return torch.cat([hidden, return_M[:, None], hidden * return_M[:, None]], dim=1)
 
 
 def bootstraps(settings: CriticConfig, columns: Sequence[str]) -> bool:

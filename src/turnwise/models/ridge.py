@@ -7,22 +7,26 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from turnwise.segments import Segments
+
 
 class Ridge:
     """Remember sums of hidden states and targets of the last steps, and regress on them.
 
-        minimise  sum_i (w . x_i + b - y_i)^2 + num * penalty * scale * |w|^2        scale: mean variance of x
+        minimise  sum_i (w . x_i + b - y_i)^2 + num * penalty * sum_j scale_j w_j^2
+        scale_j: mean variance of the features in j's block
 
     A step is remembered by its second moments, so that memory grows with the square of the hidden size only.
 
     Args:
         steps: Steps to remember.
-        penalty: Penalty per example, relative to the mean variance of a hidden unit.
+        penalty: Penalty per example, relative to the mean variance of a feature.
+        blocks: Number of features in each block of features in one unit; default: all are one block.
     """
 
-    def __init__(self, steps: int, penalty: float):
+    def __init__(self, steps: int, penalty: float, blocks: Sequence[int] = ()):
         self._moments: deque[np.ndarray] = deque(maxlen=steps)
-        self._penalty = penalty
+        self._penalty, self._blocks = penalty, blocks
 
     def fit(
         self, hidden: Float[np.ndarray, "examples size"], target: Float[np.ndarray, " examples"]
@@ -34,8 +38,9 @@ class Ridge:
         num, size = total[-1, -1], len(total) - 2
         mean = total[-1, :-1] / num
         covariance = total[:-1, :-1] / num - np.outer(mean, mean)
-        scale = max(np.trace(covariance[:size, :size]) / size, 1e-12)
-        penalised = covariance[:size, :size] + self._penalty * scale * np.eye(size)
+        blocks = Segments.from_lengths(self._blocks or [size])
+        scale = np.maximum(blocks.broadcast(blocks.mean(np.diag(covariance)[:size])), 1e-12)
+        penalised = covariance[:size, :size] + self._penalty * np.diag(scale)
         weight = np.linalg.solve(penalised, covariance[:size, size])
         return weight, float(mean[size] - weight @ mean[:size])
 

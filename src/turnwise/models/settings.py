@@ -110,7 +110,8 @@ class CriticConfig(Section):
     """Discount per turn of target = "return", for which give it the method's discount, and of ArCHer's Q; the paper has
     0.95."""
     learning_rate: float = pydantic.Field(default=1e-3, gt=0)
-    """Learning rate of the critic's own AdamW. Not for "ridge", as are the fields below but `memory` and `penalty`."""
+    """Learning rate of the critic's own AdamW. Not for "ridge", as are the fields below but `memory`, `penalty` and
+    `peers`."""
     weight_decay: float = pydantic.Field(default=0.0, ge=0)
     max_grad_norm: float = pydantic.Field(default=1.0, gt=0)
     """Norm to which the critic's gradient is clipped, apart from the policy's."""
@@ -145,11 +146,14 @@ class CriticConfig(Section):
     """Steps that "ridge" remembers."""
     penalty: float = pydantic.Field(default=1e-2, gt=0)
     """Penalty of "ridge", relative to the mean variance of a hidden unit."""
+    peers: bool = False
+    """Let "ridge" regress on the mean return of the other trajectories of the group too, and on its products with the
+    hidden states: what a group tells of its task (docs/decisions/0047-a-critic-may-look-at-the-group.md)."""
 
     @pydantic.model_validator(mode="after")
     def _parts_fit(self) -> "CriticConfig":
         only = {
-            "ridge": ("memory", "penalty"),
+            "ridge": ("memory", "penalty", "peers"),
             "model": ("name", "hidden_size", "num_layers", "num_heads"),
             "head": ("trunk_gradient",),
         }

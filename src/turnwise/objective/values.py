@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 
-from turnwise.models.critic import Critic
+from turnwise.models.critic import Critic, with_peers
 from turnwise.models.policy import autocast
 from turnwise.models.settings import CriticConfig, ModelConfig
 from turnwise.objective.gradient import Budget
@@ -31,10 +31,12 @@ class Places:
     Attributes:
         tokens: `[reads]` generated token at which each value is read.
         after: Whether the state after the token is read, or the one before it.
+        peers: Mean return of the other trajectories of the group at each read; None: not read.
     """
 
     tokens: Int[np.ndarray, " reads"]
     after: bool
+    peers: Float[np.ndarray, " reads"] | None = None
 
     def among(self, where: np.ndarray) -> tuple[np.ndarray, torch.Tensor]:
         """Return which reads fall on the tokens `where`, and at which index of `where`."""
@@ -62,8 +64,15 @@ def places_of(column: str, responses: Segments, settings: CriticConfig, action_R
     return Places(responses.offsets[1:] - 1, after=True)
 
 
+def mean_of_peers(trajectories: Sequence[Trajectory]) -> Float[np.ndarray, " N"]:
+    """Average the returns of the other trajectories of each one's group; 0 without others."""
+    return_N = np.array([each.reward for each in trajectories])
+    groups = Segments.from_sorted_ids(np.array([each.group for each in trajectories]))
+    return (groups.broadcast(groups.sum(return_N)) - return_N) / np.maximum(groups.broadcast(groups.lengths) - 1, 1)
+
+
 class Values:
-    """Values of a step, read along the pass that scores the policy, or in a pass of their own.
+    """Values of a step, read along the pass that scores the policy, on the engine's states, or in a pass of their own.
 
     Args:
         critic: Critic that reads.
@@ -71,10 +80,11 @@ class Values:
         places: Where each column is read.
         precision: Section `[model]` of the recipe.
         budget: Padded tokens per micro-batch.
+        sampled: Hidden states that the responses were sampled from, one per response, if the values are of these.
 
     Attributes:
         places: Where each column is read.
-        hidden: Hidden states at the places of each column, kept for ridge regression only.
+        hidden: What was read at the places of each column, kept for ridge regression only.
     """
 
     def __init__(
@@ -84,8 +94,9 @@ class Values:
         places: Mapping[str, Places],
         precision: ModelConfig,
         budget: Budget,
+        sampled: Sequence[np.ndarray] = (),
     ):
-        self.critic, self.places = critic, places
+        self.critic, self.places, self._sampled = critic, places, sampled
         self._sequences, self._precision, self._budget = sequences, precision, budget
         self._read: dict[str, np.ndarray] = {}
         self.hidden: dict[str, np.ndarray] = {}
@@ -94,20 +105,28 @@ class Values:
         """Read the values at the tokens of a micro-batch from the hidden states of its pass."""
         for column, places in self.places.items():
             reads, at = places.among(where)
-            hidden = states.at(at.to(states.hidden.device), after=places.after).detach()
-            values = self._read.setdefault(column, np.full(len(places.tokens), np.nan))
-            values[reads] = self.critic.measure(column, hidden).double().cpu().numpy()
-            if self.critic.settings.kind == "ridge":
-                kept = self.hidden.setdefault(column, np.zeros((len(places.tokens), hidden.shape[1]), np.float32))
-                kept[reads] = hidden.float().cpu().numpy()
+            self._keep(column, reads, states.at(at.to(states.hidden.device), after=places.after).detach())
 
-    def reads_along(self, models: Collection[str]) -> bool:
-        """Whether the policy's scoring pass, if one of `models` makes it, reads the values too."""
-        return "policy" in models and self.critic.model is self.critic.policy
+    def _keep(self, column: str, reads: np.ndarray, hidden: torch.Tensor) -> None:
+        places = self.places[column]
+        if places.peers is not None:
+            hidden = with_peers(hidden, torch.from_numpy(places.peers[reads]).to(hidden))
+        values = self._read.setdefault(column, np.full(len(places.tokens), np.nan))
+        values[reads] = self.critic.measure(column, hidden).double().cpu().numpy()
+        if self.critic.settings.kind == "ridge":
+            kept = self.hidden.setdefault(column, np.zeros((len(places.tokens), hidden.shape[1]), np.float32))
+            kept[reads] = hidden.float().cpu().numpy()
+
+    def needs_no_pass(self, models: Collection[str]) -> bool:
+        """Whether the policy's scoring pass, if one of `models` makes it, or the engine has computed the states."""
+        return len(self._sampled) > 0 or ("policy" in models and self.critic.model is self.critic.policy)
 
     def column(self, name: str) -> Float[np.ndarray, " reads"]:
         """Return the values of a column, one per response or token."""
-        if name not in self._read:
+        if name not in self._read and len(self._sampled):
+            hidden = torch.from_numpy(np.stack(self._sampled)).to(self.critic.policy.device)
+            self._keep(name, np.arange(len(hidden)), hidden)
+        elif name not in self._read:
             self._budget.spend(self._pass, shortest=self._sequences.shortest)
         return self._read[name]
 
@@ -150,7 +169,18 @@ class ValueTerm:
         if "value_low" in critic.columns:
             action_R = np.array([critic.format.planned(turn.response_ids).cuts[1] for turn in turns])
         places = {column: places_of(column, responses, critic.settings, action_R) for column in critic.columns}
-        self.values = Values(critic, sequences, places, precision, budget)
+        if critic.settings.peers:
+            lengths = [len(each.turns) for each in trajectories]
+            return_R = np.repeat(mean_of_peers(trajectories), lengths)
+            places = {
+                column: dataclasses.replace(each, peers=return_R[responses.ids[each.tokens]])
+                for column, each in places.items()
+            }
+        sampled = [turn.behavior_state for turn in turns if turn.behavior_state is not None]
+        begins = all(not each.after and (each.tokens == responses.offsets[:-1]).all() for each in places.values())
+        if critic.own is not None or not begins or len(sampled) < len(turns):
+            sampled = []
+        self.values = Values(critic, sequences, places, precision, budget, sampled)
         return self.values
 
     def prepare(self, step: StepView) -> TermLoss:

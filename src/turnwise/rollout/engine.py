@@ -9,6 +9,8 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tempering:
@@ -72,6 +74,7 @@ class Generation:
         spreads: How little the likeliest tokens at each place resemble each other, see `turnwise.rollout.sampling`;
             None without `spread_top`.
         version: Version of the weights that sampled it; see `Engine.update_weights`.
+        state: `[hidden size]` hidden state that the first token was sampled from; None if the engine does not tell.
     """
 
     token_ids: list[int]
@@ -80,6 +83,7 @@ class Generation:
     entropies: list[float] | None = None
     version: int = 0
     spreads: list[float] | None = None
+    state: np.ndarray | None = dataclasses.field(default=None, compare=False)
 
 
 Decode = Callable[[Sequence[int]], str]

@@ -90,6 +90,7 @@ class LocalEngine:
         self._logprobs = np.zeros((0, 0), dtype=np.float32)  # log-probabilities of the drawn tokens
         self._entropies = np.zeros((0, 0), dtype=np.float32)  # entropies of the distributions they were drawn from
         self._spreads = np.zeros((0, 0), dtype=np.float32)  # how little the likeliest tokens resemble each other
+        self._states: dict[int, np.ndarray] = {}  # row -> hidden state that the latest response began from
         self._length = np.zeros(0, dtype=np.int64)
         self._start = np.zeros(0, dtype=np.int64)  # place of the first token that is drawn for the latest response
         self._begun = np.zeros(0, dtype=np.int64)  # tokens of that response before it
@@ -201,8 +202,9 @@ class LocalEngine:
         rows = np.array(self._admit(ready))
         for part in _passes(self._start[rows] - self._length[rows]):
             fed = np.sort(rows[part])
-            logits = self._forward(fed, self._start[fed] - self._length[fed])
+            logits, states = self._forward(fed, self._start[fed] - self._length[fed])
             self._length[fed] = self._start[fed]
+            self._states.update(zip(fed.tolist(), states.float().cpu().numpy(), strict=True))
             self._draw(fed, logits)
 
     @torch.inference_mode()
@@ -212,7 +214,7 @@ class LocalEngine:
         top = rows[-1] + 1
         # Contiguous rows need no copy for the attention: idle rows among them are computed too, unless most are idle.
         fed = np.arange(top) if top <= 2 * len(rows) else rows
-        logits = self._forward(fed, np.ones_like(fed), rows)
+        logits, _ = self._forward(fed, np.ones_like(fed), rows)
         self._length[rows] += 1
         self._draw(rows, logits)
 
@@ -301,8 +303,10 @@ class LocalEngine:
                 setattr(self, name, larger)
             self._cache.reserve(rows, places)
 
-    def _forward(self, fed: np.ndarray, num_new: np.ndarray, wanted: np.ndarray | None = None) -> torch.Tensor:
-        """Feed rows their next `num_new` tokens; returns float32 logits after the last token of the wanted rows.
+    def _forward(
+        self, fed: np.ndarray, num_new: np.ndarray, wanted: np.ndarray | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Feed rows their next tokens; returns float32 logits and hidden states of the last ones of the wanted rows.
 
         Padding takes the places behind the tokens, at most the last place, which no fed token ever takes.
         """
@@ -323,7 +327,8 @@ class LocalEngine:
         last = torch.from_numpy(np.stack([wanted_index, num_new[wanted_index] - 1])).to(device)
         output_layer = self.model.get_output_embeddings()
         assert output_layer is not None
-        return output_layer(hidden[last[0], last[1]]).float()
+        states = hidden[last[0], last[1]]
+        return output_layer(states).float(), states
 
     def _draw(self, rows: np.ndarray, logits: torch.Tensor) -> None:
         """Draw a token for each row from its logits; return the responses that it completes."""
@@ -355,7 +360,8 @@ class LocalEngine:
                 columns = (self._ids, self._logprobs, self._entropies, self._spreads)
                 ids, logprobs_T, entropies_T, spreads_T = (column[row, response].tolist() for column in columns)
                 spreads = spreads_T if sampling.spread_top else None
-                request.future.set_result(Generation(ids, logprobs_T, truncated, entropies_T, self.version, spreads))
+                told = (self.version, spreads, self._states[row])
+                request.future.set_result(Generation(ids, logprobs_T, truncated, entropies_T, *told))
 
     def _ends_with_stop(self, stop: Sequence[str], rows: np.ndarray, places: np.ndarray) -> np.ndarray:
         """Return which rows' responses complete a stop text with their newest token, `[rows]` bool."""

@@ -86,6 +86,7 @@ def begin_response(start: Start, turn: Turn) -> None:
         turn.origin, turn.begun = start.begun, start.token
         turn.response_ids = start.begun.response_ids[: start.token]
         turn.behavior_logprobs = start.begun.behavior_logprobs[: start.token]
+        turn.behavior_state = start.begun.behavior_state
         if start.begun.behavior_entropies is not None:
             turn.behavior_entropies = start.begun.behavior_entropies[: start.token]
         if start.begun.behavior_spreads is not None:

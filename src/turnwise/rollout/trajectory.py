@@ -25,8 +25,8 @@ class Turn:
         fresh: The prompt does not continue the previous turn; a first turn counts as fresh in any case.
         version: Training steps behind the weights that sampled the response.
         actor: Name of the agent that gave the response, where a harness has several; empty: it has one.
-        behavior_spreads: How little the likeliest tokens at each place resembled each other when sampled, if the engine
-            was asked to measure it; not recorded.
+        behavior_spreads: How little the likeliest tokens resembled each other at each place, if asked; not recorded.
+        behavior_state: Hidden state that the first token was sampled from, if the engine told; not recorded.
         origin: Turn whose first tokens begin the response; None: it was generated from its first token.
         begun: Number of these tokens.
         learned: An earlier step has learned from the response.
@@ -46,6 +46,7 @@ class Turn:
     version: int = 0
     actor: str = ""
     behavior_spreads: list[float] | None = None
+    behavior_state: Any = dataclasses.field(default=None, compare=False)  # an array
     origin: "Turn | None" = None
     begun: int = 0
     learned: bool = False
@@ -57,6 +58,7 @@ class Turn:
 
     def add(self, made: Generation) -> None:
         """Add what an engine generated to the response."""
+        self.behavior_state = self.behavior_state if self.response_ids else made.state
         self.response_ids += made.token_ids
         self.behavior_logprobs += made.logprobs
         if made.entropies is not None:

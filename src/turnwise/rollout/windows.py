@@ -95,6 +95,7 @@ def cut(turns: Sequence[Turn], ends: Sequence[int], version_T: Sequence[int], fm
                 response_ids=turn.response_ids[part],
                 behavior_logprobs=turn.behavior_logprobs[part],
                 behavior_entropies=None if entropies is None else entropies[part],
+                behavior_state=None if a else turn.behavior_state,
                 version=version_T[start + a],
                 learned=bool(ends) and start + b <= ends[-1],
             )

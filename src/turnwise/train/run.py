@@ -99,8 +99,7 @@ class Run:
         """Take the measures of the trajectories that a step learns from, given the task of each group."""
         sequences, learner = Sequences.from_trajectories(trajectories), self.learner
         policy, precision, budget = self.models.policy, learner.precision, learner.budget
-        begin = learner.value and learner.value.begin
-        values = begin(sequences, trajectories, precision, budget) if begin else None
+        values = learner.value and learner.value.begin(sequences, trajectories, precision, budget)
         contexts = Contexts(policy.policy.model) if "probe" in self.measures.models else None
         probe = Prober(policy.policy, sequences, precision, learner.temperature, budget, policy.engine, contexts)
         played = Played(
@@ -109,7 +108,7 @@ class Run:
             models=self.models.weights,
             score=Scorer(sequences, precision, learner.temperature, budget, values, contexts),
             estimate=values and values.column,
-            along=frozenset({"plan", "critic"} if values and values.reads_along(self.measures.models) else {"plan"}),
+            along=frozenset({"plan", "critic"} if values and values.needs_no_pass(self.measures.models) else {"plan"}),
             probe=probe,
             tasks=tasks,
             **self.services,
