@@ -30,6 +30,11 @@ class Conversations:
             assert got[number].token_ids == tokens
             assert got[number].logprobs == pytest.approx(logprobs, abs=TOLERANCE)
             assert got[number].truncated == truncated
+            state = got[number].state
+            assert state is not None
+            with torch.no_grad():
+                states = self.model.get_decoder()(torch.tensor([self.ids[number]])).last_hidden_state
+            torch.testing.assert_close(torch.from_numpy(state), states[0, -1].float(), atol=TOLERANCE, rtol=0)
             self.ids[number] += tokens
             self.cut += truncated
             self.stopped += not truncated

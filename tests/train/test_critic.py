@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.rollout.playing import Lasting, play
 from tests.toys import color_policy, small_config
 from tests.train.test_every_method_trains import told, weights
 
@@ -15,8 +16,11 @@ from turnwise.diagnostics.recredit import replay
 from turnwise.errors import ConfigError
 from turnwise.models.critic import Critic, with_peers
 from turnwise.models.ridge import Ridge
-from turnwise.models.settings import CriticConfig
-from turnwise.objective.values import mean_of_peers
+from turnwise.models.settings import CriticConfig, ModelConfig
+from turnwise.objective.gradient import Budget
+from turnwise.objective.tokens import Sequences
+from turnwise.objective.values import ValueTerm, mean_of_peers
+from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.record import read_rollouts
 from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.train.checkpoint import load_checkpoint
@@ -94,6 +98,26 @@ def test_a_critic_that_sees_peers_learns_what_the_group_tells_and_a_state_alone_
         critic.fit("value", read.numpy(), target)
         left[sees] = (critic.measure("value", read).numpy() - target).var() / target.var()
     assert left[True] < 1e-3 < 0.1 < left[False]
+
+
+def test_values_on_the_states_of_the_engine_are_those_of_a_pass():
+    policy = color_policy()
+    tasks = [(0, 3), (1, 1)]  # of three turns, and of one
+    trajectories = play(LocalEngine(policy.model), tasks, Lasting, group_size=3)
+    critic = Critic(policy, CriticConfig(kind="ridge", peers=True), ("value",), seed=0)
+    generator = np.random.default_rng(0)
+    critic.fit("value", generator.normal(size=(100, 33)).astype(np.float32), generator.normal(size=100))
+    values = {}
+    for known in (True, False):
+        for turn in [turn for each in trajectories for turn in each.turns]:
+            turn.behavior_state = turn.behavior_state if known else None
+        sequences = Sequences.from_trajectories(trajectories)
+        of_step = ValueTerm(critic).begin(sequences, trajectories, ModelConfig(), Budget(1000))
+        assert of_step.needs_no_pass(()) == known
+        values[known] = of_step.column("value")
+    assert len(values[True]) == 12
+    assert values[True].std() > 0.01
+    np.testing.assert_allclose(values[True], values[False], atol=1e-5)
 
 
 # -- the copy, and the policy's layers ---------------------------------------------------------------------------------
