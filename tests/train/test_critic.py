@@ -116,6 +116,12 @@ def test_values_on_the_states_of_the_engine_are_those_of_a_pass():
         assert of_step.needs_no_pass(()) == known
         values[known] = of_step.column("value")
     assert len(values[True]) == 12
+    trajectories = play(LocalEngine(policy.model), tasks, Lasting, group_size=3)
+    trajectories[0].turns[0].version = 7
+    mixed = ValueTerm(critic).begin(
+        Sequences.from_trajectories(trajectories), trajectories, ModelConfig(), Budget(1000)
+    )
+    assert not mixed.needs_no_pass(()), "states of other weights, as those of a replay, are not read"
     assert values[True].std() > 0.01
     np.testing.assert_allclose(values[True], values[False], atol=1e-5)
 

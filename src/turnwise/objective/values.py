@@ -177,8 +177,11 @@ class ValueTerm:
                 for column, each in places.items()
             }
         sampled = [turn.behavior_state for turn in turns if turn.behavior_state is not None]
-        begins = all(not each.after and (each.tokens == responses.offsets[:-1]).all() for each in places.values())
-        if critic.own is not None or not begins or len(sampled) < len(turns):
+        first = responses.offsets[:-1]
+        begins = all(not each.after and np.array_equal(each.tokens, first) for each in places.values())
+        # replays of earlier steps have the states of other weights
+        of_one = len(sampled) == len(turns) and len({turn.version for turn in turns}) == 1
+        if critic.own is not None or not begins or not of_one:
             sampled = []
         self.values = Values(critic, sequences, places, precision, budget, sampled)
         return self.values

@@ -96,7 +96,8 @@ def _to_record(row: Row) -> dict[str, Any]:
     trajectory = row.trajectory
     turns = []
     for turn in trajectory.turns:
-        told = {field.name: getattr(turn, field.name) for field in dataclasses.fields(Turn)}
+        # without hidden states, which belong to the weights that sampled
+        told = {field.name: getattr(turn, field.name) for field in dataclasses.fields(Turn) if field.compare}
         turns.append(told | {"state_key": _key_record(turn.state_key)})
     version = min((turn.version for turn in trajectory.turns), default=0)
     of_trajectory = {name: getattr(trajectory, name) for name in _OF_TRAJECTORY}
