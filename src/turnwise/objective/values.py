@@ -15,7 +15,7 @@ from turnwise.objective.gradient import Budget
 from turnwise.objective.terms import Pass, StepView, TermLoss, Unit, as_tensor
 from turnwise.objective.tokens import Sequences, States, generated_states
 from turnwise.objective.transitions import Transitions
-from turnwise.rollout.trajectory import Trajectory
+from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.segments import Segments
 
 CRITIC_COLUMNS = ("value", "value_action", "value_next", "value_T", "value_low", "value_high", "value_switch")
@@ -69,6 +69,13 @@ def mean_of_peers(trajectories: Sequence[Trajectory]) -> Float[np.ndarray, " N"]
     return_N = np.array([each.reward for each in trajectories])
     groups = Segments.from_sorted_ids(np.array([each.group for each in trajectories]))
     return (groups.broadcast(groups.sum(return_N)) - return_N) / np.maximum(groups.broadcast(groups.lengths) - 1, 1)
+
+
+def sampled_states(turns: Sequence[Turn]) -> list[np.ndarray]:
+    """List the states that the responses were sampled from; none if one is unknown or they are of different weights."""
+    same_weights = len({turn.version for turn in turns}) == 1  # not if some are replays of an earlier step
+    states = [turn.behavior_state for turn in turns]
+    return states if same_weights and all(state is not None for state in states) else []
 
 
 class Values:
@@ -176,13 +183,10 @@ class ValueTerm:
                 column: dataclasses.replace(each, peers=return_R[responses.ids[each.tokens]])
                 for column, each in places.items()
             }
-        sampled = [turn.behavior_state for turn in turns if turn.behavior_state is not None]
-        first = responses.offsets[:-1]
-        begins = all(not each.after and np.array_equal(each.tokens, first) for each in places.values())
-        # replays of earlier steps have the states of other weights
-        of_one = len(sampled) == len(turns) and len({turn.version for turn in turns}) == 1
-        if critic.own is not None or not begins or not of_one:
-            sampled = []
+        reads_begins = critic.own is None and all(
+            not each.after and np.array_equal(each.tokens, responses.offsets[:-1]) for each in places.values()
+        )
+        sampled = sampled_states(turns) if reads_begins else []
         self.values = Values(critic, sequences, places, precision, budget, sampled)
         return self.values
 
