@@ -21,14 +21,13 @@ from typing import Any
 
 from turnwise.config import load_config
 from turnwise.diagnostics.costs import token_services
-from turnwise.diagnostics.fidelity_run import measure_run
+from turnwise.diagnostics.fidelity_run import fidelity_method, measure_run
 from turnwise.diagnostics.fidelity_show import as_json
 from turnwise.diagnostics.noise import Noise
 from turnwise.diagnostics.statistics import Interval
 from turnwise.errors import ConfigError, TurnwiseError, did_you_mean
 from turnwise.files import write_json, write_text
 from turnwise.tables import Page, Table, page_as_markdown, wrapped
-from turnwise.train.credit import named_transform
 from turnwise.train.display import ConsoleDisplay
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train
@@ -59,7 +58,8 @@ LIMITS = (
     "Intervals are over a few groups, so that most differences are not significant.",
     "Intervals are not corrected for the number of comparisons: of 40 without any difference, two lie apart by chance.",
     "Times are those of the credit alone, on one processor with a few hundred responses: not those of a training step.",
-    "Methods that need a critic, probes, forks or a second model are left out.",
+    "A critic is ridge regression on other groups of the same policy; in training its weights are of earlier steps.",
+    "Methods that need probes, forks or a second model are left out.",
     "Options are each method's defaults.",
 )
 """What the numbers do not say."""
@@ -124,7 +124,7 @@ def play(plan: Mapping[str, Any], data: Path, runs: Path, names: Sequence[str]) 
         if name not in plan["environments"]:
             raise ConfigError(f"the plan has no environment {name!r}.{did_you_mean(name, plan['environments'])}")
     for method in plan["methods"]:
-        named_transform(method)  # raises before anything is played
+        fidelity_method(method)  # raises before anything is played
     data.mkdir(parents=True, exist_ok=True)
     with ConsoleDisplay() as display:
         for done, name in enumerate(names):
@@ -195,7 +195,7 @@ def write_page(plan: Mapping[str, Any], folder: Path) -> None:
 def sortable(plan: Mapping[str, Any], cells: Sequence[Cell]) -> str:
     """Compose the page that sorts and filters: the form with the numbers, one per line."""
     first = plan["methods"][0]
-    services = {method: token_services(named_transform(method)) for method in plan["methods"]}
+    services = {method: token_services(fidelity_method(method)) for method in plan["methods"]}
     told: list[dict[str, Any]] = []
     for cell in cells:
         methods: dict[str, dict[str, Any]] = {}
@@ -263,6 +263,8 @@ def told_apart(plan: Mapping[str, Any], cells: Sequence[Cell]) -> Table:
     rows = []
     for method in others:
         differences = [one for cell in cells if (one := cell.interval(method, "minus_first"))]
+        if not differences:
+            continue
         gradient = [one for cell in cells if (one := cell.interval(method, "gradient", "minus_first"))]
         counts = [sum(one.low > 0 for one in differences), sum(one.high < 0 for one in differences)]
         counts += [sum(one.low > 0 for one in gradient), sum(one.high < 0 for one in gradient)]

@@ -11,8 +11,10 @@ import turnwise as tw
 from turnwise.analysis.decisions import PROBLEMS
 from turnwise.cli import main
 from turnwise.diagnostics import fidelity_run
+from turnwise.diagnostics.critics import explained
 from turnwise.diagnostics.fidelity import cosine, group_sums, importance, measure_fidelity
 from turnwise.diagnostics.fidelity_run import measure_run
+from turnwise.diagnostics.stage import Stage
 from turnwise.diagnostics.values import Truth, continue_histories, true_advantages
 from turnwise.errors import ConfigError, RunError
 from turnwise.rollout.continuations import Histories
@@ -172,8 +174,53 @@ def test_all_means_every_method_whose_columns_can_be_measured(run):
     found = measure_run(folder, (), groups=6, continuations=6)
     assert next(iter(found.fidelities.by_method)) == "grpo"
     assert {"gigpo", "aem", "empg"} <= set(found.fidelities.by_method)
-    assert "gae" in found.left_out
+    assert {"gae", "gae+peers", "turn_ppo", "ppo"} <= set(found.fidelities.by_method), "with a critic in closed form"
+    assert "igpo" in found.left_out
     assert not set(found.left_out) & set(found.fidelities.by_method)
+
+
+def test_a_critic_learns_from_other_groups_what_histories_are_worth(tmp_path, monkeypatch):
+    """In `Colors` a history is worth what its remaining turns pay on average, which states of random weights tell."""
+    environment = {"options": {"turns": 8}}
+    folder = train(small_config(tmp_path, run={"steps": 1}, environment=environment, model={"max_context": 128}))
+    asked = []
+    play = Stage.play_groups
+    monkeypatch.setattr(
+        Stage,
+        "play_groups",
+        lambda stage, groups, seed, **further: asked.append((groups, further)) or play(stage, groups, seed, **further),
+    )
+    found = measure_run(folder, ["grpo", "gae", "gae+peers"], step=0, groups=8, continuations=24)
+    assert asked == [(8, {}), (32, {"after": 8})], "both critics learn from the same groups, others than the measured"
+    assert set(found.explained) == {"state", "state and peers"}
+    assert 0.1 < found.explained["state and peers"] < found.explained["state"] < 0.6, "tasks are alike: peers are noise"
+    above = found.fidelities.above_first
+    assert above["gae"].low > 0, "a baseline per turn is closer to the truth than one of the group"
+    assert found.fidelities.by_method["gae"] != found.fidelities.by_method["gae+peers"]
+
+
+def test_a_critic_needs_other_tasks_and_a_method_that_reads_it(run, monkeypatch):
+    folder, _ = RunFolder.open(run.path)
+    with pytest.raises(ConfigError, match=r"'grpo\+peers': 'grpo' has no critic that could see peers"):
+        measure_run(folder, ["grpo+peers"])
+    few = Stage.open(folder, None).suite
+    tasks = type(few).tasks
+    monkeypatch.setattr(type(few), "tasks", lambda suite, split: tasks(suite, split)[:3])
+    assert measure_run(folder, ["grpo"], groups=3, continuations=2).explained == {}
+    with pytest.raises(ConfigError, match="groups=3 take all training tasks, and a critic has to learn from others"):
+        measure_run(folder, ["grpo", "gae"], groups=3, continuations=2)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.0])
+def test_explained_variance_is_that_of_true_values_without_the_noise_of_their_estimates(share):
+    generator = np.random.default_rng(0)
+    true_H = generator.normal(size=20_000)
+    return_HK = true_H[:, None] + 2 * generator.normal(size=(20_000, 4))
+    value_H = share * true_H
+    value_H[:3], return_HK[:3] = 99.0, np.nan  # continuations that failed
+    before_R = np.arange(20_000)
+    assert explained(value_H, before_R, return_HK) == pytest.approx(1 - (1 - share) ** 2, abs=0.05)
+    assert np.isnan(explained(value_H, before_R, np.ones_like(return_HK)))
 
 
 class Restless(Colors):

@@ -17,7 +17,8 @@ def add(kinds: Any) -> None:
         "--method",
         action="append",
         metavar="NAME",
-        help="method to measure; may be repeated, the first is compared with; default: grpo, grpo+aem, gigpo",
+        help="method to measure, such as gigpo+aem or turn_ppo+peers; may be repeated, the first is compared with; "
+        "default: grpo, grpo+aem, gigpo",
     )
     chosen.add_argument("--all", action="store_true", help="measure every method that this run has the columns for")
     parser.add_argument("--gradient", action="store_true", help="compare gradients too: a backward pass per response")
@@ -35,6 +36,7 @@ def _fidelity(options: argparse.Namespace) -> int:
     from turnwise.diagnostics.fidelity_run import measure_run
     from turnwise.diagnostics.fidelity_show import (
         as_json,
+        critics_line,
         fidelity_figure,
         fidelity_table,
         importance_table,
@@ -67,7 +69,8 @@ def _fidelity(options: argparse.Namespace) -> int:
         "advantages and true advantages, 95 % over groups; 1 is perfect credit. Entropy drift above 0: the credit "
         "raises entropy, to first order. Neither is learning."
     )
-    page = [head, fidelity_table(found), importance_table(found), verdict(found)]
+    page = [head, fidelity_table(found), critics_line(found), importance_table(found), verdict(found)]
+    page = [part for part in page if part]
     lacking = [f"Not measured, for lack of columns: {', '.join(sorted(found.left_out))}"] if found.left_out else []
     print_page([*page, *lacking], markdown=options.markdown)
     out = options.out or folder.path / "analyses"

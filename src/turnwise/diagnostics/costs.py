@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from turnwise.batch import Batch
 from turnwise.measures.lacking import OPTIONAL
 from turnwise.measures.plan import SERVICES, plan_measures
+from turnwise.objective.values import CRITIC_COLUMNS
 from turnwise.transform import Transform
 
 ROUNDS = 5
@@ -34,10 +35,11 @@ def time_credit(methods: Mapping[str, Transform], batch: Batch, rounds: int = RO
 def token_services(method: Transform) -> list[str]:
     """Name the services that compute tokens for a method which GRPO does not need: "probe", "judge", "continuations".
 
-    Values come from continuations here, where a run may also take a critic's.
+    Values come from a critic, where it can estimate them: it computes none.
 
     Raises:
         ConfigError: No measure provides a column that the method needs.
     """
-    plan = plan_measures({method.name: method.needs}, models=OPTIONAL)
+    needs = [column for column in method.needs if column not in CRITIC_COLUMNS]
+    plan = plan_measures({method.name: needs}, models=OPTIONAL)
     return sorted(plan.models.intersection(SERVICES))

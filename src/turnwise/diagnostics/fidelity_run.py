@@ -12,6 +12,7 @@ import torch
 
 from turnwise.batch import Batch
 from turnwise.diagnostics.costs import time_credit
+from turnwise.diagnostics.critics import PEERS, explained, learn_critics, sees_peers
 from turnwise.diagnostics.drift import measure_drift
 from turnwise.diagnostics.fidelity import Fidelities, Importance, importance, measure_fidelity
 from turnwise.diagnostics.fidelity_gradient import Errors, GradientFidelity, compare_gradients, response_gradients
@@ -22,6 +23,7 @@ from turnwise.environments.suites import refuse_unrepeatable
 from turnwise.errors import ConfigError, RunError, TurnwiseError
 from turnwise.methods import METHODS
 from turnwise.methods.build import build_method, split_name
+from turnwise.objective.values import CRITIC_COLUMNS
 from turnwise.rollout.continuations import Histories
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.train.folder import RunFolder
@@ -30,6 +32,8 @@ from turnwise.transforms.modulation import entropy_coefficient
 
 MEASURED = ("entropy", "logprob", "state_key")
 """Columns that the breakdowns and the entropy drift need."""
+WHAT_CRITICS_SEE = {False: "state", True: "state and peers"}
+"""What `explained` calls a critic, by whether it sees peers."""
 FIFTHS = ("surest", "second", "third", "fourth", "most uncertain")
 """Names of the fifths of response entropy."""
 
@@ -48,6 +52,8 @@ class FidelityOfRun:
         left_out: Methods that could not be measured, with the cause.
         responses: Every response with its true advantage and credit; see `fidelity_record`.
         drift: Entropy drift of each method; None for a policy without entropy.
+        explained: Share of the variance of true values that critics explain, by what they see: "state", "state and
+            peers"; nan where it cannot be told.
         milliseconds: Time of each method's credit per 1,000 responses, several times; see `time_credit`.
         gradient: The same for policy gradients, if asked for.
     """
@@ -61,6 +67,7 @@ class FidelityOfRun:
     left_out: dict[str, str]
     responses: pa.Table
     drift: Fidelities | None
+    explained: dict[str, float]
     milliseconds: dict[str, list[float]] = dataclasses.field(compare=False)
     gradient: GradientFidelity | None = None
 
@@ -85,7 +92,8 @@ def measure_run(
     Args:
         folder: Folder of the run.
         methods: Names such as "grpo" or "gigpo+aem", with default options and without the penalty for invalid
-            responses; the first one is what others are compared with. Default: all that can be measured.
+            responses; the first one is what others are compared with. A method that needs a critic gets one by ridge
+            regression; with "turn_ppo+peers" it sees peers too. Default: all that can be measured.
         step: Step of the checkpoint; default: the last.
         groups: Number of groups of `rollout.group_size` trajectories, each on another task.
         continuations: Continuations per history, two or more.
@@ -105,10 +113,13 @@ def measure_run(
     try:
         chosen, left_out = _methods(stage, methods)
         needs = {f"method {name!r}": method.needs for name, method in chosen.items()}
-        plan = stage.plan({"this analysis": MEASURED, **needs})
+        plan = stage.plan({"this analysis": MEASURED, **needs}, models=["critic"])
         trajectories, tasks = stage.play_groups(groups, seed)
         refuse_unrepeatable(stage.suite, tasks, stage.config.environment.name, "this analysis")
-        batch, sequences = stage.measure(plan, trajectories)
+        kinds = sorted({sees_peers(name) for name in chosen})
+        critics = learn_critics(stage, plan, kinds, groups=groups, seed=seed)
+        measured = {kind: stage.measure(plan, trajectories, critics[kind]) for kind in kinds}
+        batch, sequences = measured[kinds[0]]
         found = Histories.of(trajectories, tasks)
         kept = _Kept(folder.path / "analyses", stage.step, found, continuations, seed)
 
@@ -128,7 +139,7 @@ def measure_run(
     finally:
         stage.close()
     truth = true_advantages(batch.reward_R, found.before_R, found.after_R, return_HK)
-    credit = {name: method.trace(batch)[0].advantage_R for name, method in chosen.items()}
+    credit = {name: method.trace(measured[sees_peers(name)][0])[0].advantage_R for name, method in chosen.items()}
     gradients = None
     if gradient:
         errors = Errors(found.before_R, found.after_R, return_HK.var(1, ddof=1) / continuations)
@@ -144,6 +155,11 @@ def measure_run(
         left_out,
         responses_table(trajectories, credit, truth, stage.step),
         measure_drift(credit, batch),
+        {
+            WHAT_CRITICS_SEE[kind]: explained(of.columns["value"], found.before_R, return_HK)
+            for kind, (of, _) in measured.items()
+            if "value" in of.columns
+        },
         time_credit(chosen, batch),
         gradients,
     )
@@ -152,22 +168,30 @@ def measure_run(
 def _methods(stage: Stage, names: Sequence[str]) -> tuple[dict[str, Transform], dict[str, str]]:
     """Build the named methods, or all that can be measured, with GRPO first; returns also why others are left out."""
     if names:
-        return {name: _method(name) for name in names}, {}
+        return {name: fidelity_method(name) for name in names}, {}
     chosen: dict[str, Transform] = {}
     left_out: dict[str, str] = {}
     for name in sorted(METHODS, key=lambda name: (name != "grpo", name)):
         try:
-            method = _method(name)
-            stage.plan({f"method {name!r}": method.needs})
-            chosen[name] = method
+            method = fidelity_method(name)
+            plan = stage.plan({f"method {name!r}": method.needs}, models=["critic"])
+            chosen |= dict.fromkeys([name, name + PEERS] if "critic" in plan.models else [name], method)
         except TurnwiseError as error:
             left_out[name] = str(error)
     return chosen, left_out
 
 
-def _method(name: str) -> Transform:
-    base, with_aem = split_name(name)
-    return build_method(base, {}, with_aem=with_aem)
+def fidelity_method(name: str) -> Transform:
+    """Build a method by a name such as "gigpo+aem" or "turn_ppo+peers", with default options and without a penalty.
+
+    Raises:
+        ConfigError: There is no such method, it needs an option, or it has no critic that could see peers.
+    """
+    base, with_aem = split_name(name.removesuffix(PEERS))
+    method = build_method(base, {}, with_aem=with_aem)
+    if sees_peers(name) and not set(method.needs).intersection(CRITIC_COLUMNS):
+        raise ConfigError(f"method {name!r}: {base!r} has no critic that could see peers; leave out {PEERS!r}")
+    return method
 
 
 class _Kept:

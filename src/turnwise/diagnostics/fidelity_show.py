@@ -1,6 +1,7 @@
 """Show the fidelity of methods as tables, a figure and JSON."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -71,6 +72,12 @@ def verdict(found: FidelityOfRun) -> str:
     return "Whether sure or uncertain responses decide more is not shown: their intervals overlap."
 
 
+def critics_line(found: FidelityOfRun) -> str:
+    """Say how much critics know; empty if none was needed."""
+    shares = [f"{share:.2f} from the {what}" for what, share in found.explained.items()]
+    return f"Share of the variance of true values that a critic explains: {', '.join(shares)}." if shares else ""
+
+
 def fidelity_figure(found: FidelityOfRun) -> Figure:
     """Plot fidelity by method, and the mean squared true advantage by fifth of entropy beside AEM's coefficient."""
     by_method = sorted(found.fidelities.by_method.items(), key=lambda item: item[1].value)
@@ -135,6 +142,7 @@ def as_json(found: FidelityOfRun) -> dict[str, Any]:
         "continuations": found.continuations,
         **both(found.fidelities, "fidelity"),
         "drift": found.drift and both(found.drift, "drift"),
+        "explained": {what: share for what, share in found.explained.items() if math.isfinite(share)},
         "milliseconds": found.milliseconds,
         "importance": [
             {"kind": one.kind, "share": one.share, "square": dataclasses.asdict(one.square), "alpha": one.alpha}

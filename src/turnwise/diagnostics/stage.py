@@ -1,7 +1,7 @@
 """Open a checkpoint's policy with its environments, to play and measure without training."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from turnwise.models.policy import Policy, choose_trainable, freeze_but_norms
 from turnwise.objective.gradient import Budget
 from turnwise.objective.scorer import Scorer
 from turnwise.objective.tokens import Sequences
+from turnwise.objective.values import ValueTerm
 from turnwise.rollout.blocking import blocking
 from turnwise.rollout.collectors import Independent, make_collector, play_starts
 from turnwise.rollout.engines import make_engine
@@ -77,24 +78,39 @@ class Stage:
         models.publish()
         return cls(config, done, policy, models, suite, environments)
 
-    def plan(self, needs: Mapping[str, Sequence[str]]) -> Plan:
+    def plan(self, needs: Mapping[str, Sequence[str]], *, models: Collection[str] = ()) -> Plan:
         """Plan the measures that fill the needed columns.
+
+        Args:
+            needs: Columns by who needs them.
+            models: Models beside the policy that the caller has, such as "critic".
 
         Raises:
             ConfigError: A column cannot be measured without training, or the environment does not tell it.
         """
-        plan = plan_measures(needs, scoring=self.config.update.scoring)
-        if others := plan.models - {"policy"}:
+        plan = plan_measures(needs, scoring=self.config.update.scoring, models=models)
+        if others := plan.models - {"policy", *models}:
             raise ConfigError(f"methods that need a {' or a '.join(sorted(others))} model cannot be measured here")
         check_environment(plan, self.suite, self.config.environment.name)
         return plan
 
-    def play_groups(self, groups: int, seed: int) -> tuple[list[Trajectory], list[Task]]:
-        """Play groups of training tasks; returns the usable trajectories, and the task of each group."""
+    def play_groups(self, groups: int, seed: int, *, after: int = 0) -> tuple[list[Trajectory], list[Task]]:
+        """Play groups of training tasks, at most one group per task.
+
+        Args:
+            groups: Number of groups; fewer are played if there are fewer tasks.
+            seed: Seed of tasks and draws.
+            after: Tasks to leave out: those of a call with so many groups and the same seed.
+
+        Returns:
+            The usable trajectories, and the task of each group.
+        """
         tasks = self.suite.tasks(self.config.environment.train_split)
-        chosen = np.random.default_rng([seed, Stream.STUDIED_TASKS]).permutation(len(tasks))[:groups].tolist()
-        chosen_tasks = [tasks[number] for number in chosen]
+        order = np.random.default_rng([seed, Stream.STUDIED_TASKS]).permutation(len(tasks))
+        chosen_tasks = [tasks[number] for number in order[after : after + groups].tolist()]
         collector = make_collector(self.config.rollout, self.environments, self.suite.task_name)
+        if after:  # other tasks, and other draws too
+            seed = int(np.random.default_rng([seed, Stream.STUDIED_TASKS, after]).integers(2**62))
         played = collector.play(self.models, chosen_tasks, seed=seed)
         return [trajectory for trajectory in played if trajectory.usable], chosen_tasks
 
@@ -112,13 +128,26 @@ class Stage:
         """Play one trajectory per start."""
         return play_starts(self.models, starts, self.environments, self.config.rollout, seed=seed)
 
-    def measure(self, plan: Plan, trajectories: Sequence[Trajectory]) -> tuple[Batch, Sequences]:
-        """Take the measures of trajectories; returns the batch, and the tokens that were scored."""
+    def measure(
+        self, plan: Plan, trajectories: Sequence[Trajectory], critic: ValueTerm | None = None
+    ) -> tuple[Batch, Sequences]:
+        """Take the measures of trajectories, with the values of a critic if the plan needs them.
+
+        Returns:
+            The batch, and the tokens that were scored.
+        """
         config, sequences = self.config, Sequences.from_trajectories(trajectories)
-        score = Scorer(sequences, config.model, config.rollout.temperature, Budget(config.update.max_tokens))
+        budget = Budget(config.update.max_tokens)
+        values = critic and critic.begin(sequences, trajectories, config.model, budget)
+        score = Scorer(sequences, config.model, config.rollout.temperature, budget, values)
         model: Any = self.policy.model
-        penalty = config.environment.invalid_penalty
-        played = Played(list(trajectories), invalid_penalty=penalty, models={"policy": model}, score=score)
+        played = Played(
+            list(trajectories),
+            invalid_penalty=config.environment.invalid_penalty,
+            models={"policy": model},
+            score=score,
+            estimate=values and values.column,
+        )
         return plan.take(played)[0], sequences
 
     def close(self) -> None:

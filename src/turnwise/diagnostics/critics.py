@@ -1,0 +1,90 @@
+"""Give methods that need a critic its values, where nothing is trained: ridge regression on further groups.
+
+The critic learns returns of the policy that is measured, from trajectories of other tasks, whose outcomes no method
+sees. So it is as good as this form of critic is, without what training adds: weights of a few steps ago.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from turnwise.diagnostics.stage import Stage
+from turnwise.errors import ConfigError
+from turnwise.measures.plan import Plan
+from turnwise.models.critic import Critic
+from turnwise.models.settings import CriticConfig
+from turnwise.objective.terms import StepView
+from turnwise.objective.values import ValueTerm
+from turnwise.trace import Trace
+from turnwise.train.critic import critic_columns
+
+PEERS = "+peers"
+"""End of the name of a method whose critic sees the returns of the other trajectories, as with `critic.peers`."""
+FURTHER = 4
+"""Groups that a critic learns from, per group that is measured."""
+
+
+def sees_peers(name: str) -> bool:
+    """Whether the critic of a method of this name sees the returns of the other trajectories of the group."""
+    return name.endswith(PEERS)
+
+
+def learn_critics(
+    stage: Stage, plan: Plan, kinds: Iterable[bool], *, groups: int, seed: int
+) -> dict[bool, ValueTerm | None]:
+    """Teach a critic of every kind, from the same trajectories.
+
+    Args:
+        stage: Plays them.
+        plan: Measures, which say what the critics estimate.
+        kinds: Whether each sees peers.
+        groups: Number of groups that are measured with the same seed; the critics learn from others.
+        seed: Seed of tasks and draws.
+
+    Returns:
+        Critics by kind; None for each if the plan needs none.
+
+    Raises:
+        ConfigError: The environment has no tasks beside those that are measured.
+    """
+    if "critic" not in plan.models:
+        return dict.fromkeys(kinds)
+    trajectories, _ = stage.play_groups(FURTHER * groups, seed, after=groups)
+    if not trajectories:
+        raise ConfigError(
+            f"groups={groups} take all training tasks, and a critic has to learn from others; lower --groups, or leave "
+            "out methods that need a critic"
+        )
+    learned: dict[bool, ValueTerm | None] = {}
+    for peers in kinds:
+        settings = CriticConfig(kind="ridge", target="return", peers=peers)
+        critic = ValueTerm(Critic(stage.policy, settings, critic_columns(settings, plan), seed=seed))
+        batch, _ = stage.measure(stage.plan({"the critic": critic.needs}, models=["critic"]), trajectories, critic)
+        critic.prepare(StepView(batch, Trace(np.zeros(batch.num_responses), ())))
+        learned[peers] = critic
+    return learned
+
+
+def explained(
+    value_R: Float[np.ndarray, " R"], before_R: Int[np.ndarray, " R"], return_HK: Float[np.ndarray, "H K"]
+) -> float:
+    """Compute which share of the variance of true values, over responses, a critic explains.
+
+        1 - (mean (V - mean_K)^2 - noise) / (var mean_K - noise)        noise = mean var_K / K
+
+    Args:
+        value_R: Values of the critic before the responses.
+        before_R: History before each response, an index of `return_HK`.
+        return_HK: `[histories, continuations]` returns, nan where a continuation failed.
+
+    Returns:
+        The share, below 0 for values that are further away than a constant; nan where true values do not differ.
+    """
+    true_R = return_HK.mean(1)[before_R]
+    noise_R = return_HK.var(1, ddof=1)[before_R] / return_HK.shape[1]
+    known_R = np.isfinite(true_R)
+    noise = noise_R[known_R].mean()
+    spread = true_R[known_R].var() - noise
+    error = np.square(value_R - true_R)[known_R].mean() - noise
+    return float(1 - error / spread) if spread > 0 else float("nan")
