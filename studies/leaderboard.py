@@ -26,7 +26,7 @@ from turnwise.diagnostics.fidelity_show import as_json
 from turnwise.diagnostics.noise import Noise
 from turnwise.diagnostics.statistics import Interval
 from turnwise.errors import ConfigError, TurnwiseError, did_you_mean
-from turnwise.files import write_json, write_text
+from turnwise.files import write_text
 from turnwise.tables import Page, Table, page_as_markdown, wrapped
 from turnwise.train.display import ConsoleDisplay
 from turnwise.train.folder import RunFolder
@@ -146,7 +146,7 @@ def play(plan: Mapping[str, Any], data: Path, runs: Path, names: Sequence[str]) 
                     gradient=True,
                     on_progress=lambda done, total, what=f"histories of {path.stem}": display.count(what, done, total),
                 )
-                write_json(path, rounded({"groups": groups, **as_json(found)}))
+                write_text(path, as_lines(rounded({"groups": groups, **as_json(found)})) + "\n")
         display.count("environments of the leaderboard", len(names), len(names))
 
 
@@ -215,8 +215,8 @@ def sortable(plan: Mapping[str, Any], cells: Sequence[Cell]) -> str:
 
 
 def as_lines(value: Any) -> str:
-    """Write JSON with a line per entry; lists of numbers and names stay on one."""
-    if isinstance(value, dict):
+    """Write JSON with a line per entry; lists and entries of plain numbers and names stay on one."""
+    if isinstance(value, dict) and any(isinstance(one, (dict, list)) for one in value.values()):
         return "{" + ",".join(f"\n{json.dumps(name)}:{as_lines(one)}" for name, one in value.items()) + "}"
     if isinstance(value, list) and value and isinstance(value[0], dict):
         return "[" + ",".join(map(as_lines, value)) + "]"
