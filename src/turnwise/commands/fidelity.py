@@ -36,7 +36,7 @@ def _fidelity(options: argparse.Namespace) -> int:
     from turnwise.diagnostics.fidelity_run import measure_run
     from turnwise.diagnostics.fidelity_show import (
         as_json,
-        critics_line,
+        critics_lines,
         fidelity_figure,
         fidelity_table,
         importance_table,
@@ -69,8 +69,7 @@ def _fidelity(options: argparse.Namespace) -> int:
         "advantages and true advantages, 95 % over groups; 1 is perfect credit. Entropy drift above 0: the credit "
         "raises entropy, to first order. Neither is learning."
     )
-    page = [head, fidelity_table(found), critics_line(found), importance_table(found), verdict(found)]
-    page = [part for part in page if part]
+    page = [head, fidelity_table(found), *critics_lines(found), importance_table(found), verdict(found)]
     lacking = [f"Not measured, for lack of columns: {', '.join(sorted(found.left_out))}"] if found.left_out else []
     print_page([*page, *lacking], markdown=options.markdown)
     out = options.out or folder.path / "analyses"

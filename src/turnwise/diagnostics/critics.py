@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from turnwise.diagnostics.stage import Stage
+from turnwise.diagnostics.values import estimated_values
 from turnwise.errors import ConfigError
 from turnwise.measures.plan import Plan
 from turnwise.models.critic import Critic
@@ -21,6 +22,8 @@ from turnwise.train.critic import critic_columns
 
 PEERS = "+peers"
 """End of the name of a method whose critic sees the returns of the other trajectories, as with `critic.peers`."""
+WHAT_CRITICS_SEE = {False: "state", True: "state and peers"}
+"""What a critic reads, by whether it sees peers."""
 FURTHER = 4
 """Groups that a critic learns from, per group that is measured."""
 
@@ -81,8 +84,7 @@ def explained(
     Returns:
         The share, below 0 for values that are further away than a constant; nan where true values do not differ.
     """
-    true_R = return_HK.mean(1)[before_R]
-    noise_R = return_HK.var(1, ddof=1)[before_R] / return_HK.shape[1]
+    true_R, noise_R = (of_H[before_R] for of_H in estimated_values(return_HK))
     known_R = np.isfinite(true_R)
     noise = noise_R[known_R].mean()
     spread = true_R[known_R].var() - noise

@@ -12,17 +12,17 @@ import torch
 
 from turnwise.batch import Batch
 from turnwise.diagnostics.costs import time_credit
-from turnwise.diagnostics.critics import PEERS, explained, learn_critics, sees_peers
+from turnwise.diagnostics.critics import PEERS, WHAT_CRITICS_SEE, explained, learn_critics, sees_peers
 from turnwise.diagnostics.drift import measure_drift
 from turnwise.diagnostics.fidelity import Fidelities, Importance, importance, measure_fidelity
 from turnwise.diagnostics.fidelity_gradient import Errors, GradientFidelity, compare_gradients, response_gradients
 from turnwise.diagnostics.fidelity_record import responses_table
 from turnwise.diagnostics.stage import Stage
-from turnwise.diagnostics.values import Truth, continue_histories, true_advantages
+from turnwise.diagnostics.values import Truth, continue_histories, estimated_values, true_advantages
 from turnwise.environments.suites import refuse_unrepeatable
 from turnwise.errors import ConfigError, RunError, TurnwiseError
 from turnwise.methods import METHODS
-from turnwise.methods.build import build_method, split_name
+from turnwise.methods.build import named_method
 from turnwise.objective.values import CRITIC_COLUMNS
 from turnwise.rollout.continuations import Histories
 from turnwise.rollout.trajectory import Trajectory
@@ -32,8 +32,6 @@ from turnwise.transforms.modulation import entropy_coefficient
 
 MEASURED = ("entropy", "logprob", "state_key")
 """Columns that the breakdowns and the entropy drift need."""
-WHAT_CRITICS_SEE = {False: "state", True: "state and peers"}
-"""What `explained` calls a critic, by whether it sees peers."""
 FIFTHS = ("surest", "second", "third", "fourth", "most uncertain")
 """Names of the fifths of response entropy."""
 
@@ -52,8 +50,8 @@ class FidelityOfRun:
         left_out: Methods that could not be measured, with the cause.
         responses: Every response with its true advantage and credit; see `fidelity_record`.
         drift: Entropy drift of each method; None for a policy without entropy.
-        explained: Share of the variance of true values that critics explain, by what they see: "state", "state and
-            peers"; nan where it cannot be told.
+        explained: Share of the variance of true values that critics explain, by `WHAT_CRITICS_SEE`; nan where it
+            cannot be told.
         milliseconds: Time of each method's credit per 1,000 responses, several times; see `time_credit`.
         gradient: The same for policy gradients, if asked for.
     """
@@ -142,7 +140,7 @@ def measure_run(
     credit = {name: method.trace(measured[sees_peers(name)][0])[0].advantage_R for name, method in chosen.items()}
     gradients = None
     if gradient:
-        errors = Errors(found.before_R, found.after_R, return_HK.var(1, ddof=1) / continuations)
+        errors = Errors(found.before_R, found.after_R, estimated_values(return_HK)[1])
         made = response_gradients(stage, sequences, batch, seed=seed, on_group=on_gradient)
         gradients = compare_gradients(made, credit, truth, errors, batch)
     return FidelityOfRun(
@@ -187,8 +185,8 @@ def fidelity_method(name: str) -> Transform:
     Raises:
         ConfigError: There is no such method, it needs an option, or it has no critic that could see peers.
     """
-    base, with_aem = split_name(name.removesuffix(PEERS))
-    method = build_method(base, {}, with_aem=with_aem)
+    base = name.removesuffix(PEERS)
+    method = named_method(base)
     if sees_peers(name) and not set(method.needs).intersection(CRITIC_COLUMNS):
         raise ConfigError(f"method {name!r}: {base!r} has no critic that could see peers; leave out {PEERS!r}")
     return method

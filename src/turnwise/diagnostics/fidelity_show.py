@@ -72,10 +72,10 @@ def verdict(found: FidelityOfRun) -> str:
     return "Whether sure or uncertain responses decide more is not shown: their intervals overlap."
 
 
-def critics_line(found: FidelityOfRun) -> str:
-    """Say how much critics know; empty if none was needed."""
+def critics_lines(found: FidelityOfRun) -> list[str]:
+    """Say in one line how much critics know; none if no method needed one."""
     shares = [f"{share:.2f} from the {what}" for what, share in found.explained.items()]
-    return f"Share of the variance of true values that a critic explains: {', '.join(shares)}." if shares else ""
+    return [f"Share of the variance of true values that a critic explains: {', '.join(shares)}."] if shares else []
 
 
 def fidelity_figure(found: FidelityOfRun) -> Figure:

@@ -41,6 +41,15 @@ class Truth:
         return self.advantage_R**2 - self.variance_R
 
 
+def estimated_values(return_HK: Float[np.ndarray, "H K"]) -> tuple[Float[np.ndarray, " H"], Float[np.ndarray, " H"]]:
+    """Estimate the value of every history from the returns of continuations, nan where one failed.
+
+    Returns:
+        `[histories]` mean returns, and the variance of these estimates, unbiased.
+    """
+    return return_HK.mean(1), return_HK.var(1, ddof=1) / return_HK.shape[1]
+
+
 def true_advantages(
     reward_R: Float[np.ndarray, " R"],
     before_R: Int[np.ndarray, " R"],
@@ -55,8 +64,7 @@ def true_advantages(
         after_R: History after it; -1: the trajectory ended.
         return_HK: `[histories, continuations]` returns, two or more continuations.
     """
-    mean_H = return_HK.mean(1)
-    variance_H = return_HK.var(1, ddof=1) / return_HK.shape[1]
+    mean_H, variance_H = estimated_values(return_HK)
     goes_on_R = after_R >= 0
     following_R = np.where(goes_on_R, mean_H[after_R], 0.0)
     return Truth(

@@ -32,6 +32,16 @@ def split_name(name: str) -> tuple[str, bool]:
     return base, bool(modulation)
 
 
+def named_method(name: str) -> Transform:
+    """Build a method by a name such as "gigpo+aem", with default options.
+
+    Raises:
+        ConfigError: There is no such method, or it needs an option.
+    """
+    base, with_aem = split_name(name)
+    return build_method(base, {}, with_aem=with_aem)
+
+
 def build_method(name: str, options: Mapping[str, Any], *, with_aem: bool = False) -> Transform:
     """Build `METHODS[name]`, or call your own `module:function`.
 

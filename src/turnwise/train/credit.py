@@ -5,7 +5,7 @@ from typing import Any
 from turnwise.batch import Batch
 from turnwise.config import MethodConfig
 from turnwise.errors import RunError
-from turnwise.methods.build import build_method, split_name
+from turnwise.methods.build import build_method, named_method
 from turnwise.trace import Trace
 from turnwise.transform import Transform, chain
 from turnwise.transforms import add_penalty
@@ -50,5 +50,4 @@ def make_transform(method: MethodConfig, windows: bool = False) -> Transform:
 
 def named_transform(name: str) -> Transform:
     """Build a method by name, such as "gigpo+aem", with default options, and the penalty for invalid responses."""
-    base, with_aem = split_name(name)
-    return chain(build_method(base, {}, with_aem=with_aem), add_penalty())
+    return chain(named_method(name), add_penalty())
