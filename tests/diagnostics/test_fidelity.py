@@ -209,6 +209,9 @@ def test_a_critic_needs_other_tasks_and_a_method_that_reads_it(run, monkeypatch)
     assert measure_run(folder, ["grpo"], groups=3, continuations=2).explained == {}
     with pytest.raises(ConfigError, match="groups=3 take all training tasks, and a critic has to learn from others"):
         measure_run(folder, ["grpo", "gae"], groups=3, continuations=2)
+    found = measure_run(folder, groups=3, continuations=2)
+    assert "take all training tasks" in found.left_out["gae"], "all methods are those that can be measured"
+    assert "gigpo" in found.fidelities.by_method
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5, 0.0])

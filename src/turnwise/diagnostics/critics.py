@@ -33,6 +33,15 @@ def sees_peers(name: str) -> bool:
     return name.endswith(PEERS)
 
 
+def check_others(stage: Stage, groups: int) -> None:
+    """Raise a ConfigError if critics have no tasks to learn from beside those of the groups that are measured."""
+    if len(stage.suite.tasks(stage.config.environment.train_split)) <= groups:
+        raise ConfigError(
+            f"groups={groups} take all training tasks, and a critic has to learn from others; lower --groups, or leave "
+            "out methods that need a critic"
+        )
+
+
 def learn_critics(
     stage: Stage, plan: Plan, kinds: Iterable[bool], *, groups: int, seed: int
 ) -> dict[bool, ValueTerm | None]:
@@ -47,18 +56,10 @@ def learn_critics(
 
     Returns:
         Critics by kind; None for each if the plan needs none.
-
-    Raises:
-        ConfigError: The environment has no tasks beside those that are measured.
     """
     if "critic" not in plan.models:
         return dict.fromkeys(kinds)
     trajectories, _ = stage.play_groups(FURTHER * groups, seed, after=groups)
-    if not trajectories:
-        raise ConfigError(
-            f"groups={groups} take all training tasks, and a critic has to learn from others; lower --groups, or leave "
-            "out methods that need a critic"
-        )
     learned: dict[bool, ValueTerm | None] = {}
     for peers in kinds:
         settings = CriticConfig(kind="ridge", target="return", peers=peers)

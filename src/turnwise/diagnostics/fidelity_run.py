@@ -12,7 +12,14 @@ import torch
 
 from turnwise.batch import Batch
 from turnwise.diagnostics.costs import time_credit
-from turnwise.diagnostics.critics import PEERS, WHAT_CRITICS_SEE, explained, learn_critics, sees_peers
+from turnwise.diagnostics.critics import (
+    PEERS,
+    WHAT_CRITICS_SEE,
+    check_others,
+    explained,
+    learn_critics,
+    sees_peers,
+)
 from turnwise.diagnostics.drift import measure_drift
 from turnwise.diagnostics.fidelity import Fidelities, Importance, importance, measure_fidelity
 from turnwise.diagnostics.fidelity_gradient import Errors, GradientFidelity, compare_gradients, response_gradients
@@ -109,7 +116,7 @@ def measure_run(
         raise ConfigError(f"groups={groups}, continuations={continuations}: expected at least 3 and 2")
     stage = Stage.open(folder, step, device)
     try:
-        chosen, left_out = _methods(stage, methods)
+        chosen, left_out = _methods(stage, methods, groups)
         needs = {f"method {name!r}": method.needs for name, method in chosen.items()}
         plan = stage.plan({"this analysis": MEASURED, **needs}, models=["critic"])
         trajectories, tasks = stage.play_groups(groups, seed)
@@ -163,20 +170,32 @@ def measure_run(
     )
 
 
-def _methods(stage: Stage, names: Sequence[str]) -> tuple[dict[str, Transform], dict[str, str]]:
+def _methods(stage: Stage, names: Sequence[str], groups: int) -> tuple[dict[str, Transform], dict[str, str]]:
     """Build the named methods, or all that can be measured, with GRPO first; returns also why others are left out."""
     if names:
-        return {name: fidelity_method(name) for name in names}, {}
+        return {name: _measurable(stage, name, groups)[0] for name in names}, {}
     chosen: dict[str, Transform] = {}
     left_out: dict[str, str] = {}
     for name in sorted(METHODS, key=lambda name: (name != "grpo", name)):
         try:
-            method = fidelity_method(name)
-            plan = stage.plan({f"method {name!r}": method.needs}, models=["critic"])
-            chosen |= dict.fromkeys([name, name + PEERS] if "critic" in plan.models else [name], method)
+            method, has_critic = _measurable(stage, name, groups)
+            chosen |= dict.fromkeys([name, name + PEERS] if has_critic else [name], method)
         except TurnwiseError as error:
             left_out[name] = str(error)
     return chosen, left_out
+
+
+def _measurable(stage: Stage, name: str, groups: int) -> tuple[Transform, bool]:
+    """Build a method, and tell whether it needs a critic.
+
+    Raises:
+        ConfigError: Its columns cannot be measured, or a critic could not learn them.
+    """
+    method = fidelity_method(name)
+    plan = stage.plan({f"method {name!r}": method.needs}, models=["critic"])
+    if has_critic := "critic" in plan.models:
+        check_others(stage, groups)
+    return method, has_critic
 
 
 def fidelity_method(name: str) -> Transform:
