@@ -70,7 +70,11 @@ def _fidelity(options: argparse.Namespace) -> int:
         "raises entropy, to first order. Neither is learning."
     )
     page = [head, fidelity_table(found), *critics_lines(found), importance_table(found), verdict(found)]
-    lacking = [f"Not measured, for lack of columns: {', '.join(sorted(found.left_out))}"] if found.left_out else []
+    lacking = (
+        [f"Not measured, for lack of columns, or of tasks for a critic: {', '.join(sorted(found.left_out))}"]
+        if found.left_out
+        else []
+    )
     print_page([*page, *lacking], markdown=options.markdown)
     out = options.out or folder.path / "analyses"
     path = write(out, "fidelity", ["# fidelity", *page], fidelity_figure(found))
