@@ -17,6 +17,7 @@ from turnwise.diagnostics.fidelity_run import measure_run
 from turnwise.diagnostics.stage import Stage
 from turnwise.diagnostics.values import Truth, continue_histories, true_advantages
 from turnwise.errors import ConfigError, RunError
+from turnwise.objective.scorer import Scorer
 from turnwise.rollout.continuations import Histories
 from turnwise.segments import Segments
 from turnwise.train.folder import RunFolder
@@ -174,7 +175,9 @@ def test_all_means_every_method_whose_columns_can_be_measured(run):
     found = measure_run(folder, (), groups=6, continuations=6)
     assert next(iter(found.fidelities.by_method)) == "grpo"
     assert {"gigpo", "aem", "empg"} <= set(found.fidelities.by_method)
-    assert {"gae", "gae+peers", "turn_ppo", "ppo"} <= set(found.fidelities.by_method), "with a critic in closed form"
+    assert {"gae", "gae+peers", "gae+visits", "turn_ppo", "ppo"} <= set(found.fidelities.by_method), (
+        "with a critic in closed form"
+    )
     assert "igpo" in found.left_out
     assert not set(found.left_out) & set(found.fidelities.by_method)
 
@@ -190,18 +193,28 @@ def test_a_critic_learns_from_other_groups_what_histories_are_worth(tmp_path, mo
         "play_groups",
         lambda stage, groups, seed, **further: asked.append((groups, further)) or play(stage, groups, seed, **further),
     )
-    found = measure_run(folder, ["grpo", "gae", "gae+peers"], step=0, groups=8, continuations=24)
-    assert asked == [(8, {}), (32, {"after": 8})], "both critics learn from the same groups, others than the measured"
-    assert set(found.explained) == {"state", "state and peers"}
+    passes = []
+    score = Scorer.__call__
+    monkeypatch.setattr(Scorer, "__call__", lambda scorer, model: passes.append(scorer) or score(scorer, model))
+    methods = ["grpo", "gae", "gae+peers", "gae+visits", "gae(decay=0.0)+visits"]
+    found = measure_run(folder, methods, step=0, groups=8, continuations=24)
+    assert asked == [(8, {}), (32, {"after": 8})], "all critics learn from the same groups, others than the measured"
+    assert len(passes) == 2, "the measured tokens are scored once, and those that critics learn from"
+    assert set(found.explained) == {"state", "state and peers", "state, peers and visits"}
+    assert found.explained["state, peers and visits"] > found.explained["state"] + 0.1, (
+        "here the turn says what is still to be won"
+    )
     assert 0.1 < found.explained["state and peers"] < found.explained["state"] < 0.6, "tasks are alike: peers are noise"
     above = found.fidelities.above_first
     assert above["gae"].low > 0, "a baseline per turn is closer to the truth than one of the group"
     assert found.fidelities.by_method["gae"] != found.fidelities.by_method["gae+peers"]
+    by_method = {name: interval.value for name, interval in found.fidelities.by_method.items()}
+    assert by_method["gae(decay=0.0)+visits"] > by_method["gae+visits"] + 0.05, "with good values, the rest is noise"
 
 
 def test_a_critic_needs_other_tasks_and_a_method_that_reads_it(run, monkeypatch):
     folder, _ = RunFolder.open(run.path)
-    with pytest.raises(ConfigError, match=r"'grpo\+peers': 'grpo' has no critic that could see peers"):
+    with pytest.raises(ConfigError, match=r"'grpo\+peers': 'grpo' has no critic that could see more"):
         measure_run(folder, ["grpo+peers"])
     few = Stage.open(folder, None).suite
     tasks = type(few).tasks

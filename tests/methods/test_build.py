@@ -9,7 +9,7 @@ from tests.test_conformance import SHAPES, make_batch
 
 import turnwise as tw
 from turnwise.errors import ConfigError
-from turnwise.methods.build import build_method
+from turnwise.methods.build import build_method, named_method
 
 BATCH = make_batch(SHAPES["many groups"])
 OWN = """
@@ -109,3 +109,24 @@ def test_a_mistake_is_said_in_one_line(name, options, with_aem, complaint, own_m
     with pytest.raises(ConfigError, match=complaint) as caught:
         build_method(name, options, with_aem=with_aem)
     assert "\n" not in str(caught.value)
+
+
+def test_a_name_may_hold_options():
+    assert named_method("gae(decay=0.7, unfinished='next')").name == "gae(discount=1.0, decay=0.7, unfinished='next')"
+    assert named_method("gigpo(weight=0.5)+aem").name == build_method("gigpo", {"weight": 0.5}, with_aem=True).name
+    assert named_method("gae()").name == named_method("gae").name
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gae(decay=0.7", "method 'gae(decay=0.7': expected options as in gae(option=1.0, other='word')"),
+        ("gae(0.7)", "expected options as in gae"),
+        ("gae(dekay=0.7)", "method 'gae' has no option 'dekay'. Did you mean 'decay'?"),
+        ("gea(decay=0.7)", "unknown method 'gea'. Did you mean 'gae'?"),
+    ],
+)
+def test_a_mistake_in_a_name_is_explained(name, message):
+    with pytest.raises(ConfigError) as caught:
+        named_method(name)
+    assert message in str(caught.value)

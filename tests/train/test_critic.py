@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.rollout.playing import Lasting, play
 from tests.toys import color_policy, small_config
 from tests.train.test_every_method_trains import told, weights
@@ -14,12 +16,13 @@ from tests.train.test_every_method_trains import told, weights
 from turnwise.config import load_config
 from turnwise.diagnostics.recredit import replay
 from turnwise.errors import ConfigError
-from turnwise.models.critic import Critic, with_peers
+from turnwise.models.critic import Critic, join_beside
 from turnwise.models.ridge import Ridge
 from turnwise.models.settings import CriticConfig, ModelConfig
+from turnwise.objective.beside import beside_states
 from turnwise.objective.gradient import Budget
 from turnwise.objective.tokens import Sequences
-from turnwise.objective.values import ValueTerm, mean_of_peers
+from turnwise.objective.values import ValueTerm
 from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.record import read_rollouts
 from turnwise.rollout.trajectory import Trajectory, Turn
@@ -76,28 +79,72 @@ def test_blocks_of_features_are_penalised_in_their_own_units():
     assert abs(together[0]) < 0.1 * abs(weight[0]), "one block: the large feature's unit decides"
 
 
-def played(group: int, *rewards: float) -> Trajectory:
-    turns = [Turn("", 0, [1], [2], [0.0], "", False, reward=reward) for reward in rewards]
+def played(group: int, states: str, *rewards: float) -> Trajectory:
+    turns = [
+        Turn("", state, [1], [2], [0.0], "", False, reward=one) for state, one in zip(states, rewards, strict=True)
+    ]
     return Trajectory(group, "task", turns)
 
 
+GROUPS = [played(0, "aba", 0.0, 2.0, 1.0), played(0, "a", 0.5), played(0, "ba", 0.0, -0.5), played(1, "a", 7.0)]
+
+
 def test_peers_are_the_others_of_the_group():
-    trajectories = [played(0, 0.0, 1.0), played(0, 0.5), played(0, -0.25), played(1, 7.0)]
-    np.testing.assert_allclose(mean_of_peers(trajectories), [0.125, 0.375, 0.75, 0.0])
+    mean_R = beside_states(GROUPS, visits=False)
+    np.testing.assert_allclose(mean_R[:, 0], [0, 0, 0, 1.25, 1.75, 1.75, 0])
+    assert mean_R.shape == (7, 1)
 
 
-def test_a_critic_that_sees_peers_learns_what_the_group_tells_and_a_state_alone_does_not():
+def test_visits_are_those_of_others_to_the_same_state_of_the_same_task():
+    mean_R, same_R, turn_R, been_R = beside_states(GROUPS, visits=True).T
+    np.testing.assert_array_equal(turn_R, [0, 1, 2, 0, 0, 1, 0])
+    np.testing.assert_array_equal(been_R, [0, 0, 1, 0, 0, 0, 0])
+    np.testing.assert_allclose(same_R, [
+        (0.5 - 0.5) / 3,                      # a: the second trajectory and the third, from there on
+        (-0.5 - 0) / 2,                       # b: the third one
+        (0.5 - 0.5) / 3,
+        (3 + 1 - 0.5 - 3 * 1.25) / 4,         # a: twice in the first one, and in the third
+        (3 - 1.75) / 2,
+        (3 + 1 + 0.5 - 3 * 1.75) / 4,
+        0,                                    # nobody else
+    ])  # fmt: skip
+    np.testing.assert_array_equal(mean_R, beside_states(GROUPS, visits=False)[:, 0])
+
+
+@given(
+    visits=st.lists(st.text("abc", min_size=2, max_size=6), min_size=1, max_size=4),
+    cut=st.integers(0, 4),
+    data=st.data(),
+)
+def test_what_a_trajectory_does_from_a_response_on_changes_nothing_until_then(visits, cut, data):
+    """So that a baseline made of it leaves the expected gradient as it is."""
+    reward = st.floats(-2, 2)
+    others = [played(0, states, *data.draw(st.tuples(*[reward] * len(states)))) for states in visits[1:]]
+    seen = []
+    for _ in range(2):
+        later = data.draw(st.text("abc", max_size=4))
+        states = visits[0][: cut + 1] + later
+        rewards = data.draw(st.tuples(*[reward] * len(states)))
+        one = played(0, states, *rewards)
+        seen.append(beside_states([one, *others], visits=True)[: len(visits[0][: cut + 1])])
+    np.testing.assert_allclose(seen[0], seen[1], atol=1e-9)
+
+
+def test_a_critic_that_sees_the_group_learns_what_it_tells_and_a_state_alone_does_not():
     generator = np.random.default_rng(0)
     hidden = torch.from_numpy(generator.normal(size=(300, 16)).astype(np.float32))
-    peers = torch.from_numpy(generator.uniform(size=300).astype(np.float32))
-    target = (peers + peers * hidden[:, 0]).numpy()
+    beside = torch.from_numpy(generator.uniform(size=(300, 4)).astype(np.float32))
+    mean, same_state, turn, been = beside.T
+    of_peers, of_visits = mean + mean * hidden[:, 0], same_state + turn * mean + been
     left = {}
-    for sees in (False, True):
-        critic = Critic(color_policy(), CriticConfig(kind="ridge", penalty=1e-4, peers=sees), ("value",), seed=0)
-        read = with_peers(hidden, peers) if sees else hidden
-        critic.fit("value", read.numpy(), target)
-        left[sees] = (critic.measure("value", read).numpy() - target).var() / target.var()
-    assert left[True] < 1e-3 < 0.1 < left[False]
+    for sees in ({}, {"peers": True}, {"peers": True, "visits": True}):
+        critic = Critic(color_policy(), CriticConfig(kind="ridge", penalty=1e-4, **sees), ("value",), seed=0)
+        read = join_beside(hidden, beside[:, : (1, 4)[len(sees) // 2]]) if sees else hidden
+        for number, target in enumerate((of_peers, of_peers + of_visits)):
+            critic.fit("value", read.numpy(), target.numpy())
+            critic.ridge["value"].load_state_dict([])
+            left[len(sees), number] = (critic.measure("value", read) - target).var() / target.var()
+    assert max(left[1, 0], left[2, 0], left[2, 1]) < 1e-3 < 0.1 < min(left[0, 0], left[0, 1], left[1, 1])
 
 
 def test_values_on_the_states_of_the_engine_are_those_of_a_pass():
@@ -196,9 +243,10 @@ def test_a_model_of_its_own_starts_as_the_policy_and_leaves_it_alone():
         {"kind": "model", "target_rate": 0.5, "warmup_steps": 1, "extra_epochs": 1},
         {"kind": "ridge", "memory": 2},
         {"kind": "ridge", "peers": True},
+        {"kind": "ridge", "peers": True, "visits": True},
         {"clip": 0.1, "width": 4, "trunk_gradient": 0.5, "target": "return"},
     ],
-    ids=["model", "ridge", "peers", "head"],
+    ids=["model", "ridge", "peers", "visits", "head"],
 )
 def test_a_resumed_run_is_bit_identical(tmp_path, critic):
     method = {"name": "gae", "unfinished": "next"}
@@ -274,6 +322,7 @@ def test_tokens_of_a_measure_are_those_of_its_own_passes(tmp_path):
         ({"knd": "head"}, r"unknown key 'critic.knd'. Did you mean 'kind'\?"),
         ({"kind": "ridge", "learning_rate": 0.1}, "critic.learning_rate has no effect on kind='ridge'"),
         ({"peers": True}, "critic.peers is only for kind='ridge', got kind='head'"),
+        ({"kind": "ridge", "visits": True}, "critic.visits compares with critic.peers; set critic.peers=true too"),
         ({"memory": 3}, "critic.memory is only for kind='ridge', got kind='head'"),
         ({"kind": "ridge", "trunk_gradient": 1.0}, "critic.trunk_gradient is only for kind='head'"),
         ({"kind": "model", "hidden_size": 8}, "critic.hidden_size is only for name='tiny', got name='policy'"),

@@ -17,8 +17,8 @@ def add(kinds: Any) -> None:
         "--method",
         action="append",
         metavar="NAME",
-        help="method to measure, such as gigpo+aem or turn_ppo+peers; may be repeated, the first is compared with; "
-        "default: grpo, grpo+aem, gigpo",
+        help="method to measure, such as gigpo+aem, turn_ppo+visits or 'gae(decay=0.7)'; may be repeated, the first is "
+        "compared with; default: grpo, grpo+aem, gigpo",
     )
     chosen.add_argument("--all", action="store_true", help="measure every method that this run has the columns for")
     parser.add_argument("--gradient", action="store_true", help="compare gradients too: a backward pass per response")

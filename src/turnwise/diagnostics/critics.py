@@ -16,21 +16,30 @@ from turnwise.measures.plan import Plan
 from turnwise.models.critic import Critic
 from turnwise.models.settings import CriticConfig
 from turnwise.objective.terms import StepView
-from turnwise.objective.values import ValueTerm
+from turnwise.objective.values import CRITIC_COLUMNS, ValueTerm
 from turnwise.trace import Trace
 from turnwise.train.critic import critic_columns
+from turnwise.transform import Transform
 
-PEERS = "+peers"
-"""End of the name of a method whose critic sees the returns of the other trajectories, as with `critic.peers`."""
-WHAT_CRITICS_SEE = {False: "state", True: "state and peers"}
-"""What a critic reads, by whether it sees peers."""
+SEES = {
+    "": ("state", {}),
+    "+peers": ("state and peers", {"peers": True}),
+    "+visits": ("state, peers and visits", {"peers": True, "visits": True}),
+}
+"""What the critic of a method sees by the end of the method's name: in words, and as settings of `[critic]`."""
 FURTHER = 4
 """Groups that a critic learns from, per group that is measured."""
 
 
-def sees_peers(name: str) -> bool:
-    """Whether the critic of a method of this name sees the returns of the other trajectories of the group."""
-    return name.endswith(PEERS)
+def split_sight(name: str) -> tuple[str, str]:
+    """Split the name of a method before the end that says what its critic sees, a key of `SEES`."""
+    end = next((end for end in SEES if end and name.endswith(end)), "")
+    return name.removesuffix(end), end
+
+
+def needs_critic(method: Transform) -> bool:
+    """Whether a method reads a value that a critic estimates."""
+    return not set(method.needs).isdisjoint(CRITIC_COLUMNS)
 
 
 def check_others(stage: Stage, groups: int) -> None:
@@ -42,32 +51,29 @@ def check_others(stage: Stage, groups: int) -> None:
         )
 
 
-def learn_critics(
-    stage: Stage, plan: Plan, kinds: Iterable[bool], *, groups: int, seed: int
-) -> dict[bool, ValueTerm | None]:
-    """Teach a critic of every kind, from the same trajectories.
+def learn_critics(stage: Stage, plan: Plan, ends: Iterable[str], *, groups: int, seed: int) -> dict[str, ValueTerm]:
+    """Teach critics that see different things, from the same trajectories.
 
     Args:
         stage: Plays them.
         plan: Measures, which say what the critics estimate.
-        kinds: Whether each sees peers.
+        ends: What each sees, a key of `SEES`.
         groups: Number of groups that are measured with the same seed; the critics learn from others.
         seed: Seed of tasks and draws.
 
     Returns:
-        Critics by kind; None for each if the plan needs none.
+        Critics by what they see.
     """
-    if "critic" not in plan.models:
-        return dict.fromkeys(kinds)
     trajectories, _ = stage.play_groups(FURTHER * groups, seed, after=groups)
-    learned: dict[bool, ValueTerm | None] = {}
-    for peers in kinds:
-        settings = CriticConfig(kind="ridge", target="return", peers=peers)
-        critic = ValueTerm(Critic(stage.policy, settings, critic_columns(settings, plan), seed=seed))
-        batch, _ = stage.measure(stage.plan({"the critic": critic.needs}, models=["critic"]), trajectories, critic)
-        critic.prepare(StepView(batch, Trace(np.zeros(batch.num_responses), ())))
-        learned[peers] = critic
-    return learned
+    critics = {}
+    for end in ends:
+        settings = CriticConfig(kind="ridge", target="return", **SEES[end][1])
+        critics[end] = ValueTerm(Critic(stage.policy, settings, critic_columns(settings, plan), seed=seed))
+    needs = {"a critic": [column for critic in critics.values() for column in critic.needs]}
+    batches, _ = stage.measure_with(stage.plan(needs, models=["critic"]), trajectories, critics)
+    for end, critic in critics.items():
+        critic.prepare(StepView(batches[end], Trace(np.zeros(batches[end].num_responses), ())))
+    return critics
 
 
 def explained(

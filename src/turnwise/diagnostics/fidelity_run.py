@@ -12,14 +12,7 @@ import torch
 
 from turnwise.batch import Batch
 from turnwise.diagnostics.costs import time_credit
-from turnwise.diagnostics.critics import (
-    PEERS,
-    WHAT_CRITICS_SEE,
-    check_others,
-    explained,
-    learn_critics,
-    sees_peers,
-)
+from turnwise.diagnostics.critics import SEES, check_others, explained, learn_critics, needs_critic, split_sight
 from turnwise.diagnostics.drift import measure_drift
 from turnwise.diagnostics.fidelity import Fidelities, Importance, importance, measure_fidelity
 from turnwise.diagnostics.fidelity_gradient import Errors, GradientFidelity, compare_gradients, response_gradients
@@ -30,7 +23,6 @@ from turnwise.environments.suites import refuse_unrepeatable
 from turnwise.errors import ConfigError, RunError, TurnwiseError
 from turnwise.methods import METHODS
 from turnwise.methods.build import named_method
-from turnwise.objective.values import CRITIC_COLUMNS
 from turnwise.rollout.continuations import Histories
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.train.folder import RunFolder
@@ -57,7 +49,7 @@ class FidelityOfRun:
         left_out: Methods that could not be measured, with the cause.
         responses: Every response with its true advantage and credit; see `fidelity_record`.
         drift: Entropy drift of each method; None for a policy without entropy.
-        explained: Share of the variance of true values that critics explain, by `WHAT_CRITICS_SEE`; nan where it
+        explained: Share of the variance of true values that critics explain, as `SEES` calls it; nan where it
             cannot be told.
         milliseconds: Time of each method's credit per 1,000 responses, several times; see `time_credit`.
         gradient: The same for policy gradients, if asked for.
@@ -98,7 +90,7 @@ def measure_run(
         folder: Folder of the run.
         methods: Names such as "grpo" or "gigpo+aem", with default options and without the penalty for invalid
             responses; the first one is what others are compared with. A method that needs a critic gets one by ridge
-            regression; with "turn_ppo+peers" it sees peers too. Default: all that can be measured.
+            regression; with "turn_ppo+peers" or "turn_ppo+visits" it sees more. Default: all that can be measured.
         step: Step of the checkpoint; default: the last.
         groups: Number of groups of `rollout.group_size` trajectories, each on another task.
         continuations: Continuations per history, two or more.
@@ -121,10 +113,10 @@ def measure_run(
         plan = stage.plan({"this analysis": MEASURED, **needs}, models=["critic"])
         trajectories, tasks = stage.play_groups(groups, seed)
         refuse_unrepeatable(stage.suite, tasks, stage.config.environment.name, "this analysis")
-        kinds = sorted({sees_peers(name) for name in chosen})
-        critics = learn_critics(stage, plan, kinds, groups=groups, seed=seed)
-        measured = {kind: stage.measure(plan, trajectories, critics[kind]) for kind in kinds}
-        batch, sequences = measured[kinds[0]]
+        sights = sorted({split_sight(name)[1] for name, method in chosen.items() if needs_critic(method)})
+        critics = learn_critics(stage, plan, sights, groups=groups, seed=seed) if sights else {"": None}
+        batches, sequences = stage.measure_with(plan, trajectories, critics)
+        batch = next(iter(batches.values()))
         found = Histories.of(trajectories, tasks)
         kept = _Kept(folder.path / "analyses", stage.step, found, continuations, seed)
 
@@ -144,7 +136,9 @@ def measure_run(
     finally:
         stage.close()
     truth = true_advantages(batch.reward_R, found.before_R, found.after_R, return_HK)
-    credit = {name: method.trace(measured[sees_peers(name)][0])[0].advantage_R for name, method in chosen.items()}
+    seen = {name: batches.get(split_sight(name)[1], batch) for name in chosen}
+    credit = {name: method.trace(seen[name])[0].advantage_R for name, method in chosen.items()}
+    valued = {end: of for end, of in batches.items() if "value" in of.columns}
     gradients = None
     if gradient:
         errors = Errors(found.before_R, found.after_R, estimated_values(return_HK)[1])
@@ -160,11 +154,7 @@ def measure_run(
         left_out,
         responses_table(trajectories, credit, truth, stage.step),
         measure_drift(credit, batch),
-        {
-            WHAT_CRITICS_SEE[kind]: explained(of.columns["value"], found.before_R, return_HK)
-            for kind, (of, _) in measured.items()
-            if "value" in of.columns
-        },
+        {SEES[end][0]: explained(of.columns["value"], found.before_R, return_HK) for end, of in valued.items()},
         time_credit(chosen, batch),
         gradients,
     )
@@ -179,7 +169,7 @@ def _methods(stage: Stage, names: Sequence[str], groups: int) -> tuple[dict[str,
     for name in sorted(METHODS, key=lambda name: (name != "grpo", name)):
         try:
             method, has_critic = _measurable(stage, name, groups)
-            chosen |= dict.fromkeys([name, name + PEERS] if has_critic else [name], method)
+            chosen |= dict.fromkeys([name + end for end in SEES] if has_critic else [name], method)
         except TurnwiseError as error:
             left_out[name] = str(error)
     return chosen, left_out
@@ -199,15 +189,15 @@ def _measurable(stage: Stage, name: str, groups: int) -> tuple[Transform, bool]:
 
 
 def fidelity_method(name: str) -> Transform:
-    """Build a method by a name such as "gigpo+aem" or "turn_ppo+peers", with default options and without a penalty.
+    """Build a method by a name such as "gigpo+aem", "gae(decay=0.7)" or "turn_ppo+peers", without a penalty.
 
     Raises:
-        ConfigError: There is no such method, it needs an option, or it has no critic that could see peers.
+        ConfigError: There is no such method, it needs an option, or it has no critic that could see more.
     """
-    base = name.removesuffix(PEERS)
+    base, end = split_sight(name)
     method = named_method(base)
-    if sees_peers(name) and not set(method.needs).intersection(CRITIC_COLUMNS):
-        raise ConfigError(f"method {name!r}: {base!r} has no critic that could see peers; leave out {PEERS!r}")
+    if end and not needs_critic(method):
+        raise ConfigError(f"method {name!r}: {base!r} has no critic that could see more; leave out {end!r}")
     return method
 
 

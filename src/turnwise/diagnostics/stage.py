@@ -1,6 +1,7 @@
 """Open a checkpoint's policy with its environments, to play and measure without training."""
 
 import dataclasses
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -128,27 +129,39 @@ class Stage:
         """Play one trajectory per start."""
         return play_starts(self.models, starts, self.environments, self.config.rollout, seed=seed)
 
-    def measure(
-        self, plan: Plan, trajectories: Sequence[Trajectory], critic: ValueTerm | None = None
-    ) -> tuple[Batch, Sequences]:
-        """Take the measures of trajectories, with the values of a critic if the plan needs them.
+    def measure(self, plan: Plan, trajectories: Sequence[Trajectory]) -> tuple[Batch, Sequences]:
+        """Take the measures of trajectories, without a critic.
 
         Returns:
             The batch, and the tokens that were scored.
         """
+        batches, sequences = self.measure_with(plan, trajectories, {"": None})
+        return batches[""], sequences
+
+    def measure_with(
+        self, plan: Plan, trajectories: Sequence[Trajectory], critics: Mapping[str, ValueTerm | None]
+    ) -> tuple[dict[str, Batch], Sequences]:
+        """Take the measures of trajectories with the values of each critic. Tokens are scored once for all.
+
+        Returns:
+            The batch of each critic, and the tokens that were scored.
+        """
         config, sequences = self.config, Sequences.from_trajectories(trajectories)
         budget = Budget(config.update.max_tokens)
-        values = critic and critic.begin(sequences, trajectories, config.model, budget)
-        score = Scorer(sequences, config.model, config.rollout.temperature, budget, values)
+        score = functools.cache(Scorer(sequences, config.model, config.rollout.temperature, budget))
         model: Any = self.policy.model
-        played = Played(
-            list(trajectories),
-            invalid_penalty=config.environment.invalid_penalty,
-            models={"policy": model},
-            score=score,
-            estimate=values and values.column,
-        )
-        return plan.take(played)[0], sequences
+        batches = {}
+        for name, critic in critics.items():
+            values = critic and critic.begin(sequences, trajectories, config.model, budget)
+            played = Played(
+                list(trajectories),
+                invalid_penalty=config.environment.invalid_penalty,
+                models={"policy": model},
+                score=score,
+                estimate=values and values.column,
+            )
+            batches[name] = plan.take(played)[0]
+        return batches, sequences
 
     def close(self) -> None:
         """Release the environments."""

@@ -7,6 +7,7 @@ returns a `Transform`; options are its arguments
 
 import inspect
 import math
+import tomllib
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Union, cast, get_args, get_origin
@@ -33,13 +34,24 @@ def split_name(name: str) -> tuple[str, bool]:
 
 
 def named_method(name: str) -> Transform:
-    """Build a method by a name such as "gigpo+aem", with default options.
+    """Build a method by a name such as "gigpo+aem" or "gae(decay=0.7)", with default options beside those named.
 
     Raises:
-        ConfigError: There is no such method, or it needs an option.
+        ConfigError: There is no such method, it needs an option, or options are not as in TOML.
     """
     base, with_aem = split_name(name)
-    return build_method(base, {}, with_aem=with_aem)
+    base, options = _split_options(base)
+    return build_method(base, options, with_aem=with_aem)
+
+
+def _split_options(name: str) -> tuple[str, dict[str, Any]]:
+    """Split "gae(decay=0.7)" into the name and its options."""
+    base, bracket, inside = name.partition("(")
+    try:
+        given = inside.removesuffix(")") if inside.endswith(")") else inside + "("
+        return base, tomllib.loads(f"options = {{{given}}}")["options"] if bracket else {}
+    except tomllib.TOMLDecodeError:
+        raise ConfigError(f"method {name!r}: expected options as in {base}(option=1.0, other='word')") from None
 
 
 def build_method(name: str, options: Mapping[str, Any], *, with_aem: bool = False) -> Transform:

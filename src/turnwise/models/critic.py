@@ -76,7 +76,7 @@ class Critic:
             torch.manual_seed(seed)
             trunk = _own_model(policy, settings, seed) if settings.kind == "model" else None
             size = (trunk or policy.model).config.get_text_config().hidden_size
-            blocks = (size, 1, size) if settings.peers else (size,)  # those of `with_peers`
+            blocks = feature_blocks(settings, size)
             network = ValueNetwork(trunk, self.columns, sum(blocks), settings.width, self.bootstraps)
         self.network = network.to(policy.model.device)
         default = TARGET_RATE if self.bootstraps and not settings.target_every else None
@@ -179,9 +179,22 @@ class Critic:
         self._steps = state["steps"]
 
 
-def with_peers(hidden: torch.Tensor, return_M: torch.Tensor) -> torch.Tensor:
-    """Append the mean return of a trajectory's peers to `[reads, size]` hidden states, and its products with them."""
-    return torch.cat([hidden, return_M[:, None], hidden * return_M[:, None]], dim=1)
+def join_beside(hidden: torch.Tensor, beside: torch.Tensor) -> torch.Tensor:
+    """Join `[reads, size]` hidden states with what `beside_states` tells, m, or m, d, t and b: x, m, m x, d.
+
+    t and b say where the trajectory is, as hidden states do: they are parts of x.
+    """
+    mean, same_state, where = beside[:, :1], beside[:, 1:2], beside[:, 2:]
+    own = torch.cat([hidden, where], dim=1)
+    return torch.cat([own, mean, own * mean, same_state], dim=1)
+
+
+def feature_blocks(settings: CriticConfig, size: int) -> tuple[int, ...]:
+    """Return how many features of each unit a critic reads: those of `join_beside`, or the hidden states alone."""
+    if not settings.peers:
+        return (size,)
+    own = (size, 1, 1) if settings.visits else (size,)
+    return (*own, 1, *own, *((1,) if settings.visits else ()))
 
 
 def bootstraps(settings: CriticConfig, columns: Sequence[str]) -> bool:

@@ -110,8 +110,8 @@ class CriticConfig(Section):
     """Discount per turn of target = "return", for which give it the method's discount, and of ArCHer's Q; the paper has
     0.95."""
     learning_rate: float = pydantic.Field(default=1e-3, gt=0)
-    """Learning rate of the critic's own AdamW. Not for "ridge", as are the fields below but `memory`, `penalty` and
-    `peers`."""
+    """Learning rate of the critic's own AdamW. Not for "ridge", as are the fields below but `memory`, `penalty`,
+    `peers` and `visits`."""
     weight_decay: float = pydantic.Field(default=0.0, ge=0)
     max_grad_norm: float = pydantic.Field(default=1.0, gt=0)
     """Norm to which the critic's gradient is clipped, apart from the policy's."""
@@ -149,11 +149,14 @@ class CriticConfig(Section):
     peers: bool = False
     """Let "ridge" regress on the mean return of the other trajectories of the group too, and on its products with the
     hidden states: what a group tells of its task (docs/decisions/0047-a-critic-may-look-at-the-group.md)."""
+    visits: bool = False
+    """With `peers`, let it see too how the others fared from the same state on, which turn it is, and whether the
+    trajectory has been in this state before (docs/decisions/0048-a-critic-may-see-visits.md)."""
 
     @pydantic.model_validator(mode="after")
     def _parts_fit(self) -> "CriticConfig":
         only = {
-            "ridge": ("memory", "penalty", "peers"),
+            "ridge": ("memory", "penalty", "peers", "visits"),
             "model": ("name", "hidden_size", "num_layers", "num_heads"),
             "head": ("trunk_gradient",),
         }
@@ -161,6 +164,8 @@ class CriticConfig(Section):
             for field in fields:
                 if kind != self.kind and self._changed(field):
                     raise ValueError(f"critic.{field} is only for kind={kind!r}, got kind={self.kind!r}; remove it")
+        if self.visits and not self.peers:
+            raise ValueError("critic.visits compares with critic.peers; set critic.peers=true too")
         for field in ("hidden_size", "num_layers", "num_heads"):
             if self.name != "tiny" and self._changed(field):
                 raise ValueError(f"critic.{field} is only for name='tiny', got name={self.name!r}; remove it")

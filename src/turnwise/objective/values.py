@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 
-from turnwise.models.critic import Critic, with_peers
+from turnwise.models.critic import Critic, join_beside
 from turnwise.models.policy import autocast
 from turnwise.models.settings import CriticConfig, ModelConfig
+from turnwise.objective.beside import beside_states
 from turnwise.objective.gradient import Budget
 from turnwise.objective.terms import Pass, StepView, TermLoss, Unit, as_tensor
 from turnwise.objective.tokens import Sequences, States, generated_states
@@ -31,12 +32,12 @@ class Places:
     Attributes:
         tokens: `[reads]` generated token at which each value is read.
         after: Whether the state after the token is read, or the one before it.
-        peers: Mean return of the other trajectories of the group at each read; None: not read.
+        beside: What the critic sees beside the state, see `beside_states`; None: nothing.
     """
 
     tokens: Int[np.ndarray, " reads"]
     after: bool
-    peers: Float[np.ndarray, " reads"] | None = None
+    beside: Float[np.ndarray, "reads extra"] | None = None
 
     def among(self, where: np.ndarray) -> tuple[np.ndarray, torch.Tensor]:
         """Return which reads fall on the tokens `where`, and at which index of `where`."""
@@ -62,13 +63,6 @@ def places_of(column: str, responses: Segments, settings: CriticConfig, action_R
     if column in OF_SUBGOALS or (column == "value" and settings.read == "before"):
         return Places(responses.offsets[:-1], after=False)
     return Places(responses.offsets[1:] - 1, after=True)
-
-
-def mean_of_peers(trajectories: Sequence[Trajectory]) -> Float[np.ndarray, " N"]:
-    """Average the returns of the other trajectories of each one's group; 0 without others."""
-    return_N = np.array([each.reward for each in trajectories])
-    groups = Segments.from_sorted_ids(np.array([each.group for each in trajectories]))
-    return (groups.broadcast(groups.sum(return_N)) - return_N) / np.maximum(groups.broadcast(groups.lengths) - 1, 1)
 
 
 def sampled_states(turns: Sequence[Turn]) -> list[np.ndarray]:
@@ -116,8 +110,8 @@ class Values:
 
     def _keep(self, column: str, reads: np.ndarray, hidden: torch.Tensor) -> None:
         places = self.places[column]
-        if places.peers is not None:
-            hidden = with_peers(hidden, torch.from_numpy(places.peers[reads]).to(hidden))
+        if places.beside is not None:
+            hidden = join_beside(hidden, torch.from_numpy(places.beside[reads]).to(hidden))
         values = self._read.setdefault(column, np.full(len(places.tokens), np.nan))
         values[reads] = self.critic.measure(column, hidden).double().cpu().numpy()
         if self.critic.settings.kind == "ridge":
@@ -177,10 +171,9 @@ class ValueTerm:
             action_R = np.array([critic.format.planned(turn.response_ids).cuts[1] for turn in turns])
         places = {column: places_of(column, responses, critic.settings, action_R) for column in critic.columns}
         if critic.settings.peers:
-            lengths = [len(each.turns) for each in trajectories]
-            return_R = np.repeat(mean_of_peers(trajectories), lengths)
+            beside_R = beside_states(trajectories, visits=critic.settings.visits)
             places = {
-                column: dataclasses.replace(each, peers=return_R[responses.ids[each.tokens]])
+                column: dataclasses.replace(each, beside=beside_R[responses.ids[each.tokens]])
                 for column, each in places.items()
             }
         reads_begins = critic.own is None and all(

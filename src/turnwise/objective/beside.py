@@ -1,0 +1,50 @@
+"""Tell a critic what hidden states lack: how the rest of the group did, and where in its trajectory a response is."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float
+
+from turnwise.rollout.trajectory import Trajectory
+from turnwise.segments import Labels, Partition, Segments
+
+
+def beside_states(trajectories: Sequence[Trajectory], *, visits: bool) -> Float[np.ndarray, "R extra"]:
+    """Describe every response by its group; no number depends on what this trajectory does from the response on.
+
+        m  mean return of the other trajectories of the group; 0 without others
+        d  sum over their visits to the same state of (return from there on - m), by the number of visits plus one
+        t  turn, from 0
+        b  1 if the trajectory has been in this state before, else 0
+
+    Args:
+        trajectories: Trajectories of a step, sorted by group.
+        visits: Whether to tell d, t and b.
+
+    Returns:
+        `[responses, 4]` m, d, t and b; without visits `[responses, 1]` m.
+    """
+    turns = [turn for each in trajectories for turn in each.turns]
+    of = Segments.from_lengths([len(each.turns) for each in trajectories])
+    group_N = np.array([each.group for each in trajectories])
+    mean_R = of.broadcast(_mean_of_others(np.array([each.reward for each in trajectories]), group_N))
+    if not visits:
+        return mean_R[:, None]
+    number: dict[object, int] = {}
+    state_R = np.array([number.setdefault(turn.state_key, len(number)) for turn in turns])
+    place, own = Labels.of(of.broadcast(group_N), state_R), Labels.of(of.ids, state_R)
+    to_go_R = of.suffix_sum(np.array([turn.reward for turn in turns]))
+    num_R, sum_R = (_of_others(values_R, place, own) for values_R in (np.ones(len(turns)), to_go_R))
+    first_R = np.zeros(len(turns), dtype=bool)
+    first_R[np.unique(own.ids, return_index=True)[1]] = True
+    return np.column_stack([mean_R, (sum_R - num_R * mean_R) / (num_R + 1), of.positions, ~first_R])
+
+
+def _mean_of_others(return_N: Float[np.ndarray, " N"], group_N: np.ndarray) -> Float[np.ndarray, " N"]:
+    groups = Segments.from_sorted_ids(group_N)
+    return (groups.broadcast(groups.sum(return_N)) - return_N) / np.maximum(groups.broadcast(groups.lengths) - 1, 1)
+
+
+def _of_others(values_R: Float[np.ndarray, " R"], place: Partition, own: Partition) -> Float[np.ndarray, " R"]:
+    """Sum values over the responses at the same place, without those of the same trajectory."""
+    return place.broadcast(place.sum(values_R)) - own.broadcast(own.sum(values_R))
