@@ -111,6 +111,14 @@ def test_visits_are_those_of_others_to_the_same_state_of_the_same_task():
     np.testing.assert_array_equal(mean_R, beside_states(GROUPS, visits=False)[:, 0])
 
 
+def test_others_that_go_on_in_the_next_step_do_not_count():
+    going_on = played(0, "ab", 5.0, 5.0)
+    going_on.ended = "unfinished"
+    with_it = beside_states([*GROUPS[:3], going_on, GROUPS[3]], visits=True)
+    np.testing.assert_allclose(np.delete(with_it, [6, 7], axis=0), beside_states(GROUPS, visits=True))
+    np.testing.assert_allclose(with_it[6:8, 0], (3 + 0.5 - 0.5) / 3, err_msg="it compares itself with those that ended")
+
+
 @given(
     visits=st.lists(st.text("abc", min_size=2, max_size=6), min_size=1, max_size=4),
     cut=st.integers(0, 4),
@@ -137,14 +145,15 @@ def test_a_critic_that_sees_the_group_learns_what_it_tells_and_a_state_alone_doe
     mean, same_state, turn, been = beside.T
     of_peers, of_visits = mean + mean * hidden[:, 0], same_state + turn * mean + been
     left = {}
-    for sees in ({}, {"peers": True}, {"peers": True, "visits": True}):
-        critic = Critic(color_policy(), CriticConfig(kind="ridge", penalty=1e-4, **sees), ("value",), seed=0)
-        read = join_beside(hidden, beside[:, : (1, 4)[len(sees) // 2]]) if sees else hidden
+    for sees in (0, 1, 4):
+        settings = CriticConfig(kind="ridge", penalty=1e-4, peers=sees > 0, visits=sees > 1)
+        critic = Critic(color_policy(), settings, ("value",), seed=0)
+        read = join_beside(hidden, beside[:, :sees]) if sees else hidden
         for number, target in enumerate((of_peers, of_peers + of_visits)):
             critic.fit("value", read.numpy(), target.numpy())
             critic.ridge["value"].load_state_dict([])
-            left[len(sees), number] = (critic.measure("value", read) - target).var() / target.var()
-    assert max(left[1, 0], left[2, 0], left[2, 1]) < 1e-3 < 0.1 < min(left[0, 0], left[0, 1], left[1, 1])
+            left[sees, number] = (critic.measure("value", read) - target).var() / target.var()
+    assert max(left[1, 0], left[4, 0], left[4, 1]) < 1e-3 < 0.1 < min(left[0, 0], left[0, 1], left[1, 1])
 
 
 def test_values_on_the_states_of_the_engine_are_those_of_a_pass():

@@ -17,6 +17,8 @@ def beside_states(trajectories: Sequence[Trajectory], *, visits: bool) -> Float[
         t  turn, from 0
         b  1 if the trajectory has been in this state before, else 0
 
+    Others that go on in the next step tell nothing yet, and do not count.
+
     Args:
         trajectories: Trajectories of a step, sorted by group.
         visits: Whether to tell d, t and b.
@@ -27,24 +29,22 @@ def beside_states(trajectories: Sequence[Trajectory], *, visits: bool) -> Float[
     turns = [turn for each in trajectories for turn in each.turns]
     of = Segments.from_lengths([len(each.turns) for each in trajectories])
     group_N = np.array([each.group for each in trajectories])
-    mean_R = of.broadcast(_mean_of_others(np.array([each.reward for each in trajectories]), group_N))
+    groups = Segments.from_sorted_ids(group_N)
+    ended_N = np.array([float(each.ended != "unfinished") for each in trajectories])
+    return_N = ended_N * np.array([each.reward for each in trajectories])
+    mean_R = of.broadcast(_of_others(return_N, groups) / np.maximum(_of_others(ended_N, groups), 1))
     if not visits:
         return mean_R[:, None]
     number: dict[object, int] = {}
     state_R = np.array([number.setdefault(turn.state_key, len(number)) for turn in turns])
     place, own = Labels.of(of.broadcast(group_N), state_R), Labels.of(of.ids, state_R)
-    to_go_R = of.suffix_sum(np.array([turn.reward for turn in turns]))
-    num_R, sum_R = (_of_others(values_R, place, own) for values_R in (np.ones(len(turns)), to_go_R))
+    ended_R, to_go_R = of.broadcast(ended_N), of.suffix_sum(np.array([turn.reward for turn in turns]))
+    num_R, sum_R = (_of_others(values_R, place, own) for values_R in (ended_R, ended_R * to_go_R))
     first_R = np.zeros(len(turns), dtype=bool)
     first_R[np.unique(own.ids, return_index=True)[1]] = True
     return np.column_stack([mean_R, (sum_R - num_R * mean_R) / (num_R + 1), of.positions, ~first_R])
 
 
-def _mean_of_others(return_N: Float[np.ndarray, " N"], group_N: np.ndarray) -> Float[np.ndarray, " N"]:
-    groups = Segments.from_sorted_ids(group_N)
-    return (groups.broadcast(groups.sum(return_N)) - return_N) / np.maximum(groups.broadcast(groups.lengths) - 1, 1)
-
-
-def _of_others(values_R: Float[np.ndarray, " R"], place: Partition, own: Partition) -> Float[np.ndarray, " R"]:
-    """Sum values over the responses at the same place, without those of the same trajectory."""
-    return place.broadcast(place.sum(values_R)) - own.broadcast(own.sum(values_R))
+def _of_others(values: np.ndarray, group: Partition, own: Partition | None = None) -> np.ndarray:
+    """Sum values over the group without one's own part of it, by default the element alone."""
+    return group.broadcast(group.sum(values)) - (values if own is None else own.broadcast(own.sum(values)))
