@@ -166,11 +166,11 @@ def trained(plan: Mapping[str, Any], name: str, runs: Path) -> tuple[RunFolder, 
 
 
 def rounded(value: Any) -> Any:
-    """Round every number, so that the data stays small and readable."""
+    """Round every number and leave out p-values, which no page shows, so that the data stays small and readable."""
     if isinstance(value, float):
         return round(value, DIGITS)
     if isinstance(value, dict):
-        return {name: rounded(one) for name, one in value.items()}
+        return {name: rounded(one) for name, one in value.items() if name != "p"}
     return [rounded(one) for one in value] if isinstance(value, list) else value
 
 
