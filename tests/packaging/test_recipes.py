@@ -128,6 +128,7 @@ MEASURED = {
     "seats-kuhn": {"rae": "kuhn-tiny-rae"},
     "turn-critic-alfworld": {"turn_ppo, ridge": "alfworld-tiny-turn-ppo"},
     "turn-critic-household": {"turn_ppo, ridge": "household-tiny-turn-ppo-ridge"},
+    "visits-household": {"visits": "household-tiny-visits"},
 }
 """Recipe of each arm of a study that measured it."""
 
