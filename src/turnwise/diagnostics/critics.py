@@ -12,11 +12,11 @@ from jaxtyping import Float, Int
 from turnwise.diagnostics.stage import Stage
 from turnwise.diagnostics.values import estimated_values
 from turnwise.errors import ConfigError
-from turnwise.measures.plan import Plan
+from turnwise.measures.plan import Plan, plan_measures
 from turnwise.models.critic import Critic
 from turnwise.models.settings import CriticConfig
 from turnwise.objective.terms import StepView
-from turnwise.objective.values import CRITIC_COLUMNS, ValueTerm
+from turnwise.objective.values import ValueTerm
 from turnwise.trace import Trace
 from turnwise.train.critic import critic_columns
 from turnwise.transform import Transform
@@ -38,8 +38,12 @@ def split_sight(name: str) -> tuple[str, str]:
 
 
 def needs_critic(method: Transform) -> bool:
-    """Whether a method reads a value that a critic estimates."""
-    return not set(method.needs).isdisjoint(CRITIC_COLUMNS)
+    """Whether a critic estimates what a method reads, or what a measure that it needs reads.
+
+    Raises:
+        ConfigError: A column cannot be measured without training.
+    """
+    return "critic" in plan_measures({f"method {method.name!r}": method.needs}, models=["critic"]).models
 
 
 def check_others(stage: Stage, groups: int) -> None:

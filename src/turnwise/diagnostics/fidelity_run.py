@@ -163,29 +163,29 @@ def measure_run(
 def _methods(stage: Stage, names: Sequence[str], groups: int) -> tuple[dict[str, Transform], dict[str, str]]:
     """Build the named methods, or all that can be measured, with GRPO first; returns also why others are left out."""
     if names:
-        return {name: _measurable(stage, name, groups)[0] for name in names}, {}
+        return {name: _measurable(stage, name, groups) for name in names}, {}
     chosen: dict[str, Transform] = {}
     left_out: dict[str, str] = {}
     for name in sorted(METHODS, key=lambda name: (name != "grpo", name)):
         try:
-            method, has_critic = _measurable(stage, name, groups)
-            chosen |= dict.fromkeys([name + end for end in SEES] if has_critic else [name], method)
+            method = _measurable(stage, name, groups)
+            chosen |= dict.fromkeys([name + end for end in SEES] if needs_critic(method) else [name], method)
         except TurnwiseError as error:
             left_out[name] = str(error)
     return chosen, left_out
 
 
-def _measurable(stage: Stage, name: str, groups: int) -> tuple[Transform, bool]:
-    """Build a method, and tell whether it needs a critic.
+def _measurable(stage: Stage, name: str, groups: int) -> Transform:
+    """Build a method.
 
     Raises:
         ConfigError: Its columns cannot be measured, or a critic could not learn them.
     """
     method = fidelity_method(name)
-    plan = stage.plan({f"method {name!r}": method.needs}, models=["critic"])
-    if has_critic := "critic" in plan.models:
+    stage.plan({f"method {name!r}": method.needs}, models=["critic"])
+    if needs_critic(method):
         check_others(stage, groups)
-    return method, has_critic
+    return method
 
 
 def fidelity_method(name: str) -> Transform:
