@@ -60,7 +60,7 @@ LIMITS = (
     "Times are those of the credit alone, on one processor with a few hundred responses: not those of a training step.",
     "A critic is ridge regression on other groups of the same policy; in training its weights are of earlier steps.",
     "Methods that need probes, forks or a second model are left out.",
-    "Options are each method's defaults.",
+    "Options are each method's defaults, except those in its name.",
 )
 """What the numbers do not say."""
 
@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=Path, default=Path("runs/leaderboard"), help="folder of the runs")
     options = parser.parse_args(arguments)
     try:
-        plan = tomllib.loads(options.plan.read_text(encoding="utf-8"))
+        plan = read_plan(options.plan)
         if not options.page:
             play(plan, options.folder / "data", options.runs, options.only or list(plan["environments"]))
         write_page(plan, options.folder)
@@ -114,6 +114,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def read_plan(path: Path) -> dict[str, Any]:
+    """Read a plan; one that is `like` another changes what it names, and picks `environments` from the other's.
+
+    Raises:
+        ConfigError: The other plan has no such environment.
+    """
+    plan = tomllib.loads(path.read_text(encoding="utf-8"))
+    if "like" not in plan:
+        return plan
+    other = read_plan(path.parent / plan.pop("like"))
+    picked = {name: environment(other, name) for name in plan.pop("environments", other["environments"])}
+    return {**other, **plan, "environments": picked}
+
+
+def environment(plan: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return an environment of a plan.
+
+    Raises:
+        ConfigError: There is no such environment.
+    """
+    if name not in plan["environments"]:
+        raise ConfigError(f"the plan has no environment {name!r}.{did_you_mean(name, plan['environments'])}")
+    return plan["environments"][name]
+
+
 def play(plan: Mapping[str, Any], data: Path, runs: Path, names: Sequence[str]) -> None:
     """Train a run per environment, and measure it at its start, middle and end; what is there is kept.
 
@@ -121,10 +146,9 @@ def play(plan: Mapping[str, Any], data: Path, runs: Path, names: Sequence[str]) 
         ConfigError: The plan has no such environment, or an unknown method or one that needs options.
     """
     for name in names:
-        if name not in plan["environments"]:
-            raise ConfigError(f"the plan has no environment {name!r}.{did_you_mean(name, plan['environments'])}")
+        environment(plan, name)  # raises before anything is played
     for method in plan["methods"]:
-        fidelity_method(method)  # raises before anything is played
+        fidelity_method(method)
     data.mkdir(parents=True, exist_ok=True)
     with ConsoleDisplay() as display:
         for done, name in enumerate(names):
@@ -225,6 +249,7 @@ def as_lines(value: Any) -> str:
 
 def page(plan: Mapping[str, Any], cells: Sequence[Cell]) -> Page:
     """Compose the page."""
+    first = plan["methods"][0]
     missing = [name for name in plan["environments"] if name not in {cell.environment for cell in cells}]
     lacking = f" Not measured yet: {', '.join(missing)}." if missing else ""
     parts: list[str | Table] = [
@@ -235,14 +260,14 @@ def page(plan: Mapping[str, Any], cells: Sequence[Cell]) -> Page:
         "plays what is missing and writes this page; with `--page` it writes it from the data beside it alone.",
         "**[The same in one table that sorts and filters](table.html)**, with time and extra tokens. Open it on the "
         "site or in a clone; it needs no network.",
-        "## Told apart from GRPO",
+        f"## Told apart from {first}",
         "In how many of the cells (an environment at the start, the middle or the end of training) the 95 % interval "
-        "of the difference to GRPO, paired by group, lies above or below zero. Not corrected for the number of "
+        f"of the difference to {first}, paired by group, lies above or below zero. Not corrected for the number of "
         "comparisons: of 40 without any difference, two lie apart by chance.",
         told_apart(plan, cells),
     ]
     if "show" in plan:
-        parts += [f"## {plan['show']} minus {plan['methods'][0]}", differences(plan, cells)]
+        parts += [f"## {plan['show']} minus {first}", differences(plan, cells)]
     for cell in cells:
         about = (
             f"Step {cell.data['step']}, success {cell.data['success']:.2f}, {cell.data['groups']} groups, "

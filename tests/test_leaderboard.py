@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -99,6 +100,21 @@ def test_a_method_that_needs_options_is_refused_before_anything_is_played(leader
     assert leaderboard.main([*options, "--plan", str(tmp_path / "plan.toml"), "--folder", str(tmp_path)]) == 2
     assert "leaderboard: method 'mica' needs the option 'discount'" in capsys.readouterr().err
     assert not (tmp_path / "data").exists()
+
+
+def test_a_plan_like_another_changes_what_it_names(leaderboard, made, tmp_path, capsys):
+    folder, options = made
+    other = tmp_path / "other.toml"
+    plan = f'like = "{folder}/plan.toml"\nmethods = ["rloo", "grpo"]\nenvironments = ["walk"]\n'
+    other.write_text(plan)
+    found, base = leaderboard.read_plan(other), leaderboard.read_plan(folder / "plan.toml")
+    assert found == {**base, "methods": ["rloo", "grpo"], "environments": {"walk": base["environments"]["walk"]}}
+    shutil.copytree(folder / "data", tmp_path / "data")
+    assert leaderboard.main([*options, "--plan", str(other), "--page", "--folder", str(tmp_path)]) == 0
+    assert "## Told apart from rloo" in (tmp_path / "README.md").read_text()
+    other.write_text(plan.replace('["walk"]', '["wlak"]'))
+    assert leaderboard.main([*options, "--plan", str(other)]) == 2
+    assert "the plan has no environment 'wlak'. Did you mean 'walk'?" in capsys.readouterr().err
 
 
 def test_without_data_there_is_no_page(leaderboard, made, tmp_path, capsys):
