@@ -148,7 +148,7 @@ def test_a_plan_may_leave_out_times_and_show_one_method(leaderboard, made, tmp_p
     assert shown in text[text.index("## grpo+aem") : text.index("## walk")]
 
 
-@pytest.mark.parametrize("name", ["leaderboard", "results/aem-map"])
+@pytest.mark.parametrize("name", ["leaderboard", "results/aem-map", "results/visits-fidelity"])
 def test_the_page_of_the_repository_is_that_of_its_data(leaderboard, tmp_path, name):
     kept = ROOT / "docs" / name
     (tmp_path / "data").mkdir()
