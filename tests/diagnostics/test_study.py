@@ -244,6 +244,19 @@ def test_a_study_like_another_asks_the_same_of_other_recipes(here):
         load_study(Path("more.toml"))
 
 
+def test_a_study_takes_from_the_one_that_it_is_like_what_it_leaves_out(here):
+    (here / "later").mkdir()
+    (here / "later" / "again.toml").write_text('like = "../small.toml"\nfirst_seed = 7')
+    (here / "more.toml").write_text('like = "later/again.toml"\nseeds = 1')  # through two, from another folder
+    small, more = load_study(Path("small.toml")), load_study(Path("more.toml"))
+    assert more.config.notes == small.config.notes != ""
+    assert [job.seed for job in more.jobs] == [7, 7]
+    assert [job.recipe.resolve() for job in more.jobs] == [job.recipe.resolve() for job in small.jobs[:2]]
+    (here / "later" / "again.toml").write_text('like = "../more.toml"')
+    with pytest.raises(ConfigError, match=r"more.toml is like itself, by way of again.toml"):
+        load_study(Path("more.toml"))
+
+
 def test_a_run_that_fails_is_named_and_tried_again(finished, capsys):
     study = load_study(Path("small.toml"))
     shutil.rmtree(study.jobs[0].path)

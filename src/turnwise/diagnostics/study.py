@@ -43,7 +43,7 @@ class StudyConfig(Section):
     methods: dict[str, list[str]] = pydantic.Field(min_length=1)
     """Overrides of each arm by name."""
     like: Path | None = None
-    """Another study, relative to the file, that provides `methods` and `compare` if this one has none."""
+    """Another study, relative to the file, that provides every key that this one leaves out."""
     seeds: int = pydantic.Field(ge=1)
     """Number of runs per arm and recipe."""
     first_seed: int = pydantic.Field(default=0, ge=0)
@@ -114,11 +114,8 @@ def load_study(path: Path, overrides: tuple[str, ...] = ()) -> Study:
     Raises:
         ConfigError: The file is missing or invalid, or an arm's configuration is invalid.
     """
-    told = _read(path)
-    if isinstance(like := told.get("like"), str):
-        told = {key: value for key, value in _read(path.parent / like).items() if key in ("methods", "compare")} | told
     try:
-        config = StudyConfig.model_validate(told)
+        config = StudyConfig.model_validate(_told(path))
     except pydantic.ValidationError as error:
         raise ConfigError(f"{path}: {_explain(error)}") from None
     for pair in config.compare:
@@ -153,6 +150,18 @@ def load_study(path: Path, overrides: tuple[str, ...] = ()) -> Study:
     return Study(path.stem, config, jobs)
 
 
+def _told(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """Return what a study's file tells, with the keys that it leaves out from the study that it is like."""
+    if path.resolve() in above:
+        raise ConfigError(f"{above[0]} is like itself, by way of {above[-1].name}; give one of them its own keys")
+    told = _read(path)
+    if isinstance(told.get("recipes"), list):  # found from this file, which another in another folder may be like
+        told["recipes"] = [_recipe(path.parent, given) for given in told["recipes"]]
+    if isinstance(like := told.get("like"), str):
+        told = _told(path.parent / like, (*above, path.resolve())) | told
+    return told
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
@@ -177,17 +186,19 @@ def _explain(error: pydantic.ValidationError) -> str:
 
 def _jobs(path: Path, config: StudyConfig, overrides: tuple[str, ...]) -> Iterator[Job]:
     for seed in range(config.first_seed, config.first_seed + config.seeds):
-        for recipe in (_recipe(path.parent, given) for given in config.recipes):
+        for recipe in config.recipes:
             for arm, told in config.methods.items():
                 folder = config.folder / path.stem / recipe.stem / slug(arm)
                 place = (f"run.seed={seed}", f"run.folder={json.dumps(str(folder))}", f"run.name=seed-{seed:02d}")
                 yield Job(recipe, arm, seed, (*config.settings, *told, *overrides, "run.threads=1", *place))
 
 
-def _recipe(folder: Path, given: Path) -> Path:
+def _recipe(folder: Path, given: Any) -> Any:
     """Return the file of a recipe: relative to the study's folder if it exists there, else a shipped one."""
+    if not isinstance(given, str):
+        return given  # refused by the validation
     beside = folder / given
-    return beside if beside.is_file() else shipped_recipes().get(str(given), beside)
+    return beside if beside.is_file() else shipped_recipes().get(given, beside)
 
 
 def slug(arm: str) -> str:
