@@ -32,3 +32,4 @@ class Stream(enum.IntEnum):
     LESSONS = 19
     REFLECTION = 20
     RESAMPLING = 21
+    DAGGER = 22

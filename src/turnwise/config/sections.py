@@ -44,6 +44,11 @@ class WarmStartConfig(Section):
     """Train on the noise actions too; otherwise they are only played."""
     observation_weight: float = pydantic.Field(default=0.3, ge=0)
     """Weight of the language-model loss on observation tokens."""
+    dagger_rounds: int = pydantic.Field(default=0, ge=0)
+    """Rounds of DAgger after that: the policy plays `games` tasks, others in each round, the expert goes on from a turn
+    of each, and the policy imitates these corrections too. The environment must have `correct` (`CorrectingSuite`)."""
+    dagger_steps: int = pydantic.Field(default=1000, ge=1)
+    """Number of updates of each round of DAgger, on all demonstrations and corrections so far."""
 
 
 class MethodConfig(Named):

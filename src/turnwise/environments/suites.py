@@ -65,11 +65,30 @@ class TeachingSuite(Suite, Protocol):
         ...
 
 
+class CorrectingSuite(TeachingSuite, Protocol):
+    """A suite whose expert can go on from where a policy got."""
+
+    def correct(self, task: Task, played: Sequence[str], *, seed: int) -> list[Demonstrated] | None:
+        """Play a policy's responses, then let the expert go on to the end.
+
+        Args:
+            task: The task.
+            played: Responses from the start of the task on, which did not end it.
+            seed: Seed of the expert's choices.
+
+        Returns:
+            All turns, the policy's too; these are to be imitated where the expert would have chosen them. None if the
+            expert cannot go on.
+        """
+        ...
+
+
 class Seeded:
     """Wrap a user's factory: `factory(seed)` builds the environment of task number `seed`.
 
     To warm-start a tiny policy, the factory needs two further functions (static methods of a class): `words()` and
-    `demonstrate(seed, noise=..., seed=...)`. All functions also get the environment's options.
+    `demonstrate(seed, noise=..., seed=...)`; for DAgger also `correct(seed, played, seed=...)`. All functions also get
+    the environment's options.
     """
 
     def __init__(self, factory: Callable[..., Environment], options: dict[str, Any]):
@@ -107,6 +126,15 @@ class Seeded:
         )
         turns = play(task, noise=noise, seed=seed, **self._options)
         return [Demonstrated(turn, True) if isinstance(turn, str) else Demonstrated(*turn) for turn in turns or ()]
+
+    def correct(self, task: Task, played: Sequence[str], *, seed: int) -> list[Demonstrated] | None:
+        """Let an expert go on from where a policy got."""
+        go_on = self._own(
+            "correct",
+            "correct(task, played, *, seed), which returns the turns of demonstrate() after a policy's responses, "
+            "or set warmstart.dagger_rounds=0",
+        )
+        return [Demonstrated(*turn) for turn in go_on(task, played, seed=seed, **self._options) or ()]
 
     def _own(self, name: str, what: str) -> Callable[..., Any]:
         """Return an optional function of the user's factory."""

@@ -72,7 +72,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     about = {"tasks": tasks, "environments": environments, "rollout": rollout, "seed": seed}
     source = with_store(source, store, **about)
     source = with_demonstrations(source, config.demonstrations, suite=suite, **about)
-    said = {"on_demonstration": display.demonstration, "on_step": display.warm_start}
+    said = {"on_demonstration": display.demonstration, "on_step": display.warm_start, "on_turn": display.turn}
     warm_start = functools.partial(warm_policy, config, suite, device=device, **said)
     for note in notes(config.update, transform, config.rollout.group_size, config.model.precision, device):
         display.note(note)

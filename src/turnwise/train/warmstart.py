@@ -1,10 +1,10 @@
-"""Warm-start a policy by supervised learning on expert demonstrations of the training tasks."""
+"""Warm-start a policy by supervised learning on expert demonstrations of the training tasks, and on corrections."""
 
-import dataclasses
 import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -14,60 +14,23 @@ from transformers import PreTrainedModel
 
 from turnwise.cache import cache_folder, check_writable, made_aside
 from turnwise.checksums import check_manifest, write_manifest
-from turnwise.config import Config, ModelConfig, WarmStartConfig
-from turnwise.environments.base import Demonstrated, Task
-from turnwise.environments.suites import Suite, TeachingSuite
+from turnwise.config import Config, ModelConfig
+from turnwise.environments.suites import CorrectingSuite, Suite
 from turnwise.errors import ConfigError, DataError, RunError
 from turnwise.models.policy import Policy, autocast, choose_trainable, load_policy, trainable, trainable_norms
 from turnwise.models.pretrained import pretrained_policy
 from turnwise.models.tiny import tiny_policy
 from turnwise.objective.gradient import Budget
 from turnwise.objective.tokens import chunked_logprobs
-from turnwise.rollout.blocking import blocking
-from turnwise.rollout.context import make_context
-from turnwise.rollout.environments import Environments, InProcessEnvironments
 from turnwise.rollout.stores.build import texts_of
 from turnwise.streams import Stream
+from turnwise.train.dagger import corrections
+from turnwise.train.demonstrate import Demonstration, Teaching, demonstrations
 
 FORMAT_VERSION = 2
 """Part of the cache key. Increase it when the same demonstrations give other weights."""
 
 Progress = Callable[[int, int, float], None]
-Demonstration = tuple[np.ndarray, np.ndarray]
-"""Token ids and loss weights, `[tokens]` each."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Teaching:
-    """Configure how demonstrations are made and imitated.
-
-    Attributes:
-        settings: Section `[warmstart]` of the recipe.
-        model: Section `[model]` of the recipe.
-        split: Split of the demonstrated tasks.
-        seed: Seed of the run.
-        window: Number of earlier turns that a prompt repeats; None: the whole conversation.
-        max_tokens: Padded tokens per micro-batch.
-    """
-
-    settings: WarmStartConfig
-    model: ModelConfig
-    split: str
-    seed: int
-    window: int | None
-    max_tokens: int
-
-    @classmethod
-    def of(cls, config: Config) -> "Teaching":
-        """Take the settings from a configuration."""
-        return cls(
-            config.warmstart,
-            config.model,
-            config.environment.train_split,
-            config.run.seed,
-            config.rollout.remembered,
-            config.update.max_tokens,
-        )
 
 
 def warm_policy(
@@ -77,10 +40,11 @@ def warm_policy(
     device: torch.device | None = None,
     on_demonstration: Callable[[int, int], None] | None = None,
     on_step: Progress | None = None,
+    on_turn: Callable[[int, int], None] | None = None,
 ) -> tuple[Policy, bool]:
     """Make the policy that reinforcement learning starts from.
 
-    `on_demonstration(done, total)` and `on_step(done, total, loss)` report progress.
+    `on_demonstration(done, total)`, `on_step(done, total, loss)` and `on_turn(live, total)` report progress.
 
     Returns:
         The policy, and whether it came from the cache.
@@ -88,14 +52,14 @@ def warm_policy(
     Raises:
         ConfigError: The environment has no words or no expert.
     """
-    teaching = cast(TeachingSuite, suite)
-    tiny = config.model.name == "tiny"
-    for needed in ["words"] * tiny + ["demonstrate"] * bool(config.warmstart.steps):
-        if not hasattr(suite, needed):
-            raise ConfigError(
-                f"environment {config.environment.name!r} has no {needed}(); see TeachingSuite in "
-                "turnwise.environments.suites"
-            )
+    teaching = cast(CorrectingSuite, suite)
+    tiny, rounds = config.model.name == "tiny", config.warmstart.dagger_rounds
+    needed = {"words": tiny, "demonstrate": config.warmstart.steps, "correct": config.warmstart.steps and rounds}
+    for name in (name for name, asked in needed.items() if asked and not hasattr(suite, name)):
+        raise ConfigError(
+            f"environment {config.environment.name!r} has no {name}(); see CorrectingSuite in "
+            "turnwise.environments.suites"
+        )
     if tiny:
         texts = texts_of(config.store)
         policy = tiny_policy(teaching.words(), config.model, seed=config.run.seed, plan=config.prompt.plan, texts=texts)
@@ -109,105 +73,54 @@ def warm_policy(
         return policy, False
     how = Teaching.of(config)
     demos = demonstrations(how, policy, teaching, on_demonstration=on_demonstration)
-    cached = cache_folder() / "warmstart" / _key(how, policy, demos)
-    if (cached / "config.json").exists():
-        try:
-            check_manifest(cached)
-            policy = load_policy(cached)
-            choose_trainable(policy.model, config.model)
-            policy.model.to(device)  # pyright: ignore[reportArgumentType]
-            return policy, True
-        except DataError as error:
-            raise DataError(f"{error}. Delete this cache folder; it will be made again") from error
-    check_writable(cached.parent, mend="; set TURNWISE_CACHE to a folder for what is kept")
-    imitate(policy, demos, how, on_step=on_step)
-    with made_aside(cached) as folder:
-        policy.save(folder)
-        write_manifest(folder)
+    folders = [cache_folder() / "warmstart" / key for key in _keys(how, policy, demos)]
+    if (kept := _cached(folders[-1], config.model, device)) is not None:
+        return kept, True
+    check_writable(folders[0].parent, mend="; set TURNWISE_CACHE to a folder for what is kept")
+    for number, folder in enumerate(folders):
+        if number:
+            demos += corrections(how, policy, teaching, number, on_demonstration=on_demonstration, on_turn=on_turn)
+        if (kept := _cached(folder, config.model, device)) is not None:
+            policy = kept
+            continue
+        imitate(policy, demos, how, number=number, on_step=on_step)
+        with made_aside(folder) as aside:
+            policy.save(aside)
+            write_manifest(aside)
     return policy, False
 
 
-def _key(how: Teaching, policy: Policy, demos: Sequence[Demonstration]) -> str:
-    """Hash everything that the weights depend on: words, demonstrations, and settings."""
+def _cached(folder: Path, settings: ModelConfig, device: torch.device | None) -> Policy | None:
+    """Load a policy that an earlier warm start has made, if there is one."""
+    if not (folder / "config.json").exists():
+        return None
+    try:
+        check_manifest(folder)
+        policy = load_policy(folder)
+    except DataError as error:
+        raise DataError(f"{error}. Delete this cache folder; it will be made again") from error
+    choose_trainable(policy.model, settings)
+    policy.model.to(device)  # pyright: ignore[reportArgumentType]
+    return policy
+
+
+def _keys(how: Teaching, policy: Policy, demos: Sequence[Demonstration]) -> list[str]:
+    """Hash everything that the weights depend on: first those of the imitation, then those of each round of DAgger."""
     parts: dict[str, Any] = {
         "model": how.model.model_dump(mode="json"),
-        "warmstart": how.settings.model_dump(mode="json"),
+        "warmstart": how.settings.model_dump(mode="json", exclude={"dagger_rounds", "dagger_steps"}),
     }
     parts["weights"] = [float(weight.detach().double().sum()) for weight in policy.model.parameters()]
     parts |= {"seed": how.seed, "words": policy.tokenizer.get_vocab(), "version": FORMAT_VERSION}
     key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode())
     for ids, weights in demos:
         key.update(ids.tobytes() + weights.tobytes())
-    return key.hexdigest()[:16]
-
-
-def demonstrations(
-    how: Teaching,
-    policy: Policy,
-    suite: TeachingSuite,
-    *,
-    on_demonstration: Callable[[int, int], None] | None = None,
-) -> list[Demonstration]:
-    """Make token sequences with loss weights: 1 on imitated responses, less on observations.
-
-    As in a rollout, there is one sequence per task, or with `rollout.context = "window"` one per response.
-    """
-    return blocking(_demonstrations(how, policy, suite, on_demonstration or (lambda done, total: None)))
-
-
-async def _demonstrations(
-    how: Teaching, policy: Policy, suite: TeachingSuite, on_demonstration: Callable[[int, int], None]
-) -> list[Demonstration]:
-    settings = how.settings
-    environments = InProcessEnvironments(suite.environment)
-    tasks = suite.tasks(how.split)
-    chosen = np.random.default_rng([how.seed, Stream.WARM_START_TASKS]).permutation(len(tasks))[: settings.games]
-    chosen = np.tile(chosen, settings.rounds)
-    result: list[Demonstration] = []
-    for number, index in enumerate(chosen.tolist()):
-        task = tasks[index]
-        turns = suite.demonstrate(task, noise=settings.noise, seed=how.seed * 1_000_003 + number)
-        on_demonstration(number + 1, len(chosen))
-        if turns:
-            played = await _played(how, policy, environments, task, turns)
-            result += played if all(len(ids) <= policy.max_context for ids, _ in played) else []
-    if not result:
-        raise ConfigError(
-            f"no demonstration of {len(chosen)} games fits into model.max_context={policy.max_context} tokens"
-        )
-    return result
-
-
-async def _played(
-    how: Teaching, policy: Policy, environments: Environments, task: Task, turns: Sequence[Demonstrated]
-) -> list[Demonstration]:
-    """Build the sequences of a demonstration, without the observation after the last response.
-
-    Raises:
-        ConfigError: The policy plans, and a turn has no subgoal.
-    """
-    fmt, settings = policy.format, how.settings
-    if fmt.plan and not all(turn.subgoal for turn in turns):
-        raise ConfigError(
-            "prompt.plan needs demonstrations with a subgoal per turn, which the environment does not give; return "
-            "Demonstrated(response, imitate, subgoal) from its demonstrate(), or set warmstart.steps=0"
-        )
-    context = make_context(fmt, 0, window=how.window, stride=1)
-    sequences: list[tuple[list[int], list[float]]] = []
-    for number, turn in enumerate(turns):
-        step = await environments.step(0, turns[number - 1].response) if number else await environments.start(0, task)
-        switch = not number or turn.subgoal != turns[number - 1].subgoal
-        prompt = context.observe(step)
-        response = fmt.response_ids(turn.response, subgoal=turn.subgoal, switch=switch)
-        context.respond(response)
-        if context.fresh:
-            sequences.append(([], []))
-        ids, weights = sequences[-1]
-        ids += prompt + response
-        weights += [settings.observation_weight] * len(prompt)
-        weights += [float(turn.imitate or settings.imitate_noise)] * len(response)
-    environments.close(0)
-    return [(np.array(ids), np.array(weights, dtype=np.float32)) for ids, weights in sequences]
+    keys = [key.hexdigest()[:16]]
+    world = how.world.model_dump(mode="json", include={"max_steps", "options"})
+    told = json.dumps([how.settings.dagger_steps, how.rollout.max_new_tokens, how.rollout.stop, world], sort_keys=True)
+    for _ in range(how.settings.dagger_rounds):
+        keys.append(hashlib.sha256(f"{keys[-1]} {told}".encode()).hexdigest()[:16])
+    return keys
 
 
 def imitate(
@@ -215,21 +128,31 @@ def imitate(
     demos: Sequence[Demonstration],
     how: Teaching,
     *,
+    number: int = 0,
     on_step: Progress | None = None,
 ) -> None:
     """Train on demonstrations by weighted next-token cross-entropy.
+
+    Args:
+        policy: The policy, whose weights change.
+        demos: The demonstrations.
+        how: Settings.
+        number: 0 for the imitation, or the number of the round of DAgger.
+        on_step: Called with the number of updates done, of all that the warm start takes, and with the loss.
 
     Raises:
         RunError: The loss or its gradient is not finite, or one demonstration exhausts memory.
     """
     settings, model = how.settings, policy.model
+    lengths = [settings.steps, *[settings.dagger_steps] * settings.dagger_rounds]
+    steps, before, total = lengths[number], sum(lengths[:number]), sum(lengths)
     budget = Budget(how.max_tokens)
-    generator = np.random.default_rng([how.seed, Stream.WARM_START_BATCHES])
+    generator = np.random.default_rng([how.seed, Stream.WARM_START_BATCHES, number])
     optimizer = torch.optim.AdamW(trainable(model), lr=settings.learning_rate, weight_decay=0.01)
     model.train()
-    for step, batch in enumerate(_by_length_batches(demos, settings.batch_size, settings.steps, generator)):
+    for step, batch in enumerate(_by_length_batches(demos, settings.batch_size, steps, generator)):
         for group in optimizer.param_groups:
-            group["lr"] = settings.learning_rate * _schedule(step / settings.steps)
+            group["lr"] = settings.learning_rate * _schedule(step / steps)
         chosen = [demos[i] for i in batch]
 
         def accumulate(max_tokens: int, chosen: list[Demonstration] = chosen) -> float:
@@ -247,12 +170,12 @@ def imitate(
         norm = torch.nn.utils.clip_grad_norm_(trainable(model), 1.0)
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise RunError(
-                f"the warm start diverged after {step} of {settings.steps} updates; lower "
+                f"the warm start diverged after {before + step} of {total} updates; lower "
                 f"warmstart.learning_rate={settings.learning_rate:g}"
             )
         optimizer.step()
         if on_step:
-            on_step(step + 1, settings.steps, loss)
+            on_step(before + step + 1, total, loss)
     optimizer.zero_grad()
     model.eval()
 

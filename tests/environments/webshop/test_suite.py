@@ -97,6 +97,24 @@ def test_demonstrations_win_and_say_what_to_imitate(many, noise):
     assert abs(sum(noise_actions) / len(noise_actions) - noise) < 0.1
 
 
+@pytest.mark.parametrize("observation", ["text", "text_short"])
+def test_the_buyer_goes_on_after_what_a_policy_did(many, observation):
+    made = suite(many, max_steps=30, observation=observation)
+    done = 0
+    for number, task in enumerate(made.tasks("train")[:20]):
+        noisy = made.demonstrate(task, noise=0.5, seed=number) or []
+        played = [f" {turn.response} " for turn in noisy[: len(noisy) // 2]]  # white space, as a tokenizer may add it
+        turns = made.correct(task, played, seed=0)
+        assert turns is not None
+        assert [turn.response for turn in turns[: len(played)]] == played
+        assert all(turn.imitate for turn in turns[len(played) :])
+        environment = made.environment(task)
+        environment.start()
+        assert [environment.step(turn.response) for turn in turns][-1].info["success"]
+        done += bool(played)
+    assert done > 10
+
+
 def test_a_demonstration_depends_on_its_seed_only(many):
     made = suite(many)
     task = made.tasks("train")[0]

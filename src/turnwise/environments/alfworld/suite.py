@@ -43,18 +43,36 @@ class _Games:
 
     def demonstrate(self, task: Task, *, noise: float, seed: int) -> list[Demonstrated] | None:
         """Let the expert play a task, or the game's own walkthrough."""
-        game = task if isinstance(task, Game) else load_game(task)
+        game = _game(task)
         if self._demonstrator == "walkthrough":
             return with_subgoals([Demonstrated(command, True) for command in game.walkthrough])
+        turns, won = self._lead(game, seed, noise=noise)
+        return turns if won else None
+
+    def correct(self, task: Task, played: Sequence[str], *, seed: int) -> list[Demonstrated]:
+        """Let the expert go on after a policy's responses, also where too few turns are left to win."""
+        return self._lead(_game(task), seed, after=played)[0]
+
+    def _lead(
+        self, game: Game, seed: int, *, noise: float = 0.0, after: Sequence[str] = ()
+    ) -> tuple[list[Demonstrated], bool]:
+        """Play given responses, then let the expert play; returns the turns, and whether the game is won."""
         rng = random.Random(seed)
         engine, expert = Engine(game), Expert(game, rng)
         turns: list[Demonstrated] = []
         while not engine.won and len(turns) < self._config.max_steps:
             advice = expert.act(engine.observation, engine.admissible, turns[-1].response if turns else None)
-            played = _noise_action(advice, engine, rng) if rng.random() < noise else advice
+            if len(turns) < len(after):
+                played = after[len(turns)]
+            else:
+                played = _noise_action(advice, engine, rng) if rng.random() < noise else advice
             turns.append(Demonstrated(played, played == advice))
             engine.step(played)
-        return with_subgoals(turns) if engine.won else None
+        return with_subgoals(turns), engine.won
+
+
+def _game(task: Task) -> Game:
+    return task if isinstance(task, Game) else load_game(task)
 
 
 def _noise_action(advice: str, engine: Engine, rng: random.Random) -> str:

@@ -79,8 +79,7 @@ class WebshopEnvironment:
             raise EnvironmentFault(
                 f"step() {'after the end' if self._ended else 'before start()'} of goal {self.goal.number}."
             )
-        action = response.strip()
-        valid = visit.act(respaced(action, visit.targets) if self.observation == "text_short" else action)
+        valid = visit.act(understood(response, visit, self.observation))
         self._steps += 1
         bought = visit.score is not None
         truncated = not bought and self._steps >= self.max_steps
@@ -118,6 +117,12 @@ class WebshopEnvironment:
         if self.observation == "text_rich":
             return rich_text(visit.nodes, visit.keywords, visit.chosen, visit.visited)
         return short_text(visit) if self.observation == "text_short" else plain_text(visit.nodes)
+
+
+def understood(response: str, visit: Visit, observation: str) -> str:
+    """Return the action that a response is, without white space that a mode of observation ignores."""
+    action = response.strip()
+    return respaced(action, visit.targets) if observation == "text_short" else action
 
 
 def admissible(visit: Visit) -> list[str]:

@@ -9,7 +9,7 @@ from turnwise.environments.base import Demonstrated, Environment, Task
 from turnwise.environments.needs import check_choices
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.webshop.buyer import Buyer, noise_action
-from turnwise.environments.webshop.environment import CHOICES, WebshopEnvironment
+from turnwise.environments.webshop.environment import CHOICES, WebshopEnvironment, understood
 from turnwise.environments.webshop.goals import split_goals
 from turnwise.environments.webshop.shop import Visit, load_shop
 from turnwise.environments.webshop.vocabulary import words
@@ -59,12 +59,25 @@ class Webshop:
 
     def demonstrate(self, task: Task, *, noise: float, seed: int) -> list[Demonstrated] | None:
         """Let the scripted buyer play a task."""
+        return self._lead(task, seed, noise=noise)
+
+    def correct(self, task: Task, played: Sequence[str], *, seed: int) -> list[Demonstrated] | None:
+        """Let the scripted buyer go on after a policy's responses; None if it does not buy what was asked for."""
+        return self._lead(task, seed, after=played)
+
+    def _lead(
+        self, task: Task, seed: int, *, noise: float = 0.0, after: Sequence[str] = ()
+    ) -> list[Demonstrated] | None:
+        """Play given responses, then let the buyer play; None if it does not get the full reward."""
         shop, rng = self._load()[0], random.Random(seed)
-        visit, buyer = Visit(shop, task), Buyer(shop, task)
+        visit, buyer = Visit(shop, task, with_attributes=self._options["attributes_page"]), Buyer(shop, task)
         turns: list[Demonstrated] = []
         while visit.score is None and len(turns) < self._config.max_steps:
             advice = buyer.act(visit)
-            played = noise_action(visit, rng) if rng.random() < noise else advice
+            if len(turns) < len(after):
+                played = after[len(turns)]
+            else:
+                played = noise_action(visit, rng) if rng.random() < noise else advice
             turns.append(Demonstrated(played, played == advice))
-            visit.act(played)
+            visit.act(understood(played, visit, self._options["observation"]))
         return turns if visit.score and visit.score.total == 1 else None

@@ -1,0 +1,101 @@
+"""Let an expert correct what a warm-started policy plays, as in DAgger (Ross et al., 2011, arXiv 1011.0686).
+
+Demonstrations show the states that an expert reaches. A policy that imitates them makes mistakes, gets to states that
+it has never seen, and makes more there. DAgger asks the expert what to do in the states that the policy itself reaches.
+
+Here the policy plays each task to its end, and from a turn drawn from its trajectory on, the expert plays in its place.
+So each correction begins in a state of the policy's, and is a demonstration like others: one conversation, which the
+policy imitates where the expert played, and where its own response was the expert's choice.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+
+from turnwise.environments.suites import CorrectingSuite
+from turnwise.errors import ConfigError
+from turnwise.evaluation.play import common_failure
+from turnwise.models.policy import Policy
+from turnwise.rollout.blocking import blocking
+from turnwise.rollout.collect import play
+from turnwise.rollout.collectors import make_sampling
+from turnwise.rollout.engines import make_engine
+from turnwise.rollout.environments import InProcessEnvironments
+from turnwise.rollout.starts import make_starts
+from turnwise.streams import Stream
+from turnwise.train.demonstrate import Demonstration, Teaching, chosen_tasks, sequences_of
+
+AT_ONCE = 256
+"""Tasks that are played concurrently."""
+
+
+def corrections(
+    how: Teaching,
+    policy: Policy,
+    suite: CorrectingSuite,
+    number: int,
+    *,
+    on_demonstration: Callable[[int, int], None] | None = None,
+    on_turn: Callable[[int, int], None] | None = None,
+) -> list[Demonstration]:
+    """Play `warmstart.games` tasks at temperature 1, others in each round, and let the expert go on from a turn.
+
+    Args:
+        how: How demonstrations are made.
+        policy: The policy, which plays with the engine of the recipe.
+        suite: Has the tasks, their environments and the expert.
+        number: Number of the round, from 1 on; each has draws of its own.
+        on_demonstration: Called with the number of tasks that were corrected and of all.
+        on_turn: Called after every turn of the policy, with the number of live trajectories and of all.
+
+    Raises:
+        ConfigError: Nothing could be corrected.
+    """
+    return blocking(_corrections(how, policy, suite, number, on_demonstration or (lambda done, total: None), on_turn))
+
+
+async def _corrections(
+    how: Teaching,
+    policy: Policy,
+    suite: CorrectingSuite,
+    number: int,
+    on_demonstration: Callable[[int, int], None],
+    on_turn: Callable[[int, int], None] | None,
+) -> list[Demonstration]:
+    generator = np.random.default_rng([how.seed, Stream.DAGGER, number])
+    # Demonstrations may ask to imitate noise, which is drawn on purpose. The policy's own mistakes are another thing.
+    how = dataclasses.replace(how, settings=how.settings.model_copy(update={"imitate_noise": False}))
+    environments = InProcessEnvironments(suite.environment)
+    engine = make_engine(how.engine, how.model.precision, policy)
+    await engine.update_weights()  # a server has none of them yet
+    tasks, failure = chosen_tasks(how, suite, number), ""
+    result: list[Demonstration] = []
+    for first in range(0, len(tasks), AT_ONCE):
+        part = tasks[first : first + AT_ONCE]
+        seed, *seeds = generator.integers(2**31, size=1 + len(part)).tolist()
+        trajectories = await play(
+            engine,
+            make_starts(part, 1),
+            environments,
+            policy.format,
+            sampling=make_sampling(how.rollout, policy, seed=seed, temperature=1.0),
+            max_context=policy.max_context,
+            window=how.rollout.remembered,
+            on_turn=on_turn,
+            close=first + AT_ONCE >= len(tasks),
+        )
+        failure = failure or common_failure(trajectories)
+        for place, (task, trajectory) in enumerate(zip(part, trajectories, strict=True)):
+            if trajectory.usable:
+                until = generator.integers(len(trajectory.turns))
+                played = [policy.format.action(turn.response)[0] for turn in trajectory.turns[:until]]
+                if turns := suite.correct(task, played, seed=seeds[place]):
+                    result += await sequences_of(how, policy, environments, task, turns)
+            on_demonstration(first + place + 1, len(tasks))
+    if not result:
+        raise ConfigError(
+            f"warmstart.dagger_rounds: none of {len(tasks)} tasks that the policy played was corrected"
+            + (f" ({failure})" if failure else "; its expert went on nowhere, or model.max_context is too small")
+        )
+    return result

@@ -1,0 +1,134 @@
+"""Turn an expert's demonstrations into token sequences with the weights of their imitation."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from turnwise.config import Config, ModelConfig, WarmStartConfig
+from turnwise.environments.base import Demonstrated, Task
+from turnwise.environments.settings import EnvironmentConfig
+from turnwise.environments.suites import TeachingSuite
+from turnwise.errors import ConfigError
+from turnwise.models.policy import Policy
+from turnwise.rollout.blocking import blocking
+from turnwise.rollout.context import make_context
+from turnwise.rollout.environments import Environments, InProcessEnvironments
+from turnwise.rollout.settings import EngineConfig, RolloutConfig
+from turnwise.streams import Stream
+
+Demonstration = tuple[np.ndarray, np.ndarray]
+"""Token ids and loss weights, `[tokens]` each."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Teaching:
+    """Configure how demonstrations are made and imitated.
+
+    Attributes:
+        settings: Section `[warmstart]` of the recipe.
+        model: Section `[model]` of the recipe.
+        seed: Seed of the run.
+        world: Section `[environment]` of the recipe.
+        rollout: Section `[rollout]`, for the form of prompts and how long a response may be.
+        max_tokens: Padded tokens per micro-batch.
+        engine: Section `[engine]`, for what the policy plays itself.
+    """
+
+    settings: WarmStartConfig
+    model: ModelConfig
+    seed: int
+    world: EnvironmentConfig
+    rollout: RolloutConfig
+    max_tokens: int
+    engine: EngineConfig
+
+    @classmethod
+    def of(cls, config: Config) -> "Teaching":
+        """Take the settings from a configuration."""
+        return cls(
+            config.warmstart,
+            config.model,
+            config.run.seed,
+            config.environment,
+            config.rollout,
+            config.update.max_tokens,
+            config.engine,
+        )
+
+
+def demonstrations(
+    how: Teaching,
+    policy: Policy,
+    suite: TeachingSuite,
+    *,
+    on_demonstration: Callable[[int, int], None] | None = None,
+) -> list[Demonstration]:
+    """Make token sequences with loss weights: 1 on imitated responses, less on observations.
+
+    As in a rollout, there is one sequence per task, or with `rollout.context = "window"` one per response.
+    """
+    return blocking(_demonstrations(how, policy, suite, on_demonstration or (lambda done, total: None)))
+
+
+async def _demonstrations(
+    how: Teaching, policy: Policy, suite: TeachingSuite, on_demonstration: Callable[[int, int], None]
+) -> list[Demonstration]:
+    settings = how.settings
+    environments = InProcessEnvironments(suite.environment)
+    chosen = chosen_tasks(how, suite) * settings.rounds
+    result: list[Demonstration] = []
+    for number, task in enumerate(chosen):
+        turns = suite.demonstrate(task, noise=settings.noise, seed=how.seed * 1_000_003 + number)
+        on_demonstration(number + 1, len(chosen))
+        if turns:
+            result += await sequences_of(how, policy, environments, task, turns)
+    if not result:
+        raise ConfigError(
+            f"no demonstration of {len(chosen)} games fits into model.max_context={policy.max_context} tokens"
+        )
+    return result
+
+
+def chosen_tasks(how: Teaching, suite: TeachingSuite, number: int = 0) -> list[Task]:
+    """Choose `warmstart.games` tasks in an order that depends on the seed, others for each number while there are."""
+    tasks, games = suite.tasks(how.world.train_split), how.settings.games
+    order = np.random.default_rng([how.seed, Stream.WARM_START_TASKS]).permutation(len(tasks))
+    return [tasks[index] for index in np.roll(order, -number * games)[:games].tolist()]
+
+
+async def sequences_of(
+    how: Teaching, policy: Policy, environments: Environments, task: Task, turns: Sequence[Demonstrated]
+) -> list[Demonstration]:
+    """Build the sequences of a demonstration, without the observation after the last response.
+
+    Returns:
+        One sequence, or with a window one per response; none if one exceeds the policy's context.
+
+    Raises:
+        ConfigError: The policy plans, and a turn has no subgoal.
+    """
+    fmt, settings = policy.format, how.settings
+    if fmt.plan and not all(turn.subgoal for turn in turns):
+        raise ConfigError(
+            "prompt.plan needs demonstrations with a subgoal per turn, which the environment does not give; return "
+            "Demonstrated(response, imitate, subgoal) from its demonstrate(), or set warmstart.steps=0"
+        )
+    context = make_context(fmt, 0, window=how.rollout.remembered, stride=1)
+    sequences: list[tuple[list[int], list[float]]] = []
+    for number, turn in enumerate(turns):
+        step = await environments.step(0, turns[number - 1].response) if number else await environments.start(0, task)
+        switch = not number or turn.subgoal != turns[number - 1].subgoal
+        prompt = context.observe(step)
+        response = fmt.response_ids(turn.response, subgoal=turn.subgoal, switch=switch)
+        context.respond(response)
+        if context.fresh:
+            sequences.append(([], []))
+        ids, weights = sequences[-1]
+        ids += prompt + response
+        weights += [settings.observation_weight] * len(prompt)
+        weights += [float(turn.imitate or settings.imitate_noise)] * len(response)
+    environments.close(0)
+    if any(len(ids) > policy.max_context for ids, _ in sequences):
+        return []
+    return [(np.array(ids), np.array(weights, dtype=np.float32)) for ids, weights in sequences]
