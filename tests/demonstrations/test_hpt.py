@@ -13,12 +13,13 @@ import torch
 from tests.invariants.test_update import Frozen, assert_same, difference, experience, flat_gradient, make_config
 from tests.steps import measured
 from tests.toys import COLORS, Colors, color_policy, small_config
+from turnwise.config import Config
 from turnwise.environments.base import Demonstrated, Step
 from turnwise.environments.suites import Seeded
 from turnwise.errors import ConfigError
 from turnwise.objective.build import make_objective
-from turnwise.objective.gradient import Budget
 from turnwise.objective.imitation import TaughtView
+from turnwise.objective.objective import Objective
 from turnwise.objective.tokens import Sequences, generated_logprobs
 from turnwise.rollout.demonstrations.library import Demonstrations
 from turnwise.rollout.demonstrations.settings import DemonstrationsConfig
@@ -29,6 +30,7 @@ from turnwise.rollout.trajectory import Trajectory
 from turnwise.trace import Trace
 from turnwise.train.imitation import imitation_terms, make_learner, with_lesson
 from turnwise.train.loop import train
+from turnwise.train.update import Learner
 
 HPT = {"name": "hpt"}
 
@@ -139,6 +141,12 @@ class Source:
         self.lesson = lesson
 
 
+def learner_from(source: Any, objective: Objective, config: Config, max_tokens: int) -> Learner:
+    update = config.update.model_copy(update={"max_tokens": max_tokens})
+    rollout = config.rollout.model_copy(update={"temperature": 0.8, "max_new_tokens": 4})
+    return make_learner(source, objective, update, config.model, config.run, rollout)
+
+
 def gradient(lesson: Lesson | None, advantage_R: np.ndarray, *, weight: float = 0.7, max_tokens=10**6, **update: Any):
     """The gradient of one update with a lesson, as one vector, and its metrics."""
     policy, old, _, trajectories, _ = experience()
@@ -147,9 +155,7 @@ def gradient(lesson: Lesson | None, advantage_R: np.ndarray, *, weight: float = 
     objective = make_objective(config.update, *(imitation_terms(settings) if lesson else []))
     source = object.__new__(Taught) if lesson else Source(Lesson(np.zeros(0), []))
     source.lesson = lesson or source.lesson
-    options = {"temperature": 0.8, "max_new_tokens": 4}
-    given: Any = source
-    learner = make_learner(config.update, given, objective, config.update, config.model, Budget(max_tokens), **options)
+    learner = learner_from(source, objective, config, max_tokens)
     model, step = copy.deepcopy(policy.model), measured(old.model, trajectories, config)
     told = learner.update(model, Frozen(model.parameters()), step, Trace(advantage_R), 1)
     return flat_gradient(model), told
@@ -192,17 +198,7 @@ def own_gradient(kept: list[int], **update: Any) -> torch.Tensor:
     rows = np.concatenate([np.arange(starts[number], starts[number + 1]) for number in kept])
     chosen = [trajectories[number] for number in kept]
     model = copy.deepcopy(policy.model)
-    source: Any = Source(Lesson(np.zeros(0), []))
-    learner = make_learner(
-        config.update,
-        source,
-        make_objective(config.update),
-        config.update,
-        config.model,
-        Budget(10**6),
-        temperature=0.8,
-        max_new_tokens=4,
-    )
+    learner = learner_from(Source(Lesson(np.zeros(0), [])), make_objective(config.update), config, 10**6)
     step = measured(old.model, chosen, config)
     learner.update(model, Frozen(model.parameters()), step, Trace(advantage_R[rows]), 1)
     return flat_gradient(model)

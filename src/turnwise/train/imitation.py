@@ -1,6 +1,7 @@
 """Update the policy from its own trajectories and from demonstrations, in the same passes."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -155,21 +156,14 @@ def imitation_terms(settings: DemonstrationsConfig | None) -> list[Term]:
     return [ImitationTerm(settings.weight)] if settings and settings.name == "hpt" else []
 
 
-def make_learner(settings: UpdateConfig, source: Steps, *further: Any, **options: Any) -> Learner:
-    """Make what learns as a recipe says; see `Learner` for the arguments."""
-    if isinstance(source, Taught):
-        return Imitating(*further, **options, source=source)
-    return learner_of(settings)(*further, **options)
-
-
-def learner_of_run(
+def make_learner(
     source: Steps,
     objective: Objective,
     update: UpdateConfig,
     model: ModelConfig,
     run: RunConfig,
     rollout: RolloutConfig,
-    value: ValueTerm | None,
+    value: ValueTerm | None = None,
 ) -> Learner:
     """Make what learns in a run, from the sections of its recipe.
 
@@ -182,9 +176,8 @@ def learner_of_run(
         rollout: Its `[rollout]`.
         value: Loss term of the critic, if there is one.
     """
-    return make_learner(
-        update,
-        source,
+    kind = functools.partial(Imitating, source=source) if isinstance(source, Taught) else learner_of(update)
+    return kind(
         objective,
         update,
         model,

@@ -29,7 +29,7 @@ from turnwise.train.critic import critic_columns, make_critic
 from turnwise.train.display import Display
 from turnwise.train.folder import RunFolder
 from turnwise.train.held_out import evaluate_held_out
-from turnwise.train.imitation import imitation_terms, learner_of_run, with_demonstrations
+from turnwise.train.imitation import imitation_terms, make_learner, with_demonstrations
 from turnwise.train.parts import make_optimizer, make_plan, notes
 from turnwise.train.resume import first_policy, last_state, refuse_what_would_lose, use_device
 from turnwise.train.reward_model import RewardModel
@@ -124,7 +124,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
         source=source,
         measures=measures,
         method=Credit(transform),
-        learner=learner_of_run(source, objective, config.update, config.model, config.run, rollout, value),
+        learner=make_learner(source, objective, config.update, config.model, config.run, rollout, value),
         models=Models(**models),
         services=services,
         store=store,
