@@ -55,6 +55,18 @@ def test_a_run_samples_from_the_weights_that_it_trains(tmp_path, fake):
     assert len(versions) == 5  # at the start, and after each step
 
 
+def test_dagger_plays_on_the_server_with_the_weights_that_imitation_made(tmp_path, fake, monkeypatch):
+    monkeypatch.setenv("TURNWISE_CACHE", str(tmp_path / "cache"))
+    warm = {"steps": 2, "games": 6, "batch_size": 4, "dagger_rounds": 2, "dagger_steps": 2}
+    options = {"name": "tests.train.test_dagger:Lanes", "options": {}}
+    folder = train(run_config(tmp_path, fake, environment=options, warmstart=warm, run={"steps": 1}))
+    paths = [path for path, _ in fake.asked]
+    loads = [place for place, path in enumerate(paths) if path == "/update_weight_version"]
+    assert len(loads) == 4  # before each round, at the start, and after the step
+    assert all("/inference/v1/generate" in paths[loads[number] : loads[number + 1]] for number in range(3))
+    assert steps(folder)[0]["credit/mismatch_max"] < AGREEMENT
+
+
 def test_a_server_cannot_measure_entropies_which_is_said_first(tmp_path, fake):
     config = run_config(tmp_path, fake, update={"scoring": "engine"})
     with pytest.raises(ConfigError, match=r"add update.scoring=trainer"):
