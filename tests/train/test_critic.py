@@ -138,6 +138,23 @@ def test_what_a_trajectory_does_from_a_response_on_changes_nothing_until_then(vi
     np.testing.assert_allclose(seen[0], seen[1], atol=1e-9)
 
 
+@given(shared=st.text("abc", min_size=1, max_size=3), data=st.data())
+def test_a_fork_tells_nothing_of_the_turns_that_it_shares(shared, data):
+    """A fork's return depends on the shared responses, also where it tells of another's trajectory."""
+    reward, seen = st.floats(-2, 2), []
+    far = played(0, "abc", *data.draw(st.tuples(reward, reward, reward)))
+    for _ in range(2):
+        tree = []
+        for _ in range(2):  # both begin with `shared`, and what comes of it differs
+            later = data.draw(st.text("abc", min_size=1, max_size=3))
+            tree.append(played(0, shared + later, *[0.0] * len(shared), *data.draw(st.tuples(*[reward] * len(later)))))
+            tree[-1].tree = 5
+        told = beside_states([*tree, far], visits=True)
+        second = len(tree[0].turns)
+        seen.append(np.concatenate([told[: len(shared)], told[second : second + len(shared)]]))
+    np.testing.assert_allclose(seen[0], seen[1], atol=1e-9)
+
+
 def test_a_critic_that_sees_the_group_learns_what_it_tells_and_a_state_alone_does_not():
     generator = np.random.default_rng(0)
     hidden = torch.from_numpy(generator.normal(size=(300, 16)).astype(np.float32))

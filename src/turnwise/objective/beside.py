@@ -17,7 +17,8 @@ def beside_states(trajectories: Sequence[Trajectory], *, visits: bool) -> Float[
         t  turn, from 0
         b  1 if the trajectory has been in this state before, else 0
 
-    Others that go on in the next step tell nothing yet, and do not count.
+    Others that go on in the next step tell nothing yet, and do not count. Nor do those of the same tree (a fork and
+    where it comes from): their returns depend on the turns that they share with this one.
 
     Args:
         trajectories: Trajectories of a step, sorted by group.
@@ -30,21 +31,23 @@ def beside_states(trajectories: Sequence[Trajectory], *, visits: bool) -> Float[
     of = Segments.from_lengths([len(each.turns) for each in trajectories])
     group_N = np.array([each.group for each in trajectories])
     groups = Segments.from_sorted_ids(group_N)
+    trees = Labels.of(group_N, np.array([-1 - n if t.tree is None else t.tree for n, t in enumerate(trajectories)]))
     ended_N = np.array([float(each.ended != "unfinished") for each in trajectories])
     return_N = ended_N * np.array([each.reward for each in trajectories])
-    mean_R = of.broadcast(_of_others(return_N, groups) / np.maximum(_of_others(ended_N, groups), 1))
+    sum_N, num_N = (_of_others(values_N, groups, trees) for values_N in (return_N, ended_N))
+    mean_R = of.broadcast(sum_N / np.maximum(num_N, 1))
     if not visits:
         return mean_R[:, None]
     number: dict[object, int] = {}
     state_R = np.array([number.setdefault(turn.state_key, len(number)) for turn in turns])
-    place, own = Labels.of(of.broadcast(group_N), state_R), Labels.of(of.ids, state_R)
+    place, of_tree = Labels.of(of.broadcast(group_N), state_R), Labels.of(of.broadcast(trees.ids), state_R)
     ended_R, to_go_R = of.broadcast(ended_N), of.suffix_sum(np.array([turn.reward for turn in turns]))
-    num_R, sum_R = (_of_others(values_R, place, own) for values_R in (ended_R, ended_R * to_go_R))
+    num_R, sum_R = (_of_others(values_R, place, of_tree) for values_R in (ended_R, ended_R * to_go_R))
     first_R = np.zeros(len(turns), dtype=bool)
-    first_R[np.unique(own.ids, return_index=True)[1]] = True
+    first_R[np.unique(Labels.of(of.ids, state_R).ids, return_index=True)[1]] = True
     return np.column_stack([mean_R, (sum_R - num_R * mean_R) / (num_R + 1), of.positions, ~first_R])
 
 
-def _of_others(values: np.ndarray, group: Partition, own: Partition | None = None) -> np.ndarray:
-    """Sum values over the group without one's own part of it, by default the element alone."""
-    return group.broadcast(group.sum(values)) - (values if own is None else own.broadcast(own.sum(values)))
+def _of_others(values: np.ndarray, group: Partition, own: Partition) -> np.ndarray:
+    """Sum values over the group without one's own part of it."""
+    return group.broadcast(group.sum(values)) - own.broadcast(own.sum(values))
