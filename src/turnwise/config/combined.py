@@ -100,10 +100,11 @@ def check_store(
     late = update.old_policy == "start" and update.mismatch_cap is None
     excluded |= {
         "[critic] would learn the returns of successes": others["critic"],
-        "update.scoring='engine' has the entropies of the weights that sampled": update.scoring == "engine",
         "update.old_policy='start' ignores that stored trajectories are of other weights": late,
     }
     _refuse(excluded, "store")
+    scoring = {"update.scoring='engine' has the entropies of the weights that sampled": update.scoring == "engine"}
+    _refuse(scoring, "store", mend="set update.scoring=trainer")
 
 
 def with_corrected_ratios(data: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -134,7 +135,6 @@ def _given_turns(rollout: RolloutConfig, others: Mapping[str, bool], *, known_la
     }
 
 
-def _refuse(excluded: Mapping[str, Any], section: str) -> None:
+def _refuse(excluded: Mapping[str, Any], section: str, mend: str = "remove one of them") -> None:
     if reason := next((reason for reason, given in excluded.items() if given), None):
-        mend = "set update.scoring=trainer" if "scoring" in reason else "remove one of them"
         raise ValueError(f"{reason}, so it cannot be combined with [{section}]; {mend}")
