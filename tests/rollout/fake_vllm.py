@@ -21,6 +21,7 @@ from turnwise.rollout.sampling import sample, uniform
 
 GENERATE = "/inference/v1/generate"
 SLOW_S = 2.5
+ABORTED = {"finish_reason": "abort", "token_ids": [], "weight_versions": None}
 
 
 class FakeVllm:
@@ -41,6 +42,7 @@ class FakeVllm:
         self.faults: deque[int | str | None] = deque()
         self.asked: list[tuple[str, Any]] = []
         self.live = self.most = 0
+        self.aborted = 0  # times that all responses under way were aborted
         self.port = 0
         self._lock = threading.Lock()
         self.start()
@@ -50,8 +52,10 @@ class FakeVllm:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        self.model.load_state_dict(self.first)
-        self.version, self.cache, self.paused = "default", {}, False
+        with self._lock:
+            self.model.load_state_dict(self.first)
+            self.version, self.cache, self.paused = "default", {}, False
+            self.aborted += 1  # threads of the server that died
         self.alive, self.readable = True, False
         self._server = ThreadingHTTPServer(("127.0.0.1", self.port), type("Handler", (Handler,), {"fake": self}))
         self._server.daemon_threads = True
@@ -82,7 +86,9 @@ class FakeVllm:
             case "/weight_info":
                 return 200, {"weight_version": self.version}
             case "/pause" | "/resume":
-                self.paused = path == "/pause"
+                with self._lock:
+                    self.paused = path == "/pause"
+                    self.aborted += self.paused  # mode=abort
                 return 200, {}
             case "/update_weight_version":
                 self.version = body["new_version"]
@@ -109,6 +115,14 @@ class FakeVllm:
             return 500, {"error": {"message": f"Worker failed with error {error}"}}
         return 200, {"results": [None]}
 
+    def admit(self) -> int:
+        """Wait while paused; returns how often responses were aborted before this one."""
+        while True:
+            with self._lock:
+                if not self.paused:
+                    return self.aborted
+            time.sleep(0.001)
+
     @torch.no_grad()
     def generate(self, body: Any) -> tuple[int, Any]:
         settings, ids = body["sampling_params"], list(body["token_ids"])
@@ -118,10 +132,12 @@ class FakeVllm:
             max_new_tokens=settings["max_tokens"], temperature=settings["temperature"], top_p=settings["top_p"]
         )
         stops, content = settings.get("stop_token_ids", []), []
+        begun = self.admit()
         while len(content) < asked.max_new_tokens and not (content and content[-1]["token_id"] in stops):
-            while self.paused:
-                time.sleep(0.001)
             with self._lock:
+                if self.aborted != begun:
+                    return 200, {"choices": [{"index": 0, **ABORTED}]}
+                version = self.version
                 if tuple(ids) not in self.cache:
                     self.cache[tuple(ids)] = (
                         self.model(input_ids=torch.tensor([ids]), use_cache=False).logits[:, -1].float()
@@ -132,7 +148,7 @@ class FakeVllm:
             ids.append(int(token))
             content.append({"token_id": int(token), "logprob": float(logprob)})
         tokens = [entry["token_id"] for entry in content]
-        span = {"version": self.version, "start": 0, "end": len(tokens)}
+        span = {"version": version, "start": 0, "end": len(tokens)}
         reason = "stop" if tokens[-1] in stops else "length"
         choice = {"index": 0, "finish_reason": reason, "token_ids": tokens, "weight_versions": [span]}
         return 200, {"choices": [choice | {"logprobs": {"content": content}}]}
@@ -178,7 +194,7 @@ class Handler(BaseHTTPRequestHandler):
             else:
                 status, answer = fake.answer(path, body)
                 if fault == "abort":
-                    answer["choices"][0] |= {"finish_reason": "abort", "token_ids": [], "weight_versions": None}
+                    answer["choices"][0] |= ABORTED
                 self.reply(status, answer)
         finally:
             with fake._lock:
