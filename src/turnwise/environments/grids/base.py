@@ -117,32 +117,30 @@ class GridSuite:
 
     def demonstrate(self, task: Map, *, noise: float, seed: int) -> list[Demonstrated] | None:
         """Play a shortest way with noise actions: moves that keep the game winnable, and malformed responses."""
-        turns, won = self._lead(task, seed, noise=noise)
-        return turns if won else None
+        return self._lead(task, seed, noise=noise)
 
     def correct(self, task: Map, played: Sequence[str], *, seed: int) -> list[Demonstrated] | None:
         """Go a shortest way from where a policy's responses led; None if there is none."""
-        turns, won = self._lead(task, seed, after=played)
-        return turns if won else None
+        return self._lead(task, seed, after=played)
 
     def _lead(
         self, task: Map, seed: int, *, noise: float = 0.0, after: Sequence[str] = ()
-    ) -> tuple[list[Demonstrated], bool]:
-        """Play given responses, then a shortest way, and return the turns and whether the game is won."""
+    ) -> list[Demonstrated] | None:
+        """Play given responses, then a shortest way; None if the game is not won."""
         rng, environment = random.Random(seed), self.environment(task)
         step, turns = environment.start(), list[Demonstrated]()
         while not step.ended:
             state = self.state(environment)
             plan = self.plan(task, state)
             if not plan:
-                return turns, False
+                return None
             if len(turns) < len(after):
                 played = after[len(turns)]
             else:
                 played = self._noise_action(task, state, rng) if rng.random() < noise else plan[0]
             turns.append(Demonstrated(played, played == plan[0]))
             step = environment.step(played)
-        return turns, step.info["success"]
+        return turns if step.info["success"] else None
 
     def _noise_action(self, task: Map, state: Any, rng: random.Random) -> str:
         if rng.random() < 0.2:
