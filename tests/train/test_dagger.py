@@ -191,10 +191,10 @@ def test_progress_goes_on_through_the_rounds(tmp_path):
     assert set(turns) == {12}
 
 
-def test_a_world_whose_expert_cannot_go_on_is_said(tmp_path, monkeypatch):
+def test_a_world_whose_expert_cannot_go_on_is_refused_before_anything_is_played(tmp_path, monkeypatch):
     config = small_config(tmp_path, warmstart=ROUNDS)
     with pytest.raises(ConfigError, match=r"tests\.toys:Colors.* correct\(task, played.*warmstart.dagger_rounds=0"):
-        warm_policy(config, make_suite(config.environment))
+        warm_policy(config, make_suite(config.environment), on_demonstration=lambda *_: pytest.fail("too late"))
     config = small_config(tmp_path, environment={"name": "crossroads"}, warmstart=ROUNDS)
     with pytest.raises(ConfigError, match=r"'crossroads' has no correct\(\); see CorrectingSuite"):
         warm_policy(config, make_suite(config.environment))

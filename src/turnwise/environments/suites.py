@@ -127,14 +127,19 @@ class Seeded:
         turns = play(task, noise=noise, seed=seed, **self._options)
         return [Demonstrated(turn, True) if isinstance(turn, str) else Demonstrated(*turn) for turn in turns or ()]
 
-    def correct(self, task: Task, played: Sequence[str], *, seed: int) -> list[Demonstrated] | None:
-        """Let an expert go on from where a policy got."""
+    @property
+    def correct(self) -> Callable[..., list[Demonstrated]]:
+        """Let an expert go on from where a policy got; refused as soon as it is read, long before it is needed."""
         go_on = self._own(
             "correct",
             "correct(task, played, *, seed), which returns the turns of demonstrate() after a policy's responses, "
             "or set warmstart.dagger_rounds=0",
         )
-        return [Demonstrated(*turn) for turn in go_on(task, played, seed=seed, **self._options) or ()]
+
+        def correct(task: Task, played: Sequence[str], *, seed: int) -> list[Demonstrated]:
+            return [Demonstrated(*turn) for turn in go_on(task, played, seed=seed, **self._options) or ()]
+
+        return correct
 
     def _own(self, name: str, what: str) -> Callable[..., Any]:
         """Return an optional function of the user's factory."""
