@@ -63,11 +63,25 @@ def test_the_page_says_what_was_found(prediction, tmp_path):
     results = {"walk": prediction.judge(learned, {"fidelity": value_M, "gradient": -value_M})}
     assert results["walk"]["area"]["fidelity"]["value"] == -results["walk"]["area"]["gradient"]["value"] > 0.8
     assert results["walk"]["final"]["fidelity"]["value"] < -0.8
+    assert results["walk"]["few"]["methods"] == 5
     text = page_as_markdown(prediction.page(json.loads(json.dumps(results))))
+    assert "Planned and not run: household, crossroads-hesitant, crossroads-confident." in text
     best = names[int(np.argmax(reached_MS.mean(1)))]
     assert text.index(best) < min(text.index(name) for name in names if name != best)
     prediction.plot(results, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 5000
+
+
+def test_the_few_methods_that_differ_are_also_left_out(prediction):
+    """Here these few alone carry the correlation."""
+    reached_MS = np.array([[0, 1, 0], [1, 0, 1], [0, 1, 1], [1, 0, 0], [9, 9, 9], [8, 8, 8]])
+    names = ["grpo", "gigpo", "hgpo", "rtmc", "empg", "a_grae"]
+    found = prediction.judge(
+        prediction.Learned(names, [0, 1, 2], reached_MS, reached_MS), {"fidelity": np.array([2, 1, 4, 3, 6, 5])}
+    )
+    assert found["few"]["methods"] == 4
+    assert found["area"]["fidelity"]["value"] > 0.7
+    assert found["few"]["area"]["fidelity"]["value"] == 0
 
 
 def test_what_predicts_is_read_from_the_leaderboard(prediction):
