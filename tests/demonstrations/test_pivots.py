@@ -222,6 +222,10 @@ def test_a_window_and_a_file_work_too(tmp_path):
         ({"demonstrations": {"name": "hpt", "tasks": 3}}, r"demonstrations\.tasks is an option of .*'pivot_rl' only"),
         ({"demonstrations": {"name": "hpt", "reprofile": 0.5}}, r"reprofile is an option of .*'pivot_rl' only"),
         ({"continuations": {}}, r"\[continuations\] would play on without the turns before a state"),
+        (
+            {"critic": {"kind": "ridge", "peers": True, "visits": True}, "method": "turn_ppo", "aem": False},
+            r"critic\.visits counts turns from the start",
+        ),
         ({"rollout": {"max_lag": 1}}, r"rollout\.max_lag=1 plays tasks, and PivotRL plays single turns"),
     ],
     ids=str,

@@ -166,6 +166,15 @@ def test_frozen_lake_pays_for_the_goal_and_for_steps():
     ends = [environment.step(turn.response) for turn in turns]
     assert sum(step.reward for step in ends) == pytest.approx(1 - 0.05 * len(turns))
     assert ends[-1].info["objectives"] == {"goal": 1.0, "steps": pytest.approx(0.1 * len(turns))}
+    played = [turn.response for turn in turns]
+    assert made.correct(task, played[:1], seed=0) == turns
+
+
+def test_a_suite_has_an_expert_that_goes_on_only_if_that_below_has():
+    below = type("Plain", (), {"objectives": ("help",)})()
+    assert not hasattr(DirectedSuite(below, DirectionConfig(name="fixed", weights={"help": 1.0}), "plain"), "correct")
+    with pytest.raises(ConfigError, match=r"Verbose has no correct\(\): add correct"):
+        _ = fixed({"help": 1.0}).correct
 
 
 # -- refused -----------------------------------------------------------------------------------------------------------

@@ -235,6 +235,7 @@ def test_methods_train_on_prefixes(tmp_path, context):
     sections = {"rollout": rollout, "environment": {"options": {"turns": 2}}, "method": "gigpo", "aem": False}
     lines = rollouts(train(config_of(tmp_path, run={"steps": 4}, **sections)))
     assert sum(line["rollout/prefixes"] for line in lines) > 0
+    assert all(line["rollout/trajectories"] == 8 * (6 + line["rollout/prefixes"]) for line in lines)
     assert all(line["rollout/prefix_failed_frac"] == 0 for line in lines if line["rollout/prefixes"])
     assert all(np.isfinite(line["update/loss"]) for line in lines)
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from tests.toys import COLORS, Colors, small_config
 
+from turnwise.config import override_config
 from turnwise.environments.base import Demonstrated, Step, as_step
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import CorrectingSuite, make_suite
@@ -201,6 +202,46 @@ def test_a_world_whose_expert_cannot_go_on_is_refused_before_anything_is_played(
     monkeypatch.setattr(Lanes, "correct", staticmethod(lambda *_, **__: None))
     with pytest.raises(ConfigError, match=r"none of 12 tasks that the policy played was corrected"):
         corrected(lanes(tmp_path))
+
+
+def test_a_window_without_a_response_to_imitate_teaches_nothing(tmp_path):
+    """Batches of these alone would divide by zero."""
+    config = lanes(tmp_path, games=40, observation_weight=0.0)
+    config = override_config(config, ["rollout.context=window", "rollout.window=1"])
+    _, demos = corrected(config)
+    wrong = sum(bool(given) and given[0] != Colors.color(task, 0) for task, given in Lanes.seen)
+    assert wrong > 3
+    assert len(demos) == 2 * 40 - wrong
+    assert all(weights[1:].any() for _, weights in demos)
+
+
+class Stringly(Lanes):
+    """Does not say which turns are to be imitated."""
+
+    @staticmethod
+    def correct(task: int, played: Sequence[str], *, seed: int) -> list[Demonstrated]:
+        return ["red", *played]  # pyright: ignore[reportReturnType]
+
+
+def test_turns_without_whether_they_are_imitated_are_refused(tmp_path):
+    config = small_config(tmp_path, environment={"name": "tests.train.test_dagger:Stringly"}, warmstart=WARM)
+    with pytest.raises(ConfigError, match=r"correct\(\) of the environment returned 'red', expected \(response, imit"):
+        corrected(config)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [["environment.name=tests.train.test_dagger:Stringly"], ["rollout.context=window", "rollout.window=3"]],
+)
+def test_rounds_of_other_environments_and_windows_are_not_mistaken_for_each_other(tmp_path, overrides):
+    """Their demonstrations are the same: the conversation that a policy makes may be longer."""
+    config = lanes(tmp_path, **ROUNDS)
+    policy, demos = corrected(config)
+    keys, others = (
+        warmstart._keys(Teaching.of(each), policy, demos) for each in (config, override_config(config, overrides))
+    )
+    assert keys[0] == others[0]
+    assert not {*keys[1:]} & {*others[1:]}
 
 
 WORLDS = {

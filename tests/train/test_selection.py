@@ -274,7 +274,8 @@ def test_without_a_filter_one_batch_is_played_and_all_of_it_used(tmp_path):
     assert groups(experience) == [0, 1, 2]
     assert len(experience.used) == 12
     assert selector.observed == [[[0, 1, 2], [0, 2, 4], [4, 2, 0]]]
-    assert [experience.metrics[name] for name in ("batches", "kept_frac", "filled_frac")] == [1, 1, 1]
+    names = ("batches", "kept_frac", "filled_frac", "trajectories")
+    assert [experience.metrics[name] for name in names] == [1, 1, 1, 12]
 
 
 def test_mixed_groups_are_kept_and_the_others_replaced(tmp_path):
@@ -287,6 +288,7 @@ def test_mixed_groups_are_kept_and_the_others_replaced(tmp_path):
     assert selector.observed == [[[0, 1, 2, 3, 4, 5], [0, 2, 4, 2, 0, 2], [4, 2, 0, 2, 4, 2]]]
     metrics = experience.metrics
     assert [metrics[name] for name in ("batches", "kept_frac", "filled_frac")] == [2, 1 / 2, 1]
+    assert metrics["trajectories"] == 24
     assert metrics["tokens"] == 12 * 2 + 12 * 3  # all that was generated: "red <end>" and "blue green <end>"
     assert metrics["success"] == 10 / 24
 

@@ -145,6 +145,7 @@ def test_turns_are_cut_where_steps_ended():
 def test_a_critic_learns_returns_of_whole_trajectories_that_have_ended(tmp_path, monkeypatch):
     steps, folder = watched(monkeypatch, config_of(tmp_path))
     lines = [line for line in folder.metrics() if "rollout/spent" in line]
+    assert all(line["rollout/trajectories"] == line["rollout/ended"] for line in lines)
     for (measured, _), line in zip(steps, lines, strict=True):
         batch = measured.batch
         ended_R = batch.columns["unfinished"] == 0
@@ -200,6 +201,10 @@ def test_methods_that_need_the_rewards_of_the_group_are_told_apart(method, fits)
             r"has no whole trajectories, which \[store\] needs; remove one",
         ),
         ({"continuations": {"number": 2}}, r"which \[continuations\] needs"),
+        (
+            {"critic": {"kind": "ridge", "peers": True, "visits": True}},
+            r"without their first turns, from which critic\.visits counts",
+        ),
     ],
 )
 def test_what_needs_whole_trajectories_is_refused_before_the_run(tmp_path, sections, message):

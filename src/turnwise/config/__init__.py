@@ -191,6 +191,7 @@ class Config(Section):
         others = {
             name: getattr(self, name) is not None for name in ("harness", "critic", "continuations", "reward_model")
         }
+        others["visits"] = self.critic is not None and self.critic.visits
         if self.demonstrations:
             check_demonstrations(self.demonstrations, self.rollout, self.update, others)
         if self.demonstrations and self.store:

@@ -21,7 +21,7 @@ def check_demonstrations(
         demonstrations: The section.
         rollout: The `[rollout]` of the recipe.
         update: Its `[update]`.
-        others: Whether it has the sections `harness`, `critic`, `continuations` and `reward_model`.
+        others: Whether it has the sections `harness`, `critic`, `continuations`, `reward_model`, and `critic.visits`.
     """
     collector = rollout.collector.name
     excluded: dict[str, Any] = {
@@ -33,6 +33,7 @@ def check_demonstrations(
             "rollout.turn_budget limits trajectories, and PivotRL plays single turns": rollout.turn_budget,
             f"{rollout.samples_earlier} plays tasks, and PivotRL plays single turns": rollout.samples_earlier,
             "[continuations] would play on without the turns before a state": others["continuations"],
+            "critic.visits counts turns from the start of a task": others["visits"],
         }
     elif demonstrations.name == "adhint":
         excluded |= _given_turns(rollout, others, known_late="how hard a task is", turns="a hint")
@@ -68,7 +69,7 @@ def check_store(
         store: The section.
         rollout: The `[rollout]` of the recipe.
         update: Its `[update]`.
-        others: Whether it has the sections `harness`, `critic`, `continuations` and `reward_model`.
+        others: Whether it has the sections `harness`, `critic`, `continuations`, `reward_model`, and `critic.visits`.
     """
     collector = rollout.collector.name
     excluded: dict[str, Any] = {
@@ -132,6 +133,7 @@ def _given_turns(rollout: RolloutConfig, others: Mapping[str, bool], *, known_la
         "rollout.turn_budget counts turns from the start of a task": rollout.turn_budget,
         f"{rollout.samples_earlier} plays before it is known {known_late}": rollout.samples_earlier,
         f"[continuations] would play on without the turns of {turns}": others["continuations"],
+        "critic.visits counts turns from the start of a task": others["visits"],
     }
 
 

@@ -25,6 +25,11 @@ def check_played(transform: Transform, label: str, sections: Mapping[str, Any]) 
     """
     if section := next((name for name in WHOLE if sections[name] is not None), None):
         raise ValueError(f"{NAME} has no whole trajectories, which [{section}] needs; remove one of them")
+    if (critic := sections["critic"]) is not None and critic.visits:
+        raise ValueError(
+            f"{NAME} learns from trajectories without their first turns, from which critic.visits counts; set "
+            "critic.visits=false, or learn='complete'"
+        )
     if not values_unfinished(transform):
         raise ValueError(
             f"{NAME} learns before trajectories have their rewards, and method {label!r} does not value those that go "

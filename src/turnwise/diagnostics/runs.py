@@ -47,11 +47,15 @@ class Run:
         return any(record["step"] == self.config.run.steps and "eval/success" in record for record in self.records)
 
     def curve(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the learning curve: `[evaluations]` step, training trajectories so far, held-out success."""
-        settings = self.config.rollout
+        """Return the learning curve: `[evaluations]` step, training trajectories so far, held-out success.
+
+        Trajectories count in the step in which they end. Earlier versions did not count them; for their records,
+        batches times their size stand in.
+        """
+        size = self.config.rollout.groups * self.config.rollout.group_size
         played, curve = 0.0, []
         for record in self.records:
-            played += record.get("rollout/batches", 0.0) * settings.groups * settings.group_size
+            played += record.get("rollout/trajectories", size * record.get("rollout/batches", 0.0))
             if "eval/success" in record:
                 curve.append((record["step"], played, record["eval/success"]))
         steps, rollouts, success = (np.array(column, dtype=np.float64) for column in zip(*curve, strict=True))

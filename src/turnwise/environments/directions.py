@@ -113,6 +113,12 @@ class DirectedSuite:
         """Let the expert below play, which knows no direction."""
         return self._suite.demonstrate(task.task, noise=noise, seed=seed)
 
+    @property
+    def correct(self) -> Callable[..., list[Demonstrated] | None]:
+        """Let the expert below go on; there is none if the suite below has none."""
+        go_on = self._suite.correct
+        return lambda task, played, *, seed: go_on(task.task, played, seed=seed)
+
 
 @dataclasses.dataclass(frozen=True)
 class _Tasks(Sequence[Any]):

@@ -132,12 +132,19 @@ class Seeded:
         """Let an expert go on from where a policy got; refused as soon as it is read, long before it is needed."""
         go_on = self._own(
             "correct",
-            "correct(task, played, *, seed), which returns the turns of demonstrate() after a policy's responses, "
-            "or set warmstart.dagger_rounds=0",
+            "correct(task, played, *, seed) -> list[Demonstrated], which returns a policy's responses and the expert's "
+            "after them, or set warmstart.dagger_rounds=0",
         )
 
         def correct(task: Task, played: Sequence[str], *, seed: int) -> list[Demonstrated]:
-            return [Demonstrated(*turn) for turn in go_on(task, played, seed=seed, **self._options) or ()]
+            turns = go_on(task, played, seed=seed, **self._options) or ()
+            for turn in turns:
+                if isinstance(turn, str):
+                    raise ConfigError(
+                        f"correct() of the environment returned {turn!r}, expected (response, imitate) for every turn: "
+                        "where the policy played, only correct() knows whether its response is to be imitated"
+                    )
+            return [Demonstrated(*turn) for turn in turns]
 
         return correct
 

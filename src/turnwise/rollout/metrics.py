@@ -16,7 +16,7 @@ PREDICTED = "predicted_success"
 def rollout_metrics(
     trajectories: Sequence[Trajectory], *, batches: int = 1, kept_frac: float = 1.0, filled_frac: float = 1.0
 ) -> dict[str, float]:
-    """Compute rollout metrics: success, reward, turns, shares of failures, generated tokens and environment steps.
+    """Compute rollout metrics: success, reward, turns, shares of failures, trajectories, tokens, environment steps.
 
     Trajectories that other players than the policy gave count for tokens and steps only. A response that trajectories
     share counts once; its environment step counts for each of them that has replayed it.
@@ -35,6 +35,7 @@ def rollout_metrics(
     rejected = [tokens for trajectory in trajectories for tokens in trajectory.info.get(RESAMPLED, ())]
     mean = lambda values: float(np.mean(values)) if len(values) else 0.0  # noqa: E731
     return {
+        "trajectories": float(sum(trajectory.ended != "unfinished" for trajectory in own)),
         "batches": float(batches),
         "kept_frac": float(kept_frac),
         "filled_frac": float(filled_frac),

@@ -157,7 +157,7 @@ class Windows(Unfinished):
         told = rollout_metrics(new) | lag_metrics(new, step)
         told["env_steps"] -= sum(not half.ended and half.open is not None for half in self._halves)
         of_ended = rollout_metrics(ended)
-        for name in ("success", "reward", "turns"):
+        for name in ("trajectories", "success", "reward", "turns"):
             told[name] = of_ended[name]
         counts = {"ended": len(ended), "unfinished": sum(not half.ended for half in self._halves)}
         return told | {name: float(count) for name, count in counts.items()}

@@ -103,7 +103,8 @@ async def sequences_of(
     """Build the sequences of a demonstration, without the observation after the last response.
 
     Returns:
-        One sequence, or with a window one per response; none if one exceeds the policy's context.
+        One sequence, or with a window one per response, without those that teach nothing; none if one exceeds the
+        policy's context.
 
     Raises:
         ConfigError: The policy plans, and a turn has no subgoal.
@@ -131,4 +132,5 @@ async def sequences_of(
     environments.close(0)
     if any(len(ids) > policy.max_context for ids, _ in sequences):
         return []
-    return [(np.array(ids), np.array(weights, dtype=np.float32)) for ids, weights in sequences]
+    taught = [(ids, weights) for ids, weights in sequences if any(weights[1:])]  # the first token is never predicted
+    return [(np.array(ids), np.array(weights, dtype=np.float32)) for ids, weights in taught]

@@ -116,8 +116,9 @@ def _keys(how: Teaching, policy: Policy, demos: Sequence[Demonstration]) -> list
     for ids, weights in demos:
         key.update(ids.tobytes() + weights.tobytes())
     keys = [key.hexdigest()[:16]]
-    world = how.world.model_dump(mode="json", include={"max_steps", "options"})
-    told = json.dumps([how.settings.dagger_steps, how.rollout.max_new_tokens, how.rollout.stop, world], sort_keys=True)
+    world = how.world.model_dump(mode="json", include={"name", "max_steps", "options", "direction"})
+    played = [how.rollout.remembered, how.rollout.max_new_tokens, how.rollout.stop]
+    told = json.dumps([how.settings.dagger_steps, *played, world], sort_keys=True)
     for _ in range(how.settings.dagger_rounds):
         keys.append(hashlib.sha256(f"{keys[-1]} {told}".encode()).hexdigest()[:16])
     return keys

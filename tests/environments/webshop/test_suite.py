@@ -115,6 +115,23 @@ def test_the_buyer_goes_on_after_what_a_policy_did(many, observation):
     assert done > 10
 
 
+def test_a_tiny_policys_right_responses_are_imitated(many):
+    """Its words come back with spaces between them: "click [ buy now ]"."""
+    made = suite(many, max_steps=30, observation="text_short")
+    tokenizer = word_tokenizer(made.words(), [])
+    right = 0
+    for number, task in enumerate(made.tasks("train")[:5]):
+        clean = made.demonstrate(task, noise=0.0, seed=number)
+        spaced = [tokenizer.decode(tokenizer(turn.response)["input_ids"]) for turn in clean]
+        turns = made.correct(task, spaced[:-1], seed=0)
+        right += sum(turn.imitate for turn in turns)
+        assert all(turn.imitate for turn in turns)
+        assert spaced != [turn.response for turn in clean]
+        other = made.correct(task, ["click[nothing]"], seed=0)
+        assert [turn.imitate for turn in other] == [False] + [True] * len(clean)
+    assert right > 10
+
+
 def test_a_demonstration_depends_on_its_seed_only(many):
     made = suite(many)
     task = made.tasks("train")[0]

@@ -29,11 +29,14 @@
     return [...positions(run)].reduce((best, other) => (away(other) < away(best) ? other : best))[0];
   };
 
-  /** Trajectories of a training step: those recorded, or without rollouts, those of the batches played. */
+  /** Trajectories of a training step; runs of earlier versions tell those recorded, or the size of their batches. */
   turnwise.played = (run, step) => {
+    const column = run.train.step.indexOf(step);
+    const told = run.train["rollout/trajectories"]?.[column];
+    if (told !== undefined && told !== null) return told;
     const row = (run.steps.step ?? []).indexOf(step);
     if (row >= 0) return turnwise.summary.outcomes.reduce((sum, outcome) => sum + run.steps[outcome][row], 0);
-    return run.groups * run.group_size * (run.train["rollout/batches"]?.[run.train.step.indexOf(step)] ?? 1);
+    return run.groups * run.group_size * (run.train["rollout/batches"]?.[column] ?? 1);
   };
 
   /** Moving mean over `window` values. */

@@ -64,7 +64,7 @@ def replayed(row: Row, group: int) -> Trajectory:
 def with_more(
     experience: Experience, more: Sequence[Trajectory], metrics: dict[str, float], more_used: np.ndarray | None = None
 ) -> Experience:
-    """Add trajectories, each behind those of its group, and metrics.
+    """Add trajectories, each behind those of its group, and metrics; those that were played count as such.
 
     Args:
         experience: Experience of a step.
@@ -74,10 +74,12 @@ def with_more(
     """
     together = [*experience.trajectories, *more]
     used_N = np.concatenate([experience.used_N, np.ones(len(more), dtype=bool) if more_used is None else more_used])
+    num_played = sum(each.learns and "replayed" not in each.info for each in more)
+    counts = {"trajectories": experience.metrics.get("trajectories", 0.0) + num_played}
     order = np.argsort([trajectory.group for trajectory in together], kind="stable")
     return dataclasses.replace(
         experience,
         trajectories=[together[place] for place in order],
         used_N=used_N[order],
-        metrics=experience.metrics | metrics,
+        metrics=experience.metrics | counts | metrics,
     )
