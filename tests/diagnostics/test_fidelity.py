@@ -142,7 +142,7 @@ def test_continuations_go_on_after_an_interruption():
     def failing(starts, *, seed):
         return [trajectory(0, ([1], [5]), failure="environment: gone") for _ in starts]
 
-    with pytest.raises(RunError, match="all 4 continuations failed; the last one: environment: gone"):
+    with pytest.raises(RunError, match="all 10 continuations failed; the last one: environment: gone"):
         continue_histories(starts, 2, failing, at_once=4, seed=0)
 
 

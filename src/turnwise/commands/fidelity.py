@@ -25,7 +25,9 @@ def add(kinds: Any) -> None:
     parser.add_argument("--groups", type=count, default=24, help="groups to play; default: 24")
     parser.add_argument("--continuations", type=count, default=12, help="continuations per history; default: 12")
     parser.add_argument("--step", type=int, help="step of the checkpoint; default: the last")
-    parser.add_argument("--seed", type=natural, default=0, help="seed of the continuations; default: 0")
+    parser.add_argument(
+        "--seed", type=natural, default=0, help="seed of tasks, trajectories and continuations; default: 0"
+    )
     add_out(parser, "analyses/ in the run")
     add_markdown(parser)
     parser.set_defaults(run=_fidelity)
@@ -40,6 +42,7 @@ def _fidelity(options: argparse.Namespace) -> int:
         fidelity_figure,
         fidelity_table,
         importance_table,
+        lacking_lines,
         verdict,
     )
     from turnwise.diagnostics.show import write
@@ -64,21 +67,17 @@ def _fidelity(options: argparse.Namespace) -> int:
             on_gradient=lambda done, total: display.count("gradients of groups", done, total),
         )
     head = (
-        f"Step {found.step} of {folder.path}: {found.histories} histories of {options.groups} groups, "
+        f"Step {found.step} of {folder.path}: {found.histories} histories of {found.groups} groups, "
         f"{found.continuations} continuations each, success {found.success:.2f}. Fidelity is the cosine between "
         "advantages and true advantages, 95 % over groups; 1 is perfect credit. Entropy drift above 0: the credit "
         "raises entropy, to first order. Neither is learning."
     )
     page = [head, fidelity_table(found), *critics_lines(found), importance_table(found), verdict(found)]
-    lacking = (
-        [f"Not measured, for lack of columns, or of tasks for a critic: {', '.join(sorted(found.left_out))}"]
-        if found.left_out
-        else []
-    )
-    print_page([*page, *lacking], markdown=options.markdown)
+    page += lacking_lines(found)
+    print_page(page, markdown=options.markdown)
     out = options.out or folder.path / "analyses"
     path = write(out, "fidelity", ["# fidelity", *page], fidelity_figure(found))
     write_json(out / "fidelity.json", as_json(found))
-    write_responses(out, found.responses)
+    write_responses(folder.path / "analyses", found.responses)  # where the report looks, whatever --out
     say_written(path)
     return 0

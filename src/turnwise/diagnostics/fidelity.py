@@ -115,8 +115,8 @@ def group_sums(advantage_R: Float[np.ndarray, " R"], truth: Truth, groups: Segme
 
 
 def cosine(totals: Float[np.ndarray, "... 3"]) -> np.ndarray:
-    """Compute fidelity from totals over groups; 0 for a method without any credit."""
-    size = np.sqrt(totals[..., 1] * totals[..., 2])
+    """Compute fidelity from totals over groups; 0 for a method without any credit, or without any truth."""
+    size = np.sqrt(totals[..., 1] * np.maximum(totals[..., 2], 0.0))
     return np.divide(totals[..., 0], size, out=np.zeros_like(size), where=size > 0)
 
 

@@ -68,12 +68,13 @@ class GradientFidelity:
     """What the gradients of some methods have in common with the true one.
 
     Attributes:
-        fidelities: Cosine to the true gradient of a group by method, and differences to the first method.
+        fidelities: Cosine to the true gradient of a group by method, and differences to the first method; None where
+            the true gradients cannot be told from zero.
         transfer: Cosine to the expected true gradient, on other tasks; see `turnwise.diagnostics.transfer`.
         noise: Signal and noise of one group's gradient by method, in units of the method.
     """
 
-    fidelities: Fidelities
+    fidelities: Fidelities | None
     transfer: Fidelities | None
     noise: dict[str, Noise]
 
@@ -106,7 +107,7 @@ def compare_gradients(
         sums.append(np.stack([made @ made[-1], (made**2).sum(1), np.full(len(made), square)], axis=1))
     tables, table = np.stack(rows, axis=1), np.stack(sums, axis=1)
     return GradientFidelity(
-        compare({name: table[number] for number, name in enumerate(credit)}),
+        compare({name: table[number] for number, name in enumerate(credit)}) if table[0, :, 2].sum() > 0 else None,
         measure_transfer(dict(zip(credit, tables, strict=False)), tables[-1], table[0, :, 2], PERFECT),
         {name: noise_of(one) for name, one in zip([*credit, PERFECT], tables, strict=True)},
     )

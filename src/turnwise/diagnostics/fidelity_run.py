@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import torch
+from scipy import stats
 
 from turnwise.batch import Batch
 from turnwise.diagnostics.costs import time_credit
@@ -42,10 +43,13 @@ class FidelityOfRun:
     Attributes:
         step: Step of the checkpoint.
         success: Share of the trajectories that succeeded.
+        groups: Number of groups that were played.
         histories: Number of histories that were valued.
         continuations: Continuations per history.
         fidelities: Fidelity of each method, and differences to the first.
         importance: Mean squared true advantage by kind of response.
+        failed: Number of continuations that failed.
+        unknown: Number of responses whose true advantage is therefore unknown.
         left_out: Methods that could not be measured, with the cause.
         responses: Every response with its true advantage and credit; see `fidelity_record`.
         drift: Entropy drift of each method; None for a policy without entropy.
@@ -57,10 +61,13 @@ class FidelityOfRun:
 
     step: int
     success: float
+    groups: int
     histories: int
     continuations: int
     fidelities: Fidelities
     importance: list[Importance]
+    failed: int
+    unknown: int
     left_out: dict[str, str]
     responses: pa.Table
     drift: Fidelities | None
@@ -108,6 +115,11 @@ def measure_run(
         raise ConfigError(f"groups={groups}, continuations={continuations}: expected at least 3 and 2")
     stage = Stage.open(folder, step, device)
     try:
+        if stage.config.rollout.collector.name == "self_play":
+            raise ConfigError(
+                f"the run {folder.path} was played by rollout.collector='self_play', whose trajectories need the other "
+                "seats to go on; choose a run with another collector"
+            )
         chosen, left_out = _methods(stage, methods, groups)
         needs = {f"method {name!r}": method.needs for name, method in chosen.items()}
         plan = stage.plan({"this analysis": MEASURED, **needs}, models=["critic"])
@@ -147,10 +159,13 @@ def measure_run(
     return FidelityOfRun(
         stage.step,
         float(np.mean([trajectory.success for trajectory in trajectories])),
+        batch.num_groups,
         len(found.starts),
         continuations,
         measure_fidelity(credit, truth, batch.group_responses),
         _importance(batch, truth, trajectories),
+        int(np.isnan(return_HK).sum()),
+        int((~truth.known_R).sum()),
         left_out,
         responses_table(trajectories, credit, truth, stage.step),
         measure_drift(credit, batch),
@@ -229,7 +244,7 @@ def _importance(batch: Batch, truth: Truth, trajectories: Sequence[Trajectory]) 
     """Break the true advantages down by what a method could know about a response."""
     entropy_R = batch.column("entropy", needed_by="the analysis")
     alpha_R = entropy_coefficient(batch)
-    fifth_R = np.searchsorted(np.quantile(entropy_R, [0.2, 0.4, 0.6, 0.8]), entropy_R, side="right")
+    fifth_R = ((stats.rankdata(entropy_R) - 0.5) * len(FIFTHS) // len(entropy_R)).astype(int)  # ties stay together
     valid_R = np.array([turn.valid for trajectory in trajectories for turn in trajectory.turns])
     recurs_R = _recurs(batch)
     kinds = [(f"entropy, {name} fifth", fifth_R == number) for number, name in enumerate(FIFTHS)]

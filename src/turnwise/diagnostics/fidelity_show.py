@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from turnwise.diagnostics.fidelity import Fidelities
-from turnwise.diagnostics.fidelity_gradient import PERFECT, GradientFidelity
+from turnwise.diagnostics.fidelity_gradient import PERFECT
 from turnwise.diagnostics.fidelity_run import FIFTHS, FidelityOfRun
 from turnwise.diagnostics.statistics import Interval
 from turnwise.figures import LIGHT
@@ -27,20 +27,20 @@ def fidelity_table(found: FidelityOfRun) -> list[tuple[str, ...]]:
         drift = found.drift.by_method[name].text(sign=True) if found.drift else "-"
         row = (name, one.text(), _above(found.fidelities, name), needed, drift)
         if gradient:
-            row = (*row, gradient.fidelities.by_method[name].text(), _above(gradient.fidelities, name))
-            row = (*row, *_transfer(gradient, name), gradient.noise[name].share_text())
+            row = (*row, *_both(gradient.fidelities, name), *_both(gradient.transfer, name))
+            row = (*row, gradient.noise[name].share_text())
         rows.append(row)
     if gradient:
-        row = (PERFECT, "1", "-", "1 x perfect", "-", "1", "-", *_transfer(gradient, PERFECT))
+        row = (PERFECT, "1", "-", "1 x perfect", "-", "1", "-", *_both(gradient.transfer, PERFECT))
         rows.append((*row, gradient.noise[PERFECT].share_text()))
     return rows
 
 
-def _transfer(gradient: GradientFidelity, name: str) -> tuple[str, str]:
-    """Write transfer and its difference to the first method."""
-    if gradient.transfer is None:
+def _both(fidelities: Fidelities | None, name: str) -> tuple[str, str]:
+    """Write a cosine and its difference to that of the first method; dashes if it could not be told."""
+    if fidelities is None:
         return "-", "-"
-    return gradient.transfer.by_method[name].text(), _above(gradient.transfer, name)
+    return fidelities.by_method[name].text(), _above(fidelities, name)
 
 
 def _above(fidelities: Fidelities, name: str) -> str:
@@ -70,6 +70,23 @@ def verdict(found: FidelityOfRun) -> str:
     if surest.square.high < least_sure.square.low:
         return "The most uncertain fifth of responses decides more than the surest one: AEM weighs the wrong ones up."
     return "Whether sure or uncertain responses decide more is not shown: their intervals overlap."
+
+
+def lacking_lines(found: FidelityOfRun) -> list[str]:
+    """Say what could not be measured: values whose continuations failed, gradients, methods; nothing if all could."""
+    lines: list[str] = []
+    if found.failed:
+        lines.append(
+            f"{found.failed} of {found.histories * found.continuations} continuations failed and are left out; the "
+            f"true advantage of {found.unknown} responses is unknown."
+        )
+    if found.gradient and not found.gradient.fidelities:
+        lines.append("The true gradients cannot be told from zero; more --groups or --continuations may tell.")
+    if found.left_out:
+        lines.append(
+            f"Not measured, for lack of columns, or of tasks for a critic: {', '.join(sorted(found.left_out))}"
+        )
+    return lines
 
 
 def critics_lines(found: FidelityOfRun) -> list[str]:
@@ -131,14 +148,17 @@ def as_json(found: FidelityOfRun) -> dict[str, Any]:
         return {name: plain(fidelities.by_method), "minus_first": plain(fidelities.above_first)}
 
     gradient = found.gradient and {
-        **both(found.gradient.fidelities, "fidelity"),
+        **(both(found.gradient.fidelities, "fidelity") if found.gradient.fidelities else {}),
         "transfer": found.gradient.transfer and both(found.gradient.transfer, "transfer"),
         "noise": {name: dataclasses.asdict(one) for name, one in found.gradient.noise.items()},
     }
     return {
         "step": found.step,
         "success": found.success,
+        "groups": found.groups,
         "histories": found.histories,
+        "failed": found.failed,
+        "unknown": found.unknown,
         "continuations": found.continuations,
         **both(found.fidelities, "fidelity"),
         "drift": found.drift and both(found.drift, "drift"),

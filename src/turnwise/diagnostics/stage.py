@@ -29,6 +29,7 @@ from turnwise.rollout.environments import Environments
 from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.starts import Start
 from turnwise.rollout.trajectory import Trajectory
+from turnwise.rollout.turn_budget import BudgetedEnvironments, TurnBudget, restore_budget
 from turnwise.rollout.workers import make_environments
 from turnwise.streams import Stream
 from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
@@ -56,14 +57,25 @@ class Stage:
     environments: Environments
 
     @classmethod
-    def open(cls, folder: RunFolder, step: int | None, device: torch.device | None = None) -> "Stage":
+    def open(
+        cls, folder: RunFolder, step: int | None, device: torch.device | None = None, *, limited: bool = True
+    ) -> "Stage":
         """Load the checkpoint of a step, by default the last.
+
+        Args:
+            folder: Folder of the run.
+            step: The step.
+            device: Device of the policy.
+            limited: Whether `rollout.turn_budget` ends trajectories, as it does in an evaluation.
 
         Raises:
             RunError: There is no such checkpoint.
+            ConfigError: The run was played by a harness, or the limit of its trajectories is not known.
         """
         _, config = RunFolder.open(folder.path)
-        done, policy, _ = load_checkpoint(checkpoint_at(folder, step), to_play=True)
+        limit = config.rollout.turn_budget if limited else None
+        learned = limit is not None and limit.name == "quantile"
+        done, policy, states = load_checkpoint(checkpoint_at(folder, step), to_play=not learned)
         policy.model.to(device)  # pyright: ignore[reportArgumentType]
         choose_trainable(policy.model, config.model)
         if config.update.only_norms:
@@ -75,6 +87,11 @@ class Stage:
             )
         suite = make_suite(config.environment)
         environments = make_environments(suite, config.environment)
+        if limit:
+            budget = TurnBudget(limit)
+            if learned:
+                restore_budget(budget, states, folder.path)
+            environments = BudgetedEnvironments(environments, budget)
         models = Models(policy=NamedModel(policy, make_engine(config.engine, config.model.precision, policy)))
         models.publish()
         return cls(config, done, policy, models, suite, environments)

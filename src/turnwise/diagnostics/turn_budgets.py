@@ -85,7 +85,7 @@ def play_unlimited(
     Raises:
         RunError: There is no such checkpoint, or no trajectory could be played.
     """
-    stage = Stage.open(run.folder, step, device)
+    stage = Stage.open(run.folder, step, device, limited=False)
     try:
         played = stage.play_tasks(
             stage.held_out(tasks),

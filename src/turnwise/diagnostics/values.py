@@ -23,7 +23,7 @@ class Truth:
     """Estimated true advantages.
 
     Attributes:
-        advantage_R: `[responses]` A*, unbiased; nan where a continuation failed.
+        advantage_R: `[responses]` A*, unbiased; nan where fewer than two continuations came to their end.
         variance_R: `[responses]` variance of the estimate, unbiased.
     """
 
@@ -42,12 +42,16 @@ class Truth:
 
 
 def estimated_values(return_HK: Float[np.ndarray, "H K"]) -> tuple[Float[np.ndarray, " H"], Float[np.ndarray, " H"]]:
-    """Estimate the value of every history from the returns of continuations, nan where one failed.
+    """Estimate the value of every history from the returns of its continuations, without those that failed (nan).
 
     Returns:
-        `[histories]` mean returns, and the variance of these estimates, unbiased.
+        `[histories]` mean returns, and the variance of these estimates, unbiased; nan with fewer than two returns.
     """
-    return return_HK.mean(1), return_HK.var(1, ddof=1) / return_HK.shape[1]
+    known_HK = np.isfinite(return_HK)
+    count_H = np.where(known_HK.sum(1) > 1, known_HK.sum(1), np.nan)
+    mean_H = np.where(known_HK, return_HK, 0.0).sum(1) / count_H
+    square_H = np.where(known_HK, (return_HK - mean_H[:, None]) ** 2, 0.0).sum(1)
+    return mean_H, square_H / (count_H - 1) / count_H
 
 
 def true_advantages(
@@ -106,7 +110,7 @@ def continue_histories(
         `[histories, continuations]` sums of rewards; nan where a continuation failed.
 
     Raises:
-        RunError: All continuations of a part failed, for example because the environment does not repeat.
+        RunError: All continuations of the first three parts failed: the environment does not repeat, for example.
     """
     return_HK = np.full((len(starts), continuations), np.nan) if known is None else known.copy()
     size = max(1, at_once // continuations)
@@ -116,8 +120,9 @@ def continue_histories(
             continue
         played = play([starts[number] for number in part for _ in range(continuations)], seed=seed + first)
         returns = [return_of(one) for one in played]
-        if np.isnan(returns).all():
-            raise RunError(f"all {len(played)} continuations failed; the last one: {played[-1].failure}")
         return_HK[part] = np.reshape(returns, (len(part), continuations))
-        on_part(return_HK, part[-1] + 1)
+        done = part[-1] + 1
+        if np.isnan(return_HK[:done]).all() and (first >= 2 * size or done == len(starts)):
+            raise RunError(f"all {done * continuations} continuations failed; the last one: {played[-1].failure}")
+        on_part(return_HK, done)
     return return_HK

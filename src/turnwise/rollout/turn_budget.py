@@ -105,6 +105,14 @@ class TurnBudget:
         """Add turn counts of trajectories without a limit."""
         self.counts = [*self.counts, *counts][-self.settings.history :]
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the turn counts."""
+        return {"counts": list(self.counts)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the turn counts."""
+        self.counts = [int(count) for count in state["counts"]]
+
 
 @dataclasses.dataclass
 class _Live:
@@ -163,6 +171,7 @@ class Budgeted:
 
     def __init__(self, collector: Collector, environments: BudgetedEnvironments, budget: TurnBudget):
         self._collector, self._environments, self.budget = collector, environments, budget
+        self.state_dict, self.load_state_dict = budget.state_dict, budget.load_state_dict
 
     def play(
         self, models: Models, tasks: Sequence[Task], *, group_size: int | None = None, **more: Any
@@ -177,17 +186,9 @@ class Budgeted:
             self.budget.learn([len(trajectory.turns) for trajectory in ended])
         return played
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the turn counts."""
-        return {"counts": list(self.budget.counts)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the turn counts."""
-        self.budget.counts = [int(count) for count in state["counts"]]
-
-
-def restore_budget(collector: Any, states: Mapping[str, Any], run: object) -> None:
-    """Give a collector the turn counts of a checkpoint, so that an evaluation has the limit of training.
+def restore_budget(budget: Any, states: Mapping[str, Any], run: object) -> None:
+    """Give a budget, or the collector that has it, the turn counts of a checkpoint, so that it has training's limit.
 
     Raises:
         ConfigError: There are none.
@@ -198,4 +199,4 @@ def restore_budget(collector: Any, states: Mapping[str, Any], run: object) -> No
             "rollout.turn_budget.name='quantile' needs the turns of past trajectories, and this checkpoint of "
             f"{run} has none; set rollout.turn_budget.name=fixed with rollout.turn_budget.turns"
         )
-    collector.load_state_dict(state)
+    budget.load_state_dict(state)
