@@ -18,6 +18,7 @@ from turnwise.diagnostics.fidelity_show import as_json, fidelity_table, lacking_
 from turnwise.diagnostics.stage import Stage
 from turnwise.diagnostics.values import Truth, continue_histories, estimated_values, true_advantages
 from turnwise.environments.base import Step
+from turnwise.environments.suites import Seeded
 from turnwise.errors import ConfigError, RunError
 from turnwise.models.policy import Policy
 from turnwise.rollout.context import make_context
@@ -176,6 +177,15 @@ def test_a_turn_budget_ends_what_is_analysed(tmp_path):
     folder = opened(tmp_path, environment={"options": {"turns": 3}}, rollout={"turn_budget": budget})
     found = measure_run(folder, ["grpo"], groups=4, continuations=4)
     assert {row["turn"] for row in found.responses.to_pylist()} == {0, 1}
+
+
+def test_too_few_tasks_are_said_before_anything_is_continued(tmp_path, monkeypatch):
+    folder = opened(tmp_path)
+    tasks = Seeded.tasks
+    monkeypatch.setattr(Seeded, "tasks", lambda self, split: tasks(self, split)[:2])
+    monkeypatch.setattr(fidelity_run, "continue_histories", lambda *_, **__: pytest.fail("too late"))
+    with pytest.raises(RunError, match="2 groups could be played of 2 training tasks, expected 3"):
+        measure_run(folder, ["grpo"], groups=3, continuations=2)
 
 
 def test_self_play_is_refused(tmp_path):

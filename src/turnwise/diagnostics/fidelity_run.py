@@ -124,6 +124,11 @@ def measure_run(
         needs = {f"method {name!r}": method.needs for name, method in chosen.items()}
         plan = stage.plan({"this analysis": MEASURED, **needs}, models=["critic"])
         trajectories, tasks = stage.play_groups(groups, seed)
+        if (played := len({trajectory.group for trajectory in trajectories})) < 3:
+            raise RunError(
+                f"{played} groups could be played of {len(tasks)} training tasks, expected 3 or more for an interval; "
+                "choose a run on more tasks, whose environment works"
+            )
         refuse_unrepeatable(stage.suite, tasks, stage.config.environment.name, "this analysis")
         sights = sorted({split_sight(name)[1] for name, method in chosen.items() if needs_critic(method)})
         critics = learn_critics(stage, plan, sights, groups=groups, seed=seed) if sights else {"": None}
