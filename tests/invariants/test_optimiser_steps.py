@@ -109,6 +109,7 @@ def test_what_a_rollout_shows_by_hand():
     for turn in played[2].turns:
         turn.valid, turn.truncated, turn.reward = False, True, 100.0
     assert rollout_metrics(played) == {
+        "trajectories": 3.0,
         "batches": 1.0,
         "kept_frac": 1.0,
         "filled_frac": 1.0,
