@@ -62,6 +62,8 @@ def _recredit(options: argparse.Namespace) -> int:
         )
     if options.out and len(options.method or []) > 1:
         raise ConfigError("--out needs a single --method; run the command once per method")
+    if options.out and options.out.exists():
+        raise ConfigError(f"--out: {options.out} exists, and nothing is overwritten; choose another name, or remove it")
     table: list[Sequence[str]] = [HEAD]
     signal = True
     for name in options.method or [None]:
@@ -89,6 +91,7 @@ def _recredit(options: argparse.Namespace) -> int:
         table.append((asked.label, *numbers, thirds, f"{s.signal_to_noise:.3g}"))
         if options.out:
             write_credit(options.out, replayed)
+            print(f"written: {options.out}", file=sys.stderr)
     print_table(table, markdown=options.markdown)
     print(LEGEND, file=sys.stderr)
     if not signal:
