@@ -23,6 +23,11 @@ def short_text(visit: Visit) -> str:
     return " ; ".join(_parts(visit)).lower()
 
 
+def spaceless(text: str) -> str:
+    """Remove white space, of which the words of a word-level policy have more."""
+    return "".join(text.split())
+
+
 def respaced(action: str, targets: Iterable[str]) -> str:
     """Correct the white space of an action.
 
@@ -33,8 +38,8 @@ def respaced(action: str, targets: Iterable[str]) -> str:
         return action
     name, argument = match[1], match[2].strip()
     if name == "click":
-        squeezed = "".join(argument.split())
-        argument = next((text for text in targets if "".join(text.split()) == squeezed), argument)
+        squeezed = spaceless(argument)
+        argument = next((text for text in targets if spaceless(text) == squeezed), argument)
     return f"{name}[{argument}]"
 
 

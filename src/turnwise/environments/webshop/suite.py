@@ -12,6 +12,7 @@ from turnwise.environments.webshop.buyer import Buyer, noise_action
 from turnwise.environments.webshop.environment import CHOICES, WebshopEnvironment, understood
 from turnwise.environments.webshop.goals import split_goals
 from turnwise.environments.webshop.shop import Visit, load_shop
+from turnwise.environments.webshop.short import spaceless
 from turnwise.environments.webshop.vocabulary import words
 
 
@@ -78,11 +79,6 @@ class Webshop:
                 played = after[len(turns)]
             else:
                 played = noise_action(visit, rng) if rng.random() < noise else advice
-            turns.append(Demonstrated(played, _spaceless(played) == _spaceless(advice)))
+            turns.append(Demonstrated(played, spaceless(played) == spaceless(advice)))
             visit.act(understood(played, visit, self._options["observation"]))
         return turns if visit.score and visit.score.total == 1 else None
-
-
-def _spaceless(action: str) -> str:
-    """Remove white space, of which the words of a tiny policy have more; a shop's pages understand it without."""
-    return "".join(action.split())
