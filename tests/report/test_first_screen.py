@@ -89,5 +89,6 @@ def test_a_report_waits_for_a_run_that_has_not_begun(opened, tmp_path):
     assert not page.page.is_visible("main")
     write_run(tmp_path / "late", steps=1)
     assert data.update()
-    page.page.wait_for_function("document.querySelector('#title').textContent === 'late'")
+    # The page loads itself anew, so for a moment it has no title.
+    page.page.wait_for_function("document.querySelector('#title')?.textContent === 'late'")
     page.page.wait_for_selector("body[data-ready=yes] #answers td")
