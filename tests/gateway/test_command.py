@@ -16,6 +16,7 @@ from tests.toys import small_config
 from turnwise.cli import main
 from turnwise.gateway.harness import Endpoint
 from turnwise.rollout.record import read_rollouts
+from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train
 
 
@@ -71,7 +72,7 @@ def test_sessions_are_recorded_and_can_be_looked_at(tmp_path, capsys):
     assert main(["report", str(out), "--output", str(tmp_path / "page")]) == 0
     capsys.readouterr()
     assert main(["gateway", str(run.path), "--out", str(out)]) == 2
-    assert "exists and is never overwritten" in capsys.readouterr().err
+    assert "exists and is never overwritten; choose another name with --out FOLDER" in capsys.readouterr().err
 
 
 def test_a_model_that_does_not_exist_is_one_line(capsys):
@@ -91,3 +92,16 @@ def test_the_metrics_of_a_record_are_those_of_its_rollouts(tmp_path):
         made.add([Trajectory(0, "t", turns, success=bool(reward), ended="terminated")])
     lines = [json.loads(line) for line in (tmp_path / "a" / "metrics.jsonl").read_text().splitlines()]
     assert [(line["step"], line["rollout/success"]) for line in lines] == [(1, 0.0), (2, 1.0)]
+
+
+def test_a_misspelt_run_is_not_asked_of_the_hub(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", None)  # any attempt to load fails
+    RunFolder.create(small_config(tmp_path / "runs", run={"name": "mine"}))
+    for command in (["gateway", "runs/mien"], ["import", "log.jsonl", "--score", "runs/mien"]):
+        assert main(command) == 2
+        (said,) = capsys.readouterr().err.splitlines()
+        assert "runs/mien is not a run folder" in said
+        assert "Did you mean 'mine'?" in said
+    assert main(["train", "model.name=runs/mien"]) == 2
+    assert "model.name='runs/mien': there is no such folder" in capsys.readouterr().err

@@ -141,7 +141,7 @@ def test_a_damaged_checkpoint_is_named(folder, name, how):
 
 
 def test_a_run_without_checkpoints_says_so(folder):
-    with pytest.raises(RunError, match=r"has no checkpoint to resume from; start a new run with another run.name"):
+    with pytest.raises(RunError, match=r"has no checkpoint, which playing and resuming need; .*another run.name. Noth"):
         latest_checkpoint(folder)
 
 

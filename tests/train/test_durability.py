@@ -113,7 +113,7 @@ def test_a_record_that_cannot_be_gone_on_with_is_left_alone(tmp_path):
     for steps in ("run.steps=2", "run.steps=1", "run.steps=3"):  # to train anew over what is there would lose it
         with pytest.raises(
             RunError,
-            match=r"has no checkpoint to resume from; start a new run with another run.name. Nothing was changed",
+            match=r"has no checkpoint, which playing and resuming need.* Nothing was changed",
         ):
             train(override_config(config, [steps]), resume=run.path)
     assert whole() == before

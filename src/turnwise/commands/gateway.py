@@ -35,8 +35,11 @@ def _gateway(options: argparse.Namespace) -> int:
     from turnwise.rollout.collectors import make_sampling
     from turnwise.rollout.engines import check_engine, make_engine
     from turnwise.rollout.models import Models, NamedModel
+    from turnwise.train.folder import RunFolder
     from turnwise.train.resume import use_device
 
+    if options.out is not None:
+        RunFolder.refuse_existing(options.out, another="--out FOLDER")
     config, policy = load_policy(options.policy, options.overrides, options.step)
     check_engine(config.engine)
     policy.model.to(use_device(config.run))

@@ -39,7 +39,7 @@ def _import(options: argparse.Namespace) -> int:
     from turnwise.train.folder import RunFolder
 
     out = options.out or Path("runs") / options.log.name.split(".")[0]
-    RunFolder.refuse_existing(out)
+    RunFolder.refuse_existing(out, another="--out FOLDER")
     scoring = None
     if options.score is not None:
         from turnwise.commands.policies import load_policy

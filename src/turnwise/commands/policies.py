@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.config import Config, load_config, override_config
+from turnwise.models.settings import is_missing_folder
 
 DEFAULTS = ("model.max_context=4096", "rollout.max_new_tokens=1024", "engine.max_rows=256")
 """Settings of a model that no run has."""
@@ -26,7 +27,7 @@ def load_policy(name: str, overrides: Sequence[str], step: int | None = None) ->
     from turnwise.train.folder import RunFolder
 
     path = Path(name)
-    if (path / "checkpoints").is_dir() or (path / "metrics.jsonl").exists():
+    if is_missing_folder(name) or (path / "checkpoints").is_dir() or (path / "metrics.jsonl").exists():
         folder, config = RunFolder.open(path)
         config = override_config(config, overrides)
         _, policy, _ = load_checkpoint(checkpoint_at(folder, step), to_play=True)

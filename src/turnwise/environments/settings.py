@@ -8,6 +8,9 @@ import pydantic
 from turnwise.environments.isolation import Level
 from turnwise.section import Section
 
+IMPORTED = "imported"
+"""Environment of the run that `turnwise import` makes of a log. It cannot be played."""
+
 
 class DirectionConfig(Section):
     """Configure how several rewards of an environment become one (docs/how-to/directions.md)."""

@@ -27,7 +27,7 @@ from turnwise.environments.helpdesk.suite import Helpdesk
 from turnwise.environments.scienceworld.suite import Scienceworld
 from turnwise.environments.search_qa.suite import SearchQa
 from turnwise.environments.seats.suite import Seats
-from turnwise.environments.settings import EnvironmentConfig
+from turnwise.environments.settings import IMPORTED, EnvironmentConfig
 from turnwise.environments.splits import split_seeds
 from turnwise.environments.swe.suite import Swe
 from turnwise.environments.webshop.shop import load_shop
@@ -201,6 +201,11 @@ def named_suite(config: EnvironmentConfig) -> Suite:
         is_suite = hasattr(factory, "tasks")
         _check_call(config, factory, is_suite=is_suite)
         return factory(config, **config.options) if is_suite else Seeded(factory, config.options)
+    if config.name == IMPORTED:
+        raise ConfigError(
+            "the run was imported from a log, whose environment turnwise does not have; `turnwise report` and `turnwise "
+            "recredit` read it"
+        )
     if config.name not in SUITES:
         raise ConfigError(
             f"unknown environment {config.name!r}.{did_you_mean(config.name, SUITES)} Your own is 'module:factory'"

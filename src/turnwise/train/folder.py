@@ -88,13 +88,23 @@ class RunFolder:
             yield self
 
     @staticmethod
-    def refuse_existing(path: Path) -> None:
-        """Raise if `path` exists; a run is never overwritten."""
+    def refuse_existing(path: Path, another: str = "") -> None:
+        """Raise if `path` exists; a run is never overwritten.
+
+        Args:
+            path: Folder of a new run.
+            another: How to name another; default: with `run.name`.
+        """
         if path.exists():
-            raise RunError(
-                f"{path} exists and is never overwritten; resume it with `turnwise train --resume {path}`, or "
-                f"choose another name with run.name={path.name}-2"
-            )
+            can_resume = (path / "config.json").is_file() and not RunFolder(path).without_weights
+            resume = f"resume it with `turnwise train --resume {path}`, or " * can_resume
+            another = another or f"run.name={path.name}-2"
+            raise RunError(f"{path} exists and is never overwritten; {resume}choose another name with {another}")
+
+    @property
+    def without_weights(self) -> bool:
+        """Whether steps were recorded and no checkpoint is there, as after `turnwise import`."""
+        return not by_step(self.checkpoints) and bool(by_step(self.rollouts, ".parquet"))
 
     @classmethod
     def open(cls, path: Path) -> tuple["RunFolder", Config]:

@@ -148,4 +148,15 @@ def test_mistakes_are_one_line(log, capsys):
         assert expected in refusal
     assert main(["import", "log.jsonl"]) == 0
     assert main(["import", "log.jsonl"]) == 2
-    assert "exists and is never overwritten" in said(capsys)[-1]
+    assert "exists and is never overwritten; choose another name with --out FOLDER" in said(capsys)[-1]
+
+
+def test_an_imported_run_says_that_it_cannot_be_played(log, capsys):
+    assert main(["import", "log.jsonl"]) == 0
+    said(capsys)
+    for command in ("eval runs/log", "train --resume runs/log", "play runs/log"):
+        assert main(command.split()) == 2
+        (refusal,) = said(capsys)
+        assert "the run was imported from a log" in refusal
+    assert main(["gateway", "runs/log"]) == 2
+    assert "Imported and recorded runs have no weights." in said(capsys)[-1]

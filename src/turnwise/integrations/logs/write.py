@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.config import parse_config
+from turnwise.environments.settings import IMPORTED
 from turnwise.errors import DataError
 from turnwise.integrations.logs.formats import FORMATS, format_of
 from turnwise.integrations.logs.logged import Logged
@@ -14,9 +15,6 @@ from turnwise.integrations.logs.trajectories import in_groups, make_trajectories
 from turnwise.integrations.recorded import RecordedRun
 from turnwise.models.policy import Policy
 from turnwise.rollout.trajectory import Trajectory
-
-IMPORTED = "imported"
-"""Key in config.json of such a run, and the name of its environment."""
 
 
 @dataclasses.dataclass(frozen=True)
