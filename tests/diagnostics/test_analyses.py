@@ -237,3 +237,14 @@ def test_the_commands_write_table_and_figure(run, tmp_path, capsys):
     for part in ("0.63", "55 of 64", "1.1 %", "AEM alone, in credit", "rollout"):
         assert part in printed
     assert aem_seconds(run) > 0.0
+    (out / "dynamics.md").write_text("mine")
+    for command in commands:
+        assert main(["analyse", *command, "--out", str(out)]) == 2
+        assert f"{command[0]}.md exists, and nothing is overwritten; name another" in capsys.readouterr().err
+    assert (out / "dynamics.md").read_text() == "mine"
+
+
+def test_too_few_states_are_refused(run, capsys):
+    assert main(["analyse", "surprisal", str(run.folder.path), "--states", "2"]) == 2
+    assert "states=2: expected 3 or more" in capsys.readouterr().err
+    assert not (run.folder.path / "analyses").exists()

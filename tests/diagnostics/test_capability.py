@@ -156,6 +156,8 @@ def test_mistakes_are_told(runs, capsys, tmp_path):
     path = str(runs[0].folder.path)
     assert main(["analyse", "pass-at-k", path, "--step", "7"]) == 2
     assert "has no checkpoint of step 7; saved steps: 0, 1" in capsys.readouterr().err
+    assert main(["analyse", "pass-at-k", path, "--before", "1", "--step", "0"]) == 2
+    assert "--before 1 --step 0: expected --step after --before" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["analyse", "pass-at-k", path, "--temperature", "0"])
     assert "--temperature: expected a number above 0, got '0'" in " ".join(capsys.readouterr().err.split())

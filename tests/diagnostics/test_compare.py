@@ -223,6 +223,11 @@ def test_the_command_prints_and_writes(luck, tmp_path, monkeypatch, capsys):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b", "out"], "nothing without --out"
     assert (tmp_path / "out" / "comparison.png").stat().st_size > 5000
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["comparison.md", "comparison.png"]
+    (tmp_path / "out" / "comparison.md").unlink()
+    assert main(["compare", "a", "--", "b", "--out", "out"]) == 2
+    out, err = capsys.readouterr()
+    assert "out/comparison.png exists, and nothing is overwritten" in err
+    assert not out
     assert main(["compare", "--level", "0.3", "a/a-0", "a/a-1", "--", "b/b-0", "b/b-1"]) == 0
     assert "runs that reach success 0.300" in capsys.readouterr().out
 

@@ -203,6 +203,10 @@ def test_the_report_finds_its_responses_wherever_the_page_goes(tmp_path, capsys)
     assert (folder.path / "analyses" / "fidelity-responses.parquet").exists()
     assert (tmp_path / "out" / "fidelity.json").exists()
     assert "histories of 6 groups" in capsys.readouterr().out
+    assert main([*command, "--out", str(tmp_path / "out")]) == 2
+    assert "fidelity.md exists, and nothing is overwritten" in capsys.readouterr().err
+    assert main(command) == 0
+    assert main(command) == 0, "a run keeps the last analysis of each kind"
 
 
 def test_colors_are_as_the_exact_values_assume():

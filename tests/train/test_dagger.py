@@ -192,7 +192,12 @@ def test_progress_goes_on_through_the_rounds(tmp_path):
     assert set(turns) == {12}
 
 
-def test_a_world_whose_expert_cannot_go_on_is_refused_before_anything_is_played(tmp_path, monkeypatch):
+def test_rounds_without_imitation_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"dagger_rounds=2 follows imitation, and warmstart.steps=0 leaves that out"):
+        small_config(tmp_path, warmstart={"dagger_rounds": 2})
+
+
+def test_an_environment_whose_expert_cannot_go_on_is_refused_before_anything_is_played(tmp_path, monkeypatch):
     config = small_config(tmp_path, warmstart=ROUNDS)
     with pytest.raises(ConfigError, match=r"tests\.toys:Colors.* correct\(task, played.*warmstart.dagger_rounds=0"):
         warm_policy(config, make_suite(config.environment), on_demonstration=lambda *_: pytest.fail("too late"))

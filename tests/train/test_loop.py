@@ -247,7 +247,11 @@ def test_where_a_run_cannot_be_kept_is_said_before_the_warm_start(tmp_path, monk
 def test_a_finished_run_has_nothing_to_go_on_with(tmp_path):
     config = small_config(tmp_path)
     before = metrics(train(config))
-    assert metrics(train(config, resume=config.run_folder)) == before
+    told = []
+    display = Display()
+    display.note = told.append
+    assert metrics(train(config, resume=config.run_folder, display=display)) == before
+    assert [note for note in told if "has done all its 2 steps; run.steps=N trains on" in note]
 
 
 def test_a_damaged_checkpoint_can_be_removed(tmp_path):

@@ -5,7 +5,17 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.commands import fidelity, pass_at_k, turns
-from turnwise.commands.common import add_markdown, add_out, count, natural, quiet, say_written
+from turnwise.commands.common import (
+    RUNS_OWN,
+    add_markdown,
+    add_out,
+    count,
+    natural,
+    open_run,
+    quiet,
+    refuse_written,
+    say_written,
+)
 from turnwise.tables import Table
 from turnwise.terminal import print_table
 
@@ -45,7 +55,7 @@ def add(commands: Any) -> None:
     cost.add_argument("run_folder", type=Path, metavar="RUN", help="folder of a run")
     cost.set_defaults(run=_cost)
     for parser in (surprisal, cost):
-        add_out(parser, "analyses/ in the run")
+        add_out(parser, RUNS_OWN)
     for parser in (masked, dynamics):
         add_out(parser)
     for parser in (surprisal, masked, dynamics, cost, noise):
@@ -53,11 +63,11 @@ def add(commands: Any) -> None:
 
 
 def _surprisal(options: argparse.Namespace) -> int:
+    _refuse_written(options, "surprisal")
+    folder, config = open_run(options.run_folder)
     from turnwise.diagnostics.surprisal import measure_surprisal, surprisal_figure, surprisal_table
-    from turnwise.train.folder import RunFolder
     from turnwise.train.resume import use_device
 
-    folder, config = RunFolder.open(options.run_folder)
     quiet()
     made = measure_surprisal(
         folder,
@@ -73,12 +83,11 @@ def _surprisal(options: argparse.Namespace) -> int:
 
 
 def _noise(options: argparse.Namespace) -> int:
+    folder, config = open_run(options.run_folder)
     from turnwise.diagnostics.noise import measure_noise, noise_table
     from turnwise.train.display import ConsoleDisplay
-    from turnwise.train.folder import RunFolder
     from turnwise.train.resume import use_device
 
-    folder, config = RunFolder.open(options.run_folder)
     quiet()
     device = use_device(config.run)
     with ConsoleDisplay() as display:
@@ -89,6 +98,7 @@ def _noise(options: argparse.Namespace) -> int:
             groups=options.groups,
             seed=options.seed,
             device=device,
+            on_turn=display.turn,
             on_trajectory=lambda done, total: display.count("gradients", done, total),
         )
     print_table(noise_table(found, config.rollout.groups), markdown=options.markdown)
@@ -96,6 +106,7 @@ def _noise(options: argparse.Namespace) -> int:
 
 
 def _masked(options: argparse.Namespace) -> int:
+    _refuse_written(options, "masked")
     from turnwise.diagnostics.dynamics import by_label, dynamics_figure, masked_table
     from turnwise.diagnostics.runs import find_runs
 
@@ -108,6 +119,7 @@ def _masked(options: argparse.Namespace) -> int:
 
 
 def _dynamics(options: argparse.Namespace) -> int:
+    _refuse_written(options, "dynamics")
     from turnwise.diagnostics.dynamics import by_label, dynamics_figure, dynamics_table
     from turnwise.diagnostics.runs import find_runs
 
@@ -120,14 +132,19 @@ def _dynamics(options: argparse.Namespace) -> int:
 
 
 def _cost(options: argparse.Namespace) -> int:
+    _refuse_written(options, "cost")
+    folder, config = open_run(options.run_folder)
     from turnwise.diagnostics.dynamics import cost_figure, cost_table
     from turnwise.diagnostics.runs import Run
-    from turnwise.train.folder import RunFolder
 
-    run = Run(*RunFolder.open(options.run_folder))
+    run = Run(folder, config)
     table = cost_table(run)
     head = f"{run.folder.path}, {run.config.run.steps} steps."
     return _written(options, run.folder.path, "cost", head, table, cost_figure(run, table))
+
+
+def _refuse_written(options: argparse.Namespace, stem: str) -> None:
+    refuse_written(options.out, f"{stem}.md", f"{stem}.png")
 
 
 def _written(options: argparse.Namespace, run: Path | None, stem: str, head: str, table: Table, figure: Any) -> int:

@@ -6,15 +6,21 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from turnwise.config import Config, load_config
+from turnwise.errors import ConfigError
 from turnwise.terminal import is_tenth
+
+if TYPE_CHECKING:
+    from turnwise.train.folder import RunFolder
 
 T = TypeVar("T")
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
+RUNS_OWN = "analyses/ in the run, which has the last analysis of each kind"
+"""Default of `--out` where an analysis reads one run."""
 QUIET_S = 2.0
 """Seconds before progress is shown."""
 
@@ -73,9 +79,33 @@ def recipe(options: argparse.Namespace) -> Config:
     return load_config(Path(recipe) if recipe else None, overrides)
 
 
+def open_run(path: Path) -> tuple["RunFolder", Config]:
+    """Open a run, before the imports of what is done with it, which take seconds.
+
+    Raises:
+        RunError: There is no such run.
+    """
+    from turnwise.train.folder import RunFolder
+
+    return RunFolder.open(path)
+
+
 def add_out(parser: argparse.ArgumentParser, default: str = "none, nothing is written") -> None:
     """Add `--out`, the folder for a table and its figure."""
     parser.add_argument("--out", type=Path, metavar="FOLDER", help=f"folder for table and figure; default: {default}")
+
+
+def refuse_written(folder: Path | None, *names: str) -> None:
+    """Raise if the folder of `--out` already has one of these files, before anything is computed.
+
+    Raises:
+        ConfigError: It has; nothing is overwritten.
+    """
+    for name in names:
+        if folder is not None and (folder / name).exists():
+            raise ConfigError(
+                f"--out: {folder / name} exists, and nothing is overwritten; name another folder, or remove it"
+            )
 
 
 def add_markdown(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from turnwise.commands.common import INTERRUPTED, add_markdown, add_out, count, say_written, share
+from turnwise.commands.common import INTERRUPTED, add_markdown, add_out, count, refuse_written, say_written, share
 from turnwise.errors import ConfigError, RunError
 from turnwise.terminal import make_console, print_page, say_next
 
@@ -44,6 +44,7 @@ def _compare(options: argparse.Namespace) -> int:
 
     if not options.against:
         raise ConfigError("compare needs a baseline: `turnwise compare A... -- B...`")
+    refuse_written(options.out, "comparison.md", "comparison.png")
     made = compare(
         find_runs(options.runs),
         find_runs(options.against),

@@ -4,7 +4,17 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from turnwise.commands.common import add_markdown, add_out, count, natural, quiet, say_written
+from turnwise.commands.common import (
+    RUNS_OWN,
+    add_markdown,
+    add_out,
+    count,
+    natural,
+    open_run,
+    quiet,
+    refuse_written,
+    say_written,
+)
 from turnwise.terminal import print_page
 
 
@@ -28,12 +38,14 @@ def add(kinds: Any) -> None:
     parser.add_argument(
         "--seed", type=natural, default=0, help="seed of tasks, trajectories and continuations; default: 0"
     )
-    add_out(parser, "analyses/ in the run")
+    add_out(parser, RUNS_OWN)
     add_markdown(parser)
     parser.set_defaults(run=_fidelity)
 
 
 def _fidelity(options: argparse.Namespace) -> int:
+    refuse_written(options.out, "fidelity.md", "fidelity.png", "fidelity.json")
+    folder, config = open_run(options.run_folder)
     from turnwise.diagnostics.fidelity_record import write_responses
     from turnwise.diagnostics.fidelity_run import measure_run
     from turnwise.diagnostics.fidelity_show import (
@@ -48,10 +60,8 @@ def _fidelity(options: argparse.Namespace) -> int:
     from turnwise.diagnostics.show import write
     from turnwise.files import write_json
     from turnwise.train.display import ConsoleDisplay
-    from turnwise.train.folder import RunFolder
-    from turnwise.train.prepare import use_device
+    from turnwise.train.resume import use_device
 
-    folder, config = RunFolder.open(options.run_folder)
     quiet()
     with ConsoleDisplay() as display:
         found = measure_run(
@@ -63,6 +73,7 @@ def _fidelity(options: argparse.Namespace) -> int:
             seed=options.seed,
             device=use_device(config.run),
             gradient=options.gradient,
+            on_turn=display.turn,
             on_progress=lambda done, total: display.count("histories", done, total),
             on_gradient=lambda done, total: display.count("gradients of groups", done, total),
         )

@@ -5,7 +5,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from turnwise.commands.common import add_markdown, add_out, count, natural, positive, quiet, say_written
+from turnwise.commands.common import (
+    RUNS_OWN,
+    add_markdown,
+    add_out,
+    count,
+    natural,
+    positive,
+    quiet,
+    refuse_written,
+    say_written,
+)
+from turnwise.errors import ConfigError
 from turnwise.terminal import print_page
 
 
@@ -20,7 +31,7 @@ def add(kinds: Any) -> None:
     parser.add_argument("--before", type=natural, default=0, metavar="STEP", help="checkpoint before; default: 0")
     parser.add_argument("--step", type=natural, help="checkpoint after; default: the last")
     parser.add_argument("--seed", type=natural, default=0, help="seed of the sampling; default: 0")
-    add_out(parser, "analyses/ in the run, if there is one")
+    add_out(parser, f"{RUNS_OWN}, if there is one run")
     add_markdown(parser)
     parser.set_defaults(run=_pass_at_k)
 
@@ -42,6 +53,9 @@ def _pass_at_k(options: argparse.Namespace) -> int:
     from turnwise.train.display import ConsoleDisplay
     from turnwise.train.resume import use_device
 
+    refuse_written(options.out, "pass-at-k.md", "pass-at-k.png", "pass-at-k.json")
+    if options.step is not None and options.step <= options.before:
+        raise ConfigError(f"--before {options.before} --step {options.step}: expected --step after --before")
     runs = find_runs(options.runs)
     check_runs(runs, (options.before, options.step), options.temperature)
     quiet()

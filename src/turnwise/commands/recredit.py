@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from turnwise.commands.common import open_run
 from turnwise.errors import ConfigError, RunError
 from turnwise.terminal import print_table, say_next
 
@@ -47,14 +48,13 @@ def add(commands: Any) -> None:
 
 
 def _recredit(options: argparse.Namespace) -> int:
+    folder, config = open_run(options.run_folder)
     from turnwise.config import override_config
     from turnwise.diagnostics.recredit import replay, statistics, write_credit
     from turnwise.measures.plan import plan_measures
     from turnwise.methods.build import split_name
     from turnwise.train.credit import make_transform
-    from turnwise.train.folder import RunFolder
 
-    folder, config = RunFolder.open(options.run_folder)
     foreign = [given for given in options.overrides if not given.startswith(("method.", "aem="))]
     if foreign:
         raise ConfigError(

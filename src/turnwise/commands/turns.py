@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from turnwise.commands.common import add_markdown, count, natural, quiet, share
+from turnwise.commands.common import add_markdown, count, natural, open_run, quiet, share
 from turnwise.terminal import print_page
 
 
@@ -42,13 +42,13 @@ def prices(text: str) -> tuple[float, float]:
 
 
 def _turns(options: argparse.Namespace) -> int:
+    folder, config = open_run(options.run_folder)
     from turnwise.diagnostics.runs import Run
     from turnwise.diagnostics.turn_budgets import Limit, budget_table, compare_limits, past_quantile, play_unlimited
     from turnwise.errors import RunError
-    from turnwise.train.folder import RunFolder
     from turnwise.train.resume import use_device
 
-    run = Run(*RunFolder.open(options.run_folder))
+    run = Run(folder, config)
     quiet()
     limits: list[int] = list(options.limit or ())
     named = ""

@@ -50,6 +50,15 @@ class WarmStartConfig(Section):
     dagger_steps: int = pydantic.Field(default=1000, ge=1)
     """Number of updates of each round of DAgger, on all demonstrations and corrections so far."""
 
+    @pydantic.model_validator(mode="after")
+    def _dagger_follows_imitation(self) -> "WarmStartConfig":
+        if self.dagger_rounds and not self.steps:
+            raise ValueError(
+                f"warmstart.dagger_rounds={self.dagger_rounds} follows imitation, and warmstart.steps=0 leaves that "
+                "out; add warmstart.dagger_rounds=0 to begin without demonstrations, or set warmstart.steps"
+            )
+        return self
+
 
 class MethodConfig(Named):
     """Choose the credit assignment: a name in `turnwise methods` and its options (see `turnwise.methods.build`)."""

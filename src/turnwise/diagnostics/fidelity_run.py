@@ -24,6 +24,7 @@ from turnwise.environments.suites import refuse_unrepeatable
 from turnwise.errors import ConfigError, RunError, TurnwiseError
 from turnwise.methods import METHODS
 from turnwise.methods.build import named_method
+from turnwise.rollout.collectors import OnTurn
 from turnwise.rollout.continuations import Histories
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.train.folder import RunFolder
@@ -86,6 +87,7 @@ def measure_run(
     seed: int = 0,
     device: torch.device | None = None,
     gradient: bool = False,
+    on_turn: OnTurn = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
     on_gradient: Callable[[int, int], None] = lambda done, total: None,
 ) -> FidelityOfRun:
@@ -104,6 +106,7 @@ def measure_run(
         seed: Seed of tasks and draws.
         device: Device of the policy; default: the CPU.
         gradient: Whether to compare policy gradients too: one backward pass per response.
+        on_turn: Called after every turn of the groups, with the number of live episodes and of all.
         on_progress: Called with the number of histories valued and of all.
         on_gradient: Called with the number of groups whose gradients are computed and of all.
 
@@ -113,13 +116,16 @@ def measure_run(
     """
     if groups < 3 or continuations < 2:
         raise ConfigError(f"groups={groups}, continuations={continuations}: expected at least 3 and 2")
-    stage = Stage.open(folder, step, device)
+    stage = Stage.open(folder, step, device, on_turn=on_turn)
     try:
         if stage.config.rollout.collector.name == "self_play":
             raise ConfigError(
                 f"the run {folder.path} was played by rollout.collector='self_play', whose trajectories need the other "
                 "seats to go on; choose a run with another collector"
             )
+        environment = stage.config.environment
+        first = stage.suite.tasks(environment.train_split)[:1]
+        refuse_unrepeatable(stage.suite, first, environment.name, "this analysis")
         chosen, left_out = _methods(stage, methods, groups)
         needs = {f"method {name!r}": method.needs for name, method in chosen.items()}
         plan = stage.plan({"this analysis": MEASURED, **needs}, models=["critic"])
@@ -129,7 +135,6 @@ def measure_run(
                 f"{played} groups could be played of {len(tasks)} training tasks, expected 3 or more for an interval; "
                 "choose a run on more tasks, whose environment works"
             )
-        refuse_unrepeatable(stage.suite, tasks, stage.config.environment.name, "this analysis")
         sights = sorted({split_sight(name)[1] for name, method in chosen.items() if needs_critic(method)})
         critics = learn_critics(stage, plan, sights, groups=groups, seed=seed) if sights else {"": None}
         batches, sequences = stage.measure_with(plan, trajectories, critics)

@@ -20,6 +20,7 @@ from turnwise.diagnostics.stage import Stage
 from turnwise.errors import ConfigError, RunError
 from turnwise.models.policy import autocast, trainable
 from turnwise.objective.tokens import generated_logprobs
+from turnwise.rollout.collectors import OnTurn
 from turnwise.train.credit import named_transform
 from turnwise.train.folder import RunFolder
 
@@ -70,6 +71,7 @@ def measure_noise(
     groups: int = 32,
     seed: int = 0,
     device: torch.device | None = None,
+    on_turn: OnTurn = None,
     on_trajectory: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Noise]:
     """Play groups of training tasks with a checkpoint's policy, and compare methods on the same responses.
@@ -81,6 +83,7 @@ def measure_noise(
         groups: Number of groups of `rollout.group_size` trajectories, each on another task.
         seed: Seed of tasks, draws and projection.
         device: Device of the policy; default: the CPU.
+        on_turn: Called after every turn of the groups, with the number of live episodes and of all.
         on_trajectory: Called with the number of trajectories done and of all.
 
     Raises:
@@ -91,7 +94,7 @@ def measure_noise(
         raise ConfigError(f"groups={groups}, expected 3 or more to separate signal from noise")
     transforms = {name: named_transform(name) for name in methods}
     needs = {f"method {name!r}": transform.needs for name, transform in transforms.items()}
-    stage = Stage.open(folder, step, device)
+    stage = Stage.open(folder, step, device, on_turn=on_turn)
     plan = stage.plan(needs | {"this analysis": ("logprob_T",)})
     trajectories, _ = stage.play_groups(groups, seed)
     stage.close()

@@ -23,7 +23,7 @@ from turnwise.objective.scorer import Scorer
 from turnwise.objective.tokens import Sequences
 from turnwise.objective.values import ValueTerm
 from turnwise.rollout.blocking import blocking
-from turnwise.rollout.collectors import Independent, make_collector, play_starts
+from turnwise.rollout.collectors import Independent, OnTurn, make_collector, play_starts
 from turnwise.rollout.engines import make_engine
 from turnwise.rollout.environments import Environments
 from turnwise.rollout.models import Models, NamedModel
@@ -47,6 +47,7 @@ class Stage:
         models: The policy with its engine.
         suite: Tasks.
         environments: Where tasks are played.
+        on_turn: Called after every turn of groups that are played, with the number of live episodes and of all.
     """
 
     config: Config
@@ -55,10 +56,17 @@ class Stage:
     models: Models
     suite: Suite
     environments: Environments
+    on_turn: OnTurn = None
 
     @classmethod
     def open(
-        cls, folder: RunFolder, step: int | None, device: torch.device | None = None, *, limited: bool = True
+        cls,
+        folder: RunFolder,
+        step: int | None,
+        device: torch.device | None = None,
+        *,
+        limited: bool = True,
+        on_turn: OnTurn = None,
     ) -> "Stage":
         """Load the checkpoint of a step, by default the last.
 
@@ -67,6 +75,7 @@ class Stage:
             step: The step.
             device: Device of the policy.
             limited: Whether `rollout.turn_budget` ends trajectories, as it does in an evaluation.
+            on_turn: Called after every turn of groups that are played.
 
         Raises:
             RunError: There is no such checkpoint.
@@ -94,7 +103,7 @@ class Stage:
             environments = BudgetedEnvironments(environments, budget)
         models = Models(policy=NamedModel(policy, make_engine(config.engine, config.model.precision, policy)))
         models.publish()
-        return cls(config, done, policy, models, suite, environments)
+        return cls(config, done, policy, models, suite, environments, on_turn)
 
     def plan(self, needs: Mapping[str, Sequence[str]], *, models: Collection[str] = ()) -> Plan:
         """Plan the measures that fill the needed columns.
@@ -129,7 +138,7 @@ class Stage:
         collector = make_collector(self.config.rollout, self.environments, self.suite.task_name)
         if after:  # other tasks, and other draws too
             seed = int(np.random.default_rng([seed, Stream.STUDIED_TASKS, after]).integers(2**62))
-        played = collector.play(self.models, chosen_tasks, seed=seed)
+        played = collector.play(self.models, chosen_tasks, seed=seed, on_turn=self.on_turn)
         return [trajectory for trajectory in played if trajectory.usable], chosen_tasks
 
     def held_out(self, num_tasks: int, split: str | None = None) -> list[Task]:

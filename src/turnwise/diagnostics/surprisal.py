@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from turnwise.batch import Batch
 from turnwise.config import Config
 from turnwise.diagnostics.recredit import Recorded, read_recorded, recorded_steps, same_sign
-from turnwise.errors import RunError
+from turnwise.errors import ConfigError, RunError
 from turnwise.rollout.blocking import blocking
 from turnwise.rollout.collectors import make_sampling
 from turnwise.rollout.engine import Engine, Generation, Sampling
@@ -124,18 +124,21 @@ def measure_surprisal(
         device: Device of the policy; default: the CPU.
 
     Raises:
+        ConfigError: There are too few states.
         RunError: No recorded step has the checkpoint before it, or no group's entropies differ enough for AEM to act.
     """
+    if states < 3:
+        raise ConfigError(f"states={states}: expected 3 or more, since correlations are over states")
     step = _step(folder, step)
     recorded = read_recorded(folder, step, invalid_penalty=config.environment.invalid_penalty)
     if recorded is None:
         raise RunError(f"step {step} of {folder.path} learned nothing; choose another with --step")
     alpha_R, open_R = _coefficients(recorded)
     candidates = np.flatnonzero(open_R)
-    if not len(candidates):
+    if len(candidates) < 3:
         raise RunError(
-            f"in step {step} of {folder.path} no group's entropies differ by 0.1 nats or more, so every coefficient "
-            "is 1; choose another with --step"
+            f"in step {step} of {folder.path} entropies differ by 0.1 nats or more in the groups of {len(candidates)} "
+            "responses, expected 3 or more; every other coefficient is 1. Choose another with --step"
         )
     chosen = np.sort(np.random.default_rng(seed).permutation(candidates)[:states])
     prompts = _prompts(read_rollouts(folder.rollouts / f"step-{step:06d}.parquet")[0], recorded.row_R[chosen])

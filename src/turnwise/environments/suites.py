@@ -203,8 +203,8 @@ def named_suite(config: EnvironmentConfig) -> Suite:
         return factory(config, **config.options) if is_suite else Seeded(factory, config.options)
     if config.name == IMPORTED:
         raise ConfigError(
-            "the run was imported from a log, whose environment turnwise does not have; `turnwise report` and `turnwise "
-            "recredit` read it"
+            "the run was imported from a log, whose environment turnwise does not have; read it with `turnwise report` "
+            "and `turnwise recredit`"
         )
     if config.name not in SUITES:
         raise ConfigError(

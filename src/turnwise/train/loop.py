@@ -43,6 +43,8 @@ def train(
     stop = stop or Stop()
     with ExitStack() as held:
         run = prepare(config, resume=resume, display=display or Display(), stop=stop, held=held)
+        if resume and run.step == config.run.steps:
+            run.display.note(f"{run.folder.path} has done all its {run.step} steps; run.steps=N trains on to step N")
         try:
             with stop.deferred():
                 while run.step < config.run.steps:
