@@ -267,4 +267,6 @@ def test_the_command_prints_and_writes(run, tmp_path, capsys):
     assert {name: len(times) for name, times in written["milliseconds"].items()} == dict.fromkeys(drift["drift"], 5)
     assert (tmp_path / "fidelity.png").stat().st_size > 5000
     assert main([*command[:3], "--continuations", "1"]) == 2
-    assert "expected at least 3 and 2" in capsys.readouterr().err
+    assert "continuations=1: expected 2 or more" in capsys.readouterr().err
+    assert main([*command[:3], "--groups", "2"]) == 2
+    assert "groups=2: expected 3 or more, since intervals are over groups" in capsys.readouterr().err

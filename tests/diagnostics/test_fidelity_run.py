@@ -13,7 +13,7 @@ from turnwise.batch import Batch
 from turnwise.cli import main
 from turnwise.diagnostics import fidelity_run
 from turnwise.diagnostics.fidelity_gradient import Errors, compare_gradients
-from turnwise.diagnostics.fidelity_run import measure_run
+from turnwise.diagnostics.fidelity_run import fidelity_method, measure_run
 from turnwise.diagnostics.fidelity_show import as_json, fidelity_table, lacking_lines
 from turnwise.diagnostics.stage import Stage
 from turnwise.diagnostics.values import Truth, continue_histories, estimated_values, true_advantages
@@ -211,3 +211,21 @@ def test_the_report_finds_its_responses_wherever_the_page_goes(tmp_path, capsys)
 
 def test_colors_are_as_the_exact_values_assume():
     assert [Colors.color(task, 0) for task in range(4)] == list(COLORS)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("turn_ppo+visit", r"'turn_ppo\+visit': '\+visit' is no end of a method's name. Did you mean 'visits'\?"),
+        ("grpo+visits", r"'grpo' has no critic that could see more"),
+        ("gae(decay=2)", r"method 'gae': sum_td_errors: decay=2.0 must lie in \[0, 1\]"),
+    ],
+)
+def test_a_name_that_is_wrong_says_what_is(name, said):
+    with pytest.raises(ConfigError, match=said):
+        fidelity_method(name)
+
+
+def test_a_method_whose_model_only_training_has_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"^method 'igpo' needs the model 'probe', which only training has"):
+        measure_run(opened(tmp_path), ["grpo", "igpo"], groups=3, continuations=2)

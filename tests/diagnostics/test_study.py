@@ -244,6 +244,21 @@ def test_a_study_like_another_asks_the_same_of_other_recipes(here):
         load_study(Path("more.toml"))
 
 
+def test_mistakes_are_said_of_the_study_that_has_them(here):
+    (here / "more.toml").write_text('like = "small.toml"')
+    (here / "small.toml").write_text(STUDY.replace("seeds", "seds"))
+    with pytest.raises(ConfigError, match=r"^\S*small.toml: unknown key 'seds'. Did you mean 'seeds'"):
+        load_study(here / "more.toml")
+    (here / "pyproject.toml").write_text("")
+    (here / "studies").mkdir()
+    (here / "studies" / "large.toml").write_text(STUDY)
+    with pytest.raises(ConfigError, match=r"cannot read the study .*Did you mean '\S*studies/large.toml'\?"):
+        load_study(here / "large")
+    with pytest.raises(ConfigError, match=r"cannot read the study .*Known: more.toml, small.toml") as caught:
+        load_study(here / "qqqqq")
+    assert "pyproject" not in str(caught.value)
+
+
 def test_a_study_takes_from_the_one_that_it_is_like_what_it_leaves_out(here):
     (here / "later").mkdir()
     (here / "later" / "again.toml").write_text('like = "../small.toml"\nfirst_seed = 7')

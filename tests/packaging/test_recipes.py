@@ -159,7 +159,10 @@ def test_a_recipe_extends_another_key_by_key(tmp_path, monkeypatch):
     ("extends", "said"),
     [
         ('"first.toml"', r"second.toml: extends='first.toml' leads back to this recipe"),
-        ('"houshold-tiny-aem"', r"cannot read the recipe houshold-tiny-aem: .* Did you mean 'household-tin"),
+        (
+            '"houshold-tiny-aem"',
+            r"second.toml: cannot read the recipe houshold-tiny-aem: .* Did you mean 'household-tin",
+        ),
         ("3", r"second.toml: extends=3: expected a text"),
         ("", r"second.toml is not valid TOML"),
     ],
@@ -170,3 +173,18 @@ def test_what_cannot_be_extended_is_told_in_one_line(extends, said, tmp_path):
     second.write_text(f"extends = {extends}\n")
     with pytest.raises(ConfigError, match=said):
         load_config(first)
+
+
+def test_a_mistake_is_said_of_the_file_that_has_it(tmp_path):
+    base, own = tmp_path / "base.toml", tmp_path / "own.toml"
+    own.write_text('extends = "base.toml"\n[update]\nkl = 0.1\n')
+    base.write_text('extends = "household-tiny-aem"\n[run]\nstepz = 3\n')
+    with pytest.raises(ConfigError, match=r"base.toml: unknown key 'run.stepz'"):
+        load_config(own, ["run.seed=1"])
+    base.write_text('extends = "household-tiny-aem"\n[run]\nsteps = 3\n')
+    own.write_text('extnds = "base.toml"\n')
+    with pytest.raises(ConfigError, match=r"own.toml: unknown key 'extnds'. Did you mean 'extends'\?"):
+        load_config(own)
+    own.write_text('extends = "base.toml"\n')
+    with pytest.raises(ConfigError, match=r"^unknown key 'run.sed'"):  # of an override
+        load_config(own, ["run.sed=1"])

@@ -3,15 +3,17 @@
 A recipe is a TOML file; overrides such as `a.b=c` follow it. Unknown keys and wrong types raise one-line errors.
 """
 
+import copy
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pydantic
 
 from turnwise.config.combined import check_demonstrations, check_store, with_corrected_ratios
+from turnwise.config.mistakes import explain
 from turnwise.config.recipes import find_recipe, read_recipe
 from turnwise.config.sections import (
     CheckpointConfig,
@@ -23,7 +25,7 @@ from turnwise.config.sections import (
 )
 from turnwise.config.windows import check_played
 from turnwise.environments.settings import EnvironmentConfig
-from turnwise.errors import ConfigError, did_you_mean
+from turnwise.errors import ConfigError
 from turnwise.gateway.settings import HarnessConfig
 from turnwise.judge.settings import JudgeConfig
 from turnwise.measures.monitor import MonitorConfig
@@ -83,8 +85,8 @@ class Config(Section):
         given = data.pop("aem")
         try:
             wanted = pydantic.TypeAdapter(bool).validate_python(given)
-        except pydantic.ValidationError as error:
-            raise ValueError(f"aem: {error.errors()[0]['msg']}, got {json.dumps(given, default=str)}") from None
+        except pydantic.ValidationError:
+            raise ValueError(f"aem: expected true or false, got {json.dumps(given, default=str)}") from None
         method = data.get("method", {})
         options = {"name": method} if isinstance(method, str) else method
         if wanted and isinstance(options, Mapping):
@@ -296,15 +298,30 @@ def load_config(recipe: Path | None, overrides: Sequence[str] = ()) -> Config:
             wrong type.
     """
     data: dict[str, Any] = {}
+    files: dict[Path, dict[str, Any]] = {}
     if recipe is not None:
         recipe = find_recipe(recipe)
-        data = read_recipe(recipe)
+        files = read_recipe(recipe)
+        data = copy.deepcopy(files[recipe])
         if isinstance(run := data.setdefault("run", {}), dict):
             run.setdefault("name", recipe.stem)
     data.setdefault("aem", True)
     for override in overrides:
         _apply(data, override)
-    return parse_config(data)
+    try:
+        return parse_config(data)
+    except ConfigError as error:
+        wrong = next((file for file, told in files.items() if _mistake({"aem": True, **told}) == str(error)), None)
+        raise ConfigError(f"{wrong}: {error}" if wrong else str(error)) from None
+
+
+def _mistake(data: dict[str, Any]) -> str:
+    """Return what is wrong with plain data, or nothing."""
+    try:
+        parse_config(data)
+    except ConfigError as error:
+        return str(error)
+    return ""
 
 
 def override_config(config: Config, overrides: Sequence[str]) -> Config:
@@ -320,7 +337,7 @@ def parse_config(data: dict[str, Any]) -> Config:
     try:
         return Config.model_validate(data)
     except pydantic.ValidationError as error:
-        raise ConfigError(_explain(error.errors()[0])) from None
+        raise ConfigError(explain(error.errors()[0], Config)) from None
 
 
 def _apply(data: dict[str, Any], override: str) -> None:
@@ -362,28 +379,3 @@ def _value(text: str) -> Any:
                 "quotes for the shell"
             ) from None
         return text
-
-
-def _explain(error: Any) -> str:
-    """Describe pydantic's error in one line."""
-    location = [str(part) for part in error["loc"]]
-    where = ".".join(location) or "configuration"
-    if error["type"] == "extra_forbidden":
-        fields: Any = Config
-        for part in location[:-1]:
-            fields = fields.model_fields[part].annotation
-            fields = next(
-                (each for each in get_args(fields) if each is not type(None)), fields
-            )  # of an optional section
-        if where in ("recipes", "methods", "seeds"):
-            return f"{where!r} is a key of a study, not of a recipe; run the file with `turnwise study`"
-        known = [*fields.model_fields, *(["aem"] if fields is Config else [])]
-        return f"unknown key {where!r}.{did_you_mean(location[-1], known)}"
-    if error["type"] == "model_type" and isinstance(error["input"], str):
-        return (
-            f"{where} is a section, got {json.dumps(error['input'])}; write {where}.KEY=VALUE, such as "
-            f"{where}.name={error['input']}"
-        )
-    got = json.dumps(error["input"], default=str)
-    message = error["msg"].removeprefix("Value error, ")
-    return message if error["type"] == "value_error" else f"{where}: {message}, got {got}"

@@ -50,7 +50,7 @@ def describe_recipe(path: Path) -> Recipe:
     return Recipe(path.stem, about.removeprefix("# "), told["extras"], told["data"], told["time"])
 
 
-def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+def read_recipe(path: Path) -> dict[Path, dict[str, Any]]:
     """Read the file of a recipe, on top of the recipe that it `extends`.
 
     `extends = "household-tiny-aem"` names a file beside this one, or a recipe that comes with the package. Tables are
@@ -58,22 +58,32 @@ def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
 
     Args:
         path: File of the recipe.
-        above: Recipes that extend this one.
+
+    Returns:
+        What each file says on top of those that it extends; the file that extends none is first, `path` last.
 
     Raises:
         ConfigError: A file is missing or is not TOML, or recipes extend each other in a circle.
     """
-    data = _table(path)
-    extended = data.pop("extends", None)
-    if extended is None:
-        return data
-    if not isinstance(extended, str):
-        raise ConfigError(f"{path}: extends={extended!r}: expected a text, the name or the file of a recipe")
-    beside = path.parent / extended
-    base = beside if beside.is_file() else find_recipe(Path(extended))
-    if base in (*above, path):
-        raise ConfigError(f"{path}: extends={extended!r} leads back to this recipe; remove one `extends`")
-    return _merged(read_recipe(base, (*above, path)), data)
+    tables = {path: _table(path)}
+    above = path
+    while (extended := tables[above].pop("extends", None)) is not None:
+        if not isinstance(extended, str):
+            raise ConfigError(f"{above}: extends={extended!r}: expected a text, the name or the file of a recipe")
+        beside = above.parent / extended
+        base = beside if beside.is_file() else find_recipe(Path(extended))
+        if base in tables:
+            raise ConfigError(f"{above}: extends={extended!r} leads back to this recipe; remove one `extends`")
+        try:
+            tables[base] = _table(base)
+        except ConfigError as error:
+            raise ConfigError(f"{above}: {error}") from None
+        above = base
+    merged: dict[Path, dict[str, Any]] = {}
+    data: dict[str, Any] = {}
+    for file, table in reversed(tables.items()):
+        merged[file] = data = _merged(data, table)
+    return merged
 
 
 def _table(path: Path) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from turnwise.diagnostics.fidelity_record import responses_table
 from turnwise.diagnostics.stage import Stage
 from turnwise.diagnostics.values import Truth, continue_histories, estimated_values, true_advantages
 from turnwise.environments.suites import refuse_unrepeatable
-from turnwise.errors import ConfigError, RunError, TurnwiseError
+from turnwise.errors import ConfigError, RunError, TurnwiseError, did_you_mean
 from turnwise.methods import METHODS
 from turnwise.methods.build import named_method
 from turnwise.rollout.collectors import OnTurn
@@ -114,8 +114,10 @@ def measure_run(
         TurnwiseError: A named method is unknown or needs a column that cannot be measured, the environment does not
             repeat, there is no such checkpoint, or there is too little to measure.
     """
-    if groups < 3 or continuations < 2:
-        raise ConfigError(f"groups={groups}, continuations={continuations}: expected at least 3 and 2")
+    if groups < 3:
+        raise ConfigError(f"groups={groups}: expected 3 or more, since intervals are over groups")
+    if continuations < 2:
+        raise ConfigError(f"continuations={continuations}: expected 2 or more, since two halves estimate the noise")
     stage = Stage.open(folder, step, device, on_turn=on_turn)
     try:
         if stage.config.rollout.collector.name == "self_play":
@@ -220,6 +222,10 @@ def fidelity_method(name: str) -> Transform:
         ConfigError: There is no such method, it needs an option, or it has no critic that could see more.
     """
     base, end = split_sight(name)
+    _, plus, last = base.rpartition("+")
+    if plus and last != "aem":
+        ends = ["aem", *(known.removeprefix("+") for known in SEES if known)]
+        raise ConfigError(f"method {name!r}: {'+' + last!r} is no end of a method's name.{did_you_mean(last, ends)}")
     method = named_method(base)
     if end and not needs_critic(method):
         raise ConfigError(f"method {name!r}: {base!r} has no critic that could see more; leave out {end!r}")

@@ -115,9 +115,11 @@ class Stage:
         Raises:
             ConfigError: A column cannot be measured without training, or the environment does not tell it.
         """
-        plan = plan_measures(needs, scoring=self.config.update.scoring, models=models)
-        if others := plan.models - {"policy", *models}:
-            raise ConfigError(f"methods that need a {' or a '.join(sorted(others))} model cannot be measured here")
+        scoring = self.config.update.scoring
+        for who, columns in needs.items():
+            if others := plan_measures({who: columns}, scoring=scoring, models=models).models - {"policy", *models}:
+                raise ConfigError(f"{who} needs the model {sorted(others)[0]!r}, which only training has; leave it out")
+        plan = plan_measures(needs, scoring=scoring, models=models)
         check_environment(plan, self.suite, self.config.environment.name)
         return plan
 

@@ -155,6 +155,8 @@ def _told(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     if path.resolve() in above:
         raise ConfigError(f"{above[0]} is like itself, by way of {above[-1].name}; give one of them its own keys")
     told = _read(path)
+    if unknown := next((key for key in told if key not in StudyConfig.model_fields), None):
+        raise ConfigError(f"{path}: {_unknown(unknown)}")
     if isinstance(told.get("recipes"), list):  # found from this file, which another in another folder may be like
         told["recipes"] = [_recipe(path.parent, given) for given in told["recipes"]]
     if isinstance(like := told.get("like"), str):
@@ -166,22 +168,23 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        near = did_you_mean(path.name, [found.name for found in path.parent.glob("*.toml")])
+        among = [found.name for found in path.parent.glob("*.toml") if found.name != "pyproject.toml"]
+        named = path.parent / "studies" / f"{path.stem}.toml"
+        near = f" Did you mean '{named}'?" if named.is_file() else did_you_mean(path.name, among)
         raise ConfigError(f"cannot read the study {path}: {error.strerror or error}.{near}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
 
 def _explain(error: pydantic.ValidationError) -> str:
-    first = min(
-        error.errors(), key=lambda found: found["type"] != "extra_forbidden"
-    )  # a misspelt key is also reported as missing
-    where = ".".join(map(str, first["loc"]))
-    if first["type"] == "extra_forbidden":
-        if where in Config.model_fields:
-            return f"{where!r} is a key of a recipe, not of a study; run the file with `turnwise train`"
-        return f"unknown key {where!r}.{did_you_mean(where, StudyConfig.model_fields)}"
-    return f"{where}: {first['msg']}"
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+
+
+def _unknown(key: str) -> str:
+    if key in Config.model_fields:
+        return f"{key!r} is a key of a recipe, not of a study; run the file with `turnwise train`"
+    return f"unknown key {key!r}.{did_you_mean(key, StudyConfig.model_fields)}"
 
 
 def _jobs(path: Path, config: StudyConfig, overrides: tuple[str, ...]) -> Iterator[Job]:

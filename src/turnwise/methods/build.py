@@ -156,7 +156,10 @@ def _construct(name: str, options: Mapping[str, Any]) -> Transform:
             expected = parameters[option].annotation
             expected = getattr(expected, "__name__", None) or str(expected).replace("typing.", "")
             raise ConfigError(f"method option {name}.{option}={value!r}: expected {expected}")
-    made = _constructor(name)(**checked)
+    try:
+        made = _constructor(name)(**checked)
+    except ConfigError as error:  # of a part of the method, which may not name it
+        raise error if name in str(error) else ConfigError(f"method {name!r}: {error}") from None
     if not isinstance(made, Transform):
         raise ConfigError(
             f"method {name!r} returned {type(made).__name__}, expected a Transform, for example chain(...)"

@@ -160,3 +160,15 @@ def test_an_imported_run_says_that_it_cannot_be_played(log, capsys):
         assert "the run was imported from a log" in refusal
     assert main(["gateway", "runs/log"]) == 2
     assert "Imported and recorded runs have no weights." in said(capsys)[-1]
+
+
+def test_trajectories_without_responses_are_counted_and_a_log_of_nothing_else_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    silent = {"messages": [ASK], "task": "colors", "reward": 1.0}
+    write(tmp_path / "log.jsonl", [LINES[0], silent])
+    assert main(["import", "log.jsonl"]) == 0
+    assert "note: missing: responses of 1 of 2 trajectories: they get no credit" in said(capsys)
+    write(tmp_path / "silent.jsonl", [silent, silent])
+    assert main(["import", "silent.jsonl"]) == 2
+    assert "holds no response of a model, in 2 trajectories" in said(capsys)[-1]
+    assert not Path("runs/silent").exists()

@@ -68,13 +68,13 @@ def import_log(
         scoring: Model that scores the responses; None: entropies and token ids stay unknown.
 
     Raises:
-        DataError: The file is not such a log, or holds no trajectory.
+        DataError: The file is not such a log, or holds no response.
         RunError: The folder exists.
     """
     kind = kind or format_of(path)
     logged = list(FORMATS[kind](path, reward=reward))
-    if not logged:
-        raise DataError(f"{path} holds no trajectory")
+    if not any(each.responses for each in logged):
+        raise DataError(f"{path} holds no response of a model, in {len(logged)} trajectories")
     by_step: dict[int, list[Logged]] = defaultdict(list)
     for each in logged:
         by_step[each.step].append(each)
@@ -113,6 +113,8 @@ def _summary(kind: str, steps: Sequence[Sequence[Trajectory]], *, scored: bool) 
     failed = sum(not trajectory.usable for trajectory in every)
     unrewarded = sum(trajectory.failure == "log: the log gives no reward" for trajectory in every)
     missing = []
+    if silent := sum(not trajectory.turns for trajectory in every):
+        missing.append(f"responses of {silent} of {len(every)} trajectories: they get no credit")
     if not scored:
         missing.append(
             "entropies, log-probabilities and token ids: --score MODEL computes them for methods such as aem"
