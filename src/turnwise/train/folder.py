@@ -89,17 +89,12 @@ class RunFolder:
 
     @staticmethod
     def refuse_existing(path: Path, another: str = "") -> None:
-        """Raise if `path` exists; a run is never overwritten.
-
-        Args:
-            path: Folder of a new run.
-            another: How to name another; default: with `run.name`.
-        """
+        """Raise if `path` exists; a run is never overwritten. `another` says how to name another."""
         if path.exists():
             can_resume = (path / "config.json").is_file() and not RunFolder(path).without_weights
             resume = f"resume it with `turnwise train --resume {path}`, or " * can_resume
-            another = another or f"run.name={path.name}-2"
-            raise RunError(f"{path} exists and is never overwritten; {resume}choose another name with {another}")
+            other = another or f"run.name={path.name}-2"
+            raise RunError(f"{path} exists and is never overwritten; {resume}choose another name with {other}")
 
     @property
     def without_weights(self) -> bool:
