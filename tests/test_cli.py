@@ -225,9 +225,10 @@ def test_an_existing_run_is_neither_overwritten_nor_waited_for(here, capsys):
     (here / "runs" / "tiny" / "notes.txt").write_text("mine")
     before = tree(here)
     line = refused(capsys, "train", "tiny.toml")
-    assert "resume it with `turnwise train --resume runs/tiny`" in line
-    assert "run.name=tiny-2" in line
+    assert line.endswith("runs/tiny exists and is never overwritten; choose another name with run.name=tiny-2\n")
     assert tree(here) == before
+    (here / "runs" / "tiny" / "config.json").write_text("{}")
+    assert "resume it with `turnwise train --resume runs/tiny`" in refused(capsys, "train", "tiny.toml")
 
 
 @pytest.mark.parametrize("override", ["update.learning_rate=1", "run.name=b", "method=gigpo", "other.toml"])

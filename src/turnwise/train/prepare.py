@@ -83,8 +83,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     else:
         folder = held.enter_context(RunFolder(resume).locked())
         refuse_what_would_lose(folder, config.run.steps)
-        last = last_state(folder, config.model, keep=config.checkpoint.keep)
-        step, policy, states = last or (0, warm_start()[0], {})
+        step, policy, states = last_state(folder, config.model, keep=config.checkpoint.keep) or (0, warm_start()[0], {})
         for problem in folder.problems():
             display.note(problem)
         folder.set_config(config)
