@@ -225,3 +225,16 @@ def test_every_key_is_documented():
                 "clip_high",
             )
             assert field.description or plain or name == "method", f"{name}.{key}"
+
+
+def test_false_leaves_out_an_optional_section(tmp_path):
+    own = tmp_path / "own.toml"
+    own.write_text('extends = "household-tiny-visits"\ncritic = false\nmethod = "grpo"\n')
+    extended, without = load_config(Path("household-tiny-visits")), load_config(own)
+    assert extended.critic is not None
+    assert without.critic is None
+    assert without == load_config(Path("household-tiny-visits"), ["critic=false", "method=grpo", "run.name=own"])
+    assert load_config(own, ["critic.kind=ridge", "critic.target=return"]).critic is not None
+    assert override_config(extended, ["critic=false", "method=grpo"]).critic is None
+    with pytest.raises(ConfigError, match="update: expected a table, got false"):
+        load_config(own, ["update=false"])

@@ -77,6 +77,15 @@ class Config(Section):
 
     @pydantic.model_validator(mode="before")
     @classmethod
+    def _false_leaves_out(cls, data: Any) -> Any:
+        """Leave out the optional sections that are `false`, such as the critic of the recipe that this one extends."""
+        optional = {name for name, field in cls.model_fields.items() if field.default is None}
+        if not isinstance(data, Mapping):
+            return data
+        return {name: value for name, value in data.items() if value is not False or name not in optional}
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
     def _aem_is_a_method(cls, data: Any) -> Any:
         """Turn `aem = true` into the method that it stands for."""
         if not isinstance(data, Mapping) or "aem" not in data:
@@ -347,7 +356,7 @@ def _apply(data: dict[str, Any], override: str) -> None:
         raise ConfigError(f"override {override!r} does not have the form section.key=value")
     value = text.strip() if _is_text(sections, key) and text.strip()[:1] not in ("'", '"') else _value(text.strip())
     for section in sections:
-        if data.get(section) is None:
+        if data.get(section) in (None, False):
             data[section] = {}
         inner = data[section]
         if isinstance(inner, str) and section in ("method", "select", "collector", "tokens", "entropy"):
