@@ -280,6 +280,7 @@ def test_a_policy_that_always_fails_learns_from_demonstrations(tmp_path):
             {"method": {"name": "istar"}, "reward_model": {}, "update": {"scoring": "trainer"}},
             r"\[reward_model\] has no pairs with demonstrations",
         ),
+        ({"update": {"preference": {"name": "simpo"}}}, r"update\.preference pairs trajectories that a demonstration"),
         ({"demonstrations": {**HPT, "gate": 9}}, r"demonstrations\.gate=9 is above rollout\.group_size=4"),
         ({"demonstrations": {"name": "hptt"}}, r"demonstrations\.name"),
     ],

@@ -106,6 +106,18 @@ def test_terms_are_named_once_and_in_order():
     ):
         with pytest.raises(ConfigError, match=message):
             make_objective(UpdateConfig(terms=terms))
+    with pytest.raises(ConfigError, match="a loss term 'pairs' exists already"):
+        make_objective(UpdateConfig(terms=(PAIRS,)), PairTerm())  # pyright: ignore[reportArgumentType]
+
+
+def test_the_name_of_a_shipped_term_is_taken_though_the_recipe_does_not_use_it(monkeypatch):
+    """A checkpoint of version 0.1 has the states "tokens" and "entropy", and nothing else."""
+    monkeypatch.setattr(PairTerm, "name", "kl")
+    with pytest.raises(ConfigError, match="a loss term 'kl' exists already"):
+        make_objective(UpdateConfig(terms=(PAIRS,)))  # pyright: ignore[reportArgumentType]
+    monkeypatch.setattr(PairTerm, "name", "tokens")
+    objective = make_objective(UpdateConfig(terms=(PAIRS,)))  # pyright: ignore[reportArgumentType]
+    objective.load_state_dict(objective.state_dict())
 
 
 def test_rounding_gives_no_gradient_to_an_absolute_ratio():

@@ -427,3 +427,13 @@ def test_evaluations_record_exploitability_and_results(tmp_path):
     assert first["eval/exploitability"] != last["eval/exploitability"]
     shares = [value for name, value in last.items() if name.startswith("eval/result/")]
     assert sum(shares) == pytest.approx(1)
+
+
+def test_a_critic_that_sees_peers_would_see_the_own_match(tmp_path):
+    sections = {
+        "environment": {"name": "seats", "options": {"game": "kuhn"}, "max_steps": 8},
+        "rollout": {"collector": {"name": "self_play"}, "group_size": 8},
+        "critic": {"kind": "ridge", "peers": True},
+    }
+    with pytest.raises(ConfigError, match=r"critic.peers tells the returns of others .* set critic.peers=false"):
+        small_config(tmp_path, method="turn_ppo", aem=False, **sections)

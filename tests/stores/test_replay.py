@@ -277,6 +277,7 @@ def test_stored_successes_teach_a_policy_that_fails(tmp_path):
         ({"update": {"passes": {"name": "seeupo"}}}, r"weights of its step; remove \[store\]"),
         ({"store": {"name": "rlep", "replays": 1}}, r"store\.capacity"),
         ({"critic": {}}, r"\[critic\] would learn the returns of successes"),
+        ({"rollout": {"top_p": 0.95}}, r"the default with \[store\], needs rollout.top_p=1, got 0.95"),
     ],
     ids=str,
 )

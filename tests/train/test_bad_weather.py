@@ -6,13 +6,16 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from tests.toys import small_config
+from tests.toys import small_config, trajectory
 
 import turnwise.train.update as step_module
 from turnwise.errors import RunError
-from turnwise.objective.gradient import Budget
+from turnwise.objective.gradient import Budget, Diverged
 from turnwise.objective.tokens import generated_logprobs
+from turnwise.rollout.experience import Experience
 from turnwise.train.checkpoint import latest_checkpoint, load_checkpoint
+from turnwise.train.diverged import kept_for_inspection
+from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train
 
 ERRORS = [
@@ -140,3 +143,17 @@ def test_what_is_not_finite_stops_the_run_before_the_weights_change(where, tmp_p
     assert all(torch.isfinite(weight).all() for weight in policy.model.parameters())
     kept = pq.read_table(config.run_folder / "rollouts" / "diverged-000002.parquet")
     assert kept.num_rows
+
+
+def test_a_demonstration_that_is_not_finite_is_told_apart(tmp_path):
+    """Demonstrations of a step come after its trajectories, and have no number among them."""
+    folder = RunFolder.create(small_config(tmp_path))
+    (folder.checkpoints / "step-000000").mkdir(parents=True)
+    played = [trajectory(0, ([1], [2])), trajectory(0, ([1], [3]))]
+    experience = Experience(played, np.array([False, True]), {})
+    for indices, named in (([0, 1], r"trajectories 1 \(tasks 0\)"), ([1], "demonstrations")):
+        with (
+            pytest.raises(RunError, match=rf"step 1: the loss of {named} is not finite"),
+            kept_for_inspection(folder, 1, experience),
+        ):
+            raise Diverged(indices, finite=False)

@@ -368,7 +368,9 @@ def test_a_critic_that_nobody_reads_is_refused_and_a_missing_one_named(tmp_path)
         train(config_of(tmp_path, {}, method="grpo"))
     with pytest.raises(ConfigError, match=r"needs the column 'value' .* Add critic.kind=head or continuations"):
         train(config_of(tmp_path, None))
-    with pytest.raises(ConfigError, match=r"critic.name='./nowhere' cannot be loaded .* expected 'policy', 'tiny', or"):
+    with pytest.raises(
+        ConfigError, match=r"critic.name='./nowhere': there is no such folder; expected 'policy', 'tiny', or"
+    ):
         train(config_of(tmp_path, {"kind": "model", "name": "./nowhere"}, run={"name": "b"}))
     other = color_policy()
     other.save(tmp_path / "other")
@@ -381,3 +383,17 @@ def test_the_command_line_makes_a_critic():
     config = load_config(None, ["method=gae", "aem=false", "critic.kind=ridge", "critic.memory=3"])
     assert config.critic == CriticConfig(kind="ridge", memory=3)
     assert copy.deepcopy(config) == config
+
+
+def test_the_share_of_clipped_values_is_divided_by_the_mini_batches_once(tmp_path):
+    """With a clip this narrow every value that moved towards its target is clipped; divided twice it would be 0.02."""
+    critic = {"clip": 1e-6, "target": "return", "learning_rate": 0.01}
+    folder = train(config_of(tmp_path, critic, update={"mini_batches": 4, "epochs": 4}, run={"steps": 1}))
+    assert 0.05 < told(folder, 1)["update/value_clipped_frac"] <= 1.0
+
+
+def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path):
+    config = config_of(tmp_path, {"kind": "model", "name": "nowhere"})
+    with pytest.raises(ConfigError, match=r"critic\.name='nowhere' cannot be loaded"):
+        train(config)
+    assert not config.run_folder.exists(), "the corrected recipe would be refused"

@@ -56,6 +56,7 @@ def test_what_is_named_changes_nothing_and_all_else_is_not_named(tmp_path, updat
 def test_with_several_optimiser_steps_nothing_is_inert():
     for update in INERT:
         assert inert_note(UpdateConfig.model_validate({**update, "mini_batches": 2})) == ""
+        assert inert_note(UpdateConfig.model_validate({**update, "old_policy": "behavior"})) == "", "ratios of a lag"
     assert inert_settings(UpdateConfig.model_validate({"tokens": "hapo"})) == ["tokens=hapo (its widths)"]
     assert inert_settings(UpdateConfig.model_validate({"tokens": "gain_clip"})) == ["tokens=gain_clip"]
     assert inert_note(UpdateConfig()) == ""

@@ -198,6 +198,10 @@ def test_ratios_follow_the_lag_unless_a_cap_corrects_it(tmp_path, update, old_po
             r"ignores that rollout.max_lag=1 .* or set update.mismatch_cap=2",
         ),
         ({"update": {"old_policy": "behavior", "mismatch_cap": 2.0}}, r"correct for the same difference; remove one"),
+        (
+            {"rollout": {"max_lag": 1}, "update": {"scoring": "engine", "mismatch_cap": 2.0}},
+            r"update.mismatch_cap weighs .* add update.scoring=trainer",
+        ),
         ({"rollout": {"max_lag": -1}}, r"rollout.max_lag: .*greater than or equal to 0, got -1"),
     ],
 )

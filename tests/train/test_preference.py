@@ -143,6 +143,10 @@ def test_a_run_learns_from_pairs_alone(tmp_path):
 def test_mistakes_are_told(tmp_path):
     for update, message in (
         ({"policy": False}, "update.policy=false leaves nothing to learn from"),
+        (
+            {"policy": False, "preference": {"name": "simpo"}, "tokens": {"name": "steer"}},
+            "update.tokens shapes the policy term, which update.policy=false leaves out",
+        ),
         ({"preference": {"name": "simpoo"}}, "update.preference.name"),
         ({"preference": {"name": "simpo", "bta": 1}}, "unknown key 'update.preference.bta'. Did you mean 'beta'"),
     ):

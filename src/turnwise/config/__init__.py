@@ -148,6 +148,17 @@ class Config(Section):
                 "reward_model compares two models by the same passes, and update.scoring='engine' takes one from the "
                 "engine, so that rewards would be its rounding at first; add update.scoring=trainer"
             )
+        if self.update.scoring == "engine" and self.update.mismatch_cap is not None:
+            raise ValueError(
+                "update.mismatch_cap weighs tokens by the trainer's probabilities over the engine's, and with "
+                "update.scoring='engine' there is no difference to see; add update.scoring=trainer, or remove it"
+            )
+        if self.update.old_policy == "behavior" and self.rollout.top_p < 1:
+            raise ValueError(
+                f"update.old_policy='behavior', the default with [store], needs rollout.top_p=1, got "
+                f"{self.rollout.top_p:g}; with a lower top_p the engine reports probabilities of a truncated "
+                "distribution"
+            )
         if self.update.scoring == "engine" and self.rollout.top_p < 1:
             raise ValueError(
                 f"update.scoring='engine' needs rollout.top_p=1, got {self.rollout.top_p:g}; with a lower top_p the "
@@ -252,6 +263,11 @@ class Config(Section):
         collector = self.rollout.collector
         if collector.name != "self_play":
             return self
+        if self.critic is not None and self.critic.peers:
+            raise ValueError(
+                "critic.peers tells the returns of others in the group, where rollout.collector='self_play' seats the "
+                "players of a match, whose returns tell each other's; set critic.peers=false and critic.visits=false"
+            )
         if self.engine.max_rows is not None:
             raise ValueError(
                 f"engine.max_rows={self.engine.max_rows} lets responses wait for whole trajectories, and the players "

@@ -49,6 +49,8 @@ def check_demonstrations(
         "update.passes has no turns of demonstrations": update.passes,
         "update.tokens compares all tokens of a step": update.tokens,
         "update.entropy compares all tokens of a step": update.entropy,
+        "update.preference pairs trajectories that a demonstration replaces": update.preference
+        and not demonstrations.beside,
     }
     _refuse(excluded, "demonstrations")
     if demonstrations.gate > rollout.group_size:

@@ -30,6 +30,11 @@ def check_played(transform: Transform, label: str, sections: Mapping[str, Any]) 
             f"{NAME} learns from trajectories without their first turns, from which critic.visits counts; set "
             "critic.visits=false, or learn='complete'"
         )
+    if sections["update"].preference:
+        raise ValueError(
+            f"{NAME} has trajectories without their last rewards, which update.preference would compare with whole "
+            "ones; remove it, or set learn='complete'"
+        )
     if not values_unfinished(transform):
         raise ValueError(
             f"{NAME} learns before trajectories have their rewards, and method {label!r} does not value those that go "

@@ -34,11 +34,12 @@ def make_objective(update: UpdateConfig, *further: Term) -> Objective:
     for asked in update.terms:
         if ":" not in asked.name:
             raise ConfigError(_known_elsewhere(asked.name))
-        terms.append(_own(asked.name, asked.model_extra or {}))
-        if len({term.name for term in terms}) < len(terms):
+        own = _own(asked.name, asked.model_extra or {})
+        if own.name in {*TERMS, *(term.name for term in (*terms, *further))}:
             raise ConfigError(
-                f"update.terms: a loss term {terms[-1].name!r} exists already; give {asked.name!r} another name"
+                f"update.terms: a loss term {own.name!r} exists already; give {asked.name!r} another name"
             )
+        terms.append(own)
     return Objective([*terms, *further])
 
 

@@ -8,9 +8,9 @@ def inert_settings(update: UpdateConfig) -> list[str]:
 
     With one optimiser step per training step, every ratio of new to old probabilities is 1 up to rounding. So nothing
     is clipped, and `importance` makes no difference. An engine less precise than the trainer moves ratios too little to
-    clip.
+    clip. Ratios relative to the weights that sampled, which may be earlier ones, differ from 1 from the start.
     """
-    if update.epochs * update.mini_batches > 1:
+    if update.epochs * update.mini_batches > 1 or update.old_policy == "behavior":
         return []
     default = UpdateConfig()
     names = ("importance", "clip", "clip_low", "clip_high", "dual_clip", "clip_correction")

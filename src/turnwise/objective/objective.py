@@ -86,7 +86,7 @@ class Objective:
         Raises:
             RunError: A state belongs to a term that this run does not have.
         """
-        if state is None or "tokens" in state:  # up to version 0.1
+        if state is None or state.keys() == {"tokens", "entropy"}:  # up to version 0.1
             state = {"policy": state["tokens"], "entropy_rule": state["entropy"]} if state else {}
         for name, value in state.items():
             if name in self.terms:

@@ -146,6 +146,11 @@ class UpdateConfig(Section):
                 "update.clip_correction measures the gradient that the clip leaves out, which needs update.clip='ppo' "
                 "and update.policy=true; remove it or set both"
             )
+        of_policy = {"tokens": self.tokens, "dual_clip": self.dual_clip, "mismatch_cap": self.mismatch_cap}
+        if not self.policy and (given := next((name for name, value in of_policy.items() if value is not None), None)):
+            raise ValueError(
+                f"update.{given} shapes the policy term, which update.policy=false leaves out; remove one of them"
+            )
         if self.mismatch_level == "trajectory" and self.mismatch_cap is None:
             raise ValueError(
                 "update.mismatch_level='trajectory' has no effect without update.mismatch_cap; set update.mismatch_cap"

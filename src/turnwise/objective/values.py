@@ -214,7 +214,7 @@ class ValueTerm:
                 if critic.settings.clip is not None:
                     near = old + (value - old).clamp(-critic.settings.clip, critic.settings.clip)
                     bounded = (near - target) ** 2
-                    clipped += float((weight * (bounded > error)).sum()) / step.mini_batches
+                    clipped += float((weight * (bounded > error)).sum())
                     error = torch.maximum(error, bounded)
                 total = total + 0.5 * (weight * error).sum()
             told = {"value_loss": total.item()}

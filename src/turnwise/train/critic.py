@@ -13,7 +13,7 @@ from turnwise.errors import ConfigError, RunError
 from turnwise.measures.plan import Plan
 from turnwise.models.critic import Critic, bootstraps
 from turnwise.models.policy import Policy, autocast
-from turnwise.models.settings import CriticConfig, ModelConfig
+from turnwise.models.settings import CriticConfig, ModelConfig, is_missing_folder
 from turnwise.objective.differences import action_error, state_error
 from turnwise.objective.gradient import Budget
 from turnwise.objective.settings import UpdateConfig
@@ -35,6 +35,11 @@ def critic_columns(settings: CriticConfig | None, plan: Plan) -> tuple[str, ...]
     """
     if settings is None:
         return ()
+    if is_missing_folder(settings.name):  # else it is said after the warm start
+        raise ConfigError(
+            f"critic.name={settings.name!r}: there is no such folder; expected 'policy', 'tiny', or the folder of a "
+            "model"
+        )
     provided = {column for each in plan.measures if each.model == "critic" for column in each.provides}
     columns = tuple(column for column in CRITIC_COLUMNS if column in provided)
     if not columns:

@@ -21,10 +21,12 @@ def kept_for_inspection(folder: RunFolder, step: int, experience: Experience) ->
     except Diverged as error:
         path = folder.rollouts / f"diverged-{step:06d}.parquet"
         write_rollouts(path, experience.trajectories, {})
-        numbers = np.flatnonzero(experience.used_N)[error.trajectories].tolist()
+        used = np.flatnonzero(experience.used_N)
+        numbers = [int(used[n]) for n in error.trajectories if n < len(used)]  # demonstrations of the step come after
         tasks = sorted({experience.trajectories[number].task for number in numbers})
+        whose = f"trajectories {abbreviate(numbers)} (tasks {abbreviate(tasks)})" if numbers else "demonstrations"
         raise RunError(
-            f"step {step}: the {'gradient' if error.finite else 'loss'} of trajectories {abbreviate(numbers)} (tasks "
-            f"{abbreviate(tasks)}) is not finite. They are kept in {path}. The update was not made, and "
+            f"step {step}: the {'gradient' if error.finite else 'loss'} of {whose} is not finite. The step's "
+            f"trajectories are kept in {path}. The update was not made, and "
             f"{latest_checkpoint(folder)} is intact. Start a new run with a lower update.learning_rate"
         ) from error

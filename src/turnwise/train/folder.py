@@ -25,7 +25,7 @@ from typing import Any
 from turnwise.cache import held
 from turnwise.checksums import KEY, sealed, unsealed
 from turnwise.config import Config, parse_config
-from turnwise.errors import ConfigError, DamagedError, DataError, RunError, did_you_mean
+from turnwise.errors import ConfigError, DamagedError, DataError, RunError, TurnwiseError, did_you_mean
 from turnwise.files import provenance, write_json, write_text
 from turnwise.rollout.record import FORMAT, check_format, read_table
 from turnwise.train.trackers import Tracker
@@ -86,6 +86,17 @@ class RunFolder:
         """
         with held(self.path, f"another process is training in {self.path}"):
             yield self
+
+    @contextmanager
+    def begun(self) -> Iterator["RunFolder"]:
+        """Lock a new run, and remove it again if it cannot begin: another recipe of the same name shall not meet it."""
+        try:
+            with self.locked():
+                yield self
+        except TurnwiseError:
+            if not by_step(self.checkpoints):
+                shutil.rmtree(self.path)
+            raise
 
     @staticmethod
     def refuse_existing(path: Path, another: str = "") -> None:

@@ -79,7 +79,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
 
     if resume is None:
         step, policy, states = 0, warm_start()[0], {}
-        folder = held.enter_context(RunFolder.create(config).locked())
+        folder = held.enter_context(RunFolder.create(config).begun())
     else:
         folder = held.enter_context(RunFolder(resume).locked())
         refuse_what_would_lose(folder, config.run.steps)
