@@ -60,3 +60,50 @@ def test_a_method_may_need_one():
         return batch.tokens.min(batch.column("logprob_T", needed_by="least_likely"))
 
     assert least_likely()(made([-1, -2, -3, -4])).tolist() == [-1.0, -3.0, -4.0]
+
+
+MISMATCH = {"mismatch": 0.0, "mismatch_min": 0.0, "length": 2}
+LENGTHS = {"success": 0.0, "length": 2, "truncated": 0}
+
+
+def two_tokens(**columns: float) -> tw.Batch:
+    """One won response of two tokens, whose values before them are 0.5 and 0.25."""
+    given = {"value_T": [[0.5, 0.25]], **{name: [value] for name, value in columns.items()}}
+    return tw.Batch.from_arrays(group=[0], trajectory=[0], reward=[1.0], columns=given)[0]
+
+
+@pytest.mark.parametrize(
+    ("then", "columns", "expected"),
+    [
+        (tw.grpo_n, {}, [0.0, 0.0]),
+        (lambda base: tw.grpo_n(base, sign="positive"), {}, [-0.25, 0.75]),
+        (lambda base: tw.chain(base, tw.reject_mismatch()), MISMATCH | {"mismatch": 0.1}, [0.0, 0.0]),
+        (lambda base: tw.chain(base, tw.reject_mismatch()), MISMATCH, [-0.25, 0.75]),
+        (lambda base: tw.adora(base, weight=0.5), LENGTHS, [-0.125, 0.375]),
+        (lambda base: tw.adora(base, weight=0.5, convention="vl"), LENGTHS, [-0.25, 0.75]),
+    ],
+)
+def test_what_weighs_or_rejects_a_response_does_so_to_its_tokens(then, columns, expected):
+    """By hand: A_T = value of the next token, or the reward, minus the token's value; the response has their mean."""
+    method = then(tw.ppo(decay=0.0, standardize=False))
+    batch = two_tokens(**columns)
+    trace, _ = method.trace(batch)
+    assert batch.tokens is not None
+    np.testing.assert_allclose(trace.advantage_T(batch.tokens), expected, atol=1e-12)
+    np.testing.assert_allclose(trace.advantage_R, [np.mean(expected)], atol=1e-12)
+    np.testing.assert_array_equal(trace.coefficient_R, 1.0)
+    assert set(trace.columns) == {"base", "alpha", "advantage"}, "no further column of the record"
+
+
+def test_rows_of_tokens_that_disagree_are_named():
+    columns = {"logprob_T": [[-1.0], [-2.0, -3.0]], "value_T": [[0.1, 0.2], [0.3]]}
+    with pytest.raises(tw.BatchError, match=r"value_T\[0\] has 2 values, but the response has 1 tokens"):
+        tw.Batch.from_arrays(group=[0, 0], trajectory=[1, 0], reward=[1.0, 0.0], columns=columns)
+    columns = {"logprob_T": [[-1.0], [-2.0, -3.0]]}
+    with pytest.raises(tw.BatchError, match=r"logprob_T\[0\] has 1 values, but the response has 2 tokens"):
+        tw.Batch.from_arrays(group=[0, 0], trajectory=[0, 1], reward=[1.0, 0.0], columns=columns, num_tokens=[2, 1])
+    response = {"reward": 1.0, "logprob_T": [-0.5], "value_T": [0.1, 0.2]}
+    with pytest.raises(tw.BatchError, match=r"value_T\[0\] has 2 values, but the response has 1 tokens"):
+        tw.Batch.from_trajectories([[[response]]])
+    with pytest.raises(tw.BatchError, match=r"logprob_T\[0\] is a float, expected a list"):
+        tw.Batch.from_trajectories([[[{"reward": 1.0, "logprob_T": -0.5}]]])

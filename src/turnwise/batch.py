@@ -102,6 +102,7 @@ class Batch:
                 raise BatchError(f"{name} has {len(column)} rows, reward has {num_rows}; they must agree")
         if num_rows == 0:
             raise BatchError("a batch needs at least one response, got none")
+        columns |= {name: _token_rows(name, columns[name], num_tokens) for name in columns if name.endswith("_T")}
         group_ids, trajectory_ids = (encode_labels(name, column) for name, column in labels.items())
         _, first, inverse = np.unique(group_ids * num_rows + trajectory_ids, return_index=True, return_inverse=True)
         first_row = first[inverse]  # first row of the trajectory: its name and rank
@@ -113,7 +114,7 @@ class Batch:
             groups,
             trajectories,
             sort(rewards),
-            {name: _in_order(name, sort(column)) for name, column in columns.items()},
+            {name: np.concatenate(sort(c)) if name.endswith("_T") else sort(c) for name, c in columns.items()},
             None if num_tokens is None else Segments.from_lengths(sort(num_tokens)),
             _order=order,
         )
@@ -162,8 +163,9 @@ class Batch:
         columns: dict[str, Any] = {name: [response[name] for response in responses] for name in names}
         num_tokens = columns.pop("num_tokens", None)
         for name in [name for name in columns if name.endswith("_T")]:
-            num_tokens = [len(values) for values in columns[name]] if num_tokens is None else num_tokens
-            columns[name] = np.concatenate(columns[name])
+            rows = _token_rows(name, columns[name], num_tokens)
+            num_tokens = [len(row) for row in rows] if num_tokens is None else num_tokens
+            columns[name] = np.concatenate(rows)
         return cls(
             Segments.from_lengths([len(group) for group in nested]),
             Segments.from_lengths([len(trajectory) for trajectory in trajectories]),
@@ -307,11 +309,14 @@ def looks_like_label(column: Any) -> bool:
     return not isinstance(first, (Number, np.bool_, Sequence, np.ndarray)) or isinstance(first, (str, bytes))
 
 
-def _in_order(name: str, rows: Any) -> Any:
-    """Concatenate a column of token values; return any other column unchanged."""
-    if not name.endswith("_T"):
-        return rows
-    return np.concatenate([as_numbers(f"{name}[{number}]", row) for number, row in enumerate(rows)])
+def _token_rows(name: str, rows: Any, num_tokens: Any) -> list[np.ndarray]:
+    """Return a column's token values, one array per response, each as long as the response."""
+    result = [as_numbers(f"{name}[{number}]", row) for number, row in enumerate(rows)]
+    counts = map(len, result) if num_tokens is None else num_tokens
+    for number, (row, count) in enumerate(zip(result, counts, strict=True)):
+        if len(row) != count:
+            raise BatchError(f"{name}[{number}] has {len(row)} values, but the response has {count} tokens")
+    return result
 
 
 def _take(column: Any, order: np.ndarray) -> Any:

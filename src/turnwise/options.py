@@ -18,6 +18,8 @@ SIMPLE = {
     bool: (bool, "True or False"),
 }
 """Annotations whose values are checked: the accepted type, and its name in messages."""
+FACTORS = ("discount", "decay", "turn_discount", "action_decay", "subgoal_decay")
+"""Options that are a factor per turn, or per token, wherever there is one."""
 
 
 def bind(name: str, signature: inspect.Signature, args: tuple, kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
@@ -50,7 +52,16 @@ def bind(name: str, signature: inspect.Signature, args: tuple, kwargs: Mapping[s
     for option, value in bound.arguments.items():
         if value is not parameters[option].default:
             check_value(f"{name}({option}={_shown(value)})", value, parameters[option].annotation)
+            if option in FACTORS and isinstance(value, Real) and not 0.0 <= value <= 1.0:
+                raise ConfigError(f"{name}: {option}={value} must lie in [0, 1]")
     return bound
+
+
+def described(name: str, bound: inspect.BoundArguments) -> str:
+    """Format the constructor call: `name(base, option=value)`."""
+    given = {option: value for option, value in bound.arguments.items() if option != "base" or value is not None}
+    parts = (repr(value) if option == "base" else f"{option}={value!r}" for option, value in given.items())
+    return f"{name}({', '.join(parts)})"
 
 
 def check_names(owner: str, options: Iterable[str], known: Iterable[str]) -> None:

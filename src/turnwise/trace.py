@@ -31,6 +31,7 @@ class Traced:
         within_T: `[tokens]` credit of each token minus that of its response, for a block that tells tokens apart.
         targets: What a critic should learn, by column, for a block that assigns credit from values.
         kept_R: `[responses]` whether the loss has the response, for a block that leaves some out.
+        scale_R: `[responses]` factor for the credit of single tokens, of a block that weighs or masks responses.
     """
 
     block: str
@@ -41,6 +42,7 @@ class Traced:
     within_T: TokenValues | None = None
     targets: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     kept_R: Bool[np.ndarray, " R"] | None = None
+    scale_R: Values | None = None
 
     @property
     def name(self) -> str:
@@ -81,13 +83,15 @@ class Trace:
     def within_T(self, tokens: Segments | None) -> TokenValues | None:
         """Return each token's credit minus that of its response; None if no block tells tokens apart.
 
-        A coefficient scales what the blocks before it report. Blocks that add change the response's credit alone.
+        A coefficient, weight or mask scales what the blocks before it report. Blocks that add, centre or standardise
+        change the response's credit alone.
         """
         result = None
         for traced in self.blocks:
             if result is not None:
                 assert tokens is not None, "a block that tells tokens apart needs tokens"
-                result = result * tokens.broadcast(traced.coefficient_R)
+                scale_R = traced.coefficient_R if traced.scale_R is None else traced.scale_R
+                result = result * tokens.broadcast(scale_R)
             if traced.within_T is not None:
                 result = traced.within_T if result is None else result + traced.within_T
         return result

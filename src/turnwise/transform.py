@@ -22,7 +22,7 @@ from jaxtyping import Float
 from turnwise.batch import Batch
 from turnwise.card import Card, Confidence, Gradient, Stage
 from turnwise.errors import ConfigError
-from turnwise.options import bind, check_batch, check_transforms
+from turnwise.options import bind, check_batch, check_transforms, check_value, described
 from turnwise.trace import Trace, Traced, is_traced, report, report_mix, tracing
 
 Credit = Float[np.ndarray, " R"]
@@ -91,16 +91,13 @@ class Transform:
         return self.name
 
 
-_FACTORS = {"discount", "decay"}
-"""Options that are a factor per turn in every block."""
-
-
 def block(
     *,
     needs: Sequence[str] | Callable[[Mapping[str, Any]], Sequence[str]] = (),
     needs_option: str | None = None,
     across_groups: Callable[[Mapping[str, Any]], bool] = lambda options: options.get("scope") == "batch",
     coefficient: bool = False,
+    scales: bool = False,
     traced: bool = False,
 ) -> Callable[[Callable[Concatenate[Credit, Batch, P], Credit]], Callable[P, Transform]]:
     """Turn `f(credit_R, batch, *, options) -> credit_R` into a constructor `f(*, options) -> Transform`.
@@ -112,6 +109,8 @@ def block(
             it does with `scope="batch"`.
         coefficient: Whether the function returns a coefficient. The block then multiplies the credit by it and reports
             both to the trace.
+        scales: Whether the function returns a weight, such as 0 for what it rejects. The block then multiplies the
+            credit by it, of responses and of their tokens, without reporting a coefficient.
         traced: Whether to report the credit before and after the block to the trace, for blocks that add or mask.
 
     Returns:
@@ -125,18 +124,18 @@ def block(
         @functools.wraps(function)
         def constructor(*args: P.args, **kwargs: P.kwargs) -> Transform:
             bound = bind(function.__name__, options, args, kwargs)  # a wrong option fails here, as the chain is built
-            name = _described(function.__name__, bound)
-            for factor in _FACTORS & bound.arguments.keys():
-                if not 0.0 <= bound.arguments[factor] <= 1.0:
-                    raise ConfigError(f"{function.__name__}: {factor}={bound.arguments[factor]} must lie in [0, 1]")
+            name = described(function.__name__, bound)
 
             def update(credit_R: Credit, state: State, batch: Batch) -> tuple[Credit, State]:
                 result_R = function(credit_R, batch, *args, **kwargs)
-                if not (coefficient or traced):
+                if not (coefficient or scales or traced):
                     return result_R, state
+                after_R = credit_R * result_R if coefficient or scales else result_R
+                if scales:
+                    after_R = after_R + 0.0  # a rejected response gets 0.0, and not -0.0
                 coefficient_R = result_R if coefficient else np.ones(len(credit_R))
-                after_R = credit_R * coefficient_R if coefficient else result_R
-                report(Traced(name, credit_R, coefficient_R, after_R))
+                before_R = credit_R if coefficient or traced else after_R  # no change to be reported
+                report(Traced(name, before_R, coefficient_R, after_R, scale_R=result_R if scales else None))
                 return after_R, state
 
             named = bound.arguments[needs_option] if needs_option else None
@@ -203,7 +202,11 @@ def mix(
         gradient: Declared effect of the sum on the expected gradient.
     """
     check_transforms("mix", {f"part {number}": part for number, part in enumerate(transforms)}, Transform)
+    if isinstance(weights, str) or not isinstance(weights, Sequence | np.ndarray | None):
+        raise ConfigError(f"mix(weights={weights!r}): expected one number per transform")
     weights = [1.0] * len(transforms) if weights is None else list(weights)
+    for weight in weights:
+        check_value(f"mix(weights={weights})", weight, float)
     if not transforms or len(weights) != len(transforms):
         raise ConfigError(
             f"mix() got {len(transforms)} transforms and {len(weights)} weights; give one weight per transform"
@@ -257,7 +260,7 @@ def method(
             bases = {name: value for name, value in bound.arguments.items() if name == "base" and value is not None}
             check_transforms(constructor.__name__, bases, Transform)
             built = constructor(*args, **kwargs)
-            return dataclasses.replace(built, name=_described(constructor.__name__, bound), card=card)
+            return dataclasses.replace(built, name=described(constructor.__name__, bound), card=card)
 
         build.card = card  # pyright: ignore[reportAttributeAccessIssue]
         return build
@@ -273,16 +276,6 @@ def card_of(constructor: Callable[..., Transform]) -> Card:
 def trial(constructor: Callable[..., Transform]) -> Transform:
     """Build a method with its defaults, and its card's trial values for other options: for listings and tests."""
     return constructor(**card_of(constructor).trial)
-
-
-def _described(name: str, bound: inspect.BoundArguments) -> str:
-    """Format the constructor call: `name(base, option=value)`."""
-    parts = [
-        repr(v) if isinstance(v, Transform) else f"{k}={v!r}"
-        for k, v in bound.arguments.items()
-        if k != "base" or v is not None
-    ]
-    return f"{name}({', '.join(parts)})"
 
 
 def _initial(transforms: Sequence[Transform]) -> tuple[State, ...]:

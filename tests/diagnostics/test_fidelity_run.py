@@ -218,7 +218,7 @@ def test_colors_are_as_the_exact_values_assume():
     [
         ("turn_ppo+visit", r"'turn_ppo\+visit': '\+visit' is no end of a method's name. Did you mean 'visits'\?"),
         ("grpo+visits", r"'grpo' has no critic that could see more"),
-        ("gae(decay=2)", r"method 'gae': sum_td_errors: decay=2.0 must lie in \[0, 1\]"),
+        ("gae(decay=2)", r"gae: decay=2.0 must lie in \[0, 1\]"),
     ],
 )
 def test_a_name_that_is_wrong_says_what_is(name, said):

@@ -140,6 +140,14 @@ def test_ngrpo_card(success, convention, expected):
     assert by_return.needs == ()
 
 
+def test_a_sum_of_rewards_may_round_above_the_largest_return():
+    batch, _ = tw.Batch.from_arrays(group=[0] * 4, trajectory=[0, 0, 0, 1], reward=[0.1, 0.1, 0.1, 0.0])
+    assert 0.1 + 0.1 + 0.1 > 0.3
+    np.testing.assert_allclose(tw.ngrpo(max_reward=0.3)(batch), tw.ngrpo(max_reward=0.1 + 0.1 + 0.1)(batch), rtol=1e-9)
+    with pytest.raises(tw.BatchError, match="above the virtual one"):
+        tw.ngrpo(max_reward=0.29)(batch)
+
+
 def test_ngrpo_without_the_virtual_success_is_grpo():
     batch = groups_of(4, 3, 1, reward=[1, 0, 0.5, 0, 1, 0, 0, 1])
     np.testing.assert_allclose(tw.ngrpo(max_reward=1.0, num_virtual=0)(batch), tw.grpo()(batch), rtol=1e-14)
@@ -364,3 +372,11 @@ def test_the_length_of_a_trajectory_is_that_of_all_its_turns():
     # two turns of 3 tokens are longer than one of 4: the longer half's return counts half
     batch = tw.Batch(tw.Segments([0, 2]), tw.Segments([0, 2, 3]), [0.0, 1.0, 0.0], {"length": [3, 3, 4]})
     np.testing.assert_allclose(tw.canon(metric="length", efficiency=0.5)(batch), [0.5, 0.5, -0.5])
+
+
+def test_a_running_mean_needs_texts_since_labels_are_numbered_anew_in_each_batch():
+    method = tw.subtract_running_mean(same="seat")
+    for seats in (["white", "black"], [3, 1]):
+        batch, _ = tw.Batch.from_arrays(group=[0, 1], trajectory=[0, 1], reward=[1.0, -1.0], columns={"seat": seats})
+        with pytest.raises(tw.BatchError, match=r"needs texts, but the column 'seat' has numbers"):
+            method.trace(batch)

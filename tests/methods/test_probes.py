@@ -292,3 +292,9 @@ def test_hcapo_hands_its_discount_on():
     quality = np.array([0.5, 1.0, 0.0])
     expected = (quality - 0.5) / (0.5 + 1e-6)
     np.testing.assert_allclose(tw.hcapo(discount=0.5, spare=False)(batch) - tw.grpo()(batch), expected, rtol=1e-12)
+
+
+def test_a_temperature_of_zero_is_told_and_not_blamed_on_the_batch():
+    batch, _ = tw.Batch.from_arrays(group=[0], trajectory=[0], reward=[1.0], columns={"hindsight_logprob": [-1.0]})
+    with pytest.raises(tw.ConfigError, match="temperature=0.0 must be positive"):
+        tw.hcapo(temperature=0.0)(batch)

@@ -80,3 +80,8 @@ def test_a_schedule_counts_batches_and_refuses_state():
     assert linear(0, 1.0, 0.5, 0) == 0.5
     with pytest.raises(ConfigError, match="only transforms without state"):
         scheduled(lambda step: tw.v05(), name="mine")
+
+
+def test_a_schedule_that_ends_in_a_selection_over_the_batch_says_so():
+    assert tw.d3s(kept_frac=0.5, first_frac=1.0, steps=10).across_groups
+    assert tw.d3s(kept_frac=1.0, first_frac=0.5, steps=10).across_groups

@@ -403,3 +403,15 @@ def test_the_reference_is_the_policy_before_training(tmp_path):
     first.rmdir()
     with pytest.raises(RunError, match="no checkpoint of step 0"):
         train(small_config(tmp_path, run={"steps": 4}, update={"kl": 0.1}), resume=folder.path)
+
+
+def test_weights_have_the_version_of_their_step_though_it_learned_nothing(tmp_path, monkeypatch):
+    """Draws of continuations and the lag go by the version, and a resumed run starts with that of its checkpoint."""
+    from turnwise.rollout.models import Models
+
+    published, publish = [], Models.publish
+    monkeypatch.setattr(Models, "publish", lambda self, step=0: (published.append(step), publish(self, step))[1])
+    environment = {"name": "tests.toys:Levels", "options": {"levels": ["never"]}}
+    config = small_config(tmp_path, environment=environment, rollout={"filter": "mixed", "max_batches": 1})
+    assert not any(line.get("update/loss") for line in metrics(train(config)))
+    assert published == [0, 1, 2]

@@ -74,6 +74,8 @@ def canon(
             lone="keep" if release else "zero",
         )
 
+    if divisor == 0:
+        raise ConfigError("canon: divisor=0: expected another number, which divides the advantages")
     if schedule == "none":
         compared = centered(mu)
     elif schedule.startswith("cosine"):

@@ -55,7 +55,7 @@ def d3s(
         return keep_extremes(kept_frac=now, over=over, seed=seed)
 
     name = f"keep_extremes(kept_frac={first_frac} to {kept_frac} in {steps} steps)"
-    selection = kept(0) if first_frac is None else scheduled(kept, name=name)
+    selection = kept(0) if first_frac is None else scheduled(kept, name=name, across_groups=True)
     base = base if base is not None else grpo()
     biased = Gradient("biased", reason="what is left out depends on the advantages of the whole batch")
     gradient = (base.gradient if kept_frac == 1 and first_frac is None else None) or biased

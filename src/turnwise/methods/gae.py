@@ -41,10 +41,10 @@ def egae(*, decay: float, discount: float = 1.0, level: Literal["turns", "tokens
 
         A_t = delta_t + discount * decay * A_{t+1}        delta_t = r_t + discount * value_{t+1} - value_t
 
-    Where the column `finished` is 0, the value after the last response is that before it, so that its delta is 0
-    without a reward. Finished trajectories get GAE. The rest of T-PPO (continuing generation, a policy step on new
-    tokens only, a value step on finished trajectories) is `rollout.step_budget` with `learn = "played"`; its value step
-    learns returns with `critic.target = "return"`.
+    Where the column `finished` is 0, the value after the last response is that before it, so that at `discount=1` its
+    delta is 0 without a reward. Finished trajectories get GAE. The rest of T-PPO (continuing generation, a policy step
+    on new tokens only, a value step on finished trajectories) is `rollout.step_budget` with `learn = "played"`; its
+    value step learns returns with `critic.target = "return"`.
 
     Args:
         decay: lambda; the paper's value is unknown.

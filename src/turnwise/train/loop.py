@@ -76,9 +76,8 @@ def take_step(run: Run) -> None:
                 learned = _update(run, measured, credit, step)
             metrics |= _learned_metrics(measured, credit, learned, run.learner.budget.halvings)
             columns = {name: measured.batch.columns[name] for name in run.measures.recorded} | credit.columns
-    if experience.used:
-        with clock("weights"):
-            run.models.publish(step)
+    with clock("weights"):
+        run.models.publish(step)  # without an update too, since a resumed run has the version of its checkpoint
     write_rollouts(
         run.folder.rollouts / f"step-{step:06d}.parquet", experience.trajectories, experience.recorded(columns)
     )

@@ -29,14 +29,14 @@ KeptOver = Literal["trajectories", "responses"]
 """Unit that is kept or left out as a whole."""
 
 
-@block()
+@block(scales=True)
 def keep_sign(credit_R: Credit, batch: Batch, *, sign: Sign = "negative") -> Credit:
     """Keep the negative advantages, or the positive ones, and set the others to 0: `min(A, 0)` or `max(A, 0)`."""
     choice("sign", sign, Sign)
-    return np.minimum(credit_R, 0.0) if sign == "negative" else np.maximum(credit_R, 0.0)
+    return (credit_R < 0.0 if sign == "negative" else credit_R > 0.0).astype(np.float64)
 
 
-@block(needs=("success", "length", "truncated"))
+@block(needs=("success", "length", "truncated"), scales=True)
 def weigh_by_length_contrast(
     credit_R: Credit, batch: Batch, *, weight: float = 0.1, convention: EmptyRule = "llm"
 ) -> Credit:
@@ -68,10 +68,10 @@ def weigh_by_length_contrast(
     factor_G = np.select(
         [longest_G == -np.inf, num_wrong_G == 0, longest_G > mean_G], [no_correct, no_wrong, 1.0], default=weight
     )
-    return credit_R * batch.group_responses.broadcast(factor_G)
+    return batch.group_responses.broadcast(factor_G)
 
 
-@block(needs=("success",), across_groups=lambda options: True)
+@block(needs=("success",), across_groups=lambda options: True, scales=True)
 def weigh_by_progress(
     credit_R: Credit, batch: Batch, *, full_at: float = 1.0, convention: EasyTerm = "paper", eps: float = 1e-6
 ) -> Credit:
@@ -101,10 +101,10 @@ def weigh_by_progress(
     factor_G = progress / 2 / np.sqrt(p_G) + (1.0 - progress) / 2 / easy_G
     factor_R, mixed_R = (batch.group_responses.broadcast(each) for each in (factor_G, mixed_G))
     held_R = np.where(credit_R > 0, factor_R * min(1.0, progress / full_at), factor_R)
-    return np.where(mixed_R, credit_R * held_R, credit_R)
+    return np.where(mixed_R, held_R, 1.0)
 
 
-@block(needs=("logprob", "ref_logprob"))
+@block(needs=("logprob", "ref_logprob"), scales=True)
 def amplify_sure_errors(credit_R: Credit, batch: Batch, *, weight: float) -> Credit:
     """Amplify negative advantages of likely responses: `A * (1 + weight * softplus(c))` where A < 0.
 
@@ -117,7 +117,7 @@ def amplify_sure_errors(credit_R: Credit, batch: Batch, *, weight: float) -> Cre
         weight: alpha in the paper.
     """
     logprob_R, reference_R = (batch.column(n, needed_by="amplify_sure_errors") for n in ("logprob", "ref_logprob"))
-    return np.where(credit_R < 0, credit_R * (1.0 + weight * np.logaddexp(0.0, logprob_R - reference_R)), credit_R)
+    return np.where(credit_R < 0, 1.0 + weight * np.logaddexp(0.0, logprob_R - reference_R), 1.0)
 
 
 @block(needs=("rare_logprob", "prompt_logprob", "success"))
@@ -142,7 +142,7 @@ def add_confidence_gap(credit_R: Credit, batch: Batch, *, weight: float, only_co
     return credit_R + np.where(batch.trajectories.broadcast(counts_N), weight * gap_R, 0.0)
 
 
-@block(across_groups=lambda options: options["kept_frac"] < 1)
+@block(across_groups=lambda options: options["kept_frac"] < 1, scales=True)
 def keep_extremes(
     credit_R: Credit, batch: Batch, *, kept_frac: float, over: KeptOver = "trajectories", seed: int = 0
 ) -> Credit:
@@ -163,11 +163,11 @@ def keep_extremes(
     if not 0 < kept_frac <= 1:
         raise ConfigError(f"kept_frac={kept_frac} must be above 0 and at most 1; it is the fraction of the batch kept")
     if kept_frac == 1:
-        return credit_R.copy()
+        return np.ones(len(credit_R))
     members = Members(credit_R, batch, over=over, needed_by="keep_extremes")
     lot = np.random.default_rng([seed, zlib.crc32(credit_R.tobytes())])
     kept = _most_varied(members.values, max(1, round(kept_frac * len(members.values))), lot)
-    return members.broadcast(np.where(kept, members.values, 0.0))
+    return members.broadcast(kept.astype(np.float64))
 
 
 def _most_varied(values: Float[np.ndarray, " n"], num_kept: int, lot: np.random.Generator) -> Bool[np.ndarray, " n"]:

@@ -113,7 +113,7 @@ Keep = Literal["all", "positive", "negative"]
 """Responses that keep their credit, by the sign of `A * (alpha - 1)`."""
 
 
-@block(needs=("entropy",), traced=True)
+@block(needs=("entropy",), scales=True, traced=True)
 def mask_by_drift(
     credit_R: Credit,
     batch: Batch,
@@ -138,12 +138,12 @@ def mask_by_drift(
     """
     choice("keep", keep, Keep)
     if keep == "all":
-        return credit_R
+        return np.ones(len(credit_R))
     alpha_R = entropy_coefficient(
         batch, temperature=temperature, scope=scope, min_range=min_range, needed_by="mask_by_drift"
     )
     drift_R = credit_R * (alpha_R - 1.0)
-    return np.where(drift_R > 0.0 if keep == "positive" else drift_R < 0.0, credit_R, 0.0)
+    return (drift_R > 0.0 if keep == "positive" else drift_R < 0.0).astype(np.float64)
 
 
 @block(needs=("entropy",), traced=True)

@@ -158,7 +158,7 @@ def standardize_with_virtual(
     if num_virtual < 0:
         raise ConfigError(f"num_virtual={num_virtual} is negative; 0 adds no virtual trajectory")
     members = Members(credit_R, batch, needed_by="standardize_with_virtual")
-    if credit_R.max() > value:
+    if credit_R.max() > value + 1e-9 * max(1.0, abs(value)):  # a sum of rewards rounds
         row = int(credit_R.argmax())
         raise BatchError(
             f"standardize_with_virtual has a return of {credit_R[row]} ({batch.place(row)}) above the "

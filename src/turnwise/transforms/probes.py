@@ -4,6 +4,7 @@ import numpy as np
 from jaxtyping import Float
 
 from turnwise.batch import Batch
+from turnwise.errors import ConfigError
 from turnwise.segments import Labels
 from turnwise.transform import Credit, block
 
@@ -22,7 +23,7 @@ def step_potential(batch: Batch, *, needed_by: str = "step_potential") -> Float[
     return 1.5 * accuracy_R * confidence_R + 0.5 * accuracy_R - confidence_R
 
 
-@block(needs=("accuracy", "confidence"))
+@block(needs=("accuracy", "confidence"), scales=True)
 def damp_after_saturation(credit_R: Credit, batch: Batch, *, strength: float = 0.5, threshold: float = 0.9) -> Credit:
     """Shrink advantages after the answer was found, of either sign: `A_t * (1 - strength * (1 - exp(-C_t)))`.
 
@@ -37,7 +38,7 @@ def damp_after_saturation(credit_R: Credit, batch: Batch, *, strength: float = 0
     turns = batch.trajectories
     found_R = (step_potential(batch, needed_by="damp_after_saturation") > threshold).astype(np.float64)
     earlier_R = turns.broadcast(turns.sum(found_R)) - turns.suffix_sum(found_R)  # whole numbers: exact
-    return credit_R * (1.0 - strength * (1.0 - np.exp(-earlier_R)))
+    return 1.0 - strength * (1.0 - np.exp(-earlier_R))
 
 
 @block(needs=("accuracy", "confidence"), across_groups=lambda options: True)
@@ -87,6 +88,8 @@ def weigh_by_hindsight(
         high: Largest weight.
         smoothing: Weight of the next response's Q.
     """
+    if temperature <= 0.0:
+        raise ConfigError(f"weigh_by_hindsight: temperature={temperature} must be positive")
     turns = batch.trajectories
     chance_R = np.exp(batch.column("hindsight_logprob", needed_by="weigh_by_hindsight") / temperature)
     weight_R = np.clip(chance_R / turns.broadcast(turns.mean(chance_R)), low, high)
@@ -96,7 +99,8 @@ def weigh_by_hindsight(
     return (1.0 - smoothing) * quality_R + smoothing * next_R
 
 
-@block(needs=("success",))
+@block(needs=("success",), scales=True)
 def spare_successes(credit_R: Credit, batch: Batch) -> Credit:
     """Set the negative credit of responses in trajectories with `success` 1 to 0 ("do no harm")."""
-    return np.where(batch.column("success", needed_by="spare_successes") >= 1, np.maximum(credit_R, 0.0), credit_R)
+    is_spared_R = (batch.column("success", needed_by="spare_successes") >= 1) & (credit_R < 0.0)
+    return (~is_spared_R).astype(np.float64)

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float
 
 from turnwise.batch import Batch
-from turnwise.errors import ConfigError
+from turnwise.errors import BatchError, ConfigError
 from turnwise.segments import Labels, Segments
 from turnwise.transform import Credit, State, Transform
 from turnwise.transforms.grouping import Members, of_trajectories
@@ -27,7 +27,7 @@ def subtract_running_mean(*, decay: float = 0.95, same: str = "player") -> Trans
 
     Raises:
         ConfigError: `decay` is out of range.
-        BatchError: A trajectory has several labels, or several returns.
+        BatchError: A trajectory has several labels, or several returns, or the labels are not texts.
     """
     if not 0.0 <= decay < 1.0:
         raise ConfigError(f"subtract_running_mean: decay={decay} must be 0 or more, and below 1")
@@ -35,7 +35,13 @@ def subtract_running_mean(*, decay: float = 0.95, same: str = "player") -> Trans
 
     def update(credit_R: Credit, state: State, batch: Batch) -> tuple[Credit, State]:
         history: Mapping[str, float] = state or {}
-        label_R = batch.column(same, needed_by="subtract_running_mean").astype(str)
+        label_R = batch.column(same, needed_by="subtract_running_mean")
+        if label_R.dtype != object:
+            raise BatchError(
+                f"subtract_running_mean needs texts, but the column {same!r} has numbers, which may be labels that are "
+                "numbered anew in each batch; choose a column of texts, such as player"
+            )
+        label_R = label_R.astype(str)
         label_N = of_trajectories(
             batch,
             label_R,

@@ -7,12 +7,13 @@ from turnwise.errors import ConfigError
 from turnwise.transform import Credit, State, Transform
 
 
-def scheduled(make: Callable[[int], Transform], *, name: str) -> Transform:
+def scheduled(make: Callable[[int], Transform], *, name: str, across_groups: bool | None = None) -> Transform:
     """Build a stateless transform anew for each batch: `make(0)` for the first, `make(1)` for the second.
 
     Args:
         make: Function from the number of earlier batches to the transform; its needs must always be the same.
         name: Name for error messages.
+        across_groups: Whether a group's credit depends on other groups in any batch; default: as in the first.
 
     Returns:
         A transform whose state is the number of earlier batches.
@@ -28,7 +29,8 @@ def scheduled(make: Callable[[int], Transform], *, name: str) -> Transform:
         step = 0 if state is None else int(state)
         return make(step).update(credit_R, None, batch)[0], step + 1
 
-    return Transform(name, update, init=int, needs=first.needs, across_groups=first.across_groups)
+    across_groups = first.across_groups if across_groups is None else across_groups
+    return Transform(name, update, init=int, needs=first.needs, across_groups=across_groups)
 
 
 def linear(step: int, first: float, last: float, steps: int) -> float:

@@ -29,7 +29,10 @@ def leave_out_learned(credit_R: Credit, batch: Batch) -> Credit:
     return credit_R
 
 
-@block(needs=lambda options: ("mismatch", "mismatch_min", *(("length",) if options["over"] == "trajectories" else ())))
+@block(
+    needs=lambda options: ("mismatch", "mismatch_min", *(("length",) if options["over"] == "trajectories" else ())),
+    scales=True,
+)
 def reject_mismatch(
     credit_R: Credit,
     batch: Batch,
@@ -66,10 +69,10 @@ def reject_mismatch(
         mean_R = turns.broadcast(turns.mean(mean_R, count=num_tokens_R))
         least_R = turns.broadcast(turns.min(least_R))
     low_log, high_log, least_log = (math.log(ratio) if ratio > 0.0 else -math.inf for ratio in (low, high, min_ratio))
-    return np.where((mean_R >= low_log) & (mean_R <= high_log) & (least_R >= least_log), credit_R, 0.0)
+    return ((mean_R >= low_log) & (mean_R <= high_log) & (least_R >= least_log)).astype(np.float64)
 
 
-@block(needs=("profile_frac",), needs_option="correct", across_groups=lambda options: True)
+@block(needs=("profile_frac",), needs_option="correct", across_groups=lambda options: True, scales=True)
 def reject_by_profile(
     credit_R: Credit,
     batch: Batch,
@@ -103,4 +106,4 @@ def reject_by_profile(
     paid_R = batch.reward_R if correct is None else batch.column(correct, needed_by="reject_by_profile") - 0.5
     generator = np.random.default_rng([seed, zlib.crc32(batch.reward_R.tobytes() + share_R.tobytes())])
     kept_R = (paid_R <= 0.0) | (generator.random(batch.num_responses) < (share_R - low) / width)
-    return np.where(kept_R, credit_R, 0.0)
+    return kept_R.astype(np.float64)

@@ -173,9 +173,9 @@ def rank_failures(
     return credit_R + _pay_at_the_end(batch, bonus_N)
 
 
-@block(needs=("success",))
+@block(needs=("success",), scales=True)
 def skip_uniform_success(credit_R: Credit, batch: Batch) -> Credit:
-    """Set the credit of groups in which all trajectories have the same positive success to 0, whatever their rewards.
+    """Set the credit of groups in which all trajectories have the same success to 0, whatever their rewards.
 
     Args:
         credit_R: `[responses]` advantages.
@@ -183,7 +183,7 @@ def skip_uniform_success(credit_R: Credit, batch: Batch) -> Credit:
     """
     success_N = success_of_trajectories(batch, needed_by="skip_uniform_success")
     is_mixed_G = batch.groups.max(success_N) > batch.groups.min(success_N)
-    return np.where(batch.group_responses.broadcast(is_mixed_G), credit_R, 0.0)
+    return batch.group_responses.broadcast(is_mixed_G.astype(np.float64))
 
 
 def ranks_within(partition: Partition, values: Float[np.ndarray, " elements"]) -> Float[np.ndarray, " elements"]:

@@ -1,7 +1,8 @@
 """Assign credit to single tokens from a critic's value before each of them.
 
 The credit of a response is the mean over its tokens; what sets a token apart is reported to the trace
-(`Trace.advantage_T`). What follows such a block scales all tokens of a response by its coefficient, or shifts them.
+(`Trace.advantage_T`). What follows such a block scales all tokens of a response by its coefficient, weight or mask, or
+shifts them.
 """
 
 from typing import Literal
