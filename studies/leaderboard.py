@@ -185,7 +185,7 @@ def trained(plan: Mapping[str, Any], name: str, runs: Path) -> tuple[RunFolder, 
     if not path.exists():
         return train(config), middle
     folder, config = RunFolder.open(path)
-    finished = any(line.get("step") == config.run.steps for line in folder.metrics())
+    finished = (folder.checkpoints / f"step-{config.run.steps:06d}").is_dir()  # saved after the last evaluation
     return (folder if finished else train(config, resume=path)), middle
 
 

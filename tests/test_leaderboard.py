@@ -94,6 +94,17 @@ def test_it_resumes_and_rebuilds_the_page_from_data_alone(made, leaderboard, mon
     assert "the plan has no environment 'wlak'. Did you mean 'walk'?" in capsys.readouterr().err
 
 
+def test_a_run_killed_in_its_last_evaluation_is_resumed(made, leaderboard, tmp_path, monkeypatch):
+    shutil.copytree(made[0] / "runs", tmp_path, dirs_exist_ok=True)
+    plan, resumed = leaderboard.read_plan(made[0] / "plan.toml"), []
+    monkeypatch.setattr(leaderboard, "train", lambda config, resume: resumed.append(resume))
+    leaderboard.trained(plan, "walk", tmp_path)
+    assert resumed == []
+    shutil.rmtree(tmp_path / "walk" / "checkpoints" / "step-000002")
+    leaderboard.trained(plan, "walk", tmp_path)
+    assert resumed == [tmp_path / "walk"]
+
+
 def test_a_method_that_needs_options_is_refused_before_anything_is_played(leaderboard, made, tmp_path, capsys):
     _, options = made
     (tmp_path / "plan.toml").write_text(PLAN.replace('"rloo"', '"mica"'))

@@ -202,6 +202,9 @@ def test_masked_runs_are_held_against_the_theorem(tmp_path):
     assert table["all"][-2:] == ("-", "-")
     with pytest.raises(RunError, match="masked its gradients"):
         masked_table(entropies(tmp_path / "b", range(2), [0.5] * 6))
+    begun = entropies(tmp_path / "c", range(1), [0.5] * 2, method={"name": "grpo", "keep": "positive"})
+    with pytest.raises(RunError, match="2 common steps, expected 3 or more"):
+        masked_table([*falls, *begun])
 
 
 # -- C and D -----------------------------------------------------------------------------------------------------------

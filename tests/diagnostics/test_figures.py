@@ -62,12 +62,23 @@ def test_an_arm_keeps_its_colour(arms):
 
 def test_every_colour_has_a_legend(arms):
     pair = compare(arms["grpo + aem"], arms["grpo"], names=("grpo + aem", "grpo"))
-    for made in (figure(pair), forest([pair, pair, pair], [True, False, False]), dynamics_figure(arms)):
+    of_recipe = (Path("recipe.toml"), pair)
+    for made in (figure(pair), forest([of_recipe] * 3, [True, False, False]), dynamics_figure(arms)):
         used = {color for axes in made.axes for color in drawn(axes).values()}
         assert used
         assert used <= legends(made)
-    kinds = {text.get_text() for text in forest([pair, pair], [True, False]).legends[0].get_texts()}
+    kinds = {text.get_text() for text in forest([of_recipe] * 2, [True, False]).legends[0].get_texts()}
     assert kinds == {"shown, all counted", "by itself" if pair.difference.shown else "not shown"}
+
+
+def test_rows_of_several_recipes_name_them(arms):
+    pair = compare(arms["grpo + aem"], arms["grpo"], names=("grpo + aem", "grpo"))
+    rows = lambda *recipes: [  # noqa: E731
+        text.get_text()
+        for text in forest([(one, pair) for one in recipes], [True] * len(recipes)).axes[0].get_yticklabels()
+    ]
+    assert rows(Path("a.toml"), Path("b.toml")) == ["b: grpo + aem - grpo (3)", "a: grpo + aem - grpo (3)"]
+    assert rows(Path("a.toml")) == ["grpo + aem - grpo (3)"]
 
 
 def test_steps_and_trajectories_are_whole_numbers(arms):

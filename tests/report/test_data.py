@@ -14,7 +14,7 @@ from tests.report.synthetic import PENALTY, WORDS, write_run
 
 from turnwise.errors import ConfigError, DataError, RunError
 from turnwise.report.build import ReportData
-from turnwise.report.chunks import token_shades
+from turnwise.report.chunks import token_shades, turns_table
 from turnwise.report.credit import OtherMethods
 from turnwise.report.steps import OUTCOMES, has_contrast, index_columns, outcomes
 from turnwise.report.summary import failure_causes, metrics_columns, step_statistics
@@ -176,6 +176,26 @@ def test_contrast_by_hand(tmp_path):
     assert [row["contrast"] for row in pa.table(index_columns(step)).to_pylist()] == np.repeat(expected, 4).tolist()
     statistics = step_statistics(step)
     assert (statistics["groups"], statistics["contrast"]) == (3, sum(expected))
+
+
+def test_trajectories_that_go_on_or_were_pruned_are_not_lost_and_give_no_contrast(step):
+    assert has_contrast(step).any()
+    for name, ended in {"goes on": "unfinished", "pruned": "pruned"}.items():
+        column = pa.array(np.full(step.table.num_rows, ended))
+        table = step.table.set_column(step.table.column_names.index("ended"), "ended", column)
+        told = type(step)(2, table, step.trajectories)
+        assert {OUTCOMES[place] for place in outcomes(told)} == {name}
+        assert step_statistics(told)[name] == len(step.trajectories)
+        assert not has_contrast(told).any()
+
+
+def test_turns_of_unknown_tokens_were_played(step):
+    column = pa.nulls(step.table.num_rows, pa.list_(pa.int32()))
+    table = step.table.set_column(step.table.column_names.index("response_ids"), "response_ids", column)
+    imported = type(step)(2, table, step.trajectories)
+    assert all(turns_table(imported, {}, invalid_penalty=PENALTY)["played"].to_pylist())
+    played = turns_table(step, {}, invalid_penalty=PENALTY)["played"].to_pylist()
+    assert played == [row["failure"] is None for row in step.table.to_pylist()]  # lost before its first turn
 
 
 def test_chunks_hold_what_was_recorded(run, config, tmp_path):

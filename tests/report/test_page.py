@@ -4,10 +4,16 @@ import json
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from tests.report.synthetic import write_run
+from tests.report.test_fidelity import write_analysis
 
-from turnwise.report.write import write_report
+from turnwise.report.build import ReportData
+from turnwise.report.write import install, write_index, write_report
+from turnwise.rollout.record import SCHEMA
 
 METHODS = ["grpo", "gigpo+aem"]
 
@@ -136,6 +142,80 @@ def test_a_run_without_rollouts_says_so(opened, tmp_path):
     assert source.startswith("48 trajectories")  # 4 steps of 3 groups of 4
     assert "Rollouts were not kept." in source
     assert "No rollouts were recorded." in page.text("#causes")
+
+
+def test_turns_of_unknown_tokens_and_credit_are_shown(opened, tmp_path):
+    run = write_run(tmp_path / "log", steps=1)
+    path = run / "rollouts" / "step-000001.parquet"
+    table = pq.read_table(path)
+    credit = [name for name in table.column_names if name not in SCHEMA.names]
+    of_group = pc.equal(table["group"], 0)
+    for name in credit:  # left out of the update
+        column = pc.if_else(of_group, pa.scalar(None, pa.float64()), table[name])
+        table = table.set_column(table.column_names.index(name), name, column)
+    for name in ("response_ids", "behavior_logprobs"):  # unknown, as in an imported log
+        column = pa.nulls(table.num_rows, table.schema.field(name).type)
+        table = table.set_column(table.column_names.index(name), name, column)
+    pq.write_table(table, path)
+    page = opened("#run=log&step=1&rollout=0", write_report([run], tmp_path / "report", METHODS).as_uri())
+    rows = [row for row in table.to_pylist() if row["group"] == 0]
+    assert page.page.locator(".turn .response").all_inner_texts() == [row["response"] for row in rows]
+    assert page.page.locator(".no-contrast", has_text="no return to compare").count() == 0
+    alpha = page.page.locator(".turn .credit > div:nth-child(2)").first
+    assert alpha.inner_text().split() == ["\N{GREEK SMALL LETTER ALPHA}", "\N{EN DASH}"]
+    assert alpha.evaluate("one => getComputedStyle(one).backgroundColor").endswith(" / 0)")
+
+
+def test_the_run_that_was_chosen_last_is_shown(opened):
+    page = opened()
+    shown = page.page.evaluate(
+        """async () => {
+          const { table } = turnwise;
+          let release;
+          const held = new Promise((resolve) => { release = resolve; });
+          turnwise.table = async (name) => { if (name === 'run1/index') await held; return table(name); };
+          const overtaken = turnwise.chooseRun('run1');
+          await new Promise((resolve) => setTimeout(resolve));
+          await turnwise.chooseRun('run0');
+          release();
+          await overtaken;
+          return [turnwise.run().name, Tabulator.findTable('#table')[0].getData().length];
+        }"""
+    )
+    assert shown == ["run0", 4 * 24]
+
+
+def test_a_live_page_keeps_what_the_reader_uses_and_searches_new_steps(opened, tmp_path):
+    run = write_run(tmp_path / "run", steps=30)
+    write_analysis(run)
+    records = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    last = run / "rollouts" / "step-000030.parquet"
+    (run / "metrics.jsonl").write_text("".join(records[:-1]))
+    kept = last.read_bytes()
+    last.unlink()
+    folder = tmp_path / "page"
+    data = ReportData([run], folder / "files", METHODS)
+    install(folder / "files")
+    data.update()
+    page = opened(url=write_index(folder, "files", live=True).as_uri())
+    page.page.fill("#settings .tabulator-header-filter input", "learning_rate")
+    page.page.fill("#text", "you are in")
+    page.press("Enter")
+    page.page.wait_for_function("document.querySelector('#found').textContent.startsWith('348 of 348')")
+    page.page.select_option("#fidelity-group", "0")
+    scrolled = "document.querySelector('#metrics .tabulator-tableholder').scrollTop"
+    page.page.evaluate(f"{scrolled} = 100")
+    last.write_bytes(kept)
+    (run / "metrics.jsonl").write_text("".join(records))
+    data.update()
+    page.page.wait_for_function("document.querySelector('#found').textContent.startsWith('360 of 360')")
+    assert "30" in page.page.evaluate("Tabulator.findTable('#metrics')[0].getData().map((row) => String(row.step))")
+    assert page.page.evaluate(scrolled) == 100
+    assert page.page.input_value("#fidelity-group") == "0"
+    assert page.page.input_value("#settings .tabulator-header-filter input") == "learning_rate"
+    names = page.page.locator("#settings .tabulator-cell[tabulator-field=name]").all_inner_texts()
+    assert names
+    assert all("learning_rate" in name for name in names)
 
 
 def test_runs_can_be_switched_and_fit_a_phone_in_the_dark(opened):

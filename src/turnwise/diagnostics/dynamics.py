@@ -42,6 +42,18 @@ def curve(runs: Sequence[Run], name: str, *, beside: Sequence[Run] = ()) -> tupl
     return np.array(steps), np.array([[values[step] for step in steps] for values in found]).reshape(len(runs), -1)
 
 
+def _common_curve(runs: Sequence[Run], name: str, everyone: Sequence[Run]) -> np.ndarray:
+    """Return a metric of `runs`, `[runs, steps]`, at the steps that everyone has.
+
+    Raises:
+        RunError: Everyone has fewer than 3 steps in common.
+    """
+    steps, values = curve(runs, name, beside=everyone)
+    if len(steps) < 3:
+        raise RunError(f"these runs have {len(steps)} common steps, expected 3 or more; remove runs with few steps")
+    return values
+
+
 def _by_step(run: Run, name: str) -> dict[int, float]:
     return {record["step"]: record[name] for record in run.records if name in record}
 
@@ -67,11 +79,7 @@ def dynamics_table(arms: Mapping[str, Sequence[Run]]) -> list[tuple[str, ...]]:
     lines: list[tuple[str, ...]] = [("arm", "runs", "what", "first third", "middle", "last", "last - first")]
     for arm, runs in arms.items():
         for name, label in CURVES:
-            steps, values = curve(runs, name, beside=everyone)
-            if len(steps) < 3:
-                raise RunError(
-                    f"these runs have {len(steps)} common steps, expected 3 or more; remove runs with few steps"
-                )
+            values = _common_curve(runs, name, everyone)
             thirds = [part.mean(axis=1) for part in np.array_split(values, 3, axis=1)]
             change = contrast([thirds[2] - thirds[0]], [1.0]).text(sign=True)
             lines.append((arm, str(len(runs)), label, *(f"{part.mean():.3f}" for part in thirds), change))
@@ -82,7 +90,7 @@ def masked_table(runs: Sequence[Run]) -> list[tuple[str, ...]]:
     """Tabulate whether entropy changed as the theorem predicts, by `method.keep`.
 
     Raises:
-        RunError: No run has `method.keep`.
+        RunError: No run has `method.keep`, or the runs have fewer than 3 steps in common.
     """
     arms: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
@@ -96,7 +104,7 @@ def masked_table(runs: Sequence[Run]) -> list[tuple[str, ...]]:
         ("kept: sign of A (alpha - 1)", "runs", "entropy at first", "at last", "change", "theorem", "agrees")
     ]
     for keep, kept in sorted(arms.items()):
-        _, values = curve(kept, "credit/entropy", beside=runs)
+        values = _common_curve(kept, "credit/entropy", runs)
         edge = max(1, values.shape[1] // 5)
         first, last = values[:, :edge].mean(axis=1), values[:, -edge:].mean(axis=1)
         change, said = contrast([last - first], [1.0]), KEEPS.get(keep, "-")

@@ -162,15 +162,24 @@ def curves(arms: Mapping[Path, Mapping[str, Sequence[Run]]]) -> Figure:
     return made
 
 
-def forest(comparisons: Sequence[Comparison], stand: Sequence[bool]) -> Figure:
-    """Plot the difference and interval of each comparison, black if significant after Holm correction."""
+def forest(found: Sequence[tuple[Path, Comparison]], stand: Sequence[bool]) -> Figure:
+    """Plot the difference and interval of each comparison, black if significant after Holm correction.
+
+    Args:
+        found: Comparisons, each with its recipe, as `results` returns them.
+        stand: Whether each is significant after the correction.
+    """
+    comparisons = [comparison for _, comparison in found]
     made = Figure(figsize=(8, 1.2 + 0.45 * len(comparisons)), layout="constrained")
     axes = made.subplots()
     axes.axvline(0.0, color="#999999", linewidth=1)
     for place, (c, stands) in enumerate(reversed(list(zip(comparisons, stand, strict=True)))):
         kind = "shown" if stands else "by itself" if c.difference.shown else "not shown"
         _interval(axes, c.difference, place, kind, {"shown": "shown, all counted"}.get(kind, kind))
-    names = [f"{c.names[0]} - {c.names[1]} ({min(c.runs)})" for c in reversed(comparisons)]
+    several = len({recipe for recipe, _ in found}) > 1
+    names = [
+        f"{recipe.stem}: " * several + f"{c.names[0]} - {c.names[1]} ({min(c.runs)})" for recipe, c in reversed(found)
+    ]
     axes.set(
         xlabel="difference in held-out success, 95 %",
         yticks=range(len(comparisons)),
@@ -259,5 +268,5 @@ def write_study(study: Study) -> tuple[Path, Page] | None:
             parts += [table(mine), *[HOLM] * (len(mine) > 1), verdicts]
         parts += [ARMS, arm_table(arms[recipe])]
     parts += filter(None, [study.config.notes.strip()])
-    drawn = forest([comparison for _, comparison in found], stand) if found else curves(arms)
+    drawn = forest(found, stand) if found else curves(arms)
     return write(study.folder, "study", parts, drawn), parts

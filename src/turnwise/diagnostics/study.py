@@ -14,11 +14,12 @@ stopped early has pairs to compare.
 """
 
 import dataclasses
+import itertools
 import json
 import re
 import shutil
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -31,7 +32,7 @@ from turnwise.diagnostics.compare import Comparison, compare
 from turnwise.diagnostics.differences import settings_of
 from turnwise.diagnostics.runs import Run
 from turnwise.errors import ConfigError, RunError, did_you_mean
-from turnwise.section import Section
+from turnwise.section import Section, flattened
 from turnwise.train.folder import RunFolder
 
 
@@ -112,7 +113,8 @@ def load_study(path: Path, overrides: tuple[str, ...] = ()) -> Study:
         overrides: Extra overrides for all runs.
 
     Raises:
-        ConfigError: The file is missing or invalid, or an arm's configuration is invalid.
+        ConfigError: The file is missing or invalid, an arm's configuration is invalid, two arms have the same
+            settings, or arms that are compared are evaluated in different environments.
     """
     try:
         config = StudyConfig.model_validate(_told(path))
@@ -147,7 +149,35 @@ def load_study(path: Path, overrides: tuple[str, ...] = ()) -> Study:
             _ = job.config
         except ConfigError as error:
             raise ConfigError(f"{path}: {job.arm!r} on {job.recipe.name}: {error}") from None
-    return Study(path.stem, config, jobs)
+    study = Study(path.stem, config, jobs)
+    for recipe in config.recipes:
+        first = {arm: study.of_arm(recipe, arm)[0] for arm in config.methods}
+        _refuse_same_settings(path, list(first.values()))
+        for a, b in config.compare:
+            _refuse_other_environments(path, first[a], first[b])
+    return study
+
+
+def _refuse_same_settings(path: Path, jobs: Sequence[Job]) -> None:
+    """Raise if two jobs of one recipe and seed would be the same run under two names."""
+    settings = [settings_of(job.config, irrelevant=FREE) for job in jobs]
+    for (a, of_a), (b, of_b) in itertools.combinations(zip(jobs, settings, strict=True), 2):
+        if of_a == of_b:
+            raise ConfigError(
+                f"{path}: {a.arm!r} and {b.arm!r} have the same settings on {a.recipe.name}; remove one of them, or "
+                "the override that makes them the same"
+            )
+
+
+def _refuse_other_environments(path: Path, a: Job, b: Job) -> None:
+    """Raise unless both jobs are evaluated in the same environment, without which nothing compares them."""
+    of_a, of_b = (flattened(json.loads(Run(RunFolder(job.path), job.config).environment)) for job in (a, b))
+    if name := next((name for name in of_a | of_b if of_a.get(name) != of_b.get(name)), None):
+        raise ConfigError(
+            f"{path}: compare lists {a.arm!r} against {b.arm!r}, which are evaluated in different environments on "
+            f"{a.recipe.name}: {name} is {of_a.get(name)!r} and {of_b.get(name)!r}; give both the same, or remove the "
+            "pair"
+        )
 
 
 def _told(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from turnwise.errors import DamagedError
 from turnwise.report.chunks import turns_table, write_table, write_value
 from turnwise.report.credit import OtherMethods
 from turnwise.report.pieces import Pieces
-from turnwise.report.steps import OUTCOMES, index_columns
+from turnwise.report.steps import COMPARED, ENDINGS, OUTCOMES, index_columns
 from turnwise.report.summary import describe_run, failure_causes, metrics_columns, step_statistics
 from turnwise.train.folder import RunFolder, by_step, doubles
 from turnwise.train.recorded import HOW_TO_FILL, Step, read_step
@@ -87,7 +87,13 @@ class ReportData:
             write_value(
                 self.folder / "summary.js",
                 "summary",
-                {"outcomes": OUTCOMES, "runs": [run.summary() for run in self.runs], "waiting": self.waiting},
+                {
+                    "outcomes": OUTCOMES,
+                    "endings": ENDINGS,
+                    "compared": COMPARED,
+                    "runs": [run.summary() for run in self.runs],
+                    "waiting": self.waiting,
+                },
             )
             self._written = True
         return changed

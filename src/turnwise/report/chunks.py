@@ -61,9 +61,9 @@ def turns_table(step: Step, others: Mapping[str, np.ndarray], *, invalid_penalty
         invalid_penalty: `environment.invalid_penalty` of the run.
 
     Returns:
-        Recorded columns; the outcome; tokens with their shades; entropy, base, alpha and advantage; and `trace`, a list
-        of what each block did: block, coefficient, added, result and part, see `turnwise.report.blocks`; and the
-        columns of `shared_turns`.
+        Recorded columns; the outcome; whether the turn was played; tokens, if known, with their shades; entropy,
+        base, alpha and advantage; and `trace`, a list of what each block did: block, coefficient, added, result and
+        part, see `turnwise.report.blocks`; and the columns of `shared_turns`.
     """
     table = step.table.select(SHOWN)
     numbers = {
@@ -73,6 +73,7 @@ def turns_table(step: Step, others: Mapping[str, np.ndarray], *, invalid_penalty
     }
     columns = {
         "outcome": pa.array(step.trajectories.broadcast(outcomes(step)).astype(np.int32)),
+        "played": pa.array(step.num_tokens_R != 0),
         "tokens": filled(step.table["response_ids"]),
         "shade": token_shades(step),
         **shared_turns(step),

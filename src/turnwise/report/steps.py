@@ -6,8 +6,12 @@ import pyarrow as pa
 from turnwise.segments import Segments
 from turnwise.train.recorded import Step
 
-OUTCOMES = ("won", "lost", "out of turns", "context full", "failed")
-"""Outcomes of a trajectory, best first; the page colours them in this order."""
+COMPARED = ("won", "lost", "out of turns", "context full")
+"""Outcomes of trajectories whose returns count for contrast, best first."""
+ENDINGS = (*COMPARED, "failed", "pruned")
+"""Outcomes of trajectories that ended; the page colours them in this order."""
+OUTCOMES = (*ENDINGS, "goes on")
+"""All outcomes; the last is that of a trajectory which a later step continues."""
 ROUNDING = 1e-9
 """Returns whose difference is below this share of them are equal."""
 
@@ -17,14 +21,23 @@ def outcomes(step: Step) -> np.ndarray:
     first = np.concatenate([[0], np.cumsum(step.trajectories.lengths)[:-1]])
     ended = step.table["ended"].to_numpy()[first]
     success = step.trajectories.first(step.values("success")) > 0
-    return np.select([ended == "failed", success, ended == "truncated", ended == "context"], [4, 0, 2, 3], default=1)
+    outcome_by_case = {
+        "failed": ended == "failed",
+        "pruned": ended == "pruned",
+        "goes on": ended == "unfinished",
+        "won": success,
+        "out of turns": ended == "truncated",
+        "context full": ended == "context",
+    }
+    places = [OUTCOMES.index(name) for name in outcome_by_case]
+    return np.select(list(outcome_by_case.values()), places, default=OUTCOMES.index("lost"))
 
 
 def has_contrast(step: Step) -> np.ndarray:
-    """Return for each group whether its returns differ, `[groups]` bool; trajectories that failed do not count."""
+    """Return for each group whether its returns differ, `[groups]` bool; only outcomes in `COMPARED` count."""
     parts = step.trajectories
     return_N = parts.sum(step.values("reward"))
-    usable_N = (outcomes(step) != OUTCOMES.index("failed")) & (_turns(step) > 0)
+    usable_N = (outcomes(step) < len(COMPARED)) & (_turns(step) > 0)
     groups = _groups(step)
     high_G = groups.max(np.where(usable_N, return_N, -np.inf))
     low_G = groups.min(np.where(usable_N, return_N, np.inf))

@@ -106,7 +106,7 @@
       ];
     }
     const [groups, contrast] = [sum(steps.groups), sum(steps.contrast)];
-    const ended = turnwise.summary.outcomes.map((name) => [name, sum(steps[name])]).filter(([, amount]) => amount);
+    const ended = turnwise.summary.endings.map((name) => [name, sum(steps[name])]).filter(([, amount]) => amount);
     return [
       `${share(contrast, groups)} of ${plural(groups, "group")} had contrast`,
       "In these the same task ended with different returns, which is what credit by comparison needs.",

@@ -8,18 +8,18 @@
   let table = null;
   let rows = [];
   let shownRun = null;
-  let matches = null; // keys of the trajectories whose text was found, or null
-  let search = 0;
+  let sought = null; // {text, steps, keys}: what to find, steps already searched, trajectories where it was found
 
   /** Fill the table with the trajectories of the chosen run, unless it already shows them. */
   turnwise.fillBrowser = async ({ again = false } = {}) => {
     const run = turnwise.run();
     if (run.name === shownRun && !again) return;
-    const before = shownRun;
+    const found = run.steps.step?.length ? await turnwise.table(`${run.name}/index`) : [];
+    if (run.name !== turnwise.run().name) return; // another run was chosen meanwhile
+    if (run.name !== shownRun) clear();
     shownRun = run.name;
-    rows = run.steps.step?.length ? await turnwise.table(`${run.name}/index`) : [];
+    rows = found;
     for (const row of rows) row.key = key(row);
-    if (before !== run.name) clear();
     options(get("#step"), ["all", ...(run.steps.step ?? [])]);
     get("#tasks").replaceChildren(
       ...[...new Set(rows.map((row) => row.task))]
@@ -28,7 +28,7 @@
     );
     if (table) await table.replaceData(rows);
     else await create();
-    refresh();
+    await find();
   };
 
   function create() {
@@ -62,8 +62,8 @@
     return new Promise((resolve) => table.on("tableBuilt", resolve));
   }
 
-  /** Whether credit could be assigned to a trajectory of this outcome: all but failed ones. */
-  turnwise.usable = (outcome) => outcome !== 4;
+  /** Whether the return of a trajectory with this outcome is compared: not if it failed, was pruned or goes on. */
+  turnwise.usable = (outcome) => outcome < turnwise.summary.compared.length;
 
   /** Whether the returns of a group of the chosen run differ. */
   turnwise.hasContrast = (step, group) => rows.some((row) => row.contrast && row.step === step && row.group === group);
@@ -128,8 +128,7 @@
 
   function clear() {
     get("#filters").reset();
-    matches = null;
-    search += 1;
+    sought = null;
   }
 
   /** Apply the filters and the order of the form. */
@@ -143,7 +142,8 @@
     ]);
     get("#group").disabled = step === "all";
     const group = get("#group").value;
-    const outcomes = { won: (o) => o === 0, lost: (o) => o > 0 && o < 4, failed: (o) => o === 4 }[show] ?? (() => true);
+    const outcomes =
+      { won: (o) => o === 0, lost: (o) => o > 0 && turnwise.usable(o), failed: (o) => o === 4 }[show] ?? (() => true);
     const contrast = get("#contrast").checked;
     const order = get("#sort").value;
     table.setSort(
@@ -162,7 +162,7 @@
         (step === "all" || row.step === Number(step)) &&
         (group === "all" || row.group === Number(group)) &&
         (!task || row.task.toLowerCase().includes(task)) &&
-        (!matches || matches.has(row.key)),
+        (!sought || sought.keys.has(row.key)),
     );
   }
 
@@ -170,31 +170,38 @@
     get("#found").textContent = `${count.toLocaleString("en")} of ${rows.length.toLocaleString("en")} trajectories`;
   }
 
-  /** Search the text step by step, in the chosen step or all, and show matches as they are found. */
-  async function find() {
-    const mine = ++search;
+  /** Search for the text of the form. */
+  function search() {
     const text = get("#text").value.trim().toLowerCase();
-    matches = text ? new Set() : null;
-    const steps = get("#step").value === "all" ? (turnwise.run().steps.step ?? []) : [Number(get("#step").value)];
-    for (const [done, step] of (text ? steps : []).entries()) {
+    sought = text ? { text, steps: new Set(), keys: new Set() } : null;
+    return find();
+  }
+
+  /** Search the chosen step or all, step by step, except those that were searched before, and show the matches. */
+  async function find() {
+    const mine = sought;
+    const chosen = get("#step").value === "all" ? (turnwise.run().steps.step ?? []) : [Number(get("#step").value)];
+    const steps = mine ? chosen.filter((step) => !mine.steps.has(step)) : [];
+    for (const [done, step] of steps.entries()) {
       for (const row of await turnwise.table(turnwise.stepName(shownRun, step))) {
-        if (row.response.toLowerCase().includes(text) || row.observation.toLowerCase().includes(text))
-          matches.add(`${step}/${row.trajectory}`);
+        if (row.response.toLowerCase().includes(mine.text) || row.observation.toLowerCase().includes(mine.text))
+          mine.keys.add(`${step}/${row.trajectory}`);
       }
-      if (mine !== search) return;
-      get("#found").textContent = `searched ${done + 1} of ${steps.length} steps, ${matches.size} found`;
+      if (mine !== sought) return;
+      mine.steps.add(step);
+      get("#found").textContent = `searched ${done + 1} of ${steps.length} steps, ${mine.keys.size} found`;
     }
     refresh();
   }
 
   get("#filters").addEventListener("submit", (event) => {
     event.preventDefault();
-    find().then(() => turnwise.remember());
+    search().then(() => turnwise.remember());
   });
   /** Apply the form; text is searched again, since what is found depends on the chosen step. */
   turnwise.filter = async () => {
     refresh();
-    if (matches || get("#text").value.trim()) await find();
+    if (sought || get("#text").value.trim()) await search();
   };
 
   get("#filters").addEventListener("change", async (event) => {

@@ -102,7 +102,7 @@
     const own = returns.of.get(turn.trajectory);
     if (!known(own)) return null;
     const title =
-      "return: sum of the trajectory's rewards; group: the trajectories of the group that did not fail. " +
+      "return: sum of the trajectory's rewards; group: its trajectories that ended, without failed and pruned ones. " +
       "Without an equation, the method compares more than these returns, such as responses in the same state.";
     return make("p", { class: "origin quiet", title }, arithmetic(turn.base, own, returns));
   }
@@ -128,14 +128,14 @@
     return { of, mean, std: std > 1e-6 * Math.abs(mean) ? std : 0 }; // sums in float32
   };
 
-  /** Say why a group without contrast has no credit; `usable` are its trajectories that did not fail. */
+  /** Say why a group without contrast has no credit; `usable` are its trajectories whose returns are compared. */
   turnwise.noContrast = (usable, { mean }) => {
     const all = usable.length;
-    if (!all) return "no credit: every trajectory of this group was left out of the update";
+    if (!all) return "no contrast: no trajectory of this group has a return to compare";
     const turns = usable.flat();
     const won = usable.filter(([first]) => first.outcome === 0).length;
     const what = won === all ? "won" : won ? "got the same return" : "failed the task";
-    const who = all === 1 ? `only one trajectory did not break off, and it ${what}` : `all ${all} ${what}`;
+    const who = all === 1 ? `only one trajectory has a return to compare, and it ${what}` : `all ${all} ${what}`;
     const some = (field) => turns.some((turn) => Math.abs(turn[field] ?? 0) > ROUNDING);
     const penalties = some("advantage") ? "no credit but penalties" : "no credit";
     const credit = some("base") ? "returns give no credit" : penalties;

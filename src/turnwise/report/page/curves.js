@@ -35,7 +35,7 @@
     const told = run.train["rollout/trajectories"]?.[column];
     if (told !== undefined && told !== null) return told;
     const row = (run.steps.step ?? []).indexOf(step);
-    if (row >= 0) return turnwise.summary.outcomes.reduce((sum, outcome) => sum + run.steps[outcome][row], 0);
+    if (row >= 0) return turnwise.summary.endings.reduce((sum, outcome) => sum + run.steps[outcome][row], 0);
     return run.groups * run.group_size * (run.train["rollout/batches"]?.[column] ?? 1);
   };
 

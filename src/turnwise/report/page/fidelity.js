@@ -5,6 +5,7 @@
   const { make, number, signed, wash } = turnwise;
   const choice = document.querySelector("#fidelity-group");
   const TRUE = "true";
+  let shownRun = null;
 
   /** Fill the section for the chosen run; hide it if the run has no analysis. */
   turnwise.fillFidelity = async () => {
@@ -12,15 +13,18 @@
     for (const part of document.querySelectorAll("#fidelity, nav a[href='#fidelity']")) part.hidden = !fidelity;
     if (!fidelity) return;
     const rows = await turnwise.table(`${name}/fidelity`);
+    if (name !== turnwise.run().name) return; // another run was chosen meanwhile
     const groups = Map.groupBy(rows, (row) => row.group);
     document.querySelector("#fidelity-about").textContent =
       `Step ${fidelity.step}: A* is the true advantage of a response, estimated by fresh continuations, ± one ` +
       "standard error. The other columns are the advantages of methods on the same trajectories, each coloured on " +
       "its own scale. The closer a column's colours are to those of A*, the better its credit.";
+    const before = name === shownRun ? Number(choice.value) : null;
+    shownRun = name;
     choice.replaceChildren(
       ...[...groups].map(([group, turns]) => make("option", { value: group }, `${group}: ${turns[0].task}`)),
     );
-    choice.value = widest(groups);
+    choice.value = groups.has(before) ? before : widest(groups);
     choice.onchange = () => draw(groups.get(Number(choice.value)), fidelity.methods);
     choice.onchange();
   };

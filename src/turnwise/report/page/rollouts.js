@@ -76,8 +76,8 @@
     };
   }
 
-  /** Trajectories that credit could be assigned to. */
-  const usable = (rollouts) => rollouts.filter(([first]) => turnwise.usable(first.outcome) && first.tokens?.length);
+  /** Trajectories whose returns can be compared. */
+  const usable = (rollouts) => rollouts.filter(([first]) => turnwise.usable(first.outcome) && first.played);
 
   function returnsOf(rollouts) {
     const sum = (turns) => turns.reduce((total, turn) => total + turn.reward, 0);
@@ -89,7 +89,7 @@
     const { rollouts, task, number } = group;
     const won = rollouts.filter(([first]) => first.outcome === 0).length;
     const columns = rollouts.map((turns, column) => {
-      const played = turns.filter((turn) => turn.tokens?.length);
+      const played = turns.filter((turn) => turn.played);
       return [
         head(turns, column),
         ...played.map((turn, row) => {
@@ -138,7 +138,7 @@
 
   function head(turns, column) {
     const [first] = turns;
-    const played = turns.filter((turn) => turn.tokens?.length).length;
+    const played = turns.filter((turn) => turn.played).length;
     const reward = turns.reduce((sum, turn) => sum + turn.reward, 0);
     const last = turns.at(-1);
     const strip = (field, title) =>

@@ -35,14 +35,14 @@
   function endings() {
     const { steps } = turnwise.run();
     const totals = (steps.step ?? []).map((_, row) =>
-      turnwise.summary.outcomes.reduce((sum, name) => sum + steps[name][row], 0),
+      turnwise.summary.endings.reduce((sum, name) => sum + steps[name][row], 0),
     );
     return stacked(
       steps.step,
-      turnwise.summary.outcomes.map((name, index) => ({
+      turnwise.summary.endings.map((name, index) => ({
         name,
         colour: turnwise.outcomeColour(index),
-        values: turnwise.smoothed((steps[name] ?? []).map((count, row) => count / totals[row])),
+        values: turnwise.smoothed((steps[name] ?? []).map((count, row) => (totals[row] ? count / totals[row] : null))),
       })),
       { percent: true },
     );

@@ -9,12 +9,15 @@
   /** Titles are names that environments and users choose, so they are text, never HTML. */
   const columnDefaults = { titleFormatter: (cell) => turnwise.make("span", {}, cell.getValue()) };
 
-  /** Fill a table. Tabulator draws only the rows in view. */
+  const titles = (columns) => columns.map(({ title, field }) => `${field}: ${title}`).join();
+
+  /** Fill a table. Tabulator draws only the rows in view. With the columns of before, filters and scroll stay. */
   function fill(id, columns, data, options = {}) {
     const holder = document.querySelector(id);
     holder.hidden = !data.length;
     if (!data.length) return;
-    tables[id]?.destroy();
+    if (tables[id]?.initialized && titles(tables[id].options.columns) === titles(columns)) return renew(id, data);
+    empty(id);
     tables[id] = new Tabulator(holder, {
       data,
       columns,
@@ -23,6 +26,19 @@
       maxHeight: 420,
       ...options,
     });
+  }
+
+  /** Replace the rows of a table; with `maxHeight` Tabulator loses the place that they were scrolled to. */
+  async function renew(id, data) {
+    const view = document.querySelector(`${id} .tabulator-tableholder`);
+    const { scrollTop, scrollLeft } = view;
+    await tables[id].replaceData(data);
+    Object.assign(view, { scrollTop, scrollLeft });
+  }
+
+  function empty(id) {
+    tables[id]?.destroy();
+    delete tables[id];
   }
 
   /** Fit the columns to a new width. */
@@ -91,6 +107,7 @@
     );
     const holder = document.querySelector("#causes");
     if (!rows.length) {
+      empty("#causes");
       const kept = turnwise.summary.runs.some((run) => run.steps.step?.length);
       holder.replaceChildren(
         turnwise.make("p", { class: "quiet" }, kept ? "No trajectory failed." : "No rollouts were recorded."),

@@ -64,12 +64,13 @@
         make("dt", {}, name),
         make("dd", {}, text),
       );
+    const alpha = turn.alpha ?? 1; // unknown without credit
     const cells = [
       cell("H", number(turn.entropy), wash("--entropy", turn.entropy / group.entropy)),
       cell(
         "α",
         number(turn.alpha, 2),
-        wash(turn.alpha < 1 ? "--damped" : "--raised", Math.abs(turn.alpha - 1) / group.alpha),
+        wash(alpha < 1 ? "--damped" : "--raised", Math.abs(alpha - 1) / group.alpha),
       ),
       cell("base", signed(turn.base), turnwise.creditColour(turn.base, group)),
       cell("A", signed(turn.advantage), turnwise.creditColour(turn.advantage, group)),
