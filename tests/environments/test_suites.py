@@ -1,6 +1,9 @@
 """Suites: environments by name, and a person's own by `module:factory`."""
 
+import asyncio
+import os
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import SUITES, Seeded, make_suite
 from turnwise.errors import ConfigError, DataError
 from turnwise.imports import import_named
+from turnwise.rollout.workers import make_environments
 
 TINY = {"size": "tiny", "num_train": 6, "num_valid": 4}
 
@@ -85,10 +89,22 @@ def test_alfworld_without_its_data_says_what_to_set(monkeypatch):
         ("hausehold", {}, r"unknown environment 'hausehold'. Did you mean 'household'\? Your own is 'module:factory'"),
         ("household", {"sizes": "tiny"}, r"environment 'household' has no option 'sizes'. Did you mean 'size'\?"),
         ("household", {"seed": 3}, r"has no option 'seed'"),
-        ("household", {"size": 3}, r"environment.options.size=3: expected something like 'small'"),
-        ("household", {"num_train": "6"}, r"environment.options.num_train='6': expected something like 1000"),
+        ("household", {"size": 3}, r"environment.options.size=3: expected text, such as 'small'"),
+        ("household", {"num_train": "6"}, r"environment.options.num_train='6': expected a whole number, such as 1000"),
         ("household", {"num_train": 0}, r"environment.options.num_train=0: expected a whole number of games"),
-        ("household", {"num_valid": 2.5}, r"environment.options.num_valid=2.5: expected a whole number of games"),
+        ("household", {"num_valid": 2.5}, r"environment.options.num_valid=2.5: expected a whole number, such as 256"),
+        ("household", {"rooms": "kitchen"}, r"environment.options.rooms='kitchen': expected a list"),
+        (
+            "search_qa",
+            {"max_searches": 2.5},
+            r"environment.options.max_searches=2.5: expected a whole number, such as 3",
+        ),
+        ("search_qa", {"b": "0.4"}, r"environment.options.b='0.4': expected a number, such as 0.75"),
+        ("seats", {"depth": 2.5}, r"environment.options.depth=2.5: expected a whole number, such as 4"),
+        ("sokoban", {"size": 6.5}, r"environment.options.size=6.5: expected a whole number, such as 6"),
+        ("swe", {"tiers": 1}, r"environment.options.tiers=1: expected a list"),
+        ("frozen_lake", {"slippery": "no"}, r"environment.options.slippery='no': expected true or false"),
+        ("tests.toys:Colors", {"turns": "2"}, r"environment.options.turns='2': expected something like 1"),
         ("household", {"demonstrator": "me"}, r"demonstrator='me': expected 'expert' or 'walkthrough'"),
         ("alfworld", {"size": "tiny"}, r"environment 'alfworld' has no option 'size'"),
         (
@@ -106,6 +122,17 @@ def test_alfworld_without_its_data_says_what_to_set(monkeypatch):
 def test_what_is_wrong_is_said_with_what_may_have_been_meant(name, options, message):
     with pytest.raises(ConfigError, match=message):
         suite(name, **options)
+
+
+@pytest.mark.parametrize(("name", "options"), [("frozen_lake", {"frozen_frac": 1}), ("swe", {"tiers": (1, 2)})])
+def test_a_whole_number_is_a_number_and_a_tuple_a_list(name, options):
+    suite(name, **options)
+
+
+def test_training_tasks_never_become_held_out_ones():
+    assert suite("crossroads", num_train=1_000_000).tasks("train")[-1] < suite("crossroads").tasks("valid")[0]
+    with pytest.raises(ConfigError, match="split 'train' has at most 1,000,000 tasks, got 1,000,001; request fewer"):
+        suite("crossroads", num_train=1_000_001).tasks("train")
 
 
 @pytest.mark.parametrize("name", ["household", "tests.toys:Colors"])
@@ -166,6 +193,34 @@ def test_a_whole_suite_may_be_given():
     assert made.tasks("train") == ["train 0", "train 1", "train 2"]
     with pytest.raises(ConfigError, match="has no option 'counts'"):
         make_suite(EnvironmentConfig(name=f"{__name__}:OwnSuite", options={"counts": 3}))
+
+
+class LoadingSuite(OwnSuite):
+    """Its environments tell which process loaded what they share, and which one plays them."""
+
+    loaded_by = 0
+
+    def load(self) -> None:
+        self.loaded_by = os.getpid()
+
+    def environment(self, task):
+        told = f"{self.loaded_by} {os.getpid()}"
+        return SimpleNamespace(start=lambda: told, step=lambda response: told)
+
+
+def test_a_suite_loads_once_for_all_workers():
+    config = EnvironmentConfig(name=f"{__name__}:LoadingSuite", workers=2)
+    environments = make_environments(make_suite(config), config)
+
+    async def play() -> list[str]:
+        steps = await asyncio.gather(*(environments.start(key, f"train {key}") for key in range(2)))
+        await environments.aclose()
+        return [step.observation for step in steps]
+
+    loaded_by, played_by = zip(*(told.split() for told in asyncio.run(play())), strict=True)
+    assert len(set(played_by)) == 2
+    assert len(set(loaded_by)) == 1
+    assert not {*loaded_by} & {"0", str(os.getpid()), *played_by}
 
 
 def anything(seed: int, **options):

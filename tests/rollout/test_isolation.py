@@ -17,6 +17,7 @@ from tests.rollout.curious import HOLDER, SECRET, Curious
 
 import turnwise
 from turnwise.config import parse_config
+from turnwise.environments import launchers
 from turnwise.environments.isolation import clean_variables
 from turnwise.environments.launchers import make_launcher
 from turnwise.environments.settings import EnvironmentConfig
@@ -131,6 +132,45 @@ def test_each_level_stops_what_the_guide_says(level, tmp_path, holder):
     assert private == "1"
     assert not Path("/tmp", secret.parent.name).exists()
     assert connected.startswith("<socket") == (level not in OFFLINE)
+
+
+@pytest.fixture
+def at_home(tmp_path, monkeypatch):
+    """Work in a folder that has the home, whose name is a link; no other folder is hidden."""
+    home = tmp_path / "data" / "alice"
+    (home / "games").mkdir(parents=True)
+    (tmp_path / "outside").mkdir()
+    for place in (tmp_path / "data" / "file", home / ".netrc", home / "games" / "file"):
+        place.write_text(SECRET)
+    (tmp_path / "linked").symlink_to(home)
+    (home / "elsewhere").symlink_to(tmp_path / "outside")
+    monkeypatch.setattr(launchers, "HIDDEN", ())
+    monkeypatch.chdir(tmp_path / "data")
+    monkeypatch.setenv("HOME", str(tmp_path / "linked"))
+    return home
+
+
+def test_a_home_inside_of_the_working_directory_is_hidden_wherever_it_is(level, at_home, monkeypatch):
+    if level in ("worker", "docker"):
+        pytest.skip("it hides no folder of this machine")
+    monkeypatch.setenv("GAMES_DATA", f"{os.environ['HOME']}/games")
+    places = [at_home.parent / "file", at_home / ".netrc", Path.home() / ".netrc", Path.home() / "games" / "file"]
+    work, secret, linked, games = ask(level, *(f"open({str(place)!r}).read()" for place in places))
+    assert SECRET in work
+    assert SECRET in games
+    assert secret.startswith("FileNotFoundError")
+    assert linked.startswith("FileNotFoundError")
+
+
+def test_folders_are_mounted_from_the_outside_in_and_by_their_real_place(at_home):
+    mounted = dict(launchers.mounted_folders({"A_DATA": f"{Path.home()}/games", "B_DATA": f"{Path.home()}/elsewhere"}))
+    outside_in = [place for place in mounted if Path(place).is_relative_to(at_home.parent)]
+    assert [(os.path.relpath(place, at_home), mounted[place]) for place in outside_in] == [
+        ("..", True),
+        (".", False),
+        ("elsewhere", True),
+        ("games", True),
+    ]
 
 
 def test_a_crash_and_a_hang_cost_their_own_trajectory_at_every_level(level):

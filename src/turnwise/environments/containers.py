@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from turnwise import __version__
 from turnwise.environments.isolation import PASSED_ENDS
-from turnwise.environments.launchers import Launcher, Process, hidden_folders, installed, needed_folders, tried
+from turnwise.environments.launchers import Launcher, Process, installed, mounted_folders, tried
 from turnwise.errors import ConfigError
 
 OF_THIS_MACHINE = frozenset(
@@ -74,12 +74,10 @@ class Gvisor(_Container):
 
     def specification(self, command: Sequence[str]) -> dict[str, Any]:
         """Describe a container in the format of the Open Container Initiative."""
-        empty = [{"destination": place, "type": "tmpfs", "source": "tmpfs"} for place in hidden_folders()]
-        shown = [
-            {"destination": place, "type": "bind", "source": place, "options": ["rbind", "ro"]}
-            for place in needed_folders(self.variables)
-        ]
-        mounts = [{"destination": "/proc", "type": "proc", "source": "proc"}, *empty, *shown]
+        mounts: list[dict[str, Any]] = [{"destination": "/proc", "type": "proc", "source": "proc"}]
+        for place, shown in mounted_folders(self.variables):
+            bind = {"type": "bind", "source": place, "options": ["rbind", "ro"]}
+            mounts.append({"destination": place, **(bind if shown else {"type": "tmpfs", "source": "tmpfs"})})
         return {
             "ociVersion": "1.0.2",
             "hostname": "worker",

@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import IO
 
@@ -73,8 +73,8 @@ class Bubblewrap(Launcher):
         line = [program, "--die-with-parent", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
         line += ["--cap-drop", "ALL", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
         line += ["--unshare-net"] if offline else []
-        line += [part for place in hidden_folders() for part in ("--tmpfs", place)]
-        line += [part for place in needed_folders(variables) for part in ("--ro-bind-try", place, place)]
+        for place, shown in mounted_folders(variables):
+            line += ["--ro-bind-try", place, place] if shown else ["--tmpfs", place]
         # the kernel lets a process that is root outside write most of /proc/sys, whatever its capabilities
         self._start = [*line, "--remount-ro", "/proc", "--"]
         tried("bubblewrap", self.line(["true"]), "allow user namespaces")
@@ -122,19 +122,28 @@ def connected(place: str = "") -> socket.socket:
     return control
 
 
-def hidden_folders() -> list[str]:
-    """List the folders of this machine that a process must not see."""
-    places = dict.fromkeys((*HIDDEN, str(Path.home())))
-    return [place for place in places if Path(place).is_dir() and place != "/"]
+def mounted_folders(variables: Mapping[str, str]) -> list[tuple[str, bool]]:
+    """List the folders that a process sees otherwise than the rest of the machine, and whether it sees their files.
 
-
-def needed_folders(variables: Mapping[str, str]) -> list[str]:
-    """List the folders below hidden ones that Python and the environments read, outer ones first."""
+    Those without are hidden; the others are what Python and the environments read. Outer folders come first, so that
+    mounting them in this order uncovers no hidden one.
+    """
+    hidden = {Path(place).resolve() for place in (*HIDDEN, Path.home()) if os.path.isdir(place)} - {Path("/")}
     python = [sys.prefix, sys.base_prefix, os.path.dirname(os.path.realpath(sys.executable)), *sys.path]
     data = [value for name, value in variables.items() if name.endswith(PASSED_ENDS)]
-    places = {os.path.abspath(place) for place in (*python, *data, os.getcwd()) if place and os.path.isdir(place)}
-    homes = {str(Path.home()), *HIDDEN, "/"}  # never a hidden folder as a whole
-    return sorted(places - homes)
+    needed = {Path(os.path.abspath(place)) for place in (*python, *data, os.getcwd()) if place and os.path.isdir(place)}
+    # never a hidden folder as a whole
+    shown = {_place(folder, hidden) for folder in needed if folder.resolve() not in {*hidden, Path("/")}}
+    return [(str(folder), folder in shown) for folder in sorted(hidden | shown)]
+
+
+def _place(folder: Path, hidden: Set[Path]) -> Path:
+    """Resolve links in a path, except below a hidden folder, where a process does not see them."""
+    for above in reversed(folder.parents):
+        real = above.resolve()
+        if not hidden.isdisjoint((real, *real.parents)):
+            return real / folder.relative_to(above)
+    return folder.resolve()
 
 
 def installed(program: str, level: str, how: str) -> str:

@@ -5,7 +5,9 @@ from collections.abc import Callable
 
 from turnwise.errors import ConfigError, did_you_mean
 
-FIRST_SEED = {"train": 0, "valid": 1_000_000, "test": 2_000_000}
+MOST_SEEDS = 1_000_000
+"""Largest number of seeds of a split; more would be those of the next."""
+FIRST_SEED = {"train": 0, "valid": MOST_SEEDS, "test": 2 * MOST_SEEDS}
 """First seed of each split."""
 TENTHS = {"train": range(8), "valid": range(8, 9), "test": range(9, 10), "all": range(10)}
 """Tenths of the named tasks that belong to each split."""
@@ -20,10 +22,12 @@ def split_seeds(split: str, count: int = 100_000, *, of: str) -> range:
         of: Owner of the split, for the message.
 
     Raises:
-        ConfigError: The split is unknown.
+        ConfigError: The split is unknown, or has fewer seeds.
     """
     if split not in FIRST_SEED:
         raise ConfigError(f"{of} has no split {split!r}.{did_you_mean(split, FIRST_SEED)}")
+    if count > MOST_SEEDS:
+        raise ConfigError(f"{of}: split {split!r} has at most {MOST_SEEDS:,} tasks, got {count:,}; request fewer")
     return range(FIRST_SEED[split], FIRST_SEED[split] + count)
 
 

@@ -53,6 +53,14 @@ class Suite(Protocol):
         ...
 
 
+class LoadingSuite(Suite, Protocol):
+    """A suite that loads what its environments share when it is first needed."""
+
+    def load(self) -> None:
+        """Load it now, before workers are forked, so that they share it. It must start no threads."""
+        ...
+
+
 class TeachingSuite(Suite, Protocol):
     """A suite that can warm a policy up."""
 
@@ -175,6 +183,17 @@ SUITES: dict[str, tuple[Callable[..., Suite], Callable[..., Any]]] = {
 }
 """Suite by name, with the function that takes its further options."""
 
+Kinds = dict[Any, str]
+"""What an option must be if its default is of these types, and how to say so; the first that fits counts."""
+OF_OTHERS: Kinds = {str: "something like {!r}", (int, float): "something like {!r}"}
+OF_OURS: Kinds = {
+    str: "text, such as {!r}",
+    bool: "true or false",
+    int: "a whole number, such as {}",
+    (int, float): "a number, such as {}",
+    (list, tuple): "a list",
+}
+
 
 def make_suite(config: EnvironmentConfig) -> Suite:
     """Build the suite that a configuration names, with the direction of its rewards; see `named_suite`.
@@ -197,7 +216,7 @@ def named_suite(config: EnvironmentConfig) -> Suite:
     """
     if ":" in config.name:
         factory = import_named(config.name)
-        _check_options(config, factory)
+        _check_options(config, factory, kinds=OF_OTHERS)
         is_suite = hasattr(factory, "tasks")
         _check_call(config, factory, is_suite=is_suite)
         return factory(config, **config.options) if is_suite else Seeded(factory, config.options)
@@ -211,14 +230,15 @@ def named_suite(config: EnvironmentConfig) -> Suite:
             f"unknown environment {config.name!r}.{did_you_mean(config.name, SUITES)} Your own is 'module:factory'"
         )
     suite, further = SUITES[config.name]
-    _check_options(config, suite, further)
+    _check_options(config, suite, further, kinds=OF_OURS)
     return suite(config, **config.options)
 
 
 class SuiteEnvironments:
     """Build the environments of a configured suite.
 
-    Only the configuration is pickled; the starter loads the suite once for all workers.
+    Only the configuration is pickled; the starter makes the suite once for all workers, and calls its `load()` if it
+    has one.
     """
 
     def __init__(self, config: EnvironmentConfig, suite: Suite | None = None):
@@ -229,7 +249,14 @@ class SuiteEnvironments:
         return self.suite.environment(task)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return SuiteEnvironments, (self.config,)
+        return _loaded, (self.config,)
+
+
+def _loaded(config: EnvironmentConfig) -> SuiteEnvironments:
+    """Make the suite again in another process, with what its environments share."""
+    made = SuiteEnvironments(config)
+    getattr(made.suite, "load", lambda: None)()
+    return made
 
 
 def _check_call(config: EnvironmentConfig, factory: Callable[..., Any], *, is_suite: bool) -> None:
@@ -252,8 +279,8 @@ def _check_call(config: EnvironmentConfig, factory: Callable[..., Any], *, is_su
         ) from None
 
 
-def _check_options(config: EnvironmentConfig, *functions: Callable[..., Any]) -> None:
-    """Raise if an option is unknown, or if its type is not that of a number or text default.
+def _check_options(config: EnvironmentConfig, *functions: Callable[..., Any], kinds: Kinds) -> None:
+    """Raise if an option is unknown, or not of its default's kind.
 
     Each function passes unknown options on to the next.
     """
@@ -269,9 +296,9 @@ def _check_options(config: EnvironmentConfig, *functions: Callable[..., Any]) ->
     for name, value in config.options.items():
         if name not in known:
             raise ConfigError(f"environment {config.name!r} has no option {name!r}.{did_you_mean(name, known)}")
-        for kind in (str, (int, float)):
-            if isinstance(known[name], kind) and not isinstance(value, kind):
-                raise ConfigError(f"environment.options.{name}={value!r}: expected something like {known[name]!r}")
+        kind = next((kind for kind in kinds if isinstance(known[name], kind)), object)
+        if not isinstance(value, kind):
+            raise ConfigError(f"environment.options.{name}={value!r}: expected {kinds[kind].format(known[name])}")
 
 
 def tasks_of(suite: Suite, environment: str, split: str) -> Sequence[Task]:

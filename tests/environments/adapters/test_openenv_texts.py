@@ -91,6 +91,11 @@ def test_the_only_text_of_an_observation_is_read_else_everything():
     assert choose_observation("length", schema(text=TEXT, length=WHOLE))({"text": "hi", "length": 2}) == "2"
 
 
+def test_all_of_an_observation_is_without_what_the_step_takes_over():
+    served = {"text": "who?", "valid": True, "truncated": False, "state_key": "a", "admissible": ["ask"]}
+    assert json.loads(choose_observation("json", {})({**served, "info": {"gold": "Ida"}})) == {"text": "who?"}
+
+
 def test_what_a_tool_returned_is_read_as_its_texts():
     said = {"result": {"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "data": 1}}
     assert choose_observation("result", {})(said) == "a\nb"
@@ -145,7 +150,7 @@ def test_a_described_tool_can_be_called_as_described():
         ({"url": "localhost:8000"}, r"expected a server's address"),
         ({"url": "http://localhost:9", "tasks": "all"}, r"environment.options.tasks='all': expected 'seed' or 'index'"),
         ({"url": "http://localhost:9", "sessions": 0}, r"environment.options.sessions=0: expected a whole number"),
-        ({"url": "http://localhost:9", "action": 3}, r"environment.options.action=3: expected something like ''"),
+        ({"url": "http://localhost:9", "action": 3}, r"environment.options.action=3: expected text, such as ''"),
     ],
 )
 def test_options_that_cannot_be_are_said(options, message):
@@ -153,11 +158,13 @@ def test_options_that_cannot_be_are_said(options, message):
         make_suite(EnvironmentConfig(name="openenv", options=options))
 
 
-def test_workers_have_no_part_in_it():
-    config = EnvironmentConfig(name="openenv", workers=2, options={"url": "http://localhost:9"})
-    with pytest.raises(
-        ConfigError, match=r"environment.workers=2: an OpenEnv environment runs on its server.* set it to 0"
-    ):
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [({"workers": 2}, "environment.workers=2"), ({"isolation": "worker"}, "environment.isolation='worker'")],
+)
+def test_workers_have_no_part_in_it(given, said):
+    config = EnvironmentConfig(name="openenv", options={"url": "http://localhost:9"}, **given)
+    with pytest.raises(ConfigError, match=f"{said}.*an OpenEnv environment runs on its server, not in workers; set"):
         make_suite(config)
 
 

@@ -142,6 +142,16 @@ def test_a_fingerprint_tells_contents_and_not_names(games):
     assert fingerprint(one) != fingerprint(other)
 
 
+def test_options_that_allow_too_few_games_are_refused():
+    options = {"task_types": ["pick_heat_then_place_in_recep"], "num_receptacles": [0, 0], "num_objects": [0, 0]}
+    with pytest.raises(
+        ConfigError, match=r"split 'valid' has about \d+ games with these options, expected 1000"
+    ) as few:
+        generate_games("valid", 1000, **options)
+    found = int(str(few.value).split("about ")[1].split()[0])
+    assert len(generate_games("valid", found, **options)) == found
+
+
 def test_seeds_make_the_games_of_their_split():
     seeds = game_seeds("valid", 5, size="tiny")
 

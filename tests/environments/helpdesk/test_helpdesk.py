@@ -158,6 +158,7 @@ def test_states_are_what_has_been_looked_up_in_any_order():
     one = play(desk, ['order {"order": 5}', 'product {"product": 6}'])
     other = play(desk, ['product {"product": 6}', 'order {"order": 5}'])
     assert one[1].state_key == other[1].state_key != one[0].state_key
+    assert one[1].state_key == (desk.question, ("order [('order', 5)]", "product [('product', 6)]"))  # texts in order
     assert one[1].observation != other[1].observation
 
 

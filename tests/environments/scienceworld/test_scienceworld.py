@@ -70,7 +70,7 @@ def test_without_java_it_says_so(monkeypatch):
     ("options", "message"),
     [
         ({"tasks": ["boyl"]}, "no 'boyl'. Did you mean 'boil'?"),
-        ({"tasks": "boil"}, "expected a list of names"),
+        ({"tasks": "boil"}, "expected a list"),
         ({"simplifications": ["opendoors"]}, "Did you mean 'openDoors'?"),
         ({"tasks": ["test-conductivity"], "simplifications": ["noElectricalAction"]}, "needs electrical actions"),
         ({"reward": "gains"}, "Did you mean 'gain'?"),

@@ -1,6 +1,7 @@
 """The suite: settings, demonstrations, words; those marked `data` on HotpotQA's files."""
 
 import math
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from turnwise.environments.search_qa.files import load_corpus, load_questions
 from turnwise.environments.search_qa.retrieval import Bm25
 from turnwise.environments.search_qa.suite import SearchQa
 from turnwise.environments.settings import EnvironmentConfig
-from turnwise.environments.suites import make_suite
+from turnwise.environments.suites import SuiteEnvironments, make_suite
 from turnwise.environments.words import split_words
 from turnwise.errors import ConfigError
 
@@ -37,6 +38,17 @@ def test_it_passes_the_conformance_check(folder, options):
     assert check_environment(suite(**options), split="all") == []
 
 
+def test_workers_share_our_index_and_make_another_retriever_themselves(folder):
+    def loaded(**settings) -> set[str]:
+        config = EnvironmentConfig(**{"name": "search_qa", **settings})
+        copied = pickle.loads(pickle.dumps(SuiteEnvironments(config)))
+        return {"_passages", "_retrieve"} & vars(copied.suite).keys()
+
+    assert loaded() == {"_passages", "_retrieve"}
+    assert loaded(options={"retrieval": "dense"}) == {"_passages"}
+    assert loaded(name=f"{__name__}:Backwards") == {"_passages"}
+
+
 def test_the_settings_reach_the_environment(folder):
     options = {"reward": "f1", "max_searches": 2, "num_passages": 1, "passage_words": 7}
     made = suite(max_steps=9, **options)
@@ -53,7 +65,7 @@ def test_the_settings_reach_the_environment(folder):
         ({"reward": "em"}, r"environment.options.reward='em': no such choice"),
         ({"state_key": "passage"}, r"Did you mean 'passages'\?"),
         ({"max_search": 3}, r"'search_qa' has no option 'max_search'. Did you mean 'max_searches'\?"),
-        ({"max_searches": "3"}, "expected something like 3"),
+        ({"max_searches": "3"}, "expected a whole number, such as 3"),
     ],
 )
 def test_what_is_wrong_is_said_at_once(options, message):
@@ -143,7 +155,7 @@ def test_bm25s_constants_are_options(folder):
         ({"k1": math.inf}, r"k1=inf: expected"),
         ({"b": 1.5}, r"b=1.5: expected a number from 0 to 1"),
         ({"b": math.nan}, r"b=nan: expected"),
-        ({"b": "0.4"}, r"b='0.4': expected something like 0.75"),
+        ({"b": "0.4"}, r"b='0.4': expected a number, such as 0.75"),
         ({"b": 0.4, "retrieval": "dense"}, r"k1 and b are only for retrieval='bm25', not for 'dense'; remove them"),
     ],
 )

@@ -260,7 +260,7 @@ def test_the_expert_demonstrates():
             21,
             r"objects=4: expected 2 to 3, as many",
         ),
-        ({"game": "referential", "objects": 2.5}, 21, r"objects=2.5: expected 2 to 9"),
+        ({"game": "referential", "objects": 2.5}, 21, r"objects=2.5: expected a whole number, such as 3"),
         ({"game": "referential", "features": 3}, 21, r"features=3: expected 1 or 2"),
         ({"game": "guard"}, 21, r"safety=None: game 'guard' needs the weight of safety .* no value is published"),
         ({"game": "guard", "safety": 1.0}, 21, r"safety=1.0: .* between 0 and 1"),

@@ -15,6 +15,7 @@ from tests.environments.swe.conftest import RIGHT
 
 from turnwise.environments.swe.bubblewrap import Bubblewrap, _most_pids
 from turnwise.environments.swe.filters import filter_program
+from turnwise.environments.swe.system import python_system
 from turnwise.environments.swe.watch import descendants, run_watched
 from turnwise.environments.swe.workspace import Limits
 from turnwise.errors import ConfigError, EnvironmentFault
@@ -60,6 +61,18 @@ def test_nothing_of_the_host_is_seen(workspace, data, tmp_path):
     number = workspace.run("ls -d /proc/[0-9]* | wc -l").output
     assert int(number) < 8
     assert workspace.run("hostname; id -u").output == b"sandbox\n1000\n"
+
+
+def test_of_a_python_of_its_own_no_other_packages_are_seen(tmp_path, monkeypatch):
+    """conda's folder has packages in pkgs and envs as well."""
+    for name in ("bin", "include", "lib/python3.11/site-packages", "pkgs/boltons-1/site-packages", "envs/a/lib"):
+        (tmp_path / name).mkdir(parents=True)
+    monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
+    system = python_system()
+    assert {name for name in system.mounts if Path(name).is_relative_to(tmp_path)} == {
+        str(tmp_path / name) for name in ("bin", "include", "lib")
+    }
+    assert str(tmp_path / "lib/python3.11/site-packages") in system.covered
 
 
 READ_PROC = """

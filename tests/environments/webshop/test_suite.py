@@ -1,6 +1,7 @@
 """The suite: splits, settings, demonstrations, words."""
 
 import json
+import pickle
 import random
 from typing import Any
 
@@ -9,7 +10,7 @@ from tests.environments.webshop.conftest import NOTES, item, write
 
 from turnwise.environments.check import check_environment
 from turnwise.environments.settings import EnvironmentConfig
-from turnwise.environments.suites import make_suite
+from turnwise.environments.suites import SuiteEnvironments, make_suite
 from turnwise.environments.webshop.buyer import Buyer, noise_action
 from turnwise.environments.webshop.shop import Visit, load_shop
 from turnwise.environments.webshop.suite import Webshop
@@ -55,6 +56,11 @@ def test_splits_do_not_overlap_and_stay(many):
     assert suite(many).tasks("train") == train
 
 
+def test_the_starter_of_workers_loads_the_shop(many):
+    config = EnvironmentConfig(name="webshop", options={"data": many})
+    assert pickle.loads(pickle.dumps(SuiteEnvironments(config))).suite._shop.cache_info().currsize == 1
+
+
 def test_nothing_is_read_before_it_is_needed(monkeypatch):
     monkeypatch.delenv("WEBSHOP_DATA", raising=False)
     made = make_suite(EnvironmentConfig(name="webshop"))
@@ -67,7 +73,7 @@ def test_nothing_is_read_before_it_is_needed(monkeypatch):
     [
         ({"reward": "points"}, "environment.options.reward='points': no such choice"),
         ({"catalog": "small"}, r"environment 'webshop' has no option 'catalog'. Did you mean 'catalogue'\?"),
-        ({"seed": "a"}, "environment.options.seed='a': expected something like 0"),
+        ({"seed": "a"}, "environment.options.seed='a': expected a whole number, such as 0"),
     ],
 )
 def test_what_is_wrong_is_said_at_once(many, options, message):
@@ -184,6 +190,23 @@ def test_the_buyer_goes_on_from_wherever_it_is(small, kettle):
                 assert visit.act(buyer.act(visit))
         assert visit.score is not None
         assert visit.score.total == 1, wrong
+
+
+def test_an_option_with_a_bracket_is_searched_without_and_not_clicked(tmp_path):
+    note = {"B0": {"instruction": "Find me mugs [new]", "instruction_attributes": ["mug"]}}
+    data = str(write(tmp_path, [item("B0", "Mug", options={"color": ["black [2 pack]", "blue"]})], note))
+    made = suite(data)
+    for task in made.tasks("test"):
+        assert "[" in task.instruction
+        environment = made.environment(task)
+        (offered,) = environment.start().admissible
+        assert environment.step(offered).valid
+        turns = made.correct(task, [], seed=0) or []
+        assert [turn.response for turn in turns][1:] in ([], ["click[b0]", "click[blue]", "click[buy now]"])
+    visit = Visit(load_shop(data)[0], made.tasks("test")[0])
+    buyer = Buyer(visit.shop, visit.goal)
+    while visit.score is None:
+        assert visit.act(buyer.act(visit))
 
 
 def test_the_buyer_turns_pages(tmp_path):

@@ -219,8 +219,8 @@ class OpenEnv:
             tool; or "module:function", which converts a response to a dict, or to None if it is not an action. Default:
             the environment's only field.
         fields: Further fields of every action.
-        observation: The field to read; "json": all fields; or "module:function", called with their dict. Default: the
-            only text field, otherwise all fields.
+        observation: The field to read; "json": all fields but those that the step takes over; or "module:function",
+            called with the dict of all fields. Default: the only text field, otherwise "json".
         tasks: "seed": tasks are seeds of reset; "index": the server's tasks, by split and index. Default: "index" if
             the server counts its tasks.
         num_train, num_valid: Number of seeds; "index" uses all tasks.
@@ -251,10 +251,11 @@ class OpenEnv:
         if tasks not in ("", "seed", "index"):
             raise ConfigError(f"environment.options.tasks={tasks!r}: expected 'seed' or 'index'")
         check_counts(num_train=num_train, num_valid=num_valid, sessions=sessions)
-        if config.workers:
+        if config.level != "in-process":
             raise ConfigError(
-                f"environment.workers={config.workers}: an OpenEnv environment runs on its server, not in "
-                "workers; set it to 0"
+                f"environment.workers={config.workers} with environment.isolation={config.level!r}: an OpenEnv "
+                "environment runs on its server, not in workers; set environment.workers=0, and "
+                "environment.isolation='in-process' or none"
             )
         needed("websockets.asyncio.client", EXTRA, by="the environment 'openenv'")
         self._url, self._reset = url.rstrip("/"), dict(reset or {})

@@ -14,6 +14,9 @@ Act = Callable[[str], Mapping[str, Any] | None]
 Show = Callable[[Mapping[str, Any]], str]
 """Converts an observation to text."""
 
+TAKEN = ("metadata", "valid", "truncated", "state_key", "admissible", "info")
+"""Fields of an observation that the step takes over. The policy does not read them: `info` may have the answer."""
+
 _KINDS = {"string": str, "integer": int, "number": (int, float), "boolean": bool, "array": list, "object": dict}
 
 
@@ -72,7 +75,7 @@ def choose_observation(choice: str, schema: Mapping[str, Any]) -> Show:
         choice = texts[0] if len(texts) == 1 else "json"
     if choice == "json" and choice not in fields:
         return lambda said: _as_text(
-            {name: said[name] for name in said if name != "metadata" and said[name] is not None}
+            {name: said[name] for name in said if name not in TAKEN and said[name] is not None}
         )
     if fields and choice not in fields:
         raise ConfigError(

@@ -217,15 +217,15 @@ class Engine:
 
     @property
     def state(self) -> Hashable:
-        """The whole state; equal states of one game give equal answers to all future commands."""
+        """The whole state; equal states of one game give equal answers to all future commands, and have equal text."""
         return (
             self._location,
             self._held,
             tuple(self._opened),
             tuple(self._contents),
             tuple(self._properties),
-            tuple(self._locations),
-            self._taken,
+            tuple(tuple(sorted(each)) for each in self._locations),
+            tuple(sorted(self._taken)),
         )
 
     @property

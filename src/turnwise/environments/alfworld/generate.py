@@ -54,6 +54,7 @@ SIZES = {
 _FIRST_SEED = {"train": 0, "valid": 1 << 40, "test": 1 << 41}
 _FINGERPRINTS = {"train": range(2, 8), "valid": range(1), "test": range(1, 2)}
 
+_MOST_IN_VAIN = 10_000  # Seeds in a row without a new game, after which the options are taken to allow no more.
 _FLAT = 0.15  # As in ALFRED's rooms, some cabinets and drawers cannot be closed.
 _ON_FLOOR = 0.2  # Fraction of a larger room's objects that are outside receptacles.
 _MOST_OF_A_TYPE = 3
@@ -85,12 +86,12 @@ def generate_game(
 
 def generate_games(split: str, count: int, **options) -> list[Game]:
     """Return the first `count` games of a split, all different; `options` are those of `generate_game`."""
-    return [_solved(game) for _, game in itertools.islice(_split(split, **options), count)]
+    return [_solved(game) for _, game in _split(split, count, **options)]
 
 
 def game_seeds(split: str, count: int, **options) -> list[int]:
     """Return the seeds of `generate_games`: with them and the options, `generate_game` makes the same games."""
-    return [seed for seed, _ in itertools.islice(_split(split, **options), count)]
+    return [seed for seed, _ in _split(split, count, **options)]
 
 
 def fingerprint(game: Game) -> str:
@@ -102,16 +103,25 @@ def fingerprint(game: Game) -> str:
     return hashlib.sha256(repr(content).encode()).hexdigest()
 
 
-def _split(split: str, **options) -> Iterator[tuple[int, Game]]:
-    """Yield the seeds and games of a split, each content once; the games lack their walkthrough."""
+def _split(split: str, count: int, **options) -> Iterator[tuple[int, Game]]:
+    """Yield the first seeds and games of a split, each content once; the games lack their walkthrough."""
     if split not in _FIRST_SEED:
         raise ConfigError(f"split is {split!r}; expected one of {', '.join(_FIRST_SEED)}.")
-    given = set[str]()
+    given, in_vain = set[str](), 0
     for seed in itertools.count(_FIRST_SEED[split]):
+        if len(given) == count:
+            return
+        if in_vain == _MOST_IN_VAIN:
+            raise ConfigError(
+                f"split {split!r} has about {len(given)} games with these options, expected {count}; request fewer, or "
+                "allow more objects, receptacles, rooms or task_types"
+            )
         game = _furnish(seed, **options)
         content = fingerprint(game)
+        in_vain += 1
         if content not in given and int(content[:8], 16) % 8 in _FINGERPRINTS[split]:
             given.add(content)
+            in_vain = 0
             yield seed, game
 
 

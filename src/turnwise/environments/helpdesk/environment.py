@@ -90,7 +90,7 @@ class HelpdeskEnvironment:
             },
         )
 
-    def _state(self) -> tuple[str, frozenset[str]]:
+    def _state(self) -> tuple[str, tuple[str, ...]]:
         """Name the state: the question, and what has been looked up, in any order."""
         known = {f"{call.name} {sorted(call.arguments.items())}" for of_turn in self._calls or () for call in of_turn}
-        return self._desk.question, frozenset(known)
+        return self._desk.question, tuple(sorted(known))

@@ -104,7 +104,7 @@ class Scienceworld:
             for split, method in SPLITS.items():
                 numbers = [int(number) for number in getattr(game, method)()]
                 found[split] += [Variation(task, number) for number in numbers[: self._most or None]]
-        if self._config.workers:
+        if self._config.level != "in-process":
             stop()  # environments are played elsewhere
         return found
 

@@ -71,6 +71,13 @@ class SearchQa:
             return Bm25(passages, **self._constants)
         return Dense(passages, self._encoder)
 
+    def load(self) -> None:
+        """Load the passages, and the index if it is ours; another retriever may need torch or start threads."""
+        if type(self).retriever is SearchQa.retriever and self._retrieval == "bm25":
+            self._retrieve  # noqa: B018 (cached)
+        else:
+            self._passages  # noqa: B018
+
     def tasks(self, split: str) -> Sequence[Task]:
         """Return the questions of a split: "train" (eight tenths), "valid", "test", or "all"."""
         return split_questions(self._questions, split)

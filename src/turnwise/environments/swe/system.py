@@ -14,6 +14,8 @@ _SHARED = (
     "perl", "perl5", "git-core", "zoneinfo", "terminfo", "misc", "locale", "i18n", "tabset", "awk", "ca-certificates",
 )  # fmt: skip
 """Of /usr/lib and /usr/share; other folders there may hold copies of packages: wheels, bundled software."""
+_OF_PYTHON = ("bin", "include", "lib", "lib64")
+"""Of the folder where a Python is installed; conda's has packages in others too."""
 SITE = "/opt/site"
 """Mount point of the folder of Python packages."""
 
@@ -52,12 +54,9 @@ def python_system(*, site: Path | None = None, venv: Path | None = None) -> Syst
     covered = [f"/usr/lib/{version}/ensurepip"]
     covered += [str(found) for found in sorted(Path("/usr").glob("lib*/py*/*-packages"))]
     if prefix != Path("/usr"):
-        if prefix == Path("/usr/local"):
-            mounts |= {f"/usr/local/{name}": f"/usr/local/{name}" for name in ("bin", "lib", "include")}
-        else:
-            mounts[str(prefix)] = str(prefix)
-        covered += [str(found) for found in sorted(prefix.glob("lib/python3*/site-packages"))]
-        covered += [str(found) for found in sorted(prefix.glob("lib/python3*/ensurepip"))]
+        mounts |= {str(found): str(found) for name in _OF_PYTHON if (found := prefix / name).is_dir()}
+        covered += [str(found) for found in sorted(prefix.glob("lib*/py*/*-packages"))]
+        covered += [str(found) for found in sorted(prefix.glob("lib*/py*/ensurepip"))]
     binaries = [str(prefix / "bin"), "/usr/bin", "/bin"]
     python = str(prefix / "bin" / "python3")
     if venv is not None:

@@ -4,7 +4,7 @@ import random
 import re
 from collections.abc import Iterator
 
-from turnwise.environments.webshop.environment import admissible
+from turnwise.environments.webshop.environment import admissible, can_be_clicked, search_action
 from turnwise.environments.webshop.goals import Goal
 from turnwise.environments.webshop.pages import PAGE_SIZE
 from turnwise.environments.webshop.reward import counts
@@ -28,7 +28,7 @@ class Buyer:
     def act(self, visit: Visit) -> str:
         """Return the next action."""
         if visit.page == "search":
-            return f"search[{self._keywords}]"
+            return search_action(self._keywords)
         if visit.page == "results":
             return f"click[{self._among_results(visit)}]"
         if visit.page == "item" and visit.product is self._product:
@@ -49,7 +49,9 @@ class Buyer:
         for wanted in self._goal.options:
             for name, values in self._product.options.items():
                 fitting = [
-                    v for v in values if ((name, v) == wanted if isinstance(wanted, tuple) else counts(v, wanted))
+                    value
+                    for value in filter(can_be_clicked, values)
+                    if ((name, value) == wanted if isinstance(wanted, tuple) else counts(value, wanted))
                 ]
                 if fitting and visit.chosen.get(name) not in fitting and visit.targets[fitting[0]].option == name:
                     yield fitting[0]

@@ -11,6 +11,7 @@ from turnwise.environments.webshop.shop import Shop, Visit
 from turnwise.environments.webshop.short import respaced, short_text
 from turnwise.errors import ConfigError, EnvironmentFault
 
+_REMOVED = str.maketrans("[]\n", "   ")
 CHOICES = {
     "observation": ("text", "text_rich", "text_short"),
     "reward": ("success", "score"),
@@ -125,9 +126,18 @@ def understood(response: str, visit: Visit, observation: str) -> str:
     return respaced(action, visit.targets) if observation == "text_short" else action
 
 
+def search_action(keywords: str) -> str:
+    """Format a search; brackets are removed, because the shop would read another action, and searches ignore them."""
+    return f"search[{keywords.translate(_REMOVED)}]"
+
+
+def can_be_clicked(text: str) -> bool:
+    """Return whether the shop understands the click on a text: the original does not, or reads another action."""
+    return "[" not in text and "\n" not in text and text != "search"
+
+
 def admissible(visit: Visit) -> list[str]:
-    """List the clicks that the page offers; on the search page also the search for the instruction."""
+    """List the clicks that the page offers; on the search page the search for the instruction."""
     if visit.page == "search":
-        return [f"search[{visit.goal.instruction.lower()}]".replace("\n", " ")]
-    # The original parses an action with such an option name differently, or not at all.
-    return [f"click[{text}]" for text in visit.targets if "[" not in text and "\n" not in text and text != "search"]
+        return [search_action(visit.goal.instruction.lower())]
+    return [f"click[{text}]" for text in visit.targets if can_be_clicked(text)]

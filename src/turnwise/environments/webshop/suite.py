@@ -38,16 +38,20 @@ class Webshop:
         self._config, self._splits = config, splits
         self._options: dict[str, Any] = {"observation": observation, "reward": reward, "state_key": state_key}
         self._options["attributes_page"] = attributes_page
-        self._load = functools.cache(functools.partial(load_shop, data, **options))
+        self._shop = functools.cache(functools.partial(load_shop, data, **options))
+
+    def load(self) -> None:
+        """Load the shop."""
+        self._shop()
 
     def tasks(self, split: str) -> Sequence[Task]:
         """Return the tasks of a split."""
-        return split_goals(self._load()[1], split, self._splits)
+        return split_goals(self._shop()[1], split, self._splits)
 
     def environment(self, task: Task) -> Environment:
         """Build a fresh environment."""
         limits = {"max_steps": self._config.max_steps, "success_reward": self._config.success_reward}
-        return WebshopEnvironment(self._load()[0], task, **limits, **self._options)
+        return WebshopEnvironment(self._shop()[0], task, **limits, **self._options)
 
     def task_name(self, task: Task) -> str:
         """Name a task in records."""
@@ -55,7 +59,7 @@ class Webshop:
 
     def words(self) -> list[str]:
         """Return every word of the shop's pages and instructions."""
-        shop, goals = self._load()
+        shop, goals = self._shop()
         return words(shop.products.values(), goals)
 
     def demonstrate(self, task: Task, *, noise: float, seed: int) -> list[Demonstrated] | None:
@@ -70,7 +74,7 @@ class Webshop:
         self, task: Task, seed: int, *, noise: float = 0.0, after: Sequence[str] = ()
     ) -> list[Demonstrated] | None:
         """Play given responses, then let the buyer play; None if it does not get the full reward."""
-        shop, rng = self._load()[0], random.Random(seed)
+        shop, rng = self._shop()[0], random.Random(seed)
         visit, buyer = Visit(shop, task, with_attributes=self._options["attributes_page"]), Buyer(shop, task)
         turns: list[Demonstrated] = []
         while visit.score is None and len(turns) < self._config.max_steps:
