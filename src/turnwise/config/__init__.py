@@ -5,15 +5,15 @@ A recipe is a TOML file; overrides such as `a.b=c` follow it. Unknown keys and w
 
 import copy
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pydantic
 
-from turnwise.config.combined import check_demonstrations, check_store, with_corrected_ratios
+from turnwise.config.combined import check_demonstrations, check_store, check_told, with_corrected_ratios
 from turnwise.config.mistakes import explain
+from turnwise.config.overrides import apply
 from turnwise.config.recipes import find_recipe, read_recipe
 from turnwise.config.sections import (
     CheckpointConfig,
@@ -293,6 +293,7 @@ class Config(Section):
         transform = build_method(self.method.name, self.method.model_extra or {})
         if self.rollout.learns_played:
             check_played(transform, self.label, vars(self))
+        check_told(transform, self.label, vars(self), self.optional_models)
         return self
 
     @property
@@ -332,7 +333,7 @@ def load_config(recipe: Path | None, overrides: Sequence[str] = ()) -> Config:
             run.setdefault("name", recipe.stem)
     data.setdefault("aem", True)
     for override in overrides:
-        _apply(data, override)
+        apply(data, override, Config)
     try:
         return parse_config(data)
     except ConfigError as error:
@@ -353,7 +354,7 @@ def override_config(config: Config, overrides: Sequence[str]) -> Config:
     """Return a configuration with overrides applied."""
     data = config.model_dump(mode="json") | config.method.spoken
     for override in overrides:
-        _apply(data, override)
+        apply(data, override, Config)
     return parse_config(data)
 
 
@@ -363,44 +364,3 @@ def parse_config(data: dict[str, Any]) -> Config:
         return Config.model_validate(data)
     except pydantic.ValidationError as error:
         raise ConfigError(explain(error.errors()[0], Config)) from None
-
-
-def _apply(data: dict[str, Any], override: str) -> None:
-    path, equals, text = override.partition("=")
-    *sections, key = (part.strip() for part in path.split("."))
-    if not equals or not all((*sections, key)):
-        raise ConfigError(f"override {override!r} does not have the form section.key=value")
-    value = text.strip() if _is_text(sections, key) and text.strip()[:1] not in ("'", '"') else _value(text.strip())
-    for section in sections:
-        if data.get(section) in (None, False):
-            data[section] = {}
-        inner = data[section]
-        if isinstance(inner, str) and section in ("method", "select", "collector", "tokens", "entropy"):
-            inner = data[section] = {"name": inner}
-        if not isinstance(inner, dict):
-            raise ConfigError(f"override {override!r}: {section} is a value, not a section")
-        data = inner
-    data[key] = value
-
-
-def _is_text(sections: Sequence[str], key: str) -> bool:
-    """Return whether a setting is a text or a path, so that `run.name=0` is not read as a number."""
-    fields: Any = Config
-    for part in (*sections, key):
-        if not (isinstance(fields, type) and issubclass(fields, pydantic.BaseModel) and part in fields.model_fields):
-            return False
-        fields = fields.model_fields[part].annotation
-    return fields in (str, Path, str | None, Path | None)
-
-
-def _value(text: str) -> Any:
-    """Parse a TOML value; anything else, such as a bare word, is a string."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
-        if text[:1] in ("{", "["):
-            raise ConfigError(
-                f'{text} is not a value of TOML; write tables as {{name = "grpo"}} and lists as ["a", "b"], in '
-                "quotes for the shell"
-            ) from None
-        return text

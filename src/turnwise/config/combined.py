@@ -1,12 +1,14 @@
 """Check sections of a recipe against each other: demonstrations, a store, and responses of earlier weights."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
+from turnwise.measures.plan import plan_measures
 from turnwise.objective.settings import UpdateConfig
 from turnwise.rollout.demonstrations.settings import DemonstrationsConfig
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.stores.settings import StoreConfig
+from turnwise.transform import Transform
 
 
 def check_demonstrations(
@@ -57,6 +59,27 @@ def check_demonstrations(
         raise ValueError(
             f"demonstrations.gate={demonstrations.gate} is above rollout.group_size={rollout.group_size}; lower it"
         )
+
+
+def check_told(transform: Transform, label: str, sections: Mapping[str, Any], models: Collection[str]) -> None:
+    """Raise a ValueError if a measure reads what an environment tells, where PivotRL's single turns ask none.
+
+    Args:
+        transform: Method of the recipe.
+        label: Its name.
+        sections: Sections of the recipe by name, None for those that it does not have.
+        models: Which models the recipe has that measures use and only some runs have.
+    """
+    if sections["demonstrations"] is None or sections["demonstrations"].name != "pivot_rl":
+        return
+    needs, scoring = {f"method {label!r}": transform.needs}, sections["update"].scoring
+    measures = plan_measures(needs, scoring=scoring, further=sections["measures"], models=models).measures
+    told = {
+        f"the measure {each.name!r} reads info[{each.reads[0]!r}] of an environment, and PivotRL asks none": True
+        for each in measures
+        if each.reads
+    }
+    _refuse(told, "demonstrations", mend="choose another method or measure, or remove [demonstrations]")
 
 
 def check_store(
