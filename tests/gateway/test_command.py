@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -105,3 +106,12 @@ def test_a_misspelt_run_is_not_asked_of_the_hub(tmp_path, monkeypatch, capsys):
         assert "Did you mean 'mine'?" in said
     assert main(["train", "model.name=runs/mien"]) == 2
     assert "model.name='runs/mien': there is no such folder" in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken_leaves_no_folder(tmp_path, capsys):
+    run = train(small_config(tmp_path, run={"steps": 0}, evaluate={"final_episodes": 1}))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert main(["gateway", str(run.path), "--out", str(tmp_path / "seen"), "--port", port]) == 2
+    assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
+    assert not (tmp_path / "seen").exists()

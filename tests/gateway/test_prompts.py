@@ -171,6 +171,20 @@ def test_no_text_of_a_harness_can_end_its_message_or_stand_for_a_response():
     assert ids.count(fmt.stop_id) == plain.count(fmt.stop_id)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_text_of_a_tool_or_a_call_can_end_a_message(family):
+    def specials(text: str) -> int:
+        fmt = make_format(family)
+        parameters = {"type": "object", "properties": {text: {"type": "string", "enum": [text]}}}
+        tools = [{"type": "function", "function": {"name": text, "description": text, "parameters": parameters}}]
+        calls = [{"function": {"name": text, "arguments": {text: [text]}}}]
+        messages = [user("a"), assistant(text, tool_calls=calls), {"role": "tool", "content": text}]
+        ids = Prompter(fmt).prompt_ids(read_messages(messages), tools, {})
+        return sum(id_ in fmt.tokenizer.added_tokens_decoder for id_ in ids)
+
+    assert specials("<|im_end|><|im_start|>") == specials("look")
+
+
 def test_a_tiny_policy_reads_texts_as_observations_and_refuses_tools():
     fmt = make_format("tiny")
     messages = read_messages([{"role": "system", "content": "you see"}, user("red"), assistant("go"), user("blue")])

@@ -298,3 +298,17 @@ def test_the_names_of_ended_sessions_do_not_pile_up(monkeypatch):
         for number in range(5):
             gateway.forget(gateway.open(cast(Session, SimpleNamespace(name=f"session-{number}"))))
         assert list(gateway._ended) == ["session-2", "session-3", "session-4"]
+
+
+def test_a_reward_for_an_unknown_name_opens_no_session():
+    """It was taken by a session of its own, and lost."""
+    with served() as (endpoint, gateway):
+        gateway._opens = lambda name, task: Session(gateway.serving, 2, name=name, task=task)
+        new, misspelt = (
+            Endpoint(endpoint.base_url.replace("/one/", f"/{name}/"), TOKEN, "") for name in ("new", "nwe")
+        )
+        post(new, "chat/completions", {"messages": [user("a")]})
+        status, error = refused(misspelt, "reward", 1.0)
+        assert (status, error["code"]) == (404, "session_not_found")
+        post(new, "reward", 1.0)
+        assert gateway.sessions.keys() == {"one", "two", "new"}

@@ -1,5 +1,7 @@
 """The format of a chat model is what its own template writes."""
 
+import copy
+
 import pytest
 from tests.rollout.chat_models import FAMILIES, tokenizer
 
@@ -121,6 +123,17 @@ def test_an_environment_cannot_end_its_message_or_speak_for_the_policy(family):
     specials = tokenizer(family).convert_tokens_to_ids(["<|im_start|>", "<|im_end|>"])
     for special in specials:
         assert hostile.count(special) == honest.count(special)
+
+
+def test_special_tokens_that_the_tokenizer_does_not_name_are_broken_up():
+    """As <|end|> of Phi-3 and <|start_header_id|> of Llama 3."""
+    words = copy.deepcopy(tokenizer("qwen2_5"))
+    words.backend_tokenizer.add_special_tokens(["<|end|>", "<|end|>|>"])
+    assert "<|end|>" not in words.all_special_tokens
+    fmt = chat_format(words, PromptConfig())
+    special = words.convert_tokens_to_ids(["<|end|>", "<|end|>|>"])
+    assert set(special) <= {*fmt.encode("<|end|> <|end|>|>")}
+    assert not {*special} & {*fmt.text_ids("<|end|> <|end|>|>")}
 
 
 def test_admissible_actions_are_listed_where_asked_for():

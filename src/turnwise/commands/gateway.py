@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,6 @@ def add(commands: Any) -> None:
 
 def _gateway(options: argparse.Namespace) -> int:
     quiet()
-    from turnwise.integrations.recorded import RecordedRun
     from turnwise.rollout.collectors import make_sampling
     from turnwise.rollout.engines import check_engine, make_engine
     from turnwise.rollout.models import Models, NamedModel
@@ -46,21 +46,19 @@ def _gateway(options: argparse.Namespace) -> int:
     models = Models(policy=NamedModel(policy, make_engine(config.engine, config.model.precision, policy)))
     models.publish()
     sampling = make_sampling(config.rollout, policy, seed=config.run.seed)
-    recorded = None if options.out is None else RecordedRun(options.out, config)
     options.stop.why_late = "sessions are recorded first; a second signal ends the process at once"
-    with options.stop.deferred():  # a signal in the middle of writing would lose a step
-        with contextlib.suppress(KeyboardInterrupt):
-            asyncio.run(_serve(models, sampling, options, recorded, schemas=config.engine.name == "server"))
-        if recorded is not None:
-            print(f"recorded: {options.out}, {recorded.steps} steps", file=sys.stderr)
+    # a signal in the middle of writing would lose a step
+    with options.stop.deferred(), contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(_serve(models, sampling, options, config))
     return 0
 
 
-async def _serve(models: Any, sampling: Any, options: argparse.Namespace, recorded: Any, *, schemas: bool) -> None:
+async def _serve(models: Any, sampling: Any, options: argparse.Namespace, config: Any) -> None:
     from turnwise.environments.serve_guard import TOKEN_VARIABLE, token_for
     from turnwise.gateway.recorder import Recorder
     from turnwise.gateway.server import Gateway
     from turnwise.gateway.session import Serving
+    from turnwise.integrations.recorded import RecordedRun
 
     policy = models.policy.policy
     serving = Serving(
@@ -69,24 +67,32 @@ async def _serve(models: Any, sampling: Any, options: argparse.Namespace, record
         sampling=sampling,
         max_context=policy.max_context,
         fixed=False,
-        schemas=schemas,
+        schemas=config.engine.name == "server",
     )
-    write = (lambda trajectories: None) if recorded is None else recorded.add
+    recorded: RecordedRun | None = None
+
+    def write(trajectories: Sequence[Any]) -> None:
+        if recorded is not None:
+            recorded.add(trajectories)
+
     recorder = Recorder(
         serving, write, batch=options.batch, patience_s=options.reward_timeout, sessions=options.sessions
     )
     token = token_for(options.host)
     gateway = Gateway(serving, token=token, opens=recorder.open)
     address = await gateway.start(options.host, options.port)
-    print(
-        f"{options.policy} at {address}/s/NAME/v1, one NAME per trajectory; Ctrl-C ends it", file=sys.stderr, flush=True
-    )
-    if token and not os.environ.get(TOKEN_VARIABLE):
-        print(f"callers need this token as their API key: {token}", file=sys.stderr, flush=True)
-    if recorded is None:
-        note("nothing is recorded; --out FOLDER records every session")
     try:
+        if options.out is not None:
+            recorded = RecordedRun(options.out, config)  # not earlier: a port that is taken leaves no folder
+        said = f"{options.policy} at {address}/s/NAME/v1, one NAME per trajectory; Ctrl-C ends it"
+        print(said, file=sys.stderr, flush=True)
+        if token and not os.environ.get(TOKEN_VARIABLE):
+            print(f"callers need this token as their API key: {token}", file=sys.stderr, flush=True)
+        if recorded is None:
+            note("nothing is recorded; --out FOLDER records every session")
         await recorder.serve(gateway, lambda: options.stop.asked is not None)
     finally:
         await gateway.aclose()
         await serving.engine.aclose()
+        if recorded is not None:
+            print(f"recorded: {options.out}, {recorded.steps} steps", file=sys.stderr)

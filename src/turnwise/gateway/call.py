@@ -14,6 +14,8 @@ from turnwise.gateway.messages import Message, read_call, short
 from turnwise.rollout.engine import Generation
 
 MAX_CHOICES, MAX_STOPS = 64, 16
+MIN_TEMPERATURE, MIN_TOP_P = 1e-5, 1e-6
+"""Far smaller values are zero or give infinities in float32, so smaller ones ask for the likeliest token."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -140,6 +142,19 @@ def number(data: Mapping[str, Any], name: str, low: float, high: float, *, above
         BadRequest: It is something else.
     """
     return _number(data, name, low, high, kinds=(int, float), what="a number", above=above)
+
+
+def sampling(data: Mapping[str, Any]) -> dict[str, float | None]:
+    """Read `temperature` and `top_p`, each None if it is absent.
+
+    Raises:
+        BadRequest: One is not a number of its range.
+    """
+    temperature, top_p = number(data, "temperature", 0, 100), number(data, "top_p", 0, 1, above=True)
+    return {
+        "temperature": 0.0 if temperature is not None and temperature < MIN_TEMPERATURE else temperature,
+        "top_p": None if top_p is None else max(top_p, MIN_TOP_P),
+    }
 
 
 def whole(data: Mapping[str, Any], name: str, low: int, high: int) -> int | None:

@@ -75,27 +75,27 @@ class Prompter:
         ]
         if not self._template:
             return self._observations(messages, tools, texts)
-        shown = [
-            self._message(message, text, index in marked)
-            for index, (message, text) in enumerate(zip(messages, texts, strict=True))
-        ]
-        if tools and not self._writes_tools:
-            described = self._fmt.plain(describe_tools(list(tools)))
-            if shown[0]["role"] == "system":
-                shown[0]["content"] += f"\n\n{described}"
-            else:
-                shown.insert(0, {"role": "system", "content": described})
         try:
+            shown = [
+                self._message(message, text, index in marked)
+                for index, (message, text) in enumerate(zip(messages, texts, strict=True))
+            ]
+            if tools and not self._writes_tools:
+                described = self._fmt.plain(describe_tools(list(tools)))
+                if shown[0]["role"] == "system":
+                    shown[0]["content"] += f"\n\n{described}"
+                else:
+                    shown.insert(0, {"role": "system", "content": described})
             return str(
                 self._fmt.tokenizer.apply_chat_template(
                     shown,
-                    tools=list(tools) if tools and self._writes_tools else None,
+                    tools=self._plain(list(tools)) if tools and self._writes_tools else None,
                     tokenize=False,
                     add_generation_prompt=True,
                     enable_thinking=self._fmt.think,
                 )
             )
-        except (TemplateError, TypeError, KeyError, ValueError) as error:
+        except (TemplateError, TypeError, KeyError, ValueError, RecursionError) as error:
             cause = " ".join(str(error).split())[:200]
             raise BadRequest(f"the model's chat template refuses the messages: {cause}", param="messages") from error
 
@@ -105,12 +105,24 @@ class Prompter:
         if self._writes_tools:
             shown = {"role": role, "content": text}
             if calls:
-                shown["tool_calls"] = [{"type": "function", "function": call["function"]} for call in calls]
+                shown["tool_calls"] = [
+                    {"type": "function", "function": self._plain(each["function"])} for each in calls
+                ]
             return shown
-        text += "".join(f"\n<tool_call>{json.dumps(call['function'])}</tool_call>" for call in calls)
+        text += "".join(f"\n<tool_call>{json.dumps(self._plain(each['function']))}</tool_call>" for each in calls)
         if role == "tool":
             return {"role": "user", "content": f"<tool_response>\n{text}\n</tool_response>"}
         return {"role": role, "content": text.lstrip("\n") if calls else text}
+
+    def _plain(self, value: Any) -> Any:
+        """Break up special tokens in the texts of a JSON value, names of fields included."""
+        if isinstance(value, str):
+            return self._fmt.plain(value)
+        if isinstance(value, list):
+            return [self._plain(each) for each in value]
+        if isinstance(value, dict):
+            return {self._plain(name): self._plain(each) for name, each in value.items()}
+        return value
 
     def _observations(self, messages: Sequence[Message], tools: Sequence[Any], texts: Sequence[str]) -> str:
         """Render for a model that reads observations: what stands between two responses is one observation."""

@@ -81,7 +81,7 @@ class Gateway:
                 _method(request, "GET")
                 return Answer(self._models())
             _method(request, "POST")
-            session = self._session(name, request)
+            session = self._session(name, route, request)
             names = (b"authorization", HARNESS_HEADER)
             owner = (request.client, *(request.headers.get(name, "") for name in names))
             session.claim(owner)
@@ -97,11 +97,12 @@ class Gateway:
                 self.lost.set_exception(error)
             return _refuse(request.path, 503, "the engine is lost")
 
-    def _session(self, name: str, request: Request) -> Session:
+    def _session(self, name: str, route: str, request: Request) -> Session:
         session = self.sessions.get(name)
         if session is None and name in self._ended:
             raise BadRequest("this session has ended; open another", status=409, code="session_ended")
-        if session is None and name and self._opens is not None:
+        opens = route != "reward"  # the reward of a misspelt name would be lost in a session of its own
+        if session is None and name and opens and self._opens is not None:
             session = self.open(self._opens(name, request.headers.get(TASK_HEADER, "")))
         if session is None:
             what = f"there is no session {name!r}" if name else "the request names no session"

@@ -13,6 +13,7 @@ from turnwise.gateway.errors import BadRequest
 from turnwise.gateway.messages import Message, history_keys, last_message, next_key
 from turnwise.gateway.outcome import Outcome
 from turnwise.gateway.prompter import Prompter
+from turnwise.gateway.rows import SharedRows
 from turnwise.models.format import Format
 from turnwise.rollout.engine import Engine, Generation, Sampling
 from turnwise.rollout.trajectory import Trajectory, Turn
@@ -60,6 +61,11 @@ class Serving:
         """Makes the prompts."""
         return Prompter(self.fmt)
 
+    @functools.cached_property
+    def rows(self) -> SharedRows:
+        """Generates for all sessions, and holds as many of their conversations as the engine has rows."""
+        return SharedRows(self.engine)
+
 
 class Session:
     """One trajectory in the making.
@@ -95,8 +101,7 @@ class Session:
         Raises:
             BadRequest: The session has ended, or another harness uses it.
         """
-        if self.closed or self.outcome:
-            raise BadRequest("this session has ended; open another", status=409, code="session_ended")
+        self._check_open()
         if self._owner not in (None, owner):
             raise BadRequest(
                 "another harness uses this session (its address, key or X-Turnwise-Harness differs); give each "
@@ -106,6 +111,15 @@ class Session:
             )
         self._owner = owner
         self.used_at = asyncio.get_running_loop().time()
+
+    @property
+    def over(self) -> bool:
+        """Whether the trajectory has ended or has its reward; no turn may follow."""
+        return self.closed or self.outcome is not None
+
+    def _check_open(self) -> None:
+        if self.over:
+            raise BadRequest("this session has ended; open another", status=409, code="session_ended")
 
     async def respond(self, call: Call, state_key: str | None = None, *, actor: str = "") -> tuple[list[Reply], int]:
         """Generate the responses to a request, and record each as a turn.
@@ -119,7 +133,8 @@ class Session:
             The responses, and the number of tokens of the prompt.
 
         Raises:
-            BadRequest: The conversation is too long, the chat template refuses it, or the engine failed.
+            BadRequest: The conversation is too long, the chat template refuses it, the engine failed, or the session
+                ended before the responses were complete.
             EngineLost: The engine is unavailable.
         """
         shared, keys = self._serving, history_keys(call.messages, call.tools)
@@ -141,6 +156,7 @@ class Session:
             )
         key = shared.state_key(call.messages) if state_key is None else state_key
         generations, conversations = await self._generate(parent, ids, sampling, call.n)
+        self._check_open()  # a reward that came meanwhile belongs to the response before
         replies = []
         for index, generation in enumerate(generations):
             text = shared.fmt.text(generation.token_ids)
@@ -204,10 +220,10 @@ class Session:
     ) -> tuple[list[Generation], list[int]]:
         """Generate `count` responses to a prompt, and return them with the numbers of their conversations.
 
-        Between calls the engine holds one conversation of a session, so that sessions cannot wait for each other's
-        rows forever; others find their prefix in its cache.
+        Between calls the engine holds one conversation of a session, as long as nobody needs its row; others find their
+        prefix in its cache.
         """
-        engine, held, self._held = self._serving.engine, self._held, None
+        engine, held, self._held = self._serving.rows, self._held, None
         conversations = [self._new_conversation() for _ in range(count - 1)]
         if held is not None and held is parent:
             conversations.insert(0, held.conversation)
@@ -227,7 +243,7 @@ class Session:
         finally:
             self._running -= 1
             self.used_at = asyncio.get_running_loop().time()
-            engine.close(conversations[0 if self._running or self.closed else keep :])
+            engine.close(conversations[0 if self._running or self.over else keep :])
         return generations, conversations
 
     @property
@@ -246,7 +262,7 @@ class Session:
         Raises:
             BadRequest: There is one already.
         """
-        if self.closed or self.outcome:
+        if self.over:
             raise BadRequest("this session has its reward already", status=409, code="session_ended")
         self.outcome = outcome
 
@@ -258,7 +274,7 @@ class Session:
         """
         self.closed = True
         if self._held is not None:
-            self._serving.engine.close([self._held.conversation])
+            self._serving.rows.close([self._held.conversation])
         self._held = None
         self._known.clear()
         self._said.clear()

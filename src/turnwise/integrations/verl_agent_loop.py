@@ -28,10 +28,11 @@ from verl.experimental.agent_loop.agent_loop import (  # pyright: ignore[reportM
     AgentLoopOutput,
     register,
 )
+from yaml import YAMLError
 
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import Suite, make_suite
-from turnwise.errors import ConfigError, EngineFault, did_you_mean
+from turnwise.errors import ConfigError, EngineFault, TurnwiseError, did_you_mean
 from turnwise.integrations.verl_rows import RECORD
 from turnwise.measures import Played, played
 from turnwise.models.chat import chat_format
@@ -174,6 +175,9 @@ def outputs(
         name: [str(value) for value in values] if name in ("state_key", "state_text", "task") else values
         for name, values in played.run(Played([trajectory], settings.environment.invalid_penalty), {}).items()
     }
+    # `played` tells turns and trajectories apart by their addresses, which mean nothing in the trainer's process
+    columns |= {"prefix": [f"{engine.request}-{number}" for number in range(len(trajectory.turns))]}
+    columns |= {"tree": [engine.request] * len(trajectory.turns)}
     record = {"reward": [turn.reward for turn in trajectory.turns], **columns}
     whole = settings.window is None
     pieces = [trajectory.turns] if whole else [[turn] for turn in trajectory.turns]
@@ -234,9 +238,6 @@ def task_rows(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the tasks of a split as a Parquet file."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     parser = argparse.ArgumentParser(description="Write the tasks of turnwise's environments as a data set for verl.")
     parser.add_argument("loop", type=Path, help="the agent loop's YAML file")
     parser.add_argument("out", type=Path, help="Parquet file to write")
@@ -244,16 +245,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--split", default="train")
     parser.add_argument("--limit", type=int, help="largest number of tasks")
     options = parser.parse_args(arguments)
-    entries = {entry["name"]: dict(entry) for entry in OmegaConf.load(options.loop)}
+    try:
+        print(_write_tasks(options))
+    except (TurnwiseError, YAMLError, OSError) as error:
+        raise SystemExit(f"turnwise: {' '.join(str(error).split())}") from None
+
+
+def _write_tasks(options: argparse.Namespace) -> str:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    loaded = OmegaConf.load(options.loop)
+    if not OmegaConf.is_list(loaded) or not all(OmegaConf.is_dict(entry) and "name" in entry for entry in loaded):
+        raise ConfigError(f"{options.loop}: expected a list of agent loops (`- name: {NAME}`); see docs/how-to/verl.md")
+    entries = {entry["name"]: dict(entry) for entry in loaded}
     if options.name not in entries:
-        raise SystemExit(
-            f"turnwise: {options.loop} has no loop named {options.name!r}.{did_you_mean(options.name, entries)}"
-        )
-    entry = entries[options.name]
-    settings = parse_settings({k: v for k, v in entry.items() if k not in ("name", "_target_")})
+        raise ConfigError(f"{options.loop} has no loop named {options.name!r}.{did_you_mean(options.name, entries)}")
+    settings = parse_settings({k: v for k, v in entries[options.name].items() if k not in ("name", "_target_")})
     rows = task_rows(settings.environment, split=options.split, limit=options.limit, loop=options.name)
     pq.write_table(pa.Table.from_pylist(rows), options.out)
-    print(f"{len(rows)} tasks of {settings.environment.name} {options.split} in {options.out}")
+    return f"{len(rows)} tasks of {settings.environment.name} {options.split} in {options.out}"
 
 
 if __name__ == "__main__":

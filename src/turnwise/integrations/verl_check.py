@@ -2,6 +2,8 @@
 
 import importlib.util
 import os
+import sys
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from turnwise.errors import IntegrationError
@@ -84,12 +86,32 @@ def check(*, address: str | None = None, workers: int = 1) -> tuple[int, list[st
             f"no Ray cluster at {address or 'this machine'}: {' '.join(str(error).split())}"
         ) from None
     try:
+        # else a worker would import `_ask` from turnwise, also where turnwise is missing
+        ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
         ask = ray.remote(num_cpus=0, max_calls=1, scheduling_strategy="SPREAD")(_ask)
-        for number, (node, found) in enumerate(ray.get([ask.remote() for _ in range(workers)])):
-            checked.append(verdict(f"worker {number} on {node}", found))
+        checked += verdicts([ask.remote() for _ in range(workers)], ray.get)
     finally:
         ray.shutdown()
     return int(not all(fine for fine, _ in checked)), [line for _, line in checked]
+
+
+def verdicts(asked: Iterable[Any], get: Callable[[Any], tuple[str, dict[str, Any]]]) -> list[tuple[bool, str]]:
+    """Return the verdict on each worker; one that cannot answer has no plug-in.
+
+    Args:
+        asked: What stands for the workers' answers.
+        get: Waits for an answer: the node's name, and what `state` found there.
+    """
+    checked = []
+    for number, each in enumerate(asked):
+        try:
+            node, found = get(each)
+        except Exception as error:  # Ray's own, or whatever the worker raised
+            cause = (str(error).strip() or type(error).__name__).splitlines()[-1]  # before it, the worker's traceback
+            checked.append((False, f"worker {number} cannot answer: {cause}"))
+        else:
+            checked.append(verdict(f"worker {number} on {node}", found))
+    return checked
 
 
 def _ask() -> tuple[str, dict[str, Any]]:

@@ -137,7 +137,10 @@ class Format:
 
     @functools.cached_property
     def _special(self) -> re.Pattern[str]:
-        return re.compile("|".join(map(re.escape, self.tokenizer.all_special_tokens)) or r"(?!)")
+        added = self.tokenizer.added_tokens_decoder.values()  # holds special tokens that the tokenizer does not name
+        special = {*self.tokenizer.all_special_tokens, *(str(each) for each in added if each.special), self.stop}
+        longest_first = sorted(filter(None, special), key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 
     def _decode(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))

@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnwise.gateway.call import Call, Reply, check_names, check_tools, number, read_object, stops, whole
+from turnwise.gateway.call import Call, Reply, check_names, check_tools, read_object, sampling, stops, whole
 from turnwise.gateway.errors import BadRequest
 from turnwise.gateway.messages import Message, read_messages, read_text, short
 from turnwise.rollout.engine import Decode
@@ -51,8 +51,7 @@ def read(body: bytes) -> Call:
         messages=read_messages(messages),
         tools=[] if none else _tools(data.get("tools") or []),
         max_tokens=max_tokens,
-        temperature=number(data, "temperature", 0, 100),
-        top_p=number(data, "top_p", 0, 1, above=True),
+        **sampling(data),
         stop=stops(data, "stop_sequences"),
         stream=bool(data.get("stream")),
     )

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnwise.gateway.call import Call, Reply, check_names, check_tools, number, read_object, schema_of, whole
+from turnwise.gateway.call import Call, Reply, check_names, check_tools, read_object, sampling, schema_of, whole
 from turnwise.gateway.errors import BadRequest
 from turnwise.gateway.messages import Message, read_messages, read_text, short
 from turnwise.rollout.engine import Decode
@@ -51,8 +51,7 @@ def read(body: bytes, remembered: Mapping[str, list[Message]]) -> Call:
         messages=read_messages([*begin, *earlier, *_messages(data.get("input"))]),
         tools=_tools(data.get("tools") or []) if data.get("tool_choice") != "none" else [],
         max_tokens=whole(data, "max_output_tokens", 1, 2**31),
-        temperature=number(data, "temperature", 0, 100),
-        top_p=number(data, "top_p", 0, 1, above=True),
+        **sampling(data),
         schema=schema_of(text.get("format") if isinstance(text, dict) else text, "text.format"),
         stream=bool(data.get("stream")),
         num_instructions=len(begin),

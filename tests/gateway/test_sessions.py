@@ -1,0 +1,76 @@
+"""Sessions that share the rows of an engine, and rewards that come while a response is generated."""
+
+import asyncio
+
+import pytest
+
+from tests.gateway.asking import call, scripted, serving, user
+from tests.toys import color_policy
+from turnwise.gateway.errors import BadRequest
+from turnwise.gateway.outcome import Outcome
+from turnwise.gateway.session import Session
+from turnwise.rollout.local import LocalEngine
+
+WON = Outcome(1.0, True, {})
+
+
+def two_calls_each(max_rows: int | None, *, n: int = 1) -> list[list[list[int]]]:
+    """Ids of the responses of four sessions that call twice in turn, none of which ends before the others."""
+
+    async def play():
+        policy = color_policy()
+        engine = LocalEngine(policy.model, max_rows=max_rows)
+        shared = serving(policy.format, engine, max_context=64)
+        sessions = [Session(shared, number) for number in range(4)]
+        said = [[user(f"say {color}")] for color in ("red", "green", "blue", "pink")]
+        async with asyncio.timeout(20):
+            for _ in range(2):
+                for session, messages in zip(sessions, said, strict=True):
+                    replies, _ = await session.respond(call(messages, n=n))
+                    messages += [replies[0].message, user("say red")]
+        assert max_rows is None or engine._num_rows <= max_rows
+        assert all(session.trajectory.turns[n].fresh == (n > 1) for session in sessions)
+        await engine.aclose()
+        return [[turn.response_ids for turn in session.trajectory.turns] for session in sessions]
+
+    return asyncio.run(play())
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_idle_sessions_make_room_for_others_and_continue_as_if_they_had_not(n):
+    """The first call of a session waited until another one ended."""
+    assert two_calls_each(2, n=n) == two_calls_each(None, n=n)
+
+
+@pytest.mark.parametrize("how", ["reward", "end"])
+def test_a_response_that_comes_after_the_reward_is_no_turn(how):
+    async def play():
+        session, engine = scripted(color_policy().format, [[7], [8]])
+        await session.respond(call([user("say red")]))
+        late = asyncio.ensure_future(session.respond(call([user("say blue")])))
+        while len(engine.calls) < 2:
+            await asyncio.sleep(0)
+        session.finish(WON)
+        trajectory = session.end() if how == "end" else session.trajectory
+        with pytest.raises(BadRequest, match="this session has ended") as raised:
+            await late
+        assert (raised.value.status, raised.value.code) == (409, "session_ended")
+        assert [turn.response_ids for turn in trajectory.turns] == [[7]]
+        trajectory = session.end()
+        assert (trajectory.reward, trajectory.turns[-1].reward) == (1.0, 1.0)
+        assert {number for numbers in engine.closed for number in numbers or ()} == {0, 2**20}, "a row stays held"
+
+    asyncio.run(play())
+
+
+def test_a_temperature_that_float32_cannot_divide_by_is_greedy():
+    """It gave nan, and failed the calls of all other sessions."""
+
+    async def play(**asked):
+        policy = color_policy()
+        session = Session(serving(policy.format, LocalEngine(policy.model), max_context=64, fixed=False), 0)
+        await session.respond(call([user("say red")], **asked))
+        return session.trajectory.turns[0].response_ids
+
+    expected = asyncio.run(play(temperature=0))
+    assert asyncio.run(play(temperature=1e-40)) == asyncio.run(play(top_p=1e-50)) == expected
