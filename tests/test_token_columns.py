@@ -81,6 +81,9 @@ def two_tokens(**columns: float) -> tw.Batch:
         (lambda base: tw.chain(base, tw.reject_mismatch()), MISMATCH, [-0.25, 0.75]),
         (lambda base: tw.adora(base, weight=0.5), LENGTHS, [-0.125, 0.375]),
         (lambda base: tw.adora(base, weight=0.5, convention="vl"), LENGTHS, [-0.25, 0.75]),
+        (lambda base: tw.chain(base, tw.weigh_by_success_rate(beta=0.0)), {"success": 1.0}, [-0.25, 0.75]),
+        (lambda base: tw.chain(base, tw.weigh_by_success_rate(beta=2.0)), {"success": 0.0}, [-0.25, 0.75]),
+        (lambda base: tw.chain(base, tw.mask_by_drift(keep="all")), {"entropy": 1.0}, [-0.25, 0.75]),
     ],
 )
 def test_what_weighs_or_rejects_a_response_does_so_to_its_tokens(then, columns, expected):

@@ -1,7 +1,8 @@
 """Trace how blocks turn rewards into advantages.
 
-A traced block (`block(coefficient=True)` or `block(traced=True)`) reports the credit before and after it. Records,
-reports and adapters read the base advantage and the coefficients here, so that nothing computes them twice.
+A traced block (`block(coefficient=True)` or `block(traced=True)`) reports the credit before and after it, and one that
+weighs or masks (`block(scales=True)`) what it does to tokens. Records, reports and adapters read the base advantage and
+the coefficients here, so that nothing computes them twice.
 """
 
 import contextlib

@@ -131,8 +131,8 @@ def block(
                 if not (coefficient or scales or traced):
                     return result_R, state
                 after_R = credit_R * result_R if coefficient or scales else result_R
-                if scales:
-                    after_R = after_R + 0.0  # a rejected response gets 0.0, and not -0.0
+                if scales:  # 0.0 for a rejected response, and not -0.0
+                    after_R = credit_R if (result_R == 1.0).all() else after_R + 0.0
                 coefficient_R = result_R if coefficient else np.ones(len(credit_R))
                 before_R = credit_R if coefficient or traced else after_R  # no change to be reported
                 report(Traced(name, before_R, coefficient_R, after_R, scale_R=result_R if scales else None))

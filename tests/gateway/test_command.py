@@ -9,13 +9,16 @@ import subprocess
 import sys
 import time
 import urllib.error
+from pathlib import Path
 
 import pytest
 
 from tests.gateway.asking import ask, post, user
 from tests.toys import small_config
 from turnwise.cli import main
+from turnwise.commands.policies import is_missing_run
 from turnwise.gateway.harness import Endpoint
+from turnwise.models.settings import is_missing_folder
 from turnwise.rollout.record import read_rollouts
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train
@@ -98,14 +101,19 @@ def test_the_metrics_of_a_record_are_those_of_its_rollouts(tmp_path):
 def test_a_misspelt_run_is_not_asked_of_the_hub(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", None)  # any attempt to load fails
-    RunFolder.create(small_config(tmp_path / "runs", run={"name": "mine"}))
+    RunFolder.create(small_config(tmp_path / "runs", run={"name": "mine"})).log({"step": 0, "eval/success": 0.5})
     for command in (["gateway", "runs/mien"], ["import", "log.jsonl", "--score", "runs/mien"]):
         assert main(command) == 2
         (said,) = capsys.readouterr().err.splitlines()
         assert "runs/mien is not a run folder" in said
         assert "Did you mean 'mine'?" in said
-    assert main(["train", "model.name=runs/mien"]) == 2
-    assert "model.name='runs/mien': there is no such folder" in capsys.readouterr().err
+    assert main(["train", "model.name=./mien"]) == 2
+    assert "model.name='./mien': there is no such folder" in capsys.readouterr().err
+    monkeypatch.undo()
+    (tmp_path / "Owner" / "Other").mkdir(parents=True)  # as a model that was downloaded beside the runs
+    assert not is_missing_run(Path("Owner/Model"))
+    assert is_missing_folder("no/such/model")
+    assert not is_missing_folder("Owner/Model")
 
 
 def test_a_port_that_is_taken_leaves_no_folder(tmp_path, capsys):

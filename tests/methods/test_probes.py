@@ -296,5 +296,5 @@ def test_hcapo_hands_its_discount_on():
 
 def test_a_temperature_of_zero_is_told_and_not_blamed_on_the_batch():
     batch, _ = tw.Batch.from_arrays(group=[0], trajectory=[0], reward=[1.0], columns={"hindsight_logprob": [-1.0]})
-    with pytest.raises(tw.ConfigError, match="temperature=0.0 must be positive"):
+    with pytest.raises(tw.ConfigError, match=r"temperature=0\.0 must be positive"):
         tw.hcapo(temperature=0.0)(batch)

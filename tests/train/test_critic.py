@@ -15,7 +15,7 @@ from tests.train.test_every_method_trains import told, weights
 
 from turnwise.config import load_config
 from turnwise.diagnostics.recredit import replay
-from turnwise.errors import ConfigError
+from turnwise.errors import ConfigError, EngineLost
 from turnwise.models.critic import Critic, join_beside
 from turnwise.models.ridge import Ridge
 from turnwise.models.settings import CriticConfig, ModelConfig
@@ -393,7 +393,22 @@ def test_the_share_of_clipped_values_is_divided_by_the_mini_batches_once(tmp_pat
 
 
 def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path):
-    config = config_of(tmp_path, {"kind": "model", "name": "nowhere"})
-    with pytest.raises(ConfigError, match=r"critic\.name='nowhere' cannot be loaded"):
+    (tmp_path / "empty").mkdir()
+    config = config_of(tmp_path, {"kind": "model", "name": str(tmp_path / "empty")})
+    with pytest.raises(ConfigError, match=r"critic\.name=.* cannot be loaded"):
         train(config)
     assert not config.run_folder.exists(), "the corrected recipe would be refused"
+
+
+def test_a_run_whose_engine_is_lost_before_its_first_step_can_be_resumed(tmp_path, monkeypatch):
+    from turnwise.rollout.models import Models
+
+    def lost(*_):
+        raise EngineLost("gone")
+
+    config = config_of(tmp_path, {}, run={"steps": 1})
+    monkeypatch.setattr(Models, "publish", lost)
+    with pytest.raises(EngineLost, match="gone"):
+        train(config)
+    monkeypatch.undo()
+    assert train(config, resume=config.run_folder).metrics()

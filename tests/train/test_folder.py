@@ -5,6 +5,7 @@ import json
 import pytest
 from tests.toys import small_config
 
+from turnwise.checksums import KEY
 from turnwise.errors import RunError
 from turnwise.files import write_text
 from turnwise.train.folder import RunFolder, by_step
@@ -28,6 +29,29 @@ def test_an_existing_run_is_refused_and_left_alone(tmp_path):
     ):
         RunFolder.create(small_config(tmp_path, run={"seed": 1}))
     assert {path: path.read_bytes() for path in folder.path.rglob("*")} == before
+
+
+def test_a_run_with_settings_that_had_no_effect_and_are_refused_now_opens(tmp_path):
+    folder = RunFolder.create(small_config(tmp_path))
+    path = folder.path / "config.json"
+    record = json.loads(path.read_text())
+    record.pop(KEY, None)
+    config = record["config"]
+    config["update"] |= {"scoring": "engine", "mismatch_cap": 2.0}
+    config["warmstart"] |= {"steps": 0, "dagger_rounds": 2}
+    path.write_text(json.dumps(record))
+    opened = RunFolder.open(folder.path)[1]
+    assert opened.update.scoring == "engine"
+    assert opened.update.mismatch_cap is None
+    assert opened.warmstart.dagger_rounds == 0
+    config["update"] |= {"policy": False, "tokens": {"name": "steer"}, "preference": {"name": "simpo"}}
+    path.write_text(json.dumps(record))
+    assert RunFolder.open(folder.path)[1].update.tokens is None
+    config["update"] |= {"old_policy": "behavior"}
+    config["rollout"] |= {"top_p": 0.5}
+    path.write_text(json.dumps(record))
+    with pytest.raises(RunError, match=r"has settings that this version of turnwise refuses: .*top_p"):
+        RunFolder.open(folder.path)
 
 
 def test_a_lock_that_cannot_be_opened_is_named(tmp_path):

@@ -195,7 +195,7 @@ def test_ratios_follow_the_lag_unless_a_cap_corrects_it(tmp_path, update, old_po
         ({"rollout": {"max_lag": 1}, "engine": {"max_rows": 4}}, r"engine.max_rows=4 .* remove one"),
         (
             {"rollout": {"max_lag": 1}, "update": {"old_policy": "start"}},
-            r"ignores that rollout.max_lag=1 .* or set update.mismatch_cap=2",
+            r"ignores that rollout.max_lag=1 .* or add update.mismatch_cap=2 update.scoring",
         ),
         ({"update": {"old_policy": "behavior", "mismatch_cap": 2.0}}, r"correct for the same difference; remove one"),
         (

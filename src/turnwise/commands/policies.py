@@ -27,10 +27,16 @@ def load_policy(name: str, overrides: Sequence[str], step: int | None = None) ->
     from turnwise.train.folder import RunFolder
 
     path = Path(name)
-    if is_missing_folder(name) or (path / "checkpoints").is_dir() or (path / "metrics.jsonl").exists():
+    if is_missing_run(path) or (path / "checkpoints").is_dir() or (path / "metrics.jsonl").exists():
         folder, config = RunFolder.open(path)
         config = override_config(config, overrides)
         _, policy, _ = load_checkpoint(checkpoint_at(folder, step), to_play=True)
         return config, policy
     config = load_config(None, [f"model.name={name}", *DEFAULTS, *overrides])
     return config, pretrained_policy(config.model, config.prompt, seed=config.run.seed)
+
+
+def is_missing_run(path: Path) -> bool:
+    """Return whether a name is that of a folder, or stands beside runs, and does not exist; the hub is not asked."""
+    beside_runs = len(path.parts) > 1 and any(path.parent.glob("*/metrics.jsonl"))
+    return not path.exists() and (beside_runs or is_missing_folder(str(path)))

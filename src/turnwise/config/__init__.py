@@ -13,7 +13,7 @@ import pydantic
 
 from turnwise.config.combined import check_demonstrations, check_store, check_told, with_corrected_ratios
 from turnwise.config.mistakes import explain
-from turnwise.config.overrides import apply
+from turnwise.config.overrides import apply, optional
 from turnwise.config.recipes import find_recipe, read_recipe
 from turnwise.config.sections import (
     CheckpointConfig,
@@ -79,10 +79,9 @@ class Config(Section):
     @classmethod
     def _false_leaves_out(cls, data: Any) -> Any:
         """Leave out the optional sections that are `false`, such as the critic of the recipe that this one extends."""
-        optional = {name for name, field in cls.model_fields.items() if field.default is None}
         if not isinstance(data, Mapping):
             return data
-        return {name: value for name, value in data.items() if value is not False or name not in optional}
+        return {name: value for name, value in data.items() if value is not False or name not in optional(cls)}
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -117,7 +116,7 @@ class Config(Section):
         if lag and self.update.old_policy == "start" and self.update.mismatch_cap is None:
             raise ValueError(
                 f"update.old_policy='start' ignores that {lag} samples from earlier weights; remove "
-                "it, or set update.mismatch_cap=2"
+                "it, or add update.mismatch_cap=2 update.scoring=trainer"
             )
         if lag and self.engine.max_rows is not None:
             raise ValueError(

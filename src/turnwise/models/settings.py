@@ -14,13 +14,12 @@ PRETRAINED_RECIPE = "household-qwen2.5-1.5b-aem"
 
 
 def is_missing_folder(name: str) -> bool:
-    """Whether a model's name can only be a folder that does not exist, so that the hub need not be asked.
+    """Return whether a model's name can only be that of a folder, which does not exist.
 
-    Names on the hub are NAME or OWNER/NAME. Where OWNER is a folder here, as in runs/NAME, it is taken for one.
+    Names on the hub are NAME or OWNER/NAME.
     """
     path = Path(name)
-    outside_hub = path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1
-    return "/" in name and not path.exists() and (outside_hub or path.parent.is_dir())
+    return not path.exists() and (path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1)
 
 
 class ModelConfig(Section):

@@ -22,6 +22,8 @@ TERMS: dict[str, Callable[[UpdateConfig], Term | None]] = {
     "preference": lambda update: PreferenceTerm(update.preference) if update.preference else None,
 }
 """Constructors of loss terms by name, in the order of the sum. They return None if the recipe does not use the term."""
+FURTHER = ("value", "imitation")
+"""Names of the terms that other sections of a recipe add."""
 
 
 def make_objective(update: UpdateConfig, *further: Term) -> Objective:
@@ -35,7 +37,7 @@ def make_objective(update: UpdateConfig, *further: Term) -> Objective:
         if ":" not in asked.name:
             raise ConfigError(_known_elsewhere(asked.name))
         own = _own(asked.name, asked.model_extra or {})
-        if own.name in {*TERMS, *(term.name for term in (*terms, *further))}:
+        if own.name in {*TERMS, *FURTHER, *(term.name for term in (*terms, *further))}:
             raise ConfigError(
                 f"update.terms: a loss term {own.name!r} exists already; give {asked.name!r} another name"
             )

@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from turnwise.errors import ConfigError, RunError
 from turnwise.measures.plan import Plan
 from turnwise.models.critic import Critic, bootstraps
 from turnwise.models.policy import Policy, autocast
-from turnwise.models.settings import CriticConfig, ModelConfig, is_missing_folder
+from turnwise.models.settings import CriticConfig, ModelConfig
 from turnwise.objective.differences import action_error, state_error
 from turnwise.objective.gradient import Budget
 from turnwise.objective.settings import UpdateConfig
@@ -31,11 +32,11 @@ def critic_columns(settings: CriticConfig | None, plan: Plan) -> tuple[str, ...]
     """Return the columns that the critic of a run estimates; none without a critic.
 
     Raises:
-        ConfigError: There is a critic, but nobody reads a column of its.
+        ConfigError: There is a critic, but nobody reads a column of its, or the folder of its model is missing.
     """
     if settings is None:
         return ()
-    if is_missing_folder(settings.name):  # else it is said after the warm start
+    if settings.name not in ("policy", "tiny") and not Path(settings.name).is_dir():  # else said after the warm start
         raise ConfigError(
             f"critic.name={settings.name!r}: there is no such folder; expected 'policy', 'tiny', or the folder of a "
             "model"

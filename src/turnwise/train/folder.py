@@ -25,7 +25,7 @@ from typing import Any
 from turnwise.cache import held
 from turnwise.checksums import KEY, sealed, unsealed
 from turnwise.config import Config, parse_config
-from turnwise.errors import ConfigError, DamagedError, DataError, RunError, TurnwiseError, did_you_mean
+from turnwise.errors import ConfigError, DamagedError, DataError, RunError, did_you_mean
 from turnwise.files import provenance, write_json, write_text
 from turnwise.rollout.record import FORMAT, check_format, read_table
 from turnwise.train.trackers import Tracker
@@ -89,13 +89,13 @@ class RunFolder:
 
     @contextmanager
     def begun(self) -> Iterator["RunFolder"]:
-        """Lock a new run, and remove it again if it cannot begin: another recipe of the same name shall not meet it."""
+        """Lock a new run; remove its folder if its recipe is wrong, so that the corrected one finds the name free."""
         try:
             with self.locked():
                 yield self
-        except TurnwiseError:
+        except ConfigError:
             if not by_step(self.checkpoints):
-                shutil.rmtree(self.path)
+                shutil.rmtree(self.path, ignore_errors=True)
             raise
 
     @staticmethod
@@ -142,6 +142,8 @@ class RunFolder:
                 ) from None
             if isinstance(error, ConfigError) and "cannot import" in str(error):
                 raise RunError(f"{path} needs your code, which cannot be loaded: {error}") from None
+            if isinstance(error, ConfigError):
+                raise RunError(f"{path} has settings that this version of turnwise refuses: {error}") from None
             cause = f"the key {error} is missing" if isinstance(error, KeyError) else error
             raise RunError(f"{path / 'config.json'} is damaged: {cause}") from None
 
@@ -272,8 +274,15 @@ def _named(folder: Path, suffix: str) -> Iterator[tuple[Path, int, bool]]:
 
 
 def _as_now(config: Any) -> Any:
-    """Give a configuration of an earlier version the meaning that it had: isolation "worker" without workers."""
-    given = config.get("environment") or {}
-    if "image" in given or given.get("workers") or given.get("isolation") != "worker":
-        return config
-    return {**config, "environment": {name: value for name, value in given.items() if name != "isolation"}}
+    """Give a configuration of an earlier version the meaning that it had, without what is refused and had no effect."""
+    given = {name: dict(config.get(name) or {}) for name in ("environment", "update", "warmstart")}
+    environment, update, warm_start = given.values()
+    if not ("image" in environment or environment.get("workers")) and environment.get("isolation") == "worker":
+        del environment["isolation"]
+    idle = ["tokens", "dual_clip", "mismatch_cap", "mismatch_level"] if update.get("policy") is False else []
+    idle += ["mismatch_cap", "mismatch_level"] if update.get("scoring") == "engine" else []
+    update = {name: value for name, value in update.items() if name not in idle}
+    if warm_start.get("steps") == 0:
+        warm_start.pop("dagger_rounds", None)
+    now = {"environment": environment, "update": update, "warmstart": warm_start}
+    return {**config, **{name: section for name, section in now.items() if name in config}}

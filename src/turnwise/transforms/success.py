@@ -14,7 +14,7 @@ ReadFrom = Literal["success", "reward"]
 """Source of success: the column `success`, or the reward."""
 
 
-@block(needs=lambda options: ("success",) if options["read_from"] == "success" else ())
+@block(needs=lambda options: ("success",) if options["read_from"] == "success" else (), scales=True)
 def weigh_by_success_rate(
     credit_R: Credit, batch: Batch, *, alpha: float = 4.0, beta: float = 0.1, read_from: ReadFrom = "success"
 ) -> Credit:
@@ -47,4 +47,4 @@ def weigh_by_success_rate(
     won_G = 1.0 / (1.0 + np.exp(-((1.0 - rate_G) ** alpha))) - 0.5
     lost_G = 1.0 / (1.0 + np.exp(rate_G**alpha)) - 0.5
     won_N, lost_N = batch.groups.broadcast(won_G), batch.groups.broadcast(lost_G)
-    return credit_R * batch.trajectories.broadcast(1.0 + beta * (success_N * won_N + (1.0 - success_N) * lost_N))
+    return batch.trajectories.broadcast(1.0 + beta * (success_N * won_N + (1.0 - success_N) * lost_N))
