@@ -15,6 +15,8 @@ from tests.toys import Colors, color_policy, small_config
 from turnwise.config import override_config
 from turnwise.environments.base import Step
 from turnwise.errors import ConfigError
+from turnwise.measures.base import Played
+from turnwise.measures.step_rewards import step_rewards
 from turnwise.objective.tokens import Sequences
 from turnwise.rollout.collectors import Independent
 from turnwise.rollout.demonstrations import hints
@@ -117,6 +119,14 @@ class Last(Colors):
         return dataclasses.replace(step, reward=step.reward * step.terminated)
 
 
+class Told(Colors):
+    """Tells a reward for each response: its turn, from 0."""
+
+    def step(self, response: str) -> Step:
+        step = super().step(response)
+        return dataclasses.replace(step, info={**step.info, "step_rewards": list(range(self.played))})
+
+
 def hinted_of(
     *successes: int, demonstrations: Demonstrations | None = None, make: Any = Last, group_filter: Any = "none"
 ) -> Experience:
@@ -150,6 +160,8 @@ def test_each_task_is_played_again_by_its_difficulty():
     metrics = experience.metrics
     assert (metrics["hinted"], metrics["difficulty"], metrics["hint_turns"]) == (4, 0.5, 2.5)
     assert metrics["hint_failed_frac"] == 0
+    assert metrics["tokens"] == sum(turn.num_generated for each in hinted for turn in each.turns)
+    assert metrics["env_steps"] == len(hinted) * TURNS, "with those of the hints"
     assert metrics["hint_success"] == np.mean([each.success for each in hinted])
 
 
@@ -213,6 +225,11 @@ def test_rewards_of_a_hint_are_not_the_policys():
     hinted = hinted_of(0, 0, make=Colors).trajectories[8:]
     assert all(each.failure is None for each in hinted)
     assert {each.reward for each in hinted} <= {0.0, 1.0}
+
+
+def test_rewards_of_single_responses_are_those_of_own_turns():
+    hinted = hinted_of(0, 2, make=Told).trajectories[8:]
+    assert step_rewards.run(Played(hinted), {})["step_reward"] == [4.0] * 6 + [2.0, 3.0, 4.0] * 6
 
 
 def test_the_filter_keeps_hinted_groups_by_their_own_outcomes():

@@ -19,6 +19,7 @@ from turnwise.objective.tokens import Sequences
 from turnwise.rollout.demonstrations.library import Demonstrations
 from turnwise.rollout.demonstrations.pivots import OneTurn, Pivots, State, same_action
 from turnwise.rollout.demonstrations.settings import DemonstrationsConfig
+from turnwise.rollout.engine import Generation
 from turnwise.rollout.experience import Experience
 from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.models import Models, NamedModel
@@ -133,6 +134,24 @@ def test_a_response_at_a_pivot_reads_the_demonstration_and_is_all_that_is_learne
         assert each.reward == float(each.success)
 
 
+def test_a_profile_counts_for_what_a_step_generates(monkeypatch):
+    counted = []
+
+    async def generate(self: LocalEngine, *given: Any) -> Generation:
+        made = await plainly(self, *given)
+        counted.append(len(made.token_ids))
+        return made
+
+    plainly = LocalEngine.generate
+    monkeypatch.setattr(LocalEngine, "generate", generate)
+    models, given = models_of(), pivots_of()
+    for step in (1, 2):
+        counted.clear()
+        metrics = take(given, models, step).metrics
+        assert (metrics["tokens"], metrics["env_steps"]) == (sum(counted), len(counted))
+        assert len(counted) == 12 + metrics.get("profiled", 0) * 8
+
+
 def test_every_pivot_is_played_once_an_epoch():
     models, given = models_of(), pivots_of()
     take(given, models, 1)
@@ -227,6 +246,11 @@ def test_a_window_and_a_file_work_too(tmp_path):
             r"critic\.visits counts turns from the start",
         ),
         ({"rollout": {"max_lag": 1}}, r"rollout\.max_lag=1 plays tasks, and PivotRL plays single turns"),
+        (
+            {"method": "matchtir"},
+            r"reads info\['step_rewards'\] of an environment, and PivotRL asks none",
+        ),
+        ({"measures": ["gold"]}, r"'gold' reads info\['gold'\] of an environment, .*choose another method or measure"),
     ],
     ids=str,
 )

@@ -12,7 +12,7 @@ from turnwise.errors import ConfigError, EngineFault
 from turnwise.judge import chat
 from turnwise.judge.cases import Comparison, Rating, told
 from turnwise.judge.chat import ChatJudge, question, read_scores
-from turnwise.judge.judge import Judge
+from turnwise.judge.judge import Judge, make_judge
 from turnwise.judge.rounds import at_once
 from turnwise.judge.settings import JudgeConfig
 from turnwise.measures.base import Played
@@ -219,6 +219,12 @@ def test_an_answer_that_the_engine_loses_is_asked_for_again(policy):
     assert ask([Rating("t", "a")]) == [None]
 
 
+def test_a_judge_without_room_for_a_question_is_refused(policy):
+    settings = JudgeConfig(model="policy", max_new_tokens=400)
+    with pytest.raises(ConfigError, match=r"judge\.max_new_tokens=400 leaves no room for a question in the 400 tokens"):
+        make_judge(settings, policy, ScriptedEngine(lambda *_: []), "float32", "cpu")
+
+
 def test_what_happened_is_told():
     (one,) = played([[1.0, 2.0]]).trajectories
     assert told(one) == "Turn 1: quality 1.0\nAnswer 1: seen 1\nTurn 2: quality 2.0\nAnswer 2: end"
@@ -274,6 +280,10 @@ MISTAKES = {
     "tiny": ({"judge": {"model": "tiny"}}, "judge.model='tiny' cannot judge"),
     "unknown": ({"judge": {"rum": "a:b"}}, "unknown key 'judge.rum'. Did you mean 'run'"),
     "engine": ({"judge": {"model": "policy", "engine": {"max_rows": 3}}}, "judge.engine has no effect"),
+    "no room": (
+        {"judge": {"model": "policy", "max_new_tokens": 4096}},
+        "no room for a question in judge.max_context",
+    ),
 }
 
 

@@ -1,11 +1,14 @@
 """The KV-cache engine must say what a plain forward pass over the whole conversation says."""
 
+import asyncio
+
 import pytest
 import torch
 from tests.rollout.models import MODELS, STOPS, TOLERANCE, VOCABULARY, generate, make_model, plain_greedy, plain_logits
 
 from turnwise.errors import EngineFault
 from turnwise.rollout.engine import Sampling
+from turnwise.rollout.half import Half
 from turnwise.rollout.local import LocalEngine
 
 
@@ -38,6 +41,23 @@ class Conversations:
             self.ids[number] += tokens
             self.cut += truncated
             self.stopped += not truncated
+
+
+def test_a_response_in_pieces_has_the_state_before_its_first_token():
+    model, prompt, sampling = make_model("qwen3"), [5, 6, 7], Sampling(max_new_tokens=6, seed=1)
+
+    async def in_pieces():
+        half = Half(0, by_turns=False, cuts=True)
+        half.engine = LocalEngine(model)
+        half.grant(2)
+        response = asyncio.ensure_future(half.generate(0, prompt, sampling))
+        await half.idle()
+        half.grant(4)
+        return await response
+
+    whole, pieces = generate(LocalEngine(model), {0: prompt}, sampling)[0], asyncio.run(in_pieces())
+    assert pieces.token_ids == whole.token_ids
+    torch.testing.assert_close(pieces.state, whole.state, atol=TOLERANCE, rtol=0)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.rollout.playing import POLICY, STOP
 from tests.rollout.test_starts import Long
-from tests.toys import small_config
+from tests.toys import Colors, small_config
 from tests.train.test_every_method_trains import told, weights
 
 from turnwise.errors import ConfigError
@@ -32,8 +32,9 @@ def collector(size: int = 8, window: bool = False, **options):
     return make_collector(settings, InProcessEnvironments(Long), str)
 
 
-def play(made, engine=None, **further):
+def play(made, engine=None, version=0, **further):
     models = Models(policy=NamedModel(POLICY, engine or LocalEngine(POLICY.model)))
+    models.publish(version)
     return made.play(models, [0, 1], seed=3, **further)
 
 
@@ -52,6 +53,7 @@ def test_who_waits_and_goes_on_says_what_it_would_have_said(options, window):
             assert again.behavior_logprobs == pytest.approx(turn.behavior_logprobs, abs=1e-5)
             assert again.behavior_entropies == pytest.approx(turn.behavior_entropies, abs=1e-5)
             assert (again.truncated, again.response, again.reward) == (turn.truncated, turn.response, turn.reward)
+            np.testing.assert_allclose(again.behavior_state, turn.behavior_state, atol=1e-5)
 
 
 def test_half_of_each_group_ends_after_its_first_tokens():
@@ -73,6 +75,22 @@ def test_half_of_each_group_ends_after_its_first_tokens():
     assert "pruned_frac" not in rollout_metrics(whole)
     labelled = made.state_dict()["labelled"]
     assert [row[-1] for row in labelled] == [float(one.success) for one in played if one.usable]
+
+
+@pytest.mark.parametrize("tokens", [6, 7], ids=["some between two responses", "some inside a response"])
+def test_what_was_not_played_is_no_environment_step_and_all_is_of_the_present_weights(tokens, monkeypatch):
+    steps = []
+    monkeypatch.setattr(Long, "step", lambda self, text: steps.append(text) or Colors.step(self, text))
+    played = play(collector(keep=0.5, tokens=tokens), version=4)
+    assert any(not one.turns[-1].response_ids for one in played) == (tokens == 6)
+    assert rollout_metrics(played)["env_steps"] == len(steps)
+    assert {turn.version for one in played for turn in one.turns} == {4}
+
+
+def test_the_warm_up_counts_steps_and_not_batches():
+    made = collector(keep=0.5, warmup=2)
+    pruned = [any(one.ended == "pruned" for one in play(made, version=version)) for version in (0, 0, 1, 2)]
+    assert pruned == [False, False, False, True]
 
 
 def test_an_evaluation_prunes_nothing():
@@ -113,7 +131,7 @@ def test_the_estimate_is_a_logistic_regression_with_a_ridge():
 def test_what_the_estimate_says_decides_who_is_pruned():
     """Without labels the first ones in order are kept; with labels, the likeliest and the least likely."""
     plain, learned = collector(keep=0.5), collector(keep=0.5)
-    learned.load_state_dict({"labelled": [[-x / 10, -x / 5, float(x < 10)] for x in range(20)], "steps": 5})
+    learned.load_state_dict({"labelled": [[-x / 10, -x / 5, float(x < 10)] for x in range(20)]})
     kept = [[one.usable for one in play(each)] for each in (plain, learned)]
     assert kept[0] != kept[1]
     assert len(learned.state_dict()["labelled"]) == 20 + 8

@@ -255,6 +255,7 @@ def test_an_evaluation_is_played_as_its_tasks_say():
         ({"train": []}, "expected a list of different seats"),
         ({"past": 1.5}, "past=1.5: expected a share from 0 to 1"),
         ({"past": 0.6, "random": 0.6}, "exceed 1"),
+        ({"pasts": 0.2}, r"'self_play' has no option 'pasts'. Did you mean 'past'\?"),
         ({"every": 0}, "every=0: expected a whole number of 1 or more"),
         ({"keep": 2.5}, "keep=2.5: expected a whole number"),
         ({"size": 7}, "rollout.group_size=7 counts the seats of whole matches, expected a multiple of 2"),

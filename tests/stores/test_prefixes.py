@@ -6,11 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.demonstrations.test_hints import Told
 from tests.stores.test_replay import plain, rollouts
 from tests.toys import Colors, color_policy, small_config
 from turnwise.config import override_config
 from turnwise.environments.base import Step
 from turnwise.errors import ConfigError
+from turnwise.measures.base import Played
+from turnwise.measures.step_rewards import step_rewards
 from turnwise.objective.tokens import Sequences
 from turnwise.rollout.collectors import Independent
 from turnwise.rollout.environments import InProcessEnvironments
@@ -135,12 +138,25 @@ def test_hard_and_easy_groups_become_prefixes_of_the_next_step():
     assert [each.group for each in two.trajectories] == [group for group in range(6) for _ in range(8)]
     assert two.metrics["prefixes"] == 4
     assert given._store.rows == (), "each is used once; the second step has no further ones"
+    own = [turn for each in two.trajectories[16:] for turn in each.turns]
+    assert two.metrics["tokens"] == sum(turn.num_generated for turn in own)
+    assert two.metrics["env_steps"] == 4 * 8 * TURNS, "with those of the prefixes"
     for each in two.trajectories[16:]:
         success = each.group < 4
         assert each.info["prefix"] == {"turns": 2, "step": 1, "success": success}
         assert len(each.turns) == TURNS - 2
         assert each.failure is None
         assert (each.shared, each.tree) == (0, None)
+
+
+def test_rewards_of_single_responses_are_those_of_own_turns():
+    models = models_of()
+    given = sampling(
+        experience_of(1, models=models), experience_of(8, models=models), make=lambda task: Told(task, turns=TURNS)
+    )
+    take(given, models, 1)
+    continuations = take(given, models, 2).trajectories[8:]
+    assert step_rewards.run(Played(continuations), {})["step_reward"] == [2.0, 3.0] * 8
 
 
 def test_the_tokens_of_a_prefix_are_read_and_never_learned_from():

@@ -132,6 +132,9 @@ def test_a_failure_in_the_prompt_gives_the_answer():
             assert all(each.success for each in members)
             assert all(each.info["reflection"] < 9 and each.task.endswith(", again") for each in members)
         assert experience.metrics["reflection_success"] == 1.0
+        now = [turn for each in experience.trajectories if "replayed" not in each.info for turn in each.turns]
+        assert experience.metrics["env_steps"] == len(now) == 4 * 6
+        assert experience.metrics["tokens"] == sum(turn.num_generated for turn in now)
         own = [
             each.success for members in groups_of(experience)[:4] for each in members if not each.info.get("replayed")
         ]

@@ -76,6 +76,7 @@ def test_a_group_gets_earlier_successes_of_its_own_task():
         assert groups == sorted(groups), "those of a group are adjacent"
         assert experience.used_N.all()
         assert experience.metrics["replayed"] == len(replays)
+        assert experience.metrics["tokens"] == sum(turn.num_generated for each in own for turn in each.turns)
         success = np.mean([each.success for each in own])
         assert experience.metrics["success"] == pytest.approx(success), "replays are no successes of the step"
     assert steps[-1].metrics["replayed"] > 0
@@ -232,6 +233,7 @@ def test_a_run_can_start_with_the_successes_of_another(tmp_path):
     second = train(config_of(tmp_path / "two", run={"steps": 1}, store={**RLEP, "start": str(stored)}))
     line = next(line for line in second.metrics() if "rollout/replayed" in line)
     assert line["rollout/replayed"] > 0
+    assert line["rollout/stored_age"] >= 1, "they are older than the run"
     assert line["rollout/stored"] == json.loads(stored.read_text().splitlines()[0])["rows"]
 
 
@@ -276,6 +278,8 @@ def test_stored_successes_teach_a_policy_that_fails(tmp_path):
         ({"update": {"old_policy": "start"}}, r"old_policy='start' ignores that stored trajectories"),
         ({"update": {"passes": {"name": "seeupo"}}}, r"weights of its step; remove \[store\]"),
         ({"store": {"name": "rlep", "replays": 1}}, r"store\.capacity"),
+        ({"store": {**RLEP, "warm_up": 50}}, r"store\.warm_up is an option of store\.name='slea_rl' only, got 50"),
+        ({"store": {**RLEP, "adaptive": False}}, r"store\.adaptive is an option of store\.name='prefix_sampling' only"),
         ({"critic": {}}, r"\[critic\] would learn the returns of successes"),
         ({"rollout": {"top_p": 0.95}}, r"the default with \[store\], needs rollout.top_p=1, got 0.95"),
     ],

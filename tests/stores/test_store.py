@@ -149,7 +149,11 @@ def test_every_flipped_byte_is_found(tmp_path):
 
 def test_a_store_to_start_with_must_be_of_the_same_tasks(tmp_path):
     path = written(tmp_path)
-    assert steps(store(start=path, capacity=2)) == [1, 2]
+    assert steps(store(start=path, capacity=2)) == [-1, 0], "before the first step of this run"
+    given = store(start=path, max_age=2)
+    assert given.metrics(1) == {"stored": 3.0, "stored_age": 2.0, "stored_age_max": 3.0}
+    given.add([], step=2)
+    assert steps(given) == [0]
     with pytest.raises(DataError, match=r"row 1: task 0 is '0' there and 'x0' here"):
         Store(StoreConfig(name="rlep", capacity=4, replays=1, start=path), lambda number: f"x{number}")
 

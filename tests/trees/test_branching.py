@@ -305,6 +305,8 @@ def test_an_evaluation_has_no_forks():
     ("collector", "size", "message"),
     [
         ({"rule": "apro"}, 6, r"unknown rollout.collector.rule 'apro'. Did you mean 'arpo'"),
+        ({"rule": 5}, 6, "rule=5: expected the name of a rule"),
+        ({"rule": ["arpo"]}, 6, r"rule=\['arpo'\]: expected the name of a rule"),
         ({"rule": "arpo", "initail": 2}, 6, "has no option 'initail'. Did you mean 'initial'"),
         ({"rule": "arpo", "initial": 7}, 6, "initial=7: expected 1 to rollout.group_size=6"),
         ({"rule": "arpo", "initial": "two"}, 6, "initial='two': Input should be a valid integer"),

@@ -123,7 +123,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     if learns_turns:
         restore_budget(collector, states, folder.path)
     models = Models(policy=NamedModel(policy, make_engine(config.engine, config.model.precision, policy)))
-    models.publish()
+    models.publish(step)
     results, played = [], []
     with ConsoleDisplay() as display:
         for seed in seeds:

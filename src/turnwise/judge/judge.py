@@ -126,7 +126,8 @@ def make_judge(settings: JudgeConfig, policy: Policy, engine: Engine, precision:
         device: Device of a judge's own model.
 
     Raises:
-        ConfigError: The function cannot be imported, or the model cannot be loaded or does not chat.
+        ConfigError: The function cannot be imported, or the model cannot be loaded, does not chat or has no room for
+            a question.
     """
     if settings.run:
         function: Callable[..., Any] = import_named(settings.run)
@@ -143,10 +144,16 @@ def make_judge(settings: JudgeConfig, policy: Policy, engine: Engine, precision:
         policy.model.to(device).requires_grad_(False)  # pyright: ignore[reportArgumentType]
         engine = make_engine(settings.engine, precision, policy)
         blocking(engine.update_weights())
+    max_context = min(settings.max_context, policy.max_context)
+    if settings.max_new_tokens >= max_context:
+        raise ConfigError(
+            f"judge.max_new_tokens={settings.max_new_tokens} leaves no room for a question in the {max_context} tokens "
+            f"that judge.model={settings.model!r} reads; lower the first"
+        )
     chat = ChatJudge(
         policy.format,
         engine,
-        max_context=min(settings.max_context, policy.max_context),
+        max_context=max_context,
         max_new_tokens=settings.max_new_tokens,
         attempts=settings.attempts,
     )

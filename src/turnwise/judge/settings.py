@@ -48,6 +48,11 @@ class JudgeConfig(Section):
         for field in ONLY_MODEL:
             if self.run and getattr(self, field) != type(self).model_fields[field].default:
                 raise ValueError(f"judge.{field} has no effect on a function; remove it, or set judge.model")
+        if self.max_new_tokens >= self.max_context:
+            raise ValueError(
+                f"judge.max_new_tokens={self.max_new_tokens} leaves no room for a question in judge.max_context="
+                f"{self.max_context} tokens; lower the first or raise the second"
+            )
         if self.model == "policy" and self.engine != EngineConfig():
             raise ValueError("judge.engine has no effect with judge.model='policy', which answers on the run's engine")
         return self

@@ -1,5 +1,6 @@
 """Define collectors: how the group of a task is played."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -7,6 +8,7 @@ from turnwise.environments.base import Task
 from turnwise.errors import ConfigError, did_you_mean
 from turnwise.imports import import_named
 from turnwise.models.policy import Policy
+from turnwise.options import check_names
 from turnwise.rollout.blocking import blocking
 from turnwise.rollout.collect import play
 from turnwise.rollout.engine import Sampling
@@ -135,6 +137,9 @@ def make_collector(settings: RolloutConfig, environments: Environments, task_nam
     name, options = settings.collector.name, settings.collector.model_extra or {}
     if name not in COLLECTORS:
         raise ConfigError(f"unknown rollout.collector {name!r}.{did_you_mean(name, COLLECTORS)}")
-    if name == "independent" and options:
-        raise ConfigError(f"rollout.collector='independent' has no option {next(iter(options))!r}. It has no options.")
-    return import_named(COLLECTORS[name])(environments, settings, task_name, **options)
+    make = import_named(COLLECTORS[name])
+    parameters = inspect.signature(make).parameters.values()
+    if not any(each.kind is each.VAR_KEYWORD for each in parameters):  # those check their options themselves
+        known = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+        check_names(f"rollout.collector={name!r}", options, known)
+    return make(environments, settings, task_name, **options)

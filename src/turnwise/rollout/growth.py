@@ -339,6 +339,8 @@ def check_rule(name: str, options: Mapping[str, Any], size: int) -> None:
     Raises:
         ConfigError: The rule or an option is unknown, of the wrong type, or does not fit the size.
     """
+    if not isinstance(name, str):
+        raise ConfigError(f"rollout.collector.rule={name!r}: expected the name of a rule, such as 'tree_grpo'")
     if name not in RULES:
         raise ConfigError(f"unknown rollout.collector.rule {name!r}.{did_you_mean(name, RULES)}")
     known = {p.name: p for p in inspect.signature(RULES[name]).parameters.values() if p.kind is p.KEYWORD_ONLY}

@@ -153,4 +153,4 @@ def _joined(first: Generation, then: Generation) -> Generation:
     if first.entropies is not None and then.entropies is not None:
         entropies = first.entropies + then.entropies
     tokens, logprobs = first.token_ids + then.token_ids, first.logprobs + then.logprobs
-    return Generation(tokens, logprobs, then.truncated, entropies, then.version)
+    return Generation(tokens, logprobs, then.truncated, entropies, then.version, state=first.state)

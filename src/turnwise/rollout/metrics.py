@@ -50,10 +50,16 @@ def rollout_metrics(
         **_predictions(usable),
         "failed_frac": 1 - len(usable) / max(1, len(own)),
         **_resampled(trajectories, len(rejected)),
-        "tokens": float(sum(turn.num_generated for turn in distinct_turns(trajectories)) + sum(rejected)),
-        "env_steps": float(env_steps(trajectories)),
+        **costs(trajectories),
         **objectives_of(usable),
     }
+
+
+def costs(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Count the tokens that were generated for trajectories, rejected ones too, and their environment steps."""
+    rejected = sum(sum(trajectory.info.get(RESAMPLED, ())) for trajectory in trajectories)
+    tokens = rejected + sum(turn.num_generated for turn in distinct_turns(trajectories))
+    return {"tokens": float(tokens), "env_steps": float(env_steps(trajectories))}
 
 
 def objectives_of(trajectories: Sequence[Trajectory]) -> dict[str, float]:
@@ -81,5 +87,5 @@ def _resampled(trajectories: Sequence[Trajectory], num_rejected: int) -> dict[st
 
 
 def env_steps(trajectories: Iterable[Trajectory]) -> int:
-    """Count the environment steps of trajectories, those of replays too."""
-    return sum(len(each.turns) - each.copied * each.shared for each in trajectories)
+    """Count the environment steps of trajectories, those of replays too; a pruned one did not play its last turn."""
+    return sum(len(each.turns) - each.copied * each.shared - (each.ended == "pruned") for each in trajectories)

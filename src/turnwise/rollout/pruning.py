@@ -79,7 +79,6 @@ class Pruning:
         self._environments, self._settings, self._task_name = environments, settings, task_name
         self._independent = Independent(environments, settings, task_name)
         self._labelled: list[list[float]] = []  # features of kept trajectories, and whether each succeeded
-        self._steps = 0
 
     def play(
         self,
@@ -104,8 +103,7 @@ class Pruning:
             )
         starts = make_starts(tasks, size, self._task_name)
         lots = np.random.default_rng([seed, Stream.PRUNING]).random(len(starts))
-        self._steps += 1
-        prunes, estimate = self._steps > self._options.warmup, Estimate(self._labelled)
+        prunes, estimate = models.policy.version >= self._options.warmup, Estimate(self._labelled)
 
         def decide(seen: Float[np.ndarray, "N F"], waits_N: Bool[np.ndarray, " N"]) -> Bool[np.ndarray, " N"]:
             chance_N = estimate(seen)
@@ -136,8 +134,10 @@ class Pruning:
         )
         for number, (trajectory, features) in enumerate(zip(played, engine.features(), strict=True)):
             if number in engine.pruned:
-                trajectory.turns[-1].add(engine.pruned[number])
-                trajectory.turns[-1].response = policy.format.text(trajectory.turns[-1].response_ids)
+                turn = trajectory.turns[-1]
+                turn.add(engine.pruned[number])
+                turn.response = policy.format.text(turn.response_ids)
+                turn.version = models.policy.version  # of a response without tokens too, which no engine has stamped
                 trajectory.failure, trajectory.ended, trajectory.learns = None, "pruned", False
             elif trajectory.usable:
                 self._labelled.append([*features.tolist(), float(trajectory.success)])
@@ -145,12 +145,12 @@ class Pruning:
         return played
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the labelled trajectories and the number of steps, for checkpoints."""
-        return {"labelled": [list(row) for row in self._labelled], "steps": self._steps}
+        """Return the labelled trajectories, for checkpoints."""
+        return {"labelled": [list(row) for row in self._labelled]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
-        self._labelled, self._steps = [list(row) for row in state["labelled"]], int(state["steps"])
+        self._labelled = [list(row) for row in state["labelled"]]
 
 
 class Waiting:
@@ -204,6 +204,7 @@ class Waiting:
             token_ids=first.token_ids + rest.token_ids,
             logprobs=first.logprobs + rest.logprobs,
             entropies=[*(first.entropies or ()), *(rest.entropies or ())] if known and rest.entropies else None,
+            state=first.state if first.token_ids else rest.state,
         )
 
     def watch(self, live: int) -> None:

@@ -89,7 +89,9 @@ class Hinted:
             metrics["hint_success"] = float(np.mean([each.success for each in played if each.usable]))
         numbers = [*experience.numbers, *(experience.numbers[group] for group in groups)]
         tasks = [*experience.tasks, *(experience.tasks[group] for group in groups)]
-        return dataclasses.replace(with_more(experience, played, metrics, used_N), tasks=tasks, numbers=numbers)
+        given = sum(len(starts[each.group - first].turns) for each in played)
+        together = with_more(experience, played, metrics, used_N, given_turns=given)
+        return dataclasses.replace(together, tasks=tasks, numbers=numbers)
 
     def _start(self, experience: Experience, group: int, place: int, share: float, models: Models) -> Start | None:
         number = experience.numbers[group]

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from turnwise.environments.base import Demonstrated, Step, Task, shown
 from turnwise.environments.jsonl import read_objects
 from turnwise.environments.suites import Suite
@@ -244,8 +246,16 @@ def folded(turns: Sequence[Turn], learned: Sequence[bool]) -> list[Turn]:
     return result
 
 
-def alone(trajectory: Trajectory) -> Trajectory:
-    """Return a trajectory with the policy's own turns alone; those that it shares are part of its first prompt."""
-    own = [number >= trajectory.shared for number in range(len(trajectory.turns))]
-    info = {**trajectory.info, "prefix": {"turns": trajectory.shared}}
+def alone(trajectory: Trajectory, **origin: Any) -> Trajectory:
+    """Return a trajectory with the policy's own turns alone; those that it shares are part of its first prompt.
+
+    Args:
+        trajectory: The trajectory, which begins with turns of another one.
+        origin: What `info` tells of these, in addition to their number.
+    """
+    shared, info = trajectory.shared, dict(trajectory.info)
+    if isinstance(rewards := info.get("step_rewards"), Sequence) or np.ndim(rewards):
+        info["step_rewards"] = rewards[shared:]
+    own = [number >= shared for number in range(len(trajectory.turns))]
+    info["prefix"] = {"turns": shared, **origin}
     return dataclasses.replace(trajectory, turns=folded(trajectory.turns, own), shared=0, tree=None, info=info)

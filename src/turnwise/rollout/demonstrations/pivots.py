@@ -17,7 +17,7 @@ from turnwise.rollout.demonstrations.library import Demonstrations, alone
 from turnwise.rollout.demonstrations.settings import DemonstrationsConfig
 from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.experience import Experience, Steps, outcomes
-from turnwise.rollout.metrics import rollout_metrics
+from turnwise.rollout.metrics import costs, rollout_metrics
 from turnwise.rollout.models import Models
 from turnwise.rollout.selection import kept
 from turnwise.rollout.settings import RolloutConfig
@@ -141,12 +141,12 @@ class Pivots:
         Raises:
             RunError: A profile finds no pivot.
         """
-        metrics = self._profile(models, step, on_turn) if self._due else {}
+        profile, metrics = self._profile(models, step, on_turn) if self._due else ([], {})
         states = [self._next_pivot() for _ in range(self._rollout.groups)]
         played = self._play(states, self._rollout.group_size, models, [self._seed, Stream.PIVOTS, step, 1], on_turn)
         kept_G = kept(self._rollout.filter_at(step), *outcomes(played, len(states)))
         kept_frac = kept_G.mean()
-        metrics |= rollout_metrics(played, kept_frac=kept_frac, filled_frac=kept_frac)
+        metrics |= rollout_metrics(played, kept_frac=kept_frac, filled_frac=kept_frac) | costs([*profile, *played])
         metrics["pivots"] = float(len(self.pivots))
         mean = np.mean([each.reward for each in played if each.usable] or [0.0])
         self._due = self._settings.reprofile is not None and bool(mean >= self._settings.reprofile)
@@ -160,7 +160,8 @@ class Pivots:
         task, turn = self.pivots[order[place]].tolist()
         return task, turn
 
-    def _profile(self, models: Models, step: int, on_turn: OnTurn) -> dict[str, float]:
+    def _profile(self, models: Models, step: int, on_turn: OnTurn) -> tuple[list[Trajectory], dict[str, float]]:
+        """Choose pivots, and return the responses at all states with their metrics."""
         settings, policy = self._settings, models.policy.policy
         assert settings.tasks is not None
         self._profiles, self._cursor = self._profiles + 1, 0
@@ -179,7 +180,8 @@ class Pivots:
             )
         self.pivots = np.array(states)[pivotal_G]
         mean = float(mean_G.mean())
-        return {"profiled": float(len(states)), "profile_success": mean, "pivot_frac": float(pivotal_G.mean())}
+        told = {"profiled": float(len(states)), "profile_success": mean, "pivot_frac": float(pivotal_G.mean())}
+        return played, told
 
     def _play(
         self, states: Sequence[tuple[int, int]], size: int, models: Models, seed: list[int], on_turn: OnTurn

@@ -8,7 +8,7 @@ import numpy as np
 
 from turnwise.environments.base import Task
 from turnwise.rollout.collectors import Collector, OnTurn, play_starts
-from turnwise.rollout.demonstrations.library import folded
+from turnwise.rollout.demonstrations.library import alone
 from turnwise.rollout.environments import Environments
 from turnwise.rollout.experience import Experience, Steps, learned_from, outcomes
 from turnwise.rollout.models import Models
@@ -117,7 +117,9 @@ class PrefixSampling:
         self._store.add(new, step=step)
         numbers = [*experience.numbers, *(row.task for row, _ in groups)]
         tasks = [self._tasks[number] for number in numbers]
-        return dataclasses.replace(with_more(experience, played, metrics, used_N), tasks=tasks, numbers=numbers)
+        given = sum(groups[each.group - len(experience.numbers)][1] for each in played)
+        together = with_more(experience, played, metrics, used_N, given_turns=given)
+        return dataclasses.replace(together, tasks=tasks, numbers=numbers)
 
     def _turns(self, row: Row) -> int:
         kind = KINDS[not row.trajectory.success]
@@ -135,7 +137,10 @@ class PrefixSampling:
             return []
         seed = int(np.random.SeedSequence([self._seed, Stream.PREFIXES, step]).generate_state(1)[0])
         played = play_starts(models, starts, self._environments, self._rollout, seed=seed, on_turn=on_turn)
-        return [continued(each, *groups[each.group - first]) for each in played]
+        rows = [groups[each.group - first][0] for each in played]
+        return [
+            alone(each, step=row.step, success=row.trajectory.success) for each, row in zip(played, rows, strict=True)
+        ]
 
     def _learn(self, groups: Sequence[tuple[Row, int]], played: Sequence[Trajectory], first: int) -> dict[str, float]:
         metrics = {"prefixes": float(len(groups))}
@@ -176,10 +181,3 @@ class PrefixSampling:
         """Restore the state that `state_dict` returned."""
         self.ratios = {kind: Ratio(**state["ratios"][kind]) for kind in KINDS}
         self._source.load_state_dict({name: value for name, value in state.items() if name != "ratios"})
-
-
-def continued(trajectory: Trajectory, row: Row, turns: int) -> Trajectory:
-    """Return a continuation without its prefix, whose tokens are part of the first own prompt."""
-    own = [number >= turns for number in range(len(trajectory.turns))]
-    info = {**trajectory.info, "prefix": {"turns": turns, "step": row.step, "success": row.trajectory.success}}
-    return dataclasses.replace(trajectory, turns=folded(trajectory.turns, own), shared=0, tree=None, info=info)

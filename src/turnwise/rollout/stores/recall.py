@@ -107,7 +107,7 @@ class Memory:
         if rows is not self._rows:
             kinds = [[row for row in rows if row.trajectory.success == success] for success in (True, False)]
             self._rows, self._kinds, self._known = rows, (Experiences(kinds[0]), Experiences(kinds[1])), {}
-        if len(rows) < settings.least or rows[-1].step < settings.warm_up:
+        if len(rows) < settings.least:
             return []
         key = observation, first
         if key not in self._known:

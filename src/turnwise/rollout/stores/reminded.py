@@ -48,11 +48,12 @@ class RemindedEnvironments:
         memory: Recalls the experiences.
 
     Attributes:
+        memory: Recalls the experiences.
         reminds: Whether it does.
     """
 
     def __init__(self, environments: Environments, memory: Memory):
-        self._environments, self._memory = environments, memory
+        self._environments, self.memory = environments, memory
         self._played: dict[int, _Played] = {}
         self.reminds = False
         self.aclose = environments.aclose
@@ -73,8 +74,8 @@ class RemindedEnvironments:
         if not self.reminds:
             return step
         played = self._played[key]
-        if not step.ended and (found := self._memory.recall(step.observation, played.first)):
-            lines = lines_of(found, self._memory.store.settings.characters)
+        if not step.ended and (found := self.memory.recall(step.observation, played.first)):
+            lines = lines_of(found, self.memory.store.settings.characters)
             step = with_lines(step, lines)
             played.recalled += [{"turn": played.turns, **each.origin} for each in found[: len(lines)]]
         return dataclasses.replace(step, info={**step.info, RECALLED: list(played.recalled)})
@@ -86,7 +87,7 @@ class RemindedEnvironments:
 
 
 class Reminded:
-    """Play with a collector whose environments remind: while training, and in evaluations if the settings say so.
+    """Play with a collector whose environments remind after the warm-up, in evaluations if the settings say so.
 
     Args:
         collector: Plays in `environments`.
@@ -101,7 +102,8 @@ class Reminded:
         self, models: Models, tasks: Sequence[Task], *, group_size: int | None = None, **more: Any
     ) -> list[Trajectory]:
         """Play each task with a group of trajectories; see `Collector.play`. A given group size means evaluation."""
-        self._environments.reminds = group_size is None or self._evaluate
+        warm = models.policy.version >= self._environments.memory.store.settings.warm_up
+        self._environments.reminds = warm and (group_size is None or self._evaluate)
         return self._collector.play(models, tasks, group_size=group_size, **more)
 
 

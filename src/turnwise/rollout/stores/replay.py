@@ -7,6 +7,7 @@ import numpy as np
 
 from turnwise.rollout.collectors import Collector, OnTurn
 from turnwise.rollout.experience import Experience, Steps
+from turnwise.rollout.metrics import costs
 from turnwise.rollout.models import Models
 from turnwise.rollout.stores.rows import Row, make_row
 from turnwise.rollout.stores.store import Store
@@ -62,7 +63,12 @@ def replayed(row: Row, group: int) -> Trajectory:
 
 
 def with_more(
-    experience: Experience, more: Sequence[Trajectory], metrics: dict[str, float], more_used: np.ndarray | None = None
+    experience: Experience,
+    more: Sequence[Trajectory],
+    metrics: dict[str, float],
+    more_used: np.ndarray | None = None,
+    *,
+    given_turns: int = 0,
 ) -> Experience:
     """Add trajectories, each behind those of its group, and metrics; those that were played count as such.
 
@@ -71,11 +77,14 @@ def with_more(
         more: Further trajectories.
         metrics: Further metrics.
         more_used: `[further trajectories]` bool, those that the step learns from; default all.
+        given_turns: Turns of other trajectories that the environment played before the own ones of these.
     """
     together = [*experience.trajectories, *more]
     used_N = np.concatenate([experience.used_N, np.ones(len(more), dtype=bool) if more_used is None else more_used])
-    num_played = sum(each.learns and "replayed" not in each.info for each in more)
-    counts = {"trajectories": experience.metrics.get("trajectories", 0.0) + num_played}
+    played = [each for each in more if "replayed" not in each.info]
+    counts = {"trajectories": float(sum(each.learns for each in played)), **costs(played)}
+    counts["env_steps"] += given_turns
+    counts = {name: experience.metrics.get(name, 0.0) + count for name, count in counts.items()}
     order = np.argsort([trajectory.group for trajectory in together], kind="stable")
     return dataclasses.replace(
         experience,

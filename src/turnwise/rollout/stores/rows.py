@@ -26,7 +26,7 @@ class Row:
 
     Attributes:
         task: Number of the task among those of training.
-        step: Training step that played it.
+        step: Training step that played it; 0 or less for a row of an earlier run, whose last step is 0.
         trajectory: The trajectory; its turns say which weights sampled them (`version`).
     """
 

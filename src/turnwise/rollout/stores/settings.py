@@ -66,21 +66,22 @@ class StoreConfig(Section):
 
     @pydantic.model_validator(mode="after")
     def _options_fit_the_name(self) -> "StoreConfig":
-        needs = {
+        shows = ("shown", "warnings", "min_similarity", "warm_up", "least", "characters")
+        of_name = {
             "rlep": ("replays",),
             "r3": ("replays", "tau", "transcript"),
-            "prefix_sampling": ("remaining", "handicap"),
-            "slea_rl": ("extract", "evaluate"),
+            "prefix_sampling": ("remaining", "handicap", "cap", "adaptive"),
+            "slea_rl": ("extract", "evaluate", *shows),
         }
-        for option in dict.fromkeys(each for options in needs.values() for each in options):
-            takes = [name for name, options in needs.items() if option in options]
+        for option in dict.fromkeys(each for options in of_name.values() for each in options):
+            takes = [name for name, options in of_name.items() if option in options]
             self._check(option, self.name in takes, " or ".join(f"store.name={name!r}" for name in takes))
         for extract, option in (("rule", "actions"), ("policy", "lesson_tokens")):
             self._check(option, self.extract == extract, f"store.extract={extract!r}")
         return self
 
     def _check(self, option: str, wanted: bool, owner: str) -> None:
-        given = getattr(self, option)
-        if (given is None) == wanted:
+        given, usual = getattr(self, option), type(self).model_fields[option].default
+        if given is None if wanted else given != usual:
             what = "needs a value" if given is None else f"is an option of {owner} only"
             raise ValueError(f"store.{option} {what}, got {given} with store.name={self.name!r}")

@@ -1,5 +1,6 @@
 """Hold trajectories of a run for later steps: bounded, with the age and origin of every row."""
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -37,8 +38,8 @@ class Store:
                         f"{settings.start}, row {number}: task {row.task} is {row.trajectory.task!r} there and "
                         f"{name!r} here; use a store of the same environment and options, or remove store.start"
                     )
-            self.rows = tuple(rows)
-            self.add((), step=0)
+            last = max((row.step for row in rows), default=0)
+            self.add([dataclasses.replace(row, step=row.step - last) for row in rows], step=0)
 
     def add(self, rows: Iterable[Row], *, step: int) -> None:
         """Add rows, and drop those that are too old or too many.
@@ -49,7 +50,7 @@ class Store:
         """
         settings, kept, count = self.settings, list[Row](), Counter[int]()
         for row in reversed([*self.rows, *rows]):  # the latest first
-            old = settings.max_age is not None and step and step - row.step > settings.max_age
+            old = settings.max_age is not None and step - row.step > settings.max_age
             full = settings.per_task is not None and count[row.task] >= settings.per_task
             if not old and not full and len(kept) < settings.capacity:
                 count[row.task] += 1
