@@ -52,7 +52,7 @@ def bind(name: str, signature: inspect.Signature, args: tuple, kwargs: Mapping[s
     for option, value in bound.arguments.items():
         if value is not parameters[option].default:
             check_value(f"{name}({option}={_shown(value)})", value, parameters[option].annotation)
-            if option in FACTORS and isinstance(value, Real) and not 0.0 <= value <= 1.0:
+            if option in FACTORS and isinstance(value, int | float) and not 0.0 <= value <= 1.0:
                 raise ConfigError(f"{name}: {option}={value} must lie in [0, 1]")
     return bound
 
@@ -69,7 +69,8 @@ def check_names(owner: str, options: Iterable[str], known: Iterable[str]) -> Non
     known = list(known)
     for option in options:
         if option not in known:
-            raise ConfigError(f"{owner} has no option {option!r}.{did_you_mean(option, known)}")
+            hint = did_you_mean(option, known) if known else " It has no options."
+            raise ConfigError(f"{owner} has no option {option!r}.{hint}")
 
 
 def check_value(what: str, value: object, annotation: Any) -> None:

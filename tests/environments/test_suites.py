@@ -195,12 +195,12 @@ def test_a_whole_suite_may_be_given():
         make_suite(EnvironmentConfig(name=f"{__name__}:OwnSuite", options={"counts": 3}))
 
 
-class LoadingSuite(OwnSuite):
+class PreloadingSuite(OwnSuite):
     """Its environments tell which process loaded what they share, and which one plays them."""
 
     loaded_by = 0
 
-    def load(self) -> None:
+    def preload(self) -> None:
         self.loaded_by = os.getpid()
 
     def environment(self, task):
@@ -209,7 +209,7 @@ class LoadingSuite(OwnSuite):
 
 
 def test_a_suite_loads_once_for_all_workers():
-    config = EnvironmentConfig(name=f"{__name__}:LoadingSuite", workers=2)
+    config = EnvironmentConfig(name=f"{__name__}:PreloadingSuite", workers=2)
     environments = make_environments(make_suite(config), config)
 
     async def play() -> list[str]:

@@ -310,5 +310,6 @@ def test_a_reward_for_an_unknown_name_opens_no_session():
         post(new, "chat/completions", {"messages": [user("a")]})
         status, error = refused(misspelt, "reward", 1.0)
         assert (status, error["code"]) == (404, "session_not_found")
+        assert "there is no session 'nwe'; a call to the model opens it" in error["message"]
         post(new, "reward", 1.0)
         assert gateway.sessions.keys() == {"one", "two", "new"}

@@ -13,10 +13,19 @@ if importlib.util.find_spec("verl") is not None:
     pytest.skip("verl is installed here; see tests/crosscheck/verl", allow_module_level=True)
 
 
-class OmegaConf:
-    """Reads JSON, which is YAML, as plain lists and dictionaries."""
+class InterpolationResolutionError(Exception):
+    """What OmegaConf raises for `${oc.env:NAME}` where the variable is not set."""
 
-    is_config = staticmethod(lambda value: False)
+
+class OmegaConf:
+    """Reads JSON, which is YAML, as plain lists and dictionaries; resolves no variable."""
+
+    is_config = staticmethod(lambda value: "${oc.env:" in str(value))
+
+    @staticmethod
+    def to_container(value, *, resolve):
+        raise InterpolationResolutionError("Environment variable 'NOWHERE' not found")
+
     is_list = staticmethod(lambda value: isinstance(value, list))
     is_dict = staticmethod(lambda value: isinstance(value, dict))
     load = staticmethod(lambda path: json.loads(Path(path).read_text()))
@@ -38,6 +47,9 @@ def loop(monkeypatch):
     omegaconf = ModuleType("omegaconf")
     vars(omegaconf).update(OmegaConf=OmegaConf)
     monkeypatch.setitem(sys.modules, "omegaconf", omegaconf)
+    errors = ModuleType("omegaconf.errors")
+    vars(errors).update(OmegaConfBaseException=InterpolationResolutionError)
+    monkeypatch.setitem(sys.modules, "omegaconf.errors", errors)
     spec = importlib.util.find_spec("turnwise.integrations.verl_agent_loop")
     assert spec is not None
     assert spec.loader is not None
@@ -65,6 +77,10 @@ def test_names_of_turns_and_trees_hold_in_other_processes(loop, window):
 WRONG = {
     "a misspelt setting": ([{"name": "turnwise", "windows": 2}], "agent loop 'turnwise': windows"),
     "a misspelt environment": ([{"name": "turnwise", "environment": {"name": "househol"}}], "househol"),
+    "a variable that is not set": (
+        [{"name": "turnwise", "environment": {"name": "household", "options": {"data": "${oc.env:NOWHERE}"}}}],
+        "Environment variable 'NOWHERE' not found",
+    ),
     "a mapping": ({"name": "turnwise"}, "expected a list of agent loops"),
     "no name": ([{"window": 2}], "expected a list of agent loops"),
     "another name": ([{"name": "turnwis"}], "has no loop named 'turnwise'. Did you mean 'turnwis'?"),

@@ -17,7 +17,7 @@ from tests.rollout.curious import HOLDER, SECRET, Curious
 
 import turnwise
 from turnwise.config import parse_config
-from turnwise.environments import launchers
+from turnwise.environments import containers, launchers
 from turnwise.environments.isolation import clean_variables
 from turnwise.environments.launchers import make_launcher
 from turnwise.environments.settings import EnvironmentConfig
@@ -351,3 +351,17 @@ def test_an_image_with_another_version_is_refused(stand_in):
     stand_in("docker", "echo 0.0.1")
     with pytest.raises(ConfigError, match=r"environment.image='x' has turnwise 0.0.1, expected [\d.]+; build it anew"):
         make_launcher("docker", {}, "x")
+
+
+def test_docker_hides_a_home_below_what_it_mounts(at_home, monkeypatch):
+    """The command line, since docker is seldom here; docker mounts the outer folder first."""
+    monkeypatch.setattr(containers, "installed", lambda *_: "docker")
+    monkeypatch.setattr(containers, "tried", lambda *_: turnwise.__version__)
+    monkeypatch.setattr(containers.subprocess, "run", lambda *_, **__: None)  # to remove the container
+    made = containers.Docker({"GAMES_DATA": str(at_home)}, "image")
+    line = made.line(["python"])
+    data = at_home.parent
+    assert f"{data}:{data}:ro" in line
+    assert line[line.index(f"{data}/alice") - 1] == "--tmpfs"
+    assert f"{at_home}:{at_home}:ro" not in line, "the home as a whole is no data"
+    made.close()

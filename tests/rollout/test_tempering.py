@@ -87,6 +87,8 @@ def test_the_local_engine_samples_so(monkeypatch):
     engine = LocalEngine(POLICY.model)
     tempering = Tempering(0.5, pivot=0.0, above=0.5, below=0.5)
     sampling = Sampling(max_new_tokens=6, seed=1)
+    limited = LocalEngine(POLICY.model, max_rows=7)
+    assert TemperedEngine(limited, tempering).max_rows == limited.max_rows == 7, "sessions share rows by it"
     made = blocking(TemperedEngine(engine, tempering).generate(0, [1, 2, 3], sampling))
     ids = [1, 2, 3, *made.token_ids]
     with torch.no_grad():

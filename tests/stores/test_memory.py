@@ -303,7 +303,7 @@ def config_of(folder: Path, **sections: Any):
 
 
 @pytest.mark.parametrize("extract", [{}, {"extract": "policy", "actions": None, "lesson_tokens": 4}], ids=str)
-def test_a_resumed_run_is_the_same_to_the_bit_and_held_out_tasks_stay_out(tmp_path, extract, capsys):
+def test_a_resumed_run_is_the_same_to_the_bit_and_held_out_tasks_stay_out(tmp_path, extract, capsys, monkeypatch):
     given = {"store": {**SLEA, "min_similarity": 0.4, **extract}, "model": {"max_context": 128}}
     whole = train(config_of(tmp_path / "whole", run={"steps": 5}, **given))
     part = train(config_of(tmp_path / "part", run={"steps": 2}, **given))
@@ -321,7 +321,10 @@ def test_a_resumed_run_is_the_same_to_the_bit_and_held_out_tasks_stay_out(tmp_pa
     assert plain(evaluations[0])[-1] == plain(evaluations[1])[-1]
     if not extract:
         capsys.readouterr()
+        recall, found = Memory.recall, []
+        monkeypatch.setattr(Memory, "recall", lambda *given: (found.append(recall(*given)), found[-1])[1])
         assert main(["eval", str(part.path), "--episodes", "4"]) == 0
+        assert any(found), "the warm-up is over at the step of the checkpoint"
         (ends[1] / FILE).write_text("{}\n")
         assert main(["eval", str(part.path), "--episodes", "4"]) == 2
         assert f"{FILE}, header, is damaged" in capsys.readouterr().err

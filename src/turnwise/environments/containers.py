@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from turnwise import __version__
 from turnwise.environments.isolation import PASSED_ENDS
-from turnwise.environments.launchers import Launcher, Process, installed, mounted_folders, tried
+from turnwise.environments.launchers import Launcher, Process, hidden_folders, installed, mounted_folders, tried
 from turnwise.errors import ConfigError
 
 OF_THIS_MACHINE = frozenset(
@@ -125,9 +125,14 @@ class Docker(_Container):
         line += ["--network", "none", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--read-only"]
         line += ["--pids-limit", "4096", "--user", f"{os.getuid()}:{os.getgid()}", "--entrypoint", command[0]]
         line += ["--tmpfs", "/tmp", "--env", "HOME=/tmp", "--workdir", os.getcwd()]
-        places = [value for name, value in self.variables.items() if name.endswith(PASSED_ENDS)]
-        for place in dict.fromkeys(os.path.abspath(place) for place in (os.getcwd(), *places) if os.path.isdir(place)):
-            line += ["--volume", f"{place}:{place}:ro"]
+        data = [value for name, value in self.variables.items() if name.endswith(PASSED_ENDS)]
+        hidden, places = hidden_folders(), {os.path.realpath(place): place for place in (os.getcwd(), *data)}
+        shown = {Path(real): os.path.abspath(place) for real, place in places.items() if os.path.isdir(real)}
+        for real, place in shown.items():
+            if real not in hidden:
+                line += ["--volume", f"{real}:{place}:ro"]
+                below = [folder.relative_to(real) for folder in hidden if folder.is_relative_to(real)]
+                line += [part for folder in sorted(below) for part in ("--tmpfs", f"{place}/{folder}")]
         line += ["--volume", f"{folder}:{SOCKETS}"]
         line += [part for name in self._given for part in ("--env", name)]  # values stay out of the arguments
         return [*line, self._image, *command[1:]]

@@ -122,13 +122,18 @@ def connected(place: str = "") -> socket.socket:
     return control
 
 
+def hidden_folders() -> set[Path]:
+    """Return the folders of this machine that a process must not see, by their real paths."""
+    return {Path(place).resolve() for place in (*HIDDEN, Path.home()) if os.path.isdir(place)} - {Path("/")}
+
+
 def mounted_folders(variables: Mapping[str, str]) -> list[tuple[str, bool]]:
     """List the folders that a process sees otherwise than the rest of the machine, and whether it sees their files.
 
     Those without are hidden; the others are what Python and the environments read. Outer folders come first, so that
     mounting them in this order uncovers no hidden one.
     """
-    hidden = {Path(place).resolve() for place in (*HIDDEN, Path.home()) if os.path.isdir(place)} - {Path("/")}
+    hidden = hidden_folders()
     python = [sys.prefix, sys.base_prefix, os.path.dirname(os.path.realpath(sys.executable)), *sys.path]
     data = [value for name, value in variables.items() if name.endswith(PASSED_ENDS)]
     needed = {Path(os.path.abspath(place)) for place in (*python, *data, os.getcwd()) if place and os.path.isdir(place)}

@@ -84,7 +84,7 @@ class EnvironmentConfig(Section):
     pass_variables: list[str] = pydantic.Field(default_factory=list)
     """Further environment variables that workers get, such as an API key; tokens are not passed otherwise."""
     step_timeout_s: float = pydantic.Field(default=60.0, gt=0)
-    """Longest time for one answer of an environment (seconds), loading included. `check-env` uses it too."""
+    """Longest time for one answer of an environment (seconds), making it included. `check-env` uses it too."""
     episode_timeout_s: float | None = pydantic.Field(default=None, gt=0)
     """Longest computing time of one environment in total (seconds)."""
     memory_mb: int | None = pydantic.Field(default=None, ge=1)

@@ -53,10 +53,10 @@ class Suite(Protocol):
         ...
 
 
-class LoadingSuite(Suite, Protocol):
+class PreloadingSuite(Suite, Protocol):
     """A suite that loads what its environments share when it is first needed."""
 
-    def load(self) -> None:
+    def preload(self) -> None:
         """Load it now, before workers are forked, so that they share it. It must start no threads."""
         ...
 
@@ -185,8 +185,8 @@ SUITES: dict[str, tuple[Callable[..., Suite], Callable[..., Any]]] = {
 
 Kinds = dict[Any, str]
 """What an option must be if its default is of these types, and how to say so; the first that fits counts."""
-OF_OTHERS: Kinds = {str: "something like {!r}", (int, float): "something like {!r}"}
-OF_OURS: Kinds = {
+KINDS_OF_USER_OPTIONS: Kinds = {str: "something like {!r}", (int, float): "something like {!r}"}
+KINDS_OF_BUILTIN_OPTIONS: Kinds = {
     str: "text, such as {!r}",
     bool: "true or false",
     int: "a whole number, such as {}",
@@ -216,7 +216,7 @@ def named_suite(config: EnvironmentConfig) -> Suite:
     """
     if ":" in config.name:
         factory = import_named(config.name)
-        _check_options(config, factory, kinds=OF_OTHERS)
+        _check_options(config, factory, kinds=KINDS_OF_USER_OPTIONS)
         is_suite = hasattr(factory, "tasks")
         _check_call(config, factory, is_suite=is_suite)
         return factory(config, **config.options) if is_suite else Seeded(factory, config.options)
@@ -230,14 +230,14 @@ def named_suite(config: EnvironmentConfig) -> Suite:
             f"unknown environment {config.name!r}.{did_you_mean(config.name, SUITES)} Your own is 'module:factory'"
         )
     suite, further = SUITES[config.name]
-    _check_options(config, suite, further, kinds=OF_OURS)
+    _check_options(config, suite, further, kinds=KINDS_OF_BUILTIN_OPTIONS)
     return suite(config, **config.options)
 
 
 class SuiteEnvironments:
     """Build the environments of a configured suite.
 
-    Only the configuration is pickled; the starter makes the suite once for all workers, and calls its `load()` if it
+    Only the configuration is pickled; the starter makes the suite once for all workers, and calls its `preload()` if it
     has one.
     """
 
@@ -255,7 +255,7 @@ class SuiteEnvironments:
 def _loaded(config: EnvironmentConfig) -> SuiteEnvironments:
     """Make the suite again in another process, with what its environments share."""
     made = SuiteEnvironments(config)
-    getattr(made.suite, "load", lambda: None)()
+    getattr(made.suite, "preload", lambda: None)()
     return made
 
 

@@ -5,7 +5,7 @@ import json
 import math
 import secrets
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 from turnwise.environments.adapters.tool_calls import read_tool_calls
 from turnwise.errors import did_you_mean
@@ -144,7 +144,14 @@ def number(data: Mapping[str, Any], name: str, low: float, high: float, *, above
     return _number(data, name, low, high, kinds=(int, float), what="a number", above=above)
 
 
-def sampling(data: Mapping[str, Any]) -> dict[str, float | None]:
+class Sampled(TypedDict):
+    """How a request wants tokens to be drawn."""
+
+    temperature: float | None
+    top_p: float | None
+
+
+def sampling(data: Mapping[str, Any]) -> Sampled:
     """Read `temperature` and `top_p`, each None if it is absent.
 
     Raises:

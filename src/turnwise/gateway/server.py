@@ -106,8 +106,11 @@ class Gateway:
             session = self.open(self._opens(name, request.headers.get(TASK_HEADER, "")))
         if session is None:
             what = f"there is no session {name!r}" if name else "the request names no session"
+            how = "use the base URL that the harness got, or the header X-Turnwise-Session"
+            if name and self._opens is not None:
+                how = "a call to the model opens it, and its reward follows"
             raise BadRequest(
-                f"{what}; use the base URL that the harness got, or the header X-Turnwise-Session",
+                f"{what}; {how}",
                 status=404,
                 code="session_not_found",
             )

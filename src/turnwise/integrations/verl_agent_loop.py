@@ -22,6 +22,7 @@ from uuid import uuid4
 
 import pydantic
 from omegaconf import OmegaConf  # pyright: ignore[reportMissingImports]
+from omegaconf.errors import OmegaConfBaseException  # pyright: ignore[reportMissingImports]
 from verl.experimental.agent_loop.agent_loop import (  # pyright: ignore[reportMissingImports]
     AgentLoopBase,
     AgentLoopMetrics,
@@ -247,7 +248,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     try:
         print(_write_tasks(options))
-    except (TurnwiseError, YAMLError, OSError) as error:
+    except (TurnwiseError, OmegaConfBaseException, YAMLError, OSError) as error:
         raise SystemExit(f"turnwise: {' '.join(str(error).split())}") from None
 
 

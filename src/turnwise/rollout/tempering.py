@@ -46,6 +46,7 @@ class TemperedEngine:
     def __init__(self, engine: Engine, tempering: Tempering):
         self._engine, self._tempering = engine, tempering
         self.close, self.aclose, self.update_weights = engine.close, engine.aclose, engine.update_weights
+        self.max_rows: int | None = getattr(engine, "max_rows", None)
 
     async def generate(self, conversation: int, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         """Continue a conversation; see `Engine.generate`."""

@@ -162,7 +162,8 @@ def main(place: str = "") -> None:
     try:
         make_environment = pickle.loads(program)
     except BaseException as raised:
-        error = cause_of(raised)
+        mend = ". Define it in a module that they can import" * isinstance(raised, ImportError | AttributeError)
+        error = cause_of(raised) + mend
     gc.freeze()  # unwritten pages stay shared between forks
     children: set[int] = set()
     while True:

@@ -334,8 +334,7 @@ class _Worker:
         if not self.pid:
             self.pid, error = pickle.loads(message)
             if error:
-                cause = f"workers cannot load make_environment: {error}. Define it in a module that they can import"
-                self._fail(ConfigError(cause))
+                self._fail(ConfigError(f"workers cannot load make_environment: {error}"))
             return
         life = self.asked.popleft()
         self._anew.popleft()

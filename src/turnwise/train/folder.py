@@ -28,6 +28,7 @@ from turnwise.config import Config, parse_config
 from turnwise.errors import ConfigError, DamagedError, DataError, RunError, did_you_mean
 from turnwise.files import provenance, write_json, write_text
 from turnwise.rollout.record import FORMAT, check_format, read_table
+from turnwise.rollout.stores.settings import of_store
 from turnwise.train.trackers import Tracker
 
 MEND_LINE = "repair or delete it"
@@ -275,8 +276,8 @@ def _named(folder: Path, suffix: str) -> Iterator[tuple[Path, int, bool]]:
 
 def _as_now(config: Any) -> Any:
     """Give a configuration of an earlier version the meaning that it had, without what is refused and had no effect."""
-    given = {name: dict(config.get(name) or {}) for name in ("environment", "update", "warmstart")}
-    environment, update, warm_start = given.values()
+    given = {name: dict(config.get(name) or {}) for name in ("environment", "update", "warmstart", "store")}
+    environment, update, warm_start, store = given.values()
     if not ("image" in environment or environment.get("workers")) and environment.get("isolation") == "worker":
         del environment["isolation"]
     idle = ["tokens", "dual_clip", "mismatch_cap", "mismatch_level"] if update.get("policy") is False else []
@@ -284,5 +285,6 @@ def _as_now(config: Any) -> Any:
     update = {name: value for name, value in update.items() if name not in idle}
     if warm_start.get("steps") == 0:
         warm_start.pop("dagger_rounds", None)
-    now = {"environment": environment, "update": update, "warmstart": warm_start}
+    store = {name: value for name, value in store.items() if of_store(name, store.get("name"))}
+    now = {"environment": environment, "update": update, "warmstart": warm_start, "store": store or None}
     return {**config, **{name: section for name, section in now.items() if name in config}}

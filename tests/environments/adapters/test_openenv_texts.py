@@ -94,6 +94,8 @@ def test_the_only_text_of_an_observation_is_read_else_everything():
 def test_all_of_an_observation_is_without_what_the_step_takes_over():
     served = {"text": "who?", "valid": True, "truncated": False, "state_key": "a", "admissible": ["ask"]}
     assert json.loads(choose_observation("json", {})({**served, "info": {"gold": "Ida"}})) == {"text": "who?"}
+    theirs = {"board": "...", "info": "You moved to A", "valid": ["left", "up"]}  # which the step does not read
+    assert json.loads(choose_observation("json", {})(theirs)) == theirs
 
 
 def test_what_a_tool_returned_is_read_as_its_texts():

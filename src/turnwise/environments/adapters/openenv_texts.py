@@ -14,8 +14,11 @@ Act = Callable[[str], Mapping[str, Any] | None]
 Show = Callable[[Mapping[str, Any]], str]
 """Converts an observation to text."""
 
-TAKEN = ("metadata", "valid", "truncated", "state_key", "admissible", "info")
-"""Fields of an observation that the step takes over. The policy does not read them: `info` may have the answer."""
+TAKEN = {"metadata": dict, "valid": bool, "truncated": bool, "state_key": object, "admissible": list, "info": dict}
+"""Fields of an observation that the step takes over, if their value has this type.
+
+The policy does not read them: `info` may have the answer.
+"""
 
 _KINDS = {"string": str, "integer": int, "number": (int, float), "boolean": bool, "array": list, "object": dict}
 
@@ -75,7 +78,11 @@ def choose_observation(choice: str, schema: Mapping[str, Any]) -> Show:
         choice = texts[0] if len(texts) == 1 else "json"
     if choice == "json" and choice not in fields:
         return lambda said: _as_text(
-            {name: said[name] for name in said if name not in TAKEN and said[name] is not None}
+            {
+                name: value
+                for name, value in said.items()
+                if value is not None and not (name in TAKEN and isinstance(value, TAKEN[name]))
+            }
         )
     if fields and choice not in fields:
         raise ConfigError(

@@ -54,7 +54,9 @@ SIZES = {
 _FIRST_SEED = {"train": 0, "valid": 1 << 40, "test": 1 << 41}
 _FINGERPRINTS = {"train": range(2, 8), "valid": range(1), "test": range(1, 2)}
 
-_MOST_IN_VAIN = 10_000  # Seeds in a row without a new game, after which the options are taken to allow no more.
+_MOST_SEEDS_WITHOUT_A_GAME = (
+    10_000  # Seeds in a row without a new game, after which the options are taken to allow no more.
+)
 _FLAT = 0.15  # As in ALFRED's rooms, some cabinets and drawers cannot be closed.
 _ON_FLOOR = 0.2  # Fraction of a larger room's objects that are outside receptacles.
 _MOST_OF_A_TYPE = 3
@@ -107,21 +109,21 @@ def _split(split: str, count: int, **options) -> Iterator[tuple[int, Game]]:
     """Yield the first seeds and games of a split, each content once; the games lack their walkthrough."""
     if split not in _FIRST_SEED:
         raise ConfigError(f"split is {split!r}; expected one of {', '.join(_FIRST_SEED)}.")
-    given, in_vain = set[str](), 0
+    given, seeds_without_a_game = set[str](), 0
     for seed in itertools.count(_FIRST_SEED[split]):
         if len(given) == count:
             return
-        if in_vain == _MOST_IN_VAIN:
+        if seeds_without_a_game == _MOST_SEEDS_WITHOUT_A_GAME:
             raise ConfigError(
                 f"split {split!r} has about {len(given)} games with these options, expected {count}; request fewer, or "
                 "allow more objects, receptacles, rooms or task_types"
             )
         game = _furnish(seed, **options)
         content = fingerprint(game)
-        in_vain += 1
+        seeds_without_a_game += 1
         if content not in given and int(content[:8], 16) % 8 in _FINGERPRINTS[split]:
             given.add(content)
-            in_vain = 0
+            seeds_without_a_game = 0
             yield seed, game
 
 

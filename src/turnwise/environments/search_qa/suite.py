@@ -71,7 +71,7 @@ class SearchQa:
             return Bm25(passages, **self._constants)
         return Dense(passages, self._encoder)
 
-    def load(self) -> None:
+    def preload(self) -> None:
         """Load the passages, and the index if it is ours; another retriever may need torch or start threads."""
         if type(self).retriever is SearchQa.retriever and self._retrieval == "bm25":
             self._retrieve  # noqa: B018 (cached)

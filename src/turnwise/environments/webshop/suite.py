@@ -40,7 +40,7 @@ class Webshop:
         self._options["attributes_page"] = attributes_page
         self._shop = functools.cache(functools.partial(load_shop, data, **options))
 
-    def load(self) -> None:
+    def preload(self) -> None:
         """Load the shop."""
         self._shop()
 

@@ -254,7 +254,7 @@ def alone(trajectory: Trajectory, **origin: Any) -> Trajectory:
         origin: What `info` tells of these, in addition to their number.
     """
     shared, info = trajectory.shared, dict(trajectory.info)
-    if isinstance(rewards := info.get("step_rewards"), Sequence) or np.ndim(rewards):
+    if isinstance(rewards := info.get("step_rewards"), Sequence | np.ndarray):
         info["step_rewards"] = rewards[shared:]
     own = [number >= shared for number in range(len(trajectory.turns))]
     info["prefix"] = {"turns": shared, **origin}

@@ -1,11 +1,24 @@
 """Define the `[store]` section of a recipe."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pydantic
 
 from turnwise.section import Section
+
+OF_NAME = {
+    "rlep": ("replays",),
+    "r3": ("replays", "tau", "transcript"),
+    "prefix_sampling": ("remaining", "handicap", "cap", "adaptive"),
+    "slea_rl": ("extract", "evaluate", "shown", "warnings", "min_similarity", "warm_up", "least", "characters"),
+}
+"""Options that only some stores have, by the name of the store."""
+
+
+def of_store(option: str, name: Any) -> bool:
+    """Return whether a store has an option."""
+    return option in OF_NAME.get(name, ()) or not any(option in options for options in OF_NAME.values())
 
 
 class StoreConfig(Section):
@@ -66,15 +79,8 @@ class StoreConfig(Section):
 
     @pydantic.model_validator(mode="after")
     def _options_fit_the_name(self) -> "StoreConfig":
-        shows = ("shown", "warnings", "min_similarity", "warm_up", "least", "characters")
-        of_name = {
-            "rlep": ("replays",),
-            "r3": ("replays", "tau", "transcript"),
-            "prefix_sampling": ("remaining", "handicap", "cap", "adaptive"),
-            "slea_rl": ("extract", "evaluate", *shows),
-        }
-        for option in dict.fromkeys(each for options in of_name.values() for each in options):
-            takes = [name for name, options in of_name.items() if option in options]
+        for option in dict.fromkeys(each for options in OF_NAME.values() for each in options):
+            takes = [name for name, options in OF_NAME.items() if option in options]
             self._check(option, self.name in takes, " or ".join(f"store.name={name!r}" for name in takes))
         for extract, option in (("rule", "actions"), ("policy", "lesson_tokens")):
             self._check(option, self.extract == extract, f"store.extract={extract!r}")
