@@ -18,6 +18,9 @@ from turnwise.cli import _parse
 from turnwise.config import load_config
 from turnwise.config.recipes import find_recipe
 from turnwise.diagnostics.study import load_study
+from turnwise.environments.settings import EnvironmentConfig
+from turnwise.environments.suites import make_suite
+from turnwise.errors import ConfigError
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -80,9 +83,19 @@ def test_the_commands_of_a_page_are_understood(page: Path, tmp_path, monkeypatch
         if study is not None:
             load_study(study, tuple(options.overrides))
         elif recipe is None or find_recipe(Path(recipe)).exists():
-            load_config(recipe and Path(recipe), getattr(options, "overrides", []))
+            config = load_config(recipe and Path(recipe), getattr(options, "overrides", []))
+            assert recipe is None or not wrong_options(config.environment)
         else:
             assert recipe.isupper(), f"{page.name} names the recipe {recipe}, which does not exist"
+
+
+def wrong_options(environment: EnvironmentConfig) -> str:
+    """Return what is wrong with the options of a command's environment; data, packages and servers may be missing."""
+    try:
+        make_suite(environment)
+    except ConfigError as error:
+        return str(error) if "has no option" in str(error) or "environment.options." in str(error) else ""
+    return ""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -97,6 +97,7 @@ def test_without_a_panel_the_result_is_the_runs_own(run, capsys):
         (["--panel", "toy-6", "--seeds", "1"], "--panel toy-6 fixes what --seeds sets"),
         (["--panel", "toy-6", "--environment", "alfworld"], "--panel toy-6 fixes what --environment sets"),
         (["--panel", "toy-6", "environment.options.turns=2"], "the panel 'toy-6' fixes environment.options.turns"),
+        (["--panel", "toy-6", 'environment={name="tests.toys:Colors"}'], "the panel 'toy-6' fixes environment;"),
     ],
 )
 def test_what_a_panel_fixes_cannot_be_changed(run, toy, capsys, arguments, expected):

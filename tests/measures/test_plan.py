@@ -151,3 +151,23 @@ def test_played_knows_its_tokens():
     assert played.tokens.lengths.tolist() == [2, 1]
     with pytest.raises(AssertionError):
         played.scored("policy")
+
+
+@measure(provides=("sum_of_three",), needs=("length", "turn", "reward"))
+def sum_of_three(step: Played, columns):
+    return {"sum_of_three": columns["length"] + columns["turn"] + columns["reward"]}
+
+
+@measure(provides=("promised",))
+def forgetful(step: Played, columns):
+    return {"promissed": [0.0] * len(step.turns)}
+
+
+def test_a_measure_gets_what_the_batch_knows_by_itself_and_must_return_what_it_provides():
+    played = Played([trajectory(0, ([1], [5, 6]), ([1], [7]))], 0.0, {}, None)
+    played.trajectories[0].turns[1].reward = 0.5
+    batch, _ = plan_measures({}, further=[f"{__name__}:sum_of_three"]).take(played)
+    assert batch.columns["sum_of_three"].tolist() == [2.0, 2.5]
+    assert "reward" not in batch.columns
+    with pytest.raises(ConfigError, match="the measure 'forgetful' did not return 'promised', which it provides"):
+        plan_measures({}, further=[f"{__name__}:forgetful"]).take(played)

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,8 +18,10 @@ from turnwise.measures.edited import PLACEHOLDER, hindsight, information, latest
 from turnwise.measures.gold import answer_ids, answers, gold
 from turnwise.measures.hidden_rank import effective_ranks, rank_metrics, ranks
 from turnwise.measures.plan import plan_measures
+from turnwise.measures.planned import subgoals
 from turnwise.models.pretrained import pretrained_policy
 from turnwise.models.settings import ModelConfig, PromptConfig
+from turnwise.models.subgoals import Planned
 from turnwise.objective import contexts as contexts_module
 from turnwise.objective import prober as prober_module
 from turnwise.objective.contexts import Contexts
@@ -379,6 +382,26 @@ def test_the_latest_observation_is_found_in_a_window_and_in_a_chat_model():
         ids = [*fmt.prompt_ids("say", first=True), *fmt.prompt_ids(text, first=False)]
         first, stop = latest_observation(ids, *fmt.frame(first=False))
         assert fmt.tokenizer.decode(ids[first:stop]) == text
+
+
+def test_a_merge_at_the_latest_observation_does_not_lead_to_an_earlier_one():
+    """The end of the template, 9, is merged with the observation into 8; an earlier place has it whole."""
+    before, after = [9, 1, 2, 9], [3]
+    ids = [9, 1, 2, 9, 50, 3, 60, 9, 1, 2, 8, 51, 3]
+    assert latest_observation(ids, before, after) == (10, 12)
+    assert latest_observation([9, 1, 2, 9, 50, 3], before, after) == (4, 5)
+    assert latest_observation([1, 50, 3], [1], after) == (1, 2)
+
+
+def test_a_response_without_a_subgoal_does_not_change_it():
+    said = [Planned(True, "a", (0, 0)), Planned(False, None, (0, 0)), Planned(False, "b", (0, 0))]
+    played = SimpleNamespace(
+        trajectories=[SimpleNamespace(turns=[SimpleNamespace(response_ids=n) for n in range(3)])],
+        probe=SimpleNamespace(format=SimpleNamespace(planned=said.__getitem__)),
+    )
+    made = subgoals.run(played, {})
+    assert made["switch"] == [1.0, 0.0, 0.0]
+    assert made["subgoal_changed"] == [0.0, 0.0, 1.0]
 
 
 def test_probes_of_a_run_are_metrics(tmp_path):

@@ -86,10 +86,13 @@ def test_names_that_are_passed_are_few_and_known():
             "LC_ALL",
             "HOME",
             "HTTP_PROXY",
+            "TURNWISE_SERVE_TOKEN",
         ],
         "x",
     )
     assert set(clean_variables(given=given)) == {"PYTHONPATH", "SWE_DATA", "LC_ALL", "HOME"}
+    assert "TURNWISE_SERVE_TOKEN" in clean_variables(["TURNWISE_SERVE_TOKEN"], given)
+    assert clean_variables(given={"TURNWISE_CACHE": "x"})
 
 
 @pytest.fixture

@@ -3,12 +3,18 @@
 import inspect
 import json
 
+import numpy as np
 import pytest
 
+import turnwise as tw
 from turnwise.config import load_config, override_config, parse_config
 from turnwise.errors import ConfigError
+from turnwise.objective.settings import UpdateConfig
+from turnwise.objective.terms import StepView
 from turnwise.objective.token_rules import ENTROPY_RULES, TOKEN_RULES
 from turnwise.objective.token_rules.build import build_entropy_rule, build_token_rule
+from turnwise.objective.token_rules.step import step_tokens
+from turnwise.trace import Trace, Traced
 
 # options of the rules whose papers leave them open: no paper's values
 OPEN = {
@@ -75,3 +81,24 @@ def test_every_rule_can_be_named_and_documents_its_options(name):
     assert "arXiv " in text.split("Reference: ")[1]
     required = {option.name for option in options if option.default is option.empty}
     assert required == set(OPEN.get(name, {}))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("steer", {"mapping": "linear", "weight_min": 0.8, "weight_max": 0.5}, "would favour large changes"),
+        ("clip_cov", {"low": 5.0, "high": 1.0}, "no token would be a candidate"),
+        ("flexible_clip", {**OPEN["flexible_clip"], "schedule": "id", "entropy_min": 0.5}, "only for schedule='od'"),
+    ],
+)
+def test_options_that_contradict_each_other_or_do_nothing_are_refused(name, options, message):
+    with pytest.raises(ConfigError, match=message):
+        build_token_rule(name, options)
+
+
+def test_a_rule_does_not_compare_tokens_that_the_loss_leaves_out():
+    batch, _ = tw.Batch.from_arrays(group=[0], trajectory=[0], reward=[1.0], num_tokens=[1])
+    kept = Traced("keep", np.ones(1), np.ones(1), np.ones(1), kept_R=np.array([False]))
+    step = StepView(batch, Trace(np.ones(1), (kept,)))
+    with pytest.raises(ConfigError, match="the method leaves responses out of the loss"):
+        step_tokens(step, UpdateConfig(), None)

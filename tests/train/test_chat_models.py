@@ -254,7 +254,7 @@ def test_the_warm_start_teaches_a_chat_model_what_the_demonstrations_say(tmp_pat
 @pytest.mark.parametrize(
     ("model", "cause"),
     [
-        ({"name": "/no/such/folder"}, "model.name='/no/such/folder' cannot be loaded"),
+        ({"name": "/no/such/folder"}, "model.name='/no/such/folder': there is no such folder"),
         ({"max_context": 4000}, "exceeds the 1024 tokens"),
         ({"hidden_size": 32}, "model.hidden_size is only for model.name='tiny'"),
         (

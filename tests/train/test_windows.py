@@ -201,6 +201,7 @@ def test_methods_that_need_the_rewards_of_the_group_are_told_apart(method, fits)
             r"has no whole trajectories, which \[store\] needs; remove one",
         ),
         ({"continuations": {"number": 2}}, r"which \[continuations\] needs"),
+        ({"update": {"tokens": {"name": "hapo"}}}, r"update\.tokens and update\.entropy compare all tokens of a step"),
         ({"update": {"preference": {"name": "simpo"}}}, r"which update\.preference would compare with whole ones"),
         (
             {"critic": {"kind": "ridge", "peers": True, "visits": True}},

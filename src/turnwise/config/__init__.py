@@ -290,6 +290,12 @@ class Config(Section):
     @pydantic.model_validator(mode="after")
     def _method_exists(self) -> "Config":
         transform = build_method(self.method.name, self.method.model_extra or {})
+        if "info_gain" in transform.needs and self.update.scoring == "engine" and self.rollout.samples_earlier:
+            raise ValueError(
+                f"method {self.label!r} compares probabilities with and without an observation, and with "
+                f"update.scoring='engine' {self.rollout.samples_earlier} gives the first from earlier weights; add "
+                "update.scoring=trainer"
+            )
         if self.rollout.learns_played:
             check_played(transform, self.label, vars(self))
         check_told(transform, self.label, vars(self), self.optional_models)

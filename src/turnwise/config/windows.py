@@ -30,6 +30,11 @@ def check_played(transform: Transform, label: str, sections: Mapping[str, Any]) 
             f"{NAME} learns from trajectories without their first turns, from which critic.visits counts; set "
             "critic.visits=false, or learn='complete'"
         )
+    if sections["update"].tokens or sections["update"].entropy:
+        raise ValueError(
+            f"{NAME} leaves out responses of which earlier steps have learned, and update.tokens and update.entropy "
+            "compare all tokens of a step; remove them, or set learn='complete'"
+        )
     if sections["update"].preference:
         raise ValueError(
             f"{NAME} has trajectories without their last rewards, which update.preference would compare with whole "

@@ -19,6 +19,8 @@ PASSED = frozenset(
 )
 """Variables that processes of environments get. Tokens of hubs and trackers are not among them."""
 PASSED_STARTS = ("LC_", "PYTHON", "OMP_", "MKL_", "OPENBLAS_", "CUDA_VISIBLE_", "TURNWISE_")
+NEVER_PASSED = ("TURNWISE_SERVE_TOKEN",)
+"""Secrets with a start that is passed; a user can still name them."""
 PASSED_ENDS = ("_DATA",)
 """Variables with folders of games, such as ALFWORLD_DATA."""
 _PR_SET_DUMPABLE = 4
@@ -32,11 +34,8 @@ def clean_variables(names: Iterable[str] = (), given: Mapping[str, str] | None =
         given: Variables to choose from; default: those of this process.
     """
     given, wanted = os.environ if given is None else given, PASSED | set(names)
-    return {
-        name: value
-        for name, value in given.items()
-        if name in wanted or name.startswith(PASSED_STARTS) or name.endswith(PASSED_ENDS)
-    }
+    passed = {name for name in given if name.startswith(PASSED_STARTS) or name.endswith(PASSED_ENDS)}
+    return {name: value for name, value in given.items() if name in wanted or name in passed - {*NEVER_PASSED}}
 
 
 def hide_this_process() -> None:

@@ -171,7 +171,8 @@ def on_panel(config: Config, name: str, overrides: Iterable[str] = ()) -> Config
     panel, overrides = find_panel(name), list(overrides)
     for override in overrides:
         key = override.partition("=")[0].strip()
-        fixed = key in ("environment.name", "environment.eval_split", "environment.max_steps", "environment.options")
+        whole = ("environment", "environment.options")
+        fixed = key in ("environment.name", "environment.eval_split", "environment.max_steps", *whole)
         option = key.removeprefix("environment.options.")
         if fixed or (option != key and option not in panel.keeps):
             raise ConfigError(f"the panel {name!r} fixes {key}; remove the override, or evaluate without --panel")

@@ -92,9 +92,10 @@ def latest_observation(prompt: Sequence[int], before: Sequence[int], after: Sequ
     """
     kept = next((n for n in range(len(after)) if list(prompt[len(prompt) - len(after) + n :]) == list(after[n:])), -1)
     stop = len(prompt) - (len(after) - kept if kept >= 0 else 0)
-    for length in range(len(before), 0, -1):
-        wanted = list(before[:length])
-        for first in range(stop - length, -1, -1):
-            if prompt[first] == wanted[0] and list(prompt[first : first + length]) == wanted:
-                return first + length, stop
+    # only the end of the template can be merged, so the latest place with all but its last token is right
+    for least in (max(1, len(before) - 1), *range(len(before) - 2, 0, -1)):
+        for first in range(stop - least, -1, -1):
+            if prompt[first] == before[0] and list(prompt[first : first + least]) == list(before[:least]):
+                whole = list(prompt[first : min(first + len(before), stop)]) == list(before)
+                return first + (len(before) if whole else least), stop
     return 0, stop

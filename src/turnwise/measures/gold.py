@@ -9,6 +9,7 @@ from turnwise.errors import ConfigError
 from turnwise.measures.base import Columns, Played, measure
 from turnwise.objective.probe import Probe
 from turnwise.rollout.engine import Sampling
+from turnwise.rollout.trajectory import Trajectory
 
 if TYPE_CHECKING:  # measures are listed without torch
     from turnwise.models.format import Format
@@ -79,6 +80,13 @@ def _after(step: Played, before_R: np.ndarray) -> np.ndarray:
     return turns.following(before_R, end=turns.last(before_R))
 
 
+def at_every_step(trajectory: Trajectory) -> str:
+    """Say why a key that only the last step has is missing where the conversation was full before."""
+    if trajectory.ended != "context":
+        return ""
+    return ". Its conversation was full before the environment ended, so tell it in the info of every step"
+
+
 def _answers(step: Played) -> list[tuple[Sequence[int], int, int]]:
     """Return the ids of the right response, per response, and the places of the answer in it."""
     known: dict[tuple[str, str], tuple[Sequence[int], int, int]] = {}
@@ -89,6 +97,7 @@ def _answers(step: Played) -> list[tuple[Sequence[int], int, int]]:
             raise ConfigError(
                 f"task {trajectory.task!r} ended with info['gold'] = {text!r} and info['gold_form'] = {form!r}; "
                 "expected the right answer as text, and a response with '{gold}' in its place"
+                f"{at_every_step(trajectory)}"
             )
         if (text, form) not in known:
             known[text, form] = answer_ids(step.probe.format, text, form)

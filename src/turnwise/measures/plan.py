@@ -49,14 +49,17 @@ class Plan:
         Returns:
             The batch with all columns, and metrics per measure: seconds, and tokens that a model ran on.
         """
-        columns: dict[str, Any] = {}
+        columns: dict[str, Any] = {"turn": played.turns_of_trajectories.positions}
+        columns["length"], columns["reward"] = np.array([(len(t.response_ids), t.reward) for t in played.turns]).T
         metrics: dict[str, float] = {}
         turns = distinct_turns(played.trajectories)
         num_tokens = sum(len(turn.prompt_ids) + len(turn.response_ids) for turn in turns)
         for each in self.measures:
             service = each.model if each.model in SERVICES else ""
             begun, before = time.perf_counter(), played.num_tokens(service) if service else 0
-            columns |= each.run(played, columns)
+            columns |= (made := each.run(played, columns))
+            if missing := [column for column in each.provides if column not in made]:
+                raise ConfigError(f"the measure {each.name!r} did not return {missing[0]!r}, which it provides")
             metrics[f"{each.name}_s"] = time.perf_counter() - begun
             made_none = each.is_free or each.model in played.along
             model_tokens = played.num_tokens(service) - before if service else num_tokens
@@ -65,7 +68,7 @@ class Plan:
             Segments.from_sorted_ids(np.array([trajectory.group for trajectory in played.trajectories])),
             Segments.from_lengths([len(trajectory.turns) for trajectory in played.trajectories]),
             [turn.reward for turn in played.turns],
-            columns,
+            {name: column for name, column in columns.items() if name not in FROM_THE_BATCH},
             played.tokens if all(turn.response_ids for turn in turns) else None,  # those of a log are unknown
         )
         return batch, metrics

@@ -21,7 +21,7 @@ def subgoals(step: Played, columns: Columns) -> Columns:
             switch.append(float(planned.switch or not number))
             other = None not in (before, planned.subgoal) and before != planned.subgoal
             changed.append(float(other and not switch[-1]))
-            before = planned.subgoal
+            before = before if planned.subgoal is None else planned.subgoal
     return {"switch": switch, "subgoal_changed": changed}
 
 

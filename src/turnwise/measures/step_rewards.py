@@ -4,6 +4,7 @@ import numpy as np
 
 from turnwise.errors import ConfigError
 from turnwise.measures.base import Columns, Played, measure
+from turnwise.measures.gold import at_every_step
 
 
 @measure(provides=("step_reward",), reads=("step_rewards",))
@@ -19,7 +20,7 @@ def step_rewards(step: Played, columns: Columns) -> Columns:
         if rewards.shape != (len(trajectory.turns),) or not np.isfinite(rewards).all():
             raise ConfigError(
                 f"task {trajectory.task!r} ended with info['step_rewards'] = {repr(told)[:200]}; expected "
-                f"{len(trajectory.turns)} finite numbers, one per response"
+                f"{len(trajectory.turns)} finite numbers, one per response{at_every_step(trajectory)}"
             )
         found += rewards.tolist()
     return {"step_reward": found}

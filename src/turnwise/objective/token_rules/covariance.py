@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from turnwise.errors import ConfigError
 from turnwise.objective.token_rules.base import Frac, NotNegative, StepTokens, TokenCredit, Values
 
 
@@ -29,6 +30,8 @@ def clip_cov(tokens: StepTokens, *, frac: Frac = 2e-4, low: float = 1.0, high: f
 
     Reference: Cui et al., The Entropy Mechanism of Reinforcement Learning, arXiv 2505.22617.
     """
+    if low >= high:
+        raise ConfigError(f"clip_cov: low={low} is not below high={high}, so no token would be a candidate")
     cov_T = covariance(tokens)
     candidates = np.flatnonzero((cov_T > low) & (cov_T < high))
     lot_T = np.random.default_rng(tokens.seed).random(

@@ -52,6 +52,8 @@ def flexible_clip(
                 f"flexible_clip: {name}={[rare, certain]} grows with the probability; give the larger width first"
             )
     state = None
+    if schedule != "od" and entropy_min is not None:
+        raise ConfigError(f"flexible_clip: entropy_min={entropy_min} is only for schedule='od'; remove it")
     if schedule == "od":
         if entropy_min is None:
             raise ConfigError(

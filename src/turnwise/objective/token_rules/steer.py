@@ -4,6 +4,7 @@ from typing import Literal
 
 import numpy as np
 
+from turnwise.errors import ConfigError
 from turnwise.objective.token_rules.base import Frac, Positive, StepTokens, TokenCredit
 
 MIN_PROBABILITY = 1e-8
@@ -38,6 +39,10 @@ def steer(
 
     Reference: Hao et al., Rethinking Entropy Interventions in RLVR, arXiv 2510.10150.
     """
+    if mapping == "linear" and weight_min > weight_max:
+        raise ConfigError(
+            f"steer: weight_min={weight_min} is above weight_max={weight_max}, which would favour large changes"
+        )
     logprob_T = np.maximum(tokens.logprob_T, np.log(MIN_PROBABILITY))
     change_T = np.abs(tokens.advantage_T * (1 - np.exp(logprob_T)) * (logprob_T + tokens.entropy_T))
     if mapping == "exponential":

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from turnwise.errors import ConfigError
 from turnwise.objective.settings import UpdateConfig
 from turnwise.objective.terms import StepView
 from turnwise.objective.token_rules.base import StepTokens
@@ -9,7 +10,16 @@ from turnwise.streams import Stream
 
 
 def step_tokens(step: StepView, settings: UpdateConfig, state: Any) -> StepTokens:
-    """Collect the inputs of token rules for a step."""
+    """Collect the inputs of token rules for a step.
+
+    Raises:
+        ConfigError: The method leaves responses out of the loss, whose tokens rules would compare with the others.
+    """
+    if step.credit.kept_R is not None and not step.credit.kept_R.all():
+        raise ConfigError(
+            "update.tokens and update.entropy compare all tokens of a step, and the method leaves responses out of the "
+            "loss; remove update.tokens and update.entropy, or choose another method"
+        )
     return StepTokens(
         step.advantage_T,
         step.column("logprob_T", "update.tokens"),
