@@ -46,7 +46,11 @@ def test_the_policy_that_draws_is_the_one_that_played(run):
 
 
 def test_monte_carlo_entropy_is_the_exact_one(run):
-    made = measure_surprisal(run.folder, run.config, states=8, responses=400, step=2)
+    told = []
+    made = measure_surprisal(
+        run.folder, run.config, states=8, responses=400, step=2, on_response=lambda *counts: told.append(counts)
+    )
+    assert told == [(done, 3200) for done in range(1, 3201)]
     policy = load_policy(run.folder.checkpoints / "step-000001")
     exact = response_entropies(run, policy, made)
     np.testing.assert_allclose(made.entropy_R, exact, atol=0.25)

@@ -177,7 +177,7 @@ def test_a_file_that_exists_is_never_overwritten(runs, tmp_path, capsys):
     out = tmp_path / "notes.md"
     out.write_text("mine")
     assert main(["recredit", str(runs["aem"].path), "--out", str(out)]) == 2
-    assert "notes.md exists, and nothing is overwritten; choose another name" in capsys.readouterr().err
+    assert "notes.md exists, and nothing is overwritten; name another" in capsys.readouterr().err
     assert out.read_text() == "mine"
     assert main(["recredit", str(runs["aem"].path), "--out", str(tmp_path / "new.parquet")]) == 0
     assert "new.parquet" in capsys.readouterr().err

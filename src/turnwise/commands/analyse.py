@@ -66,18 +66,22 @@ def _surprisal(options: argparse.Namespace) -> int:
     _refuse_written(options, "surprisal")
     folder, config = open_run(options.run_folder)
     from turnwise.diagnostics.surprisal import measure_surprisal, surprisal_figure, surprisal_table
+    from turnwise.train.display import ConsoleDisplay
     from turnwise.train.resume import use_device
 
     quiet()
-    made = measure_surprisal(
-        folder,
-        config,
-        states=options.states,
-        responses=options.responses,
-        step=options.step,
-        seed=options.seed,
-        device=use_device(config.run),
-    )
+    device = use_device(config.run)
+    with ConsoleDisplay() as display:
+        made = measure_surprisal(
+            folder,
+            config,
+            states=options.states,
+            responses=options.responses,
+            step=options.step,
+            seed=options.seed,
+            device=device,
+            on_response=lambda done, total: display.count("fresh responses", done, total),
+        )
     head = f"Step {made.step} of {folder.path}: {len(made.alpha_R)} states, {made.responses} fresh responses each."
     return _written(options, folder.path, "surprisal", head, surprisal_table(made), surprisal_figure(made))
 

@@ -103,9 +103,7 @@ def refuse_written(folder: Path | None, *names: str) -> None:
     """
     for name in names:
         if folder is not None and (folder / name).exists():
-            raise ConfigError(
-                f"--out: {folder / name} exists, and nothing is overwritten; name another folder, or remove it"
-            )
+            raise ConfigError(f"--out: {folder / name} exists, and nothing is overwritten; name another, or remove it")
 
 
 def add_markdown(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from turnwise.commands.common import open_run
+from turnwise.commands.common import open_run, refuse_written
 from turnwise.errors import ConfigError, RunError
 from turnwise.terminal import print_table, say_next
 
@@ -62,8 +62,8 @@ def _recredit(options: argparse.Namespace) -> int:
         )
     if options.out and len(options.method or []) > 1:
         raise ConfigError("--out needs a single --method; run the command once per method")
-    if options.out and options.out.exists():
-        raise ConfigError(f"--out: {options.out} exists, and nothing is overwritten; choose another name, or remove it")
+    if options.out:
+        refuse_written(options.out.parent, options.out.name)
     table: list[Sequence[str]] = [HEAD]
     signal = True
     for name in options.method or [None]:

@@ -6,7 +6,8 @@ responses per state. Alpha falls with surprisal, so alpha - 1 agrees with H - S,
 
 import asyncio
 import dataclasses
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -111,6 +112,7 @@ def measure_surprisal(
     step: int | None = None,
     seed: int = 0,
     device: torch.device | None = None,
+    on_response: Callable[[int, int], None] = lambda done, total: None,
 ) -> SurprisalOfStates:
     """Compare AEM's coefficients of recorded responses with the surprisal of fresh responses in their states.
 
@@ -122,6 +124,7 @@ def measure_surprisal(
         step: Step of the rollouts; default: the last that follows a kept checkpoint.
         seed: Seed of the choice and of the fresh responses.
         device: Device of the policy; default: the CPU.
+        on_response: Called with the number of fresh responses generated and of all.
 
     Raises:
         ConfigError: There are too few states.
@@ -147,7 +150,7 @@ def measure_surprisal(
     engine = make_engine(config.engine, config.model.precision, policy)
     blocking(engine.update_weights())
     asked = [prompt for prompt, _ in prompts for _ in range(responses)]
-    fresh = blocking(_continue(engine, asked, make_sampling(config.rollout, policy, seed=seed)))
+    fresh = blocking(_continue(engine, asked, make_sampling(config.rollout, policy, seed=seed), on_response))
     surprisal = -np.array([sum(generation.logprobs) for generation in fresh]).reshape(len(chosen), responses)
     length = np.array([len(generation.token_ids) for generation in fresh]).reshape(len(chosen), responses)
     own, own_length = -np.array([sum(told) for _, told in prompts]), np.array([len(told) for _, told in prompts])
@@ -201,11 +204,20 @@ def _prompts(trajectories: Sequence[Trajectory], rows: np.ndarray) -> list[tuple
     return result
 
 
-async def _continue(engine: Engine, prompts: Sequence[list[int]], sampling: Sampling) -> list[Generation]:
+async def _continue(
+    engine: Engine, prompts: Sequence[list[int]], sampling: Sampling, on_response: Callable[[int, int], None]
+) -> list[Generation]:
     """Generate a response to each prompt, in parts."""
     result: list[Generation] = []
+    ended = itertools.count(1)
+
+    async def respond(number: int) -> Generation:
+        generation = await engine.generate(number, prompts[number], sampling)
+        on_response(next(ended), len(prompts))
+        return generation
+
     for numbers in _parts(len(prompts), AT_ONCE):
-        result += await asyncio.gather(*(engine.generate(number, prompts[number], sampling) for number in numbers))
+        result += await asyncio.gather(*(respond(number) for number in numbers))
         engine.close(list(numbers))
     await engine.aclose()
     return result
