@@ -56,7 +56,8 @@ LIMITS = (
     "Entropy drift is a first-order rate in a table of independent states: shared weights are left out.",
     "Each cell is one policy of one seed, of a tiny model.",
     "Intervals are over a few groups, so that most differences are not significant.",
-    "Intervals are not corrected for the number of comparisons: of 40 without any difference, two lie apart by chance.",
+    "Intervals are not corrected for the number of comparisons: of 40 without any difference, two lie apart by chance, "
+    "and four to six where rewards are rare, for there they are too short.",
     "Times are those of the credit alone, on one processor with a few hundred responses: not those of a training step.",
     "A critic is ridge regression on other groups of the same policy; in training its weights are of earlier steps.",
     "Methods that need probes, forks or a second model are left out.",
@@ -74,16 +75,24 @@ class Cell:
     data: dict[str, Any]
 
     def interval(self, method: str, *path: str) -> Interval | None:
-        """Return an interval from the data, such as that of ("gradient", "fidelity"); None if it is not there."""
+        """Return an interval from the data, such as that of ("gradient", "fidelity"); None if it is not there.
+
+        A method that gave no credit has a fidelity of 0, and nothing else.
+        """
         found: Any = self.data
         for name in (*path, method):
             found = (found or {}).get(name)
-        return Interval(**found) if found else None
+        return Interval(**found) if found and (path == ("fidelity",) or self.has_credit(method)) else None
+
+    def has_credit(self, method: str) -> bool:
+        """Return whether a method gave any credit: if not, nothing varies with the groups."""
+        found = self.data.get("fidelity", {}).get(method)
+        return not (found and found["low"] == found["high"] == 0)
 
     def signal(self, method: str) -> Noise | None:
-        """Return signal and noise of one group's gradient; None if they are not there."""
+        """Return signal and noise of one group's gradient; None if fewer than two groups have a gradient."""
         found = (self.data["gradient"] or {}).get("noise", {}).get(method)
-        return Noise(**found) if found and found["signal"] + found["noise"] else None
+        return Noise(**found) if found and found["error"] else None
 
     def time(self, method: str, first: str) -> list[float] | None:
         """Return the time of a method's credit by that of the first: best by best, least and most of one round."""
@@ -263,7 +272,8 @@ def page(plan: Mapping[str, Any], cells: Sequence[Cell]) -> Page:
         f"## Told apart from {first}",
         "In how many of the cells (an environment at the start, the middle or the end of training) the 95 % interval "
         f"of the difference to {first}, paired by group, lies above or below zero. Not corrected for the number of "
-        "comparisons: of 40 without any difference, two lie apart by chance.",
+        "comparisons: of 40 without any difference, two lie apart by chance, and four to six where rewards are rare, "
+        "for there intervals are too short.",
         told_apart(plan, cells),
     ]
     if "show" in plan:
@@ -338,7 +348,8 @@ def cell_table(plan: Mapping[str, Any], cell: Cell) -> Table:
             else "-"
             for name in ("minus_first", "gradient", "transfer", "drift")
         ]
-        rows.append((one.value, (method, one.text(), *texts, signal.share_text() if signal else "-")))
+        fidelity = one.text() if cell.has_credit(method) else "no credit"
+        rows.append((one.value, (method, fidelity, *texts, signal.share_text() if signal else "-")))
     rows.sort(key=lambda row: -row[0])
     head = (
         "method",

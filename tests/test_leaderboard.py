@@ -144,6 +144,25 @@ def test_cells_told_apart_are_counted(leaderboard):
     assert rows[1] == ("b", "2", "1", "0", "0", "0", "0", "5")
 
 
+def test_a_method_without_credit_has_no_numbers_that_look_measured(leaderboard):
+    nothing, some = (
+        {"value": value, "low": value - reach, "high": value + reach, "p": 1.0} for value, reach in ((0, 0), (0.2, 0.1))
+    )
+    noise = {"a": {"signal": 0.1, "error": 0.05, "noise": 1.0}, "b": {"signal": 0.0, "error": 0.0, "noise": 1.0}}
+    cell = leaderboard.Cell(
+        "walk",
+        "start",
+        {
+            "fidelity": {"a": some, "b": nothing},
+            "minus_first": {"b": some},
+            "gradient": {"fidelity": {"a": some, "b": nothing}, "noise": noise},
+        },
+    )
+    _, a, b = leaderboard.cell_table({"methods": ["a", "b"]}, cell)
+    assert a == ("a", "0.200 [0.100, 0.300]", "-", "0.200 [0.100, 0.300]", "-", "-", "0.0909 +- 0.0455")
+    assert b == ("b", "no credit", "-", "-", "-", "-", "-")
+
+
 def test_a_plan_may_leave_out_times_and_show_one_method(leaderboard, made, tmp_path, monkeypatch):
     folder, options = made
     plan = 'whens = ["start"]\nshow = "grpo+aem"\n' + PLAN

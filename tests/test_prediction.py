@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -60,12 +61,15 @@ def test_the_page_says_what_was_found(prediction, tmp_path):
     value_M, reached_MS = reached(5, 3, 0.1)
     names = [f"method {number}" for number in range(5)]
     learned = prediction.Learned(names, [3, 4, 5], reached_MS, -reached_MS)
-    results = {"walk": prediction.judge(learned, {"fidelity": value_M, "gradient": -value_M})}
+    results = {"walk": prediction.judge(learned, {"fidelity": value_M, "gradient": -value_M, "transfer": value_M})}
+    area = results["walk"]["area"]
+    assert [kind for kind in area if "holm" in area[kind]] == ["fidelity", "gradient"]
+    assert area["fidelity"]["holm"] == pytest.approx(2 * area["fidelity"]["p"])
     assert results["walk"]["area"]["fidelity"]["value"] == -results["walk"]["area"]["gradient"]["value"] > 0.8
     assert results["walk"]["final"]["fidelity"]["value"] < -0.8
     assert results["walk"]["few"]["methods"] == 5
     text = page_as_markdown(prediction.page(json.loads(json.dumps(results))))
-    assert "Planned and not run: household, crossroads-hesitant, crossroads-confident." in text
+    assert "Planned and not run: household, crossroads-hesitant, crossroads-confident." in " ".join(text.split())
     best = names[int(np.argmax(reached_MS.mean(1)))]
     assert text.index(best) < min(text.index(name) for name in names if name != best)
     prediction.plot(results, tmp_path / "figure.png")
@@ -90,3 +94,22 @@ def test_what_predicts_is_read_from_the_leaderboard(prediction):
     kept = json.loads((prediction.BEFORE / "household-start.json").read_text())
     assert found["fidelity"].tolist() == [kept["fidelity"][name]["value"] for name in ("grpo", "rtmc")]
     assert 0 < abs(found["signal"][0]) < 1
+    assert found["fidelity anew"].tolist() != found["fidelity"].tolist()
+
+
+def test_two_measurements_agree_as_far_as_they_rank_methods_alike(prediction, tmp_path):
+    shutil.copy(prediction.BEFORE / "household-start.json", tmp_path)
+    methods = ["grpo", "gigpo", "rtmc", "graph_gpo"]
+    found = prediction.agreement("household", methods, prediction.BEFORE, tmp_path)
+    assert found["fidelity"] == {"correlation": 1.0, "shown": 4, "shown anew": 4}
+    assert found["signal"]["shown"] == 0, "12 groups tell no gradient's signal from zero"
+    later = ROOT / "docs" / "leaderboard" / "data"
+    assert prediction.agreement("household", methods, prediction.BEFORE, later)["signal"]["correlation"] < 1
+    assert prediction.agreement("household", methods, prediction.BEFORE, tmp_path / "none") == {}
+
+
+def test_what_differs_by_rounding_alone_is_a_tie(prediction):
+    """A method in other units has the same share of signal but for its last digits."""
+    value_M = np.array([0.1, 0.1 + 1e-12, 0.1 - 1e-12, 0.3])
+    reached_MS = np.array([[1.0], [3.0], [2.0], [4.0]])
+    assert prediction.rank_correlation(value_M, reached_MS)["value"] == pytest.approx(np.sqrt(0.6))

@@ -218,6 +218,30 @@ def test_a_live_page_keeps_what_the_reader_uses_and_searches_new_steps(opened, t
     assert all("learning_rate" in name for name in names)
 
 
+def test_a_live_page_searches_steps_again_that_were_recorded_anew(opened, tmp_path):
+    run, other = write_run(tmp_path / "run", steps=2), write_run(tmp_path / "other", steps=2, seed=1)
+    folder = tmp_path / "page"
+    data = ReportData([run], folder / "files", METHODS)
+    install(folder / "files")
+    data.update()
+    page = opened(url=write_index(folder, "files", live=True).as_uri())
+    page.page.fill("#text", "room 3")
+    page.press("Enter")
+    found = "Tabulator.findTable('#table')[0].getData('active').map((row) => row.key)"
+    searched = f"(keys) => {found}.sort().join() === keys.join()"
+    page.page.wait_for_function(searched, arg=with_text(run, "room 3"))
+    shutil.copy(other / "rollouts" / "step-000002.parquet", run / "rollouts")  # as after a resume
+    data.update()
+    page.page.wait_for_function(searched, arg=with_text(run, "room 3"))
+
+
+def with_text(run: Path, text: str) -> list[str]:
+    """Keys of the trajectories whose observations have a text."""
+    steps = [(number, pq.read_table(run / "rollouts" / f"step-{number:06d}.parquet")) for number in (1, 2)]
+    rows = [(number, row) for number, table in steps for row in table.to_pylist()]
+    return sorted({f"{number}/{row['trajectory']}" for number, row in rows if text in row["observation"]})
+
+
 def test_runs_can_be_switched_and_fit_a_phone_in_the_dark(opened):
     page = opened(color_scheme="dark", reduced_motion="reduce")
     page.page.set_viewport_size({"width": 375, "height": 780})

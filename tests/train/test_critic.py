@@ -16,6 +16,7 @@ from tests.train.test_every_method_trains import told, weights
 from turnwise.config import load_config
 from turnwise.diagnostics.recredit import replay
 from turnwise.errors import ConfigError, EngineLost
+from turnwise.measures.plan import plan_measures
 from turnwise.models.critic import Critic, join_beside
 from turnwise.models.ridge import Ridge
 from turnwise.models.settings import CriticConfig, ModelConfig
@@ -28,6 +29,7 @@ from turnwise.rollout.record import read_rollouts
 from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.train.checkpoint import load_checkpoint
 from turnwise.train.credit import make_transform
+from turnwise.train.critic import critic_columns
 from turnwise.train.loop import train
 
 
@@ -369,7 +371,7 @@ def test_a_critic_that_nobody_reads_is_refused_and_a_missing_one_named(tmp_path)
     with pytest.raises(ConfigError, match=r"needs the column 'value' .* Add critic.kind=head or continuations"):
         train(config_of(tmp_path, None))
     with pytest.raises(
-        ConfigError, match=r"critic.name='./nowhere': there is no such folder; expected 'policy', 'tiny', or"
+        ConfigError, match=r"critic.name='./nowhere': there is no such folder; expected 'policy', 'tiny', the folder"
     ):
         train(config_of(tmp_path, {"kind": "model", "name": "./nowhere"}, run={"name": "b"}))
     other = color_policy()
@@ -377,6 +379,11 @@ def test_a_critic_that_nobody_reads_is_refused_and_a_missing_one_named(tmp_path)
     train(config_of(tmp_path, {"kind": "model", "name": str(tmp_path / "other")}, run={"steps": 1, "name": "a"}))
     folder = train(config_of(tmp_path, {}, method="grpo", measures=("value",), run={"name": "monitor", "steps": 1}))
     assert "update/value_explained" in told(folder, 1)
+
+
+def test_a_critic_may_have_a_name_on_the_hub():
+    plan = plan_measures({"gae": ("value",)}, scoring="trainer", models=("critic",))
+    assert critic_columns(CriticConfig(kind="model", name="Owner/Model"), plan) == ("value",)
 
 
 def test_the_command_line_makes_a_critic():

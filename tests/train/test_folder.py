@@ -44,13 +44,18 @@ def test_a_run_with_settings_that_had_no_effect_and_are_refused_now_opens(tmp_pa
     assert opened.update.scoring == "engine"
     assert opened.update.mismatch_cap is None
     assert opened.warmstart.dagger_rounds == 0
+    config["update"] |= {"old_policy": "start"}
+    config["rollout"] |= {"max_lag": 1}
+    path.write_text(json.dumps(record))
+    assert RunFolder.open(folder.path)[1].update.old_policy == "behavior"  # the same under scoring="engine"
     config["update"] |= {"policy": False, "tokens": {"name": "steer"}, "preference": {"name": "simpo"}}
     path.write_text(json.dumps(record))
     assert RunFolder.open(folder.path)[1].update.tokens is None
     config["update"] |= {"old_policy": "behavior"}
-    config["rollout"] |= {"top_p": 0.5}
+    config["rollout"] |= {"max_lag": 0, "top_p": 0.5}
     path.write_text(json.dumps(record))
-    with pytest.raises(RunError, match=r"has settings that this version of turnwise refuses: .*top_p"):
+    made_by = f"turnwise {record['versions']['turnwise']}"
+    with pytest.raises(RunError, match=rf"refuses \(open it with the version that made it, {made_by}\): .*top_p"):
         RunFolder.open(folder.path)
 
 
@@ -74,7 +79,8 @@ def test_a_file_in_the_way_is_refused(tmp_path):
 def test_what_is_no_run_is_said_so(tmp_path, content):
     if content is not None:
         (tmp_path / "config.json").write_text(content)
-    refused = "refuses: unknown key 'run.stepz'" if "stepz" in (content or "") else "config.json is damaged"
+    unknown = r"refuses \(open it with the version that made it\): unknown key 'run.stepz'"
+    refused = unknown if "stepz" in (content or "") else "config.json is damaged"
     with pytest.raises(RunError, match="not a run folder" if content is None else refused):
         RunFolder.open(tmp_path)
 

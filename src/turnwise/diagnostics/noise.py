@@ -59,8 +59,8 @@ class Noise:
         return self.signal / (self.noise + self.signal), self.error / (self.noise + self.signal)
 
     def share_text(self) -> str:
-        """Write the share of signal."""
-        return "{:.4f} +- {:.4f}".format(*self.share)
+        """Write the share of signal; "-" if fewer than two groups have a gradient."""
+        return "{:.4f} +- {:.4f}".format(*self.share) if self.error else "-"
 
 
 def measure_noise(

@@ -20,9 +20,8 @@ from turnwise.tables import Page, Table, page_as_markdown
 SIGNIFICANCE = {"shown": "#111111", "by itself": "#7d7d7d", "not shown": "#c4c4c4"}
 """Greys of differences, since colours belong to arms."""
 HOLM = (
-    'Each interval has its own 5 %. "p, Holm" counts all of these comparisons: "shown" is what is below 0.05 there, '
-    '"by itself" what only its own '
-    "interval shows."
+    'Each interval has its own 5 %. "p, Holm" counts all comparisons of the study, those without runs too: "shown" is '
+    'what is below 0.05 there, "by itself" what only its own interval shows.'
 )
 ARMS = (
     "Held-out success of each arm, before and after: means over its finished runs, 95 % over runs, and after by task "
@@ -36,13 +35,13 @@ def page(comparison: Comparison) -> Page:
     return [f"# {a} against {b}", comparison.verdict, table([comparison]), *_details(comparison), *_how(comparison)]
 
 
-def table(comparisons: Sequence[Comparison]) -> Table:
-    """Tabulate comparisons, with Holm-corrected p-values if there are several."""
-    several = ("p, Holm",) * (len(comparisons) > 1)
+def table(comparisons: Sequence[Comparison], planned: int = 1) -> Table:
+    """Tabulate comparisons, with Holm-corrected p-values if there are several, or if several are `planned`."""
+    several = ("p, Holm",) * (max(len(comparisons), planned) > 1)
     lines: list[Sequence[str]] = [
         ("A", "B", "unit", "runs", "success of A", "of B", "A - B", "P(A beats B)", "", *several)
     ]
-    for c, p, stands in zip(comparisons, *_among_all(comparisons), strict=True):
+    for c, p, stands in zip(comparisons, *_among_all(comparisons, planned), strict=True):
         size = str(c.runs[0]) if c.runs[0] == c.runs[1] else f"{c.runs[0]}, {c.runs[1]}"
         shown = "shown" if stands else "by itself" if c.difference.shown else "not shown"
         lines.append(
@@ -61,10 +60,14 @@ def table(comparisons: Sequence[Comparison]) -> Table:
     return lines
 
 
-def _among_all(comparisons: Sequence[Comparison]) -> tuple[list[float], list[bool]]:
-    """Return each comparison's Holm-corrected p-value, and whether it is significant; one alone keeps its interval."""
-    p_values = holm([c.difference.p for c in comparisons])
-    alone = len(comparisons) == 1
+def _among_all(comparisons: Sequence[Comparison], planned: int) -> tuple[list[float], list[bool]]:
+    """Return each comparison's Holm-corrected p-value, and whether it is significant; one alone keeps its interval.
+
+    Those that are planned and have no runs yet count too.
+    """
+    lacking = [math.nan] * (planned - len(comparisons))
+    p_values = holm([*(c.difference.p for c in comparisons), *lacking])[: len(comparisons)]
+    alone = len(comparisons) + len(lacking) == 1
     return p_values, [c.difference.shown and (alone or p < 0.05) for c, p in zip(comparisons, p_values, strict=True)]
 
 
@@ -109,9 +112,9 @@ def _how(c: Comparison) -> Page:
         f"Intervals are 95 %, over {c.unit.split(',')[0]}; each end is the outer of a stratified bootstrap's "
         "(corrected for few runs) and Student's. "
         "With several comparisons on one page each has its own 5 %.",
-        "More seeds needed: n = ((1.960 + 0.842) s / d)^2 + 1.92, with d the difference seen and s the standard "
-        "deviation of the paired differences (unpaired: sqrt(var A + var B)), for a power of 0.8; d is itself "
-        "uncertain, so this is an order of magnitude.",
+        "More seeds needed: those with which Student's test has a power of 0.8 for the difference seen, by the "
+        "noncentral t distribution with the standard deviation of the paired differences (unpaired: sqrt(var A + var "
+        "B)). The difference is itself uncertain, so this is an order of magnitude.",
         "Trajectories to a level: linear between evaluations; a run that never gets there counts with the whole "
         "budget.",
     ]
@@ -262,10 +265,11 @@ def write_study(study: Study) -> tuple[Path, Page] | None:
             stem = f"{recipe.stem}-{slug(c.names[0])}-against-{slug(c.names[1])}"
             write(study.folder / "comparisons", stem, page(c), figure(c, colors))
         if mine:
-            p_values, stands = _among_all(mine)
+            planned = len(study.config.compare)
+            p_values, stands = _among_all(mine, planned)
             stand += stands
             verdicts = "\n".join(map(_among_verdict, mine, p_values, stands))
-            parts += [table(mine), *[HOLM] * (len(mine) > 1), verdicts]
+            parts += [table(mine, planned), *[HOLM] * (planned > 1), verdicts]
         parts += [ARMS, arm_table(arms[recipe])]
     parts += filter(None, [study.config.notes.strip()])
     drawn = forest(found, stand) if found else curves(arms)

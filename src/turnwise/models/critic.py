@@ -218,7 +218,7 @@ def _own_model(policy: Policy, settings: CriticConfig, seed: int) -> PreTrainedM
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"critic.name={settings.name!r} cannot be loaded ({' '.join(str(error).split())[:200]}); expected "
-            "'policy', 'tiny', or the folder of a model"
+            "'policy', 'tiny', the folder of a model, or a name on the hub"
         ) from None
     if tokenizer.get_vocab() != policy.tokenizer.get_vocab():
         raise ConfigError(

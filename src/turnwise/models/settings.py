@@ -145,7 +145,7 @@ class CriticConfig(Section):
     """Weight of the value loss in the gradient of the policy's hidden layers; 0 keeps it out. Only for "head"."""
     name: str = "policy"
     """Model of kind "model". "policy": a copy of the policy after the warm start. "tiny": a small Llama with random
-    weights. Else the folder of a model with the policy's tokenizer."""
+    weights. Else the folder of a model with the policy's tokenizer, or its name on the hub."""
     hidden_size: int = pydantic.Field(default=64, ge=8)
     """Hidden size (units) of name = "tiny"."""
     num_layers: int = pydantic.Field(default=2, ge=1)

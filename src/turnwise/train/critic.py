@@ -3,7 +3,6 @@
 import functools
 import math
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ from turnwise.errors import ConfigError, RunError
 from turnwise.measures.plan import Plan
 from turnwise.models.critic import Critic, bootstraps
 from turnwise.models.policy import Policy, autocast
-from turnwise.models.settings import CriticConfig, ModelConfig
+from turnwise.models.settings import CriticConfig, ModelConfig, is_missing_folder
 from turnwise.objective.differences import action_error, state_error
 from turnwise.objective.gradient import Budget
 from turnwise.objective.settings import UpdateConfig
@@ -36,10 +35,10 @@ def critic_columns(settings: CriticConfig | None, plan: Plan) -> tuple[str, ...]
     """
     if settings is None:
         return ()
-    if settings.name not in ("policy", "tiny") and not Path(settings.name).is_dir():  # else said after the warm start
+    if is_missing_folder(settings.name):  # else said after the warm start
         raise ConfigError(
-            f"critic.name={settings.name!r}: there is no such folder; expected 'policy', 'tiny', or the folder of a "
-            "model"
+            f"critic.name={settings.name!r}: there is no such folder; expected 'policy', 'tiny', the folder of a "
+            "model, or a name on the hub"
         )
     provided = {column for each in plan.measures if each.model == "critic" for column in each.provides}
     columns = tuple(column for column in CRITIC_COLUMNS if column in provided)

@@ -144,7 +144,10 @@ class RunFolder:
             if isinstance(error, ConfigError) and "cannot import" in str(error):
                 raise RunError(f"{path} needs your code, which cannot be loaded: {error}") from None
             if isinstance(error, ConfigError):
-                raise RunError(f"{path} has settings that this version of turnwise refuses: {error}") from None
+                raise RunError(
+                    f"{path} has settings that this version of turnwise refuses (open it with the version that made "
+                    f"it{_made_by(data)}): {error}"
+                ) from None
             cause = f"the key {error} is missing" if isinstance(error, KeyError) else error
             raise RunError(f"{path / 'config.json'} is damaged: {cause}") from None
 
@@ -274,14 +277,22 @@ def _named(folder: Path, suffix: str) -> Iterator[tuple[Path, int, bool]]:
             yield path, int(name[1]), path.name == f"step-{int(name[1]):06d}{suffix}"
 
 
+def _made_by(record: Mapping[str, Any]) -> str:
+    """Name the version of turnwise that made a run, for a message; empty if it is not recorded."""
+    versions = record.get("versions")
+    return f", turnwise {versions['turnwise']}" if isinstance(versions, dict) and "turnwise" in versions else ""
+
+
 def _as_now(config: Any) -> Any:
     """Give a configuration of an earlier version the meaning that it had, without what is refused and had no effect."""
     given = {name: dict(config.get(name) or {}) for name in ("environment", "update", "warmstart", "store")}
     environment, update, warm_start, store = given.values()
     if not ("image" in environment or environment.get("workers")) and environment.get("isolation") == "worker":
         del environment["isolation"]
-    idle = ["tokens", "dual_clip", "mismatch_cap", "mismatch_level"] if update.get("policy") is False else []
-    idle += ["mismatch_cap", "mismatch_level"] if update.get("scoring") == "engine" else []
+    idle = ["tokens", "dual_clip"] if update.get("policy") is False else []
+    if update.get("policy") is False or update.get("scoring") == "engine":
+        idle += ["mismatch_cap", "mismatch_level"]
+        idle += ["old_policy"] if update.get("old_policy") == "start" else []  # with a lag, refused without the cap
     update = {name: value for name, value in update.items() if name not in idle}
     if warm_start.get("steps") == 0:
         warm_start.pop("dagger_rounds", None)

@@ -16,10 +16,13 @@
     if (run.name === shownRun && !again) return;
     const found = run.steps.step?.length ? await turnwise.table(`${run.name}/index`) : [];
     if (run.name !== turnwise.run().name) return; // another run was chosen meanwhile
+    for (const row of found) row.key = key(row);
     if (run.name !== shownRun) clear();
+    else if (sought && rows.some((row, at) => JSON.stringify(row) !== JSON.stringify(found[at]))) {
+      seek(sought.text); // the run was rewound, and texts of its steps may be others
+    }
     shownRun = run.name;
     rows = found;
-    for (const row of rows) row.key = key(row);
     options(get("#step"), ["all", ...(run.steps.step ?? [])]);
     get("#tasks").replaceChildren(
       ...[...new Set(rows.map((row) => row.task))]
@@ -172,9 +175,13 @@
 
   /** Search for the text of the form. */
   function search() {
-    const text = get("#text").value.trim().toLowerCase();
-    sought = text ? { text, steps: new Set(), keys: new Set() } : null;
+    seek(get("#text").value.trim().toLowerCase());
     return find();
+  }
+
+  /** Forget what was found before, and search all steps for a text, if there is one. */
+  function seek(text) {
+    sought = text ? { text, steps: new Set(), keys: new Set() } : null;
   }
 
   /** Search the chosen step or all, step by step, except those that were searched before, and show the matches. */
