@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,7 @@ from turnwise.environments.alfworld.suite import Household
 from turnwise.environments.base import Demonstrated
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import SUITES, Seeded, make_suite
-from turnwise.errors import ConfigError, DataError
+from turnwise.errors import ConfigError, DataError, EnvironmentFault
 from turnwise.imports import import_named
 from turnwise.rollout.workers import make_environments
 
@@ -206,6 +207,39 @@ class PreloadingSuite(OwnSuite):
     def environment(self, task):
         told = f"{self.loaded_by} {os.getpid()}"
         return SimpleNamespace(start=lambda: told, step=lambda response: told)
+
+
+class EndlessSuite(OwnSuite):
+    def preload(self) -> None:
+        time.sleep(600)
+
+
+class MistakenSuite(OwnSuite):
+    def preload(self) -> None:
+        print(self.games)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_a_suite_that_loads_ends_at_once_with_the_run():
+    config = EnvironmentConfig(name=f"{__name__}:EndlessSuite", workers=1)
+    environments = make_environments(make_suite(config), config)
+
+    async def play() -> float:
+        starting = asyncio.ensure_future(environments.start(0, "train 0"))
+        await asyncio.sleep(0.5)
+        begun = time.monotonic()
+        await environments.aclose()
+        with pytest.raises(EnvironmentFault, match="was closed"):
+            await starting
+        return time.monotonic() - begun
+
+    assert asyncio.run(play()) < 5
+
+
+def test_a_mistake_while_a_suite_loads_is_not_taken_for_a_missing_module():
+    config = EnvironmentConfig(name=f"{__name__}:MistakenSuite", workers=1)
+    with pytest.raises(ConfigError, match="AttributeError: 'MistakenSuite' object has no attribute 'games'") as raised:
+        asyncio.run(make_environments(make_suite(config), config).start(0, "train 0"))
+    assert "module" not in str(raised.value)
 
 
 def test_a_suite_loads_once_for_all_workers():

@@ -14,6 +14,7 @@ from turnwise.rollout.collect import play as play_starts
 from turnwise.rollout.engine import Sampling
 from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.local import LocalEngine
+from turnwise.rollout.metrics import rollout_metrics
 from turnwise.rollout.starts import make_starts
 
 
@@ -138,6 +139,7 @@ def test_a_fault_of_the_engine_fails_the_trajectories_that_it_hits():
     assert trajectories[1].ended == "failed"
     assert [len(t.turns) for t in trajectories] == [3, 2, 1]
     assert trajectories[1].turns[1].response_ids == []
+    assert rollout_metrics(trajectories)["env_steps"] == 3 + 1 + 1, "the response that failed was not played"
 
 
 def test_an_engine_that_is_gone_fails_all_with_the_cause():

@@ -356,15 +356,44 @@ def test_an_image_with_another_version_is_refused(stand_in):
         make_launcher("docker", {}, "x")
 
 
-def test_docker_hides_a_home_below_what_it_mounts(at_home, monkeypatch):
-    """The command line, since docker is seldom here; docker mounts the outer folder first."""
+@pytest.fixture
+def docker_line(monkeypatch):
+    """Return the command line of a container, since docker is seldom here; docker mounts the outer folder first."""
     monkeypatch.setattr(containers, "installed", lambda *_: "docker")
     monkeypatch.setattr(containers, "tried", lambda *_: turnwise.__version__)
     monkeypatch.setattr(containers.subprocess, "run", lambda *_, **__: None)  # to remove the container
-    made = containers.Docker({"GAMES_DATA": str(at_home)}, "image")
-    line = made.line(["python"])
-    data = at_home.parent
+
+    def line(**variables: str) -> list[str]:
+        made = containers.Docker(variables, "image")
+        said = made.line(["python"])
+        made.close()
+        return said
+
+    return line
+
+
+def test_docker_hides_a_home_below_what_it_mounts(at_home, docker_line, monkeypatch):
+    data, line = at_home.parent, docker_line()
     assert f"{data}:{data}:ro" in line
     assert line[line.index(f"{data}/alice") - 1] == "--tmpfs"
-    assert f"{at_home}:{at_home}:ro" not in line, "the home as a whole is no data"
-    made.close()
+    whole = (
+        "isolation 'docker' does not mount {} ({}): a container has a home and a /tmp of its own; use a folder below"
+    )
+    with pytest.raises(ConfigError, match=re.escape(whole.format(at_home, "GAMES_DATA"))):
+        docker_line(GAMES_DATA=str(at_home))
+    monkeypatch.chdir(at_home)
+    with pytest.raises(ConfigError, match=re.escape(whole.format(at_home, "the working directory"))):
+        docker_line()
+
+
+def test_docker_mounts_all_other_folders_by_each_of_their_names(at_home, docker_line, monkeypatch):
+    """Folders that bubblewrap hides too: the container has files of its own there."""
+    data, outside = at_home.parent, at_home.parents[1] / "outside"
+    monkeypatch.setattr(launchers, "HIDDEN", (str(data), str(outside)))
+    line = docker_line(A_DATA=str(outside), B_DATA=f"{at_home}/elsewhere", C_DATA=f"{at_home}/games", D_DATA="")
+    assert [volume for volume in line if volume.endswith(":ro")] == [
+        f"{outside}:{outside}:ro",
+        f"{outside}:{at_home}/elsewhere:ro",
+        f"{at_home}/games:{at_home}/games:ro",
+        f"{data}:{data}:ro",
+    ]

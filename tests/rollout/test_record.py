@@ -1,6 +1,7 @@
 """Rollouts on disk."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -8,7 +9,7 @@ import pytest
 from tests.toys import trajectory
 
 from turnwise.rollout.experience import Experience
-from turnwise.rollout.record import SCHEMA, rows, write_rollouts
+from turnwise.rollout.record import SCHEMA, read_rollouts, rows, write_rollouts
 from turnwise.rollout.trajectory import Trajectory, Turn
 
 
@@ -34,6 +35,18 @@ def test_a_round_trip_keeps_every_value(tmp_path):
     write_rollouts(path, trajectories, {})
     assert pq.read_table(path).to_pylist() == rows(trajectories)
     assert pq.read_schema(path).equals(SCHEMA)
+
+
+def test_the_rest_of_a_response_keeps_its_tokens_though_it_has_no_prompt(tmp_path):
+    first = Turn("seen", "k", [1, 2], [3], [-0.5], "go", False, fresh=True)
+    rest, unknown = Turn("seen", "k", [], [4, 5], [-1.0, -0.25], "north", False), Turn("o", "k", [], [], [], "", False)
+    told = [Trajectory(0, "a", [first, rest], ended="terminated"), Trajectory(0, "a", [unknown], ended="terminated")]
+    path = tmp_path / "r.parquet"
+    write_rollouts(path, told, {})
+    assert pq.read_table(path)["response_ids"].to_pylist() == [[3], [4, 5], None]
+    assert [each.turns for each in read_rollouts(path)[0]] == [[first, rest], [replace(unknown, fresh=True)]]
+    write_rollouts(path, told[:1], {})
+    assert pq.read_schema(path).metadata[b"turnwise_format"] == b"3", "format 1 would lose a turn without a prompt"
 
 
 def test_what_an_environment_says_never_stops_a_write(tmp_path):

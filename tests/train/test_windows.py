@@ -76,6 +76,7 @@ def test_each_token_is_in_the_loss_once_in_the_step_that_played_it(tmp_path, mon
     steps, folder = watched(monkeypatch, given)
     lines = [line for line in folder.metrics() if "rollout/spent" in line]
     assert learned_tokens(steps) == [line["rollout/tokens"] for line in lines]
+    assert all(ids for table in tables(folder) for ids in table["response_ids"]), "the record has all tokens too"
     assert any(line["rollout/unfinished"] and line["credit/kept_frac"] == 1 for line in lines)
     if "tokens" in budget:
         assert [line["rollout/spent"] for line in lines] == [14.0] * 6

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from turnwise.environments.check import Checked, Problem, inspect_environment
 from turnwise.environments.check_plays import MAY_DIFFER
 from turnwise.environments.isolation import clean_variables, how_ended
+from turnwise.environments.serve_guard import TOKEN_VARIABLE
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.errors import ConfigError, TurnwiseError
@@ -129,6 +130,7 @@ def interpreter(
     """
     ours, theirs = Pipe(duplex=False)
     command = f"import sys; sys.path[:] = {sys.path!r}; from {module} import main; main({theirs.fileno()})"
+    token = [TOKEN_VARIABLE] if config.name == "openenv" else []  # the client of a server, not what is served
     with ours, tempfile.TemporaryFile() as program:
         program.write(pickle.dumps(given))
         program.seek(0)
@@ -137,7 +139,7 @@ def interpreter(
                 [sys.executable, "-c", command],
                 stdin=program,
                 pass_fds=[theirs.fileno()],
-                env={**clean_variables(config.pass_variables), "PYTHONHASHSEED": str(hash_seed)},
+                env={**clean_variables([*config.pass_variables, *token]), "PYTHONHASHSEED": str(hash_seed)},
                 start_new_session=True,
             )
         try:

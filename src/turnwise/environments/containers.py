@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from turnwise import __version__
 from turnwise.environments.isolation import PASSED_ENDS
-from turnwise.environments.launchers import Launcher, Process, hidden_folders, installed, mounted_folders, tried
+from turnwise.environments.launchers import Launcher, Process, installed, mounted_folders, tried
 from turnwise.errors import ConfigError
 
 OF_THIS_MACHINE = frozenset(
@@ -125,14 +125,8 @@ class Docker(_Container):
         line += ["--network", "none", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--read-only"]
         line += ["--pids-limit", "4096", "--user", f"{os.getuid()}:{os.getgid()}", "--entrypoint", command[0]]
         line += ["--tmpfs", "/tmp", "--env", "HOME=/tmp", "--workdir", os.getcwd()]
-        data = [value for name, value in self.variables.items() if name.endswith(PASSED_ENDS)]
-        hidden, places = hidden_folders(), {os.path.realpath(place): place for place in (os.getcwd(), *data)}
-        shown = {Path(real): os.path.abspath(place) for real, place in places.items() if os.path.isdir(real)}
-        for real, place in shown.items():
-            if real not in hidden:
-                line += ["--volume", f"{real}:{place}:ro"]
-                below = [folder.relative_to(real) for folder in hidden if folder.is_relative_to(real)]
-                line += [part for folder in sorted(below) for part in ("--tmpfs", f"{place}/{folder}")]
+        for place, name in self._places().items():
+            line += _mounted(place, name)
         line += ["--volume", f"{folder}:{SOCKETS}"]
         line += [part for name in self._given for part in ("--env", name)]  # values stay out of the arguments
         return [*line, self._image, *command[1:]]
@@ -154,6 +148,12 @@ class Docker(_Container):
             subprocess.run(end, capture_output=True, check=False, env=self.variables)
         super().close()
 
+    def _places(self) -> dict[str, str]:
+        """Return the folders that a container sees, and what names each: the working directory or a variable."""
+        data = {name: value for name, value in self.variables.items() if name.endswith(PASSED_ENDS)}
+        named = {**data, "the working directory": os.getcwd()}
+        return {os.path.abspath(place): name for name, place in named.items() if os.path.isdir(place)}
+
     def _check_version(self) -> None:
         code = "import turnwise.rollout.worker_process; print(turnwise.__version__)"
         mend = "environment.image must have turnwise; docs/how-to/isolation.md makes one"
@@ -162,6 +162,18 @@ class Docker(_Container):
             raise ConfigError(
                 f"environment.image={self._image!r} has turnwise {found}, expected {__version__}; build it anew"
             )
+
+
+def _mounted(place: str, name: str) -> list[str]:
+    """Return the arguments that mount a folder read-only at its own place, with an empty home if that is inside."""
+    real, home = Path(place).resolve(), Path.home().resolve()
+    if real in (home, Path("/tmp").resolve()):
+        raise ConfigError(
+            f"isolation 'docker' does not mount {place} ({name}): a container has a home and a /tmp of its own; use a "
+            "folder below it, or choose another level of isolation"
+        )
+    inside = home.is_relative_to(real) and home.is_dir()
+    return ["--volume", f"{real}:{place}:ro", *(["--tmpfs", f"{place}/{home.relative_to(real)}"] if inside else [])]
 
 
 def _accepted(listener: socket.socket, process: Process) -> socket.socket:

@@ -237,8 +237,7 @@ def named_suite(config: EnvironmentConfig) -> Suite:
 class SuiteEnvironments:
     """Build the environments of a configured suite.
 
-    Only the configuration is pickled; the starter makes the suite once for all workers, and calls its `preload()` if it
-    has one.
+    Only the configuration is pickled; the starter of workers makes the suite again, once for all of them.
     """
 
     def __init__(self, config: EnvironmentConfig, suite: Suite | None = None):
@@ -249,14 +248,11 @@ class SuiteEnvironments:
         return self.suite.environment(task)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _loaded, (self.config,)
+        return SuiteEnvironments, (self.config,)
 
-
-def _loaded(config: EnvironmentConfig) -> SuiteEnvironments:
-    """Make the suite again in another process, with what its environments share."""
-    made = SuiteEnvironments(config)
-    getattr(made.suite, "preload", lambda: None)()
-    return made
+    def preload_suite(self) -> None:
+        """Load what the environments share, if the suite can; the starter calls it before it forks workers."""
+        getattr(self.suite, "preload", lambda: None)()
 
 
 def _check_call(config: EnvironmentConfig, factory: Callable[..., Any], *, is_suite: bool) -> None:

@@ -87,5 +87,11 @@ def _resampled(trajectories: Sequence[Trajectory], num_rejected: int) -> dict[st
 
 
 def env_steps(trajectories: Iterable[Trajectory]) -> int:
-    """Count the environment steps of trajectories, those of replays too; a pruned one did not play its last turn."""
-    return sum(len(each.turns) - each.copied * each.shared - (each.ended == "pruned") for each in trajectories)
+    """Count the environment steps of trajectories, those of replays too; a replay that failed counts whole."""
+    return sum(len(each.turns) - each.copied * each.shared - _ends_unplayed(each) for each in trajectories)
+
+
+def _ends_unplayed(trajectory: Trajectory) -> bool:
+    """Return whether the last turn was not played: the trajectory was pruned, or the engine gave no response."""
+    failed = (trajectory.failure or "").startswith("engine:")
+    return trajectory.ended == "pruned" or (failed and any(not turn.num_generated for turn in trajectory.turns[-1:]))

@@ -22,7 +22,7 @@ FORMAT = 1
 FORMAT_OF_TREES = 2
 """Version of rollout files in which trajectories share turns."""
 FORMAT_WITHOUT_IDS = 3
-"""Version of rollout files with turns whose tokens are unknown, such as those of imported logs."""
+"""Version of rollout files with turns without prompt tokens: imported ones, and rests of responses that steps cut."""
 FORMAT_OF_FORKED_RESPONSES = 4
 """Version of rollout files in which trajectories share the first tokens of a response."""
 NEWEST = FORMAT_OF_FORKED_RESPONSES
@@ -79,7 +79,7 @@ def rows(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
             "failure": trajectory.failure and sound_text(trajectory.failure),
             "info": as_json(trajectory.info) if turn_index + 1 >= len(trajectory.turns) else None,
             "fresh": turn.fresh or not turn_index,
-            **_tokens(turn, known=bool(turn.prompt_ids) or not trajectory.turns),
+            **_tokens(turn, known=bool(turn.prompt_ids or turn.response_ids) or not trajectory.turns),
             "behavior_entropies": turn.behavior_entropies,
             "version": turn.version,
             "actor": turn.actor,
@@ -127,7 +127,7 @@ def write_rollouts(
         begun = any(record.get("begun") for record in records)
         names, written = (BEGUN_SCHEMA, FORMAT_OF_FORKED_RESPONSES) if begun else ((), FORMAT_OF_TREES)
         schema = pa.schema([*SCHEMA, *TREE_SCHEMA, *names], metadata={"turnwise_format": str(written)})
-    if any(record["prompt_ids"] is None for record in records):
+    if any(not turn.prompt_ids for trajectory in trajectories for turn in trajectory.turns):
         schema = schema.with_metadata({"turnwise_format": str(FORMAT_WITHOUT_IDS)})
     table = pa.Table.from_pylist(records, schema=schema)
     for name, values in credit.items():
@@ -240,7 +240,7 @@ def read_rollouts(path: Path) -> tuple[list[Trajectory], dict[str, np.ndarray]]:
         current, stored = trajectories[-1], row.get(PREFIX, place)
         if row["info"] is not None:
             current.info = json.loads(row["info"])
-        if row["prompt_ids"] != []:  # otherwise the row stands for a trajectory without turns
+        if row["prompt_ids"] != [] or row["response_ids"]:  # otherwise the row stands for a trajectory without turns
             row |= {name: row[name] or [] for name in ("prompt_ids", "response_ids", "behavior_logprobs")}
             current.shared += stored in turns
             current.turns.append(turns.setdefault(stored, Turn(**{name: row[name] for name in of_turn})))

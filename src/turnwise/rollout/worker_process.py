@@ -91,6 +91,9 @@ class Starter:
         image: Setting `environment.image`.
         pass_variables: Setting `environment.pass_variables`.
 
+    Attributes:
+        loaded: Whether a worker was ready; before, the process loads code and does not see that it shall end.
+
     Raises:
         ConfigError: The isolation cannot be had on this machine.
     """
@@ -108,6 +111,7 @@ class Starter:
         self._launcher = make_launcher(isolation, clean_variables(pass_variables), image)
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
+        self.loaded = False
 
     def fork(self) -> socket.socket:
         """Request a worker; returns its pipe at once. The worker sends a message when it is ready."""
@@ -123,6 +127,7 @@ class Starter:
 
     def _started(self) -> socket.socket:
         hide_this_process()
+        self.loaded = False
         with tempfile.TemporaryFile() as program:
             program.write(self._program)
             program.seek(0)
@@ -146,7 +151,7 @@ class Starter:
             self._control.close()
         if self._process:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(PATIENCE_S)
+                self._process.wait(PATIENCE_S if self.loaded else 0)
             with contextlib.suppress(ProcessLookupError):  # the starter ends its workers, unless it was killed
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
@@ -158,12 +163,13 @@ def main(place: str = "") -> None:
     """Run the starter. Standard input holds the code to load; requests come through the socket; see `connected`."""
     control = connected(place)
     limits, program = pickle.load(sys.stdin.buffer)
-    make_environment, error = None, None
+    make_environment, error, mend = None, None, ". Define it in a module that they can import"
     try:
         make_environment = pickle.loads(program)
+        mend = ""
+        getattr(make_environment, "preload_suite", lambda: None)()  # of `SuiteEnvironments`
     except BaseException as raised:
-        mend = ". Define it in a module that they can import" * isinstance(raised, ImportError | AttributeError)
-        error = cause_of(raised) + mend
+        error = cause_of(raised) + mend * isinstance(raised, ImportError | AttributeError)
     gc.freeze()  # unwritten pages stay shared between forks
     children: set[int] = set()
     while True:

@@ -333,6 +333,7 @@ class _Worker:
     def _take(self, message: bytes) -> None:
         if not self.pid:
             self.pid, error = pickle.loads(message)
+            self.owner._starter.loaded = True
             if error:
                 self._fail(ConfigError(f"workers cannot load make_environment: {error}"))
             return

@@ -9,6 +9,8 @@ import time
 
 import pytest
 
+from turnwise.environments.check_apart import check_apart
+from turnwise.environments.serve_guard import TOKEN_VARIABLE
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.errors import ConfigError, EnvironmentFault
@@ -23,6 +25,8 @@ SCHEMA = {"action": {"properties": {"say": TEXT}, "required": ["say"]}, "observa
 
 class Server:
     """Echoes; some words have it do something else."""
+
+    token = ""
 
     def __init__(self):
         self.sessions, self.resets, self.most = 0, [], 0
@@ -40,6 +44,8 @@ class Server:
             await self.over.wait()
 
     def http(self, connection, request):
+        if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
+            return connection.respond(401, "send the token")
         return connection.respond(200, json.dumps(SCHEMA)) if request.path == "/schema" else None
 
     async def session(self, socket):
@@ -118,6 +124,15 @@ def test_held_out_seeds_stand_behind_those_of_training(server):
 def test_a_server_on_this_machine_is_asked_without_a_proxy(server, monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # nobody is there
     assert suite(server).tasks("train")
+
+
+def test_the_conformance_test_has_the_token_of_the_server_in_its_processes(server, monkeypatch):
+    server.token = "the-token"
+    with pytest.raises(ConfigError, match="answers 401: send the token"):
+        suite(server)
+    monkeypatch.setenv(TOKEN_VARIABLE, server.token)
+    checked = check_apart(EnvironmentConfig(name="openenv", max_steps=3, options={"url": server.url}))
+    assert not any(problem.severe for problem in checked.problems)
 
 
 def test_a_win_ends_the_session(server):

@@ -42,6 +42,7 @@ def test_workers_share_our_index_and_make_another_retriever_themselves(folder):
     def loaded(**settings) -> set[str]:
         config = EnvironmentConfig(**{"name": "search_qa", **settings})
         copied = pickle.loads(pickle.dumps(SuiteEnvironments(config)))
+        copied.preload_suite()
         return {"_passages", "_retrieve"} & vars(copied.suite).keys()
 
     assert loaded() == {"_passages", "_retrieve"}

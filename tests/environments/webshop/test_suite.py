@@ -58,7 +58,9 @@ def test_splits_do_not_overlap_and_stay(many):
 
 def test_the_starter_of_workers_loads_the_shop(many):
     config = EnvironmentConfig(name="webshop", options={"data": many})
-    assert pickle.loads(pickle.dumps(SuiteEnvironments(config))).suite._shop.cache_info().currsize == 1
+    copied = pickle.loads(pickle.dumps(SuiteEnvironments(config)))
+    copied.preload_suite()
+    assert copied.suite._shop.cache_info().currsize == 1
 
 
 def test_nothing_is_read_before_it_is_needed(monkeypatch):
@@ -196,17 +198,21 @@ def test_an_option_with_a_bracket_is_searched_without_and_not_clicked(tmp_path):
     note = {"B0": {"instruction": "Find me mugs [new]", "instruction_attributes": ["mug"]}}
     data = str(write(tmp_path, [item("B0", "Mug", options={"color": ["black [2 pack]", "blue"]})], note))
     made = suite(data)
-    for task in made.tasks("test"):
+    goals = {task.options: task for task in made.tasks("test")}
+    for task in goals.values():
         assert "[" in task.instruction
         environment = made.environment(task)
         (offered,) = environment.start().admissible
         assert environment.step(offered).valid
-        turns = made.correct(task, [], seed=0) or []
-        assert [turn.response for turn in turns][1:] in ([], ["click[b0]", "click[blue]", "click[buy now]"])
-    visit = Visit(load_shop(data)[0], made.tasks("test")[0])
+    blue, black = goals[("color", "blue"),], goals[("color", "black [2 pack]"),]
+    turns = made.correct(blue, [], seed=0)
+    assert [turn.response for turn in turns][1:] == ["click[b0]", "click[blue]", "click[buy now]"]
+    assert made.correct(black, [], seed=0) is None, "the right colour cannot be chosen"
+    visit = Visit(load_shop(data)[0], black)
     buyer = Buyer(visit.shop, visit.goal)
     while visit.score is None:
         assert visit.act(buyer.act(visit))
+    assert visit.chosen == {}
 
 
 def test_the_buyer_turns_pages(tmp_path):
