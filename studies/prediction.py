@@ -256,7 +256,7 @@ def page(results: Mapping[str, dict]) -> Page:
         ],
         "## How sure is what was measured?",
         "Rank correlation of what was measured before and anew, and how many of the methods each measurement tells "
-        "from zero. What is not repeated predicts nothing, however small its p.",
+        "from zero. Where two measurements do not agree, a small p of one of them says little.",
         [
             ("environment", "measured at the start", "methods", "correlation", "told from zero", "anew"),
             *(
