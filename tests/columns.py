@@ -77,10 +77,11 @@ def make_columns(names, identity, trajectory, group, place) -> dict[str, np.ndar
     """
     made = {name: _column(name, identity, trajectory, group, place) for name in names if not name.endswith("_T")}
     lengths = _column("length", identity, trajectory, group, place).astype(int)
+    token = [np.arange(length) + 1000 * (1 + int(who)) for who, length in zip(identity, lengths, strict=True)]
+    flat, ends = np.concatenate(token).astype(np.uint64), np.cumsum(lengths)[:-1]
     for name in names:
         if name.endswith("_T"):
-            token = [np.arange(length) + 1000 * (1 + int(who)) for who, length in zip(identity, lengths, strict=True)]
-            made[name] = [_in_range(name, _chance(name, each.astype(np.uint64))) for each in token]
+            made[name] = np.split(_in_range(name, _chance(name, flat)), ends)
     return made
 
 

@@ -1,11 +1,12 @@
-"""Hypothesis profiles, one thread for torch, and a warm-start cache of the tests' own.
+"""Hypothesis profiles, one thread for torch, a warm-start cache of the tests' own, and less waiting.
 
 The default profile is deterministic: the same examples on every machine, and none kept between runs.
 `HYPOTHESIS_PROFILE=thorough pytest tests/properties` searches at random and long.
 """
 
+import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import jaxtyping
 import pytest
@@ -19,6 +20,17 @@ settings.register_profile("thorough", max_examples=2000, deadline=None, print_bl
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is there once tests are collected, a million objects, is not looked through again for garbage."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No test, and no process that a test starts, touches the user's cache."""
@@ -27,11 +39,23 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_wait_for_the_disk() -> Iterator[None]:
+    """Runs in this process do not wait until a record is on the disk, milliseconds each: no test cuts the power.
+
+    Processes that are killed are tested in children, which do wait.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
 @pytest.fixture
 def array_types_unchecked() -> Iterator[None]:
     """Array types, most of the time of a small batch, are not checked: for tests of numbers only.
 
-    Every method is run with checks on batches of the same kind, by the laws and in `test_conformance.py`.
+    Every method is run with checks on batches of the same kind, by `test_array_types_hold_in_every_method` among the
+    laws and in `test_conformance.py`.
     """
     jaxtyping.config.update("jaxtyping_disable", True)
     yield

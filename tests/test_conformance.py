@@ -28,6 +28,8 @@ OVER_RESPONSES = {
 }
 EVERYTHING = ALL | BLOCKS | OVER_RESPONSES
 each = pytest.mark.parametrize("name", sorted(EVERYTHING))
+unchecked = pytest.mark.usefixtures("array_types_unchecked")
+"""For what runs the methods on batches that `test_credit_is_one_finite_float64_a_response` checks array types of."""
 
 
 def make_batch(lengths, *, seed=0, leave_out=()) -> tw.Batch:
@@ -81,6 +83,7 @@ def test_credit_is_one_finite_float64_a_response(name, shape):
 
 
 @each
+@unchecked
 def test_the_same_batch_gives_the_same_credit(name):
     batch = batch_of("many groups")
     np.testing.assert_array_equal(advantage(EVERYTHING[name], batch), advantage(EVERYTHING[name], batch))
@@ -101,6 +104,7 @@ def test_state_survives_a_checkpoint(name, roundtrip):
 
 
 @each
+@unchecked
 def test_the_declared_needs_suffice(name):
     needs = EVERYTHING[name].needs
     batch = batch_of("many groups", leave_out=frozenset(tw.COLUMNS) - frozenset(needs))

@@ -1,5 +1,6 @@
 """Floors for the speed of the credit core, with room for a busy machine; see `benchmarks/results/credit-speed.md`."""
 
+import functools
 import time
 
 import pytest
@@ -20,7 +21,9 @@ def best_ms(call, repeats: int = 5) -> float:
     return 1e3 * result
 
 
+@functools.cache
 def batch_of(num_prompts: int) -> tw.Batch:
+    """Made once for all tests: a batch is read-only."""
     batch, _ = tw.Batch.from_arrays(**make_rows(num_prompts))
     return batch
 

@@ -1,5 +1,6 @@
 """Write files atomically, and collect provenance."""
 
+import functools
 import importlib.metadata
 import json
 import os
@@ -27,6 +28,12 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
 
 def provenance() -> dict[str, Any]:
     """Collect time, versions, commit and machine."""
+    return {"created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **_code_and_machine()}
+
+
+@functools.cache
+def _code_and_machine() -> Mapping[str, Any]:
+    """Collect what stays the same for the life of a process, once: asking git and the packages takes long."""
     try:
         commit = subprocess.run(
             ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True, cwd=Path(__file__).parent
@@ -34,7 +41,6 @@ def provenance() -> dict[str, Any]:
     except (OSError, subprocess.CalledProcessError):
         commit = None
     return {
-        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "versions": {"turnwise": __version__}
         | {name: importlib.metadata.version(name) for name in ("torch", "transformers", "numpy")},
         "commit": commit,

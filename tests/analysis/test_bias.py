@@ -1,5 +1,7 @@
 """Bias and variance by enumeration, against simulation, an independent formula, and estimators known to be wrong."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -35,12 +37,18 @@ def play(problem: Problem, prompt: int, generator: np.random.Generator) -> list:
     return turns
 
 
+@functools.cache
+def played(num: int) -> list[list[list]]:
+    """So many trajectories of each prompt, which all methods give their credit."""
+    generator = np.random.default_rng(0)
+    return [[play(SPARSE, prompt, generator) for _ in range(num)] for prompt in range(SPARSE.num_prompts)]
+
+
 @pytest.mark.parametrize("method", [tw.grpo(), tw.aem(tw.rloo())], ids=["grpo", "aem(rloo)"])
 def test_enumeration_agrees_with_simulation(method):
     """Mean and variance of 4,000 simulated groups of three per prompt lie within five standard errors of the exact."""
-    generator, size, num = np.random.default_rng(0), 3, 4000
-    for prompt, groups in enumerate(enumerate_groups(SPARSE, size)):
-        trajectories = [play(SPARSE, prompt, generator) for _ in range(size * num)]
+    size, num = 3, 4000
+    for groups, trajectories in zip(enumerate_groups(SPARSE, size), played(size * num), strict=True):
         turns = [turn for trajectory in trajectories for turn in trajectory]
         batch = tw.Batch(
             tw.Segments.from_lengths([size] * num),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import turnwise as tw
-from turnwise.analysis.drift import ADVANTAGES, POLICIES, REGIMES, OneState, measure_drift
+from turnwise.analysis.drift import ADVANTAGES, POLICIES, REGIMES, OneState
 from turnwise.entropy import TreePolicy
 
 EXACT = {"rtol": 1e-10, "atol": 1e-12}  # the same sum in another order
@@ -98,9 +98,9 @@ def test_forgetting_the_chances_of_groups_is_no_expectation():
     assert abs(forgetful - covariance(state.probability_Y, REWARD, -np.log(state.probability_Y))) > 0.1
 
 
-@pytest.fixture(scope="module")
-def table():
-    return {(d.policy, d.advantage, d.regime): d for d in measure_drift()}
+@pytest.fixture
+def table(drift):
+    return {(d.policy, d.advantage, d.regime): d for d in drift}
 
 
 def test_every_setting_is_there_and_every_success_set_counted(table):

@@ -10,7 +10,6 @@ import pytest
 import turnwise as tw
 from turnwise.analysis.bias import rows
 from turnwise.analysis.decisions import PROBLEMS
-from turnwise.analysis.drift import measure_drift
 from turnwise.analysis.tables import across_problems, drifts, in_one_problem, summary
 from turnwise.cli import main
 from turnwise.commands import common
@@ -59,11 +58,11 @@ def compare(printed: list[list[str]], made: list[list[str]], *, key: int = 1) ->
         )
 
 
-def test_the_page_is_what_the_code_gives(few):
+def test_the_page_is_what_the_code_gives(few, drift):
     compare(section(""), summary(few))
     compare(section("Cosine by problem"), across_problems(few, "cosine"))
     compare(section("Variance by problem, RLOO = 1"), across_problems(few, "noise_vs_rloo"))
-    compare(section("Drift of entropy"), drifts(measure_drift()), key=3)
+    compare(section("Drift of entropy"), drifts(drift), key=3)
 
 
 def test_the_page_has_every_method_and_every_problem():

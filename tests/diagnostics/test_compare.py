@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,13 +25,17 @@ def wins(count: int) -> list[bool]:
     return [task < count for task in range(TASKS)]
 
 
-@pytest.fixture
-def luck(tmp_path):
+def lucky(folder: Path) -> tuple[list[Run], list[Run]]:
     """Seeds differ by far more than the methods: A is better by 1 or 2 games of 40 in every seed."""
     starts = [5, 12, 20, 28, 33, 9]
-    a = [made_run(tmp_path / "a", seed, wins(start + 1 + seed % 2), aem=True) for seed, start in enumerate(starts)]
-    b = [made_run(tmp_path / "b", seed, wins(start), aem=False) for seed, start in enumerate(starts)]
+    a = [made_run(folder / "a", seed, wins(start + 1 + seed % 2), aem=True) for seed, start in enumerate(starts)]
+    b = [made_run(folder / "b", seed, wins(start), aem=False) for seed, start in enumerate(starts)]
     return a, b
+
+
+@pytest.fixture
+def luck(tmp_path):
+    return lucky(tmp_path)
 
 
 def test_pairing_shows_what_unpaired_runs_cannot(luck, tmp_path):
@@ -239,6 +244,19 @@ def test_a_page_has_every_part(luck):
     assert figure(compare(*luck)).axes
 
 
+@pytest.fixture(scope="module")
+def mistaken(tmp_path_factory) -> Path:
+    """A working directory with runs that can be compared, and some that cannot; a mistake changes nothing in it."""
+    folder = tmp_path_factory.mktemp("compared")
+    lucky(folder)
+    made_run(folder / "other", 0, wins(3), environment={"eval_split": "elsewhere"})
+    made_run(folder / "copy", 0, wins(3))
+    strange = made_run(folder / "tasks", 0, wins(3))
+    write_outcomes(strange.folder.evaluations / "step-000002.parquet", [episode(n, True) for n in range(100, 104)])
+    (folder / "empty").mkdir()
+    return folder
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -254,20 +272,15 @@ def test_a_page_has_every_part(luck):
         (["tasks", "--", "b"], "no episode in common"),
     ],
 )
-def test_a_mistake_is_one_line(arguments, expected, luck, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    made_run(tmp_path / "other", 0, wins(3), environment={"eval_split": "elsewhere"})
-    made_run(tmp_path / "copy", 0, wins(3))
-    strange = made_run(tmp_path / "tasks", 0, wins(3))
-    write_outcomes(strange.folder.evaluations / "step-000002.parquet", [episode(n, True) for n in range(100, 104)])
-    (tmp_path / "empty").mkdir()
+def test_a_mistake_is_one_line(arguments, expected, mistaken, monkeypatch, capsys):
+    monkeypatch.chdir(mistaken)
     assert main(["compare", *arguments]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("turnwise: ")
     assert err.count("\n") == 1
     assert expected in err
-    assert not (tmp_path / "comparison").exists()
+    assert not (mistaken / "comparison").exists()
 
 
 def test_a_damaged_table_of_episodes_is_no_run_that_kept_none(tmp_path):

@@ -1,6 +1,7 @@
 """Studies: every run of the grid once, whatever happens in between."""
 
 import dataclasses
+import io
 import json
 import os
 import random
@@ -9,9 +10,11 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from rich.console import Console
 from tests.toys import small_config
 
@@ -20,9 +23,10 @@ from turnwise.cli import main
 from turnwise.config import load_config
 from turnwise.diagnostics import runner as runner_module
 from turnwise.diagnostics.runner import Runner, log_of
-from turnwise.diagnostics.study import load_study, results, state
+from turnwise.diagnostics.study import Job, load_study, results, state
 from turnwise.errors import ConfigError, RunError
 from turnwise.train.folder import RunFolder, by_step
+from turnwise.train.loop import train
 
 ROOT = Path(__file__).parents[2]
 STUDY = """
@@ -71,20 +75,27 @@ class Done:
     err: str
 
 
+def ends_well(job: Job) -> subprocess.Popen:
+    """Stands for `start` where nothing is left to do."""
+    return subprocess.Popen([sys.executable, "-S", "-c", ""])
+
+
+def trained_here(job: Job) -> subprocess.Popen:
+    """Stands for `start`, whose processes each load torch: trains in this one, which has it."""
+    train(job.config)
+    return ends_well(job)
+
+
 @pytest.fixture(scope="module")
 def done(tmp_path_factory) -> Done:
-    folder = tmp_path_factory.mktemp("study")
+    folder, out, err = tmp_path_factory.mktemp("study"), io.StringIO(), io.StringIO()
     write_study(folder)
-    told = subprocess.run(
-        [sys.executable, "-m", "turnwise.cli", "study", "small.toml", "--jobs", "2"],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": PATHS},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert told.returncode == 0, told.stderr
-    return Done(folder, told.stdout, told.stderr)
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.chdir(folder)
+        patch.setattr(runner_module, "start", trained_here)
+        code = main(["study", "small.toml", "--jobs", "2"])
+    assert code == 0, err.getvalue()
+    return Done(folder, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture
@@ -158,9 +169,11 @@ def test_a_killed_study_takes_its_runs_with_it_and_goes_on(here, capsys):
         assert max(by_step(folder.checkpoints)) == done
     assert begun
     assert ended_at(max(max(by_step(f.checkpoints)) for f in begun) + 2, signal.SIGKILL)[0] == -signal.SIGKILL
-    time.sleep(2)
+    for lock in sorted((here / "runs").rglob(".lock")):
+        with FileLock(lock, timeout=5):  # each run holds one while it lives
+            pass
     sizes = {p: p.stat().st_size for p in (here / "runs").rglob("metrics.jsonl")}
-    time.sleep(3)
+    time.sleep(0.5)
     assert {p: p.stat().st_size for p in (here / "runs").rglob("metrics.jsonl")} == sizes, "a run outlived its study"
     assert any(state(job) != "done" for job in study.jobs)
     assert run(study) == []
@@ -175,16 +188,7 @@ def test_a_study_killed_at_random_moments_ends_with_the_metrics_of_an_undisturbe
 
     kills, moments = int(os.environ.get("TURNWISE_KILLS", "4")), random.Random(0)
     own, overrides = Path("runs/small"), ("run.steps=30", "checkpoint.every=5", "evaluate.every=10")
-    command = [
-        sys.executable,
-        "-m",
-        "turnwise.cli",
-        "study",
-        "small.toml",
-        "--jobs",
-        "2",
-        *overrides,
-    ]
+    command = [sys.executable, "-m", "turnwise.cli", "study", "small.toml", "--jobs", "2", *overrides]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": {**os.environ, "OMP_NUM_THREADS": "1"}}
     begun = time.monotonic()
     assert subprocess.run(command, check=False, **quiet).returncode == 0
@@ -208,8 +212,9 @@ def test_a_study_killed_at_random_moments_ends_with_the_metrics_of_an_undisturbe
     print(f"{killed} kills, {ended} studies came to their end")
 
 
-def test_finished_runs_keep_what_the_study_says_and_stay_finished_elsewhere(finished):
+def test_finished_runs_keep_what_the_study_says_and_stay_finished_elsewhere(finished, monkeypatch):
     here = finished
+    monkeypatch.setattr(runner_module, "start", trained_here)
     (here / "small.toml").write_text('keep = "results"\n' + STUDY)
     study = load_study(Path("small.toml"))
     shutil.rmtree(study.jobs[-1].path)  # one is trained here, the others were there
@@ -287,7 +292,7 @@ def test_a_run_that_fails_is_named_and_tried_again(finished, capsys):
 def test_a_run_that_is_damaged_while_it_runs_fails_alone(here, done, monkeypatch, capsys):
     runner = Runner(load_study(Path("small.toml")), 2, Console(file=sys.stderr))
     shutil.copytree(done.folder / "runs", here / "runs")  # what its runs would write
-    monkeypatch.setattr(runner_module, "start", lambda job: subprocess.Popen([sys.executable, "-S", "-c", ""]))
+    monkeypatch.setattr(runner_module, "start", ends_well)
     runner._start()
     broken, other = runner.running
     for process in runner.running.values():

@@ -6,6 +6,7 @@ Each `derive_*.py` beside this file has a `TABLES` of functions that return case
 number that changes here changes what the library promises: say why in the commit.
 """
 
+import functools
 import importlib
 import json
 from pathlib import Path
@@ -19,6 +20,7 @@ TABLES = {
 }
 
 
+@functools.cache
 def derive():
     """All tables, as the files hold them."""
     return {name: json.dumps(cases(), indent=1) + "\n" for name, cases in TABLES.items()}

@@ -5,7 +5,10 @@ rule's columns come from the rule itself, which `tests/token_rules` checks, give
 """
 
 import copy
+import functools
 import itertools
+import json
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +32,7 @@ from turnwise.config import Config
 from turnwise.objective.token_rules import StepTokens, TokenCredit
 from turnwise.objective.token_rules.build import build_entropy_rule, build_token_rule
 from turnwise.objective.tokens import generated_logprobs
+from turnwise.rollout.trajectory import Trajectory
 from turnwise.streams import Stream
 from turnwise.train import update as step_module
 
@@ -92,16 +96,28 @@ class Token(NamedTuple):
     advantage: float
 
 
+def all_logprobs(model: torch.nn.Module, trajectory: Trajectory, temperature: float) -> torch.Tensor:
+    """Log-probabilities of all tokens at every place of a trajectory."""
+    ids = torch.tensor([[token for turn in trajectory.turns for token in (*turn.prompt_ids, *turn.response_ids)]])
+    return torch.log_softmax(model(ids).logits[0] / temperature, -1)
+
+
+@functools.cache
+@torch.no_grad()
+def others(temperature: float) -> list[list[torch.Tensor]]:
+    """What the old policy and the reference say of each trajectory, in float64; made once for all options."""
+    _, old, ref, trajectories, _ = experience()
+    models = [copy.deepcopy(policy.model).double() for policy in (old, ref)]
+    return [[all_logprobs(model, t, temperature) for model in models] for t in trajectories]
+
+
 def all_tokens(config: Config, model: torch.nn.Module) -> list[Token]:
     """One trajectory, one turn, one token at a time, in float64."""
-    _, old, ref, trajectories, advantage_R = experience()
+    _, _, _, trajectories, advantage_R = experience()
+    temperature = config.rollout.temperature
     result, response = [], itertools.count()
-    for number, t in enumerate(trajectories):
-        ids = torch.tensor([[token for turn in t.turns for token in (*turn.prompt_ids, *turn.response_ids)]])
-        now, before, reference = (
-            torch.log_softmax(m(ids).logits[0] / config.rollout.temperature, -1)
-            for m in (model, copy.deepcopy(old.model).double(), copy.deepcopy(ref.model).double())
-        )
+    for number, (t, (before, reference)) in enumerate(zip(trajectories, others(temperature), strict=True)):
+        now = all_logprobs(model, t, temperature)
         entropy, old_entropy = (-(logprobs.exp() * logprobs).sum(-1) for logprobs in (now, before))
         place = 0
         for turn in t.turns:
@@ -210,17 +226,26 @@ def updated_gradient(config: Config) -> Gradient:
     return gradient(config, reference=config.update.kl > 0, state=PAST)
 
 
+def whole_gradient(settings: Mapping[str, Any]) -> Gradient:
+    """The gradient in one mini-batch, in micro-batches of the usual size; made once for all tests."""
+    return _whole_gradient(json.dumps(settings, sort_keys=True))
+
+
+@functools.cache
+def _whole_gradient(settings: str) -> Gradient:
+    return updated_gradient(make_config(**json.loads(settings)))
+
+
 @pytest.mark.parametrize("option", OPTIONS)
 def test_the_gradient_is_the_one_of_the_definition(option):
-    config = make_config(**OPTIONS[option])
-    assert_same(updated_gradient(config), defined_gradient(config))
+    assert_same(whole_gradient(OPTIONS[option]), defined_gradient(make_config(**OPTIONS[option])))
 
 
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("max_tokens", [1, 60])
 def test_the_size_of_micro_batches_does_not_matter(max_tokens, option):
     ours = updated_gradient(make_config(**OPTIONS[option], max_tokens=max_tokens))
-    assert_same(ours, updated_gradient(make_config(**OPTIONS[option])))
+    assert_same(ours, whole_gradient(OPTIONS[option]))
 
 
 @pytest.mark.parametrize("option", OPTIONS)
@@ -231,7 +256,7 @@ def test_every_option_makes_a_difference_here(option):
         name for name in ("tokens", "entropy", "dual_clip", "clip", "importance", "aggregate") if name in settings
     )
     del settings[name]
-    largest, _ = difference(updated_gradient(make_config(**OPTIONS[option])), updated_gradient(make_config(**settings)))
+    largest, _ = difference(whole_gradient(OPTIONS[option]), whole_gradient(settings))
     assert largest > 0.01
 
 
@@ -262,7 +287,7 @@ def test_mini_batches_average_to_the_whole_step(option):
     scored = scored_by_old(config, reference=True)
     update_policy(model, optimizer, scored, advantage_R, config, step=1, state=PAST)
     assert len(parts) == 3
-    assert_same(torch.stack(parts).mean(0), updated_gradient(make_config(**OPTIONS[option])))
+    assert_same(torch.stack(parts).mean(0), whole_gradient(OPTIONS[option]))
 
 
 def test_trajectories_that_a_mask_leaves_nothing_of_are_skipped(monkeypatch):

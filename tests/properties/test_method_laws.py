@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.catalogue import ALL, EPISODE, UNMODULATED, held_to
 from tests.properties.strategies import Rows, advantage, interleaved, rows
@@ -10,7 +10,7 @@ from tests.properties.strategies import Rows, advantage, interleaved, rows
 import turnwise as tw
 
 unchecked = pytest.mark.usefixtures("array_types_unchecked")
-"""For laws over all methods but one, `test_inputs_are_read_only_and_unchanged_and_not_handed_out`."""
+"""For laws over all methods but one, `test_array_types_hold_in_every_method`."""
 
 
 def equal(actual, desired, name):
@@ -83,6 +83,15 @@ def test_a_method_that_says_so_does_see_the_other_groups(name):
     assert max(changes) > 1e-3, "this one should see the whole batch"
 
 
+@settings(max_examples=max(1, settings.default.max_examples // 5))  # the checks take most of the time
+@given(table=rows())
+def test_array_types_hold_in_every_method(table):
+    batch, _ = table.built
+    for name, method in ALL.items():
+        assert advantage(method, batch).shape == (batch.num_responses,), name
+
+
+@unchecked
 @given(table=rows())
 def test_inputs_are_read_only_and_unchanged_and_not_handed_out(table):
     batch, _ = table.built

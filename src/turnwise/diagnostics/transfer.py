@@ -33,21 +33,27 @@ def measure_transfer(
         Transfer by method and of the true advantages; None if true gradients of different groups do not agree, so that
         nothing is seen that could be learned for other tasks.
     """
-    across = _across(true_GS @ true_GS.T)
+    across = _across(true_GS, true_GS)
     common = across[0]
     if not (common > 0 and square_G.sum() > 0):
         return None
     found = {
-        name: _ratio(_across(made_GS @ true_GS.T), (made_GS**2).sum(1), common) for name, made_GS in gradients.items()
+        name: _ratio(_across(made_GS, true_GS), (made_GS**2).sum(1), common) for name, made_GS in gradients.items()
     }
     return with_intervals(found | {perfect: _ratio(across, square_G, common)})
 
 
-def _across(products_GG: Float[np.ndarray, "G G"]) -> tuple[float, Float[np.ndarray, " G"]]:
-    """Return the mean over pairs of different groups, and the same without each group in turn."""
-    size, own_G = len(products_GG), np.diagonal(products_GG)
-    total = products_GG.sum() - own_G.sum()
-    without_G = total - products_GG.sum(0) - products_GG.sum(1) + 2 * own_G
+def _across(one_GS: Gradients, other_GS: Gradients) -> tuple[float, Float[np.ndarray, " G"]]:
+    """Return the mean product over pairs of different groups, and the same without each group in turn.
+
+    Of sums, since the products of all pairs would fill memory:
+
+        sum_{k != l} <h_k, h*_l> = <sum_k h_k, sum_l h*_l> - sum_k <h_k, h*_k>
+    """
+    size, own_G = len(one_GS), (one_GS * other_GS).sum(1)
+    one_S, other_S = one_GS.sum(0), other_GS.sum(0)
+    total = one_S @ other_S - own_G.sum()
+    without_G = total - other_GS @ one_S - one_GS @ other_S + 2 * own_G
     return float(total / (size * (size - 1))), without_G / ((size - 1) * (size - 2))
 
 

@@ -1,0 +1,11 @@
+"""What several files here look at."""
+
+import pytest
+
+from turnwise.analysis.drift import Drift, measure_drift
+
+
+@pytest.fixture(scope="session")
+def drift() -> list[Drift]:
+    """Drift of entropy in every setting, which takes seconds to enumerate."""
+    return list(measure_drift())
