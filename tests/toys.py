@@ -1,20 +1,24 @@
-"""Toy environments, tiny policies, a scripted engine and small configurations for the tests of the trainer."""
+"""Toy environments, tiny policies, a scripted engine and small configurations for the tests of the trainer.
+
+Workers import it for its environments: what needs torch, or the settings of every section, is imported where it is
+used.
+"""
 
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from turnwise.config import Config, parse_config
 from turnwise.environments.base import Step
-from turnwise.models.policy import Policy
-from turnwise.models.settings import ModelConfig
-from turnwise.models.tiny import tiny_policy
 from turnwise.rollout.engine import Generation, Sampling
 from turnwise.rollout.trajectory import Trajectory, Turn
+
+if TYPE_CHECKING:
+    import torch
+
+    from turnwise.config import Config
+    from turnwise.models.policy import Policy
 
 COLORS = ("red", "green", "blue", "pink")
 
@@ -73,8 +77,15 @@ class Mute:
         return Step(observation="", terminated=True, info={"success": response == "red"})
 
 
-def color_policy(*, layers: int = 1, hidden: int = 16, seed: int = 0, spread: float = 8.0, context: int = 64) -> Policy:
+def color_policy(
+    *, layers: int = 1, hidden: int = 16, seed: int = 0, spread: float = 8.0, context: int = 64
+) -> "Policy":
     """A random policy over the words of `Colors`; `spread` scales its output layer, so that it prefers some words."""
+    import torch
+
+    from turnwise.models.settings import ModelConfig
+    from turnwise.models.tiny import tiny_policy
+
     model = ModelConfig(hidden_size=hidden, num_layers=layers, num_heads=2, max_context=context)
     policy = tiny_policy(Colors.words(), model, seed=seed)
     with torch.no_grad():
@@ -82,14 +93,18 @@ def color_policy(*, layers: int = 1, hidden: int = 16, seed: int = 0, spread: fl
     return policy
 
 
-def output_layer(policy: Policy) -> torch.nn.Linear:
+def output_layer(policy: "Policy") -> "torch.nn.Linear":
+    import torch
+
     layer = policy.model.get_output_embeddings()
     assert isinstance(layer, torch.nn.Linear)
     return layer
 
 
-def small_config(folder: Path, **sections: Any) -> Config:
+def small_config(folder: Path, **sections: Any) -> "Config":
     """A run of `Colors` that takes about a second; sections are merged over it."""
+    from turnwise.config import parse_config
+
     data: dict[str, Any] = {
         "run": {"folder": str(folder), "name": "run", "steps": 2, "threads": 1, "device": "cpu"},
         "environment": {"name": "tests.toys:Colors", "success_reward": 1.0},

@@ -19,7 +19,7 @@ FALLS_FOR = {
     "Remembers": ("state shared", "differently than before the attacks"),
     "Interleaved": ("state shared", "differently when another one plays"),
     "Parses": ("time, memory", "RecursionError"),
-    "Slow": ("time, memory", r"no answer within step_timeout_s=2"),
+    "Slow": ("time, memory", r"no answer within step_timeout_s=1"),
     "Dies": ("time, memory", r"process ended \(exit code 3\)"),
     "Hoards": ("time, memory", r"process grew by \d+ MiB"),
     "Echoes": ("time, memory", "answered with 5000000 characters, more than max_observation_chars=100000"),
@@ -28,7 +28,7 @@ FALLS_FOR = {
 
 def attacked(name: str) -> list:
     return tamper(
-        EnvironmentConfig(name=f"tests.environments.tampered:{name}", step_timeout_s=2 if name == "Slow" else 20)
+        EnvironmentConfig(name=f"tests.environments.tampered:{name}", step_timeout_s=1 if name == "Slow" else 20)
     )
 
 

@@ -73,12 +73,6 @@ def play_household(task: Any, endpoint: Endpoint) -> dict[str, Any]:
     return {"reward": reward, "success": step.info["success"], "info": {"steps": len(messages) // 2}}
 
 
-def play_color_alone(task: Any, endpoint: Endpoint) -> float:
-    """A harness for a process of its own."""
-    ask(endpoint, [user("say red")])
-    return 0.5
-
-
 def play_toy(task: Any, endpoint: Endpoint) -> dict[str, Any]:
     """A harness that plays the colors of `tests.toys`, two turns long."""
     game = Colors(task, turns=2)

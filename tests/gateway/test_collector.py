@@ -294,7 +294,7 @@ def test_a_program_inside_bubblewrap_reaches_the_gateway_and_nothing_of_the_user
     (trajectory,) = played(HarnessConfig(run=command, isolation="bubblewrap"), tasks=(0,))
     assert (trajectory.failure, trajectory.reward, len(trajectory.turns)) == (None, 1.0, 1)
     assert "key" not in trajectory.info["home"]
-    function = HarnessConfig(run="tests.gateway.asking:play_color_alone", isolation="bubblewrap")
+    function = HarnessConfig(run="tests.gateway.alone:play_color_alone", isolation="bubblewrap")
     (trajectory,) = played(function, tasks=(0,))
     assert (trajectory.failure, trajectory.reward) == (None, 0.5)
 

@@ -83,7 +83,8 @@ def test_live_serves_what_training_adds_and_ends_at_control_c(tmp_path):
     (made / "rollouts" / late.name).unlink()
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "turnwise.cli", "report", "--live", str(run), "--port", str(port)]
+    often = "import sys, turnwise.cli, turnwise.report.live as live; live.EVERY_S = 0.2; sys.exit(turnwise.cli.main())"
+    command = [sys.executable, "-c", often, "report", "--live", str(run), "--port", str(port)]
     # a shell's background jobs ignore SIGINT, and hand that on
     heed = functools.partial(signal.signal, signal.SIGINT, signal.default_int_handler)
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=heed)

@@ -41,10 +41,10 @@ def click_until(page, click, condition: str):
     """Click until a condition holds: a part of the page that is drawn anew meanwhile loses the click."""
     from playwright.sync_api import TimeoutError
 
-    for _ in range(20):
+    for _ in range(120):
         click()
         with contextlib.suppress(TimeoutError):
-            page.page.wait_for_function(condition, timeout=9000)
+            page.page.wait_for_function(condition, timeout=1500)
             return
     page.page.wait_for_function(condition)
 

@@ -24,7 +24,7 @@ def page(tmp_path):
 
 def serving(folder, token=None) -> Iterator[str]:
     server = live._listen("127.0.0.1", 0, folder, token)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     yield f"http://127.0.0.1:{server.server_address[1]}"
     server.shutdown()

@@ -40,13 +40,16 @@ def test_names_that_worlds_and_users_choose_are_text(opened, tmp_path):
     assert page.page.locator("img").count() == 0
 
 
-def test_a_large_run_loads_within_two_seconds(opened, tmp_path):
-    run = write_run(tmp_path / "large", steps=150, groups=17, group_size=8, turns=12)
+@pytest.mark.parametrize(
+    ("steps", "trajectories"), [(50, "6,800"), pytest.param(150, "20,400", marks=pytest.mark.slow)]
+)
+def test_a_large_run_loads_within_two_seconds(opened, tmp_path, steps, trajectories):
+    run = write_run(tmp_path / "large", steps=steps, groups=17, group_size=8, turns=12)
     url = write_report([run], tmp_path / "report", METHODS).as_uri()
     seconds = []
     while not seconds or (min(seconds) >= 2.0 and len(seconds) < 5):
         page = opened(url=url)
-        assert "20,400 of 20,400 trajectories" in page.text("#found")
+        assert f"{trajectories} of {trajectories} trajectories" in page.text("#found")
         # of the page's thread; a neighbour on the same core still slows it, so the best of some loads counts
         seconds.append(page.processor_seconds())
     assert min(seconds) < 2.0

@@ -1,6 +1,7 @@
 """Prompts: nothing is re-encoded differently, and exactly the generated tokens are learned from."""
 
 import asyncio
+import functools
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from tests.rollout.chat_models import FAMILIES, chat_model
 from tests.toys import Colors, ScriptedEngine, color_policy
 
 from turnwise.environments.base import Step
+from turnwise.models.policy import Policy
 from turnwise.models.pretrained import pretrained_policy
 from turnwise.models.settings import ModelConfig, PromptConfig
 from turnwise.objective.tokens import Sequences, score
@@ -18,6 +20,7 @@ from turnwise.rollout.engine import Sampling
 from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.starts import make_starts
+from turnwise.rollout.trajectory import Trajectory
 
 POLICIES = {
     "tiny": lambda prompt: color_policy(context=512),
@@ -69,11 +72,21 @@ def play(policy, *, window=None, seed=0, engine=None, temperature=1.0):
     )
 
 
+@functools.cache
+def policy_of(name: str, prompt: str) -> Policy:
+    return POLICIES[name](PROMPTS[prompt])
+
+
+@functools.cache
+def played(name: str, prompt: str, window: int | None) -> list[Trajectory]:
+    """Trajectories that several tests read."""
+    return play(policy_of(name, prompt), window=window)
+
+
 @pytest.mark.parametrize("window", [None, 0, 1, 2])
 @pytest.mark.parametrize(("name", "prompt"), CASES)
 def test_the_loss_covers_exactly_what_was_generated_and_sees_what_the_engine_saw(name, prompt, window):
-    policy = POLICIES[name](PROMPTS[prompt])
-    trajectories = play(policy, window=window)
+    policy, trajectories = policy_of(name, prompt), played(name, prompt, window)
     sequences = Sequences.from_trajectories(trajectories)
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     assert len(sequences) == (len(trajectories) if window is None else len(turns))
@@ -87,8 +100,7 @@ def test_the_loss_covers_exactly_what_was_generated_and_sees_what_the_engine_saw
 
 @pytest.mark.parametrize(("name", "prompt"), CASES)
 def test_the_first_turn_is_the_same_in_every_mode(name, prompt):
-    policy = POLICIES[name](PROMPTS[prompt])
-    modes = [play(policy, window=window) for window in (None, 0, 2)]
+    modes = [played(name, prompt, window) for window in (None, 0, 2)]
     for others in modes[1:]:
         for one, other in zip(modes[0], others, strict=True):
             assert one.turns[0].prompt_ids == other.turns[0].prompt_ids

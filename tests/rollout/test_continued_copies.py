@@ -8,7 +8,7 @@ import pytest
 from tests.rollout.playing import POLICY, always
 from tests.rollout.playing import play as play_tasks
 from tests.rollout.test_starts import Moody
-from tests.trees.test_copies import Awaited, Broken, Copied, Counting
+from tests.trees.counting import Awaited, Broken, Copied, Counting
 
 from turnwise.rollout.blocking import blocking
 from turnwise.rollout.continuations import Continuations

@@ -178,7 +178,7 @@ def test_folders_are_mounted_from_the_outside_in_and_by_their_real_place(at_home
 
 def test_a_crash_and_a_hang_cost_their_own_trajectory_at_every_level(level):
     image = IMAGE if level == "docker" else ""
-    environments = WorkerEnvironments(Curious, workers=1, step_timeout_s=5.0, isolation=level, image=image)
+    environments = WorkerEnvironments(Curious, workers=1, step_timeout_s=2.0, isolation=level, image=image)
 
     async def play() -> list[str]:
         said = []
@@ -196,7 +196,7 @@ def test_a_crash_and_a_hang_cost_their_own_trajectory_at_every_level(level):
 
     crash, hang, answer = asyncio.run(play())
     assert crash == "its worker process ended, with exit code 3"
-    assert hang.startswith("its environment gave no answer within step_timeout_s=5")
+    assert hang.startswith("its environment gave no answer within step_timeout_s=2")
     assert answer == "42"
 
 

@@ -1,6 +1,7 @@
 """Continuous batching: what a conversation gets must not depend on when, and beside whom, it is served."""
 
 import asyncio
+import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -67,15 +68,20 @@ def watched(model) -> Iterator[list[tuple[int, int]]]:
     hook.remove()
 
 
+@functools.cache
+def alone(name: str) -> dict[int, list[Generation]]:
+    """What each conversation gets from an engine of its own."""
+    model = make_model(name, seed=5)
+    return {n: play(LocalEngine(model), {n: prompts}, DRAWN)[n] for n, prompts in ragged().items()}
+
+
 @pytest.mark.parametrize("pause", [0, 3])
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("name", ["llama", "qwen3"])
 def test_a_conversation_in_company_gets_what_it_gets_alone(name, options, pause):
-    model = make_model(name, seed=5)
-    got = play(LocalEngine(model, **options), ragged(), DRAWN, pause)
-    for number, prompts in ragged().items():
-        alone = play(LocalEngine(model), {number: prompts}, DRAWN)[number]
-        assert all(same(one, other) for one, other in zip(got[number], alone, strict=True))
+    got = play(LocalEngine(make_model(name, seed=5), **options), ragged(), DRAWN, pause)
+    for number, generations in alone(name).items():
+        assert all(same(one, other) for one, other in zip(got[number], generations, strict=True))
     assert len({len(g.token_ids) for generations in got.values() for g in generations}) > 3
 
 

@@ -34,6 +34,11 @@ from turnwise.rollout.server import ServerEngine
 from turnwise.rollout.settings import EngineConfig
 
 
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnwise.rollout.connection.FIRST_WAIT_S", 0.02)
+
+
 @pytest.fixture
 def fake() -> Iterator[FakeVllm]:
     """Serves other weights than the trainer's, as it does at the start of a run."""

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from tests.rollout.moody import Long, Moody
 from tests.rollout.playing import FORMAT, POLICY, STOP, always
 from tests.rollout.playing import play as play_tasks
 from tests.toys import Colors
 
-from turnwise.environments.base import Step
 from turnwise.rollout.blocking import blocking
 from turnwise.rollout.collect import play
 from turnwise.rollout.engine import Sampling
@@ -14,24 +14,6 @@ from turnwise.rollout.environments import Environments, InProcessEnvironments
 from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.starts import fork
 from turnwise.rollout.workers import WorkerEnvironments
-
-
-class Long(Colors):
-    def __init__(self, seed: int):
-        super().__init__(seed, turns=5)
-
-
-class Moody(Long):
-    """Observes something else in its second turn each time it is played."""
-
-    plays = 0
-
-    def step(self, response: str) -> Step:
-        step = super().step(response)
-        if self.seed == 1 and self.played == 2:
-            Moody.plays += 1
-            return Step(observation=f"mood {Moody.plays}", reward=step.reward, valid=step.valid)
-        return step
 
 
 def play_forks(starts, environments: Environments, *, engine=None, window=None, seed=7):

@@ -383,14 +383,14 @@ def test_one_in_five_of_many_episodes_breaks(episodes):
     kinds = ["hang"] + ["exit", "segfault", "garbage"] * 6
     faults = [kinds[number % len(kinds)] for number in range(episodes // 5)]
     tasks = [(number, 2 + number % 3, "" if number % 5 else faults[number // 5]) for number in range(episodes)]
-    environments, pids = WorkerEnvironments(Hostile, workers=8, step_timeout_s=4), set()
+    environments, pids = WorkerEnvironments(Hostile, workers=8, step_timeout_s=3), set()
     started = environments._starter.end
     environments._starter.end = lambda pid: pids.add(pid) or started(pid)  # pyright: ignore
     played = play(environments, tasks)
     causes = {
         "exit": "exit code 3",
         "segfault": "SIGSEGV",
-        "hang": "step_timeout_s=4",
+        "hang": "step_timeout_s=3",
         "garbage": "answered with str",
     }
     counts: Counter[str] = Counter()

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from tests.toys import Colors, small_config
 
 import turnwise as tw
@@ -14,7 +15,6 @@ from turnwise.environments.base import Step
 from turnwise.judge.cases import Comparison
 from turnwise.measures.plan import FROM_THE_BATCH
 from turnwise.measures.verdict import how_to_train
-from turnwise.models.policy import load_policy
 from turnwise.train.loop import train
 from turnwise.train.update import Learner
 
@@ -111,8 +111,8 @@ def config_of(name: str, folder, *, continued: bool = False, **further: Any):
 
 
 def weights(folder, step: int) -> torch.Tensor:
-    model = load_policy(folder.checkpoints / f"step-{step:06d}").model
-    return torch.cat([weight.detach().flatten() for weight in model.parameters()])
+    saved = load_file(folder.checkpoints / f"step-{step:06d}" / "model.safetensors")
+    return torch.cat([saved[name].flatten() for name in sorted(saved)])
 
 
 def told(folder, step: int) -> dict[str, float]:

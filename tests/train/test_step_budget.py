@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import random
 import re
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import torch
 from tests.rollout.playing import POLICY, STOP, always, word
 from tests.toys import COLORS, Colors, ScriptedEngine, small_config
+from tests.train.uneven import Uneven
 
 from turnwise.environments.base import Step
 from turnwise.errors import ConfigError, EngineLost
@@ -32,15 +34,8 @@ from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train
 
 
-class Uneven(Colors):
-    """Trajectories of 1 to 7 turns."""
-
-    def __init__(self, seed: int):
-        super().__init__(seed, turns=random.Random(seed).choice((1, 3, 5, 7)))
-
-
 def config(folder: Path, budget: Any = None, **sections: Any):
-    environment = {"name": "tests.train.test_step_budget:Uneven", "max_steps": 7, "success_reward": 1.0}
+    environment = {"name": "tests.train.uneven:Uneven", "max_steps": 7, "success_reward": 1.0}
     rollout = {"groups": 2, "group_size": 2, "max_new_tokens": 3, "step_budget": budget or {"turns": 8}}
     sections = {"run": {"steps": 6}, "environment": environment, "rollout": rollout, **sections}
     return small_config(folder, **sections)
@@ -62,11 +57,27 @@ def tables(folder: RunFolder) -> list[dict[str, list]]:
     return [pq.read_table(path).to_pydict() for path in sorted(folder.rollouts.iterdir())]
 
 
+ROLLOUT = {"groups": 3, "group_size": 2, "max_new_tokens": 3}
+
+
+@pytest.fixture(scope="module")
+def tasks_without_a_budget(tmp_path_factory):
+    """A function: the tasks of a run without a budget, which is trained once for each context."""
+
+    @functools.cache
+    def tasks(context: str) -> list[str]:
+        folder = train(config(tmp_path_factory.mktemp("without"), rollout={**ROLLOUT, "context": context}))
+        return sorted(each.task for step in played(folder) for each in step)
+
+    return tasks
+
+
 @pytest.mark.parametrize("budget", [{"turns": 8}, {"tokens": 21}, {"turns": 500}, {"turns": 8, "in_progress": 7}])
 @pytest.mark.parametrize("context", ["append", "window"])
-def test_a_run_learns_from_the_tasks_of_one_without_a_budget_in_steps_of_equal_size(tmp_path, budget, context):
-    rollout = {"groups": 3, "group_size": 2, "max_new_tokens": 3, "context": context}
-    folder = train(config(tmp_path / "budget", rollout={**rollout, "step_budget": budget}))
+def test_a_run_learns_from_the_tasks_of_one_without_a_budget_in_steps_of_equal_size(
+    tmp_path, budget, context, tasks_without_a_budget
+):
+    folder = train(config(tmp_path, rollout={**ROLLOUT, "context": context, "step_budget": budget}))
     steps, lines = played(folder), [record for record in folder.metrics() if "rollout/spent" in record]
     assert {len(step) for step in steps} == {6}
     assert all(trajectory.failure is None for step in steps for trajectory in step)
@@ -76,9 +87,7 @@ def test_a_run_learns_from_the_tasks_of_one_without_a_budget_in_steps_of_equal_s
     size = {"turns": lambda turn: 1, "tokens": lambda turn: len(turn.response_ids)}[unit]
     total = sum(size(turn) for step in steps for trajectory in step for turn in trajectory.turns)
     assert total == sum(line["rollout/spent"] for line in lines)
-    without = train(config(tmp_path / "without", rollout=rollout))
-    tasks = [sorted(each.task for step in played(one) for each in step) for one in (folder, without)]
-    assert tasks[0] == tasks[1]
+    assert sorted(each.task for step in steps for each in step) == tasks_without_a_budget(context)
 
 
 def test_every_turn_knows_the_weights_that_sampled_it_and_their_probabilities(tmp_path):
@@ -203,7 +212,7 @@ def weights(folder: RunFolder) -> dict[str, torch.Tensor]:
 
 def test_a_resumed_run_goes_on_with_half_played_trajectories_bit_by_bit(tmp_path):
     whole = train(config(tmp_path / "whole", checkpoint={"every": 1}, evaluate={"every": 2}))
-    half_played = 0
+    expected, half_played = weights(whole), 0
     for at in (2, 4, 6):
         killed = config(tmp_path / f"killed-{at}", checkpoint={"every": 1}, evaluate={"every": 2})
         with pytest.raises(MemoryError):
@@ -213,7 +222,7 @@ def test_a_resumed_run_goes_on_with_half_played_trajectories_bit_by_bit(tmp_path
         resumed = train(killed, resume=killed.run_folder)
         assert numbers(resumed) == numbers(whole)
         assert tables(resumed) == tables(whole)
-        assert all(torch.equal(value, weights(whole)[name]) for name, value in weights(resumed).items())
+        assert all(torch.equal(value, expected[name]) for name, value in weights(resumed).items())
     assert half_played, "no checkpoint had a half-played group"
 
 
@@ -242,7 +251,7 @@ def test_a_trajectory_that_cannot_be_played_again_is_lost_alone_and_says_why(tmp
 
 
 def test_workers_keep_half_played_trajectories_over_an_evaluation(tmp_path):
-    environment = {"name": "tests.train.test_step_budget:Uneven", "max_steps": 7, "success_reward": 1.0, "workers": 1}
+    environment = {"name": "tests.train.uneven:Uneven", "max_steps": 7, "success_reward": 1.0, "workers": 1}
     folder = train(config(tmp_path, evaluate={"every": 1, "episodes": 2}, run={"steps": 2}, environment=environment))
     assert all(trajectory.failure is None for step in played(folder) for trajectory in step)
     assert any(record.get("rollout/unfinished") for record in folder.metrics())

@@ -1,6 +1,5 @@
 """Forks that begin in a copy of the environment: no step is played twice, and nothing else changes."""
 
-import copy
 import os
 import time
 from typing import Any
@@ -8,8 +7,8 @@ from typing import Any
 import pytest
 from tests.rollout.playing import POLICY
 from tests.toys import Colors
+from tests.trees.counting import Awaited, Copied, Counting, mixed
 
-from turnwise.environments.base import Step
 from turnwise.environments.check import check_environment
 from turnwise.environments.check_copy import check_copy
 from turnwise.environments.check_plays import play as play_check
@@ -27,45 +26,6 @@ from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.trajectory import Trajectory, distinct_turns
 from turnwise.rollout.workers import WorkerEnvironments
-
-
-class Counting(Colors):
-    """Tells how many steps have been played in its process."""
-
-    steps = 0
-
-    def __init__(self, seed: int):
-        super().__init__(seed, turns=4)
-
-    def step(self, response: str) -> Step:
-        Counting.steps += 1
-        step = super().step(response)
-        return Step(
-            observation=step.observation,
-            reward=step.reward,
-            terminated=step.terminated,
-            valid=step.valid,
-            info={**step.info, "steps": Counting.steps},
-        )
-
-
-class Copied(Counting):
-    def copy(self) -> "Copied":
-        return copy.copy(self)
-
-
-class Awaited(Counting):
-    async def copy(self) -> "Awaited":
-        return copy.copy(self)
-
-
-class Broken(Copied):
-    """Cannot be copied before its last turn in the game of task 1."""
-
-    def copy(self) -> "Broken":
-        if self.seed == 1 and self.played == 3:
-            raise OSError("no space left")
-        return copy.copy(self)
 
 
 def play(environments: Environments, *, tasks=(0, 1, 2), engine=None, **options: Any) -> list[Trajectory]:
@@ -106,11 +66,6 @@ def test_no_step_is_played_twice_and_the_trees_are_those_of_replays(environment,
     assert Counting.steps == len(distinct_turns(copied)) == rollout_metrics(copied)["env_steps"]
     assert rollout_metrics(replayed)["env_steps"] > Counting.steps
     assert not environments._environments, "copies are released"
-
-
-def mixed(task: int) -> Counting:
-    """Environments of one worker: those that can be copied, one that cannot, and one that raises."""
-    return Counting(task) if task == 9 else Broken(1) if task == 11 else Copied(task)
 
 
 @pytest.fixture(scope="module")

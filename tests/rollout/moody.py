@@ -1,0 +1,23 @@
+"""Environments of five turns for forks; they stand apart from tests, so that a worker starts without torch."""
+
+from tests.toys import Colors
+
+from turnwise.environments.base import Step
+
+
+class Long(Colors):
+    def __init__(self, seed: int):
+        super().__init__(seed, turns=5)
+
+
+class Moody(Long):
+    """Observes something else in its second turn each time it is played."""
+
+    plays = 0
+
+    def step(self, response: str) -> Step:
+        step = super().step(response)
+        if self.seed == 1 and self.played == 2:
+            Moody.plays += 1
+            return Step(observation=f"mood {Moody.plays}", reward=step.reward, valid=step.valid)
+        return step
