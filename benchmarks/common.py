@@ -5,7 +5,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import transformers
@@ -65,15 +65,16 @@ def timed(call: Callable[[], Any], device: str = "cpu") -> tuple[float, float, A
     return time.perf_counter() - wall, time.process_time() - own, answer
 
 
-def interleaved(
-    calls: Mapping[str, Callable[[], Any]], repeats: int, device: str = "cpu"
-) -> dict[str, tuple[float, float, Any]]:
-    """Measure the best seconds of each call, wall and processor; return them with its last result.
+class Rounds(NamedTuple):
+    """What the rounds of a call gave: wall seconds and processor seconds of each, and the last result."""
 
-    Calls take turns, so that other work on the machine slows all of them.
-    """
-    runs: dict[str, list[tuple[float, float, Any]]] = {name: [] for name in calls}
-    for _ in range(repeats):
-        for name, call in calls.items():
-            runs[name].append(timed(call, device))
-    return {name: (min(w for w, _, _ in own), min(c for _, c, _ in own), own[-1][2]) for name, own in runs.items()}
+    wall: tuple[float, ...]
+    own: tuple[float, ...]
+    answer: Any
+
+
+def interleaved(calls: Mapping[str, Callable[[], Any]], repeats: int, device: str = "cpu") -> dict[str, Rounds]:
+    """Measure each call once per round; calls take turns, so that other work on the machine slows all of them."""
+    rounds = [{name: timed(call, device) for name, call in calls.items()} for _ in range(repeats)]
+    columns = {name: tuple(zip(*(own[name] for own in rounds), strict=True)) for name in calls}
+    return {name: Rounds(wall, own, answers[-1]) for name, (wall, own, answers) in columns.items()}

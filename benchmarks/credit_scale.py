@@ -3,8 +3,9 @@
     PYTHONPATH=.:src python -m benchmarks.credit_scale --out benchmarks/results/credit-scale.json
 
 Groups are independent, so a large step is credited in chunks of whole groups: memory is that of one chunk, and chunks
-could go to several processes. Each case runs in a process of its own on one thread; memory is the process's peak minus
-its peak before the first chunk. Trajectories have 30 turns, groups 8 trajectories, prompts 40 states.
+could go to several processes. Each case runs three times on one thread, each time in a process of its own, methods in
+turn; figures are medians. Memory is the peak of what Python and NumPy allocate to credit a chunk, above its rows, in a
+further call. Trajectories have 30 turns, groups 8 trajectories, prompts 40 states.
 """
 
 # ruff: noqa: E402
@@ -14,16 +15,19 @@ for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")  # before NumPy starts its threads
 
 import argparse
+import datetime
 import json
 import platform
-import resource
+import statistics
 import subprocess
 import sys
 import time
+import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from benchmarks.credit_speed import ROLLOUTS, TURNS, make_rows
+from benchmarks.credit_speed import ROLLOUTS, TURNS, cpu, make_rows
 
 import turnwise as tw
 
@@ -33,27 +37,35 @@ CHUNK = 1_000_000
 METHODS = {"GRPO": tw.grpo, "GRPO + AEM": lambda: tw.aem(tw.grpo()), "GiGPO": tw.gigpo}
 
 
+def credit(method: tw.Transform, rows: dict[str, Any]) -> tuple[float, float]:
+    """Make a batch and assign credit; return the processor seconds of both."""
+    start = time.process_time()
+    batch, order = tw.Batch.from_arrays(**rows)
+    middle = time.process_time()
+    advantage = np.empty(len(order))
+    advantage[order] = method(batch)
+    return middle - start, time.process_time() - middle
+
+
 def case(name: str, size: int) -> dict[str, float]:
     """Credit a step in chunks; processor milliseconds of making batches and of the method, and peak MiB."""
     of_group = ROLLOUTS * TURNS
     groups, chunk = max(1, size // of_group), max(1, min(size, CHUNK) // of_group)
     method = METHODS[name]()
-    rows = make_rows(1)
-    method(tw.Batch.from_arrays(**rows)[0])  # imports and first calls
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    making = crediting = 0.0
-    done = 0
-    while done < groups:
-        rows = make_rows(min(chunk, groups - done))
-        start = time.process_time()
-        batch, order = tw.Batch.from_arrays(**rows)
-        middle = time.process_time()
-        advantage = np.empty(len(order))
-        advantage[order] = method(batch)
-        making, crediting = making + middle - start, crediting + time.process_time() - middle
-        done += min(chunk, groups - done)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    return {"batch_ms": 1e3 * making, "method_ms": 1e3 * crediting, "peak_mib": peak / 1024}
+    credit(method, make_rows(1))  # imports and first calls
+    seconds = [credit(method, make_rows(min(chunk, groups - done))) for done in range(0, groups, chunk)]
+    making, crediting = (sum(each) for each in zip(*seconds, strict=True))
+    rows = make_rows(chunk)
+    tracemalloc.start()
+    credit(method, rows)
+    peak = tracemalloc.get_traced_memory()[1]
+    return {"batch_ms": 1e3 * making, "method_ms": 1e3 * crediting, "peak_mib": peak / 2**20}
+
+
+def run(name: str, size: int) -> dict[str, float]:
+    """Measure a case in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.credit_scale", "--case", name, str(size)]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def main() -> None:
@@ -61,6 +73,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--case", nargs=2, metavar=("METHOD", "SIZE"), help="measure one case in this process")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     arguments = parser.parse_args()
     if arguments.case:
@@ -68,14 +81,21 @@ def main() -> None:
         return
     cases = []
     for size in arguments.sizes:
+        rounds = [{name: run(name, size) for name in METHODS} for _ in range(arguments.repeats)]
         for name in METHODS:
-            command = [sys.executable, "-m", "benchmarks.credit_scale", "--case", name, str(size)]
-            measured = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-            cases.append({"method": name, "responses": size, **{k: round(v, 2) for k, v in measured.items()}})
+            columns = {key: [measured[name][key] for measured in rounds] for key in rounds[0][name]}
+            medians = {key: round(statistics.median(values), 2) for key, values in columns.items()}
+            ranges = {key: [round(min(values), 2), round(max(values), 2)] for key, values in columns.items()}
+            cases.append({"method": name, "responses": size, **medians, "range": ranges})
             print(cases[-1], flush=True)
-    machine = f"{platform.machine()}, Python {platform.python_version()}, numpy {np.__version__}, one thread"
+    about = {
+        "date": datetime.date.today().isoformat(),
+        "machine": f"{cpu()}, Python {platform.python_version()}, numpy {np.__version__}, one thread",
+        "repeats": arguments.repeats,
+        "chunk": CHUNK,
+    }
     if arguments.out:
-        arguments.out.write_text(json.dumps({"machine": machine, "chunk": CHUNK, "cases": cases}, indent=1) + "\n")
+        arguments.out.write_text(json.dumps({**about, "cases": cases}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

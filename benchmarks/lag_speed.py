@@ -2,12 +2,15 @@
 
     OMP_NUM_THREADS=1 python -m benchmarks.lag_speed
 
-Whole training runs of a tiny policy, two worker processes, eight trajectories of six turns per step. Runs with and
-without lag take turns, so that other work on the machine slows all of them. A step counts from the end of the one
-before, from the fourth on: by then a run with lag is as far ahead as it gets.
+Whole training runs of a tiny policy, two worker processes, eight trajectories of six turns per step, each of a task of
+its own, which says whether its environment is slow. Runs with and without lag take turns, so that other work on the
+machine slows all of them. The first three steps do not count. A run with lag trains as many steps more at its beginning
+and at its end, which do not count either: it is equally far ahead when the clock starts and when it stops, so that what
+was played before does not count as gained.
 """
 
 import argparse
+import itertools
 import random
 import statistics
 import tempfile
@@ -21,14 +24,14 @@ from turnwise.train.loop import train
 
 TURNS, SLOWER, SLOW_SHARE = 6, 10, 1 / 8
 WARM_UP = 3
-"""First steps of a run, which do not count."""
+"""First steps of a run without lag, which do not count."""
 
 
 class Uneven:
     """Waits `fast_ms` per step; one in eight waits ten times as long. Both are won by the word "red"."""
 
     def __init__(self, task: int, *, fast_ms: float):
-        slow = random.random() < SLOW_SHARE
+        slow = random.Random(task).random() < SLOW_SHARE  # the same ones in every run
         self.seconds, self.turn = fast_ms / 1000 * (SLOWER if slow else 1), 0
 
     @staticmethod
@@ -58,20 +61,23 @@ class Times(Display):
 
 
 def seconds_per_step(lag: int, fast_ms: float, steps: int, hidden: int = 64, workers: int = 2) -> list[float]:
-    """Train a policy and return the seconds of its steps."""
+    """Train a policy and return the seconds of `steps - WARM_UP` steps, whatever the lag."""
+    first, last = WARM_UP + lag, steps + lag
     with tempfile.TemporaryDirectory() as folder:
         config = parse_config({
-            "run": {"folder": folder, "name": f"lag-{lag}", "steps": steps, "threads": 1},
+            "run": {"folder": folder, "name": f"lag-{lag}", "steps": last + lag, "threads": 1},
             "environment": {"name": "benchmarks.lag_speed:Uneven", "options": {"fast_ms": fast_ms}, "workers": workers},
             "model": {"hidden_size": hidden, "num_layers": 2, "max_context": 256},
             "warmstart": {"steps": 0},
-            "rollout": {"groups": 2, "group_size": 4, "max_new_tokens": 8, "max_lag": lag},
+            "method": "reinforce",
+            "aem": False,
+            "rollout": {"groups": 8, "group_size": 1, "max_new_tokens": 8, "max_lag": lag},
             "evaluate": {"every": 0, "final_episodes": 2},
             "checkpoint": {"every": 1000},
         })  # fmt: skip
         times = Times()
         train(config, display=times)
-    return [end - begin for begin, end in zip(times.ends[WARM_UP - 1 :], times.ends[WARM_UP:], strict=False)]
+    return [end - begin for begin, end in itertools.pairwise(times.ends[first - 1 : last])]
 
 
 def main() -> None:

@@ -10,14 +10,15 @@ generate the same number of tokens.
 
 import argparse
 import asyncio
+import statistics
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import numpy as np
 import torch
 from benchmarks.common import counted, describe, interleaved, make_smollm2, one_thread
-from benchmarks.tables import table
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from benchmarks.tables import ratios, spread, table
+from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from turnwise.models.policy import frozen_copy
 from turnwise.rollout.engine import Engine, Sampling
@@ -88,8 +89,11 @@ async def turn_by_turn(engine: LocalEngine, added: np.ndarray, sampling: Samplin
 
 
 @torch.inference_mode()
-def plain(model: PreTrainedModel, added: np.ndarray, sampling: Sampling) -> int:
-    """`model.generate` on whole conversations, padded from the left, turn by turn."""
+def plain(model: PreTrainedModel, added: np.ndarray, sampling: Sampling, cache: DynamicCache | None = None) -> int:
+    """`model.generate` on whole conversations, padded from the left, turn by turn.
+
+    A cache keeps what earlier turns computed. It needs responses of one length, since padding would shift it.
+    """
     torch.manual_seed(0)
     ids: list[list[int]] = [[] for _ in added]
     generated = 0
@@ -100,8 +104,8 @@ def plain(model: PreTrainedModel, added: np.ndarray, sampling: Sampling) -> int:
         tokens = torch.tensor([[0] * (width - len(own)) + own for own in ids], device=model.device)
         mask = torch.tensor([[0] * (width - len(own)) + [1] * len(own) for own in ids], device=model.device)
         new = model.generate(
-            tokens, attention_mask=mask, do_sample=True, max_new_tokens=sampling.max_new_tokens, top_k=0,
-            eos_token_id=list(sampling.stop_ids) or None, pad_token_id=0,
+            tokens, attention_mask=mask, past_key_values=cache, do_sample=True, top_k=0, pad_token_id=0,
+            max_new_tokens=sampling.max_new_tokens, eos_token_id=list(sampling.stop_ids) or None,
         )[:, width:]  # fmt: skip
         for own, response in zip(ids, new.tolist(), strict=True):
             stops = (place + 1 for place, token in enumerate(response) if token in sampling.stop_ids)
@@ -133,20 +137,25 @@ def episodes_table(title: str, engine: LocalEngine, added: np.ndarray, sampling:
     opponent = frozen_copy(engine.trained, engine.copy_dtype) if engine.copy_dtype else engine.trained
     hook = opponent.get_output_embeddings().register_forward_pre_hook(contiguous)  # pyright: ignore
 
-    def generate() -> tuple[int, int]:
+    def generate(*, keep: bool) -> tuple[int, int]:
         with counted(opponent) as fed:
-            return plain(opponent, added, sampling), fed[0]
+            return plain(opponent, added, sampling, DynamicCache() if keep else None), fed[0]
 
-    calls = {"model.generate": generate, "turnwise": play(engine, together, added, sampling)}
-    best = interleaved(calls, repeats, device)
+    calls: dict[str, Callable[[], tuple[int, int]]] = {"model.generate": lambda: generate(keep=False)}
+    if not sampling.stop_ids:
+        calls["model.generate, cache kept"] = lambda: generate(keep=True)
+    calls["turnwise"] = play(engine, together, added, sampling)
+    measured = interleaved(calls, repeats, device)
     hook.remove()
     rows = [
-        (name, f"{fed:,}", f"{tokens:,}", f"{wall:.2f}", f"{own:.2f}", f"{tokens / own:,.0f}")
-        for name, (wall, own, (tokens, fed)) in best.items()
+        (name, f"{fed:,}", f"{tokens:,}", spread(wall), spread(own), f"{tokens / statistics.median(own):,.0f}")
+        for name, (wall, own, (tokens, fed)) in measured.items()
     ]
-    theirs, ours = best.values()
-    names = ("model.generate / turnwise", *(f"{theirs[2][i] / ours[2][i]:.2f}" for i in (1, 0)))
-    rows.append((*names, f"{theirs[0] / ours[0]:.2f}", f"{theirs[1] / ours[1]:.2f}", ""))
+    ours = measured.pop("turnwise")
+    for name, theirs in measured.items():
+        counts = (f"{theirs.answer[i] / ours.answer[i]:.2f}" for i in (1, 0))
+        seconds = (spread(ratios(theirs.wall, ours.wall)), spread(ratios(theirs.own, ours.own)))
+        rows.append((f"{name} / turnwise", *counts, *seconds, ""))
     table(title, ("", "prompt tokens computed", "generated", "wall s", "CPU s", "generated a CPU second"), rows)
 
 
@@ -155,7 +164,7 @@ def batches_table(title: str, engine: LocalEngine, counts: tuple[int, ...], new_
     sampling = Sampling(max_new_tokens=new_tokens, stop_ids=NO_STOP)
     calls = {f"{count}": play(engine, together, prompts(count, 1, 32), sampling) for count in counts}
     rows = [
-        (name, f"{wall:.2f}", f"{own:.2f}", f"{tokens / own:,.0f}")
+        (name, spread(wall), spread(own), f"{tokens / statistics.median(own):,.0f}")
         for name, (wall, own, (tokens, _)) in interleaved(calls, repeats, engine.model.device.type).items()
     ]
     table(title, ("conversations", "wall s", "CPU s", "generated a CPU second"), rows)
@@ -169,7 +178,7 @@ def sharing_table(model: PreTrainedModel, repeats: int) -> None:
         for name, share in (("not shared", False), ("shared", True))
     }
     rows = [
-        (name, f"{fed:,}", f"{wall:.2f}", f"{own:.2f}")
+        (name, f"{fed:,}", spread(wall), spread(own))
         for name, (wall, own, (_, fed)) in interleaved(calls, repeats, model.device.type).items()
     ]
     title = "4 prompts of 400 tokens, 8 rollouts each, 16 tokens generated"
@@ -187,7 +196,7 @@ def pace_table(model: PreTrainedModel, repeats: int) -> None:
         for name, how in ways.items()
     }
     rows = [
-        (name, f"{wall:.2f}", f"{own:.2f}", f"{tokens / wall:,.0f}")
+        (name, spread(wall), spread(own), f"{tokens / statistics.median(wall):,.0f}")
         for name, (wall, own, (tokens, _)) in interleaved(calls, repeats, model.device.type).items()
     ]
     title = "32 episodes of 6 turns, responses of up to 48 tokens"
@@ -231,7 +240,7 @@ def main() -> None:
     parser.add_argument("--smollm2", action="store_true", help="the shape of SmolLM2-135M")
     parser.add_argument("--hidden", type=int, default=256, help="of the small model")
     parser.add_argument("--layers", type=int, help="default 4, SmolLM2 30")
-    parser.add_argument("--repeats", type=int, help="default 3, SmolLM2 1")
+    parser.add_argument("--repeats", type=int, default=3)
     real = parser.add_argument_group("for --smollm2")
     real.add_argument("--episodes", type=int, default=4)
     real.add_argument("--observation", type=int, default=32, help="tokens")
@@ -239,7 +248,6 @@ def main() -> None:
     real.add_argument("--batches", type=int, default=4, help="how many of 1, 4, 16, 64")
     real.add_argument("--device", default="cpu")
     options = parser.parse_args()
-    options.repeats = options.repeats or (1 if options.smollm2 else 3)
     one_thread()
     (smollm2 if options.smollm2 else small)(options)
 

@@ -11,7 +11,9 @@ take turns.
 * The output layer alone, from hidden states on, and with its backward pass through the weights and the hidden states.
   The depth of the model has no influence here, so two layers make the hidden states.
 
-Memory is the peak of torch during a second call, above what it held before.
+All work in micro-batches of `--max-tokens`.
+
+Seconds are those of a second call. Memory is the peak of torch during a third, above what it held before.
 """
 
 import argparse
@@ -19,13 +21,13 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from benchmarks.common import describe, make_smollm2, one_thread, timed
-from benchmarks.tables import table
+from benchmarks.tables import ratios, spread, table
 
 from turnwise.objective.tokens import Sequences, chunked_logprobs, score
 from turnwise.segments import Segments
@@ -44,6 +46,17 @@ def make_sequences(count: int, length: int, share: float) -> Sequences:
     generated = positions[positions % turn >= turn - RESPONSE]
     tokens = Segments.from_lengths([len(generated)] * count)
     return Sequences(list(ids), [generated] * count, tokens, np.arange(count))
+
+
+def micro_batches(rows: torch.Tensor, options: argparse.Namespace) -> tuple[torch.Tensor, ...]:
+    """Split `[trajectories, tokens, ...]` into parts of at most `--max-tokens` tokens, or of one trajectory."""
+    return rows.split(max(1, options.max_tokens // rows.shape[1]))
+
+
+def joined(parts: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> Values:
+    """Join the log-probabilities and the entropies of micro-batches."""
+    logprob, entropy = ([own.detach().flatten() for own in column] for column in zip(*parts, strict=True))
+    return torch.cat(logprob).cpu().numpy(), torch.cat(entropy).cpu().numpy()
 
 
 def naive_logprobs(logits: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -75,16 +88,17 @@ def most_held(call: Callable[[], object], device: str) -> int:
 def whole_pass(options: argparse.Namespace, sequences: Sequences) -> Callable[[], Values]:
     """Run the scoring pass from tokens on."""
     model = make_smollm2(options.layers, options.device)
-    score(model, make_sequences(1, 64, 1.0))  # what libraries set up once is no one's memory
     if options.variant != "naive":
         return lambda: score(model, sequences, max_tokens=options.max_tokens)
 
     @torch.no_grad()
     def naive() -> Values:
-        ids = torch.from_numpy(np.stack(sequences.token_ids)).to(options.device)
-        logits = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits
-        logprob, entropy = naive_logprobs(logits, ids)
-        return logprob.flatten().cpu().numpy(), entropy.flatten().cpu().numpy()
+        parts = []
+        for ids in micro_batches(torch.from_numpy(np.stack(sequences.token_ids)).to(options.device), options):
+            logits = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits
+            parts.append(naive_logprobs(logits, ids))
+            del logits
+        return joined(parts)
 
     return naive
 
@@ -95,21 +109,28 @@ def output_layer(options: argparse.Namespace, sequences: Sequences) -> Callable[
     layer = model.get_output_embeddings()
     ids = torch.from_numpy(np.stack(sequences.token_ids)).to(options.device)
     with torch.no_grad():
-        hidden = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
-    hidden.requires_grad_(options.backward)
+        whole = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
+    hidden = [part.clone().requires_grad_(options.backward) for part in micro_batches(whole, options)]
     if options.backward:  # gradients have their place before
-        hidden.grad, layer.weight.grad = torch.zeros_like(hidden), torch.zeros_like(layer.weight)
+        layer.weight.grad = torch.zeros_like(layer.weight)
+        for part in hidden:
+            part.grad = torch.zeros_like(part)
+    places = torch.from_numpy(sequences.generated[0]).to(options.device)
 
     def run() -> Values:
-        if options.variant == "naive":
-            logprob, entropy = naive_logprobs(layer(hidden), ids)
-        else:
-            places = torch.from_numpy(sequences.generated[0]).to(options.device)
-            chosen = hidden[:, places - 1].flatten(0, 1)
-            logprob, entropy = chunked_logprobs(chosen, layer, ids[:, places].flatten(), chunk_tokens=options.chunk)
-        if options.backward:
-            (logprob.sum() + entropy.sum()).backward()
-        return logprob.detach().flatten().cpu().numpy(), entropy.detach().flatten().cpu().numpy()
+        parts = []
+        for states, words in zip(hidden, micro_batches(ids, options), strict=True):
+            if options.variant == "naive":
+                logprob, entropy = naive_logprobs(layer(states), words)
+            else:
+                chosen = states[:, places - 1].flatten(0, 1)
+                logprob, entropy = chunked_logprobs(
+                    chosen, layer, words[:, places].flatten(), chunk_tokens=options.chunk
+                )
+            if options.backward:
+                (logprob.sum() + entropy.sum()).backward()
+            parts.append((logprob.detach(), entropy.detach()))
+        return joined(parts)
 
     def without_gradient() -> Values:
         with torch.no_grad():
@@ -122,6 +143,7 @@ def worker(options: argparse.Namespace) -> None:
     """Measure one variant once; print its figures and write its values to a file."""
     sequences = make_sequences(options.trajectories, options.tokens, VARIANTS[options.variant])
     call = (whole_pass if options.part == "whole" else output_layer)(options, sequences)
+    call()  # sets up what libraries need once
     wall, own, (logprob, entropy) = timed(call, options.device)
     most = most_held(call, options.device)
     everywhere = options.variant == "naive"
@@ -161,20 +183,24 @@ def difference(ours: Path, naive: Path) -> tuple[float, float]:
 
 
 def measure(options: argparse.Namespace, folder: Path, title: str, part: str, *, backward: bool = False) -> None:
-    best: dict[str, dict] = {}
-    for _ in range(options.repeats):
-        for number, variant in enumerate(VARIANTS):
-            new = run_worker(options, variant, part, backward=backward, values=folder / f"{number}.npz")
-            old = best.get(variant, new)
-            best[variant] = {name: min(new[name], old[name]) for name in ("wall", "own")}
-            best[variant]["memory"] = max(new["memory"], old["memory"])
+    rounds = [
+        {
+            variant: run_worker(options, variant, part, backward=backward, values=folder / f"{number}.npz")
+            for number, variant in enumerate(VARIANTS)
+        }
+        for _ in range(options.repeats)
+    ]
+    columns = {
+        variant: {name: [got[variant][name] for got in rounds] for name in ("wall", "own", "memory")}
+        for variant in VARIANTS
+    }
     logits = 4 * 49152 * options.trajectories * options.tokens
     seconds = "own" if options.device == "cpu" else "wall"
     rows = []
-    for number, (variant, got) in enumerate(best.items()):
+    for number, (variant, got) in enumerate(columns.items()):
         apart = ("", "") if not number else difference(folder / f"{number}.npz", folder / "0.npz")
-        memory = (f"{got['memory'] / 2**20:,.0f}", f"{got['memory'] / logits:.3f}")
-        times = (f"{got['wall']:.2f}", f"{got['own']:.2f}", f"{got[seconds] / best['naive'][seconds]:.2f}")
+        memory = (f"{max(got['memory']) / 2**20:,.0f}", f"{max(got['memory']) / logits:.3f}")
+        times = (spread(got["wall"]), spread(got["own"]), spread(ratios(got[seconds], columns["naive"][seconds])))
         rows.append((variant, *memory, *times, *(f"{value:.1e}" if number else "" for value in apart)))
     header = (
         "",
@@ -195,9 +221,9 @@ def main() -> None:
     parser.add_argument("--trajectories", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=512, help="of a trajectory")
     parser.add_argument("--layers", type=int, default=30)
-    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--chunk", type=int, help="tokens whose logits exist at one time, for the output layer alone")
-    parser.add_argument("--max-tokens", type=int, default=2048, help="of a micro-batch of the whole pass")
+    parser.add_argument("--max-tokens", type=int, default=2048, help="of a micro-batch")
     parser.add_argument("--device", default="cpu")
     for internal in ("--variant", "--part", "--values"):
         parser.add_argument(internal, help=argparse.SUPPRESS)

@@ -6,7 +6,9 @@
 Needs what benchmarks/requirements-trl.txt lists. Both train the same random weights with GRPO on the same tasks, one
 update per step, in turn in one process. Every conversation has the same number of turns and, but for a response that
 ends early, of tokens; the number of generated ones is shown. TRL's rollout function generates for all conversations at
-once, turn by turn, and reads each conversation anew in each turn, as TRL's own loop over tool calls does.
+once, turn by turn, with `model.generate`, and reads each conversation anew in each turn, as TRL's own loop over tool
+calls does; it can also generate with vLLM, which this leaves out. In bfloat16 both sides generate from a rounded copy
+of the step's weights.
 """
 
 import argparse
@@ -20,13 +22,15 @@ from typing import Any
 import numpy as np
 import torch
 from benchmarks.common import describe, one_thread
-from benchmarks.tables import table
+from benchmarks.rollout_speed import contiguous
+from benchmarks.tables import ratios, spread, table
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from turnwise.config import parse_config
 from turnwise.environments.base import Step
 from turnwise.models.chat import chat_format
+from turnwise.models.policy import frozen_copy
 from turnwise.models.settings import PromptConfig
 from turnwise.train.display import Display
 from turnwise.train.loop import train
@@ -90,28 +94,36 @@ def make_model(folder: str, smollm2: bool) -> None:
 
 
 class Ends(Display, TrainerCallback):
-    """Note the processor's and the clock's seconds at the end of each step, of either trainer."""
+    """Note the processor's and the clock's seconds at the end of each step, of either trainer.
+
+    Attributes:
+        ends: Both seconds at the end of each step.
+        rollouts: Seconds of the clock of each step's rollout.
+        generated: Tokens that turnwise generated.
+    """
 
     def __init__(self) -> None:
         self.ends: list[tuple[float, float]] = []
+        self.rollouts: list[float] = []
         self.generated = 0.0
 
     def step(self, step: int, steps: int, metrics: Any) -> None:
         """Note a step of turnwise."""
         self.generated += metrics["rollout/tokens"]
+        self.rollouts.append(metrics["time/rollout_s"])
+        self.on_step_end()
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        """Note a step of TRL, whose rollout function notes its own seconds."""
         self.ends.append((time.process_time(), time.perf_counter()))
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Note a step of TRL, which counts no generated tokens."""
-        self.step(state.global_step, state.max_steps, {"rollout/tokens": 0.0})
-
     def seconds(self) -> np.ndarray:
-        """`[steps, 2]` of the steps that count."""
-        return np.diff(np.array(self.ends), axis=0)[WARM_UP - 1 :]
+        """Average the steps that count: seconds of the processor and of the clock, and the clock's of the rollout."""
+        return np.array([*np.diff(self.ends, axis=0)[WARM_UP - 1 :].mean(axis=0), np.mean(self.rollouts[WARM_UP:])])
 
 
 def ours(model: str, options: argparse.Namespace) -> tuple[np.ndarray, float]:
-    """Train with turnwise; return the seconds of its steps and the generated tokens of a trajectory."""
+    """Train with turnwise; return a step's seconds (see `Ends.seconds`) and a trajectory's generated tokens."""
     with tempfile.TemporaryDirectory() as folder:
         config = parse_config({
             "method": "grpo",
@@ -135,9 +147,15 @@ def theirs(model: str, options: argparse.Namespace) -> tuple[np.ndarray, float]:
     count, generated = options.groups * options.size, []
     games = [Words(task, turns=options.turns, length=options.observation) for task in range(options.groups * 8)]
     numbers = {game.start(): task for task, game in enumerate(games)}
+    ends, bf16 = Ends(), options.precision == "bf16"
 
     def rollout(prompts: list, trainer: trl.GRPOTrainer) -> dict[str, Any]:
+        began = time.perf_counter()
         policy = trainer.accelerator.unwrap_model(trainer.model)
+        if bf16:
+            policy = frozen_copy(policy, torch.bfloat16)
+            vars(policy).pop("forward", None)  # accelerate's autocast around it, which bfloat16 weights do not need
+            policy.get_output_embeddings().register_forward_pre_hook(contiguous)  # pyright: ignore
         form = chat_format(trainer.processing_class, PromptConfig())  # pyright: ignore
         begun = [Words(numbers[p[0]["content"]], turns=options.turns, length=options.observation) for p in prompts]
         first = [form.prompt_ids(game.start(), first=True) for game in begun]
@@ -155,11 +173,10 @@ def theirs(model: str, options: argparse.Namespace) -> tuple[np.ndarray, float]:
                     masks[number] += [0] * len(prompt)
         completions = [own[len(prompt) :] for own, prompt in zip(ids, first, strict=True)]
         generated.extend(map(sum, masks))
+        ends.rollouts.append(time.perf_counter() - began)
         return {"prompt_ids": first, "completion_ids": completions, "logprobs": None, "env_mask": masks, "paid": paid}
 
     with tempfile.TemporaryDirectory() as folder:
-        ends = Ends()
-        bf16 = options.precision == "bf16"
         trainer = trl.GRPOTrainer(
             model=model,
             reward_funcs=lambda paid, **_: paid,
@@ -184,13 +201,9 @@ def generate(model: Any, ids: list[list[int]], options: argparse.Namespace) -> l
     width = max(map(len, ids))
     tokens = torch.tensor([[0] * (width - len(own)) + own for own in ids])
     mask = torch.tensor([[0] * (width - len(own)) + [1] * len(own) for own in ids])
-    # one autocast around all tokens: weights become bfloat16 once a turn, not once a token
-    with torch.autocast("cpu", torch.bfloat16, enabled=options.precision == "bf16"):
-        new = model.generate(
-            tokens, attention_mask=mask, do_sample=True, top_k=0, max_new_tokens=options.response
-        )[:, width:]  # fmt: skip
+    new = model.generate(tokens, attention_mask=mask, do_sample=True, top_k=0, max_new_tokens=options.response)
     responses = []
-    for response in new.tolist():
+    for response in new[:, width:].tolist():
         end = response.index(2) + 1 if 2 in response else len(response)
         responses.append(response[:end])
     return responses
@@ -206,7 +219,7 @@ def main() -> None:
     parser.add_argument("--observation", type=int, default=24, help="words")
     parser.add_argument("--response", type=int, default=12, help="tokens")
     parser.add_argument("--steps", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--micro", type=int, default=4, help="trajectories of a micro-batch in TRL")
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     options = parser.parse_args()
@@ -215,15 +228,18 @@ def main() -> None:
         make_model(model, options.smollm2)
         rounds = [{name: measure(model, options) for name, measure in TRAINERS.items()} for _ in range(options.rounds)]
     rows, count = [], options.groups * options.size
-    for number, measured in enumerate(rounds, 1):
-        for name, (seconds, tokens) in measured.items():
-            own, wall = seconds.mean(axis=0)
-            ratio = measured["TRL"][0].mean(axis=0) / (own, wall)
-            rows.append((number, name, f"{tokens:,.1f}", f"{own:.1f}", f"{wall:.1f}", f"{3600 * count / own:,.0f}",
-                         f"{ratio[0]:.2f}", f"{ratio[1]:.2f}"))  # fmt: skip
-    header = ("round", "", "generated a trajectory", "CPU s a step", "wall s a step", "trajectories a CPU hour",
-              "times TRL, CPU", "wall")  # fmt: skip
-    title = f"{count} trajectories of {options.turns} turns a step, {options.precision}, {options.steps} steps"
+    columns = {name: np.array([measured[name][0] for measured in rounds]).T for name in TRAINERS}
+    for name, (own, wall, played) in columns.items():
+        tokens = np.mean([measured[name][1] for measured in rounds])
+        rows.append((name, f"{tokens:,.1f}", spread(own, 1), spread(wall, 1), spread(played, 1),
+                     spread(wall - played, 1), spread(3600 * count / own, 0),
+                     *(spread(ratios(columns["TRL"][i], columns[name][i])) for i in (0, 1))))  # fmt: skip
+    header = ("", "generated a trajectory", "CPU s a step", "wall s a step", "of it the rollout", "the rest",
+              "trajectories a CPU hour", "times TRL, CPU", "wall")  # fmt: skip
+    title = (
+        f"{count} trajectories of {options.turns} turns a step, {options.precision}, {options.steps} steps, "
+        f"{options.rounds} rounds"
+    )
     table(title, header, rows)
 
 

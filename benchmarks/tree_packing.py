@@ -12,7 +12,7 @@ import copy
 import numpy as np
 import torch
 from benchmarks.common import describe, interleaved, make_smollm2, one_thread
-from benchmarks.tables import table
+from benchmarks.tables import ratios, spread, table
 from benchmarks.update_packing import apart, make_pass
 
 from turnwise.objective.tokens import Sequences
@@ -64,13 +64,13 @@ def main() -> None:
     columns = [torch.tensor(column, dtype=torch.float32, device=options.device) for column in columns_T]
     calls = {name: make_pass(model, own, columns, options.max_tokens) for name, own in variants.items()}
     calls["paths"]()  # what libraries set up once is done
-    best = interleaved(calls, options.repeats, options.device)
-    wall_0, own_0, (reference, _) = best["paths"]
+    measured = interleaved(calls, options.repeats, options.device)
+    wall_0, own_0, (reference, _) = measured["paths"]
     rows = []
-    for name, (wall, own, (gradient, fed)) in best.items():
+    for name, (wall, own, (gradient, fed)) in measured.items():
         norm, greatest = apart(gradient, reference)
-        rows.append((name, f"{fed:,}", f"{wall:.2f}", f"{own:.2f}", f"{wall / wall_0:.2f}", f"{own / own_0:.2f}",
-                     f"{norm:.1e}", f"{greatest:.1e}"))  # fmt: skip
+        rows.append((name, f"{fed:,}", spread(wall), spread(own), spread(ratios(wall, wall_0)),
+                     spread(ratios(own, own_0)), f"{norm:.1e}", f"{greatest:.1e}"))  # fmt: skip
     header = ("", "tokens", "wall s", "CPU s", "wall, times", "CPU, times", "gradient apart, norm", "greatest")
     table(f"8 paths of {options.turns} turns of {options.prompt} + {options.response} tokens", header, rows)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 from benchmarks.common import counted, describe, interleaved, make_smollm2, one_thread
-from benchmarks.tables import table
+from benchmarks.tables import ratios, spread, table
 from transformers import PreTrainedModel
 
 from turnwise.objective.losses import policy_loss, token_weights
@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=20)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--max-tokens", type=int, default=4096, help="of a micro-batch, padding included")
-    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     one_thread()
@@ -105,14 +105,15 @@ def main() -> None:
     )
     columns = [torch.tensor(column, dtype=torch.float32, device=options.device) for column in columns_T]
     calls = {name: make_pass(model, own, columns, options.max_tokens) for name, own in variants.items()}
-    best = interleaved(calls, options.repeats, options.device)
-    (wall_0, own_0, (reference, _)), *_ = best.values()
+    measured = interleaved(calls, options.repeats, options.device)
+    (wall_0, own_0, (reference, _)), *_ = measured.values()
     rows = []
-    for name, (wall, own, (gradient, fed)) in best.items():
+    for name, (wall, own, (gradient, fed)) in measured.items():
         unpadded = sum(map(len, variants[name].token_ids))
         norm, greatest = apart(gradient, reference)
-        rows.append((name, len(variants[name]), f"{unpadded:,}", f"{fed:,}", f"{wall:.2f}", f"{own:.2f}",
-                     f"{wall / wall_0:.2f}", f"{own / own_0:.2f}", f"{norm:.1e}", f"{greatest:.1e}"))  # fmt: skip
+        rows.append((name, len(variants[name]), f"{unpadded:,}", f"{fed:,}", spread(wall), spread(own),
+                     spread(ratios(wall, wall_0)), spread(ratios(own, own_0)), f"{norm:.1e}",
+                     f"{greatest:.1e}"))  # fmt: skip
     title = f"{options.trajectories} trajectories of {options.turns} turns, {len(old_T)} generated tokens"
     header = (
         "",

@@ -82,10 +82,8 @@ def measure(num_rows: int, dtype: torch.dtype, repeats: int, *, loops: bool = Tr
     """Measure the least processor time of each function (ms)."""
     calls = {name: call for name, call in functions(make_rows(num_rows, dtype)).items() if loops or "loop" not in name}
     best = dict.fromkeys(calls, float("inf"))
-    for repeat in range(repeats):
+    for _ in range(repeats):
         for name, call in calls.items():
-            if "loop" in name and repeat >= 2:
-                continue
             start = time.process_time()
             call()
             best[name] = min(best[name], 1e3 * (time.process_time() - start))

@@ -1,4 +1,7 @@
-"""Floors for the speed of the credit core, with room for a busy machine; see `benchmarks/results/credit-speed.md`."""
+"""Limits of the credit core's processor time: six to seven times what it takes beside other work on two cores.
+
+An idle machine is faster, see `benchmarks/results/credit-speed.md`; checks of argument types, which tests add, count.
+"""
 
 import functools
 import time
@@ -15,9 +18,9 @@ def best_ms(call, repeats: int = 5) -> float:
     """Best of several runs: the least disturbed one."""
     result = float("inf")
     for _ in range(repeats):
-        start = time.perf_counter()
+        start = time.process_time()
         call()
-        result = min(result, time.perf_counter() - start)
+        result = min(result, time.process_time() - start)
     return 1e3 * result
 
 
@@ -37,14 +40,19 @@ def test_the_batch_is_as_large_as_announced(batch):
     assert batch.num_responses == 30_720
 
 
-def test_aems_modulation_takes_at_most_10_ms(batch):
+def test_a_batch_takes_at_most_30_ms():
+    rows = make_rows(PROMPTS)
+    assert best_ms(lambda: tw.Batch.from_arrays(**rows)) <= 30.0
+
+
+def test_aems_modulation_takes_at_most_4_ms(batch):
     modulate = tw.modulate_by_entropy()
-    assert best_ms(lambda: modulate.update(batch.reward_R, None, batch)) <= 10.0
+    assert best_ms(lambda: modulate.update(batch.reward_R, None, batch)) <= 4.0
 
 
-def test_returns_gigpo_and_aem_take_at_most_60_ms(batch):
+def test_returns_gigpo_and_aem_take_at_most_40_ms(batch):
     method = tw.aem(tw.gigpo())
-    assert best_ms(lambda: method(batch)) <= 60.0
+    assert best_ms(lambda: method(batch)) <= 40.0
 
 
 @pytest.mark.parametrize("make", [tw.aem, lambda: tw.aem(tw.gigpo())], ids=["aem on grpo", "aem on gigpo"])

@@ -175,15 +175,16 @@ def pages() -> dict[Path, str]:
         ),
         "## Where credit shows",
         wrap(
-            f"Measured, on one thread ({measured['machine']}): processor milliseconds to make the batch + to assign "
-            f"credit, and peak memory. Steps of more than {measured['chunk']:,} responses are credited in chunks of "
-            "whole groups, so memory stays that of one chunk, and later chunks reuse it, which makes them faster."
+            f"Measured {measured['date']}, on one thread ({measured['machine']}): processor milliseconds to make the "
+            f"batch + to assign credit, and peak memory. Steps of more than {measured['chunk']:,} responses are "
+            "credited in chunks of whole groups, so memory stays that of one chunk, and later chunks reuse it, which "
+            f"makes them faster. {measured.get('note', '')}"
         ),
         table(["responses per step, about", *methods], simulated),
         item(
             f"The paper's step has at most {responses:,} responses. {sizes[0]:,} take {1e3 * small:,.1f} ms for "
-            f"GRPO + AEM, {100 * small / step:.4f} % of the step above; the paper reports {AEM_SHARE.value} s for its "
-            "own."
+            f"GRPO + AEM, {100 * small / step:.4f} % of the step above. The paper reports {AEM_SHARE.value} s for its "
+            "own; what that includes is not known, and ours leaves out computing entropies, so this is no comparison."
         )
         + "\n"
         + item(

@@ -123,7 +123,7 @@ def test_gagpo_needs_what_is_not_published():
 
 
 @pytest.mark.parametrize("method", [tw.gagpo(discount=0.95, decay=0.9), tw.graph_gpo()], ids=["gagpo", "graph_gpo"])
-def test_thirty_thousand_responses_take_no_time(method):
+def test_thirty_thousand_responses_take_at_most_45_ms(method):
     batch = walks(0, groups=128, size=8, states=40, longest=59)
     assert batch.num_responses > 28_000
     best = float("inf")
@@ -131,7 +131,7 @@ def test_thirty_thousand_responses_take_no_time(method):
         begun = time.process_time()
         method(batch)
         best = min(best, time.process_time() - begun)
-    assert best < 0.1
+    assert best <= 0.045  # six times what the slower one takes beside other work
 
 
 # -- RTMC --------------------------------------------------------------------------------------------------------------
