@@ -74,4 +74,4 @@ if __name__ == "__main__":
             }
         )
         before, after = [line["eval/success"] for line in train(config).metrics() if "eval/success" in line]
-        print(after > before + 0.2, f"{before:.2f} -> {after:.2f}")  # True
+        print(after > before + 0.2, f"{before:.2f} -> {after:.2f}")  # True ...

@@ -206,27 +206,6 @@ def test_overriding_a_configuration_leaves_it_alone():
     assert override_config(config, []) == config
 
 
-def test_every_key_is_documented():
-    for name, section in Config.model_fields.items():
-        fields = getattr(section.annotation, "model_fields", {})
-        for key, field in fields.items():
-            plain = key in (
-                "hidden_size",
-                "num_layers",
-                "num_heads",
-                "max_context",
-                "tie_embeddings",
-                "temperature",
-                "top_p",
-                "learning_rate",
-                "weight_decay",
-                "max_grad_norm",
-                "clip_low",
-                "clip_high",
-            )
-            assert field.description or plain or name == "method", f"{name}.{key}"
-
-
 def test_false_leaves_out_an_optional_section(tmp_path):
     own = tmp_path / "own.toml"
     own.write_text('extends = "household-tiny-visits"\ncritic = false\nmethod = "grpo"\n')

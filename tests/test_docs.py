@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.promises import assert_printed
 from turnwise.cli import _parse
 from turnwise.config import load_config
 from turnwise.config.recipes import find_recipe
@@ -43,10 +44,7 @@ def test_the_code_of_a_page_runs_and_prints_what_it_says(page: Path, tmp_path, m
         output = io.StringIO()
         with contextlib.redirect_stdout(output):
             exec(compile(block, str(page), "exec"), namespace)
-        promised = PROMISE.findall(block)
-        printed = output.getvalue()
-        for text in (behind or below for behind, below in promised):
-            assert text in printed, f"{page.name} promises {text!r}, got:\n{printed}"
+        assert_printed((behind or below for behind, below in PROMISE.findall(block)), output.getvalue())
 
 
 STAND_IN = """#!{python}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.promises import assert_printed
 from tests.toys import small_config
 
 FOLDER = Path(__file__).parents[1] / "examples"
@@ -48,8 +49,7 @@ def test_an_example_prints_what_it_promises(name, tmp_path):
     printed = run([SCRIPTS[name]], tmp_path)
     promised = PROMISE.findall(SCRIPTS[name].read_text())
     assert promised
-    for text in promised:
-        assert text in printed, f"{name}.py promises {text!r}, got:\n{printed}"
+    assert_printed(promised, printed)
 
 
 def test_a_run_is_read_with_pandas(tmp_path):

@@ -9,7 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from turnwise.diagnostics.study import load_study
+from turnwise.errors import RunError
 from turnwise.tables import page_as_markdown
+from turnwise.train.folder import RunFolder
 
 ROOT = Path(__file__).parents[1]
 
@@ -39,14 +42,16 @@ def test_what_decides_is_found_and_what_does_not_is_not(prediction):
     assert 0.8 < found["low"] <= found["high"] <= 1.0
     assert found["p"] < 0.01
     other_M = np.random.default_rng(1).normal(size=14)
-    assert prediction.rank_correlation(other_M, reached_MS)["p"] > 0.1
+    p = prediction.rank_correlation(other_M, reached_MS)["p"]
+    assert p > 0.1
+    assert prediction.rank_correlation(-other_M, reached_MS)["p"] == pytest.approx(p, abs=0.01)
 
 
 def test_the_p_value_is_uniform_without_a_relation(prediction, monkeypatch):
     draw = np.random.default_rng(2)
     monkeypatch.setattr(prediction, "RESAMPLES", 100)
-    found = [prediction.rank_correlation(draw.normal(size=9), draw.normal(size=(9, 3)))["p"] for _ in range(60)]
-    assert 0.01 <= np.mean(np.array(found) < 0.1) <= 0.25
+    found = [prediction.rank_correlation(draw.normal(size=9), draw.normal(size=(9, 3)))["p"] for _ in range(400)]
+    assert 0.06 <= np.mean(np.array(found) < 0.1) <= 0.15
 
 
 def test_a_method_that_is_left_out_is_predicted_by_the_others(prediction):
@@ -113,3 +118,72 @@ def test_what_differs_by_rounding_alone_is_a_tie(prediction):
     value_M = np.array([0.1, 0.1 + 1e-12, 0.1 - 1e-12, 0.3])
     reached_MS = np.array([[1.0], [3.0], [2.0], [4.0]])
     assert prediction.rank_correlation(value_M, reached_MS)["value"] == pytest.approx(np.sqrt(0.6))
+
+
+def test_the_page_is_what_its_data_give(prediction):
+    folder = ROOT / "docs" / "results" / "prediction"
+    results = json.loads((folder / "data.json").read_text())
+    assert page_as_markdown(prediction.page(results)) == (folder / "README.md").read_text()
+
+
+METHODS = ["grpo", "grpo + aem", "gigpo"]
+STUDY = """
+recipes = ["household-tiny-aem"]
+seeds = 3
+settings = ["run.steps=2", "warmstart.steps=0"]
+folder = "{folder}"
+
+[methods]
+"grpo" = ["method=grpo", "aem=false"]
+"grpo + aem" = ["method=grpo", "aem=true"]
+"gigpo" = ["method=gigpo", "aem=false"]
+"""
+
+
+@pytest.fixture
+def study(tmp_path) -> Path:
+    """A study whose last run is not finished.
+
+    Method m reached (m + seed) / 10 over training, and a tenth of it at the end.
+    """
+    path = tmp_path / "studies" / "fidelity-toy.toml"
+    path.parent.mkdir()
+    path.write_text(STUDY.format(folder=tmp_path / "runs"))
+    for job in load_study(path).jobs:
+        folder, success = RunFolder.create(job.config), (METHODS.index(job.arm) + job.seed) / 10
+        folder.log({"step": 0, "eval/success": 0.0})
+        folder.log({"step": 1, "rollout/success": success - 0.1, "rollout/trajectories": 1.0})
+        folder.log({"step": 2, "rollout/success": success + 0.1, "rollout/trajectories": 1.0})
+        if (job.arm, job.seed) != ("gigpo", 2):
+            folder.log({"step": 2, "eval/success": success / 10})
+    return path
+
+
+def test_a_study_is_read_over_the_seeds_that_all_methods_have_finished(prediction, study):
+    learned = prediction.read_study(study)
+    assert learned.methods == ["grpo", "grpo+aem", "gigpo"]
+    assert learned.seeds == [0, 1]
+    np.testing.assert_allclose(learned.area, [[0.0, 0.1], [0.1, 0.2], [0.2, 0.3]], atol=1e-12)
+    np.testing.assert_allclose(learned.final, learned.area / 10)
+    shutil.rmtree(next(study.parents[1].glob("runs/*/*/gigpo/seed-01")))
+    with pytest.raises(RunError, match="fidelity-toy: 1 seeds are finished for all methods, expected 2 or more"):
+        prediction.read_study(study)
+
+
+def test_the_page_is_written_from_the_runs_that_there_are(prediction, study, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(prediction, "RESAMPLES", 50)
+    monkeypatch.setattr(prediction, "ROOT", tmp_path)
+    monkeypatch.setattr(prediction, "STUDIES", {"toy": "household"})
+    folder, later = tmp_path / "page", ROOT / "docs" / "leaderboard" / "data"
+    asked = ["--folder", str(folder), "--later", str(later)]
+    assert prediction.main(asked) == 0
+    results = json.loads((folder / "data.json").read_text())
+    methods = results["household"]["methods"]
+    assert [one["area"] for one in methods.values()] == pytest.approx([0.05, 0.15, 0.25])
+    expected = prediction.predictors("household", list(methods), prediction.BEFORE, later)["gradient"]
+    assert [one["gradient"] for one in methods.values()] == pytest.approx(expected)
+    assert (folder / "README.md").read_text() == page_as_markdown(prediction.page(results))
+    assert (folder / "prediction.png").stat().st_size > 5000
+    shutil.rmtree(tmp_path / "runs")
+    assert prediction.main(asked) == 2
+    assert "prediction: no study has runs" in capsys.readouterr().err

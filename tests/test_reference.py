@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -54,9 +55,11 @@ def test_made_pages_keep_the_length_of_lines(page):
 def settings(model, prefix=""):
     """Every key that a recipe or a study may have, with its field, found apart from the generator."""
     for name, field in model.model_fields.items():
-        if isinstance(field.default, Section):
-            yield from settings(type(field.default), f"{prefix}{name}.")
-        else:
+        kinds = [field.annotation, *get_args(field.annotation)]
+        sections = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)]
+        for section in sections:
+            yield from settings(section, f"{prefix}{name}.")
+        if not sections:
             yield f"{prefix}{name}", field
 
 

@@ -29,6 +29,22 @@ def is_number_of_its_own(entry: str) -> bool:
     return not entry.startswith(("Stream.", CRC)) and (entry.isdecimal() or entry.split(".")[-1].isupper())
 
 
+def shifted(tree: ast.AST) -> list[str]:
+    """Arguments of generators that calculate with a seed: seed + 1 of a run is the seed of another."""
+    return [
+        ast.unparse(part)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in ("default_rng", "manual_seed")
+        for argument in [*node.args, *(keyword.value for keyword in node.keywords)]
+        for part in ast.walk(argument)
+        if isinstance(part, ast.BinOp) and any(ast.unparse(s).endswith("seed") for s in (part.left, part.right))
+    ]
+
+
+def own_numbers(tree: ast.AST) -> list[str]:
+    return [entry for entry in seeded(tree) if is_number_of_its_own(entry)] + shifted(tree)
+
+
 def users() -> dict[str, set[str]]:
     """Files that use each stream."""
     result = defaultdict(set)
@@ -55,15 +71,13 @@ def test_nobody_draws_with_a_number_of_its_own():
         file.relative_to(SOURCE).as_posix(): entries
         for file in SOURCE.rglob("*.py")
         if file.relative_to(SOURCE).parts[0] != TASK_SEEDS
-        if (
-            entries := [
-                each for each in seeded(ast.parse(file.read_text(encoding="utf-8"))) if is_number_of_its_own(each)
-            ]
-        )
+        if (entries := own_numbers(ast.parse(file.read_text(encoding="utf-8"))))
     }
     assert not found, "take a number from turnwise.streams"
 
 
 def test_numbers_of_their_own_are_found():
     written = "rng([self._seed, 8, step]); rng((seed, DRAWS)); rng([seed, Stream.REPLAY]); rng([seed, zlib.crc32(x)])"
-    assert [each for each in seeded(ast.parse(written)) if is_number_of_its_own(each)] == ["8", "DRAWS"]
+    assert own_numbers(ast.parse(written)) == ["8", "DRAWS"]
+    written = "np.random.default_rng(self._seed + 1); manual_seed(seed=9 * how.seed); manual_seed(seed); f(seed + 1)"
+    assert own_numbers(ast.parse(written)) == ["self._seed + 1", "9 * how.seed"]

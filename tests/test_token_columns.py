@@ -98,6 +98,23 @@ def test_what_weighs_or_rejects_a_response_does_so_to_its_tokens(then, columns, 
     assert set(trace.columns) == {"base", "alpha", "advantage"}, "no further column of the record"
 
 
+def test_a_coefficient_and_the_weight_of_a_mix_scale_tokens_as_they_scale_their_response():
+    """By hand: A_T = value of the next token, or the reward, minus the token's value."""
+    batch, _ = tw.Batch.from_arrays(
+        group=[0, 0],
+        trajectory=[0, 1],
+        reward=[1.0, 0.0],
+        columns={"value_T": [[0.5, 0.25], [0.5, 0.0]], "entropy": [0.1, 0.9]},
+    )
+    assert batch.tokens is not None
+    base_T, ppo = np.array([-0.25, 0.75, -0.5, 0.0]), tw.ppo(decay=0.0, standardize=False)
+    trace, _ = tw.aem(ppo).trace(batch)
+    assert abs(trace.coefficient_R[0] - trace.coefficient_R[1]) > 0.1
+    np.testing.assert_allclose(trace.advantage_T(batch.tokens), base_T * np.repeat(trace.coefficient_R, 2), atol=1e-12)
+    trace, _ = tw.mix(ppo, weights=[-0.5]).trace(batch)
+    np.testing.assert_allclose(trace.advantage_T(batch.tokens), -0.5 * base_T, atol=1e-12)
+
+
 def test_rows_of_tokens_that_disagree_are_named():
     columns = {"logprob_T": [[-1.0], [-2.0, -3.0]], "value_T": [[0.1, 0.2], [0.3]]}
     with pytest.raises(tw.BatchError, match=r"value_T\[0\] has 2 values, but the response has 1 tokens"):

@@ -101,6 +101,10 @@ def output_layer(policy: "Policy") -> "torch.nn.Linear":
     return layer
 
 
+def has_gradient(model: "torch.nn.Module") -> bool:
+    return any(weight.grad is not None for weight in model.parameters())
+
+
 def small_config(folder: Path, **sections: Any) -> "Config":
     """A run of `Colors` that takes about a second; sections are merged over it."""
     from turnwise.config import parse_config

@@ -51,20 +51,24 @@ def is_section(annotation: Any, base: type = Section) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, base)
 
 
+def sections_of(field: Any) -> list[type[Section]]:
+    """The section that a field holds; one that may be missing counts."""
+    return [part for part in (field.annotation, *typing.get_args(field.annotation)) if is_section(part)]
+
+
 def leaves(model: type[pydantic.BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every field below a section, with the keys that lead to it."""
+    """Every field below a section, with the keys that lead to it; a section that may be missing is a field too."""
     for name, field in model.model_fields.items():
-        if is_section(field.annotation):
-            yield from leaves(field.annotation, f"{prefix}{name}.")
-        else:
+        if not is_section(field.annotation):
             yield f"{prefix}{name}", field
+        for section in sections_of(field):
+            yield from leaves(section, f"{prefix}{name}.")
 
 
 def sections() -> Iterator[tuple[str, Any]]:
-    """Every section with its name; a section that may be missing counts."""
+    """Every section of a recipe with its name."""
     for name, field in Config.model_fields.items():
-        parts = [field.annotation, *typing.get_args(field.annotation)]
-        yield from ((name, part) for part in parts if is_section(part))
+        yield from ((name, section) for section in sections_of(field))
 
 
 def kind(annotation: Any) -> str:

@@ -58,11 +58,27 @@ def compare(printed: list[list[str]], made: list[list[str]], *, key: int = 1) ->
         )
 
 
+def compare_page(measured) -> None:
+    compare(section(""), summary(measured))
+    compare(section("Cosine by problem"), across_problems(measured, "cosine"))
+    compare(section("Variance by problem, RLOO = 1"), across_problems(measured, "noise_vs_rloo"))
+
+
 def test_the_page_is_what_the_code_gives(few, drift):
-    compare(section(""), summary(few))
-    compare(section("Cosine by problem"), across_problems(few, "cosine"))
-    compare(section("Variance by problem, RLOO = 1"), across_problems(few, "noise_vs_rloo"))
+    compare_page(few)
     compare(section("Drift of entropy"), drifts(drift), key=3)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("array_types_unchecked")
+def test_the_page_is_what_the_code_gives_for_every_method():
+    compare_page(list(rows({name: tw.trial(make) for name, make in tw.METHODS.items()})))
+
+
+def test_the_page_declares_what_the_methods_declare():
+    declared = {line[0]: line[1] for line in section("")[2:]}
+    made = {name: str(tw.trial(make).gradient) for name, make in tw.METHODS.items()}
+    assert declared == {name: text.partition(":")[0] for name, text in made.items()}, "run python -m turnwise.analysis"
 
 
 def test_the_page_has_every_method_and_every_problem():

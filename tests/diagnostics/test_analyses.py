@@ -1,7 +1,9 @@
 """The analyses of AEM's paper, on toy runs and against exact answers."""
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
+import torch
 from tests.diagnostics.made import made_run
 from tests.toys import color_policy, small_config
 
@@ -11,9 +13,11 @@ from turnwise.diagnostics.dynamics import aem_seconds, by_label, curve, dynamics
 from turnwise.diagnostics.runs import Run
 from turnwise.diagnostics.surprisal import SurprisalOfStates, correlation, measure_surprisal, partial, surprisal_table
 from turnwise.errors import RunError
-from turnwise.models.policy import load_policy
+from turnwise.models.policy import Policy, load_policy
 from turnwise.objective.tokens import Sequences, score
+from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.record import read_rollouts
+from turnwise.rollout.trajectory import Turn
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train
 
@@ -45,49 +49,66 @@ def test_the_policy_that_draws_is_the_one_that_played(run):
     np.testing.assert_allclose(recorded, logprob_T, atol=1e-4)
 
 
-def test_monte_carlo_entropy_is_the_exact_one(run):
-    told = []
+def test_states_and_their_fresh_responses(run, monkeypatch):
+    """Every trajectory has two turns; the mean surprisal is held against the exact entropy."""
+    fresh, told, generate = {}, [], LocalEngine.generate
+
+    async def watched(self, number, prompt_ids, sampling):
+        made = await generate(self, number, prompt_ids, sampling)
+        fresh[number] = list(prompt_ids), -sum(made.logprobs), len(made.token_ids)
+        return made
+
+    monkeypatch.setattr(LocalEngine, "generate", watched)
     made = measure_surprisal(
         run.folder, run.config, states=8, responses=400, step=2, on_response=lambda *counts: told.append(counts)
     )
     assert told == [(done, 3200) for done in range(1, 3201)]
+    path = run.folder.rollouts / "step-000002.parquet"
+    states = [
+        (context, turn)
+        for played in read_rollouts(path)[0]
+        for context, turn in zip(contexts(*played.turns), played.turns, strict=True)
+    ]
+    chosen = np.sort(np.random.default_rng(0).permutation(len(states))[:8])
+    np.testing.assert_allclose(made.alpha_R, pq.read_table(path).column("alpha").to_numpy()[chosen])
+    assert np.ptp(made.alpha_R) > 0.1
     policy = load_policy(run.folder.checkpoints / "step-000001")
-    exact = response_entropies(run, policy, made)
-    np.testing.assert_allclose(made.entropy_R, exact, atol=0.25)
-    np.testing.assert_allclose(made.relative_R, made.entropy_R - made.surprisal_R)
+    for number, row in enumerate(chosen):
+        context, turn = states[row]
+        own, tokens = -sum(turn.behavior_logprobs), len(turn.response_ids)
+        assert (made.surprisal_R[number], made.length_R[number]) == (pytest.approx(own), tokens)
+        assert (made.rate_R[number], made.relative_R[number]) == pytest.approx(
+            (own / tokens, made.entropy_R[number] - own)
+        )
+        prompts, surprisal, tokens = zip(*(fresh[400 * number + again] for again in range(400)), strict=True)
+        assert set(map(tuple, prompts)) == {tuple(context)}
+        assert made.entropy_R[number] == pytest.approx(np.mean(surprisal))
+        assert made.rate_entropy_R[number] == pytest.approx(np.mean(np.divide(surprisal, tokens)))
+        exact = surprisals(policy, context, run.config.rollout.max_new_tokens)
+        entropy, square = np.exp(-exact) @ exact, np.exp(-exact) @ exact**2
+        assert abs(made.entropy_R[number] - entropy) < 4 * ((square - entropy**2) / 400) ** 0.5
     assert np.ptp(made.entropy_R) > 0.1, "states that differ"
 
 
-def response_entropies(run: Run, policy, made: SurprisalOfStates) -> np.ndarray:
-    """By the chain rule over every response of up to three tokens, for the states that were chosen."""
-    import torch
+def contexts(first: Turn, second: Turn) -> tuple[list[int], list[int]]:
+    return first.prompt_ids, [*first.prompt_ids, *first.response_ids, *second.prompt_ids]
 
-    from turnwise.diagnostics.recredit import read_recorded
-    from turnwise.diagnostics.surprisal import _coefficients, _prompts
 
-    recorded = read_recorded(run.folder, 2, invalid_penalty=run.config.environment.invalid_penalty)
-    assert recorded is not None
-    _, open_R = _coefficients(recorded)
-    chosen = np.sort(np.random.default_rng(0).permutation(np.flatnonzero(open_R))[: len(made.alpha_R)])
-    trajectories, _ = read_rollouts(run.folder.rollouts / "step-000002.parquet")
-
-    @torch.no_grad()
-    def entropy(prefixes: list[list[int]], weights: np.ndarray, left: int) -> float:
-        logits = policy.model(input_ids=torch.tensor(prefixes)).logits[:, -1].double()
-        probability = torch.softmax(logits, -1).numpy()
-        own = -(probability * np.log(probability)).sum(axis=1) @ weights
-        if left == 1:
-            return float(own)
-        after = [
-            ([*prefix, token], weight * p[token])
-            for prefix, weight, p in zip(prefixes, weights, probability, strict=True)
-            for token in range(len(p))
-            if token != policy.format.stop_id
-        ]
-        return float(own) + entropy([prefix for prefix, _ in after], np.array([w for _, w in after]), left - 1)
-
-    prompts = [context for context, _ in _prompts(trajectories, recorded.row_R[chosen])]
-    return np.array([entropy([context], np.ones(1), run.config.rollout.max_new_tokens) for context in prompts])
+def surprisals(policy: Policy, context: list[int], longest: int) -> np.ndarray:
+    """Surprisals of all responses of up to so many tokens."""
+    ended, going = [], [(context, 0.0)]
+    for length in range(1, longest + 1):
+        with torch.no_grad():
+            logits = policy.model(input_ids=torch.tensor([ids for ids, _ in going])).logits[:, -1].double()
+        rows, before, going = torch.log_softmax(logits, -1).tolist(), going, []
+        for (ids, surprisal), row in zip(before, rows, strict=True):
+            for token, logprob in enumerate(row):
+                if token == policy.format.stop_id or length == longest:
+                    ended.append(surprisal - logprob)
+                else:
+                    going.append(([*ids, token], surprisal - logprob))
+    assert np.exp(-np.array(ended)).sum() == pytest.approx(1.0)
+    return np.array(ended)
 
 
 def test_correlation_given_length():

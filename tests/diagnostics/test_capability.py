@@ -14,10 +14,19 @@ from tests.diagnostics.made import made_run
 from tests.toys import color_policy, small_config
 
 from turnwise.cli import main
-from turnwise.diagnostics.capability import Played, as_json, capability_of, capability_table, solved_table
+from turnwise.diagnostics.capability import (
+    Played,
+    as_json,
+    capability_of,
+    capability_table,
+    play_checkpoint,
+    solved_table,
+)
 from turnwise.diagnostics.runs import Run
+from turnwise.environments.suites import make_suite
 from turnwise.errors import ConfigError
 from turnwise.evaluation.pass_at_k import budgets, pass_at_k
+from turnwise.evaluation.play import panel
 from turnwise.models.policy import Policy
 from turnwise.train.checkpoint import save_checkpoint
 from turnwise.train.folder import RunFolder
@@ -140,6 +149,10 @@ def test_the_command_plays_both_policies_of_every_run(runs, tmp_path, capsys):
     first = told["grpo"]["runs"][0]
     assert (first["before"]["step"], first["after"]["step"]) == (0, 1)
     assert first["before"]["trajectories"] == [12] * 6
+    suite = make_suite(runs[0].config.environment)
+    assert first["before"]["tasks"] == first["after"]["tasks"] == [str(task) for task in panel(suite.tasks("valid"), 6)]
+    elsewhere = play_checkpoint(runs[0], 1, tasks=2, samples=1, split="train")
+    assert list(elsewhere.tasks) == [str(task) for task in panel(suite.tasks("train"), 2)]
     again = pass_at_k(np.array(first["after"]["successes"]), np.full(6, 12), told["grpo"]["k"]).mean(axis=0)
     np.testing.assert_allclose(again, [value for value, *_ in told["grpo"]["after"]])
     assert first["before"] == told["grpo_n sign=negative"]["runs"][0]["before"], "the same policy, the same draws"

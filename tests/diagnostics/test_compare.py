@@ -178,6 +178,10 @@ def test_rollouts_to_a_level_by_hand(tmp_path):
     assert rollouts_to(run, 0.4) == pytest.approx(36.0)
     assert rollouts_to(run, 0.7) == math.inf
     assert rollouts_to(run, 0.0) == 0.0
+    # steps whose trajectories were counted: 20, as where some end in the step after the one that began them
+    counted = made_run(tmp_path / "b", 0, wins(24), steps=4, curve={2: 0.2}, more={"rollout/trajectories": 20.0})
+    assert rollouts_to(counted, 0.1) == pytest.approx(20.0)
+    assert rollouts_to(counted, 0.4) == pytest.approx(60.0)
 
 
 def test_sample_efficiency_counts_runs_that_never_get_there_with_the_budget(tmp_path):
@@ -274,13 +278,14 @@ def mistaken(tmp_path_factory) -> Path:
 )
 def test_a_mistake_is_one_line(arguments, expected, mistaken, monkeypatch, capsys):
     monkeypatch.chdir(mistaken)
-    assert main(["compare", *arguments]) == 2
+    before = sorted(mistaken.rglob("*"))
+    assert main(["compare", "--out", "told", *arguments]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("turnwise: ")
     assert err.count("\n") == 1
     assert expected in err
-    assert not (mistaken / "comparison").exists()
+    assert sorted(mistaken.rglob("*")) == before
 
 
 def test_a_damaged_table_of_episodes_is_no_run_that_kept_none(tmp_path):

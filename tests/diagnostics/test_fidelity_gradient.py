@@ -102,8 +102,8 @@ def test_intervals_cover_the_exact_cosine():
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> RunFolder:
-    environment = {"options": {"turns": 3}}
-    return train(small_config(tmp_path_factory.mktemp("run"), run={"steps": 1}, environment=environment))
+    sections = {"environment": {"options": {"turns": 3}}, "rollout": {"temperature": 0.7}}
+    return train(small_config(tmp_path_factory.mktemp("run"), run={"steps": 1}, **sections))
 
 
 def test_gradients_of_responses_are_those_of_autograd(run):
@@ -120,7 +120,7 @@ def test_gradients_of_responses_are_those_of_autograd(run):
         total = torch.zeros(())
         for number in np.flatnonzero(batch.groups.ids[sequences.trajectory] == group).tolist():
             index = np.array([number])
-            logprob, _ = generated_logprobs(stage.policy.model, sequences, index)
+            logprob, _ = generated_logprobs(stage.policy.model, sequences, index, temperature=0.7)
             weight_T = advantage_R[batch.tokens.ids[sequences.token_index(index)]]
             total = total + (torch.from_numpy(weight_T).to(logprob) * logprob).sum()
         wanted.append(torch.cat([part.flatten() for part in torch.autograd.grad(total, weights)]).double().numpy())

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,12 @@ from tests.toys import COLORS, Colors, small_config, trajectory
 from turnwise.batch import Batch
 from turnwise.cli import main
 from turnwise.diagnostics import fidelity_run
+from turnwise.diagnostics.fidelity import Fidelities, Importance
 from turnwise.diagnostics.fidelity_gradient import Errors, compare_gradients
-from turnwise.diagnostics.fidelity_run import fidelity_method, measure_run
-from turnwise.diagnostics.fidelity_show import as_json, fidelity_table, lacking_lines
+from turnwise.diagnostics.fidelity_run import FidelityOfRun, fidelity_method, measure_run
+from turnwise.diagnostics.fidelity_show import as_json, critics_lines, fidelity_table, lacking_lines, verdict
 from turnwise.diagnostics.stage import Stage
+from turnwise.diagnostics.statistics import Interval
 from turnwise.diagnostics.values import Truth, continue_histories, estimated_values, true_advantages
 from turnwise.environments.base import Step
 from turnwise.environments.suites import Seeded
@@ -150,6 +153,57 @@ def test_tied_entropies_stay_in_one_fifth_and_leave_the_ends_their_names():
     batch, played = two_groups([0.5] * 8, list("abcdefgh"))
     kinds = [one.kind for one in fidelity_run._importance(batch, truth, played)]
     assert [kind for kind in kinds if kind.startswith("entropy")] == ["entropy, third fifth"]
+
+
+def test_late_turns_are_one_kind():
+    lengths = [5, 3, 4, 1]
+    columns = {"entropy": np.zeros(13), "state_key": list("abcdefghijklm")}
+    batch = Batch(Segments.from_lengths([2, 2]), Segments.from_lengths(lengths), [0.0] * 13, columns)
+    played = [trajectory(number // 2, *[([1], [5])] * turns) for number, turns in enumerate(lengths)]
+    truth = Truth(np.arange(13.0), np.zeros(13))
+    kinds = {one.kind: one for one in fidelity_run._importance(batch, truth, played)}
+    late, third = kinds["turn 4 and later"], kinds["turn 3"]
+    assert (late.share, late.square.value) == pytest.approx((3 / 13, (3**2 + 4**2 + 11**2) / 3))
+    assert (third.share, third.square.value) == pytest.approx((3 / 13, (2**2 + 7**2 + 10**2) / 3))
+
+
+def measured(**fields: Any) -> FidelityOfRun:
+    """An analysis that found nothing but what is given."""
+    names = (field.name for field in dataclasses.fields(FidelityOfRun))
+    return FidelityOfRun(**(dict.fromkeys(names) | fields))
+
+
+@pytest.mark.parametrize(
+    ("surest", "least_sure", "said"),
+    [
+        ((0.8, 1.2), (0.2, 0.7), "The surest fifth .* AEM weighs the right ones up"),
+        ((0.2, 0.7), (0.8, 1.2), "The most uncertain fifth .* AEM weighs the wrong ones up"),
+        ((0.8, 1.2), (0.7, 1.1), "not shown: their intervals overlap"),
+        ((0.7, 1.1), (0.8, 1.2), "not shown: their intervals overlap"),
+        (None, (0.8, 1.2), "Entropies hardly differ"),
+    ],
+)
+def test_the_verdict_on_aem_follows_from_the_intervals(surest, least_sure, said):
+    ends = {"entropy, surest fifth": surest, "entropy, most uncertain fifth": least_sure}
+    found = [Importance(kind, 0.2, Interval(sum(at) / 2, *at), 1.0) for kind, at in ends.items() if at]
+    assert re.search(said, verdict(measured(importance=found)))
+
+
+def test_the_table_and_what_critics_explain_by_hand():
+    by_method = {"grpo": Interval(0.5, 0.4, 0.6), "gigpo": Interval(0.8, 0.7, 0.9), "rloo": Interval(0.1, -0.1, 0.3)}
+    above = {"gigpo": Interval(0.3, 0.1, 0.5), "rloo": Interval(-0.4, -0.6, -0.2)}
+    found = measured(fidelities=Fidelities(by_method, above), explained={"state": 0.456, "state and peers": -0.2})
+    assert fidelity_table(found) == [
+        ("method", "fidelity", "minus grpo", "responses needed", "entropy drift"),
+        ("gigpo", "0.800 [0.700, 0.900]", "+0.300 [+0.100, +0.500]", "1.6 x perfect", "-"),
+        ("grpo", "0.500 [0.400, 0.600]", "-", "4.0 x perfect", "-"),
+        ("rloo", "0.100 [-0.100, 0.300]", "-0.400 [-0.600, -0.200]", "not seen", "-"),
+    ]
+    assert critics_lines(found) == [
+        "Share of the variance of true values that a critic explains: 0.46 from the state, -0.20 from the state and "
+        "peers."
+    ]
+    assert critics_lines(measured(explained={})) == []
 
 
 def test_gradients_that_cannot_be_told_from_zero_leave_the_rest(tmp_path):

@@ -8,7 +8,10 @@ from tests.toys import small_config
 from turnwise.cli import main
 from turnwise.diagnostics import noise
 from turnwise.diagnostics.noise import SKETCH, Noise, measure_noise, noise_of, noise_table, sketch
+from turnwise.diagnostics.stage import Stage
 from turnwise.errors import ConfigError
+from turnwise.models.policy import trainable
+from turnwise.objective.tokens import generated_logprobs
 from turnwise.train.credit import named_transform
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train
@@ -54,7 +57,30 @@ def test_a_sketch_keeps_inner_products():
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> RunFolder:
-    return train(small_config(tmp_path_factory.mktemp("run"), run={"steps": 1}))
+    config = small_config(tmp_path_factory.mktemp("run"), run={"steps": 1}, rollout={"temperature": 0.7})
+    return train(config)
+
+
+def test_gradients_are_those_of_autograd_at_the_temperature_of_the_rollout(run):
+    folder, _ = RunFolder.open(run.path)
+    found, method = measure_noise(folder, ["rloo"], step=0, groups=4)["rloo"], named_transform("rloo")
+    stage = Stage.open(folder, 0)
+    trajectories, _ = stage.play_groups(4, 0)
+    stage.close()
+    batch, sequences = stage.measure(stage.plan({"rloo": method.needs}), trajectories)
+    advantage_T = batch.tokens.broadcast(method(batch))
+    rows = []
+    for group in range(4):
+        total = torch.zeros(())
+        for number in np.flatnonzero(batch.groups.ids[sequences.trajectory] == group).tolist():
+            index = np.array([number])
+            logprob, _ = generated_logprobs(stage.policy.model, sequences, index, temperature=0.7)
+            total = total + (torch.from_numpy(advantage_T[sequences.token_index(index)]).to(logprob) * logprob).sum()
+        gradient = torch.autograd.grad(total, trainable(stage.policy.model))
+        rows.append(torch.cat([part.flatten() for part in gradient]).double().numpy())
+    expected = noise_of(np.stack(rows))
+    assert found.noise == pytest.approx(expected.noise, rel=0.02)
+    assert found.signal == pytest.approx(expected.signal, abs=0.02 * expected.noise)
 
 
 def test_a_sketched_measure_is_that_of_the_whole_gradients(run, monkeypatch):

@@ -212,29 +212,26 @@ def test_a_study_killed_at_random_moments_ends_with_the_metrics_of_an_undisturbe
     print(f"{killed} kills, {ended} studies came to their end")
 
 
-def test_finished_runs_keep_what_the_study_says_and_stay_finished_elsewhere(finished, monkeypatch):
+@pytest.mark.parametrize(("keep", "folders"), [("policies", {"checkpoints"}), ("results", set())])
+def test_finished_runs_keep_what_the_study_says_and_stay_finished_elsewhere(finished, monkeypatch, keep, folders):
     here = finished
     monkeypatch.setattr(runner_module, "start", trained_here)
-    (here / "small.toml").write_text('keep = "results"\n' + STUDY)
+    (here / "small.toml").write_text(f'keep = "{keep}"\n' + STUDY)
     study = load_study(Path("small.toml"))
     shutil.rmtree(study.jobs[-1].path)  # one is trained here, the others were there
     assert run(study) == []
+    kept = {"config.json", "metrics.jsonl", "evaluations", "figure.png"} | folders
     for job in study.jobs:
-        assert {p.name for p in job.path.iterdir()} - {".lock"} == {
-            "config.json",
-            "metrics.jsonl",
-            "evaluations",
-            "figure.png",
-        }
+        assert {p.name for p in job.path.iterdir()} - {".lock"} == kept
     ((_, before),) = results(study)
     (here / "runs").rename(here / "taken")
     shutil.copytree(here / "taken", here / "runs")
     # killed while it removed one: the name that is looked at is gone at once; and before it drew
-    (study.jobs[0].path / ".checkpoints").mkdir()
+    (study.jobs[0].path / ".rollouts").mkdir()
     (study.jobs[0].path / "figure.png").unlink()
     assert [state(job) for job in study.jobs] == ["done"] * 4
     assert run(study) == []
-    assert not (study.jobs[0].path / ".checkpoints").exists()
+    assert not (study.jobs[0].path / ".rollouts").exists()
     assert (study.jobs[0].path / "figure.png").exists()
     ((_, after),) = results(study)
     assert (after.success, after.difference, after.by_type) == (before.success, before.difference, before.by_type)

@@ -1,7 +1,6 @@
 """The conformance test for environments finds each planted fault, and finds none where there is none."""
 
 import asyncio
-import copy
 import dataclasses
 import math
 import random
@@ -138,44 +137,6 @@ class NoStart(NoStep):
         return Step(observation="", terminated=True)
 
 
-class Copied(Toy):
-    """Copies itself soundly."""
-
-    def copy(self):
-        return copy.copy(self)
-
-
-class OneForTwo(Toy):
-    def copy(self):
-        return self
-
-
-class Shallow(Copied):
-    """Shares a list with its copy."""
-
-    def __init__(self, seed: int):
-        super().__init__(seed)
-        self.past = []
-
-    def more(self):
-        self.past.append("step")
-        return {**super().more(), "reward": float(len(self.past))}
-
-
-class Backwards(Toy):
-    """Changes the original when it is copied."""
-
-    def copy(self):
-        twin = copy.copy(self)
-        self.played -= self.played > 2
-        return twin
-
-
-class Uncopied(Toy):
-    def copy(self):
-        raise OSError("no space left")
-
-
 FAULTS: dict[str, tuple[Callable[[int], Any], str]] = {
     "no step": (NoStep, "NoStep has no step()"),
     "no start": (NoStart, "NoStart has no start()"),
@@ -210,10 +171,6 @@ FAULTS: dict[str, tuple[Callable[[int], Any], str]] = {
     "array": (with_more(terminated=np.ones(2)), "step('') returned terminated=array("),
     "leaves": (Leaving, "step('') raised SystemExit: enough"),
     "refuses": (Refusing, "1 actions were offered as admissible and then refused (valid=False), such as 'right'"),
-    "copies nothing": (OneForTwo, "after copy() at turn 0, the original was played on first, and its copy"),
-    "copies half": (Shallow, "after copy() at turn 0, the original was played on first, and its copy answered"),
-    "copying changes": (Backwards, "after copy() at turn 4, the original was played on first, and the original"),
-    "copy raises": (Uncopied, "with copy() at turn 0, copy() raised OSError: no space left"),
     "refuses at once": (Short, "1 actions were offered as admissible and then refused (valid=False), such as 'right'"),
 }
 with_observation = FAULTS["observation"][0]
@@ -227,7 +184,6 @@ def check(environment: Any, **more: Any) -> list[Problem]:
 def test_a_sound_environment_has_no_problems():
     assert check(Toy) == []
     assert check(Colors) == []
-    assert check(Copied) == []
     assert "sound" in report("mine", [])
 
 

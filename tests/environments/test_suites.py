@@ -1,6 +1,7 @@
 """Suites: environments by name, and a person's own by `module:factory`."""
 
 import asyncio
+import json
 import os
 import sys
 import time
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 from tests.toys import COLORS, Colors
 
+from turnwise.environments.alfworld.files import GAME_FILE, TRAJECTORY_FILE, save_game
+from turnwise.environments.alfworld.generate import generate_game
 from turnwise.environments.alfworld.suite import Household
 from turnwise.environments.base import Demonstrated
 from turnwise.environments.settings import EnvironmentConfig
@@ -74,6 +77,35 @@ def test_the_settings_reach_the_environment():
     played: Any = make_suite(EnvironmentConfig(max_steps=20, success_reward=3.0, options=TINY)).environment(task)
     played.start()
     assert [played.step(command).reward for command in task.walkthrough][-1] == 3.0
+
+
+def test_the_walkthrough_of_a_game_may_be_its_demonstration():
+    made = suite(**TINY, demonstrator="walkthrough")
+    for task in made.tasks("train"):
+        turns = made.demonstrate(task, noise=0.5, seed=0)
+        assert tuple(turn.response for turn in turns) == task.walkthrough
+        assert all(turn.imitate for turn in turns)
+
+
+@pytest.mark.parametrize("demonstrator", [{}, {"demonstrator": "expert"}])
+def test_alfworld_plays_the_games_of_its_data(tmp_path, demonstrator):
+    for number in (1, 2):
+        folder = tmp_path / "json_2.1.1" / "valid_seen" / f"game-{number}" / "trial"
+        folder.mkdir(parents=True)
+        game = generate_game(number)
+        (folder / TRAJECTORY_FILE).write_text(json.dumps({"task_type": game.goal.task_type}))
+        save_game(game, folder / GAME_FILE, domain="", grammar='Your task is to: UNKNOWN."')
+    made = suite("alfworld", data=str(tmp_path), **demonstrator)
+    tasks = made.tasks("valid_seen")
+    assert [made.task_name(task) for task in tasks] == ["game-1/trial", "game-2/trial"]
+    for number, task in enumerate(tasks, 1):
+        environment = made.environment(task)
+        environment.start()
+        turns = made.demonstrate(task, noise=0.0, seed=0)
+        steps = [environment.step(turn.response) for turn in turns]
+        assert (steps[-1].terminated, steps[-1].info["success"]) == (True, True)
+        if not demonstrator:
+            assert tuple(turn.response for turn in turns) == generate_game(number).walkthrough
 
 
 def test_alfworld_without_its_data_says_what_to_set(monkeypatch):

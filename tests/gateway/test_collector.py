@@ -132,6 +132,18 @@ def talk_too_long(task, endpoint):
     return ask(endpoint, [user("say " * 70)]) if task else reward
 
 
+AT_ONCE: set[int] = set()
+
+
+def play_beside_others(task, endpoint):
+    AT_ONCE.add(task)
+    time.sleep(0.05)
+    beside = len(AT_ONCE)
+    reward = play_colors(task, endpoint)
+    AT_ONCE.remove(task)
+    return {"reward": reward, "info": {"at_once": beside}}
+
+
 async def play_in_a_coroutine(task, endpoint):
     return play_colors(task, endpoint)
 
@@ -187,6 +199,11 @@ def test_coroutines_and_posted_rewards_count(name):
         assert trajectory.info == ({"by": "call"} if name == "post_the_reward" else {})
 
 
+def test_no_more_harnesses_run_at_once_than_are_allowed():
+    found = played(harness("play_beside_others", concurrent=2), tasks=range(5))
+    assert max(each.info["at_once"] for each in found) <= 2
+
+
 def test_an_engine_that_is_lost_ends_the_run():
     class Lost(ScriptedEngine):
         async def generate(self, conversation, prompt_ids, sampling):
@@ -207,16 +224,18 @@ urllib.request.urlopen(urllib.request.Request(address, json.dumps(body).encode()
 if task == 1:
     sys.exit("the task was too hard")
 print("solved")
-print(json.dumps({"reward": 0.5 + task, "success": False}))
+print(json.dumps({"reward": 0.5 + task, "success": False, "info": {"key": os.environ.get("A_KEY")}}))
 """
 
 
 def test_a_command_gets_the_task_and_the_address_and_prints_its_reward(tmp_path, monkeypatch):
     monkeypatch.setenv("A_SECRET", "x")
+    monkeypatch.setenv("A_KEY", "y")
     program = tmp_path / "agent.py"
     program.write_text(AGENT)
-    good, lost = played(HarnessConfig(run=(sys.executable, str(program))))
+    good, lost = played(HarnessConfig(run=(sys.executable, str(program)), pass_variables=("A_KEY",)))
     assert (good.failure, good.reward, good.success, len(good.turns)) == (None, 0.5, False, 1)
+    assert good.info == {"key": "y"}
     assert lost.failure == "harness: exit code 1: the task was too hard"
     (missing, _) = played(HarnessConfig(run="no-such-program --task"))
     assert missing.failure == "harness: cannot run 'no-such-program': No such file or directory"

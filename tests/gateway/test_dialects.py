@@ -10,6 +10,7 @@ from tests.gateway.asking import post, user
 from tests.gateway.test_server import FMT, GREEN, TOKEN, served
 from tests.toys import ScriptedEngine
 from turnwise.gateway.harness import Endpoint
+from turnwise.rollout.trajectory import Turn
 
 LOOK = '<tool_call>{"name": "look", "arguments": {"at": "red"}}</tool_call>'
 FLAT = {"type": "function", "name": "look", "parameters": {"type": "object"}}
@@ -46,6 +47,17 @@ def events(endpoint: Endpoint, path: str, content) -> list[dict]:
     return found
 
 
+def counts(answer: dict) -> tuple[int, int]:
+    return answer["usage"]["input_tokens"], answer["usage"]["output_tokens"]
+
+
+def read_and_written(turns: list[Turn]) -> tuple[int, int]:
+    """Tokens of the conversation up to its last response, and of that response."""
+    *before, last = turns
+    read = sum(len(turn.prompt_ids) + len(turn.response_ids) for turn in before) + len(last.prompt_ids)
+    return read, len(last.response_ids)
+
+
 def test_a_response_calls_a_tool_and_continues_by_items():
     with served(saying(f"hm {LOOK}", "green")) as (endpoint, gateway):
         begin = [{"role": "user", "content": [{"type": "input_text", "text": "a"}]}]
@@ -59,7 +71,8 @@ def test_a_response_calls_a_tool_and_continues_by_items():
     assert (first["object"], first["status"], said["content"][0]["text"]) == ("response", "completed", "hm")
     assert (called["name"], json.loads(called["arguments"])) == ("look", {"at": "red"})
     assert second["output"][0]["content"][0]["text"] == "green"
-    assert second["usage"]["output_tokens"] == len(turns[1].response_ids)
+    assert counts(second) == read_and_written(turns)
+    assert second["usage"]["total_tokens"] == sum(counts(second))
     assert [(turn.observation, turn.fresh) for turn in turns] == [("a", True), ("a cat", False)]
     assert "<tool_response>\na cat\n</tool_response>" in FMT.tokenizer.decode(turns[1].prompt_ids)
 
@@ -109,7 +122,7 @@ def test_a_message_calls_a_tool_and_continues():
     assert (first["type"], first["stop_reason"], said) == ("message", "tool_use", {"type": "text", "text": "hm"})
     assert (called["type"], called["name"], called["input"]) == ("tool_use", "look", {"at": "red"})
     assert (second["content"][0]["text"], second["stop_reason"]) == ("green", "end_turn")
-    assert second["usage"]["output_tokens"] == len(turns[1].response_ids)
+    assert counts(second) == read_and_written(turns)
     assert [(turn.observation, turn.fresh) for turn in turns] == [("a", True), ("a cat", False)]
     assert "<tool_response>\na cat\n</tool_response>" in FMT.tokenizer.decode(turns[1].prompt_ids)
 

@@ -98,7 +98,9 @@ def test_a_completion_has_the_shape_of_the_api():
     assert [choice["finish_reason"] for choice in answer["choices"]] == ["stop"] * 2
     assert [token["logprob"] for token in answer["choices"][0]["logprobs"]["content"]] == [-0.5] * len(GREEN)
     assert "".join(token["token"] for token in answer["choices"][0]["logprobs"]["content"]) == "green red<|im_end|>"
-    assert answer["usage"]["completion_tokens"] == 2 * len(GREEN)
+    read, written = len(turns[0].prompt_ids), 2 * len(GREEN)
+    counts = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+    assert answer["usage"] == counts
     assert [(turn.response_ids, turn.fresh) for turn in turns] == [(GREEN, True)] * 2
 
 
@@ -132,13 +134,15 @@ def test_a_stop_text_is_left_out_of_the_content_and_kept_in_the_turn():
     assert not turns[1].fresh, "the cut text maps to all sampled ids"
 
 
-@pytest.mark.parametrize(("fixed", "expected"), [(True, (1.0, 4)), (False, (0.3, 2))])
-def test_a_training_run_keeps_its_temperature(fixed, expected):
+@pytest.mark.parametrize(("fixed", "expected"), [(True, (1.0, 1.0, 0, 4)), (False, (0.3, 0.5, 7, 2))])
+def test_a_training_run_keeps_its_sampling(fixed, expected):
     engine = ScriptedEngine(lambda conversation, turn: GREEN)
     with served(engine, fixed=fixed) as (endpoint, _):
         longest = {"max_tokens": 99} if fixed else {"max_completion_tokens": 2}
-        post(endpoint, "chat/completions", {"messages": [user("a")], "temperature": 0.3, **longest})
-    assert (engine.samplings[0].temperature, engine.samplings[0].max_new_tokens) == expected
+        asked = {"temperature": 0.3, "top_p": 0.5, "seed": 7, **longest}
+        post(endpoint, "chat/completions", {"messages": [user("a")], **asked})
+    (given,) = engine.samplings
+    assert (given.temperature, given.top_p, given.seed, given.max_new_tokens) == expected
 
 
 def test_models_are_listed():

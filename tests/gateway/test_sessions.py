@@ -5,9 +5,10 @@ import asyncio
 import pytest
 
 from tests.gateway.asking import call, scripted, serving, user
-from tests.toys import color_policy
+from tests.toys import ScriptedEngine, color_policy
 from turnwise.gateway.errors import BadRequest
 from turnwise.gateway.outcome import Outcome
+from turnwise.gateway.recorder import Recorder
 from turnwise.gateway.session import Session
 from turnwise.rollout.local import LocalEngine
 
@@ -59,6 +60,39 @@ def test_a_response_that_comes_after_the_reward_is_no_turn(how):
         trajectory = session.end()
         assert (trajectory.reward, trajectory.turns[-1].reward) == (1.0, 1.0)
         assert {number for numbers in engine.closed for number in numbers or ()} == {0, 2**20}, "a row stays held"
+
+    asyncio.run(play())
+
+
+def test_a_session_is_not_silent_while_it_is_answered():
+    class Slow(ScriptedEngine):
+        async def generate(self, conversation, prompt_ids, sampling):
+            await go_on.wait()
+            return await super().generate(conversation, prompt_ids, sampling)
+
+    async def play():
+        session = Session(serving(color_policy().format, Slow(lambda conversation, turn: [7])), 0)
+        answer = asyncio.ensure_future(session.respond(call([user("say red")])))
+        await asyncio.sleep(0.02)
+        assert session.silent_s == 0
+        go_on.set()
+        await answer
+        await asyncio.sleep(0.02)
+        assert session.silent_s > 0.01
+
+    go_on = asyncio.Event()
+    asyncio.run(play())
+
+
+def test_a_recorder_opens_no_more_sessions_than_it_may():
+    async def play():
+        shared = serving(color_policy().format, ScriptedEngine(lambda conversation, turn: [7]))
+        recorder = Recorder(shared, lambda trajectories: None, sessions=2)
+        for name in "ab":
+            recorder.open(name, "")
+        with pytest.raises(BadRequest, match="2 sessions are open; end some by their reward") as raised:
+            recorder.open("c", "")
+        assert (raised.value.status, raised.value.code) == (429, "too_many_sessions")
 
     asyncio.run(play())
 

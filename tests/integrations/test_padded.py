@@ -14,6 +14,7 @@ from tests.properties.strategies import Rows, interleavings, rows
 
 import turnwise as tw
 from turnwise.errors import ConfigError, IntegrationError
+from turnwise.integrations import stretches
 from turnwise.integrations.padded import padded_advantages
 
 METHODS = {
@@ -58,6 +59,14 @@ def credit(method: tw.Transform, given: dict, **changes) -> np.ndarray:
 def close(actual, expected) -> None:
     scale = max(1.0, float(np.abs(expected).max(initial=0)))
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-9 * scale)
+
+
+@pytest.fixture(scope="module", params=[8, stretches.BLOCK])
+def block(request):
+    """Cells that are read at a time: those of one or two rows, or all."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stretches, "BLOCK", request.param)
+        yield
 
 
 # -- one row a turn ----------------------------------------------------------------------------------------------------
@@ -129,6 +138,7 @@ SPANS = np.array([[1, 1, 0, 0, 1, 1], [1, 0, 1, 0, 0, 0], [0, 1, 1, 1, 1, 1]])
 SPAN_ENTROPY = np.array([[0.1, 0.3, 9, 9, 0.5, 0.7], [0.4, 9, 0.2, 9, 9, 9], [9, 0.9, 0.1, 0.3, 0.3, 0.1]])
 
 
+@pytest.mark.usefixtures("block")
 @pytest.mark.parametrize("method", [tw.reinforce(discount=0.5), tw.aem(tw.rloo())], ids=str)
 def test_each_run_of_ones_is_a_response(method):
     rewards = np.array([[0, 2.0, 0, 0, 0, 1.0], [0, 0, 4.0, 0, 0, 0], [0, 0.5, 0, 0, 0, 0.5]])
@@ -156,6 +166,7 @@ def test_a_reward_a_row_is_paid_for_the_last_response():
     close(result.tokens, [[0.5, 0.5, 0, 0, 1, 1], [1, 0, 2, 0, 0, 0], [0, 4, 4, 4, 4, 4]])
 
 
+@pytest.mark.usefixtures("block")
 def test_turn_ids_split_a_run_and_join_runs():
     ids = np.array([[0, 0, 7, 7, 0, 1], [3, 7, 5, 7, 7, 7], [7, 0, 0, 1, 1, 2]])  # 7 is masked
     result = padded_advantages(

@@ -5,7 +5,7 @@ Read at: prime-rl 039b4009f84aa9996a5cca4ae6ab257de094ff81 (`orchestrator/algo/a
 0d234f3e3a83c81b7d37209994e0b994deacbb24 (`utils/types.py`) and 00c2d6db0f23a4900be6e80a8eb81eebf9e1ebff
 (`backends/megatron_utils/loss.py`); ROLL 51e53586d87babf0bf02716eb6b77f4ee3de2e97 (`pipeline/agentic/utils.py`). The
 names on the package index are placeholders (nemo-rl 0.0.0), other packages (slime, roll) or free (prime-rl). AReaL and
-SkyRL run in tests/crosscheck.
+SkyRL are in test_areal_skyrl.py.
 """
 
 import sys
@@ -288,8 +288,21 @@ def test_prime_rl_gets_a_value_for_each_completion_token(of_steps):
 
 
 def test_prime_rl_takes_columns_from_the_steps():
-    streams, _ = ask_prime([2, 3], method="gigpo", columns={"state_key": "state"})
-    assert len(set(np.round(streams[0], 6))) > 2, "turns differ"
+    streams, lengths = ask_prime([2, 3], method="gigpo", columns={"state_key": "state"})
+    batch = tw.Batch.from_trajectories(
+        [
+            [
+                [{"reward": paid, "num_tokens": size, "state_key": turn % 2} for turn, (paid, size) in enumerate(turns)]
+                for turns in (zip(PAID[row], ROWS[row], strict=True) for row in (2, 3))
+            ]
+        ]
+    )
+    advantages = iter(tw.gigpo()(batch))
+    for row, stream, length in zip((2, 3), streams, lengths, strict=True):
+        wanted = np.zeros(length)
+        for start, stop in spans(ROWS[row]):
+            wanted[start:stop] = next(advantages)
+        close(stream, wanted)
     with pytest.raises(IntegrationError, match="needs column 'state_key', which prime-rl does not have"):
         ask_prime([2, 3], method="gigpo")
 
@@ -302,100 +315,6 @@ def test_prime_rl_refuses_a_rollout_that_it_would_cut():
     made = [rollout(0), rollout(1)]
     with pytest.raises(IntegrationError, match="5 completion tokens, prime-rl counts 6"):
         prime_rl.advantages(SimpleNamespace(rollouts=made, completion_lengths=[6, 3]), method="grpo")
-
-
-# -- AReaL and SkyRL: what tests/crosscheck runs with their own types --------------------------------------------------
-
-
-def areal_groups():
-    """What AReaL's `compute_advantages` returns: a dictionary per prompt, of its own width."""
-    made = []
-    for group in range(2):
-        rows, width = slice(2 * group, 2 * group + 2), (6, 9)[group]
-        rewards = np.zeros((2, width))
-        rewards[:, -1] = [sum(paid) for paid in PAID[rows]]
-        made.append(
-            {
-                "loss_mask": torch.tensor(MASK[rows, :width]).float(),
-                "tot_rewards": torch.tensor(rewards),
-                "logprobs": torch.tensor(table("behavior_logprob_T")[rows, :width]),
-                "prox_logp": torch.tensor(table("logprob_T")[rows, :width]),
-                "values": torch.tensor(table("value_T")[rows, :width]),
-            }
-        )
-    return made
-
-
-@pytest.mark.parametrize(("method", "columns"), [(tw.trloo(), ()), (PPO, ("value_T",))], ids=["trloo", "ppo"])
-def test_areal_groups_are_items_of_its_list(method, columns):
-    actor = SimpleNamespace(reward_norm=None, adv_norm=None, kl_ctl=0.0, compute_advantages=lambda data: data)
-    areal.assign_credit(actor, method)
-    made = actor.compute_advantages(areal_groups())
-    wanted = expected(method, columns, outcome=True)
-    for group, own in enumerate(made):
-        width = own["loss_mask"].shape[1]
-        close(own["advantages"], wanted[2 * group : 2 * group + 2, :width])
-        assert own["returns"].shape == own["loss_mask"].shape
-
-
-@pytest.mark.parametrize(("name", "value"), [("adv_norm", object()), ("reward_norm", object()), ("kl_ctl", 0.1)])
-def test_areal_settings_that_would_change_the_credit_are_refused(name, value):
-    actor = SimpleNamespace(**{"reward_norm": None, "adv_norm": None, "kl_ctl": 0.0} | {name: value})
-    with pytest.raises(IntegrationError, match=name):
-        areal.assign_credit(actor, tw.grpo())
-
-
-def skyrl_batch():
-    """SkyRL's training batch, with a padding row."""
-
-    class Data(dict):
-        metadata: dict
-
-    rewards = np.zeros((5, WIDTH), dtype=np.float32)
-    for row, paid in enumerate(PAID):
-        for (_, stop), reward in zip(spans(ROWS[row]), paid, strict=True):
-            rewards[row, stop - 1] = reward
-    tables = {name: torch.tensor(np.vstack([table(name), table(name)[:1]])) for name in ("value_T", "logprob_T")}
-    mask = torch.tensor(np.vstack([MASK, 0 * MASK[:1]]))
-    data = Data(
-        loss_mask=mask,
-        response_mask=torch.ones_like(mask),
-        rewards=torch.tensor(rewards),
-        values=tables["value_T"],
-        action_log_probs=tables["logprob_T"],
-    )
-    data.metadata = {"uids": ["a", "a", "b", "b", "pad0"]}
-    return data
-
-
-def test_skyrl_tells_turns_apart_by_its_loss_mask():
-    class Theirs:
-        def compute_advantages_and_returns(self, data):
-            return data
-
-    for method, columns in ((tw.trloo(), ()), (PPO, ("value_T",))):
-        data = skyrl.with_credit(Theirs, method)().compute_advantages_and_returns(skyrl_batch())
-        close(data["advantages"][:4], expected(method, columns))
-        assert not data["advantages"][4].any()
-
-
-def test_skyrl_rows_of_steps_are_responses_of_their_trajectory():
-    data = skyrl_batch()
-    rows = [(row, start, stop) for row, lengths in enumerate(ROWS) for start, stop in spans(lengths)]
-    mask, rewards = torch.zeros(len(rows), 4, dtype=torch.int64), torch.zeros(len(rows), 4)
-    paid = [reward for each in PAID for reward in each]
-    for place, (_, start, stop) in enumerate(rows):
-        mask[place, : stop - start] = 1
-        rewards[place, stop - start - 1] = paid[place]
-    data.clear()
-    data.update(loss_mask=mask, rewards=rewards)
-    data.metadata = {"uids": ["ab"[row // 2] for row, *_ in rows]}
-    data.metadata["is_last_step"] = [
-        place + 1 == len(rows) or rows[place + 1][0] != row for place, (row, *_) in enumerate(rows)
-    ]
-    skyrl.credit(data, tw.trloo())
-    wanted = tw.trloo()(played())
-    close(data["advantages"], wanted[:, None] * mask.numpy())
 
 
 # -- all of them -------------------------------------------------------------------------------------------------------

@@ -6,8 +6,12 @@ import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+import pyarrow.parquet as pq
 import pytest
 from tests.toys import trajectory
+
+from turnwise.environments.settings import EnvironmentConfig
+from turnwise.environments.suites import make_suite
 
 if importlib.util.find_spec("verl") is not None:
     pytest.skip("verl is installed here; see tests/crosscheck/verl", allow_module_level=True)
@@ -109,3 +113,8 @@ def test_tasks_are_written(loop, tmp_path, capsys):
     path.write_text(json.dumps([{"name": "turnwise", "_target_": "x", "environment": environment}]))
     loop.main([str(path), str(tmp_path / "train.parquet")])
     assert capsys.readouterr().out.startswith("3 tasks of household train in ")
+    rows, suite = pq.read_table(tmp_path / "train.parquet").to_pylist(), make_suite(EnvironmentConfig(**environment))
+    names = [suite.task_name(task) for task in suite.tasks("train")]
+    assert [row["prompt"] for row in rows] == [[{"role": "user", "content": name}] for name in names]
+    assert [row["extra_info"] for row in rows] == [{"index": n, "split": "train", "task": n} for n in range(3)]
+    assert {(row["agent_name"], row["data_source"]) for row in rows} == {("turnwise", "turnwise/household/train")}

@@ -91,7 +91,9 @@ def test_a_run_learns_with_it_and_a_critic(tmp_path):
         update={**NARROW, "clip_correction": "figure", "mini_batches": 2, "epochs": 2, "learning_rate": 0.1},
     )
     records = [record for record in train(config).metrics() if "update/loss" in record]
-    assert all(0 < record["update/clip_damping"] <= 1 for record in records)
+    damping = [record["update/clip_damping"] for record in records]
+    assert 0 < min(damping) < 1
+    assert max(damping) <= 1
     assert all(record["update/critic_grad_norm"] > 0 for record in records)
 
 

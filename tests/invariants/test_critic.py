@@ -43,7 +43,7 @@ class Kept(torch.optim.SGD):
 
 
 def make_critic(policy, columns=COLUMNS, **settings: Any) -> Critic:
-    critic = Critic(policy, CriticConfig(max_grad_norm=1e9, **settings), columns, seed=0)
+    critic = Critic(policy, CriticConfig(**{"max_grad_norm": 1e9, **settings}), columns, seed=0)
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for name, weight in critic.network.named_parameters():
@@ -81,6 +81,15 @@ def test_neither_gradient_depends_on_micro_batches(kind):
         assert cut[2]["value_loss"] == pytest.approx(whole[2]["value_loss"], rel=1e-5)
 
 
+def test_a_gradient_is_shortened_to_its_bound():
+    policy, critic, told = gradients(make_config(), width=3)
+    norms = float(policy.norm()), float(critic.norm())
+    assert (told["grad_norm"], told["critic_grad_norm"]) == pytest.approx(norms)
+    config = make_config(max_grad_norm=norms[0] / 2)
+    assert_same(gradients(config, width=3)[0], policy / 2)
+    assert_same(gradients(config, width=3, max_grad_norm=norms[1] / 2)[1], critic / 2)
+
+
 def test_mini_batches_average_to_the_whole_step():
     """With weights that stay, the gradients of two halves average to that of the step."""
     halves, policy = [], experience()[0]
@@ -108,17 +117,25 @@ def credit_of_turns(batch: tw.Batch) -> tw.Trace:
 
 @pytest.mark.parametrize("read", ["before", "after"])
 def test_the_value_loss_is_the_one_of_the_definition(read):
-    """One trajectory, one turn at a time; targets by a loop over turns and tokens, every denominator counted."""
+    """One trajectory, one turn at a time; targets by a loop over turns and tokens, every denominator counted.
+
+    The critic's values have moved since they were measured, some by more than the clip's width.
+    """
     policy, _, _, trajectories, _ = experience()
+    trajectories = [dataclasses.replace(each, ended="truncated") for each in trajectories[:2]] + trajectories[2:]
     clip, decay, ppo_decay = 0.05, 0.95, 0.95
     critic = make_critic(policy, read=read, clip=clip)
     term, config = ValueTerm(critic), make_config()
     step = measured(policy.model, trajectories, config, value=term)
+    generator, columns = np.random.default_rng(0), step.batch.columns
+    olds = {name: columns[name] + generator.normal(0, 0.1, len(columns[name])) for name in COLUMNS}
+    step = with_column(step, **olds)
     updated(copy.deepcopy(policy.model), Frozen(policy.model.parameters()), step, credit_of(step.batch), config,
             step=1, value=term)  # fmt: skip
     ours = flat_gradient(critic.network)
 
-    reads: dict[str, list] = {name: [] for name in COLUMNS}  # (value, target) where a target is known
+    old_of = {name: iter(values.tolist()) for name, values in olds.items()}  # in the order of the loops below
+    reads: dict[str, list] = {name: [] for name in COLUMNS}  # (value, old value, target) where a target is known
     for each in trajectories:
         ids = [token for turn in each.turns for token in (*turn.prompt_ids, *turn.response_ids)]
         with torch.no_grad():
@@ -132,27 +149,28 @@ def test_the_value_loss_is_the_one_of_the_definition(read):
             place += len(turn.response_ids)
             last.append(place - 1)
         at = first if read == "before" else last
-        v = [value["value"][p].item() for p in at]
+        flat = [p for turn in tokens for p in turn]
+        old = {name: [next(old_of[name]) for _ in part] for name, part in zip(COLUMNS, (at, last, flat), strict=True)}
+        v, v_T = old["value"], old["value_T"]
         target, carry = [0.0] * len(v), 0.0
         for k in reversed(range(len(v))):
             follows = v[k + 1] if k + 1 < len(v) else 0.0
             carry = each.turns[k].reward + follows - v[k] + decay * carry
             target[k] = carry + v[k]
-        reads["value"] += [(value["value"][p], t) for p, t in zip(at, target, strict=True)]
-        reads["value_next"] += [(value["value_next"][p], t) for p, t in zip(last[:-1], target[1:], strict=True)]
-        if each.ended == "terminated":
-            reads["value_next"].append((value["value_next"][last[-1]], 0.0))
-        flat = [p for turn in tokens for p in turn]
+        reads["value"] += zip(value["value"][at], v, target, strict=True)
+        after = target[1:] + ([0.0] if each.ended == "terminated" else [])  # what follows a truncated one is unknown
+        reads["value_next"] += zip(value["value_next"][last], old["value_next"], after, strict=False)
         ends = {turn[-1]: each.turns[k].reward for k, turn in enumerate(tokens)}
         carry = 0.0
         for k in reversed(range(len(flat))):
-            now = value["value_T"][flat[k]].item()
-            follows = value["value_T"][flat[k + 1]].item() if k + 1 < len(flat) else 0.0
-            carry = ends.get(flat[k], 0.0) + follows - now + ppo_decay * carry
-            reads["value_T"].append((value["value_T"][flat[k]], carry + now))
+            follows = v_T[k + 1] if k + 1 < len(flat) else 0.0
+            carry = ends.get(flat[k], 0.0) + follows - v_T[k] + ppo_decay * carry
+            reads["value_T"].append((value["value_T"][flat[k]], v_T[k], carry + v_T[k]))
     loss = torch.zeros(())
-    for pairs in reads.values():  # the old value is the present one: the clip's two branches are equal here
-        loss = loss + sum((v - t) ** 2 for v, t in pairs) / len(pairs) / 2 / len(reads)
+    for pairs in reads.values():
+        for now, before, target in pairs:
+            near = before + (now - before).clamp(-clip, clip)
+            loss = loss + torch.maximum((now - target) ** 2, (near - target) ** 2) / len(pairs) / 2 / len(reads)
     critic.network.zero_grad()
     loss.backward()
     assert_same(ours, flat_gradient(critic.network))

@@ -1,5 +1,7 @@
 """Judges: asked in batches, each case once; what they say is kept, and what they fail to say costs nothing else."""
 
+import shutil
+
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -87,9 +89,23 @@ def test_equal_cases_are_judged_once():
     assert [len(batch) for batch in honest.batches] == [1]
 
 
-def test_progress_is_what_each_response_adds():
-    step = played([[2.0, 6.0, 5.0], [4.0]], judge=Judge(Honest(), FUNCTION))
+def test_a_verdict_is_remembered_for_one_step(tmp_path):
+    honest = Honest()
+    decide, case = Judge(honest, FUNCTION), Rating("task", "Turn 1: quality 3.0")
+    assert decide([case, case]) == [3.0, 3.0]
+    assert decide([case]) == [3.0]
+    assert decide.finish(tmp_path / "1.parquet") == {"judge_asked": 1.0, "judge_reused": 2.0, "judge_failed_frac": 0.0}
+    assert decide([case]) == [3.0]
+    assert decide.finish(tmp_path / "2.parquet") == {"judge_asked": 1.0, "judge_reused": 0.0, "judge_failed_frac": 0.0}
+    assert honest.batches == [[case], [case]]
+
+
+@pytest.mark.parametrize("observations", [True, False])
+def test_progress_is_what_each_response_adds(observations):
+    honest = Honest()
+    step = played([[2.0, 6.0, 5.0], [4.0]], judge=Judge(honest, JudgeConfig(run="x:y", observations=observations)))
     np.testing.assert_array_equal(progress.run(step, {})["progress"], [2, 4, -1, 4])
+    assert any("Answer" in case.text for case in honest.batches[0]) == observations
 
 
 def test_a_rating_that_fails_repeats_the_one_before_and_no_other_trajectorys():
@@ -243,14 +259,19 @@ def judged(folder, **sections):
 
 
 def test_a_run_records_its_judgements_and_resumes_without_them(tmp_path):
-    folder = train(judged(tmp_path))
+    config = judged(tmp_path, checkpoint={"every": 1})
+    folder = train(config)
     (first, second) = sorted(folder.judgements.glob("*.parquet"))
     assert (first.name, second.name) == ("step-000001.parquet", "step-000002.parquet")
     (metrics, _) = [record for record in folder.metrics() if "update/loss" in record]
     assert metrics["measure/judge_asked"] == pq.read_metadata(first).num_rows > 0
     assert metrics["measure/rank_tokens"] == 0
+    told = pq.read_table(second)
+    shutil.rmtree(folder.checkpoints / "step-000002")
     folder.rewind(1)
     assert [path.name for path in folder.judgements.glob("*")] == ["step-000001.parquet"]
+    train(config, resume=folder.path)
+    assert pq.read_table(second).equals(told)
     first.write_bytes(first.read_bytes()[:-1] + b"x")
     assert any("judgements" in problem for problem in folder.problems())
 

@@ -187,13 +187,13 @@ def hardly_different_entropies_change_nothing(credit: Credit) -> None:
     np.testing.assert_allclose(np.abs(credit(flat)), 0.5, **CLOSE)
 
 
+OF_GRPO = [*COMPARING, one_success_of_four(1.5, -0.5, -0.5, -0.5)]
+
 SUITES: dict[str, list[Check]] = {
-    "grpo": [*COMPARING, one_success_of_four(1.5, -0.5, -0.5, -0.5)],
+    "grpo": OF_GRPO,
     "rloo": [*COMPARING, one_success_of_four(1, -1 / 3, -1 / 3, -1 / 3)],
     "dr_grpo": [*COMPARING, one_success_of_four(0.75, -0.25, -0.25, -0.25)],
-    "grpo with penalty": [
-        *COMPARING, one_success_of_four(1.5, -0.5, -0.5, -0.5), a_penalty_falls_on_its_own_turn_at_its_own_size
-    ],
+    "grpo with penalty": [*OF_GRPO, a_penalty_falls_on_its_own_turn_at_its_own_size],
     "discounted returns": [*EVERY, later_rewards_count_less_by_their_distance],
     "gigpo without std": [
         *EVERY, one_state_two_prompts_are_two_anchor_groups, the_sooner_success_is_the_better_one,

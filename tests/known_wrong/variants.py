@@ -186,6 +186,12 @@ VARIANTS: dict[str, Variant] = {
         "verl-agent #138",
         ("turns_do_not_vote", "credit_sums_to_zero_over_trajectories"),
     ),
+    "a deviation where there is none": Variant(
+        "dr_grpo",
+        lambda rows: standardise(rows, outcomes(rows)),
+        "TRL: loss_type='dr_grpo' with scale_rewards as it is by default",
+        ("one_success_of_four_equals_the_card",),
+    ),
     "a lone trajectory keeps its raw reward (GRPO)": Variant(
         "grpo",
         lone_keeps_its_reward,

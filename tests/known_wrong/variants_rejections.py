@@ -15,10 +15,8 @@ import turnwise as tw
 
 DRIFT = known([[[1, 2], [3, 4]]], mismatch=[0.0, 0.002, 0.0005, 0.0], mismatch_min=[-1, -1, -1, -9.3], length=[1] * 4)
 AGREES = known([[[1]]], mismatch=[0.0], mismatch_min=[-1.0], length=[1])
-REJECT_TURNS = [
-    worked("the_response_alone_is_rejected", DRIFT, [1, 0, 3, 0]),
-    worked("the_mean_is_of_logarithms", AGREES, [1]),
-]
+OF_LOGARITHMS = worked("the_mean_is_of_logarithms", AGREES, [1])
+REJECT_TURNS = [worked("the_response_alone_is_rejected", DRIFT, [1, 0, 3, 0]), OF_LOGARITHMS]
 # turns that cancel are kept, turns that add up are rejected; nine tokens of 0 and one of 0.004 have a mean of 0.0004
 DRIFTS = known(
     [[[1, 2], [3, 4], [5, 6], [7, 8]]],
@@ -28,7 +26,7 @@ DRIFTS = known(
 )
 REJECT = [
     worked("all_tokens_of_the_trajectory_have_one_mean", DRIFTS, [1, 2, 0, 0, 5, 6, 0, 0]),
-    worked("the_mean_is_of_logarithms", AGREES, [1]),
+    OF_LOGARITHMS,
 ]
 
 # -- rejection by profile ----------------------------------------------------------------------------------------------

@@ -41,6 +41,7 @@ def test_the_columns_are_what_the_table_says():
     np.testing.assert_allclose(made["entropy"], [1.5, 1.0, 0.5])
     np.testing.assert_allclose(made["logprob"], [-2.0, -3.0, -0.5])
     np.testing.assert_allclose(made["rare_logprob"], [-3.0, -6.0, -0.5])
+    np.testing.assert_allclose(made["peak_entropy"], [2.0, 3.0, 0.5])
     np.testing.assert_allclose(made["mismatch"], [-0.5, 0.0, 0.5])
     np.testing.assert_allclose(made["mismatch_min"], [-1.0, 0.0, 0.5])
     assert made["penalty"].tolist() == [0.0, -0.25, 0.0]

@@ -111,6 +111,22 @@ def test_reasoning_alone_counts_where_there_is_some():
     assert Monitor(MonitorConfig(every=1), 0).watch(played, 1) == {}
 
 
+def test_reasoning_is_scored_after_what_precedes_it_in_its_response(monkeypatch):
+    """Here all but the first and the last token of a response are its reasoning."""
+    monkeypatch.setattr(type(FORMAT), "thought_span", lambda self, ids: (1, len(ids) - 1))
+    several = [
+        conversation(0, ("say red", "red blue pink"), ("say blue", "blue green")),
+        conversation(1, ("say pink", "pink red blue red")),
+    ]
+    where = [(which, turn) for which in several for turn in range(len(which.turns))]
+    responses = [which.turns[turn].response_ids for which, turn in where]
+    mean = [[mean_of_end([*context(*asked), ids[0]], ids[1:-1]) for asked in where] for ids in responses]
+    total = [[value * (len(ids) - 2) for value in row] for row, ids in zip(mean, responses, strict=True)]
+    made = Monitor(MonitorConfig(every=1), 0).watch(step(several), 1)
+    expected = by_loops(mean) | {"mutual_information_sum": by_loops(total)["mutual_information"]}
+    assert {name: made[name] for name in expected} == pytest.approx(expected, abs=1e-5)
+
+
 def config_of(folder, **sections):
     return small_config(
         folder,

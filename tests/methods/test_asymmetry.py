@@ -128,6 +128,10 @@ def test_d3s_passes_its_options_on():
     for options in ({"seed": 0}, {"seed": 1}, {"seed": 2}, {"over": "responses"}):
         whole = tw.chain(tw.grpo(), tw.keep_extremes(kept_frac=0.5, **options))
         np.testing.assert_array_equal(tw.d3s(kept_frac=0.5, **options)(batch), whole(batch))
+    batch = tw.Batch(tw.Segments([0, 3]), tw.Segments([0, 4, 5, 6]), [0, 0, 0, 1, -3, 4])
+    for over, num_kept in (("trajectories", 2), ("responses", 4)):  # the trajectory of four responses is in the middle
+        kept_R = tw.d3s(tw.reinforce(), kept_frac=2 / 3, over=over)(batch)
+        assert np.count_nonzero(kept_R) == num_kept
 
 
 def test_d3s_keeping_all_is_the_base():

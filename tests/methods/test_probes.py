@@ -142,21 +142,21 @@ def test_a_group_of_failures_gets_nothing_and_a_failure_among_successes_the_same
 
 
 def test_hcapo_adds_a_standardised_q_to_its_base():
-    batch = random_batch()
+    batch, options = random_batch(), {"temperature": 2.0, "low": 0.9, "high": 1.1, "discount": 0.5, "smoothing": 0.25}
     statistics = {"group": {"over": "responses"}, "turn": {"over": "responses", "same": "turn"}}
     for compared, how in statistics.items():
         quality = tw.chain(
             tw.outcome_return(),
-            tw.weigh_by_hindsight(smoothing=0.25),
+            tw.weigh_by_hindsight(**options),
             tw.center_by_group(**how),
             tw.scale_by_group_std(**how),
         )(batch)
         for base in (tw.grpo(), tw.rloo()):
-            mixed = tw.hcapo(base, weight=0.5, compared=compared, spare=False, smoothing=0.25)(batch)
+            mixed = tw.hcapo(base, weight=0.5, compared=compared, spare=False, **options)(batch)
             np.testing.assert_allclose(mixed, base(batch) + 0.5 * quality, **CLOSE)
         spared = np.where(batch.columns["success"] == 1, np.maximum(quality, 0), quality)
         assert (spared != quality).any()
-        credit_R = tw.hcapo(compared=compared, smoothing=0.25)(batch)
+        credit_R = tw.hcapo(compared=compared, **options)(batch)
         np.testing.assert_allclose(credit_R, tw.grpo()(batch) + spared, **CLOSE)
     np.testing.assert_array_equal(tw.hcapo(weight=0.0)(batch), tw.grpo()(batch))
     assert tw.hcapo(spare=False).needs == ("hindsight_logprob",)

@@ -62,6 +62,24 @@ def test_verl_er_never_turns_a_sign():
         tw.verl_er(kappa=0.5)
 
 
+@pytest.mark.parametrize("options", [{"kappa": 4.0}, {"gain": 0.0}, {"rate": 1.0}, {"convention": "release"}])
+def test_verl_er_passes_its_options_on(options):
+    generator = np.random.default_rng(0)
+    columns = ("effective_rank", "rank_velocity", "rank_acceleration")
+    steps = [group_of(0.2, 100.0, **{name: generator.uniform(1, 4, 2) for name in columns}) for _ in range(5)]
+
+    def credit(method):
+        state, told = method.init(), []
+        for batch in steps:
+            credit_R, state = method.update(batch.reward_R, state, batch)
+            told.append(credit_R)
+        return np.array(told)
+
+    made = credit(tw.verl_er(tw.reinforce(), **options))
+    np.testing.assert_array_equal(made, credit(tw.chain(tw.reinforce(), tw.add_rank_bonus(**options))))
+    assert (made != credit(tw.verl_er(tw.reinforce()))).any()
+
+
 def test_effective_rank_card():
     assert round(effective_rank(np.array([[1.0, 0], [0, 1], [1, 1]])), 4) == 1.9286
 

@@ -37,10 +37,10 @@ def one_turn() -> tw.Batch:
     return batch_of([[1] * 4, [1] * 3, [1]], np.random.default_rng(1).normal(size=8), role=[0] * 8, length=[1] * 8)
 
 
-def step_term(scale: bool) -> tw.Transform:
+def step_term(scale: bool, discount: float = 0.95) -> tw.Transform:
     """GiGPO's second part, with HGPO's deviation."""
     same = {"over": "responses", "same": "state_key"}
-    blocks = [tw.discounted_return(discount=0.95), tw.center_by_group(**same)]
+    blocks = [tw.discounted_return(discount=discount), tw.center_by_group(**same)]
     return tw.chain(*blocks, *([tw.scale_by_group_std(**same, ddof=0)] if scale else []))
 
 
@@ -301,8 +301,8 @@ def test_proxmo_when_cold_and_unweighted_is_grpo_with_gigpos_step_term():
             "state_key": batch.columns["state_text"].tolist(),
         },
     )
-    cold = tw.proxmo(beta=0.0, tau=1e-3)(keyed)
-    np.testing.assert_allclose(cold, tw.grpo()(keyed) + step_term(scale=False)(keyed), atol=1e-12)
+    cold = tw.proxmo(beta=0.0, tau=1e-3, discount=0.5)(keyed)
+    np.testing.assert_allclose(cold, tw.grpo()(keyed) + step_term(scale=False, discount=0.5)(keyed), atol=1e-12)
 
 
 # -- REINFORCE++ with a baseline ---------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.catalogue import ALL, EPISODE, UNMODULATED, held_to
+from tests.catalogue import ALL, EPISODE, KEEP_LONE, UNMODULATED, held_to
 from tests.properties.strategies import Rows, advantage, interleaved, rows
 
 import turnwise as tw
@@ -189,9 +189,26 @@ def test_lone_members_get_nothing(table):
 
 
 @given(table=rows(max_trajectories=1))
-def test_lone_members_keep_their_return_where_the_convention_says_so(table):
+def test_lone_trajectories_keep_their_return_where_the_convention_says_so(table):
     batch, _ = table.built
-    for name in ("grpo(verl)", "rloo(verl)"):
+    for name in ("canon(release)", "grpo(verl)", "rloo(verl)"):
+        equal(advantage(ALL[name], batch), tw.outcome_return()(batch), name)
+
+
+KEEP_OTHERWISE = {
+    "hgpo(verl-agent)",  # compares within states
+    "ngrpo(release)",  # keeps the success
+    "reinforce_pp(verl)",  # standardises over the batch
+    "reinforce_pp_baseline(verl)",
+    "tree_grpo(release)",  # keeps the return twice: in its tree and in its group
+}
+
+
+@unchecked
+@given(table=rows(max_trajectories=1, max_turns=1))
+def test_lone_responses_keep_their_return_where_the_convention_says_so(table):
+    batch, _ = table.built
+    for name in sorted(KEEP_LONE - KEEP_OTHERWISE):
         equal(advantage(ALL[name], batch), tw.outcome_return()(batch), name)
 
 

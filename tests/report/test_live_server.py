@@ -1,7 +1,9 @@
 """`report --live` among callers that are malformed, slow, or elsewhere; TURNWISE_SOAK_S=600 for ten minutes."""
 
 import asyncio
+import contextlib
 import http.client
+import queue
 import socket
 import sys
 import threading
@@ -10,6 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests import soak
+from tests.report.synthetic import write_run
 from tests.toys import small_config
 
 from turnwise.report import live
@@ -22,24 +25,29 @@ def page(tmp_path):
     return tmp_path
 
 
+@contextlib.contextmanager
 def serving(folder, token=None) -> Iterator[str]:
     server = live._listen("127.0.0.1", 0, folder, token)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 @pytest.fixture
 def url(page):
-    yield from serving(page)
+    with serving(page) as url:
+        yield url
 
 
 @pytest.fixture
 def guarded(page):
-    yield from serving(page, "the-token")
+    with serving(page, "the-token") as url:
+        yield url
 
 
 def ask(url: str, path: str, method: str = "GET", **headers: str) -> http.client.HTTPResponse:
@@ -94,13 +102,30 @@ def test_a_page_for_other_machines_needs_its_token_once(guarded):
     assert ask(guarded, "/", Cookie="turnwise=\xe4").status == 401
 
 
+def test_the_address_for_other_machines_has_the_token_that_a_caller_needs(tmp_path, monkeypatch):
+    servers, ready, listen = [], queue.Queue(), live._listen
+    monkeypatch.setattr(live, "_listen", lambda *about: servers.append(listen(*about)) or servers[0])
+    run = write_run(tmp_path / "run", steps=1)
+    serve = {"host": "0.0.0.0", "port": 0, "on_ready": ready.put}
+    thread = threading.Thread(target=live.serve_report, args=([run], []), kwargs=serve)
+    thread.start()
+    try:
+        place, _, token = ready.get(timeout=60).partition("/?token=")
+        assert len(token) > 20
+        url = place.replace("0.0.0.0", "127.0.0.1")
+        assert ask(url, "/").status == 401
+        assert ask(url, f"/?token={token}").status == 200
+    finally:
+        servers[0].shutdown()
+        thread.join()
+
+
 def test_a_good_caller_waits_for_slow_ones_that_hold_all_connections(page, monkeypatch):
     monkeypatch.setattr(live, "MAX_CONNECTIONS", 2)
     monkeypatch.setattr(live, "HEADERS_S", 1.0)
-    server = serving(page)
-    url = next(server)
-    place = url.removeprefix("http://").split(":")
-    with socket.create_connection((place[0], int(place[1]))), socket.create_connection((place[0], int(place[1]))):
-        time.sleep(0.2)
-        assert ask(url, "/", Host="127.0.0.1").status == 200
-    next(server, None)
+    with serving(page) as url:
+        host, _, port = url.removeprefix("http://").partition(":")
+        begun = time.monotonic()
+        with socket.create_connection((host, int(port))), socket.create_connection((host, int(port))):
+            assert ask(url, "/", Host="127.0.0.1").status == 200
+        assert time.monotonic() - begun >= live.HEADERS_S, "it was served beside the slow ones"

@@ -26,6 +26,16 @@ def page_url(browser, tmp_path_factory) -> str:
     return write_report(paths, runs / "report", METHODS).as_uri()
 
 
+POINT_AT_EVERYTHING = """() => [...document.querySelectorAll(".canvas")].filter(({ chart }) => chart).map((canvas) => {
+    canvas.chart.show();
+    const { drawing, series } = canvas.chart;
+    (series ?? []).forEach(({ data }, seriesIndex) =>
+        data.forEach((_, dataIndex) => drawing.dispatchAction({ type: "showTip", seriesIndex, dataIndex })));
+    return canvas.textContent;
+})"""
+"""Show the tooltip of every point of every chart, and return the last of each chart."""
+
+
 def test_names_that_worlds_and_users_choose_are_text(opened, tmp_path):
     hostile = "<img src=x onerror=console.log('run')>"
     run = write_run(tmp_path / hostile, steps=2)
@@ -33,10 +43,23 @@ def test_names_that_worlds_and_users_choose_are_text(opened, tmp_path):
     for record in records:
         record |= {f"eval/success/{hostile}": 0.5} if "eval/success" in record else {f"rollout/{hostile}": 0.5}
     (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    for path in (run / "rollouts").iterdir():
+        table = pq.read_table(path)
+        for name in ("task", "observation", "failure"):
+            known = pc.is_valid(table.column(name))
+            told = pc.if_else(known, f"{name} {hostile}", None)
+            table = table.set_column(table.schema.get_field_index(name), name, told)
+        pq.write_table(table, path)
     other = write_run(tmp_path / "other", steps=2)
-    page = opened(url=write_report([run, other], tmp_path / "report", METHODS).as_uri())
+    page = opened("#step=2&rollout=11", url=write_report([run, other], tmp_path / "report", METHODS).as_uri())
     assert f"rollout/{hostile}" in page.page.text_content("#metrics")
     assert hostile in page.page.text_content("#settings")
+    assert f"failure {hostile}" in page.page.text_content("#causes")
+    assert f"task {hostile}" in page.page.text_content("#table")
+    assert f"observation {hostile}" in page.page.text_content("#rollouts")
+    assert f"failure {hostile}" in page.page.text_content("#rollouts")
+    tooltips = page.page.evaluate(POINT_AT_EVERYTHING)
+    assert sum(hostile in tooltip for tooltip in tooltips) >= 2
     assert page.page.locator("img").count() == 0
 
 

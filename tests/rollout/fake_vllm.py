@@ -29,7 +29,8 @@ class FakeVllm:
 
     Attributes:
         faults: Fault of each of the next requests for a response: an HTTP status, "drop", "garbage", "abort", "slow",
-            "die" or None.
+            "die", "not finite" (a log-probability), "other ids" (than those of the log-probabilities) or None.
+        busy: Number of the next requests to empty the cache that fail, as while it is in use.
         asked: Path and body of all requests.
         most: Largest number of requests for a response at one time.
     """
@@ -40,6 +41,7 @@ class FakeVllm:
         self.max_model_len, self.delay_s = max_model_len, delay_s
         self.options = {"max_model_len": max_model_len, "logprobs_mode": "processed_logprobs", "hf_overrides": {}}
         self.faults: deque[int | str | None] = deque()
+        self.busy = 0
         self.asked: list[tuple[str, Any]] = []
         self.live = self.most = 0
         self.aborted = 0  # times that all responses under way were aborted
@@ -94,6 +96,9 @@ class FakeVllm:
                 self.version = body["new_version"]
                 return 200, {"success": True}
             case "/reset_prefix_cache":
+                if self.busy:
+                    self.busy -= 1
+                    return 200, {"success": False}
                 self.cache.clear()
                 return 200, {"success": True}
             case "/collective_rpc":
@@ -195,6 +200,10 @@ class Handler(BaseHTTPRequestHandler):
                 status, answer = fake.answer(path, body)
                 if fault == "abort":
                     answer["choices"][0] |= ABORTED
+                elif fault == "not finite":
+                    answer["choices"][0]["logprobs"]["content"][0]["logprob"] = -9999.0
+                elif fault == "other ids":
+                    answer["choices"][0]["token_ids"][0] += 1
                 self.reply(status, answer)
         finally:
             with fake._lock:

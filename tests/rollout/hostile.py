@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -137,6 +138,26 @@ class Watch(Fickle):
     """The same, and says that it does not matter."""
 
     repeats = False
+
+
+class Paced(Hostile):
+    """Takes the seconds that the file of its task says: to be made, to start and for each step."""
+
+    def __init__(self, task: tuple[int, int, str, Path]):
+        *rest, self.pace = task
+        self._wait()
+        super().__init__(rest)
+
+    def _wait(self) -> None:
+        time.sleep(float(self.pace.read_text()))
+
+    def start(self) -> Any:
+        self._wait()
+        return super().start()
+
+    def step(self, response: str) -> Any:
+        self._wait()
+        return super().step(response)
 
 
 class NotThere:

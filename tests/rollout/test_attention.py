@@ -57,9 +57,9 @@ def test_what_is_not_for_products_is_left_to_sdpa(by_products, monkeypatch):
     plain, grouped = parts(4, 4, 16, 2), parts(4, 2, 16, 2)
     attention.attend(*plain, cached=True)  # float32 without groups: SDPA is faster
     attention.attend(*grouped)  # not of a cache: it may need gradients
-    monkeypatch.setattr(attention, "FEW", 1)
-    attention.attend(*grouped, cached=True)
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(attention, "FEW", 1)
+        attention.attend(*grouped, cached=True)
     monkeypatch.setattr(attention, "MOST_SCORES", 5 * 4 * 2 * 40 - 1)
     attention.attend(*grouped, cached=True)
     assert not by_products

@@ -90,7 +90,8 @@ def test_each_seat_of_a_match_is_a_trajectory_of_the_group(game):
             given = [turn.response for turn in one.turns]
             assert all(move == said for move, said, turn in zip(mine, given, one.turns, strict=True) if turn.valid)
     if game == "kuhn":
-        assert {one.info["moves"][0] for one in played[:6]} == {played[0].info["moves"][0]}, "a group shares the deal"
+        for group in (played[:6], played[6:]):
+            assert len({tuple(one.info["moves"][:2]) for one in group}) == 1, "a group shares the deal"
 
 
 def test_the_seed_alone_decides():
@@ -168,13 +169,12 @@ def test_no_match_fails_however_long_its_opening(shares):
 
 def test_shares_of_opponents_and_the_seat_of_the_policy():
     played = play(20, random=0.5)
-    moves = [tuple(one.info["moves"]) for one in played]
-    assert 80 < len(played) < 160, "a match against a fixed opponent is one trajectory"
+    spread = 4 * np.sqrt(80 / 4)  # four standard deviations of the matches against the fixed opponent
+    assert abs(len(played) - 120) < spread, "a match against a fixed opponent is one trajectory"
     assert all(one.learns and one.info["actor"] == "policy" for one in played)
     alone = play(20, random=1.0)
     assert len(alone) == 80
     assert [one.info["role"] for one in alone[:4]] in (["first", "second"] * 2, ["second", "first"] * 2)
-    assert moves
 
 
 def test_only_the_seats_that_train_are_learned_from():

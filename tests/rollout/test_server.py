@@ -1,12 +1,10 @@
-"""The server engine against an HTTP server in a thread: responses equal a plain forward pass, despite faults."""
+"""The server engine against an HTTP server in a thread: responses equal a plain forward pass."""
 
 import asyncio
 import gc
 import socket
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -199,101 +197,6 @@ def test_requests_at_one_time_are_bounded(fake):
     fake.delay_s = 0.02
     play(engine, {number: [1, 2] for number in range(12)})
     assert fake.most == 3
-
-
-@pytest.mark.parametrize("fault", [500, 502, 503, 429, "drop", "garbage", "abort"])
-def test_a_request_that_fails_is_made_again(fake, fault):
-    model, prompts = make_model(), {number: [1, 2, 3 + number] for number in range(4)}
-    engine = make_engine(fake, model)
-    fake.faults.extend([None, fault, fault])
-    assert_plain(model, prompts, play(engine, prompts))
-    assert not fake.faults
-
-
-def test_a_slow_server_is_asked_again(fake):
-    model, prompts = make_model(), {0: [1, 2, 3]}
-    engine = make_engine(fake, model, timeout_s=1.0)
-    fake.faults.append("slow")
-    assert_plain(model, prompts, play(engine, prompts))
-    assert [path for path, _ in fake.asked[-2:]] == [GENERATE, GENERATE]
-
-
-def test_patience_ends_in_one_line(fake):
-    engine = make_engine(fake, timeout_s=1.0, patience_s=0.5)
-    fake.faults.extend(["slow"] * 20)
-    start = time.monotonic()
-    with pytest.raises(
-        EngineLost, match=rf"{fake.url} gave no usable answer for 0.5 s \(ReadTimeout.*--resume"
-    ) as caught:
-        play(engine, {0: [1, 2]})
-    assert 1.5 < time.monotonic() - start < 20
-    assert "\n" not in str(caught.value)
-
-
-def test_a_server_that_is_gone_ends_the_rollout_for_all(fake):
-    engine = make_engine(fake, patience_s=0.3)
-    fake.faults.extend([None, None, "die"])
-    with pytest.raises(EngineLost, match="gave no usable answer"):
-        play(engine, {number: [1, 2, 3] for number in range(12)})
-    with pytest.raises(EngineLost, match="ConnectError"):
-        asyncio.run(engine.update_weights())
-
-
-def test_a_server_that_comes_back_gets_the_weights_anew(fake):
-    model, prompts = make_model(), {number: [1, 2, 3 + number] for number in range(6)}
-    engine = make_engine(fake, model)
-    fake.faults.extend([None, None, "die"])
-    back = threading.Timer(0.7, fake.start)
-    back.start()
-    got = play(engine, prompts)
-    back.join()
-    assert_plain(model, prompts, got)
-    with pytest.raises(AssertionError):
-        assert_plain(make_model(seed=7), prompts, got)  # what it began with
-
-
-def test_an_update_waits_for_the_server(fake):
-    model, prompts = make_model(), {0: [1, 2, 3]}
-    engine = make_engine(fake, model, ready=False)
-    fake.stop()
-    back = threading.Timer(0.5, fake.start)
-    back.start()
-    asyncio.run(engine.update_weights())
-    back.join()
-    assert_plain(model, prompts, play(engine, prompts))
-
-
-def test_a_server_with_the_weights_of_another_run_is_not_used(fake):
-    ours, theirs = make_engine(fake), make_engine(fake, make_model(seed=1))
-    with pytest.raises(EngineLost, match="another run has loaded its weights"):
-        play(ours, {0: [1, 2]})
-    assert play(theirs, {0: [1, 2]})
-
-
-def test_a_rejected_request_is_a_fault_of_its_own(fake):
-    engine = make_engine(fake)
-
-    async def both():
-        try:
-            return await asyncio.gather(
-                engine.generate(0, [1] * 300, GREEDY), engine.generate(1, [1, 2], GREEDY), return_exceptions=True
-            )
-        finally:
-            await engine.aclose()
-
-    fault, response = asyncio.run(both())
-    assert isinstance(fault, EngineFault)
-    assert "HTTP 400" in str(fault)
-    assert "maximum model length of 256" in str(fault)
-    assert response == play(engine, {1: [1, 2]})[1]
-
-
-@pytest.mark.parametrize("status", [401, 403, 404])
-def test_a_server_that_does_not_offer_it_is_a_mistake_of_the_user(fake, status):
-    engine = make_engine(fake)
-    fake.faults.append(status)
-    with pytest.raises(ConfigError, match=rf"HTTP {status} at {GENERATE}.*docs/how-to/vllm.md"):
-        play(engine, {0: [1]})
 
 
 def test_weights_that_cannot_be_loaded_are_said_so(fake):

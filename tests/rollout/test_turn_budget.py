@@ -7,18 +7,29 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.toys import Colors, color_policy, small_config
+from tests.train.uneven import Uneven
 
 from turnwise.cli import main
 from turnwise.config import override_config
 from turnwise.diagnostics.turn_budgets import Limit, compare_limits, spent
+from turnwise.environments.splits import split_seeds
 from turnwise.errors import ConfigError
+from turnwise.evaluation.play import panel
 from turnwise.rollout.collectors import Independent
 from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.settings import RolloutConfig, TurnBudgetConfig
 from turnwise.rollout.trajectory import Trajectory, Turn
-from turnwise.rollout.turn_budget import Budgeted, BudgetedEnvironments, TurnBudget, stops_after, turns_within
+from turnwise.rollout.turn_budget import (
+    Budgeted,
+    BudgetedEnvironments,
+    TurnBudget,
+    quantile_of,
+    stops_after,
+    turns_within,
+)
+from turnwise.train.checkpoint import latest_checkpoint, load_checkpoint
 from turnwise.train.loop import train
 
 
@@ -72,6 +83,29 @@ def test_a_limited_trajectory_is_the_beginning_of_the_whole_one(limit, extend):
         assert len({len(one.turns) for one in limited}) > 1, "those that progress go on"
 
 
+def test_training_spares_some_trajectories_and_learns_from_them_alone():
+    """An evaluation limits every trajectory, and teaches nothing."""
+    settings = TurnBudgetConfig(name="quantile", quantile=0.75, free_every=2, history=64)
+    budget, tasks = TurnBudget(settings), range(8)
+    budget.learn([3] * 16)
+    environments = BudgetedEnvironments(InProcessEnvironments(Uneven), budget)
+    collector = Budgeted(Independent(environments, RolloutConfig(group_size=2, max_new_tokens=3)), environments, budget)
+    policy = color_policy(context=256)
+    models = Models(policy=NamedModel(policy, LocalEngine(policy.model)))
+    models.publish()
+    whole = [Uneven(task).turns for task in tasks for _ in range(2)]
+    evaluated = [len(each.turns) for each in collector.play(models, tasks, seed=0, group_size=2)]
+    assert evaluated == [min(3, turns) for turns in whole] != whole
+    assert budget.counts == [3] * 16
+    trained = [len(each.turns) for each in collector.play(models, tasks, seed=0)]
+    assert trained[::2] == whole[::2]
+    assert trained[1::2] == evaluated[1::2]
+    assert budget.counts == [3] * 16 + whole[::2]
+    restored = TurnBudget(settings)
+    restored.load_state_dict(json.loads(json.dumps(collector.state_dict())))
+    assert restored.counts == budget.counts
+
+
 def test_only_trajectories_without_a_limit_teach_the_quantile():
     """Known wrong: to count limited ones too. The limit can then fall but never rise, even if tasks get longer."""
     generator = np.random.default_rng(0)
@@ -112,11 +146,11 @@ def test_what_a_limit_saves_and_loses_by_hand():
     assert two.cost((2.0, 10.0)).tolist() == pytest.approx([(14 + 20) / 1e6] * 3)
 
 
-def config_of(folder: Path, budget: dict[str, Any], **run: Any):
+def config_of(folder: Path, budget: dict[str, Any], environment: dict[str, Any] | None = None, **run: Any):
     return small_config(
         folder,
         run=run,
-        environment={"options": {"turns": 4}},
+        environment=environment or {"options": {"turns": 4}},
         model={"max_context": 128},
         rollout={"groups": 4, "group_size": 8, "turn_budget": budget},
     )
@@ -130,16 +164,21 @@ def test_a_run_trains_and_evaluates_under_a_budget(tmp_path):
 
 
 def test_a_learned_budget_resumes_and_evaluates(tmp_path, capsys):
-    budget = {"name": "quantile", "free_every": 2, "history": 32}
-    whole = train(config_of(tmp_path / "a", budget, steps=4))
-    part = train(config_of(tmp_path / "b", budget, steps=2))
-    resumed = train(override_config(config_of(tmp_path / "b", budget), ["run.steps=4"]), resume=part.path)
+    def config(folder: str, **run: Any):
+        budget = {"name": "quantile", "quantile": 0.5, "free_every": 2, "history": 32}
+        return config_of(tmp_path / folder, budget, {"name": "tests.train.uneven:Uneven"}, **run)
+
+    whole, part = train(config("a", steps=4)), train(config("b", steps=2))
+    resumed = train(override_config(config("b"), ["run.steps=4"]), resume=part.path)
     told = [[r.get("rollout/turns"), r.get("rollout/reward"), r.get("eval/turns")] for r in whole.metrics()]
     again = [[r.get("rollout/turns"), r.get("rollout/reward"), r.get("eval/turns")] for r in resumed.metrics()]
     assert told[-1] == again[-1]
     assert told[-2] == again[-2]
-    assert main(["eval", str(whole.path), "--episodes", "4"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["turns"] == 4.0, "all colors take all turns, and so the limit is 4"
+    _, _, states = load_checkpoint(latest_checkpoint(whole))
+    limit = quantile_of(states["collector"]["counts"], 0.5)
+    turns = [Uneven(task).turns for task in panel(split_seeds("valid", of="Uneven"), 16)]
+    assert main(["eval", str(whole.path), "--episodes", "16"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["turns"] == np.minimum(turns, limit).mean() < np.mean(turns)
 
 
 def test_the_command_compares_limits(tmp_path, capsys):

@@ -196,22 +196,6 @@ def test_a_starter_that_dies_costs_nobody():
     asyncio.run(play())
 
 
-def test_an_episode_has_its_time_too():
-    told = tell_all(
-        WorkerEnvironments(Hostile, workers=2, episode_timeout_s=1.5), [(0, 90, "slow"), (1, 9, ""), (2, 9, "hang")]
-    )
-    assert len(told[0]) <= 1 + 15  # of its steps of 0.1 s, at most 14 and the one that was too much
-    assert "episode_timeout_s=1.5" in told[0][-1]
-    assert "episode_timeout_s=1.5" in told[2][-1]
-    assert told[1][-1].terminated
-
-
-def test_the_time_of_an_episode_is_not_that_of_waiting_for_others():
-    tasks = [(number, 2, "slow") for number in range(12)]  # 0.2 s each, 2.4 s in all
-    environments = WorkerEnvironments(Hostile, workers=1, episode_timeout_s=1.8)
-    assert all(len(told) == 3 for told in tell_all(environments, tasks))
-
-
 def test_nothing_stops_while_an_environment_hangs_or_a_worker_does_not_read():
     async def play() -> tuple[int, list[Any]]:
         environments = WorkerEnvironments(Hostile, workers=1, step_timeout_s=2, max_observation_chars=4_000_000)

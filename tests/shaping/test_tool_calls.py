@@ -104,6 +104,9 @@ def test_transport_rewards_share_one_over_all_calls(monkeypatch):
     np.testing.assert_allclose(rewards, (plan * scores).sum(axis=1), rtol=1e-12)
     np.testing.assert_allclose(match_calls(predicted, reference, rule="transport", per_call=True), 2 * rewards)
     assert rewards.sum() <= 1
+    smooth = (transport_plan(np.array(scores), reg=0.5) * scores).sum(axis=1)
+    of_turns = turn_rewards([[call] for call in predicted], reference, rule="transport", reg=0.5, per_call=True)
+    np.testing.assert_allclose(of_turns, 2 * smooth, rtol=1e-12)
 
 
 @pytest.mark.parametrize("shape", [(1, 3), (3, 1), (4, 3), (6, 6)])
@@ -137,6 +140,7 @@ def test_a_turn_gets_the_mean_of_its_calls_and_the_answer_its_f1():
     reference = [f(a=1), ToolCall("g", {"x": 1, "y": 2}), ToolCall("h")]
     calls = [[f(a=1), ToolCall("other")], [], [ToolCall("g", {"x": 1, "y": 3})], [ToolCall("h")]]
     np.testing.assert_array_equal(turn_rewards(calls, reference), [0.5, 0, 0.75, 1])
+    np.testing.assert_array_equal(turn_rewards(calls, reference, unmatched=-0.5), [0.25, 0, 0.75, 1])
     answered = turn_rewards(calls, reference, answer="yes", gold="yes no")
     np.testing.assert_allclose(answered, [0.5, 0, 0.75, 2 / 3], rtol=1e-15)
 

@@ -152,6 +152,14 @@ def test_another_anchor_seeds_otherwise():
     assert arena.num_judged == 4, "these were its matches"
 
 
+def test_another_anchor_makes_another_bracket():
+    scores = scores_against([[0, 0, 9, 1], [6, 0, 8, 1], [5, 5, 0, 5], [4, 2, 7, 0]])
+    # anchor 0: seeds 1, 2, 3, 0. 1 beats 0 and 3 beats 2; of the losers 2 has (5 + 5) / 2, 0 has (10 / 3 + 0) / 2
+    np.testing.assert_array_equal(single_elimination(scores), [3, 1, 2, 0])
+    # anchor 2: seeds 0, 1, 3, 2. 0 beats 2 and 3 beats 1; of the losers 2 has (5 + 5) / 2, 1 has (8 + 1) / 2
+    np.testing.assert_array_equal(single_elimination(scores, anchor=2), [1, 3, 2, 0])
+
+
 def test_the_anchor_scores_the_mean_of_its_matches():
     scores = scores_against([[0, 9, 1], [5, 0, 0], [6, 0, 0]])
     np.testing.assert_array_equal(anchor_only(scores), [1, 1, 0])  # (9 + 1) / 2 ties with 5

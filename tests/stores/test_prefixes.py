@@ -1,5 +1,6 @@
 """Prefix Sampling: which groups become prefixes, where they start, what is masked, how ratios adapt, and resuming."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,15 @@ def test_ratios_follow_the_pass_rate():
     for _ in range(20):
         bounded.follow(1.0)
     assert bounded.value == 0.95
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_ratios_stay_as_they_are_unless_they_adapt(adaptive):
+    models = models_of()
+    given = sampling(experience_of(1, models=models), experience_of(8, models=models), adaptive=adaptive)
+    for step in (1, 2):
+        take(given, models, step)
+    assert (given.ratios["hard"] != Ratio(0.5)) == adaptive
 
 
 class Given:
@@ -256,22 +266,34 @@ def test_methods_train_on_prefixes(tmp_path, context):
     assert all(np.isfinite(line["update/loss"]) for line in lines)
 
 
-def test_a_head_start_is_easier_and_a_handicap_harder():
-    """Fails if a prefix starts elsewhere, or is not played at all: over 200 continuations of random play."""
+class Wary(Colors):
+    """Fails if all colors are right."""
+
+    def step(self, response: str) -> Step:
+        step = super().step(response)
+        return dataclasses.replace(step, info={"success": not step.info["success"]})
+
+
+@pytest.mark.parametrize(("make", "lucky"), [(Colors, True), (Wary, False)])
+def test_a_head_start_is_easier_and_a_handicap_harder(make, lucky):
+    """Fails if a prefix starts elsewhere, or is not played at all: over 100 continuations of random play.
+
+    Both begin with a right color, which makes it likelier that all are right.
+    """
     models = models_of()
-    found: dict[bool, list[bool]] = {True: [], False: []}
-    base = []
+    base, continued = [], []
     for seed in range(12):
-        environments = InProcessEnvironments(lambda task: Colors(task, turns=2))
+        environments = InProcessEnvironments(lambda task: make(task, turns=2))
         played = Independent(environments, ROLLOUT).play(models, range(8), seed=seed)
-        base += [each.success for each in played]
+        base += [each.success == lucky for each in played]
         first = Experience(played, np.ones(64, dtype=bool), {}, numbers=range(8))
-        given = sampling(first, experience_of(8, models=models), make=lambda task: Colors(task, turns=2))
+        given = sampling(first, experience_of(8, models=models), make=lambda task: make(task, turns=2))
         take(given, models, 1)
-        for each in take(given, models, 2).trajectories[8:]:
-            found[each.info["prefix"]["success"]].append(each.success)
-    assert len(found[True]) > 100
-    assert np.mean(found[True]) > 2 * np.mean(base)
+        of_prefixes = take(given, models, 2).trajectories[8:]
+        assert all(each.info["prefix"]["success"] == lucky for each in of_prefixes)
+        continued += [each.success == lucky for each in of_prefixes]
+    assert len(continued) > 100
+    assert np.mean(continued) > 2 * np.mean(base)
 
 
 @pytest.mark.parametrize(

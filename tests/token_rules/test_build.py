@@ -14,6 +14,7 @@ from turnwise.objective.terms import StepView
 from turnwise.objective.token_rules import ENTROPY_RULES, TOKEN_RULES
 from turnwise.objective.token_rules.build import build_entropy_rule, build_token_rule
 from turnwise.objective.token_rules.step import step_tokens
+from turnwise.streams import Stream
 from turnwise.trace import Trace, Traced
 
 # options of the rules whose papers leave them open: no paper's values
@@ -94,6 +95,19 @@ def test_every_rule_can_be_named_and_documents_its_options(name):
 def test_options_that_contradict_each_other_or_do_nothing_are_refused(name, options, message):
     with pytest.raises(ConfigError, match=message):
         build_token_rule(name, options)
+
+
+def test_a_rule_sees_the_step_and_its_place_in_the_run():
+    columns = {"logprob_T": [[-1.0, -2.0]], "entropy_T": [[0.5, 0.25]]}
+    batch, _ = tw.Batch.from_arrays(group=[0], trajectory=[0], reward=[1.0], columns=columns)
+    step = StepView(batch, Trace(np.array([3.0])), step=3, steps=7, seed=5)
+    seen = step_tokens(step, UpdateConfig(clip_low=0.1, clip_high=0.3), "state")
+    assert seen.advantage_T.tolist() == [3.0, 3.0]
+    assert (seen.logprob_T.tolist(), seen.entropy_T.tolist()) == ([-1.0, -2.0], [0.5, 0.25])
+    assert (seen.clip_low, seen.clip_high) == (0.1, 0.3)
+    assert (seen.steps_done, seen.steps, seen.progress) == (2, 7, 2 / 7)
+    assert seen.seed == (5, Stream.TOKEN_RULES, 3)
+    assert (seen.state, seen.batch) == ("state", batch)
 
 
 def test_a_rule_does_not_compare_tokens_that_the_loss_leaves_out():

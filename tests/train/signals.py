@@ -129,8 +129,10 @@ def nohup(folder: Path) -> dict:
     def ignore() -> None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
-    process = training(folder, ignore)
-    time.sleep(0.5)
+    process, run = training(folder, ignore), RunFolder(folder / "run")
+    while not any("eval/success" in record for record in run.metrics()):
+        time.sleep(0.02)
+    assert os.waitpid(process, os.WNOHANG) == (0, 0), "it has ended before the hang-up"
     os.kill(process, signal.SIGHUP)
     return {"code": ended(process)}
 

@@ -1,6 +1,5 @@
-"""A critic in a run: what it learns, when the policy waits, what a checkpoint holds, and what a recipe may say."""
+"""A critic in a run: what it learns, when the policy waits, and what a checkpoint holds."""
 
-import copy
 import shutil
 from typing import Any
 
@@ -13,10 +12,7 @@ from tests.rollout.playing import Lasting, play
 from tests.toys import color_policy, small_config
 from tests.train.test_every_method_trains import told, weights
 
-from turnwise.config import load_config
 from turnwise.diagnostics.recredit import replay
-from turnwise.errors import ConfigError, EngineLost
-from turnwise.measures.plan import plan_measures
 from turnwise.models.critic import Critic, join_beside
 from turnwise.models.ridge import Ridge
 from turnwise.models.settings import CriticConfig, ModelConfig
@@ -29,7 +25,6 @@ from turnwise.rollout.record import read_rollouts
 from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.train.checkpoint import load_checkpoint
 from turnwise.train.credit import make_transform
-from turnwise.train.critic import critic_columns
 from turnwise.train.loop import train
 
 
@@ -338,84 +333,3 @@ def test_tokens_of_a_measure_are_those_of_its_own_passes(tmp_path):
         folder = train(config_of(tmp_path, critic, run={"steps": 1, "name": name}, update=update))
         tokens[name] = told(folder, 1)["measure/value_tokens"]
     assert tokens["along"] == tokens["engine"] == 0 < tokens["after"] == tokens["own"]
-
-
-# -- recipes -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("critic", "message"),
-    [
-        ({"kind": "heads"}, "critic.kind: Input should be 'head', 'model' or 'ridge'"),
-        ({"knd": "head"}, r"unknown key 'critic.knd'. Did you mean 'kind'\?"),
-        ({"kind": "ridge", "learning_rate": 0.1}, "critic.learning_rate has no effect on kind='ridge'"),
-        ({"peers": True}, "critic.peers is only for kind='ridge', got kind='head'"),
-        ({"kind": "ridge", "visits": True}, "critic.visits compares with critic.peers; set critic.peers=true too"),
-        ({"memory": 3}, "critic.memory is only for kind='ridge', got kind='head'"),
-        ({"kind": "ridge", "trunk_gradient": 1.0}, "critic.trunk_gradient is only for kind='head'"),
-        ({"kind": "model", "hidden_size": 8}, "critic.hidden_size is only for name='tiny', got name='policy'"),
-        ({"clip": 0.2, "target_every": 5}, "critic.target_every and critic.clip exclude each other"),
-        ({"target_rate": 0.2, "target_every": 5}, "critic.target_every and critic.target_rate exclude each other"),
-        ({"kind": "model", "name": "tiny", "hidden_size": 12}, "must be a multiple of 2"),
-    ],
-)
-def test_settings_that_do_not_fit_are_refused_in_one_line(tmp_path, critic, message):
-    with pytest.raises(ConfigError, match=message) as caught:
-        config_of(tmp_path, critic)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_critic_that_nobody_reads_is_refused_and_a_missing_one_named(tmp_path):
-    with pytest.raises(ConfigError, match="critic has no effect: neither method nor measures read value"):
-        train(config_of(tmp_path, {}, method="grpo"))
-    with pytest.raises(ConfigError, match=r"needs the column 'value' .* Add critic.kind=head or continuations"):
-        train(config_of(tmp_path, None))
-    with pytest.raises(
-        ConfigError, match=r"critic.name='./nowhere': there is no such folder; expected 'policy', 'tiny', the folder"
-    ):
-        train(config_of(tmp_path, {"kind": "model", "name": "./nowhere"}, run={"name": "b"}))
-    other = color_policy()
-    other.save(tmp_path / "other")
-    train(config_of(tmp_path, {"kind": "model", "name": str(tmp_path / "other")}, run={"steps": 1, "name": "a"}))
-    folder = train(config_of(tmp_path, {}, method="grpo", measures=("value",), run={"name": "monitor", "steps": 1}))
-    assert "update/value_explained" in told(folder, 1)
-
-
-def test_a_critic_may_have_a_name_on_the_hub():
-    plan = plan_measures({"gae": ("value",)}, scoring="trainer", models=("critic",))
-    assert critic_columns(CriticConfig(kind="model", name="Owner/Model"), plan) == ("value",)
-
-
-def test_the_command_line_makes_a_critic():
-    config = load_config(None, ["method=gae", "aem=false", "critic.kind=ridge", "critic.memory=3"])
-    assert config.critic == CriticConfig(kind="ridge", memory=3)
-    assert copy.deepcopy(config) == config
-
-
-def test_the_share_of_clipped_values_is_divided_by_the_mini_batches_once(tmp_path):
-    """With a clip this narrow every value that moved towards its target is clipped; divided twice it would be 0.02."""
-    critic = {"clip": 1e-6, "target": "return", "learning_rate": 0.01}
-    folder = train(config_of(tmp_path, critic, update={"mini_batches": 4, "epochs": 4}, run={"steps": 1}))
-    assert 0.05 < told(folder, 1)["update/value_clipped_frac"] <= 1.0
-
-
-def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path):
-    (tmp_path / "empty").mkdir()
-    config = config_of(tmp_path, {"kind": "model", "name": str(tmp_path / "empty")})
-    with pytest.raises(ConfigError, match=r"critic\.name=.* cannot be loaded"):
-        train(config)
-    assert not config.run_folder.exists(), "the corrected recipe would be refused"
-
-
-def test_a_run_whose_engine_is_lost_before_its_first_step_can_be_resumed(tmp_path, monkeypatch):
-    from turnwise.rollout.models import Models
-
-    def lost(*_):
-        raise EngineLost("gone")
-
-    config = config_of(tmp_path, {}, run={"steps": 1})
-    monkeypatch.setattr(Models, "publish", lost)
-    with pytest.raises(EngineLost, match="gone"):
-        train(config)
-    monkeypatch.undo()
-    assert train(config, resume=config.run_folder).metrics()

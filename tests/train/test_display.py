@@ -5,8 +5,10 @@ import re
 
 import pytest
 from rich.console import Console
+from tests.toys import small_config
 
 from turnwise.train.display import LIVE_ROWS, ConsoleDisplay, glance, warnings
+from turnwise.train.folder import RunFolder
 
 STEP = {
     "rollout/success": 0.625,
@@ -120,3 +122,22 @@ def test_a_step_that_learned_nothing_has_no_entropy():
     assert "entropy" not in glance(skipped)
     with ConsoleDisplay(Console(file=io.StringIO(), force_terminal=True)) as display:
         display.step(1, 2, skipped)
+
+
+@pytest.mark.parametrize("signals", [(0.0, 0.0), (0.0, 0.5), ()], ids=str)
+def test_the_end_has_a_table_of_evaluations_and_says_when_there_was_no_signal(tmp_path, signals):
+    folder = RunFolder.create(small_config(tmp_path))
+    folder.log({"step": 0, **{f"eval/{name}": value for name, value in HELD_OUT.items()}})
+    for step, signal in enumerate(signals, start=1):
+        folder.log({"step": step, **STEP, "credit/signal_frac": signal})
+    file = io.StringIO()
+    with ConsoleDisplay(Console(file=file)) as display:
+        display.finish(folder, "grpo")
+    told = file.getvalue()
+    assert f"{folder.path}: grpo" in told
+    rows = [re.split("  +", line.strip()) for line in told.splitlines()]
+    assert ["step", "success", "95 % interval", "turns", "invalid", "episodes"] in rows
+    assert ["0", "0.500", "0.400 to 0.600", "6.0", "0.100", "64"] in rows
+    assert ("did not differ in any of 2 steps" in told) == (signals == (0.0, 0.0))
+    assert told.endswith(f"figure: {folder.figure}\n")
+    assert folder.figure.exists()

@@ -123,6 +123,7 @@ class CriticConfig(Section):
     """Learning rate of the critic's own AdamW. Not for "ridge", as are the fields below but `memory`, `penalty`,
     `peers` and `visits`."""
     weight_decay: float = pydantic.Field(default=0.0, ge=0)
+    """Weight decay of the critic's own AdamW, per unit of the learning rate."""
     max_grad_norm: float = pydantic.Field(default=1.0, gt=0)
     """Norm to which the critic's gradient is clipped, apart from the policy's."""
     warmup_steps: int = pydantic.Field(default=0, ge=0)

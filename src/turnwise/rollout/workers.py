@@ -219,7 +219,7 @@ class _Worker:
         self.owner, self.pipe, self.pid = owner, pipe, 0
         self.lives: set[_Life] = set()
         self.asked: deque[_Life] = deque()  # answers arrive in this order
-        self._anew: deque[bool] = deque()  # which of them rebuild their environment
+        self._anew: deque[bool] = deque()  # which of them play a past again
         self._unsent, self._received = bytearray(), bytearray()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._writing = False  # whether the loop watches for room to write
@@ -227,7 +227,7 @@ class _Worker:
 
     def ask(self, life: _Life, request: Request) -> None:
         self.asked.append(life)
-        self._anew.append(request.made is not None)
+        self._anew.append(request.made is not None and bool(request.made[1]))
         if self._loop is not (loop := asyncio.get_running_loop()):
             self._detach()
             self._loop = loop

@@ -9,6 +9,8 @@ import time
 
 import pytest
 
+from turnwise.environments.adapters import openenv
+from turnwise.environments.base import Step
 from turnwise.environments.check_apart import check_apart
 from turnwise.environments.serve_guard import TOKEN_VARIABLE
 from turnwise.environments.settings import EnvironmentConfig
@@ -77,6 +79,9 @@ class Server:
             await socket.send(error("the environment broke", "EXECUTION_ERROR"))
         elif said == "win":
             await socket.send(observation("won", done=True, reward=1.0))
+        elif said == "all fields":
+            fields = {"state_key": ["a", {"b": 1}], "admissible": ["look", "win"], "info": {"score": 2}}
+            await socket.send(observation(said, done=True, reward=1.0, truncated=True, valid=False, **fields))
         elif said == "give up":
             await socket.send(observation("given up", done=True, reward=1.0, success=False))
         else:
@@ -123,7 +128,8 @@ def test_held_out_seeds_stand_behind_those_of_training(server):
 
 def test_a_server_on_this_machine_is_asked_without_a_proxy(server, monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # nobody is there
-    assert suite(server).tasks("train")
+    made = suite(server)
+    assert asyncio.run(made.environment(made.tasks("train")[0]).start()).observation == "welcome"
 
 
 def test_the_conformance_test_has_the_token_of_the_server_in_its_processes(server, monkeypatch):
@@ -154,6 +160,40 @@ def test_what_the_environment_says_of_success_counts(server):
     assert (steps[-1].terminated, steps[-1].reward, steps[-1].info) == (True, 1.0, {"success": False})
     steps = asyncio.run(play(suite(server, threshold=1.0).environment({"seed": 0}), ["win"]))
     assert steps[-1].info == {"success": False}
+
+
+def test_the_fields_of_a_step_are_taken_over(server):
+    steps = asyncio.run(play(suite(server).environment({"seed": 0}), ["hello", "all fields"]))
+    assert steps[1] == Step(observation="hello")
+    assert steps[2] == Step(
+        observation="all fields",
+        reward=1.0,
+        truncated=True,
+        valid=False,
+        state_key=("a", "{'b': 1}"),
+        admissible=("look", "win"),
+        info={"score": 2, "success": False},
+    )
+
+
+def test_a_server_that_counts_its_tasks_is_asked_for_them(server, monkeypatch):
+    real, counts = openenv.ask_http, {"train": 5, "valid": 2}
+
+    def answer(url, data=None):
+        if url == f"{server.url}/echo/num_tasks":
+            return {"num_tasks": counts[data["split"]]}
+        return ["echo"] if url == f"{server.url}/list_environments" else real(url)
+
+    monkeypatch.setattr(openenv, "ask_http", answer)
+    made = suite(server)
+    tasks = made.tasks("valid")
+    assert tasks == [{"split": "valid", "index": 0}, {"split": "valid", "index": 1}]
+    assert made.task_name(tasks[1]) == "valid-1"
+    asyncio.run(play(made.environment(tasks[1]), ["win"]))
+    assert server.resets == [tasks[1]]
+    assert suite(server, tasks="seed").tasks("train")[0] == {"seed": 0}
+    counts["train"] = 0
+    assert "seed" in suite(server).tasks("train")[0]
 
 
 def test_what_the_server_calls_invalid_counts_as_a_step(server):

@@ -1,6 +1,7 @@
 """TextWorld's own games, made and played by the real package; skipped where it is missing."""
 
 import importlib.util
+import json
 import os
 import pickle
 import shutil
@@ -113,6 +114,8 @@ def test_games_differ_by_seed_and_cooking_by_recipe():
         if "take" in turn.response
     }
     assert len(foods) > 1
+    for split in ("train", "valid", "test"):
+        assert {json.loads(task.settings)["split"] for task in made.tasks(split)} == {split}
     names = {split: {made.task_name(task) for task in made.tasks(split)} for split in ("train", "valid", "test")}
     assert not names["train"] & names["valid"]
     assert not names["valid"] & names["test"]
@@ -222,8 +225,9 @@ def test_environments_leave_nothing_open():
         environment.start()
         environment.step("look")
         if round == 5:
-            before = len(os.listdir("/proc/self/fd")), maps()
-    assert (len(os.listdir("/proc/self/fd")), maps()) <= (before[0], before[1] + 20)
+            files, loaded = len(os.listdir("/proc/self/fd")), maps()
+    assert len(os.listdir("/proc/self/fd")) <= files
+    assert maps() <= loaded + 20
 
 
 def maps() -> int:

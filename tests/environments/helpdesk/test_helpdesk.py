@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from tests.toys import small_config
 
+from turnwise.environments.check import check_environment
 from turnwise.environments.helpdesk.desk import MOST_TURNS, QUESTIONS, draw_desk
 from turnwise.environments.helpdesk.environment import HelpdeskEnvironment
 from turnwise.environments.helpdesk.suite import written
@@ -151,6 +152,14 @@ def test_the_limit_of_turns_truncates():
     environment = HelpdeskEnvironment(desk)
     with pytest.raises(EnvironmentFault, match="before start"):
         environment.step("hello")
+    environment.start()
+    environment.step('answer {"value": "100"}')
+    with pytest.raises(EnvironmentFault, match="after the end"):
+        environment.step("hello")
+
+
+def test_it_is_sound():
+    assert check_environment(suite()) == []
 
 
 def test_states_are_what_has_been_looked_up_in_any_order():

@@ -39,7 +39,7 @@ def suite(data: str, max_steps: int = 15, **options) -> Any:
 
 
 def test_the_settings_reach_the_environment(many):
-    made = suite(many, max_steps=2, reward="score", observation="text_rich", attributes_page=True, state_key="state")
+    made = suite(many, max_steps=2, reward="score", observation="text_rich", state_key="state")
     assert isinstance(made, Webshop)
     task = made.tasks("train")[0]
     environment: Any = made.environment(task)
@@ -47,6 +47,25 @@ def test_the_settings_reach_the_environment(many):
     assert (environment.observation, environment.state_key) == ("text_rich", "state")
     assert environment.start().state_key is not None
     assert made.task_name(task) == "500-B0TRAY0001"
+
+
+@pytest.mark.parametrize("attributes_page", [True, False])
+def test_the_page_of_attributes_is_offered_if_asked_for(many, attributes_page):
+    made = suite(many, attributes_page=attributes_page)
+    environment = made.environment(made.tasks("train")[0])
+    environment.start()
+    environment.step("search[serving tray]")
+    step = environment.step("click[b0tray0001]")
+    assert "click[description]" in step.admissible
+    assert ("click[attributes]" in step.admissible) == attributes_page
+
+
+def test_the_splits_of_the_original_have_validation_goals(many):
+    made = suite(many, splits="original")
+    assert made.tasks("valid") == suite(many).tasks("train"), "goals 500 to 1,499"
+    assert made.tasks("test") == suite(many).tasks("test")
+    with pytest.raises(DataError):
+        made.tasks("train")
 
 
 def test_splits_do_not_overlap_and_stay(many):

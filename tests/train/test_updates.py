@@ -1,0 +1,62 @@
+"""Methods, modulation and kinds of update, each in a short run."""
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from tests.toys import small_config
+from tests.train.test_loop import steps
+
+from turnwise.train.loop import train
+
+
+@pytest.mark.parametrize("aem", [True, False])
+@pytest.mark.parametrize("method", ["grpo", "dr_grpo", "rloo", "reinforce", "gigpo"])
+def test_every_method_runs(tmp_path, method, aem):
+    config = small_config(
+        tmp_path,
+        run={"steps": 1},
+        aem=aem,
+        environment={"options": {"turns": 2}},
+        method={"name": method, **({"min_range": 0.0} if aem else {})},  # a random policy's entropies differ little
+        update={"aggregate": "constant" if method == "dr_grpo" else "token-mean"},
+    )
+    [record] = steps(train(config))
+    assert record["credit/mismatch_max"] < 1e-4  # behaviour and scoring are the same weights
+    assert record["update/grad_norm"] > 0
+    assert (record["credit/alpha_min"] < 1 < record["credit/alpha_max"]) == aem
+
+
+@pytest.mark.parametrize("options", [{"temperature": 2.0}, {"shuffle": True, "seed": 3}, {"scope": "batch"}], ids=str)
+def test_the_recorded_coefficient_is_the_one_applied(tmp_path, options):
+    tables = []
+    for aem, method in ((False, {"name": "grpo"}), (True, {"name": "grpo", "min_range": 0.0, **options})):
+        config = small_config(
+            tmp_path / str(aem),
+            run={"steps": 1},
+            aem=aem,
+            method=method,
+            rollout={"groups": 8},
+            environment={"invalid_penalty": 0.0},
+        )
+        table = pq.read_table(train(config).rollouts / "step-000001.parquet")
+        tables.append({name: table.column(name).to_numpy() for name in ("alpha", "advantage")})
+    plain, modulated = tables
+    np.testing.assert_array_equal(plain["alpha"], 1)
+    np.testing.assert_allclose(modulated["advantage"], modulated["alpha"] * plain["advantage"], atol=1e-9)
+    assert np.abs(modulated["advantage"] - plain["advantage"]).max() > 0.05
+
+
+@pytest.mark.parametrize(
+    "update",
+    [{"kl": 0.1}, {"entropy_bonus": 0.01}, {"epochs": 2, "mini_batches": 2}, {"max_tokens": 20}],
+    ids=str,
+)
+def test_every_kind_of_update_runs(tmp_path, update):
+    config = small_config(tmp_path, update={"learning_rate": 0.01, **update})
+    folder = train(config)
+    records = steps(folder)
+    assert len(records) == 2
+    for record in records:  # only where there are several updates have the weights changed before the last of them
+        assert (1e-6 < record["update/kl_old"] < 10) == ("epochs" in update)
+    assert (records[1]["update/kl_reference"] > 0) == ("kl" in update)
+    assert records[1]["credit/mismatch_max"] < 1e-4
