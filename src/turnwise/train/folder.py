@@ -120,6 +120,7 @@ class RunFolder:
         Raises:
             RunError: There is not a run, or its configuration cannot be read.
         """
+        data: Any = {}
         try:
             data = json.loads((path / "config.json").read_text(encoding="utf-8"))
             check_format(path, data.get("format", 1))
