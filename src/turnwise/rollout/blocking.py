@@ -1,7 +1,8 @@
 """Run coroutines from synchronous code."""
 
 import asyncio
-from collections.abc import Coroutine
+import contextlib
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -22,7 +23,7 @@ class LastingLoop:
     """Run coroutines from synchronous code in one event loop, in which tasks wait from one call to the next."""
 
     def __init__(self) -> None:
-        self._runner = asyncio.Runner()
+        self._runner, self._reports = asyncio.Runner(), _Reports()
         self._other: ThreadPoolExecutor | None = None
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -31,29 +32,50 @@ class LastingLoop:
             try:
                 asyncio.get_running_loop()
             except RuntimeError:
-                return self._runner.run(_quiet(work))
+                return self._run(work)
             self._other = ThreadPoolExecutor(1)
-        return self._other.submit(self._runner.run, _quiet(work)).result()
+        return self._other.submit(self._run, work).result()
 
     def close(self) -> None:
         """Cancel the tasks that wait, and close the loop."""
-        if self._other is None:
-            self._runner.close()
-        else:
-            self._other.submit(self._runner.close).result()
-            self._other.shutdown()
+        with self._reports.muted_by_a_signal():
+            if self._other is None:
+                self._runner.close()
+            else:
+                self._other.submit(self._runner.close).result()
+                self._other.shutdown()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        with self._reports.muted_by_a_signal():
+            return self._runner.run(self._reports.watch(work))
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(_quiet(work))
+    reports = _Reports()
+    with reports.muted_by_a_signal():
+        return asyncio.run(reports.watch(work))
 
 
-async def _quiet(work: Coroutine[Any, Any, T]) -> T:
-    """Await a coroutine. What a signal raises in a task reaches the caller from the loop, so no task prints it."""
+class _Reports:
+    """What an event loop reports: what a signal raises reaches the caller, so neither it nor what it cut is printed."""
 
-    def say(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        if not isinstance(context.get("exception"), KeyboardInterrupt):
+    def __init__(self) -> None:
+        self._muted = False
+
+    @contextlib.contextmanager
+    def muted_by_a_signal(self) -> Iterator[None]:
+        """Report nothing more once a signal has ended the block: its tasks are destroyed, maybe much later."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self._muted = True
+            raise
+
+    async def watch(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await a coroutine in a loop that reports here."""
+        asyncio.get_running_loop().set_exception_handler(self._report)
+        return await work
+
+    def _report(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if not (self._muted or isinstance(context.get("exception"), KeyboardInterrupt)):
             loop.default_exception_handler(context)
-
-    asyncio.get_running_loop().set_exception_handler(say)
-    return await work

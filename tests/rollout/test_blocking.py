@@ -1,0 +1,57 @@
+"""Coroutines in synchronous code: what a signal cuts off is not printed, what fails by itself is."""
+
+import asyncio
+import gc
+from typing import Any
+
+import pytest
+
+from turnwise.rollout.blocking import LastingLoop, blocking
+
+make_task = asyncio.ensure_future
+
+
+async def nothing() -> None:
+    pass
+
+
+def interrupted_while_closing(work: Any, *, loop: Any = None) -> asyncio.Future:
+    """A signal comes just after a task of the loop's end is made, so that it never runs."""
+    task = make_task(work, loop=loop)
+    if getattr(work, "__name__", "") == "shutdown_asyncgens":
+        raise KeyboardInterrupt
+    return task
+
+
+def lasting() -> None:
+    loop = LastingLoop()
+    loop.run(nothing())
+    loop.close()
+
+
+@pytest.mark.filterwarnings("ignore:coroutine 'BaseEventLoop.shutdown_asyncgens' was never awaited")
+@pytest.mark.parametrize("run", [lambda: blocking(nothing()), lasting], ids=["blocking", "lasting"])
+def test_a_signal_while_a_loop_closes_prints_nothing(run, monkeypatch, caplog):
+    interrupted = False
+    monkeypatch.setattr(asyncio.tasks, "ensure_future", interrupted_while_closing)
+    try:
+        run()
+    except KeyboardInterrupt:  # `pytest.raises` would keep the task alive
+        interrupted = True
+    assert interrupted
+    gc.collect()  # destroys the task, which would be reported
+    assert caplog.messages == []
+
+
+def test_a_task_that_fails_by_itself_is_reported(caplog):
+    async def fail() -> None:
+        raise ValueError("by itself")
+
+    async def start() -> None:
+        failing = asyncio.ensure_future(fail())
+        await asyncio.sleep(0)
+        assert failing.done()
+
+    blocking(start())
+    gc.collect()
+    assert "Task exception was never retrieved" in caplog.text
