@@ -38,7 +38,7 @@ METHODS = {"GRPO": tw.grpo, "GRPO + AEM": lambda: tw.aem(tw.grpo()), "GiGPO": tw
 
 
 def credit(method: tw.Transform, rows: dict[str, Any]) -> tuple[float, float]:
-    """Make a batch and assign credit; return the processor seconds of both."""
+    """Make a batch and assign credit; return the processor seconds of the one and of the other."""
     start = time.process_time()
     batch, order = tw.Batch.from_arrays(**rows)
     middle = time.process_time()

@@ -76,12 +76,16 @@ def area(run: Run) -> float:
 def predictors(environment: str, methods: Sequence[str], before: Path, later: Path) -> dict[str, np.ndarray]:
     """Read what was measured at the start: before the studies began, and what was added later if it is there."""
     found, added = (_start(folder, environment) for folder in (before, later))
+    first, anew = (
+        {kind: {name: one for name, (one, _) in table.items()} for kind, table in measured(data).items()}
+        for data in (found, added)
+    )
     value = lambda table: {name: one["value"] for name, one in (table or {}).items()}  # noqa: E731
     tables = {
-        **{kind: {name: one for name, (one, _) in table.items()} for kind, table in measured(found).items()},
+        **first,
         "drift": value((added.get("drift") or {}).get("drift")),
         "transfer": value(((added.get("gradient") or {}).get("transfer") or {}).get("transfer")),
-        **{f"{kind} anew": {name: one for name, (one, _) in table.items()} for kind, table in measured(added).items()},
+        **{f"{kind} anew": table for kind, table in anew.items()},
     }
     return {name: np.array([table[m] for m in methods]) for name, table in tables.items() if table}
 

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-import torch
+from tests.diagnostics.autograd import group_gradients
 from tests.diagnostics.drawn_decisions import draw_groups, exact_advantages, returns_from
 from tests.toys import small_config
 
@@ -16,7 +16,6 @@ from turnwise.diagnostics.fidelity_run import MEASURED, measure_run
 from turnwise.diagnostics.stage import Stage
 from turnwise.diagnostics.values import Truth, true_advantages
 from turnwise.models.policy import trainable
-from turnwise.objective.tokens import generated_logprobs
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train
 
@@ -115,16 +114,7 @@ def test_gradients_of_responses_are_those_of_autograd(run):
     weights = trainable(stage.policy.model)
     num_weights = sum(weight.numel() for weight in weights)
     advantage_R = np.random.default_rng(0).normal(size=batch.num_responses)
-    wanted = []
-    for group in range(3):
-        total = torch.zeros(())
-        for number in np.flatnonzero(batch.groups.ids[sequences.trajectory] == group).tolist():
-            index = np.array([number])
-            logprob, _ = generated_logprobs(stage.policy.model, sequences, index, temperature=0.7)
-            weight_T = advantage_R[batch.tokens.ids[sequences.token_index(index)]]
-            total = total + (torch.from_numpy(weight_T).to(logprob) * logprob).sum()
-        wanted.append(torch.cat([part.flatten() for part in torch.autograd.grad(total, weights)]).double().numpy())
-    wanted = np.stack(wanted)
+    wanted = group_gradients(stage, batch, sequences, advantage_R, temperature=0.7)
     offsets = batch.group_responses.offsets
 
     def products(size: int) -> np.ndarray:

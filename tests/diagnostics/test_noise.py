@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from tests.diagnostics.autograd import group_gradients
 from tests.toys import small_config
 
 from turnwise.cli import main
@@ -10,8 +11,6 @@ from turnwise.diagnostics import noise
 from turnwise.diagnostics.noise import SKETCH, Noise, measure_noise, noise_of, noise_table, sketch
 from turnwise.diagnostics.stage import Stage
 from turnwise.errors import ConfigError
-from turnwise.models.policy import trainable
-from turnwise.objective.tokens import generated_logprobs
 from turnwise.train.credit import named_transform
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train
@@ -68,17 +67,7 @@ def test_gradients_are_those_of_autograd_at_the_temperature_of_the_rollout(run):
     trajectories, _ = stage.play_groups(4, 0)
     stage.close()
     batch, sequences = stage.measure(stage.plan({"rloo": method.needs}), trajectories)
-    advantage_T = batch.tokens.broadcast(method(batch))
-    rows = []
-    for group in range(4):
-        total = torch.zeros(())
-        for number in np.flatnonzero(batch.groups.ids[sequences.trajectory] == group).tolist():
-            index = np.array([number])
-            logprob, _ = generated_logprobs(stage.policy.model, sequences, index, temperature=0.7)
-            total = total + (torch.from_numpy(advantage_T[sequences.token_index(index)]).to(logprob) * logprob).sum()
-        gradient = torch.autograd.grad(total, trainable(stage.policy.model))
-        rows.append(torch.cat([part.flatten() for part in gradient]).double().numpy())
-    expected = noise_of(np.stack(rows))
+    expected = noise_of(group_gradients(stage, batch, sequences, method(batch), temperature=0.7))
     assert found.noise == pytest.approx(expected.noise, rel=0.02)
     assert found.signal == pytest.approx(expected.signal, abs=0.02 * expected.noise)
 

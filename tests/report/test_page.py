@@ -211,6 +211,14 @@ def test_the_run_that_was_chosen_last_is_shown(opened):
     assert shown == ["run0", 4 * 24]
 
 
+def live_page(opened, run: Path, folder: Path):
+    """Open a live page of a run; returns its data, to update, and the page."""
+    data = ReportData([run], folder / "files", METHODS)
+    install(folder / "files")
+    data.update()
+    return data, opened(url=write_index(folder, "files", live=True).as_uri())
+
+
 def test_a_live_page_keeps_what_the_reader_uses_and_searches_new_steps(opened, tmp_path):
     run = write_run(tmp_path / "run", steps=30)
     write_analysis(run)
@@ -219,11 +227,7 @@ def test_a_live_page_keeps_what_the_reader_uses_and_searches_new_steps(opened, t
     (run / "metrics.jsonl").write_text("".join(records[:-1]))
     kept = last.read_bytes()
     last.unlink()
-    folder = tmp_path / "page"
-    data = ReportData([run], folder / "files", METHODS)
-    install(folder / "files")
-    data.update()
-    page = opened(url=write_index(folder, "files", live=True).as_uri())
+    data, page = live_page(opened, run, tmp_path / "page")
     page.page.fill("#settings .tabulator-header-filter input", "learning_rate")
     page.page.fill("#text", "you are in")
     page.press("Enter")
@@ -246,11 +250,7 @@ def test_a_live_page_keeps_what_the_reader_uses_and_searches_new_steps(opened, t
 
 def test_a_live_page_searches_steps_again_that_were_recorded_anew(opened, tmp_path):
     run, other = write_run(tmp_path / "run", steps=2), write_run(tmp_path / "other", steps=2, seed=1)
-    folder = tmp_path / "page"
-    data = ReportData([run], folder / "files", METHODS)
-    install(folder / "files")
-    data.update()
-    page = opened(url=write_index(folder, "files", live=True).as_uri())
+    data, page = live_page(opened, run, tmp_path / "page")
     page.page.fill("#text", "room 3")
     page.press("Enter")
     found = "Tabulator.findTable('#table')[0].getData('active').map((row) => row.key)"

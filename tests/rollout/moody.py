@@ -1,5 +1,7 @@
 """Environments of five turns for forks; they stand apart from tests, so that a worker starts without torch."""
 
+import dataclasses
+
 from tests.toys import Colors
 
 from turnwise.environments.base import Step
@@ -19,5 +21,5 @@ class Moody(Long):
         step = super().step(response)
         if self.seed == 1 and self.played == 2:
             Moody.plays += 1
-            return Step(observation=f"mood {Moody.plays}", reward=step.reward, valid=step.valid)
+            return dataclasses.replace(step, observation=f"mood {Moody.plays}")
         return step

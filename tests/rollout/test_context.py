@@ -1,6 +1,7 @@
 """Prompts: nothing is re-encoded differently, and exactly the generated tokens are learned from."""
 
 import asyncio
+import dataclasses
 import functools
 
 import numpy as np
@@ -46,15 +47,7 @@ class Long(Colors):
         super().__init__(seed, turns=6)
 
     def step(self, response: str) -> Step:
-        step = super().step(response)
-        return Step(
-            observation=step.observation,
-            reward=step.reward,
-            terminated=step.terminated,
-            truncated=step.truncated,
-            info=step.info,
-            admissible=["red", "green", "blue"],
-        )
+        return dataclasses.replace(super().step(response), admissible=["red", "green", "blue"])
 
 
 def play(policy, *, window=None, seed=0, engine=None, temperature=1.0):

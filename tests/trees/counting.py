@@ -1,6 +1,7 @@
 """Environments that count their steps and can be copied; a worker imports them without torch."""
 
 import copy
+import dataclasses
 
 from tests.toys import Colors
 
@@ -18,13 +19,7 @@ class Counting(Colors):
     def step(self, response: str) -> Step:
         Counting.steps += 1
         step = super().step(response)
-        return Step(
-            observation=step.observation,
-            reward=step.reward,
-            terminated=step.terminated,
-            valid=step.valid,
-            info={**step.info, "steps": Counting.steps},
-        )
+        return dataclasses.replace(step, info={**step.info, "steps": Counting.steps})
 
 
 class Copied(Counting):

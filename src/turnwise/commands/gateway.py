@@ -54,7 +54,8 @@ def _gateway(options: argparse.Namespace) -> int:
 
 
 async def _serve(models: Any, sampling: Any, options: argparse.Namespace, config: Any) -> None:
-    from turnwise.environments.serve_guard import TOKEN_VARIABLE, token_for
+    from turnwise.environments.isolation import TOKEN_VARIABLE
+    from turnwise.environments.serve_guard import token_for
     from turnwise.gateway.recorder import Recorder
     from turnwise.gateway.server import Gateway
     from turnwise.gateway.session import Serving

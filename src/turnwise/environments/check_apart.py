@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 
 from turnwise.environments.check import Checked, Problem, inspect_environment
 from turnwise.environments.check_plays import MAY_DIFFER
-from turnwise.environments.isolation import clean_variables, how_ended
-from turnwise.environments.serve_guard import TOKEN_VARIABLE
+from turnwise.environments.isolation import TOKEN_VARIABLE, clean_variables, how_ended
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.errors import ConfigError, TurnwiseError

@@ -19,8 +19,8 @@ PASSED = frozenset(
 )
 """Variables that processes of environments get. Tokens of hubs and trackers are not among them."""
 PASSED_STARTS = ("LC_", "PYTHON", "OMP_", "MKL_", "OPENBLAS_", "CUDA_VISIBLE_", "TURNWISE_")
-NEVER_PASSED = ("TURNWISE_SERVE_TOKEN",)
-"""Secrets with a start that is passed; a user can still name them."""
+TOKEN_VARIABLE = "TURNWISE_SERVE_TOKEN"
+"""Variable with the token of a server that other machines can reach. Passed only where it is named."""
 PASSED_ENDS = ("_DATA",)
 """Variables with folders of games, such as ALFWORLD_DATA."""
 _PR_SET_DUMPABLE = 4
@@ -35,7 +35,7 @@ def clean_variables(names: Iterable[str] = (), given: Mapping[str, str] | None =
     """
     given, wanted = os.environ if given is None else given, PASSED | set(names)
     passed = {name for name in given if name.startswith(PASSED_STARTS) or name.endswith(PASSED_ENDS)}
-    return {name: value for name, value in given.items() if name in wanted or name in passed - {*NEVER_PASSED}}
+    return {name: value for name, value in given.items() if name in wanted or name in passed - {TOKEN_VARIABLE}}
 
 
 def hide_this_process() -> None:

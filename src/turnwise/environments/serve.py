@@ -10,8 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from turnwise.environments.base import Environment, as_step, checked_step
+from turnwise.environments.isolation import TOKEN_VARIABLE
 from turnwise.environments.needs import needed
-from turnwise.environments.serve_guard import MAX_BODY, TOKEN_VARIABLE, Guard, patient_protocol, token_for
+from turnwise.environments.serve_guard import MAX_BODY, Guard, patient_protocol, token_for
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.errors import EnvironmentFault, TurnwiseError

@@ -7,11 +7,10 @@ import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from turnwise.environments.isolation import TOKEN_VARIABLE
 from turnwise.environments.needs import needed
 from turnwise.loopback import is_loopback, names_loopback
 
-TOKEN_VARIABLE = "TURNWISE_SERVE_TOKEN"
-"""Environment variable with the token of a server that other machines can reach."""
 MAX_BODY = 1 << 20
 """Longest request or message (bytes)."""
 HEADERS_S = 10.0

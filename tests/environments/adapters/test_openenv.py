@@ -12,7 +12,7 @@ import pytest
 from turnwise.environments.adapters import openenv
 from turnwise.environments.base import Step
 from turnwise.environments.check_apart import check_apart
-from turnwise.environments.serve_guard import TOKEN_VARIABLE
+from turnwise.environments.isolation import TOKEN_VARIABLE
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.errors import ConfigError, EnvironmentFault

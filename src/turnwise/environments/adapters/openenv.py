@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 from turnwise.environments.adapters.background import Background
 from turnwise.environments.adapters.openenv_texts import Act, Show, choose_action, choose_observation
 from turnwise.environments.base import Environment, Step, Task
+from turnwise.environments.isolation import TOKEN_VARIABLE
 from turnwise.environments.needs import check_counts, needed
-from turnwise.environments.serve_guard import TOKEN_VARIABLE
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.splits import split_seeds
 from turnwise.errors import ConfigError, EnvironmentFault
