@@ -6,7 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-from tests.measures.test_probes import PLAYED, POLICY, context, conversation, mean_of_end, prober, step
+from tests.measures.probed import PLAYED, POLICY, context, conversation, mean_of_end, prober, step
 from tests.rollout.playing import FORMAT
 from tests.toys import small_config
 from tests.train.test_every_method_trains import told, weights

@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from tests.methods.test_values import CLOSE, LENGTHS, NUM_RESPONSES, make_batch
+from tests.methods.valued import CLOSE, LENGTHS, NUM_RESPONSES, make_batch
 
 import turnwise as tw
 from turnwise.errors import BatchError

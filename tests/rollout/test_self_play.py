@@ -2,23 +2,21 @@
 
 import asyncio
 import shutil
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.rollout.matches import KUHN, MODEL, POLICY, collector, models, play, run_config, suite
 from tests.toys import ScriptedEngine, small_config
 from tests.train.test_every_method_trains import told, weights
 
 import turnwise as tw
-from turnwise.config import parse_config
 from turnwise.environments.seats.base import POLICY as BY_POLICY
-from turnwise.environments.seats.base import ROLES, Deal
+from turnwise.environments.seats.base import Deal
 from turnwise.environments.seats.suite import Seats
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.errors import ConfigError, EngineFault
 from turnwise.evaluation.assess import assess
-from turnwise.models.settings import ModelConfig
 from turnwise.models.tiny import tiny_policy
 from turnwise.rollout.collectors import make_collector
 from turnwise.rollout.environments import InProcessEnvironments
@@ -32,37 +30,9 @@ from turnwise.train.credit import make_transform
 from turnwise.train.loop import train
 from turnwise.train.recorded import read_step, recorded_batch
 
-MODEL = ModelConfig(hidden_size=16, num_layers=1, num_heads=2, max_context=256)
-
-
-def suite(game: str = "kuhn", **options: Any) -> Seats:
-    config = EnvironmentConfig(name="seats", max_steps=21, success_reward=1.0)
-    return Seats(config, game=game, opponent="random", **options)
-
-
-KUHN = suite()
-POLICY = tiny_policy(KUHN.words(), MODEL, seed=3)
 POLICY_OF_BOARDS = tiny_policy(suite("tictactoe").words(), MODEL, seed=3)
 with torch.no_grad():
     POLICY.model.get_output_embeddings().weight.mul_(20.0)  # a policy with preferences
-
-
-def collector(size: int = 8, made: Seats = KUHN, **options: Any):
-    settings = RolloutConfig.model_validate(
-        {"collector": {"name": "self_play", **options}, "group_size": size, "max_new_tokens": 2}
-    )
-    return make_collector(settings, InProcessEnvironments(made.environment), made.task_name)
-
-
-def models(engine: Any = None) -> Models:
-    made = Models(policy=NamedModel(POLICY, engine or LocalEngine(POLICY.model)))
-    made.publish()
-    return made
-
-
-def play(num_tasks: int = 3, *, size: int = 8, seed: int = 0, made: Seats = KUHN, engine: Any = None, **options: Any):
-    tasks = [made.tasks("train")[number] for number in range(num_tasks)]
-    return collector(size, made, **options).play(models(engine), tasks, seed=seed)
 
 
 def responses(trajectories: list[Trajectory]) -> list[list[str]]:
@@ -237,96 +207,7 @@ def test_a_past_self_plays_with_the_weights_of_its_step():
     assert {one.learns for one in played} == {True, False}
 
 
-def test_an_evaluation_is_played_as_its_tasks_say():
-    tasks = [KUHN.tasks("valid")[number] for number in range(6)]
-    played = collector().play(models(), tasks, seed=0, group_size=1)
-    assert [one.info["role"] for one in played] == [ROLES[task.players.index("policy")] for task in tasks]
-    assert all("actor" not in one.info for one in played)
-
-
-# -- refused -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"train": ["frist"]}, r"there is no seat 'frist'. Did you mean 'first'\?"),
-        ({"train": "first"}, "train='first': expected a list of different seats"),
-        ({"train": []}, "expected a list of different seats"),
-        ({"past": 1.5}, "past=1.5: expected a share from 0 to 1"),
-        ({"past": 0.6, "random": 0.6}, "exceed 1"),
-        ({"pasts": 0.2}, r"'self_play' has no option 'pasts'. Did you mean 'past'\?"),
-        ({"every": 0}, "every=0: expected a whole number of 1 or more"),
-        ({"keep": 2.5}, "keep=2.5: expected a whole number"),
-        ({"size": 7}, "rollout.group_size=7 counts the seats of whole matches, expected a multiple of 2"),
-    ],
-)
-def test_options_that_cannot_work_are_refused(options, message):
-    with pytest.raises(ConfigError, match=message):
-        play(1, **options)
-
-
-@pytest.mark.parametrize(
-    ("rollout", "message"),
-    [
-        ({"group_size": 7}, "rollout.group_size=7 counts the seats of whole matches, expected a multiple of 2"),
-        ({"collector": {"name": "self_play", "train": ["frist"]}}, r"there is no seat 'frist'. Did you mean 'first'\?"),
-        ({"collector": {"name": "self_play", "train": 5}}, "train=5: expected a list of different seats"),
-    ],
-)
-def test_seats_that_the_game_has_not_are_refused_before_anything_is_made(rollout, message, tmp_path):
-    config = run_config(tmp_path, method="mars", rollout=rollout)
-    with pytest.raises(ConfigError, match=message):
-        train(config)
-    assert not config.run_folder.exists()
-
-
-@pytest.mark.parametrize(
-    ("sections", "message"),
-    [
-        ({"engine": {"max_rows": 4}}, "engine.max_rows=4 lets responses wait"),
-        ({"engine": {"name": "server"}, "collector": {"past": 0.5}}, "'server' serves one version"),
-    ],
-)
-def test_settings_with_which_players_cannot_meet_are_refused(sections, message):
-    rollout = {"collector": {"name": "self_play", **sections.pop("collector", {})}}
-    with pytest.raises(ConfigError, match=message):
-        parse_config({"environment": {"name": "seats"}, "rollout": rollout, **sections})
-
-
-def test_rollouts_ahead_cannot_copy_weights():
-    settings = {"collector": {"name": "self_play", "past": 0.5}, "max_lag": 1}
-    with pytest.raises(ConfigError, match=r"past=0.5 copies weights while rollout.max_lag=1"):
-        make_collector(RolloutConfig.model_validate(settings), InProcessEnvironments(KUHN.environment), str)
-
-
-def test_an_environment_without_seats_is_refused_before_anything_is_made(tmp_path):
-    config = small_config(tmp_path, rollout={"collector": {"name": "self_play"}})
-    with pytest.raises(ConfigError, match=r"needs an environment with seats, and 'tests\.toys:Colors' has none"):
-        train(config)
-    assert not config.run_folder.exists()
-
-
 # -- trained -----------------------------------------------------------------------------------------------------------
-
-
-def run_config(folder, **further: Any):
-    sections: dict[str, Any] = {
-        "environment": {
-            "name": "seats",
-            "max_steps": 8,
-            "success_reward": 1.0,
-            "options": {"game": "kuhn", "opponent": "random"},
-        },
-        "model": {"max_context": 256},
-        "rollout": {"groups": 6, "group_size": 8, "max_new_tokens": 2, "collector": {"name": "self_play"}},
-        "evaluate": {"every": 0, "episodes": 4, "final_episodes": 4, "temperature": 1.0},
-        "checkpoint": {"every": 1, "keep": 9},
-        "aem": False,
-    }
-    for name, section in further.items():
-        sections[name] = {**sections[name], **section} if isinstance(section, dict) and name in sections else section
-    return small_config(folder, **sections)
 
 
 @pytest.mark.parametrize("method", ["mars", "rae"])

@@ -5,8 +5,8 @@ import random
 
 import numpy as np
 import pytest
-from tests.rollout.test_self_play import play as self_play
-from tests.rollout.test_self_play import run_config
+from tests.rollout.matches import play as self_play
+from tests.rollout.matches import run_config
 
 from turnwise.environments.seats.base import CHANCE, ENDED, POLICY, Deal, History
 from turnwise.environments.seats.guard import ATTACKER, GIVE, GUEST, REFUSE, THING, Guard

@@ -1,0 +1,158 @@
+"""What commands do and print."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.command_line.outcomes import tree
+from tests.command_line.settings import COMMAND, QUICK
+from turnwise.cli import main
+from turnwise.methods import METHODS
+from turnwise.train.folder import RunFolder
+
+HEAVY = ("torch", "transformers", "tokenizers", "pyarrow", "matplotlib", "rich")
+FAULTY = ["environment.name=doors:Faulty", "run.name=faulty"]
+
+
+def test_eval_prints_its_results_and_changes_nothing_else(finished, capsys):
+    before = tree(finished)
+    assert (
+        main(["eval", str(finished), "--episodes", "4", "--seeds", "2", "--step", "1", "evaluate.temperature=0"]) == 0
+    )
+    results = json.loads(capsys.readouterr().out)
+    assert [(result["step"], result["seed"], result["episodes"]) for result in results] == [(1, 0, 4), (1, 1, 4)]
+    assert results[0]["success"] == results[1]["success"]  # greedy, so that the seed cannot matter
+    after = tree(finished)
+    assert {path: after[path] for path in before} == before
+    assert {path.split("/")[0] for path in after.keys() - before.keys()} <= {"evaluations"}
+
+
+def test_eval_takes_options_in_any_place(finished, capsys):
+    for arguments in (
+        ["eval", str(finished), "evaluate.temperature=0", "--episodes", "4"],
+        ["eval", "--episodes", "4", str(finished), "evaluate.temperature=0"],
+    ):
+        assert main(arguments) == 0
+        assert json.loads(capsys.readouterr().out)[0]["episodes"] == 4
+
+
+def test_eval_in_another_environment_takes_its_options(finished, here, capsys):
+    arguments = ["--environment", "doors:Door", "environment.options.width=5", "--episodes", "2"]
+    assert main(["eval", str(finished), *arguments]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["success"] == 1.0
+
+
+def test_eval_in_markdown_and_what_comes_next(finished, capsys):
+    assert main(["eval", str(finished), "--episodes", "4", "--markdown"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("# own-")
+    assert "| all | 4 |" in out
+    assert err.splitlines()[-1].startswith(f"next: turnwise report {finished}")
+    assert main(["eval", str(finished), "--episodes", "4"]) == 0
+    assert "|" not in capsys.readouterr().err
+
+
+def test_a_run_in_which_every_trajectory_failed_is_an_error_with_its_cause(here, capsys):
+    assert main(["train", *QUICK, *FAULTY, "run.steps=3", "checkpoint.every=1"]) == 2
+    err = capsys.readouterr().err
+    assert "2 FAILED (2 x environment: OSError: the door is locked" in err
+    line = err.splitlines()[-1]
+    assert line.startswith(
+        "turnwise: no usable trajectory in 3 consecutive steps; the last one failed with: environment"
+    )
+    assert "the door is locked" in line
+    assert line.endswith("resume with `turnwise train --resume runs/faulty`")
+    assert main(["train", "--resume", "runs/faulty"]) == 2, "it is not finished"
+    assert main(["train", *QUICK, *FAULTY[:1], "run.name=none", "run.steps=0"]) == 2
+    assert "no episode of the evaluation after step 0 could be played: 2 x environment" in capsys.readouterr().err
+
+
+def test_observations_without_room_are_counted_and_end_the_run(here, capsys):
+    long = ["environment.name=doors:Long", "model.max_context=32", "run.name=long"]
+    assert main(["train", *QUICK, *long]) == 2
+    assert "model.max_context=32 has no room for the first observation" in capsys.readouterr().err
+    record = next(r for r in RunFolder(here / "runs" / "long").metrics() if "rollout/context_frac" in r)
+    assert (record["rollout/context_frac"], record["rollout/failed_frac"]) == (1.0, 1.0)
+
+
+def test_a_group_of_one_is_said_to_teach_grpo_nothing(here, capsys):
+    for method, noted in (("grpo", True), ("reinforce", False)):
+        assert (
+            main(["train", *QUICK, "rollout.group_size=1", f"method={method}", f"run.name={method}", "run.steps=0"])
+            == 0
+        )
+        assert ("note: rollout.group_size=1: the method compares" in capsys.readouterr().err) == noted
+
+
+def test_train_and_resume(here, capsys):
+    assert main(["train", *QUICK, "run.name=door"]) == 0
+    err = capsys.readouterr().err
+    assert "held-out after step 0: success" in err
+    assert err.splitlines()[-1] == "next: turnwise report runs/door   # curves, trajectories, credit per turn"
+    assert "training 1/1" in err
+    assert (here / "runs" / "door" / "figure.png").stat().st_size > 1000
+    assert main(["train", "--resume", "runs/door", "run.steps=2"]) == 0
+    assert [r["step"] for r in RunFolder(here / "runs" / "door").metrics()] == [0, 1, 1, 2, 2]
+
+
+def test_config_prints_json_and_touches_nothing(here, capsys):
+    before = tree(here)
+    assert main(["config", "tiny.toml", "run.steps=3"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["run"]["steps"], data["run"]["name"]) == (3, "tiny")
+    assert main(["config", "run.steps=4"]) == 0  # a recipe may be left out
+    assert json.loads(capsys.readouterr().out)["run"]["steps"] == 4
+    assert tree(here) == before
+
+
+@pytest.mark.parametrize("arguments", [["config", "tiny.toml"], ["methods"]])
+def test_what_needs_no_torch_imports_none(here, arguments):
+    code = f"import sys; from turnwise.cli import main; main({arguments!r}); print(*sys.modules, file=sys.stderr)"
+    result = subprocess.run([sys.executable, "-c", code], cwd=here, capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in result.stderr.split()}
+    assert not loaded & set(HEAVY)
+
+
+def test_options_of_methods_are_checked_without_run_time_types(here):
+    """Under pytest, shapes and types are checked at run time, which a user does not have."""
+    command = [*COMMAND, "config", "tiny.toml", "method.temperature=2"]
+    assert subprocess.run(command, cwd=here, capture_output=True, check=False).returncode == 0
+    result = subprocess.run(
+        [*command, "method.convention=verll"], cwd=here, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 2
+    assert "verll" in result.stderr
+    assert "'verl'" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_methods_lists_every_method(capsys):
+    assert main(["methods"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == list(METHODS)
+    assert "state_key" in next(line for line in lines if line.startswith("gigpo"))
+    assert "2605.00425" in next(line for line in lines if line.startswith("aem"))
+
+
+def test_help_shows_an_example_first(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["--help"])
+    assert caught.value.code == 0
+    text = capsys.readouterr().out
+    example = text.index("turnwise train household-tiny-aem")
+    assert example < text.index("positional arguments") < text.index("options:")
+
+
+def test_check_env_reports_and_says_by_its_exit_code(here, capsys):
+    assert main(["check-env", "doors:Doors"]) == 0
+    out = capsys.readouterr().out
+    assert "doors:Doors: sound" in out
+    assert "no words()" not in out
+    assert main(["check-env", "doors:Door"]) == 0
+    assert "warning: tasks 0, 33333, 66666 gave the same answers" in capsys.readouterr().out
+    assert main(["check-env", "doors:Speechless"]) == 0
+    assert "note: no words(), so that model.name='tiny' cannot play it" in capsys.readouterr().out
+    assert main(["check-env", "doors:Random"]) == 2
+    assert "another answer" in capsys.readouterr().out

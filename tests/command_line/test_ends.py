@@ -1,0 +1,129 @@
+"""How a command ends that cannot go on: interrupted, without disk, or by a fault of ours."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.command_line.outcomes import refused
+from tests.command_line.settings import COMMAND, QUICK
+from turnwise.cli import main
+from turnwise.train import loop
+from turnwise.train.folder import RunFolder
+
+
+def test_an_interrupt_is_no_traceback(here, capsys, monkeypatch):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "train", interrupted)
+    assert main(["train", "tiny.toml"]) == 130
+    err = capsys.readouterr().err
+    assert err.endswith("turnwise: interrupted; no checkpoint was saved; run the same command to start again\n")
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("during", [(loop, "train"), (RunFolder, "open")])
+def test_an_interrupted_run_says_where_it_goes_on(during, finished, capsys, monkeypatch):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(*during, interrupted)
+    assert main(["train", "--resume", str(finished), "run.steps=4"]) == 130
+    said = f"turnwise: interrupted; resume from the checkpoint of step 2 with `turnwise train --resume {finished}`\n"
+    assert capsys.readouterr().err.endswith(said)
+
+
+def test_a_fault_of_ours_is_a_traceback(here, monkeypatch):
+    def wrong(*args, **kwargs):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(loop, "train", wrong)
+    with pytest.raises(ZeroDivisionError):
+        main(["train", "tiny.toml"])
+
+
+def test_without_the_training_extra_it_says_what_to_install(here, capsys, monkeypatch):
+    def missing(*args, **kwargs):
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    monkeypatch.setattr(loop, "train", missing)
+    assert "torch is not installed; pip install 'turnwise[train]'" in refused(capsys, "train", "tiny.toml")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("arguments", [["methods"], ["config"]])
+def test_output_that_cannot_be_written_is_one_line_without_advice_to_resume(here, arguments):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*COMMAND, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("turnwise: cannot write: ")
+    assert done.stderr.endswith("Free disk space, and run the command again\n")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_full_disk_stops_a_training_with_the_way_to_resume(here, capsys, monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(loop, "train", full)
+    assert "Resume from the last one with `turnwise train --resume RUN_FOLDER`" in refused(capsys, "train", "tiny.toml")
+
+
+def test_an_error_without_a_cause_of_the_system_is_told(here, capsys, monkeypatch):
+    def strange(*args, **kwargs):
+        raise OSError("the archive is odd")
+
+    monkeypatch.setattr(Path, "mkdir", strange)
+    assert "the archive is odd" in refused(capsys, "train", *QUICK)
+
+
+def test_an_interrupt_while_modules_are_imported_is_one_line(here):
+    """As with Ctrl-C right after the command."""
+    code = "import sys, turnwise.__main__ as start\n"
+    code += "class Slow:\n    def find_spec(self, name, *_):\n        if name == 'pydantic': raise KeyboardInterrupt\n"
+    code += "sys.meta_path.insert(0, Slow())\nsys.exit(start.main())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "turnwise: interrupted\n")
+
+
+def test_a_closed_pipe_is_no_traceback(here):
+    """As with `turnwise config | head -1`."""
+    with subprocess.Popen(
+        [*COMMAND, "config", "tiny.toml"], cwd=here, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 128 + signal.SIGPIPE
+
+
+def test_the_installed_command_runs(here):
+    """A world in the working directory is found, though a script's own folder is not the working directory."""
+    command = Path(sys.executable).with_name("turnwise")
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    result = subprocess.run(
+        [str(command) if command.exists() else "turnwise", "check-env", "doors:Doors"],
+        cwd=here,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "doors:Doors: sound" in result.stdout
+
+
+def test_a_path_that_cannot_be_written_is_one_line(tmp_path, capsys, monkeypatch):
+    def run(_):
+        (tmp_path / "file").touch()
+        (tmp_path / "file" / "table.parquet").write_text("x")
+
+    monkeypatch.setattr("turnwise.commands.methods._methods", run)
+    assert main(["methods"]) == 2
+    assert capsys.readouterr().err == f"turnwise: cannot use {tmp_path / 'file' / 'table.parquet'}: Not a directory\n"
