@@ -258,15 +258,20 @@ def as_lines(value: Any) -> str:
 
 def page(plan: Mapping[str, Any], cells: Sequence[Cell]) -> Page:
     """Compose the page."""
-    first = plan["methods"][0]
+    first, docs = plan["methods"][0], plan.get("docs", "..")
     missing = [name for name in plan["environments"] if name not in {cell.environment for cell in cells}]
     lacking = f" Not measured yet: {', '.join(missing)}." if missing else ""
     parts: list[str | Table] = [
         f"# {plan.get('title', 'Leaderboard: which credit is closest to the truth?')}",
         "Fidelity is the cosine between a method's advantages and the true ones, estimated by fresh continuations "
-        f"([how]({plan.get('docs', '..')}/how-to/fidelity.md)). All methods of a table see the same trajectories. "
-        f"{plan.get('about', 'A training with GRPO made the policies.')}{lacking} `python studies/leaderboard.py` "
-        "plays what is missing and writes this page; with `--page` it writes it from the data beside it alone.",
+        f"([how]({docs}/how-to/fidelity.md)). All methods of a table see the same trajectories. "
+        f"{plan.get('about', 'A training with GRPO made the policies.')}{lacking} Estimates are corrected for noise, "
+        "so they can pass 1 where little is known. A history is a trajectory up to a turn; `+peers` and `+visits` are "
+        f"[critics that see the group]({docs}/tutorials/03-a-critic-for-turns.md#3-a-critic-in-a-recipe). Rows are "
+        f"sorted by how much more often they are above {first} than below. [Compare a method of yours]({docs}/how-to/"
+        "fidelity.md#the-leaderboard); read [the limits](#what-it-does-not-say) first.",
+        f"`{plan.get('command', 'python studies/leaderboard.py')}` plays what is missing and writes this page; with "
+        "`--page` it writes it from the data beside it alone.",
         "**[The same in one table that sorts and filters](table.html)**, with time and extra tokens. Open it on the "
         "site or in a clone; it needs no network.",
         f"## Told apart from {first}",

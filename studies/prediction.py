@@ -226,13 +226,13 @@ def page(results: Mapping[str, dict]) -> Page:
     """Compose the page."""
     parts: list[str | Table] = [
         "# Does fidelity predict learning?",
-        "Methods were trained with equal seeds and trajectories, and ranked by the success of the trajectories that "
-        "training played, averaged over steps. What predicts was measured before, at the start, on one policy of "
-        "another seed ([data](before)). Decided before the first run: the comment of "
-        "`studies/fidelity-household.toml`. Drift was announced there and measured later, on policies that the "
-        "same recipes trained again; transfer was thought of after the first results. What is called anew is of "
-        "today's [leaderboard](../../leaderboard/README.md): how far the answer depends on one measurement. Household "
-        "was looked at after six of its ten seeds, and went on as planned. "
+        "Methods were trained with equal seeds and trajectories, and ranked by success over training: that of the "
+        "trajectories played, averaged over steps. What may predict it was measured at the start, on one policy of "
+        "another seed ([data](before)): [fidelity](../../how-to/fidelity.md), fidelity and signal of the gradient, "
+        "entropy drift, transfer. The first four were planned before the first run "
+        "(`studies/fidelity-household.toml`; drift was measured later, on policies that the same recipes trained "
+        'again); transfer was added after the first results. "Anew" is a second measurement, from today\'s '
+        "[leaderboard](../../leaderboard/README.md). Household was looked at after six of its ten seeds. "
         f"{_missing(results)}`python studies/prediction.py` writes this page from the runs.",
         "![Success against fidelity of the gradient](prediction.png)",
         "Spearman's rank correlation over the methods; 95 % intervals by resampling seeds; p by exchanging methods, "

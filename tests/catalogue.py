@@ -74,6 +74,7 @@ VARIANTS: dict[str, tw.Transform] = {
     "mars(by_role=False)": tw.mars(by_role=False),
     "mars(scope=batch)": tw.mars(scope="batch"),
     "mars(release)": tw.mars(convention="release"),
+    "mars(release, whiten)": tw.mars(convention="release", whiten=True),
     "srgpo(release)": tw.srgpo(convention="release"),
     "proxmo(release)": tw.proxmo(convention="release"),
     "igpo(joint)": tw.igpo(normalise="joint"),
@@ -82,6 +83,7 @@ VARIANTS: dict[str, tw.Transform] = {
     "igpo(joint, curriculum)": tw.igpo(normalise="joint", curriculum=4),
     "istar(weight=0.5)": tw.istar(weight=0.5),
     "a2tgpo(logprob, discount=0.5)": tw.a2tgpo(difference="logprob", discount=0.5),
+    "a2tgpo(release)": tw.a2tgpo(convention="release", discount=0.5),
     "infopo(temperature=1)": tw.infopo(temperature=1.0),
     "infopo(cope)": tw.infopo(temperature=1.0, gate="cope"),
     "infopo(release)": tw.infopo(temperature=1.0, convention="release"),
@@ -221,6 +223,7 @@ EXCEPT: dict[str, dict[str, set[str]]] = {
         "it discounts, or compares rewards before they are summed": {
             "trloo(discount=0.5)",
             "mars(release)",
+            "mars(release, whiten)",
             "reinforce_pp(discount=0.5)",
         },
         "it compares with values, or adds what the single response did": BY_RESPONSE,

@@ -50,7 +50,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "value_switch": (-1.0, 1.0),
     "switch": (0, 1),
     "subgoal_changed": (0, 1),
-    "part_T": (0, 2),
+    "part_T": (0, 4),
     "action_T": (0, 1),
     "effective_rank": (1.0, 8.0),
     "rank_velocity": (-1.0, 1.0),
@@ -58,10 +58,20 @@ RANGES: dict[str, tuple[float, float]] = {
 }
 """Least and greatest value; whole numbers in between where both are written as such."""
 
-LABELS = {"state_key": 3, "action_key": 2, "role": 2, "prefix": 4, "tree": 2, "task": 5, "state_text": 4, "player": 3}
+LABELS = {
+    "state_key": 3,
+    "end_key": 4,  # one of them is nobody's state
+    "action_key": 2,
+    "role": 2,
+    "prefix": 4,
+    "tree": 2,
+    "task": 5,
+    "state_text": 4,
+    "player": 3,
+}
 """How many different names."""
 
-OF_TRAJECTORY = {"success", "finished", "unfinished", "replayed", "rank", "tree", "player"}
+OF_TRAJECTORY = {"success", "finished", "unfinished", "replayed", "rank", "tree", "player", "end_key"}
 OF_GROUP = {"task", "prompt_logprob"}
 
 

@@ -113,6 +113,19 @@ def test_labels_become_codes_and_numbers_float64():
     assert batch.reward_R.dtype == np.float64
 
 
+@pytest.mark.parametrize("make", [list, np.array])
+def test_the_last_state_has_the_number_of_the_equal_state(make):
+    columns = {"end_key": make(["c", "c", "c", "b", "b"]), "state_key": make(["a", "b", "b", "a", "c"])}
+    batch, order = tw.Batch.from_arrays(**rows(columns=columns))
+    names = {code: columns["state_key"][row] for code, row in zip(batch.columns["state_key"], order, strict=True)}
+    assert [names[code] for code in batch.columns["end_key"]] == [columns["end_key"][row] for row in order]
+    again = tw.Batch(batch.groups, batch.trajectories, batch.reward_R, batch.columns)
+    for name in columns:
+        np.testing.assert_array_equal(again.columns[name], batch.columns[name])
+    with pytest.raises(BatchError, match=r"state_key\[1\] is a dict"):
+        tw.Batch.from_arrays(**rows(columns={"end_key": list("abcde"), "state_key": ["a", {}, "b", "c", "d"]}))
+
+
 def test_nested_trajectories_give_the_same_batch():
     batch = tw.Batch.from_trajectories(
         [

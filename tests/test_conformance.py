@@ -124,8 +124,8 @@ def test_every_declared_need_is_truly_needed(name, column):
 
 
 def test_a_formula_that_was_not_read_in_its_source_is_not_called_exact():
-    """AEM and HCAPO: notes and transcriptions agree. TP-GRPO: the code was read, the paper's text was not."""
-    labels = {name: tw.card_of(tw.METHODS[name]).confidence for name in ("aem", "hcapo", "tp_grpo")}
+    """AEM and HCAPO: notes and transcriptions agree. TP-GRPO and GraphGPO: the code was read, the paper was not."""
+    labels = {name: tw.card_of(tw.METHODS[name]).confidence for name in ("aem", "hcapo", "tp_grpo", "graph_gpo")}
     assert labels == dict.fromkeys(labels, "near-exact")
 
 

@@ -52,7 +52,10 @@ def test_a_process_gets_one_line(changes, environment, fine, text, monkeypatch):
 @pytest.mark.skipif(importlib.util.find_spec("verl") is not None, reason="verl is installed here")
 def test_without_verl_there_is_nothing_to_look_at(capsys):
     assert main(["verl-check"]) == 2
-    assert capsys.readouterr().err == "turnwise: verl is not installed here; see docs/how-to/verl.md\n"
+    assert capsys.readouterr().err == (
+        "turnwise: verl is not installed here; see "
+        "https://github.com/turnwise-rl/turnwise/blob/main/docs/how-to/verl.md\n"
+    )
 
 
 def test_a_worker_without_turnwise_is_one_line_and_others_are_checked(monkeypatch):

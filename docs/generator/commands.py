@@ -16,7 +16,8 @@ HEAD = """# Commands
 {examples}
 ```
 
-Exit codes: 0 on success, 2 for a mistake in what was asked (one line on stderr), 130 when interrupted.
+Exit codes: 0 on success, 2 for a mistake in what was asked (one line on stderr), 130 on Ctrl-C, 143 on SIGTERM,
+129 on SIGHUP.
 A recipe may be followed by overrides `section.key=value` of its [settings](settings.md).
 """
 

@@ -53,6 +53,11 @@ REFERENCE_BYTES, ENGINE_BYTES = 2, 2  # bfloat16
 MOST_TENSOR_PARALLEL = 8
 
 
+def written(value: float) -> str:
+    """Write a published number; large ones are whole."""
+    return f"{value:,.0f}" if value > 1e6 else f"{value:,}"
+
+
 def memory(model: str, gpus: int) -> tuple[float, float]:
     """GB per GPU without activations and caches: while training, with the reference, and weights while generating."""
     parameters = MODELS[model].value
@@ -124,7 +129,7 @@ def pages() -> dict[Path, str]:
     simulated = [
         [f"{size:,}"]
         + [
-            f"{case['batch_ms']:,.0f} + {case['method_ms']:,.1f}; {case['peak_mib']:,.0f} MiB"
+            f"{case['batch_ms']:,.{int(size < 100_000)}f} + {case['method_ms']:,.1f}; {case['peak_mib']:,.0f} MiB"
             for method in methods
             for case in cases
             if case["method"] == method and case["responses"] == size
@@ -135,7 +140,7 @@ def pages() -> dict[Path, str]:
     shows = ", ".join(f"{m}: {gpus_where_credit_shows(cases, m):,.0f}" for m in MODELS)
     published = {**PHASES, "step with AEM": AEM_STEP, "AEM's own part": AEM_SHARE, **MODELS}
     published |= {f"throughput of {size}": figure for size, (_, figure) in THROUGHPUT.items()}
-    sources = [f"{name}: {figure.value:,} {figure.unit} ({figure.source})" for name, figure in published.items()]
+    sources = [f"{name}: {written(figure.value)} {figure.unit} ({figure.source})" for name, figure in published.items()]
     parts = [
         "# Scale",
         MADE,

@@ -59,9 +59,8 @@ class Batch:
         if tokens is not None and len(tokens) != self.num_responses:
             raise BatchError(f"tokens has {len(tokens)} segments for {self.num_responses} responses")
         self.reward_R = self._values("reward", reward)
-        self.columns: Mapping[str, np.ndarray] = {
-            name: self._column(name, column) for name, column in as_columns(columns).items()
-        }
+        given = as_columns(columns)
+        self.columns: Mapping[str, np.ndarray] = {name: self._column(name, given) for name in given}
 
     @classmethod
     def from_arrays(
@@ -239,9 +238,13 @@ class Batch:
             raise BatchError(f"{source} returned shape {np.shape(credit_R)}, expected ({self.num_responses},)")
         return self._finite(f"the credit that {source} returned", np.asarray(credit_R, dtype=np.float64))
 
-    def _column(self, name: str, column: Any) -> np.ndarray:
+    def _column(self, name: str, given: Mapping[str, Any]) -> np.ndarray:
+        column = given[name]
         if name.endswith("_T"):
             return self._token_values(name, column)
+        like = COLUMNS[name].like if name in COLUMNS else ""
+        if like and like in given:
+            return self._shared_labels(name, column, like, given[like])
         kind = COLUMNS[name].kind if name in COLUMNS else "label" if looks_like_label(column) else "value"
         return {"value": self._values, "label": self._labels, "text": self._texts}[kind](name, column)
 
@@ -276,11 +279,17 @@ class Batch:
         values.flags.writeable = False
         return values
 
-    def _labels(self, name: str, column: Any) -> Int[np.ndarray, " R"]:
-        codes = encode_labels(name, column, self._order)
+    def _labels(self, name: str, column: Any, *, first: int = 0) -> Int[np.ndarray, " R"]:
+        codes = encode_labels(name, column, self._order)[first:]
         self._check_rows(name, codes)
         codes.flags.writeable = False
         return codes
+
+    def _shared_labels(self, name: str, column: Any, like: str, others: Any) -> Int[np.ndarray, " R"]:
+        """Give labels the codes that equal labels have in the column `like`."""
+        self._labels(name, column)  # checks them under their own name
+        both = [*_listed(others), *_listed(column)]
+        return self._labels(like, both, first=len(both) - self.num_responses)
 
     def _check_rows(self, name: str, column: np.ndarray) -> None:
         if column.shape != (self.num_responses,):
@@ -319,6 +328,11 @@ def _token_rows(name: str, rows: Any, num_tokens: Any) -> list[np.ndarray]:
     return result
 
 
+def _listed(labels: Any) -> Any:
+    """Return labels as Python's own; elements of a tensor hash by identity, those of its list by value."""
+    return labels.tolist() if hasattr(labels, "tolist") else labels
+
+
 def _take(column: Any, order: np.ndarray) -> Any:
     """Reorder rows by position. Keeps lists of mixed labels, which NumPy would turn into strings."""
     if hasattr(column, "tolist"):  # also for pandas, whose columns would index by their own labels
@@ -335,8 +349,7 @@ def encode_labels(
         rank = np.empty_like(first)
         rank[np.argsort(first)] = np.arange(len(first))
         return rank[inverse]
-    if hasattr(labels, "tolist"):  # elements of a tensor hash by identity, those of its list by value
-        labels = labels.tolist()  # pyright: ignore[reportAttributeAccessIssue]
+    labels = _listed(labels)
     try:
         codes = {label: code for code, label in enumerate(dict.fromkeys(labels))}
         result = np.fromiter(map(codes.__getitem__, labels), dtype=np.int64, count=len(labels))

@@ -11,6 +11,7 @@ turnwise eval runs/b --panel household-compact-valid-256        evaluate on task
 turnwise compare runs/aem -- runs/grpo                          compare two sets of runs, with confidence intervals
 turnwise study studies/aem-household.toml                       train a grid of methods and seeds, and compare them
 turnwise recredit runs/b --method gigpo                         assign another method's credit to recorded rollouts
+turnwise analyse fidelity runs/b                                measure how close credit is to the truth
 turnwise analyse surprisal runs/b                               run the analyses of AEM's paper
 turnwise report runs/b                                          write a page: curves, trajectories, credit per response
 turnwise methods                                                list the credit assignment methods

@@ -17,11 +17,13 @@ class Column:
         meaning: Meaning in one line, with its unit.
         source: "trainer": every run can fill it from the rollout. "measured": it needs a further pass or model, or an
             environment that reports it; `turnwise methods` says which the trainer makes.
+        like: Column whose labels this one shares: equal labels are equal across the two. Empty: it has its own.
     """
 
     kind: Literal["value", "label", "text"]
     meaning: str
     source: Literal["trainer", "measured"] = "measured"
+    like: str = ""
 
 
 COLUMNS: dict[str, Column] = {
@@ -34,6 +36,7 @@ COLUMNS: dict[str, Column] = {
     "mismatch_min": Column("value", "least of these differences over its tokens, nats", "trainer"),
     "length": Column("value", "generated tokens of the response; derived if the batch has tokens", "trainer"),
     "state_key": Column("label", "identifies the state in which the response was given", "trainer"),
+    "end_key": Column("label", "identifies the state in which the trajectory ended", "trainer", like="state_key"),
     "action_key": Column("label", "identifies what the response asks of the environment", "trainer"),
     "state_text": Column("text", "text of the state in which the response was given", "trainer"),
     "penalty": Column(
@@ -80,9 +83,13 @@ COLUMNS: dict[str, Column] = {
     "value_low": Column("value", "estimated return from the state before the response given its subgoal"),
     "value_high": Column("value", "the planner's estimate of the return from the state before the response"),
     "value_switch": Column("value", "estimated return of the decision to keep or switch the subgoal"),
-    "switch": Column("value", "1 if the response begins a new subgoal"),
+    "switch": Column("value", "1 if the response decides to switch the subgoal, 0 if it keeps it or does not say"),
     "subgoal_changed": Column("value", "1 if the response keeps its subgoal but states another one"),
-    "part_T": Column("value", "part of its response: 0 the decision to keep or switch, 1 the subgoal, 2 the action"),
+    "part_T": Column(
+        "value",
+        "part of its response: 0 the decision to keep or switch, 1 the subgoal, 2 the action; 3 decision and action, 4 "
+        "subgoal and action",
+    ),
     "action_T": Column("value", "1 for the tokens of the response that are its action, 0 for the others"),
     "effective_rank": Column("value", "effective rank of the response's hidden states"),
     "rank_velocity": Column("value", "mean excess of its effective rank over that of its earlier prefixes"),

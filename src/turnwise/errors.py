@@ -22,6 +22,11 @@ LONGEST = 1500
 """Longest message (characters); of a longer one the middle is left out."""
 
 
+def guide(page: str) -> str:
+    """Return where to read a page of `docs`, for messages to those who have the package alone."""
+    return f"https://github.com/turnwise-rl/turnwise/blob/main/docs/{page}"
+
+
 def one_line(text: str) -> str:
     """Return a message on one line of bounded length, whatever the user's values in it are."""
     text = text.replace("\r", "\\r").replace("\n", "\\n")

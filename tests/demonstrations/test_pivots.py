@@ -44,6 +44,9 @@ PIVOT_RL = {"name": "pivot_rl", "tasks": 4}
         ('{"a": [1, true]}', '{"a": [1, 1]}', False),
         ('{"a": [1, 2]}', '{"a": [1]}', False),
         ("3", "three", False),
+        ('{"a": 1%s}' % ("0" * 400), '{"a": 1.5}', False),  # too large for a float
+        ('{"a": 1%s}' % ("0" * 400), '{ "a": 1%s }' % ("0" * 400), True),
+        ("[" * 100_000, "[", False),  # too deep for the parser
     ],
 )
 def test_when_actions_are_the_same(one, other, same):

@@ -1,5 +1,6 @@
 """A2TGPO: gains of the gold answer, compared at the same turn and added up."""
 
+import itertools
 import math
 from fractions import Fraction as F
 
@@ -25,6 +26,27 @@ def a2tgpo_credit(returns, gold, *, weight=0.3, discount=1.0, probability=True):
     return result
 
 
+def a2tgpo_released(returns, gold, *, weight=0.3, discount=1.0):
+    """As the loops of the code: of gains of probability that are not 0, numbered without the others; the turn of a gain
+    of 0 belongs to the next one. Of outcomes, the code's 1e-8 under the root, below 1e-7 of their scale, is left out.
+    """
+
+    def score(value, pool, floor=1e-8):
+        spread = math.sqrt(mean([(one - mean(pool)) ** 2 for one in pool]) + floor) if len(pool) > 1 else 1.0
+        return (value - mean(pool)) / (spread + 1e-6)
+
+    gains = [[math.exp(b) - math.exp(a) for a, b in itertools.pairwise(turns)] for turns in gold]
+    told = [[gain for gain in turns if gain] for turns in gains]
+    result = []
+    for n, outcome in enumerate(returns):
+        scored = [score(gain, [other[t] for other in told if len(other) > t]) for t, gain in enumerate(told[n])]
+        for t in range(len(gold[n])):
+            rest = scored[sum(gain != 0 for gain in gains[n][:t]) :]
+            added = math.fsum(discount**k * value for k, value in enumerate(rest)) / math.sqrt(max(1, len(rest)))
+            result.append(score(float(outcome), [float(one) for one in returns], floor=0.0) + weight * added)
+    return result
+
+
 def a2tgpo_cases():
     """The card's root, and ragged trajectories."""
     source = "arXiv 2605.06200, card A2TGPO"
@@ -37,6 +59,9 @@ def a2tgpo_cases():
     worked = a2tgpo_credit([F(0), F(0)], [up, down], weight=1.0, probability=False)
     assert abs(worked[0] / worked[3] - 2.0) < 1e-12
     assert worked[4] == 0.0
+    rewards = [[[F(0), F(0), F(0), F(1)], [F(0), F(0)], [F(3), F(0), F(0)]]]
+    gold = [[F(-2), F(-1), F(-1), F(-1, 2)], [F(-1), F(-3)], [F(-1), F(-1, 2), F(-1, 4)]]
+    idle = nested(reward=rewards, gold_logprob=[gold])
     return [
         case("ragged", source, equation, 1e-12, "a2tgpo", ragged, like(a2tgpo_credit(RETURNS, before), RAGGED)),
         case("ragged, log-probabilities, discount 1/2", source, "gain = b_t+1 - b_t", 1e-12, "a2tgpo", ragged,
@@ -44,6 +69,10 @@ def a2tgpo_cases():
              difference="logprob", discount=0.5),
         case("equal gains: the root keeps the variance", source, equation, 1e-12, "a2tgpo", even,
              like(worked, [[[0] * 5, [0] * 5]]), weight=1.0, difference="logprob"),
+        case("released code, a gain of 0", "arXiv 2605.06200, code CuSO4-Chen/A-TGPO, mode turn-group-v1d",
+             "population deviations; the turn of a gain of 0 belongs to the next one", 1e-12, "a2tgpo", idle,
+             like(a2tgpo_released([F(1), F(0), F(3)], gold, discount=0.5), rewards), discount=0.5,
+             convention="release"),
     ]  # fmt: skip
 
 

@@ -64,10 +64,10 @@ def graph_gpo_cases():
         reached = [d for d in found if d is not None]
         return 1 + min(reached) if reached else None
 
-    def credit(states, rewards, successes, omega):
+    def credit(states, rewards, successes, omega, ends):
         edges = []
         for n, keys in enumerate(states):
-            end = "SUCCESS" if successes[n] else f"end of {n}"
+            end = "SUCCESS" if successes[n] else ends[n] if ends else f"end of {n}"
             edges += [((n, t), key, after) for t, (key, after) in enumerate(zip(keys, [*keys[1:], end], strict=True))]
         pairs = [(before, after) for _, before, after in edges]
         names = {before for before, _ in pairs}
@@ -86,11 +86,12 @@ def graph_gpo_cases():
         episode = standardised([sum(turns, start=F(0)) for turns in rewards])
         return [[[episode[n] + graph[n, t] for t in range(len(turns))] for n, turns in enumerate(rewards)]]
 
-    def stated(name, states, rewards, successes, **options):
+    def stated(name, states, rewards, successes, *, ends=(), source=source, **options):
         omega = F(options.get("omega", F(1, 10)))
         columns = [[[F(successes[n])] * len(turns) for n, turns in enumerate(rewards)]]
-        groups = nested(reward=[rewards], state_key=[states], success=columns)
-        expected = credit(states, rewards, successes, omega)
+        more = {"end_key": [[[ends[n]] * len(turns) for n, turns in enumerate(rewards)]]} if ends else {}
+        groups = nested(reward=[rewards], state_key=[states], success=columns, **more)
+        expected = credit(states, rewards, successes, omega, ends)
         return case(name, source, equation, 1e-12, "graph_gpo", groups, expected, **options), expected
 
     # the card: A -> B -> SUCCESS and A -> C: 10 omega and 10 omega^3, two values: +-1 / sqrt(2)
@@ -100,8 +101,16 @@ def graph_gpo_cases():
     assert [sum(turns) for turns in ragged] == RETURNS
     walks = [["a", "b", "c"], ["a", "c", "a", "b", "d"], ["b", "a", "a", "c"], ["d", "d"]]
     paid = [[F(0), F(0), F(1)], [F(0)] * 5, [F(0)] * 3 + [F(1)], [F(0), F(-1, 10)]]
+    # A -> B -> SUCCESS and A -> B, cut off there: both edges to B are worth 10 omega, and the graph's part is 0
+    recipe = "langfengQ/verl-agent recipe/GraphGPO: the last edge of a failure leads to its last observation"
+    near, told = stated("cut off next to success", [["A", "B"], ["A"]], [[F(0), F(1)], [F(0)]], [1, 0],
+                        ends=["over", "B"], source=recipe)  # fmt: skip
+    assert told[0] == [[z] * num for z, num in zip(standardised([F(1), F(0)]), [2, 1], strict=True)]
+    places = ["over", "b", "over", "c"]
     return [
         card,
+        near,
+        stated("last states", walks, paid, [1, 0, 1, 0], ends=places, source=recipe)[0],
         stated("ragged", STATES[0], ragged, [1, 0, 1])[0],
         stated("circles and a dead end", walks, paid, [1, 0, 1, 0])[0],
         stated("omega one half", walks, paid, [1, 0, 1, 0], omega=0.5)[0],

@@ -1,44 +1,26 @@
-"""Statistics by turn, role, state and history: REINFORCE++, HGPO, TRLOO, MARS, MICA, SRGPO, ProxMO."""
+"""Statistics by turn, role, state and history: REINFORCE++, HGPO, TRLOO, MICA, SRGPO, ProxMO."""
 
 import math
 import re
 from fractions import Fraction as F
 
 from tests.golden.exact import (
+    LENGTHS,
     RAGGED,
     STATES,
+    TWO,
     case,
     mean,
     nested,
+    places,
+    returns,
     sample_std,
+    shaped,
     single_turn,
     standardised,
-    to_go,
 )
 
-# two prompts: the ragged one, and one of two trajectories of two turns and one turn
-TWO = [*RAGGED, [[F(1, 4), F(3, 4)], [F(-1)]]]
-LENGTHS = [[[3], [1, 2], [2, 5, 1]], [[4, 1], [2]]]
-ROLES = [[["white"], ["black", "black"], ["white", "black", "white"]], [["black", "white"], ["white"]]]
 STEP_REWARDS = [[[1], [0, 1], [1, 1, 0]], [[0, 0], [1]]]
-
-
-def places(rewards):
-    """(group, trajectory, turn) of every response."""
-    return [(g, n, t) for g, group in enumerate(rewards) for n, turns in enumerate(group) for t in range(len(turns))]
-
-
-def shaped(values, rewards):
-    """A dictionary by place as nested lists."""
-    return [
-        [[values[g, n, t] for t in range(len(turns))] for n, turns in enumerate(group)]
-        for g, group in enumerate(rewards)
-    ]
-
-
-def returns(rewards, discount=F(1)):
-    """What came from a response on, by place."""
-    return {(g, n, t): to_go(rewards[g][n], discount)[t] for g, n, t in places(rewards)}
 
 
 def outcomes(rewards):
@@ -343,88 +325,6 @@ def trloo_cases():
     ]
 
 
-def mars_cases():
-    """Turn returns against the mean over turns of a role, and the release's order."""
-    source, equation = "arXiv 2510.15414", "A = G - mean over all turns of the group in the same role"
-
-    def pools(rewards, roles, *, by_role=True, scope="group"):
-        return {
-            (g, n, t): (g if scope == "group" else 0, roles[g][n][t] if by_role else "") for g, n, t in places(rewards)
-        }
-
-    def centred(values, pool, *, distinct=False):
-        members = {key: [values[p] for p in values if pool[p] == key] for key in set(pool.values())}
-        baseline = {key: mean(sorted(set(inside)) if distinct else inside) for key, inside in members.items()}
-        return {p: value - baseline[pool[p]] for p, value in values.items()}
-
-    def paper(rewards, roles, **options):
-        return shaped(centred(returns(rewards), pools(rewards, roles, **options)), rewards)
-
-    def release(rewards, roles, **options):
-        pool = pools(rewards, roles, **options)
-        reward = {(g, n, t): rewards[g][n][t] for g, n, t in places(rewards)}
-        reward = centred(reward, pool)
-        summed = {(g, n, t): sum(reward[g, n, u] for u in range(t, len(rewards[g][n]))) for g, n, t in places(rewards)}
-        return shaped(centred(summed, pool, distinct=True), rewards)
-
-    card, one_role = [[[F(0), F(1)], [F(0), F(-1)]]], [[["x", "x"], ["x", "x"]]]
-    assert paper(card, one_role) == [[[1, 1], [-1, -1]]]  # the card's test
-    # three turns of return 1 and one of 0 in one role: the release centres by 1/2, the paper by 3/4
-    ties = [[[F(1)], [F(1)], [F(1)], [F(0)]]]
-    tied_role = [[["x"], ["x"], ["x"], ["x"]]]
-    assert release(ties, tied_role) == [[[F(1, 2)], [F(1, 2)], [F(1, 2)], [F(-1, 2)]]]
-    assert paper(ties, tied_role)[0][3] == [F(-3, 4)]
-    order = "thu-nics/MARS roll/utils/functionals.py"
-    steps = "centre turn rewards, sum to go, subtract the mean of the different sums"
-    groups = nested(reward=TWO, role=ROLES)
-    return [
-        case("card check", source, equation, 1e-14, "mars", nested(reward=card, role=one_role), [[[1, 1], [-1, -1]]]),
-        case("two roles", source, equation, 1e-13, "mars", groups, paper(TWO, ROLES)),
-        case(
-            "roles ignored",
-            source,
-            "A = G - mean over all turns of the group",
-            1e-13,
-            "mars",
-            groups,
-            paper(TWO, ROLES, by_role=False),
-            by_role=False,
-        ),
-        case(
-            "over the batch",
-            source,
-            "A = G - mean over all turns of the batch in the same role",
-            1e-13,
-            "mars",
-            groups,
-            paper(TWO, ROLES, scope="batch"),
-            scope="batch",
-        ),
-        case("the release's order", order, steps, 1e-13, "mars", groups, release(TWO, ROLES), convention="release"),
-        case(
-            "the release's order over the batch",
-            order,
-            steps,
-            1e-13,
-            "mars",
-            groups,
-            release(TWO, ROLES, scope="batch"),
-            scope="batch",
-            convention="release",
-        ),
-        case(
-            "the release counts equal returns once",
-            order,
-            steps,
-            1e-14,
-            "mars",
-            nested(reward=ties, role=tied_role),
-            release(ties, tied_role),
-            convention="release",
-        ),
-    ]
-
-
 def mica_cases():
     """Two standardisations with the population's deviation."""
     source = "arXiv 2603.06194, card MAPO"
@@ -645,7 +545,6 @@ TABLES = {
     "reinforce_pp_baseline": reinforce_pp_baseline_cases,
     "hgpo": hgpo_cases,
     "trloo": trloo_cases,
-    "mars": mars_cases,
     "mica": mica_cases,
     "srgpo": srgpo_cases,
     "proxmo": proxmo_cases,

@@ -146,3 +146,27 @@ def with_columns(rewards, **columns):
 def turns_of(values):
     """One group of one-turn trajectories as expected credit."""
     return [[[v] for v in values]]
+
+
+# two prompts: the ragged one, and one of two trajectories of two turns and one turn
+TWO = [*RAGGED, [[F(1, 4), F(3, 4)], [F(-1)]]]
+LENGTHS = [[[3], [1, 2], [2, 5, 1]], [[4, 1], [2]]]
+ROLES = [[["white"], ["black", "black"], ["white", "black", "white"]], [["black", "white"], ["white"]]]
+
+
+def places(rewards):
+    """(group, trajectory, turn) of every response."""
+    return [(g, n, t) for g, group in enumerate(rewards) for n, turns in enumerate(group) for t in range(len(turns))]
+
+
+def shaped(values, rewards):
+    """A dictionary by place as nested lists."""
+    return [
+        [[values[g, n, t] for t in range(len(turns))] for n, turns in enumerate(group)]
+        for g, group in enumerate(rewards)
+    ]
+
+
+def returns(rewards, discount=F(1)):
+    """What came from a response on, by place."""
+    return {(g, n, t): to_go(rewards[g][n], discount)[t] for g, n, t in places(rewards)}

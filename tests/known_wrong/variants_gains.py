@@ -21,7 +21,18 @@ SUITES: dict[str, list[Check]] = {
         worked("a_turn_that_nobody_else_reached_has_no_gain", UNEVEN, [Z / ROOT, 0, 0, -Z, 0, 0], atol=1e-4),
     ]
 }
-REAL = {"a2tgpo": lambda rows: rows.credit(tw.a2tgpo(weight=1.0, difference="logprob"))}
+# population deviation: gains .1 and .3 of probability are 1 deviation from their mean, not 0.7
+TWO = known([[[0, 0], [0, 0]]], gold_logprob=[*np.log([0.5, 0.8, 0.5, 0.6])])
+# the second gain of the first is 0: its last one, 0.2, is compared with the second of the other, and both turns get it
+IDLE = known([[[0, 0, 0, 0], [0, 0, 0]]], gold_logprob=[*np.log([0.1, 0.2, 0.2, 0.4, 0.1, 0.3, 0.4])])
+SUITES["a2tgpo of the release"] = [
+    worked("deviations_are_of_the_population", TWO, [1, 0, -1, 0], atol=1e-3),
+    worked("a_gain_of_zero_is_no_turn", IDLE, [0, 1, 1, 0, 0, -1, 0], atol=1e-3),
+]
+REAL = {
+    "a2tgpo": lambda rows: rows.credit(tw.a2tgpo(weight=1.0, difference="logprob")),
+    "a2tgpo of the release": lambda rows: rows.credit(tw.a2tgpo(weight=1.0, convention="release")),
+}
 
 
 def a2tgpo(rows: Rows, *, root=True, by_turn=True, lone=False, last=False) -> np.ndarray:
@@ -49,6 +60,12 @@ def variant(rejected_by: str, source: str, **bug: bool) -> Variant:
 
 
 VARIANTS = {
+    "sample deviations under the release's name": Variant(
+        "a2tgpo of the release",
+        lambda rows: rows.credit(tw.a2tgpo(weight=1.0)),
+        "turnwise before the code was readable; CuSO4-Chen/A-TGPO",
+        ("deviations_are_of_the_population", "a_gain_of_zero_is_no_turn"),
+    ),
     "gains added without the root": variant(
         "later_gains_count_by_the_root_of_their_number", "IGPO's sum under this name; card A2TGPO", root=False
     ),

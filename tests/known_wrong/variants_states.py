@@ -57,12 +57,15 @@ PROMPTS = known(
     state_key=["A", "B", "A", "C", "A", "C", "A", "B"],
     success=[1, 1, 0, 0, 1, 1, 0, 0],
 )
+# the second stops at the step limit, next to success, in a state that the first one left for it
+CUT = known([[[0, 1], [0]]], state_key=["A", "B", "A"], success=[1, 1, 0], end_key=["over", "over", "B"])
 GRAPH = [
     worked("the_card", CARD, [Z, 0, -Z, 0]),
     worked("a_failure_is_praised_for_coming_near", LATE, [0, Z, 0, 0, -Z]),
     worked("the_shorter_way_is_praised", SHORT, [-Z, 0, 0, Z, 0], atol=1e-4),
     worked("without_success_there_is_no_graph", NONE, [0, 0, 0, 0]),
     worked("prompts_have_graphs_of_their_own", PROMPTS, [Z, 0, -Z, 0] * 2),
+    worked("a_failure_leads_to_its_last_state", CUT, [0, 0, 0]),
 ]
 
 
@@ -231,6 +234,12 @@ VARIANTS: dict[str, Variant] = {
         lambda rows: within(rows, column(rows, "success"), keyed(rows, labels(rows, "state_key"))),
         "GiGPO's step part: the outcome, not the distance",
         ("the_shorter_way_is_praised", "a_failure_is_praised_for_coming_near"),
+    ),
+    "a failure leads nowhere at its end": Variant(
+        "graph gpo's graph",
+        graph,
+        "turnwise before it had end_key; the recipe's last edge leads to the last observation",
+        ("a_failure_leads_to_its_last_state",),
     ),
     "the episode's part twice": Variant(
         "graph gpo's graph",

@@ -48,7 +48,20 @@ PLANNED = known(
     switch=[1, 0],
     part_T=[[0, 1, 2], [0, 1, 2, 2]],
 )
-PARTS = [worked("each_part_has_its_own_advantage", PLANNED, [(4 + 2 + 3) / 3, (4 + 0 + 3 + 3) / 4])]
+# the same without actions between tags; that the first response keeps changes nothing in the streams
+UNACTED = known(
+    [[[0, 4]]],
+    value_low=[1, 1],
+    value_high=[2, 9],
+    value_switch=[0, 0],
+    switch=[0, 0],
+    part_T=[[3, 4, 2], [3, 4, 2]],
+)
+PARTS = [
+    worked("each_part_has_its_own_advantage", PLANNED, [(4 + 2 + 3) / 3, (4 + 0 + 3 + 3) / 4]),
+    worked("without_an_action_all_tokens_are_action", UNACTED, [(7 + 5 + 3) / 3, (7 + 3 + 3) / 3]),
+]
+KEEPS = [worked("a_first_response_that_keeps_is_fined", known([[[0, 4]]], switch=[0, 0]), [-0.15, 4 - 0.15])]
 
 
 def summed(rewards, values, after=0.0) -> list[float]:
@@ -140,6 +153,21 @@ def by_part(kept_subgoal: float = 0.0, *, first: tuple[float, ...] = (4, 2, 3)) 
     return lambda rows: np.array([sum(first) / 3, (first[0] + kept_subgoal + 2 * first[2]) / 4])
 
 
+def one_part_per_token(rows: Rows) -> np.ndarray:
+    """The worked examples without a sum."""
+    assert isinstance(rows, Known)
+    streams = ((4, 2, 3), (4, 0, 3))
+    turns = zip(streams, rows.more, strict=True)
+    return np.array([np.mean([stream[int(part) % 3] for part in row["part_T"]]) for stream, row in turns])
+
+
+def first_spared(rows: Rows) -> np.ndarray:
+    """A penalty for the keeps after the first turn."""
+    names = rows.names()
+    late = np.array([name in names[:row] for row, name in enumerate(names)])
+    return rows.reward - 0.3 * late * (column(rows, "switch") == 0) / np.array([names.count(name) for name in names])
+
+
 HALF = {"discount": 0.5, "decay": 0.5, "standardize": False}
 SUITES: dict[str, list[Check]] = {
     "gae over tokens": TOKENS,
@@ -147,6 +175,7 @@ SUITES: dict[str, list[Check]] = {
     "two levels": LEVELS,
     "turn_ppo": TURNS,
     "parts": PARTS,
+    "keeping at first": KEEPS,
 }
 REAL: dict[str, Credit] = {
     "gae over tokens": lambda rows: rows.credit(tw.ppo(**HALF)),
@@ -154,6 +183,7 @@ REAL: dict[str, Credit] = {
     "two levels": lambda rows: rows.credit(tw.bilevel_gae(turn_discount=0.5, **HALF)),
     "turn_ppo": lambda rows: rows.credit(tw.turn_ppo(discount=0.5, decay=0.5)),
     "parts": lambda rows: rows.credit(tw.credit_parts(standardize=False)),
+    "keeping at first": lambda rows: rows.credit(tw.penalize_keeping()),
 }
 VARIANTS: dict[str, Variant] = {
     "every response is an episode": Variant(
@@ -224,6 +254,18 @@ VARIANTS: dict[str, Variant] = {
         by_part(2),
         "card HiPER: subgoal tokens of boundary turns only",
         ("each_part_has_its_own_advantage",),
+    ),
+    "a response without an action has parts alone": Variant(
+        "parts",
+        one_part_per_token,
+        "turnwise before it had the code's fallback_action_to_full_response, whose streams add",
+        ("without_an_action_all_tokens_are_action",),
+    ),
+    "a first response that keeps is not fined": Variant(
+        "keeping at first",
+        first_spared,
+        "turnwise, whose measure told it as a switch; HiPER-agent's keep_penalty_skip_first=True",
+        ("a_first_response_that_keeps_is_fined",),
     ),
     "standardised over trajectories": Variant(
         "turn_ppo",

@@ -118,6 +118,8 @@ MARS = [
     # to go 2, 4, 4: mean 10/3
     worked("turn_returns_are_summed_then_centred", known([[[2], [0, 4]]], role=list("www")), [-4 / 3, 2 / 3, 2 / 3]),
 ]
+# one turn each, of three tokens and one: +1 and -1 have the mean 1/2 over tokens and the deviation 1
+WHITE = [worked("tokens_are_whitened", known([[[1], [-1]]], role=list("ww"), length=[3, 1]), [0.5, -1.5])]
 
 
 def mars(rows: Rows, returns: np.ndarray, *, by_role: bool = True, **options) -> np.ndarray:
@@ -198,6 +200,7 @@ SUITES: dict[str, list[Check]] = {
     "hgpo without std": HGPO,
     "trloo": TRLOO,
     "mars": MARS,
+    "mars whitened": WHITE,
     "mica": MICA,
     "srgpo": SRGPO,
     "reinforce++ baseline": PP,
@@ -208,6 +211,7 @@ REAL: dict[str, Credit] = {
     "hgpo without std": lambda rows: rows.credit(tw.hgpo(discount=1.0, scale=False)),
     "trloo": lambda rows: rows.credit(tw.trloo()),
     "mars": lambda rows: rows.credit(tw.mars()),
+    "mars whitened": lambda rows: rows.credit(tw.mars(convention="release", whiten=True)),
     "mica": lambda rows: rows.credit(tw.mica(discount=1.0)),
     "srgpo": lambda rows: rows.credit(tw.srgpo()),
     "reinforce++ baseline": lambda rows: rows.credit(tw.reinforce_pp_baseline()),
@@ -287,6 +291,18 @@ VARIANTS: dict[str, Variant] = {
         lambda rows: to_go(rows) - grouped(rows, outcomes(rows), np.mean),
         "MARS card: the baseline counts turns",
         ("turn_returns_are_summed_then_centred",),
+    ),
+    "whitened over turns": Variant(
+        "mars whitened",
+        lambda rows: mars(rows, rows.reward) / rows.reward.std(ddof=1),
+        "MARS release: masked_whiten with the mask of response tokens",
+        ("tokens_are_whitened",),
+    ),
+    "rewards alone are whitened": Variant(
+        "mars whitened",
+        lambda rows: rows.reward / math.sqrt(2 / 3),
+        "MARS release: whiten_rewards and whiten_advantages are both true",
+        ("tokens_are_whitened",),
     ),
     "both parts on returns": Variant(
         "mica",

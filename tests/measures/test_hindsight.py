@@ -11,6 +11,7 @@ from tests.rollout.chat_models import chat_model
 from tests.rollout.playing import FORMAT, POLICY, STOP
 from tests.toys import small_config, trajectory
 
+import turnwise as tw
 from turnwise.measures.edited import PLACEHOLDER, hindsight, information, latest_observation, prompt
 from turnwise.measures.hidden_rank import effective_ranks, rank_metrics, ranks
 from turnwise.measures.planned import subgoals
@@ -125,15 +126,30 @@ def test_a_merge_at_the_latest_observation_does_not_lead_to_an_earlier_one():
     assert latest_observation([1, 50, 3], [1], after) == (1, 2)
 
 
-def test_a_response_without_a_subgoal_does_not_change_it():
-    said = [Planned(True, "a", (0, 0)), Planned(False, None, (0, 0)), Planned(False, "b", (0, 0))]
+def told_of(*said: Planned) -> dict:
+    """What the measure tells of one trajectory with these responses."""
     played = SimpleNamespace(
-        trajectories=[SimpleNamespace(turns=[SimpleNamespace(response_ids=n) for n in range(3)])],
+        trajectories=[SimpleNamespace(turns=[SimpleNamespace(response_ids=n) for n in range(len(said))])],
         probe=SimpleNamespace(format=SimpleNamespace(planned=said.__getitem__)),
     )
-    made = subgoals.run(played, {})
-    assert made["switch"] == [1.0, 0.0, 0.0]
-    assert made["subgoal_changed"] == [0.0, 0.0, 1.0]
+    return dict(subgoals.run(played, {}))
+
+
+def test_a_subgoal_is_compared_with_that_of_the_turn_before():
+    def kept(subgoal: str | None) -> Planned:
+        return Planned(False, subgoal, (0, 0))
+
+    made = told_of(Planned(True, "a", (0, 0)), kept(None), kept("b"), kept("c"), kept("c"), Planned(True, "d", (0, 0)))
+    assert made["switch"] == [1.0, 0.0, 0.0, 0.0, 0.0, 1.0]
+    assert made["subgoal_changed"] == [0.0, 0.0, 0.0, 1.0, 0.0, 0.0]
+
+
+def test_a_first_response_that_keeps_is_fined_and_begins_a_segment():
+    made = told_of(*[Planned(False, None, (0, 0))] * 2)
+    columns = {"switch": made["switch"], "value_high": [1.0, 9.0]}
+    batch = tw.Batch(tw.Segments([0, 1]), tw.Segments([0, 2]), [0.0, 0.0], columns)
+    np.testing.assert_allclose(tw.penalize_keeping(penalty=-0.3)(batch), [-0.15, -0.15])
+    assert tw.credit_subgoals(standardize=False)(batch).tolist() == [-1.0, 0.0], "one segment, from turn 0 on"
 
 
 def test_probes_of_a_run_are_metrics(tmp_path):

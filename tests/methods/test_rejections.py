@@ -44,6 +44,20 @@ def test_mismatch_is_rejected_behind_any_method():
         np.testing.assert_array_equal(tw.chain(tw.trloo(), tw.reject_mismatch(over=over))(batch), base * kept)
 
 
+def test_what_is_rejected_can_leave_the_loss():
+    """As by the mask of Dr. Kernel's code: the advantages stay, and the loss counts the kept responses alone."""
+    batch = group_of(
+        1, 0, 3, mismatch=[0.0, 0.1, 0.0], mismatch_min=[0.0] * 3, length=[1] * 3, profile_frac=[0, 0, 0.9]
+    )
+    for reject, kept in (
+        (tw.reject_mismatch(rejected="leave_out"), [True, False, True]),
+        (tw.reject_by_profile(rejected="leave_out"), [False, True, True]),
+    ):
+        trace, _ = tw.chain(tw.trloo(), reject).trace(batch)
+        np.testing.assert_array_equal(trace.advantage_R, tw.trloo()(batch))
+        assert trace.kept_R.tolist() == kept
+
+
 def test_profiles_are_kept_with_their_probability():
     num = 4000
     batch = batch_of([[num] * 4], np.ones(4 * num), profile_frac=np.repeat([0.2, 0.3, 0.325, 0.4], num))

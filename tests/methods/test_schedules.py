@@ -62,6 +62,8 @@ def test_canons_cosine_is_that_of_the_release():
         got = steps(method, given, 32)
         for step in (0, 29, 31):
             np.testing.assert_allclose(got[step], (1 - own(step)) * inter + own(step) * intra, atol=1e-15)
+    first = steps(tw.canon(metric="length", schedule="cosine", convention="release"), given, 1)[0]
+    np.testing.assert_allclose(first, 0.96 * inter + 0.04 * intra, atol=1e-15)  # its first step has the number 1
 
 
 @pytest.mark.parametrize(("schedule", "mu"), [("accuracy", 0.25), ("accuracy_reversed", 0.75)])

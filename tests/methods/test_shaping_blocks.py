@@ -64,6 +64,14 @@ def test_failures_beside_successes_are_ranked_on_request_only():
     np.testing.assert_array_equal(tw.rank_failures(max_reward=0.5, mixed=True)(mixed), [0.25, 0.5, 1, 0])
 
 
+def test_failures_of_a_column_alone_are_ranked_on_request():
+    """As the paper's algorithm ranks truncated ones; without the others, 1 dominates 2."""
+    batch = group_of(0, 0, 0, 0, **IN_A_ROW | {"truncated": [0, 1, 1, 0]})
+    np.testing.assert_array_equal(tw.rank_failures(max_reward=0.5, only="truncated")(batch), [0, 0.5, 0, 0])
+    with pytest.raises(BatchError, match="'truncated'"):
+        tw.rank_failures(max_reward=0.5, only="truncated")(group_of(0, 0, **{k: v[:2] for k, v in IN_A_ROW.items()}))
+
+
 def test_a_failure_with_nobody_to_compare_with_gets_nothing():
     lone = group_of(0, success=[0], length=[1], peak_entropy=[1], entropy=[1])
     np.testing.assert_array_equal(tw.rank_failures(max_reward=0.5)(lone), [0])

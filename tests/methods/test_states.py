@@ -11,8 +11,17 @@ from turnwise.errors import BatchError, ConfigError
 from turnwise.transforms.graphs import distances_to_success
 
 
-def walks(seed: int, *, groups: int = 3, size: int = 4, states: int = 5, longest: int = 7, success: float = 0.5):
-    """Random walks over named states; a reward at the end of those that succeed."""
+def walks(
+    seed: int,
+    *,
+    groups: int = 3,
+    size: int = 4,
+    states: int = 5,
+    longest: int = 7,
+    success: float = 0.5,
+    ends: bool = False,
+):
+    """Random walks over named states; a reward at the end of those that succeed. `ends`: the last states are told."""
     generator = np.random.default_rng(seed)
     lengths = generator.integers(1, longest + 1, groups * size)
     won_N = generator.random(groups * size) < success
@@ -21,18 +30,23 @@ def walks(seed: int, *, groups: int = 3, size: int = 4, states: int = 5, longest
     reward[turns.offsets[1:] - 1] = won_N
     keys = generator.integers(0, states, lengths.sum()).astype(str).tolist()
     columns = {"state_key": keys, "success": np.repeat(won_N.astype(float), lengths)}
+    if ends:
+        names = [f"{end}" for end in generator.integers(0, states + 1, groups * size)]  # one is nobody's state
+        columns["end_key"] = [name for name, length in zip(names, lengths, strict=True) for _ in range(length)]
     return tw.Batch(tw.Segments(np.arange(groups + 1) * size), turns, reward, columns)
 
 
 def searched(batch: tw.Batch) -> np.ndarray:
     """Distances by breadth-first search, backwards from success, one group at a time."""
     offsets, keys = batch.trajectories.offsets, list(batch.column("state_key", needed_by="a test"))
+    end_R = batch.columns.get("end_key")
     success_R, result = batch.column("success", needed_by="a test"), np.full(batch.num_responses, np.inf)
     for first, last in zip(batch.groups.offsets[:-1], batch.groups.offsets[1:], strict=True):
         edges = []
         for n in range(first, last):
             rows = range(offsets[n], offsets[n + 1])
-            end = "success" if success_R[rows[0]] else None
+            end = ("state", end_R[rows[0]]) if end_R is not None else None
+            end = "success" if success_R[rows[0]] else end
             edges += [(row, keys[row], ("state", keys[row + 1]) if row + 1 in rows else end) for row in rows]
         distance, queue = {"success": 0}, deque(["success"])
         while queue:
@@ -48,10 +62,29 @@ def searched(batch: tw.Batch) -> np.ndarray:
     return result
 
 
+@pytest.mark.parametrize("ends", [False, True])
 @pytest.mark.parametrize("seed", range(20))
-def test_distances_are_those_of_a_search(seed):
-    batch = walks(seed, success=0.3)
+def test_distances_are_those_of_a_search(seed, ends):
+    batch = walks(seed, success=0.3, ends=ends)
     np.testing.assert_array_equal(distances_to_success(batch), searched(batch))
+
+
+def test_a_failure_that_stops_next_to_success_came_as_near_as_the_success():
+    """A to B, then success; and A to B, where the step limit cuts it off: two equal edges."""
+    columns = {"state_key": ["A", "B", "A"], "success": [1.0, 1.0, 0.0]}
+    turns = tw.Segments([0, 2, 3])
+
+    def nearness(**more) -> list[float]:
+        batch = tw.Batch(tw.Segments([0, 2]), turns, [0.0, 1.0, 0.0], {**columns, **more})
+        np.testing.assert_allclose(
+            (tw.graph_gpo()(batch) - tw.grpo()(batch))[[0, 2]], expected, rtol=1e-3, atol=1e-12, err_msg=str(more)
+        )
+        return tw.reward_nearness()(batch).tolist()
+
+    expected = [0.0, 0.0]
+    assert nearness(end_key=["over", "over", "B"]) == [1.0, 10.0, 1.0]
+    expected = [np.sqrt(0.5), -np.sqrt(0.5)]
+    assert nearness() == nearness(end_key=["over", "over", "C"]) == pytest.approx([1.0, 10.0, 0.01])
 
 
 def test_a_chain_of_success_counts_down():

@@ -170,6 +170,18 @@ def test_mars_release_centres_before_it_sums():
     np.testing.assert_array_equal(tw.mars(convention="release")(batch), [-1, -1, 1])
 
 
+def test_mars_release_whitens_over_the_tokens_of_the_batch():
+    """Three tokens of 1 and one of -1: mean 1/2, sample deviation 1."""
+    batch = batch_of([[1, 1]], [1, -1], role=["x"] * 2, length=[3, 1])
+    whitened = tw.mars(convention="release", whiten=True)
+    np.testing.assert_allclose(whitened(batch), [0.5, -1.5], rtol=1e-7)
+    equal = batch_of([[1, 1]], [1, 1], role=["x"] * 2, length=[3, 1])
+    np.testing.assert_array_equal(whitened(equal), [0, 0])
+    assert whitened.across_groups
+    with pytest.raises(ConfigError, match=r"whiten=True.*convention=\"release\""):
+        tw.mars(whiten=True)
+
+
 def test_distinct_values_count_once_up_to_rounding():
     batch = batch_of([[1, 1, 1], [1, 1]], [0.1 + 0.2, 0.3, 0.9, 5, 5])
     np.testing.assert_allclose(tw.center_by_distinct()(batch), [-0.3, -0.3, 0.3, 0, 0], atol=1e-15)

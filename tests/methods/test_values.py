@@ -225,6 +225,19 @@ def test_hiper_gives_each_part_its_own_advantage(unfinished):
     np.testing.assert_array_equal(whole[kept], 0.0)
 
 
+def test_a_response_without_an_action_adds_the_actions_advantage_to_its_parts():
+    """The second response keeps its subgoal, whose tokens have that of the action alone."""
+    values = {"value_low": [1, 1], "value_high": [2, 9], "value_switch": [0, 0], "switch": [1, 0]}
+    tokens = tw.Segments.from_lengths([3, 3])
+    columns = {name: np.array(column, dtype=float) for name, column in values.items()}
+    columns["part_T"] = np.array([3.0, 4, 2, 3, 4, 2])
+    batch = tw.Batch(tw.Segments([0, 1]), tw.Segments([0, 2]), [0.0, 4.0], columns, tokens)
+    trace, _ = tw.credit_parts(standardize=False).trace(batch)  # what is left to get is 4 at both
+    np.testing.assert_allclose(trace.advantage_T(tokens), [4 + 3, 2 + 3, 3, 4 + 3, 3, 3], **CLOSE)
+    z = tw.credit_parts().trace(batch)[0].advantage_T(tokens)
+    np.testing.assert_allclose(z, 0.0, atol=1e-12)  # two equal actions and decisions, one subgoal
+
+
 def test_hiper_tells_its_critic_what_to_learn():
     batch = plan_batch(PARTS)
     begins = (batch.turn_R == 0) | (batch.columns["switch"] > 0)

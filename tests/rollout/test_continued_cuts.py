@@ -76,15 +76,15 @@ def paid(*rewards: float, tokens: int):
 LIKELY, RARE = np.log(0.95), np.log(0.5)
 
 
-def test_every_second_unlikely_token_is_cut_along_the_trajectory():
-    """Unlikely tokens are counted over responses; the first token of a trajectory is valued too, and is no cut."""
+def test_the_first_unlikely_token_and_every_second_after_it_are_cut_along_the_trajectory():
+    """Unlikely tokens are counted over responses; the prompt is valued too, and is a cut if the first token is one."""
     logprob_T = np.array([RARE, LIKELY, RARE, RARE, LIKELY, RARE] + [LIKELY] * 5 + [RARE])
     asked = Answers([[1, 3], [4, 4], [5, 7], [1, 1]], every=2)
     step = Played([paid(0.5, 1, tokens=3), paid(0, 2, tokens=3)], continuations=asked)
     columns = continued_cuts.run(step, {"logprob_T": logprob_T})
-    assert asked.cuts == [[0, 2], [2], [0], []]
-    assert columns["cut_T"].tolist() == [0, 0, 1, 0, 0, 1] + [0] * 6
-    assert columns["cut_value_T"].tolist() == [2, 2, 4, 4, 4, 6] + [1] * 6
+    assert asked.cuts == [[0], [0], [0], [2]]
+    assert columns["cut_T"].tolist() == [1, 0, 0, 1, 0, 0] + [0] * 5 + [1]
+    assert columns["cut_value_T"].tolist() == [2, 2, 2, 4, 4, 4] + [6] * 5 + [1]
 
 
 def test_the_threshold_decides_what_is_unlikely():
@@ -101,7 +101,7 @@ def test_a_cut_without_a_value_is_no_cut_and_a_prompt_without_one_gives_no_credi
     assert asked.cuts == [[0, 1], [1]]
     assert columns["cut_T"].tolist() == [0, 0, 0, 0, 1, 0]
     assert columns["cut_value_T"].tolist() == [4.5] * 4 + [4.0] * 2, "1/2 was earned before the cut"
-    asked = Answers([nothing], every=9)
+    asked = Answers([nothing], every=1, below=0.1)
     columns = continued_cuts.run(Played([paid(0.5, 1, tokens=3)], continuations=asked), {"logprob_T": logprob_T})
     assert columns["cut_value_T"].tolist() == [1.5] * 6
 
@@ -111,7 +111,8 @@ def test_every_history_is_played_as_often_as_asked():
     asked = service(number=2, cut_every=2)
     logprob_T = np.full(sum(len(turn.response_ids) for one in trajectories for turn in one.turns), RARE)
     columns = continued_cuts.run(Played(trajectories, continuations=asked, tasks=[0, 1]), {"logprob_T": logprob_T})
-    assert columns["cut_T"].sum() == sum(sum(len(turn.response_ids) for turn in one.turns) // 2 for one in trajectories)
+    num_N = np.array([sum(len(turn.response_ids) for turn in one.turns) for one in trajectories])
+    assert columns["cut_T"].sum() == (-(-num_N // 2)).sum()
     assert asked.num_tokens > 0
 
 

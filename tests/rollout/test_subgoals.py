@@ -12,6 +12,7 @@ from turnwise.environments.suites import make_suite
 from turnwise.errors import ConfigError
 from turnwise.measures.acted import actions
 from turnwise.measures.base import Played
+from turnwise.measures.planned import parts
 from turnwise.models.settings import CriticConfig, ModelConfig
 from turnwise.models.subgoals import read, write
 from turnwise.models.tiny import tiny_policy
@@ -45,14 +46,39 @@ def test_parts_meet_where_their_tags_end_also_inside_a_token():
         (["go ", "north"], False, None, (0, 0)),
         (["<switch> switch </switch>", "<action>go</action>"], True, None, (1, 1)),
         (["<switch></switch>", "go"], False, None, (1, 1)),
-        (["<switch>maybe</switch>", "go"], False, None, (1, 1)),
+        (["<switch> </switch>", "go"], False, None, (1, 1)),
+        (["<switch>keep </switch>", "go"], False, None, (1, 1)),
+        (["<switch>maybe</switch>", "go"], True, None, (1, 1)),  # anything but KEEP
         (["<subgoal>x</subgoal>", "<switch>SWITCH</switch>", "go"], True, None, (2, 2)),  # in this order only
         (["<switch>SWITCH</switch>", "<subgoal>x</subgoal>"], True, "x", (1, 1)),  # cut short: the last token acts
     ],
 )
-def test_what_is_missing_keeps_the_subgoal_and_acts(texts, switch, subgoal, cuts):
+def test_an_empty_decision_keeps_the_subgoal_and_what_is_left_acts(texts, switch, subgoal, cuts):
     planned = read(*pieces(*texts))
     assert (planned.switch, planned.subgoal, planned.cuts) == (switch, subgoal, cuts)
+
+
+@pytest.mark.parametrize(
+    ("texts", "acts"),
+    [
+        (["<switch>KEEP</switch>", "<action>go</action>"], True),
+        (["<action></action>"], True),
+        (["<switch>KEEP</switch>", "go"], False),
+        (["<switch>KEEP</switch>", "<action>go"], False),  # cut short
+        (["</action>", "<action>"], False),
+    ],
+)
+def test_an_action_has_both_tags(texts, acts):
+    assert read(*pieces(*texts)).acts == acts
+
+
+def test_a_response_without_an_action_is_action_as_a_whole():
+    """Three tokens of the decision, three of the subgoal, and the rest; the second lacks the tag that closes."""
+    ids = FORMAT.response_ids("red", subgoal="pink", switch=False)
+    cut = ids[:-2]
+    told = trajectory(0, ([1], ids), ([1], cut), ([1], cut[6:]))
+    part_T = parts.run(Played([told], probe=SimpleNamespace(format=FORMAT)), {})["part_T"]
+    assert part_T.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 4, 4, 4, 2, 2, 2, 2]
 
 
 def test_a_tiny_policy_has_a_token_per_tag():

@@ -45,6 +45,8 @@ PREFIXES = {"name": "prefix_sampling", "capacity": 16, "remaining": 0.5, "handic
         (8, "easy", 0.55, 3, 3),
         (3, "easy", 0.25, 30, 0),
         (1, "easy", 0.9, 30, 0),
+        (10, "hard", 0.25 + 0.05 + 0.05 + 0.05, 30, 6),  # 0.39999999999999997 of 10 turns are 4
+        (10, "easy", 0.25 + 0.05 + 0.05 + 0.05, 30, 4),
     ],
 )
 def test_how_many_turns_are_replayed(turns, kind, ratio, cap, replayed):

@@ -102,6 +102,13 @@ def test_gain_clip_by_worked_numbers():
     np.testing.assert_allclose(column(wide.clip_low_T)[:2], 0.2 * (1 + more / 0.3), rtol=1e-5)
 
 
+def test_gain_clip_of_the_release_divides_by_the_population_deviation():
+    """z is +-1, so that the widths change by 0.3 (2 sigmoid(1) - 1) = 0.1386."""
+    credit = gain_clip(informed([[-2, -1], [-2, -3]]), difference="logprob", convention="release")
+    factor_R = np.array([1.1386, 1, 1 - 0.1386, 1])
+    np.testing.assert_allclose(column(credit.clip_high_T), 0.2 * factor_R.repeat(2), rtol=1e-4)
+
+
 def test_gain_clip_compares_probabilities_by_default():
     """The same gain of log-probability is a larger gain of probability where the answer is likely."""
     gold = [[-1, -0.5, 0], [-3, -2.5, 0], [-1, -1, 0]]

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from tests.steps import gathered as gather
 from tests.toys import Levels, ScriptedEngine, color_policy, small_config
 
 from turnwise.environments.suites import Seeded
-from turnwise.rollout.experience import Experience
+from turnwise.rollout.experience import Experience, spreads
 
 POLICY = color_policy()
 
@@ -100,6 +101,10 @@ def test_groups_are_learned_from_by_the_spread_of_their_rewards(tmp_path):
         assert groups(experience) == expected
         assert len(experience.trajectories) == 12
         assert selector.observed == [[[0, 1, 2], [0, 2, 4], [4, 2, 0]]]
+    # groups of 2 and of 4 with equal rewards but for one: sample deviations, as in the released code
+    paid = [(0, 1.0), (0, 0.0), (1, 1.0), *[(1, 0.0)] * 3, (2, 5.0)]
+    played: Any = [SimpleNamespace(usable=True, group=group, reward=reward) for group, reward in paid]
+    np.testing.assert_allclose(spreads(played, np.array([True] * 3)), [0.5**0.5, 0.5, 0.0])
     alike, _ = play(tmp_path, levels, say=lambda number: "red", keep_spread=0.9)
     assert not alike.used
 

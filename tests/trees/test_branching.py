@@ -191,14 +191,29 @@ def test_at2po_samples_the_most_surprising_responses_again_and_spares_those_with
     """By hand, in nats; each path is of the surprises of its responses, the first of which are siblings."""
     growth = at2po(Group(6), rounds=2, expand=2, sibling_cost=0.3)
     assert next(growth) == [None, None]
-    first = [surprised(1.0, 0.5, 0.9), surprised(1.25, 0.2)]
-    # first responses are two siblings: 1.0 - 0.3 and 1.25 - 0.3; the best are 0.95 (second path) and 0.9
+    first = [surprised(1.0, 0.5, 0.9, 9.0), surprised(1.25, 0.2)]
+    # first responses are two siblings: 1.0 - 0.3 and 1.25 - 0.3; the best are 0.95 (second path) and 0.9; 9.0 is a leaf
     assert list(growth.send(first)) == [Fork(1, 0), Fork(0, 2)]
-    second = [*first, surprised(0.1, 0.1), surprised(0.8, shared=first[0].turns[:2])]
+    second = [*first, surprised(0.1, 9.0), surprised(0.8, 9.0, shared=first[0].turns[:2])]
     # now 1.25 - 0.6, 1.0 - 0.6, 0.9 - 0.3, 0.8 - 0.3, and 0.5 as before
     assert list(growth.send(second)) == [Fork(1, 0), Fork(0, 2)]
     with pytest.raises(StopIteration):
         growth.send(second)
+
+
+def test_at2po_completes_the_group_where_few_responses_can_be_sampled_again():
+    """A leaf is a sibling that counts, and is not sampled again."""
+    growth = at2po(Group(7), rounds=2, expand=3, sibling_cost=0.3)
+    assert next(growth) == [None]
+    assert list(growth.send([surprised(1.0)])) == [None, None, None]
+    paths = [surprised(1.0), surprised(0.5, 2.0), surprised(0.2, 0.4, 2.0), surprised(failure="environment: gone")]
+    # 0.5 - 2 x 0.3, 0.2 - 2 x 0.3 and 0.4
+    assert list(growth.send(paths)) == [Fork(2, 1), Fork(1, 0), Fork(2, 0)]
+    with pytest.raises(StopIteration):
+        growth.send(paths)
+    growth = at2po(Group(4), rounds=1, expand=3)
+    next(growth)
+    assert list(growth.send([surprised(0.5, 2.0)])) == [Fork(0, 0)] * 3
 
 
 # -- played ------------------------------------------------------------------------------------------------------------

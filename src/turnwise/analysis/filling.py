@@ -107,6 +107,7 @@ FILL: dict[str, Callable[[At], Any]] = {
     "mismatch_min": lambda at: (at.logprobs() - at.logprobs(logits=1.001)).min(),
     "length": lambda at: len(at.turn.token_logprob),
     "state_key": lambda at: at.turn.place,
+    "end_key": lambda at: "stopped" if at.trajectory.stopped else at.trajectory.turns[-1].next_place,
     "action_key": lambda at: at.turn.response,
     "penalty": lambda at: 0.0,  # J does not include penalties
     "success": lambda at: at.trajectory.success,
@@ -158,17 +159,17 @@ def fill(problem: Problem, trajectories: Sequence[Trajectory]) -> dict[str, np.n
     responses = [At(problem, trajectory, turn) for trajectory in trajectories for turn in trajectory.turns]
     columns = {name: [FILL.get(name, _fixed(name))(at) for at in responses] for name in COLUMNS if name != "rank"}
     columns["hindsight_logprob"] = _hindsight(trajectories)
-    return {name: _as_array(name, column) for name, column in columns.items()}
+    return {name: _as_array(name, column, columns.get(COLUMNS[name].like, ())) for name, column in columns.items()}
 
 
-def _as_array(name: str, column: Sequence[Hashable]) -> np.ndarray:
+def _as_array(name: str, column: Sequence[Hashable], like: Sequence[Hashable]) -> np.ndarray:
     kind = COLUMNS[name].kind
     if name.endswith("_T"):
         values = np.empty(len(column), dtype=object)
         values[:] = [np.array(each) for each in column]
         return values
     if kind == "label":
-        codes = {label: code for code, label in enumerate(dict.fromkeys(column))}
+        codes = {label: code for code, label in enumerate(dict.fromkeys([*like, *column]))}
         return np.array([codes[label] for label in column])
     return np.array(column, dtype=object if kind == "text" else np.float64)
 

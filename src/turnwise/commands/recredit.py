@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.commands.common import open_run, refuse_written
-from turnwise.errors import ConfigError, RunError
+from turnwise.errors import ConfigError, RunError, guide
 from turnwise.terminal import print_table, say_next
 
 HEAD = (
@@ -97,7 +97,7 @@ def _recredit(options: argparse.Namespace) -> int:
     if not signal:
         print(
             "no signal: returns differ in no group of these steps, so credit comes from penalties and bonuses alone "
-            "and says nothing about the methods; see docs/how-to/choose-credit.md",
+            f"and says nothing about the methods; see {guide('how-to/choose-credit.md')}",
             file=sys.stderr,
         )
         return 0

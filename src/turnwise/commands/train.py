@@ -26,7 +26,7 @@ def add(commands: Any) -> None:
     train.set_defaults(run=_train, resumed_by="`turnwise train --resume RUN_FOLDER`")
 
     config = commands.add_parser("config", help="print the resolved configuration and change nothing")
-    config.add_argument("recipe", nargs="?", help="TOML file; default: the defaults of all settings")
+    config.add_argument("recipe", nargs="?", help="name or TOML file; default: the defaults of all settings")
     config.add_argument("overrides", nargs="*", default=[], help="overrides such as update.learning_rate=1e-4")
     config.set_defaults(run=_config)
 

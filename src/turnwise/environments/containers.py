@@ -15,7 +15,7 @@ from typing import IO, Any
 from turnwise import __version__
 from turnwise.environments.isolation import PASSED_ENDS
 from turnwise.environments.launchers import Launcher, Process, installed, mounted_folders, tried
-from turnwise.errors import ConfigError
+from turnwise.errors import ConfigError, guide
 
 OF_THIS_MACHINE = frozenset(
     [
@@ -156,7 +156,7 @@ class Docker(_Container):
 
     def _check_version(self) -> None:
         code = "import turnwise.rollout.worker_process; print(turnwise.__version__)"
-        mend = "environment.image must have turnwise; docs/how-to/isolation.md makes one"
+        mend = f"environment.image must have turnwise; {guide('how-to/isolation.md')} makes one"
         found = tried("docker", self.line(["python", "-c", code]), mend, self.variables).strip()
         if found != __version__:
             raise ConfigError(

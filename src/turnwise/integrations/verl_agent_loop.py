@@ -33,7 +33,7 @@ from yaml import YAMLError
 
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import Suite, make_suite
-from turnwise.errors import ConfigError, EngineFault, TurnwiseError, did_you_mean
+from turnwise.errors import ConfigError, EngineFault, TurnwiseError, did_you_mean, guide
 from turnwise.integrations.verl_rows import RECORD
 from turnwise.measures import Played, played
 from turnwise.models.chat import chat_format
@@ -258,7 +258,9 @@ def _write_tasks(options: argparse.Namespace) -> str:
 
     loaded = OmegaConf.load(options.loop)
     if not OmegaConf.is_list(loaded) or not all(OmegaConf.is_dict(entry) and "name" in entry for entry in loaded):
-        raise ConfigError(f"{options.loop}: expected a list of agent loops (`- name: {NAME}`); see docs/how-to/verl.md")
+        raise ConfigError(
+            f"{options.loop}: expected a list of agent loops (`- name: {NAME}`); see {guide('how-to/verl.md')}"
+        )
     entries = {entry["name"]: dict(entry) for entry in loaded}
     if options.name not in entries:
         raise ConfigError(f"{options.loop} has no loop named {options.name!r}.{did_you_mean(options.name, entries)}")

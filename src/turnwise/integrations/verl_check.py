@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from turnwise.errors import IntegrationError
+from turnwise.errors import IntegrationError, guide
 
 ENTRY = "turnwise.integrations.verl"
 SMALL = 100 * 1024 * 1024
@@ -71,7 +71,7 @@ def check(*, address: str | None = None, workers: int = 1) -> tuple[int, list[st
     """
     for package in ("verl", "ray"):
         if importlib.util.find_spec(package) is None:
-            raise IntegrationError(f"{package} is not installed here; see docs/how-to/verl.md")
+            raise IntegrationError(f"{package} is not installed here; see {guide('how-to/verl.md')}")
     checked = [verdict("driver", state())]
     address = address or os.environ.get("RAY_ADDRESS")
     import ray  # pyright: ignore[reportMissingImports]

@@ -36,19 +36,19 @@ def continued(step: Played, columns: Columns) -> Columns:
 def continued_cuts(step: Played, columns: Columns) -> Columns:
     """Cut trajectories before unlikely tokens, and estimate the return from each cut by continuations.
 
-        cut before every `cut_every`-th token with p < `cut_below`, counted along the trajectory, over its responses
+        cut before the first token with p < `cut_below` and every `cut_every`-th after it, along the whole trajectory
 
     `cut_T` is 1 for the token after a cut. `cut_value_T` is the mean return at the cut that begins the token's segment,
     and before the first cut that of the prompt. A cut that lost all its continuations is no cut. A prompt that lost all
     has the rewards up to the first cut plus the value there, so that its segment gets no credit.
 
-    Reference: SPO-chain, Guo et al., arXiv 2505.23564.
+    Reference: SPO-chain, Guo et al., arXiv 2505.23564; released code AIFrameResearch/SPO.
     """
     settings, tokens = step.continuations.settings, step.turns_of_trajectories.of(step.tokens)
     unlikely_T = columns["logprob_T"] < np.log(settings.cut_below)
     number_T = np.cumsum(unlikely_T)
     number_T = number_T - tokens.broadcast(tokens.first(number_T) - tokens.first(unlikely_T))
-    cut_T = unlikely_T & (number_T % settings.cut_every == 0)
+    cut_T = unlikely_T & ((number_T - 1) % settings.cut_every == 0)
     valued_T = cut_T | (tokens.positions == 0)
     where = np.flatnonzero(valued_T)
     ends = np.searchsorted(where, step.tokens.offsets[1:-1])

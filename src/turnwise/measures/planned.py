@@ -7,26 +7,32 @@ from turnwise.measures.base import Columns, Played, measure
 
 @measure(provides=("switch", "subgoal_changed"), model="plan")
 def subgoals(step: Played, columns: Columns) -> Columns:
-    """Read decision and subgoal of each response. A trajectory's first response switches whatever it says.
+    """Read decision and subgoal of each response; a first response that keeps is told as such.
 
-    A response without a decision keeps the subgoal. One without a subgoal does not change it.
+    A response without a decision keeps the subgoal. Its subgoal is compared with that of the turn before; if one of
+    them states none, it is not changed.
 
     Reference: HiPER, arXiv 2602.16165, which compares tokens; the text is compared here.
     """
     switch, changed = [], []
     for trajectory in step.trajectories:
         before = None
-        for number, turn in enumerate(trajectory.turns):
+        for turn in trajectory.turns:
             planned = step.probe.format.planned(turn.response_ids)
-            switch.append(float(planned.switch or not number))
+            switch.append(float(planned.switch))
             other = None not in (before, planned.subgoal) and before != planned.subgoal
-            changed.append(float(other and not switch[-1]))
-            before = before if planned.subgoal is None else planned.subgoal
+            changed.append(float(other and not planned.switch))
+            before = planned.subgoal
     return {"switch": switch, "subgoal_changed": changed}
 
 
 @measure(provides=("part_T",), model="plan")
 def parts(step: Played, columns: Columns) -> Columns:
-    """Tell which part of its response each token belongs to: 0 the decision, 1 the subgoal, 2 the action."""
-    cuts = np.array([step.probe.format.planned(turn.response_ids).cuts for turn in step.turns])
-    return {"part_T": (step.tokens.positions[:, None] >= cuts[step.tokens.ids]).sum(axis=1).astype(np.float64)}
+    """Tell which part of its response each token belongs to: 0 the decision, 1 the subgoal, 2 the action.
+
+    A response without an action between tags is action as a whole: its decision has 3, its subgoal 4.
+    """
+    planned = [step.probe.format.planned(turn.response_ids) for turn in step.turns]
+    cuts, acts_R = np.array([each.cuts for each in planned]), np.array([each.acts for each in planned])
+    part_T = (step.tokens.positions[:, None] >= cuts[step.tokens.ids]).sum(axis=1)
+    return {"part_T": np.where(step.tokens.broadcast(acts_R) | (part_T == 2), part_T, part_T + 3).astype(np.float64)}

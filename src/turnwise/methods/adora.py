@@ -15,7 +15,7 @@ def adora(base: Transform | None = None, *, weight: float = 0.1, convention: Emp
         A' = weight * A elsewhere
 
     Lengths are generated tokens of whole trajectories; correct means `success` above 1/2; failures with a truncated
-    response are left out of the mean.
+    response are left out of the mean. (The released codes also leave out those a few tokens short of their limit.)
 
     Args:
         base: Any method or chain; default `grpo()`.

@@ -21,8 +21,8 @@ def at2po(*, children: Children = "softmax", advantage: Advantage = "value") -> 
 
     The group is one tree whose root is the prompt. A node is a response, shared by the trajectories that forked after
     it (the column `prefix`). Without forks all responses of a trajectory get the same advantage, as in GRPO. The
-    softmax favours surprising children, so V is not an unbiased value. The paper's ratio is that of a response:
-    `importance = "response"` in `[update]`, with `clip_low = 0.003` and `clip_high = 0.004`.
+    softmax favours surprising children, so V is not an unbiased value. The paper's loss is `importance = "response"`,
+    `clip_low = 0.003`, `clip_high = 0.004` and `aggregate = "trajectory-mean"` in `[update]`.
 
     Args:
         children: "softmax": as above. "mean": all children count alike. "leaves": mean over the trajectories.

@@ -39,7 +39,8 @@ def blup(
         action: Column that is equal for the same action.
 
     Expected gradient: biased: which actions are shared depends on the actions, and predictions are shrunk.
-    Use it when: trajectories of a group meet the same choices. The probability of long responses is about 0, and all
+    Use it when: trajectories of a group meet the same choices, to measure credit: in training it was behind GRPO and
+    GiGPO (docs/results). The probability of long responses is about 0, and all
     actions then have the same prior; what is shared still counts.
     Reference: ours. The predictor is Henderson's (Biometrics 31, 1975).
     """

@@ -80,7 +80,8 @@ def canon(
         compared = centered(mu)
     elif schedule.startswith("cosine"):
         own = own_weight if schedule == "cosine" else own_weight_reversed
-        compared = scheduled(lambda step: centered(1.0 - own(step)), name=f"center_by_halves(mu={schedule})")
+        begin = 1 if release else 0  # the release's first step has the number 1
+        compared = scheduled(lambda step: centered(1.0 - own(step + begin)), name=f"center_by_halves(mu={schedule})")
     else:
         compared = _by_accuracy(centered, reverse=schedule == "accuracy_reversed")
     gradient = Gradient("biased", reason="the half that a trajectory falls in depends on its own responses")

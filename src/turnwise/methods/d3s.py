@@ -30,8 +30,9 @@ def d3s(
         A' = A for the n = round(kept_frac * N) of the batch's N trajectories that maximise Var(A), else 0
 
     These are some of the largest and some of the smallest. Ties are broken at random. The paper's second level, the
-    selection of tokens, is the token rule `d3s_mask` of the loss, which selects among the tokens of kept trajectories.
-    The end points of the paper's schedules are not published. The token rule keeps a constant share.
+    selection of tokens, is the token rule `d3s_mask` of the loss, whose share is linear in the progress of the run. The
+    end points of the paper's schedules are not published. What is dropped has no gradient, but stays in the
+    denominators of the loss, also of its other terms; with `d3s_mask` it does not.
 
     Args:
         base: Any method or chain; default `grpo()`.

@@ -20,7 +20,8 @@ def gagpo(*, discount: float, decay: float, scale: bool = True) -> Transform:
 
     "In state s" means an equal `state_key`, in any trajectory and turn. The value after the last response is 0. There
     is no trajectory advantage; the paper found one harmful. A state that nobody else meets has its own return as value,
-    so where paths never meet again, only the response at the last common state has an advantage before centring.
+    so where paths never meet again, no response after the last common state has an advantage before centring. One that
+    is k turns before it gets its delta times (discount * decay)^k, in addition to the deltas up to there.
 
     The paper's ratio is that of a response: `update.importance = "response"`.
 

@@ -11,7 +11,11 @@ from turnwise.transforms.grouping import choice
 Convention = Literal["turnwise", "verl-agent"]
 
 
-@method("GraphGPO", arxiv="2605.26684", confidence="reconstructed")
+@method(
+    "Beyond Trajectory-Level Attribution: Graph-Based Credit Assignment for Agentic Reinforcement Learning (GraphGPO)",
+    arxiv="2605.26684",
+    confidence="near-exact",
+)
 def graph_gpo(
     *, omega: float = 0.1, reward: float = 10.0, weight: float = 1.0, convention: Convention = "turnwise"
 ) -> Transform:
@@ -21,9 +25,11 @@ def graph_gpo(
         x_it = reward * omega^d(s_i,t+1)        d(s): fewest responses from s to success, in the group's graph
 
     The group's trajectories are one graph: states with equal `state_key` are one node, a response is an edge, and a
-    success ends in one common node with d = 0. A state from which no success was reached is one farther than the
-    farthest one that reached it. In a group without a success, and for a response in a state that no other response of
-    the group met, the second term is 0. A_episode is `grpo()`.
+    success ends in one common node with d = 0. The last edge of a failure leads to the state in which it ended, by the
+    column `end_key`; in a batch without it, to a node of its own. A state from which no success was reached is one
+    farther than the farthest one that reached it. In a group without a success, and for a response in a state that no
+    other response of the group met, the second term is 0. A_episode is `grpo()`. In the recipe its reward includes the
+    penalty for invalid actions, which the trainer here keeps apart and adds after the method (decision 0001).
 
     A response that takes a failure nearer to a place where another trajectory succeeded is praised; one that takes a
     success round in circles is blamed.
@@ -36,8 +42,10 @@ def graph_gpo(
 
     Expected gradient: biased: the graph and the members of a state depend on the actions.
     Use it when: states repeat within a prompt and say all that matters; what the key leaves out makes false shortcuts.
-    Reference: arXiv 2605.26684; official code langfengQ/verl-agent, recipe/GraphGPO. Read in a reproduction that quotes
-    the paper's equations. The last state of a failure is not recorded here and counts as one that leads nowhere.
+    Reference: arXiv 2605.26684; official code langfengQ/verl-agent, recipe/GraphGPO, which has these defaults, the
+    sample deviation and success as episode reward > 0. The paper's equations were read in a reproduction that quotes
+    them. A trainer fills `end_key` where the observations are the keys; of other environments the last state is not
+    known.
     """
     choice("convention", convention, Convention)
     return mix(

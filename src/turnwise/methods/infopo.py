@@ -30,7 +30,7 @@ def infopo(
         temperature: T, in units of reward; 0.05 in the script for tau2-bench.
         gate: "sigmoid", or "cope": `exp(-std / temperature)`, as in the port in CoPE.
         convention: "release": gains are divided by the response's length once more, and a lone trajectory keeps its raw
-            return with the gate closed. (The code also caps the deviation of z, which never binds.)
+            return, with a deviation of 1 in its gate. (The code also caps the deviation of z, which never binds.)
 
     Expected gradient: biased: divides by the standard deviation, and rewards information.
     Use it when: whole groups fail or succeed, and the environment answers questions.

@@ -28,6 +28,7 @@ def r3(
     max_length: int = 32768,
     mixed: bool = False,
     beside: str | None = None,
+    only: str | None = None,
 ) -> Transform:
     """Reward short successes and, in groups without a success, failures that explore well.
 
@@ -48,6 +49,8 @@ def r3(
         mixed: Also rank failures in groups with successes. The sources do not specify this.
         beside: Column that is 1 on trajectories which are not ranked and do not count as a group's successes:
             "replayed", with a store that replays.
+        only: Column that is 1 on a response of the failures that are ranked. The paper's formula ranks all failures,
+            its algorithm the truncated ones: "truncated".
 
     Expected gradient: biased: divides by the standard deviation, and rewards entropies and length.
     Use it when: many prompts are too hard for the policy, or its right answers are too long.
@@ -59,7 +62,7 @@ def r3(
         )
     compared = chain(
         scalarize(weights={"success": 1.0}, over="trajectories"),
-        rank_failures(max_reward=max_reward, mixed=mixed, beside=beside),
+        rank_failures(max_reward=max_reward, mixed=mixed, beside=beside, only=only),
         add_length_reward(max_length=max_length),
         outcome_return(),
         center_by_group(),

@@ -35,11 +35,11 @@ def spo_chain(*, first: Literal["zero", "value"] = "zero") -> Transform:
 
         A_j = V(c_{j+1}) - V(c_j)        V after the last segment is the outcome itself
 
-    A cut lies before a token that the policy found unlikely (p < 0.9), every fifth of them in the paper's short
-    answers; `V(c)` is the mean outcome of fresh continuations from there. `[continuations]` in a recipe fills `cut_T`
-    and `cut_value_T`. Segments may reach over responses. The tokens before the first cut get 0, and so does a
-    trajectory without a cut. The mask of likely tokens and the whitening are the token rule `spo_mask` with
-    `whiten = true`.
+    A cut lies before the first token that the policy found unlikely (p < 0.9) and every fifth after it, in the paper's
+    short answers; `V(c)` is the mean outcome of fresh continuations from there. `[continuations]` in a recipe fills
+    `cut_T` and `cut_value_T`. Segments may reach over responses. The tokens before the first cut get 0, and so does a
+    trajectory without a cut. The mask of likely tokens and the whitening are the token rule `spo_mask` with `whiten =
+    true`.
 
     Args:
         first: Credit before the first cut: "zero", or the change in value from the prompt ("value"), which is valued

@@ -8,8 +8,8 @@ from turnwise.transforms import outcome_return, subtract_leave_one_out
 from turnwise.transforms.token_trees import weigh_token_tree
 
 
-@method("TreeRL", arxiv="2506.11902", confidence="near-exact", trial={"root": "value"})
-def treerl(*, root: Literal["zero", "value"]) -> Transform:
+@method("TreeRL", arxiv="2506.11902")
+def treerl(*, root: Literal["zero", "value"] = "value") -> Transform:
     """Add the global and the local advantage of a segment of the group's tree, less where many trajectories share it.
 
         A = V(s) + V(s) - V(parent of s)        V(s) = (mean of r - m) / sqrt(n)
@@ -17,12 +17,13 @@ def treerl(*, root: Literal["zero", "value"]) -> Transform:
 
     A segment s is the tokens that the same n trajectories share (column `token_T`), and the mean is over their r. The
     root damps the weight of a segment that is trained n times. The released code trains 16 of 30 leaves, drawn at
-    random, counts only these in n, and gives a segment with A = 0 the credit of the one before it; here all leaves are
-    trained, and 0 stays 0. Its clip is `clip_low = 0.2` and `clip_high = 0.26` in `[update]`.
+    random, and counts only these in n; where V equals V(parent), it takes the difference of the segment before. Here
+    all leaves are trained, and 0 stays 0. In `[update]` it has `clip_low = 0.2`, `clip_high = 0.26` and `aggregate =
+    "trajectory-mean"`.
 
     Args:
-        root: V of the prompt, as parent of the first segments: 0 ("zero") or by the formula ("value"). Which one the
-            authors have is not known to us.
+        root: V of the prompt, as parent of the first segments: by the formula, as the released code has it ("value"),
+            or 0 ("zero").
 
     Expected gradient: biased: segments are weighed by the number of trajectories that share them.
     Use it when: rollouts fork inside responses (`rollout.collector.rule=treerl`).

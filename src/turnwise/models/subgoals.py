@@ -19,7 +19,9 @@ INSTRUCTION = (
 )
 """Text added to the system message with `prompt.plan`."""
 
-_SWITCH, _SUBGOAL = (re.compile(f"<{name}>(.*?)</{name}>", re.DOTALL) for name in ("switch", "subgoal"))
+_SWITCH, _SUBGOAL, _ACTION = (
+    re.compile(f"<{name}>(.*?)</{name}>", re.DOTALL) for name in ("switch", "subgoal", "action")
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,15 +29,17 @@ class Planned:
     """Parts of a plan-and-act response.
 
     Attributes:
-        switch: Whether it says SWITCH; without a decision it keeps the subgoal.
+        switch: Whether it decides for anything but KEEP; without a decision it keeps the subgoal.
         subgoal: Subgoal that it states; None without one.
         cuts: Tokens before the end of the decision, and before the end of the subgoal. What follows, with whatever
             stands between the parts, belongs to the action, which has the last token at least.
+        acts: Whether it has an action between tags; without, all of its tokens are action as well.
     """
 
     switch: bool
     subgoal: str | None
     cuts: tuple[int, int]
+    acts: bool = True
 
 
 def write(action: str, subgoal: str, *, switch: bool) -> str:
@@ -54,11 +58,11 @@ def read(ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> Planned:
     text = decode(ids)
     decided = _SWITCH.search(text)
     stated = _SUBGOAL.search(text, decided.end() if decided else 0)
-    switch = decided is not None and decided[1].strip().upper() == SWITCH
+    switch = decided is not None and decided[1].strip().upper() not in ("", KEEP)
 
     first = min(tokens_to(decided.end(), ids, decode), len(ids) - 1) if decided else 0
     second = min(tokens_to(stated.end(), ids, decode), len(ids) - 1) if stated else first
-    return Planned(switch, stated[1].strip() if stated else None, (first, second))
+    return Planned(switch, stated[1].strip() if stated else None, (first, second), _ACTION.search(text) is not None)
 
 
 def tokens_to(end: int, ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> int:

@@ -7,13 +7,14 @@ Published objectives in its words:
     NGRPO        importance token, clip ppo .16/.24
     GSPO         importance trajectory, clip ppo 3e-4/4e-4 (agents: 3e-3/4e-3), aggregate trajectory-mean
     SAMPO        importance response, clip ppo 3e-3/4e-3, aggregate response-mean, on `gigpo`
-    ST-PPO       importance response, clip ppo .2/.2, clip_correction figure
+    ST-PPO       importance response, clip ppo .2/.2, clip_correction figure, aggregate trajectory-mean, on `ppo`
     CISPO        importance token, clip cispo, clip_low 1 (no lower bound)
-    Clip-Cov     tokens clip_cov, clip ppo 1/1, dual_clip 10 (the official scripts; the paper's text: .2/.2)
+    Clip-Cov     tokens clip_cov, clip ppo 1/1 (the official scripts; the paper's text: .2/.2)
     KL-Cov       tokens kl_cov, clip none (official scripts: frac 2e-3 for 7B, 2e-4 for 32B)
     STEER        tokens steer, clip ppo .2/.28, dual_clip 10
     HAPO         tokens hapo, clip ppo .2/.28, dual_clip 10, on `hapo`; rollout.token_temperature hapo
-    A2TGPO       importance response, tokens gain_clip, on `a2tgpo`
+    A2TGPO       importance response, tokens gain_clip, clip ppo 3e-3/4e-3, aggregate trajectory-mean, on `a2tgpo`
+    AT2PO        importance response, clip ppo 3e-3/4e-3, aggregate trajectory-mean, on `at2po`
 
 SAMPO's optional mask, which leaves out responses with A < 0 and a ratio below exp(-delta), is not needed: below
 1 - clip_low such a response has no gradient already.

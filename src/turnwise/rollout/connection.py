@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 
 import httpx2
 
-from turnwise.errors import ConfigError, EngineFault, EngineLost
+from turnwise.errors import ConfigError, EngineFault, EngineLost, guide
 from turnwise.rollout.settings import EngineConfig
 
 T = TypeVar("T")
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.25, 30.0
 """Seconds between a failed request and the next try; the wait doubles each time."""
-GUIDE = "start one as docs/how-to/vllm.md says"
+GUIDE = f"start one as {guide('how-to/vllm.md')} says"
 RESUME = "then resume with `turnwise train --resume RUN_FOLDER`"
 
 log = logging.getLogger(__name__)

@@ -81,12 +81,12 @@ def outcomes(trajectories: Sequence[Trajectory], num_groups: int) -> tuple[np.nd
 
 
 def spreads(trajectories: Sequence[Trajectory], used_G: np.ndarray) -> np.ndarray:
-    """Compute the standard deviation of the rewards of each used group's usable trajectories, `[groups]`; else 0."""
+    """Compute the sample deviation of the rewards of each used group's usable trajectories, `[groups]`; else 0."""
     spread_G = np.zeros(len(used_G))
     usable = [each for each in trajectories if each.usable and used_G[each.group]]
     if usable:
         group, own_N = np.unique([each.group for each in usable], return_inverse=True)
-        spread_G[group] = Labels(own_N, len(group)).std(np.array([each.reward for each in usable]), ddof=0)
+        spread_G[group] = Labels(own_N, len(group)).std(np.array([each.reward for each in usable]), ddof=1)
     return spread_G
 
 

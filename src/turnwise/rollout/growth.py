@@ -5,6 +5,7 @@ the group is complete. Imports NumPy only, so that recipes are checked fast.
 """
 
 import inspect
+import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -138,8 +139,10 @@ def at2po(group: Group, *, rounds: int = 2, expand: int = 6, sibling_cost: float
 
         mean of -log p over its tokens - sibling_cost * (children of its parent - 1)
 
-    and fork right before each. The children of a response are the responses that follow it in any trajectory; those of
-    the prompt are all first responses, since the group is one tree.
+    and fork right before each. The last response of a trajectory, a leaf of the tree, is not sampled again. Where there
+    are fewer than `expand` others, the best are forked several times; where there are none, trajectories start from the
+    start. The children of a response are the responses that follow it in any trajectory; those of the prompt are all
+    first responses, since the group is one tree.
 
     Args:
         group: Size of the group; what `rounds * expand` leaves of it starts from the start.
@@ -170,13 +173,15 @@ def at2po(group: Group, *, rounds: int = 2, expand: int = 6, sibling_cost: float
                 for turn in range(path.shared, len(path.turns))
             ]
             children = Counter(id(parent) for _, _, parent in nodes)
+            inner = [node for node in nodes if node[0].turn < len(paths[node[0].parent].turns) - 1]
 
             def score(node: tuple[Fork, Turn, Turn | None], children: Counter[int] = children) -> float:
                 _, turn, parent = node
                 return _surprise(turn) - sibling_cost * (children[id(parent)] - 1)
 
-            if wanted := [fork for fork, *_ in sorted(nodes, key=score, reverse=True)[:expand]]:
-                paths = yield wanted
+            if nodes:  # otherwise all trajectories are lost
+                best = [fork for fork, *_ in sorted(inner, key=score, reverse=True)] or [None]
+                paths = yield list(itertools.islice(itertools.cycle(best), expand))
 
     return grow()
 

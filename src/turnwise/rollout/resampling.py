@@ -47,7 +47,7 @@ class Resampling:
 
     The paper has the mean log-probability of the likeliest tokens in place of p, and scales both parts by their ranges.
     How many tokens, over which range, and alpha are unknown, and the release lacks this part; M is our reconstruction.
-    The other half of the method, which ends a train of thought, is not here. Its credit is `gigpo`.
+    The other half of the method, which ends a train of thought, is not here. Its credit is `gigpo(scale=False)`.
 
     Args:
         environments: Where the trajectories are played.

@@ -155,10 +155,11 @@ def widest(spread_G: np.ndarray, share: float, *, slack: float = 0.01) -> np.nda
     """Return which groups make up a share of the spread of all groups' rewards, `[groups]` bool.
 
     Groups are taken from the widest spread on, of equal ones the earlier first, until their sum reaches
-    `share * total - slack`. Groups without spread are never taken.
+    `share * total - slack`. Groups without spread are never taken. One with spread is taken in any case, where the
+    released code skips the step.
 
     Args:
-        spread_G: `[groups]` standard deviation of the rewards of a group's trajectories; 0 for a group that is not
+        spread_G: `[groups]` sample deviation of the rewards of a group's trajectories; 0 for a group that is not
             learned from.
         share: Share of the total to reach; 0.9 in the paper.
         slack: Slack of the sum, in units of the reward; the paper's.

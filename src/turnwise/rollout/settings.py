@@ -263,8 +263,8 @@ class ContinuationsConfig(Section):
     turns: int | None = pydantic.Field(default=None, ge=1)
     """Continue from the first turns only, which bounds the cost of long trajectories (VinePPO: 20). Default: all."""
     cut_every: int = pydantic.Field(default=5, ge=1)
-    """Cut a trajectory before every N-th token that was unlikely, for methods that value states inside responses
-    (`spo_chain`): 5 in SPO for short answers, 40 for long ones."""
+    """Cut a trajectory before the first token that was unlikely and every N-th after it, for methods that value states
+    inside responses (`spo_chain`): 5 in SPO for short answers, 40 for long ones."""
     cut_below: float = pydantic.Field(default=0.9, gt=0, le=1)
     """Probability below which a token counts as unlikely."""
     at_once: int | None = pydantic.Field(default=None, ge=1)

@@ -4,8 +4,8 @@
     level = d / max(d) where d > 0, d / |min(d)| elsewhere, within [-1, 1]        d = log(H) - quantile(log(H))
 
 `H` is the entropy at `temperature`. Quantile, maximum and minimum are over the tokens of the batch played before; the
-first batch has no level. The paper takes those of the step before, and does not say what happens outside them: the
-bounds at -1 and 1 are ours.
+first batch has no level. The paper takes those of the step before, and does not say what happens outside them. The
+bounds at -1 and 1 are those of the released sampler.
 
 Reference: Heterogeneous Adaptive Policy Optimization, arXiv 2509.16591.
 """

@@ -8,6 +8,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from turnwise.errors import guide
 from turnwise.terminal import is_tenth, make_console, print_table
 from turnwise.train.folder import RunFolder
 
@@ -130,7 +131,7 @@ class ConsoleDisplay(Display):
             self.console.print(
                 f"returns within groups did not differ in any of {len(signals)} steps: methods that compare within "
                 "groups learned only from penalties. Try larger groups, easier tasks, or a longer warm start; see "
-                "docs/how-to/choose-credit.md",
+                f"{guide('how-to/choose-credit.md')}",
                 highlight=False,
                 soft_wrap=True,
             )

@@ -30,15 +30,22 @@ def distances_to_success(batch: Batch) -> Float[np.ndarray, " R"]:
     """Compute how many responses lead from the state after a response to success, `[responses]`.
 
     The nodes of a group's graph are its states, by `state_key`. Every response is an edge to the next state of its
-    trajectory. The last one of a success leads to success, whose distance is 0; the last one of a failure to a state of
-    its own. From a state that leads nowhere the distance is 1 more than the largest of the group. Without any success
-    it is infinite.
+    trajectory. The last one of a success leads to success, whose distance is 0; the last one of a failure to the state
+    in which it ended (`end_key`), or to one of its own if the batch has no such column. From a state that leads nowhere
+    the distance is 1 more than the largest of the group. Without any success it is infinite.
     """
     turns, of_group = batch.trajectories, batch.group_responses
-    from_R = Labels.of(of_group.ids, batch.column("state_key", needed_by="distances_to_success")).ids
-    success = int(from_R.max(initial=-1)) + 1
+    group, state = of_group.ids, batch.column("state_key", needed_by="distances_to_success")
+    ends = "end_key" in batch.columns
+    if ends:  # the ends follow the states, so that both are nodes of one numbering
+        group = np.concatenate([group, batch.groups.ids])
+        state = np.concatenate([state, turns.last(batch.columns["end_key"])])
+    node = Labels.of(group, state).ids
+    from_R, stopped_N = node[: batch.num_responses], node[batch.num_responses :]
+    success = int(node.max(initial=-1)) + 1
     nowhere = success + 1
-    end_N = np.where(success_of_trajectories(batch, needed_by="distances_to_success") > 0, success, nowhere)
+    won_N = success_of_trajectories(batch, needed_by="distances_to_success") > 0
+    end_N = np.where(won_N, success, stopped_N if ends else nowhere)
     to_R = turns.following(from_R.astype(np.float64), end=end_N.astype(np.float64)).astype(np.int64)
     distance = np.full(nowhere + 1, np.inf)
     distance[success] = 0.0

@@ -184,9 +184,10 @@ def credit_parts(
     """Credit each token of a plan-and-act response with the advantage of its part.
 
     Tokens of the decision get that of `credit_switches`, tokens of the action that of `credit_actions`. Tokens of the
-    subgoal get that of `credit_subgoals` where it begins a segment, and 0 where the response keeps its subgoal. The
-    credit of a response is the mean over its tokens. A critic learns each advantage before standardising, plus its
-    value; `value_high` is learned where a segment begins.
+    subgoal get that of `credit_subgoals` where it begins a segment, and 0 where the response keeps its subgoal. Tokens
+    of two parts, in a response without an action between tags, get the sum. The credit of a response is the mean over
+    its tokens. A critic learns each advantage before standardising, plus its value; `value_high` is learned where a
+    segment begins.
 
     Args:
         credit_R: `[responses]` rewards.
@@ -211,11 +212,12 @@ def credit_parts(
     begins_R = _subgoals(batch, name).begins
     credit_T = np.zeros(tokens.num_elements)
     for part, stream_R in enumerate(streams):
-        has_R = (tokens.sum((part_T == part).astype(np.float64)) > 0) & (begins_R | (part != 1))
+        own_T = (part_T == part) | (part_T == part + 3) | ((part == 2) & (part_T > 2))
+        has_R = (tokens.sum(own_T.astype(np.float64)) > 0) & (begins_R | (part != 1))
         if has_R.any():
             own_R = np.zeros(len(credit_R))
             own_R[has_R] = _standardized(stream_R[has_R]) if standardize else stream_R[has_R]
-            credit_T = np.where(part_T == part, tokens.broadcast(own_R), credit_T)
+            credit_T += np.where(own_T, tokens.broadcast(own_R), 0.0)
     credit_R = tokens.mean(credit_T)
     columns = ("value_switch", "value_high", "value_low")
     targets = {
@@ -232,12 +234,13 @@ def penalize_keeping(credit_R: Credit, batch: Batch, *, penalty: float = -0.3) -
     """Penalise every response that keeps its subgoal: `r_t + penalty / num_turns`.
 
     Put it first: it changes the reward. In HiPER the penalty of a trajectory is `penalty * num_keeps / num_turns`, with
-    -0.3 on ALFWorld and -3.5 on WebShop. A trajectory of one turn has none, as in HiPER's code.
+    -0.3 on ALFWorld and -3.5 on WebShop. A first response that keeps counts, though it begins a segment. A trajectory
+    of one turn has none, as in HiPER's code.
 
     Args:
         credit_R: `[responses]` rewards.
         batch: Their batch, with the column `switch`.
-        penalty: Penalty of a trajectory that keeps its subgoal at every turn.
+        penalty: Penalty of a trajectory that keeps its subgoal at every turn, the first one included.
 
     Reference: arXiv 2602.16165; official code JonP07/HiPER-agent, `keep_penalty_mode="normalized"`, spread evenly.
     """

@@ -63,6 +63,7 @@ def add_turn_gains(
     weight: float = 0.3,
     discount: float = 1.0,
     difference: Difference = "probability",
+    convention: Convention = "paper",
 ) -> Credit:
     """Add the gold answer's gains from each turn on, each standardised over the same turn of the group.
 
@@ -77,17 +78,33 @@ def add_turn_gains(
         weight: Weight of the gains.
         discount: Factor per turn.
         difference: Difference of probabilities, or of log-probabilities.
+        convention: "release": population deviation, `sqrt(var + 1e-8)`, and a gain of exactly 0 does not count: its
+            turn belongs to the next one, and turns are numbered without it.
     """
     turns = batch.trajectories
-    z_R = turn_gain_scores(batch, difference, needed_by="add_turn_gains")
-    num_R = np.maximum(turns.suffix_sum(_has_gain(batch).astype(np.float64)), 1.0)
-    return credit_R + weight * turns.suffix_sum(z_R, discount=discount) / np.sqrt(num_R)
+    z_R, counted_R = turn_gain_scores(batch, difference, convention, needed_by="add_turn_gains")
+    num_R = np.maximum(turns.suffix_sum(counted_R.astype(np.float64)), 1.0)
+    gains_R = turns.suffix_sum(z_R, discount=np.where(counted_R, discount, 1.0))
+    return credit_R + weight * gains_R / np.sqrt(num_R)
 
 
-def turn_gain_scores(batch: Batch, difference: Difference, *, needed_by: str) -> Float[np.ndarray, " R"]:
-    """Standardise the gold answer's gain by each response over the same turn of the group; see `add_turn_gains`."""
+def turn_gain_scores(
+    batch: Batch, difference: Difference, convention: Convention, *, needed_by: str
+) -> tuple[Float[np.ndarray, " R"], np.ndarray]:
+    """Standardise the gold answer's gain by each response over the same turn of the group; see `add_turn_gains`.
+
+    Returns:
+        `[responses]` standardised gains, and which of them count.
+    """
+    choice("convention", convention, Convention)
     gain_R = _gold_gain(batch, difference, needed_by=needed_by)
-    return _standardized(gain_R, _has_gain(batch), (batch.group_responses.ids, batch.turn_R), ddof=1)
+    if convention == "paper":
+        counted_R, turn_R = _has_gain(batch), batch.turn_R
+        return _standardized(gain_R, counted_R, (batch.group_responses.ids, turn_R), ddof=1), counted_R
+    counted_R = _has_gain(batch) & (gain_R != 0)
+    later_R = batch.trajectories.suffix_sum(counted_R.astype(np.float64))
+    number_R = (batch.trajectories.broadcast(batch.trajectories.first(later_R)) - later_R).astype(np.int64)
+    return _standardized(gain_R, counted_R, (batch.group_responses.ids, number_R), ddof=0, floor=1e-8), counted_R
 
 
 def _has_gain(batch: Batch) -> np.ndarray:

@@ -1,11 +1,12 @@
 """Reject responses by setting their advantage to 0, or leave them out of the loss.
 
-Put these blocks last: a rejected response still counts in the baselines of others, and its tokens in the denominator of
-the loss.
+Put these blocks last: a rejected response still counts in the baselines of others. With `rejected="zero"` its tokens
+also count in the denominators of the loss; "leave_out" takes them out, as Dr. Kernel's code does with its mask.
 """
 
 import math
 import zlib
+from typing import Literal
 
 import numpy as np
 
@@ -15,6 +16,18 @@ from turnwise.trace import report_kept
 from turnwise.transform import Credit, block
 from turnwise.transforms.baselines import UnweightedOver
 from turnwise.transforms.grouping import choice
+
+Rejected = Literal["zero", "leave_out"]
+"""What happens to a rejected response: its advantage becomes 0, or the loss does without it."""
+
+
+def _without(name: str, credit_R: Credit, kept_R: np.ndarray, rejected: Rejected) -> np.ndarray:
+    """Return the weights of the responses; ones if the loss is told to leave the rejected ones out."""
+    choice("rejected", rejected, Rejected)
+    if rejected == "zero":
+        return kept_R.astype(np.float64)
+    report_kept(name, credit_R, kept_R)
+    return np.ones(len(kept_R))
 
 
 @block(needs=("learned",))
@@ -41,6 +54,7 @@ def reject_mismatch(
     low: float = 0.999,
     high: float = 1.001,
     min_ratio: float = 1e-4,
+    rejected: Rejected = "zero",
 ) -> Credit:
     """Reject trajectories on which the probabilities of trainer and engine differ too much.
 
@@ -57,6 +71,7 @@ def reject_mismatch(
         low: Smallest geometric mean of the tokens' probability ratios.
         high: Largest geometric mean.
         min_ratio: Smallest ratio of a single token; 0 allows any.
+        rejected: "leave_out": as the released code.
 
     Reference: Dr. Kernel, arXiv 2602.05885; released code hkust-nlp/KernelGYM.
     """
@@ -69,7 +84,8 @@ def reject_mismatch(
         mean_R = turns.broadcast(turns.mean(mean_R, count=num_tokens_R))
         least_R = turns.broadcast(turns.min(least_R))
     low_log, high_log, least_log = (math.log(ratio) if ratio > 0.0 else -math.inf for ratio in (low, high, min_ratio))
-    return ((mean_R >= low_log) & (mean_R <= high_log) & (least_R >= least_log)).astype(np.float64)
+    kept_R = (mean_R >= low_log) & (mean_R <= high_log) & (least_R >= least_log)
+    return _without("reject_mismatch", credit_R, kept_R, rejected)
 
 
 @block(needs=("profile_frac",), needs_option="correct", across_groups=lambda options: True, scales=True)
@@ -81,8 +97,9 @@ def reject_by_profile(
     width: float = 0.1,
     correct: str | None = None,
     seed: int = 0,
+    rejected: Rejected = "zero",
 ) -> Credit:
-    """Reject correct responses with a small share of the run time; a rejected response gets the advantage 0.
+    """Reject correct responses with a small share of the run time.
 
         keep with probability clip((profile_frac - low) / width, 0, 1) if correct, always if not
 
@@ -97,6 +114,7 @@ def reject_by_profile(
         correct: Column that is above 1/2 for correct responses. Default: a response is correct if its own reward is
             positive, as with Dr. Kernel's rewards.
         seed: Seed of the draws.
+        rejected: "leave_out": as the released code.
 
     Reference: Dr. Kernel, arXiv 2602.05885; released code hkust-nlp/KernelGYM.
     """
@@ -106,4 +124,4 @@ def reject_by_profile(
     paid_R = batch.reward_R if correct is None else batch.column(correct, needed_by="reject_by_profile") - 0.5
     generator = np.random.default_rng([seed, zlib.crc32(batch.reward_R.tobytes() + share_R.tobytes())])
     kept_R = (paid_R <= 0.0) | (generator.random(batch.num_responses) < (share_R - low) / width)
-    return kept_R.astype(np.float64)
+    return _without("reject_by_profile", credit_R, kept_R, rejected)

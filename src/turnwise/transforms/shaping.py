@@ -133,9 +133,20 @@ def favor_unlikely(credit_R: Credit, batch: Batch, *, beta: float = 0.25, conven
     return credit_R * batch.trajectories.broadcast(factor_N)
 
 
-@block(needs=("success", "entropy", "peak_entropy", "length"), needs_option="beside")
+@block(
+    needs=lambda options: (
+        *("success", "entropy", "peak_entropy", "length"),
+        *(options[name] for name in ("beside", "only") if options[name]),
+    )
+)
 def rank_failures(
-    credit_R: Credit, batch: Batch, *, max_reward: float, mixed: bool = False, beside: str | None = None
+    credit_R: Credit,
+    batch: Batch,
+    *,
+    max_reward: float,
+    mixed: bool = False,
+    beside: str | None = None,
+    only: str | None = None,
 ) -> Credit:
     """Reward failures for exploration: `r + max_reward * (1 - k / (n - 1))` for the k-th best of a group's n.
 
@@ -149,6 +160,7 @@ def rank_failures(
         mixed: Also rank failures in groups with successes. The sources do not specify this.
         beside: Column that is 1 on trajectories of other policies, such as `replayed`, which are neither ranked nor
             count as the group's successes.
+        only: Column that is 1 on a response of the failures that are ranked, such as `truncated`. Default: all are.
     """
     peak_N = _mean_over_tokens(batch, "peak_entropy", needed_by="rank_failures")
     overall_N = _mean_over_tokens(batch, "entropy", needed_by="rank_failures")
@@ -159,6 +171,8 @@ def rank_failures(
     if not mixed:
         failed_N &= batch.groups.broadcast(batch.groups.min((failed_N | beside_N).astype(np.float64))) > 0
     failed_N &= ~beside_N
+    if only is not None:
+        failed_N &= batch.trajectories.max(batch.column(only, needed_by="rank_failures")) > 0
     who = np.flatnonzero(failed_N)
     if len(who) == 0:
         return credit_R.copy()

@@ -19,8 +19,8 @@ def clip_cov(tokens: StepTokens, *, frac: Frac = 2e-4, low: float = 1.0, high: f
     The draw is made once per step. The release draws in every micro-batch, under the current weights, among the tokens
     that PPO's clip does not bind. With one micro-batch, the first pass is the same.
 
-    Both official scripts use `update.clip_low = 1`, `update.clip_high = 1` and `update.dual_clip = 10`, so that PPO's
-    clip hardly ever binds. The paper's text has .2/.2.
+    Both official scripts use `update.clip_low = 1` and `update.clip_high = 1`, so that PPO's clip hardly ever binds.
+    They also set a dual clip of 10, which this loss of theirs does not read. The paper's text has .2/.2.
 
     Args:
         tokens: Generated tokens of the step.

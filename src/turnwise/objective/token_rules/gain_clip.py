@@ -4,10 +4,17 @@ import numpy as np
 
 from turnwise.objective.token_rules.base import Frac, StepTokens, TokenCredit, reads
 from turnwise.transforms.information import Difference, turn_gain_scores
+from turnwise.transforms.shaping import Convention
 
 
 @reads("gold_logprob")
-def gain_clip(tokens: StepTokens, *, width: Frac = 0.3, difference: Difference = "probability") -> TokenCredit:
+def gain_clip(
+    tokens: StepTokens,
+    *,
+    width: Frac = 0.3,
+    difference: Difference = "probability",
+    convention: Convention = "paper",
+) -> TokenCredit:
     """Widen the clip of turns that bring the policy closer to the gold answer, and narrow that of the others.
 
         c = 1 + width * (2 * sigmoid(z) - 1)
@@ -15,16 +22,17 @@ def gain_clip(tokens: StepTokens, *, width: Frac = 0.3, difference: Difference =
 
     `z` is the turn's gain as the method `a2tgpo` standardises it: over the same turn of the group. Turns without a
     gain, such as a trajectory's last, have c = 1. The paper's ratio is that of a turn: `update.importance =
-    "response"`. Its usual clip widths are not known to us.
+    "response"`. The released script has clip_low = 0.003 and clip_high = 0.004.
 
     Args:
         tokens: Generated tokens of the step, with the usual clip widths.
         width: Largest relative change of the widths.
         difference: Difference of probabilities, or of log-probabilities.
+        convention: As that of the method.
 
-    Reference: A2TGPO, arXiv 2605.06200.
+    Reference: A2TGPO, arXiv 2605.06200; code CuSO4-Chen/A-TGPO.
     """
-    z_R = turn_gain_scores(tokens.responses, difference, needed_by="update.tokens 'gain_clip'")
+    z_R, _ = turn_gain_scores(tokens.responses, difference, convention, needed_by="update.tokens 'gain_clip'")
     factor_R = 1 + width * np.tanh(z_R / 2)  # 2 sigmoid(z) - 1 = tanh(z / 2)
     responses = tokens.responses.tokens
     assert responses is not None

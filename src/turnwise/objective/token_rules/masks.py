@@ -34,8 +34,9 @@ def d3s_mask(tokens: StepTokens, *, first_frac: Frac, last_frac: Frac) -> TokenC
         kept = the round(frac * T) tokens, at least one, with the largest |A| * H
         frac = first_frac + (last_frac - first_frac) * progress of the run
 
-    `T` counts the tokens with a nonzero advantage, which are those of the trajectories that the method `d3s` kept. If
-    all advantages are 0, it counts all tokens. Ties are broken at random. The paper's fractions are unknown.
+    `T` counts the tokens with a nonzero advantage: those of the trajectories that the method `d3s` kept, but for kept
+    ones whose advantage is 0, which teach nothing. If all advantages are 0, it counts all tokens. Ties are broken at
+    random. The paper's fractions are unknown.
 
     Args:
         tokens: Generated tokens of the step.

@@ -32,12 +32,15 @@ Equal = Callable[[str, str], bool]
 
 
 def same_action(one: str, other: str) -> bool:
-    """Return whether two actions are the same text but for white space, or the same JSON (numbers within 1e-6)."""
+    """Return whether two actions are the same text but for white space, or the same JSON (numbers within 1e-6).
+
+    JSON that is nested too deep to be read, or holds numbers too large to be compared, is not the same.
+    """
     if " ".join(one.split()) == " ".join(other.split()):
         return True
     try:
         return _same(json.loads(one), json.loads(other))
-    except ValueError:
+    except (ValueError, OverflowError, RecursionError):
         return False
 
 
@@ -45,7 +48,7 @@ def _same(one: Any, other: Any) -> bool:
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, (int, float)) and isinstance(other, (int, float)):
-        return math.isclose(one, other, rel_tol=0.0, abs_tol=TOLERANCE)
+        return one == other or math.isclose(one, other, rel_tol=0.0, abs_tol=TOLERANCE)
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
     if isinstance(one, list) and isinstance(other, list):

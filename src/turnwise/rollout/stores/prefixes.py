@@ -8,6 +8,7 @@ import numpy as np
 
 from turnwise.environments.base import Task
 from turnwise.rollout.collectors import Collector, OnTurn, play_starts
+from turnwise.rollout.demonstrations.hints import DIGITS
 from turnwise.rollout.demonstrations.library import alone
 from turnwise.rollout.environments import Environments
 from turnwise.rollout.experience import Experience, Steps, learned_from, outcomes
@@ -57,10 +58,10 @@ class Ratio:
 def replayed_turns(num_turns: int, kind: str, ratio: float, cap: int) -> int:
     """Return the number of turns that a prefix replays; 0: there is no prefix.
 
-    hard: all but min(int(num_turns * ratio), cap) of a success, at least one is left
-    easy: min(int(num_turns * ratio), cap) of a failure, at least one is left
+    hard: all but min(floor(num_turns * ratio), cap) of a success, at least one is left
+    easy: min(floor(num_turns * ratio), cap) of a failure, at least one is left
     """
-    part = min(int(num_turns * ratio), cap)
+    part = min(int(round(num_turns * ratio, DIGITS)), cap)  # a ratio that grew to 0.4 in steps is below it
     return num_turns - max(1, part) if kind == "hard" else min(part, num_turns - 1)
 
 
