@@ -114,6 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         plan = read_plan(options.plan)
+        plan.setdefault("command", command(options.plan, options.folder))
         if not options.page:
             play(plan, options.folder / "data", options.runs, options.only or list(plan["environments"]))
         write_page(plan, options.folder)
@@ -121,6 +122,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"leaderboard: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def command(plan: Path, folder: Path) -> str:
+    """Return the command that plays a plan and writes its page."""
+    options = (("plan", plan, PLAN), ("folder", folder, FOLDER))
+    chosen = [f"--{name} {given}" for name, given, usual in options if given != usual]
+    return " ".join(["python studies/leaderboard.py", *chosen])
 
 
 def read_plan(path: Path) -> dict[str, Any]:
@@ -134,7 +142,8 @@ def read_plan(path: Path) -> dict[str, Any]:
         return plan
     other = read_plan(path.parent / plan.pop("like"))
     picked = {name: environment(other, name) for name in plan.pop("environments", other["environments"])}
-    return {**other, **plan, "environments": picked}
+    own = ("about", "title", "command")  # what a page says of itself
+    return {**{key: value for key, value in other.items() if key not in own}, **plan, "environments": picked}
 
 
 def environment(plan: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -270,7 +279,7 @@ def page(plan: Mapping[str, Any], cells: Sequence[Cell]) -> Page:
         f"[critics that see the group]({docs}/tutorials/03-a-critic-for-turns.md#3-a-critic-in-a-recipe). Rows are "
         f"sorted by how much more often they are above {first} than below. [Compare a method of yours]({docs}/how-to/"
         "fidelity.md#the-leaderboard); read [the limits](#what-it-does-not-say) first.",
-        f"`{plan.get('command', 'python studies/leaderboard.py')}` plays what is missing and writes this page; with "
+        f"`{plan['command']}` plays what is missing and writes this page; with "
         "`--page` it writes it from the data beside it alone.",
         "**[The same in one table that sorts and filters](table.html)**, with time and extra tokens. Open it on the "
         "site or in a clone; it needs no network.",

@@ -232,7 +232,8 @@ def page(results: Mapping[str, dict]) -> Page:
         "entropy drift, transfer. The first four were planned before the first run "
         "(`studies/fidelity-household.toml`; drift was measured later, on policies that the same recipes trained "
         'again); transfer was added after the first results. "Anew" is a second measurement, from today\'s '
-        "[leaderboard](../../leaderboard/README.md). Household was looked at after six of its ten seeds. "
+        "[leaderboard](../../leaderboard/README.md). Household was looked at after six of its ten seeds. In "
+        "`graph_gpo` the last response of a failure led nowhere then; now it leads to the state in which it ended. "
         f"{_missing(results)}`python studies/prediction.py` writes this page from the runs.",
         "![Success against fidelity of the gradient](prediction.png)",
         "Spearman's rank correlation over the methods; 95 % intervals by resampling seeds; p by exchanging methods, "

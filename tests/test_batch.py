@@ -113,6 +113,7 @@ def test_labels_become_codes_and_numbers_float64():
     assert batch.reward_R.dtype == np.float64
 
 
+@pytest.mark.usefixtures("array_types_unchecked")  # which would find the dict, now and then
 @pytest.mark.parametrize("make", [list, np.array])
 def test_the_last_state_has_the_number_of_the_equal_state(make):
     columns = {"end_key": make(["c", "c", "c", "b", "b"]), "state_key": make(["a", "b", "b", "a", "c"])}

@@ -7,7 +7,7 @@ The constructor checks everything once, so that transforms can rely on it.
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
 from numbers import Number
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -243,8 +243,8 @@ class Batch:
         if name.endswith("_T"):
             return self._token_values(name, column)
         like = COLUMNS[name].like if name in COLUMNS else ""
-        if like and like in given:
-            return self._shared_labels(name, column, like, given[like])
+        if like in given:
+            return self._labels_like(like, given[like], name, column)
         kind = COLUMNS[name].kind if name in COLUMNS else "label" if looks_like_label(column) else "value"
         return {"value": self._values, "label": self._labels, "text": self._texts}[kind](name, column)
 
@@ -279,17 +279,20 @@ class Batch:
         values.flags.writeable = False
         return values
 
-    def _labels(self, name: str, column: Any, *, first: int = 0) -> Int[np.ndarray, " R"]:
-        codes = encode_labels(name, column, self._order)[first:]
-        self._check_rows(name, codes)
+    def _labels_like(self, like: str, others: Any, name: str, column: Any) -> Int[np.ndarray, " R"]:
+        """Number labels as equal ones of the column `like` are numbered."""
+        self._labels(name, column)  # raises under its own name
+        numbers = _is_codes(others) and _is_codes(column)
+        both = np.concatenate([others, column]) if numbers else [*_listed(others), *_listed(column)]
+        codes = encode_labels(like, both, self._order)[len(both) - self.num_responses :]
         codes.flags.writeable = False
         return codes
 
-    def _shared_labels(self, name: str, column: Any, like: str, others: Any) -> Int[np.ndarray, " R"]:
-        """Give labels the codes that equal labels have in the column `like`."""
-        self._labels(name, column)  # checks them under their own name
-        both = [*_listed(others), *_listed(column)]
-        return self._labels(like, both, first=len(both) - self.num_responses)
+    def _labels(self, name: str, column: Any) -> Int[np.ndarray, " R"]:
+        codes = encode_labels(name, column, self._order)
+        self._check_rows(name, codes)
+        codes.flags.writeable = False
+        return codes
 
     def _check_rows(self, name: str, column: np.ndarray) -> None:
         if column.shape != (self.num_responses,):
@@ -344,7 +347,7 @@ def encode_labels(
     name: str, labels: Sequence[Hashable] | np.ndarray, order: np.ndarray | None = None
 ) -> Int[np.ndarray, " rows"]:
     """Number labels 0, 1, ... by first appearance. Equality is Python's: 1 and "1" are different labels."""
-    if isinstance(labels, np.ndarray) and labels.ndim == 1 and labels.dtype.kind in "iu":
+    if _is_codes(labels):
         _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
         rank = np.empty_like(first)
         rank[np.argsort(first)] = np.arange(len(first))
@@ -362,6 +365,11 @@ def encode_labels(
     if any(label != label for label in codes):
         raise BatchError(f"{name} holds nan, which is not equal to itself; use another label")
     return result
+
+
+def _is_codes(labels: Any) -> TypeGuard[np.ndarray]:
+    """Return whether labels are whole numbers in an array, which NumPy numbers fast."""
+    return isinstance(labels, np.ndarray) and labels.ndim == 1 and labels.dtype.kind in "iu"
 
 
 def _is_hashable(label: object) -> bool:

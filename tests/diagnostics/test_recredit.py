@@ -26,6 +26,7 @@ OWN = {
     "of log-probabilities": {"method": "unlikeliness", "aem": False},
     "of a reference": {"method": {"name": "ace", "weight": 0.5}, "aem": False},
     "of actions": {"method": "rtmc", "aem": False},
+    "of states and ends": {"method": "graph_gpo", "aem": False, "environment": {"name": "tests.rollout.walks:Ways"}},
     "of continuations": {"method": "vine_ppo", "aem": False, "continuations": {"number": 2}},
     "of a tree": {
         "method": "carl",

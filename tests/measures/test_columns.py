@@ -51,15 +51,13 @@ def test_the_columns_are_what_the_table_says():
     assert made["task"].tolist() == ["0", "0", "0"]
 
 
-def test_a_trajectory_ends_in_its_last_observation_where_that_names_the_state():
-    """The first two end where the third begins; keys that are not the observation do not tell."""
-    told = [trajectory(0, ([1], [5]), last_observation=last) for last in ("o", "o", "z", "")]
-    told.append(trajectory(0, ([1], [5]), last_observation="o"))
-    told[-1].turns[0].state_key = ("o", 1)
+def test_a_trajectory_ends_in_the_state_after_its_last_response():
+    """The first two end where the third begins; an end that is not known is like no other one."""
+    told = [trajectory(0, ([1], [5]), last_key=last) for last in ("o", "o", ("o", 1), None, None)]
     batch, _ = plan_measures({"the test": ("state_key",)}).take(Played(told))
     here = batch.columns["state_key"][0]
     assert (batch.columns["end_key"] == here).tolist() == [True, True, False, False, False]
-    assert len(set(batch.columns["end_key"].tolist())) == 4, "an end that is not known is like no other one"
+    assert len(set(batch.columns["end_key"].tolist())) == 4
 
 
 @pytest.mark.parametrize(

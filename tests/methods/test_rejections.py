@@ -45,7 +45,7 @@ def test_mismatch_is_rejected_behind_any_method():
 
 
 def test_what_is_rejected_can_leave_the_loss():
-    """As by the mask of Dr. Kernel's code: the advantages stay, and the loss counts the kept responses alone."""
+    """As by the mask of Dr. Kernel's code, the loss counts the kept responses alone; elsewhere they teach nothing."""
     batch = group_of(
         1, 0, 3, mismatch=[0.0, 0.1, 0.0], mismatch_min=[0.0] * 3, length=[1] * 3, profile_frac=[0, 0, 0.9]
     )
@@ -54,7 +54,7 @@ def test_what_is_rejected_can_leave_the_loss():
         (tw.reject_by_profile(rejected="leave_out"), [False, True, True]),
     ):
         trace, _ = tw.chain(tw.trloo(), reject).trace(batch)
-        np.testing.assert_array_equal(trace.advantage_R, tw.trloo()(batch))
+        np.testing.assert_array_equal(trace.advantage_R, tw.trloo()(batch) * kept)
         assert trace.kept_R.tolist() == kept
 
 

@@ -7,6 +7,7 @@ differ by
 
 import dataclasses
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from hypothesis import strategies as st
@@ -23,6 +24,9 @@ class Rows:
     the group as they were drawn: further columns are made from them, so that a response keeps its values wherever it
     goes.
     """
+
+    STATES: ClassVar[tuple] = ("hall", "kitchen", "1", "01")
+    """Names of the states, in which trajectories end, too."""
 
     group: tuple
     trajectory: tuple
@@ -60,6 +64,7 @@ class Rows:
         """The batch, and the order that leads back."""
         columns = make_columns(tw.COLUMNS, self.identity, self.home, self.origin, self.place)
         columns |= {"entropy": self.entropy, "penalty": self.penalty, "state_key": self.state_key}
+        columns["end_key"] = [self.STATES[number] for number in columns["end_key"]]
         return tw.Batch.from_arrays(group=self.group, trajectory=self.trajectory, reward=self.reward, columns=columns)
 
     @cached_property
@@ -131,7 +136,7 @@ def rows(draw, *, max_groups=3, max_trajectories=4, max_turns=4, min_trajectorie
         reward=np.array(column(st.sampled_from(pool)), dtype=np.float64) / 8 * scale,
         entropy=np.array(column(st.integers(0, 16)), dtype=np.float64) / 16 * entropy_scale,
         penalty=np.array(column(st.sampled_from([0.0, -0.125])), dtype=np.float64) * scale,
-        state_key=tuple(column(st.sampled_from(["hall", "kitchen", "1", "01"]))),
+        state_key=tuple(column(st.sampled_from(Rows.STATES))),
     )
 
 

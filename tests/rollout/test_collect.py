@@ -80,6 +80,7 @@ def test_rewards_validity_success_and_state_keys_are_recorded():
     assert [turn.valid for turn in t.turns] == [False, False]
     assert t.reward == 2.0
     assert [turn.state_key for turn in t.turns] == ["say red", (0, 1)]  # start said none, so the observation is the key
+    assert t.last_key == (0, 2)
     assert (t.success, t.ended, t.info) == (False, "terminated", {"success": False, "task_type": "kind"})
     assert t.usable
 
@@ -87,6 +88,7 @@ def test_rewards_validity_success_and_state_keys_are_recorded():
 def test_the_state_key_defaults_to_the_observation():
     t = play(always(), [(1, 3)], Lasting, group_size=1)[0]
     assert [turn.state_key for turn in t.turns] == [turn.observation for turn in t.turns]
+    assert t.last_key == t.last_observation != ""
 
 
 def test_an_end_by_a_limit_of_the_environment_is_no_termination():
@@ -96,6 +98,7 @@ def test_an_end_by_a_limit_of_the_environment_is_no_termination():
 
     t = play(always(), [0], Toy, group_size=1)[0]
     assert (t.ended, t.success) == ("truncated", True)
+    assert t.last_key is None, "an environment that says nothing at the end does not name the state"
 
 
 def test_a_start_may_return_a_whole_step():

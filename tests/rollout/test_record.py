@@ -37,6 +37,13 @@ def test_a_round_trip_keeps_every_value(tmp_path):
     assert pq.read_schema(path).equals(SCHEMA)
 
 
+def test_the_state_at_the_end_is_recorded_as_text(tmp_path):
+    path, trajectories = tmp_path / "r.parquet", some_trajectories()
+    trajectories[0].last_key = ("room", 3)
+    write_rollouts(path, trajectories, {})
+    assert [each.last_key for each in read_rollouts(path)[0]] == ["('room', 3)", None, None]
+
+
 def test_the_rest_of_a_response_keeps_its_tokens_though_it_has_no_prompt(tmp_path):
     first = Turn("seen", "k", [1, 2], [3], [-0.5], "go", False, fresh=True)
     rest, unknown = Turn("seen", "k", [], [4, 5], [-1.0, -0.25], "north", False), Turn("o", "k", [], [], [], "", False)

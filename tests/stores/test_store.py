@@ -67,7 +67,7 @@ def test_old_rows_leave():
 @pytest.mark.parametrize("key", [None, "room", 3, 2.5, True, ("a", 1, ("b",)), np.int64(7), np.float32(0.1)])
 def test_a_row_is_the_same_after_it_was_saved(tmp_path, key):
     """To the last bit, and of the same types: a resumed run must not differ."""
-    rows = [row(0, 1, key), row(1, 7)]
+    rows = [row(0, 1, key, last_key=key), row(1, 7)]
     write_store(tmp_path / FILE, rows)
     again = read_store(tmp_path / FILE)
     assert again == rows
@@ -75,6 +75,7 @@ def test_a_row_is_the_same_after_it_was_saved(tmp_path, key):
         type(each.trajectory.turns[0].state_key) for each in rows
     ]
     assert again[0].trajectory.turns[0].state_key == (key.item() if isinstance(key, np.generic) else key)
+    assert again[0].trajectory.last_key == again[0].trajectory.turns[0].state_key
     assert again[0].trajectory.info == {"gold": "a", "places": [1, 2], "3": "{4}"}
     record = json.loads((tmp_path / FILE).read_text().splitlines()[2])
     assert (record["row"], record["task"], record["step"], record["version"]) == (2, "1", 7, 6)

@@ -107,6 +107,11 @@ def test_gain_clip_of_the_release_divides_by_the_population_deviation():
     credit = gain_clip(informed([[-2, -1], [-2, -3]]), difference="logprob", convention="release")
     factor_R = np.array([1.1386, 1, 1 - 0.1386, 1])
     np.testing.assert_allclose(column(credit.clip_high_T), 0.2 * factor_R.repeat(2), rtol=1e-4)
+    # the second gain of the first is 0: its turn belongs to the third one, which is compared with the other's second
+    idle = informed([np.log([0.1, 0.2, 0.2, 0.4]).tolist(), np.log([0.1, 0.3, 0.4]).tolist()])
+    factor_R = np.array([-1, 1, 1, 0, 1, -1, 0]) * 0.1386 + 1
+    credit = gain_clip(idle, convention="release")
+    np.testing.assert_allclose(column(credit.clip_high_T), 0.2 * factor_R.repeat(2), rtol=1e-4)
 
 
 def test_gain_clip_compares_probabilities_by_default():

@@ -95,7 +95,7 @@ def test_before_its_step_a_filter_replaces_nothing(tmp_path):
 
 
 def test_groups_are_learned_from_by_the_spread_of_their_rewards(tmp_path):
-    levels = ("never", "red", "always")  # deviations of the rewards: 0.05, 0.45 and 0.05
+    levels = ("never", "red", "always")  # deviations of the rewards: 0.06, 0.52 and 0.06
     for share, expected in ((0.5, [1]), (0.9, [0, 1]), (1.0, [0, 1, 2])):
         experience, selector = play(tmp_path, levels, keep_spread=share)
         assert groups(experience) == expected

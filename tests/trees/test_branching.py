@@ -207,13 +207,13 @@ def test_at2po_completes_the_group_where_few_responses_can_be_sampled_again():
     assert next(growth) == [None]
     assert list(growth.send([surprised(1.0)])) == [None, None, None]
     paths = [surprised(1.0), surprised(0.5, 2.0), surprised(0.2, 0.4, 2.0), surprised(failure="environment: gone")]
-    # 0.5 - 2 x 0.3, 0.2 - 2 x 0.3 and 0.4
+    # 0.5 - 2 x 0.3, 0.2 - 2 x 0.3, 0.4, and the prompt with 0 - 2 x 0.3
     assert list(growth.send(paths)) == [Fork(2, 1), Fork(1, 0), Fork(2, 0)]
     with pytest.raises(StopIteration):
         growth.send(paths)
-    growth = at2po(Group(4), rounds=1, expand=3)
+    growth = at2po(Group(5), rounds=1, expand=4)
     next(growth)
-    assert list(growth.send([surprised(0.5, 2.0)])) == [Fork(0, 0)] * 3
+    assert list(growth.send([surprised(0.5, 0.4, 2.0)])) == [Fork(0, 0), Fork(0, 1), None, Fork(0, 0)]
 
 
 # -- played ------------------------------------------------------------------------------------------------------------

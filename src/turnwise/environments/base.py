@@ -69,6 +69,11 @@ class Step:
         """Whether this was the last step, for any reason."""
         return self.terminated or self.truncated
 
+    @property
+    def key(self) -> Hashable:
+        """Name of the state reached: `state_key`, or else the observation."""
+        return self.observation if self.state_key is None else self.state_key
+
 
 @runtime_checkable
 class Environment(Protocol):

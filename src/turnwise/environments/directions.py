@@ -169,8 +169,7 @@ class DirectedEnvironment:
 
     def _begin(self, answer: Any) -> Step:
         step = as_step(answer)
-        key = step.observation if step.state_key is None else step.state_key
-        return dataclasses.replace(step, observation=self._told + step.observation, state_key=key)
+        return dataclasses.replace(step, observation=self._told + step.observation, state_key=step.key)
 
     def _weigh(self, answer: Any) -> Step:
         step = as_step(answer)

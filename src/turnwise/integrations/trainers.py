@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from turnwise.errors import ConfigError, IntegrationError
+from turnwise.errors import ConfigError, IntegrationError, guide
 from turnwise.transform import Transform
 
 FREE = ("turn", "length")
@@ -74,7 +74,7 @@ class Trainer:
         if missing := [name for name in method.needs if name not in known]:
             raise IntegrationError(
                 f"{method} needs column {missing[0]!r}, which {self.name} does not have; it has "
-                f"{', '.join(sorted(known))}; docs/reference/trainers.md lists the methods"
+                f"{', '.join(sorted(known))}; {guide('reference/trainers.md')} lists the methods"
             )
 
 

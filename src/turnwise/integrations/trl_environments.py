@@ -115,7 +115,7 @@ class PlayedEnvironment:
 
     def _key(self, at: int) -> Any:
         step = self._steps[at] if at < len(self._steps) else None
-        return None if step is None else step.observation if step.state_key is None else step.state_key
+        return None if step is None else step.key
 
     def _broke(self, error: Exception) -> str:
         self._fault = True

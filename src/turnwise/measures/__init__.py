@@ -10,7 +10,6 @@ from turnwise.measures.acted import actions
 from turnwise.measures.base import Measure, Played, measure
 from turnwise.measures.continued import continued, continued_cuts
 from turnwise.measures.edited import hindsight, information, prompt
-from turnwise.measures.ended import ended
 from turnwise.measures.entropy import entropy
 from turnwise.measures.gold import answers, gold
 from turnwise.measures.hidden_rank import ranks
@@ -41,7 +40,6 @@ MEASURES: dict[str, Measure] = {
         peak_tokens,
         mismatch,
         played,
-        ended,
         shared_tokens,
         roles,
         value,

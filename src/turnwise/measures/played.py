@@ -17,6 +17,7 @@ def action_of(response: str) -> str:
 
 OF_TURN: Mapping[str, Callable[[Trajectory, Turn], object]] = {
     "state_key": lambda _, turn: turn.state_key,
+    "end_key": lambda trajectory, _: ("end of", id(trajectory)) if trajectory.last_key is None else trajectory.last_key,
     "state_text": lambda _, turn: turn.observation,
     "action_key": lambda _, turn: action_of(turn.response),
     "truncated": lambda _, turn: float(turn.truncated),

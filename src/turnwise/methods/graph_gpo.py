@@ -44,8 +44,7 @@ def graph_gpo(
     Use it when: states repeat within a prompt and say all that matters; what the key leaves out makes false shortcuts.
     Reference: arXiv 2605.26684; official code langfengQ/verl-agent, recipe/GraphGPO, which has these defaults, the
     sample deviation and success as episode reward > 0. The paper's equations were read in a reproduction that quotes
-    them. A trainer fills `end_key` where the observations are the keys; of other environments the last state is not
-    known.
+    them. Records of earlier versions and trainers other than turnwise's and verl's have no `end_key`.
     """
     choice("convention", convention, Convention)
     return mix(

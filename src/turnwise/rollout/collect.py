@@ -59,11 +59,9 @@ async def play(
                 if context.conversation != before:
                     engine.close([before])
                 if len(context.ids) + sampling.max_new_tokens > max_context:
-                    trajectory.ended, trajectory.info = "context", dict(step.info)
-                    trajectory.last_observation = step.observation
+                    trajectory.ended = "context"
                     break
-                key = step.observation if step.state_key is None else step.state_key
-                turn = Turn(step.observation, key, prompt_ids, [], [], "", False, fresh=context.fresh)
+                turn = Turn(step.observation, step.key, prompt_ids, [], [], "", False, fresh=context.fresh)
                 if len(trajectory.turns) == len(start.turns):
                     begin_response(start, turn)
                 trajectory.turns.append(turn)
@@ -77,9 +75,10 @@ async def play(
                 if step.ended:
                     trajectory.ended = "terminated" if step.terminated else "truncated"
                     trajectory.success = bool(step.info.get("success", False))
-                    trajectory.info, trajectory.last_observation = dict(step.info), step.observation
                     break
                 progress(live)
+            trajectory.info, trajectory.last_observation = dict(step.info), step.observation
+            trajectory.last_key = step.key if step.key != "" else None  # an environment that says nothing
         except (EngineFault, EnvironmentFault) as fault:
             where = "engine" if isinstance(fault, EngineFault) else "environment"
             trajectory.failure, trajectory.ended = f"{where}: {fault}", "failed"

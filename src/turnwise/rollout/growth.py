@@ -139,10 +139,11 @@ def at2po(group: Group, *, rounds: int = 2, expand: int = 6, sibling_cost: float
 
         mean of -log p over its tokens - sibling_cost * (children of its parent - 1)
 
-    and fork right before each. The last response of a trajectory, a leaf of the tree, is not sampled again. Where there
-    are fewer than `expand` others, the best are forked several times; where there are none, trajectories start from the
-    start. The children of a response are the responses that follow it in any trajectory; those of the prompt are all
-    first responses, since the group is one tree.
+    and fork right before each. The last response of a trajectory, a leaf of the tree, is not sampled again. The prompt
+    is one of the candidates, with a surprise of 0 and its own children as siblings: a trajectory starts from the start.
+    Where there are fewer candidates than `expand`, the list is repeated, the best first. The children of a response are
+    the responses that follow it in any trajectory; those of the prompt are all first responses, since the group is one
+    tree.
 
     Args:
         group: Size of the group; what `rounds * expand` leaves of it starts from the start.
@@ -173,14 +174,14 @@ def at2po(group: Group, *, rounds: int = 2, expand: int = 6, sibling_cost: float
                 for turn in range(path.shared, len(path.turns))
             ]
             children = Counter(id(parent) for _, _, parent in nodes)
-            inner = [node for node in nodes if node[0].turn < len(paths[node[0].parent].turns) - 1]
-
-            def score(node: tuple[Fork, Turn, Turn | None], children: Counter[int] = children) -> float:
-                _, turn, parent = node
-                return _surprise(turn) - sibling_cost * (children[id(parent)] - 1)
-
+            scored: list[tuple[float, Fork | None]] = [
+                (_surprise(turn) - sibling_cost * (children[id(parent)] - 1), fork)
+                for fork, turn, parent in nodes
+                if fork.turn < len(paths[fork.parent].turns) - 1
+            ]
+            scored.append((-sibling_cost * (children[id(None)] - 1), None))
             if nodes:  # otherwise all trajectories are lost
-                best = [fork for fork, *_ in sorted(inner, key=score, reverse=True)] or [None]
+                best = [fork for _, fork in sorted(scored, key=lambda one: one[0], reverse=True)]
                 paths = yield list(itertools.islice(itertools.cycle(best), expand))
 
     return grow()

@@ -52,11 +52,12 @@ SCHEMA = pa.schema(
         "behavior_entropies": pa.list_(pa.float32()),
         "version": pa.int32(),
         "actor": pa.string(),
+        "end_key": pa.string(),
     },
     metadata={"turnwise_format": str(FORMAT)},
 )
 """Columns of a rollout file, one row per response; credit columns follow."""
-ADDED = ("version", "actor")
+ADDED = ("version", "actor", "end_key")
 """Columns that files of earlier versions lack; their turns get the field's default."""
 
 
@@ -83,10 +84,15 @@ def rows(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
             "behavior_entropies": turn.behavior_entropies,
             "version": turn.version,
             "actor": turn.actor,
+            "end_key": _end_key(trajectory),
         }
         for index, trajectory in enumerate(trajectories)
         for turn_index, turn in enumerate(trajectory.turns or [Turn("", None, [], [], [], "", False)])
     ]
+
+
+def _end_key(trajectory: Trajectory) -> str | None:
+    return None if trajectory.last_key is None else sound_text(str(trajectory.last_key))
 
 
 def _tokens(turn: Turn, *, known: bool) -> dict[str, Any]:
@@ -238,6 +244,7 @@ def read_rollouts(path: Path) -> tuple[list[Trajectory], dict[str, np.ndarray]]:
             told = ("group", "task", "success", "ended", "failure", *trees[:1])
             trajectories.append(Trajectory(**{name: row[name] for name in told}))
         current, stored = trajectories[-1], row.get(PREFIX, place)
+        current.last_key = row.get("end_key")
         if row["info"] is not None:
             current.info = json.loads(row["info"])
         if row["prompt_ids"] != [] or row["response_ids"]:  # otherwise the row stands for a trajectory without turns

@@ -27,8 +27,7 @@ class Turn:
         actor: Name of the agent that gave the response, where a harness has several; empty: it has one.
         behavior_spreads: How little the likeliest tokens resembled each other at each place, if asked; not recorded.
         behavior_state: Hidden state that the first token was sampled from, if the engine told; not recorded.
-        origin: Turn whose first tokens begin the response; None: it was generated from its first token.
-        begun: Number of these tokens.
+        origin, begun: Turn whose first tokens begin the response, and their number; None: all of it was generated.
         learned: An earlier step has learned from the response.
     """
 
@@ -85,6 +84,7 @@ class Trajectory:
         tree: Number of its tree within the group; None: it is a tree by itself.
         learns: Whether steps may learn from it; not if another player than the policy gave the responses.
         last_observation: What the environment answered to the last response; the policy did not read it.
+        last_key: Key of the state after the last response; None: not known.
     """
 
     group: int
@@ -98,6 +98,7 @@ class Trajectory:
     copied: bool = False
     tree: int | None = None
     last_observation: str = ""
+    last_key: Hashable = None
     learns: bool = True
 
     @property

@@ -18,7 +18,7 @@ BEGUN_SCHEMA = pa.schema({"begun": pa.int32(), "origin": pa.int32()})
 has too, and the earlier one's row."""
 PREFIX = "prefix"
 """Column of a loaded file with trees: number of the stored row, equal where trajectories share a turn."""
-OF_TRAJECTORY = ("group", "trajectory", "task", "success", "ended", "failure", "tree")
+OF_TRAJECTORY = ("group", "trajectory", "task", "success", "ended", "failure", "tree", "end_key")
 """Columns with one value per trajectory, which a shared row has from each trajectory that it stands for."""
 
 

@@ -60,7 +60,7 @@ class Progress:
 def turns_within(trajectory: Trajectory, limit: int, extend: int) -> int:
     """Return the turns that a limit would have left of a trajectory that was played without."""
     turns = trajectory.turns
-    after = [turn.state_key for turn in turns[1:]] + [trajectory.last_observation]
+    after = [turn.state_key for turn in turns[1:]] + [trajectory.last_key]
     progress = Progress(turns[0].state_key)
     for turn, state in zip(turns, after, strict=True):
         progress.add(state, turn.reward, turn.valid)
@@ -141,23 +141,19 @@ class BudgetedEnvironments:
         """Start a trajectory; see `Environments.start`."""
         step = await self._environments.start(key, task)
         limit = None if self.exempts and self._budget.is_free(key) else self._budget.limit
-        self._live[key] = _Live(Progress(_state(step)), limit)
+        self._live[key] = _Live(Progress(step.key), limit)
         return step
 
     async def step(self, key: int, response: str) -> Step:
         """Play one response, and truncate the trajectory at its limit; see `Environments.step`."""
         step = await self._environments.step(key, response)
         live = self._live[key]
-        live.progress.add(_state(step), step.reward, step.valid)
+        live.progress.add(step.key, step.reward, step.valid)
         if step.ended or live.limit is None:
             return step
         if stops_after(live.progress.turns, live.limit, self._budget.settings.extend):
             return dataclasses.replace(step, truncated=True, info={**step.info, CUT: live.limit})
         return step
-
-
-def _state(step: Step) -> Hashable:
-    return step.observation if step.state_key is None else step.state_key
 
 
 class Budgeted:

@@ -88,7 +88,7 @@ def read_step(path: Path) -> Step:
     Raises:
         DataError: The file cannot be read, or lacks a column.
     """
-    table = read_table(path, READ, only=(*READ, TOKEN_ENTROPY), further=True)
+    table = read_table(path, READ, only=(*READ, TOKEN_ENTROPY, "end_key"), further=True)
     return Step(step_number(path), table, Segments.from_sorted_ids(table["trajectory"].to_numpy()))
 
 
@@ -119,6 +119,7 @@ def recorded_batch(step: Step, *, invalid_penalty: float) -> Batch:
         "success": step.values("success")[kept],
         "finished": (table["ended"].to_numpy() == "terminated").astype(np.float64),
         "replayed": _replayed(table, trajectories),
+        **_of_ends(table, trajectories),
         **_of_trees(step, kept),
         **_of_seats(table, trajectories),
         **{name: step.values(name)[kept] for name in _of_measures(table)},
@@ -144,6 +145,14 @@ def _of_measures(table: pa.Table) -> list[str]:
     others = {"base", "alpha", "advantage", PREFIX, "tree", *BEGUN_SCHEMA.names}
     further = (name for name in table.column_names if name not in SCHEMA.names and name not in others)
     return [name for name in further if not name.startswith("trace.")]
+
+
+def _of_ends(table: pa.Table, trajectories: Segments) -> dict[str, list[Any]]:
+    """Return the states in which the trajectories ended; one that is not known is like no other."""
+    if "end_key" not in table.column_names:  # a file of an earlier version
+        return {}
+    ends = zip(table["end_key"].to_pylist(), trajectories.ids.tolist(), strict=True)
+    return {"end_key": [("end of", number) if key is None else key for key, number in ends]}
 
 
 def _replayed(table: pa.Table, trajectories: Segments) -> np.ndarray:

@@ -1,7 +1,8 @@
 """Reject responses by setting their advantage to 0, or leave them out of the loss.
 
 Put these blocks last: a rejected response still counts in the baselines of others. With `rejected="zero"` its tokens
-also count in the denominators of the loss; "leave_out" takes them out, as Dr. Kernel's code does with its mask.
+also count in the denominators of the loss. With "leave_out" turnwise's own loss leaves them out, as Dr. Kernel's code
+does with its mask; so do its other terms, and in a `mix` the other parts. Rules of single tokens refuse it.
 """
 
 import math
@@ -18,16 +19,15 @@ from turnwise.transforms.baselines import UnweightedOver
 from turnwise.transforms.grouping import choice
 
 Rejected = Literal["zero", "leave_out"]
-"""What happens to a rejected response: its advantage becomes 0, or the loss does without it."""
+"""What happens to a rejected response, beside that its advantage becomes 0: nothing, or the loss leaves it out."""
 
 
 def _without(name: str, credit_R: Credit, kept_R: np.ndarray, rejected: Rejected) -> np.ndarray:
-    """Return the weights of the responses; ones if the loss is told to leave the rejected ones out."""
+    """Return the weights of the responses, and tell the loss which to leave out."""
     choice("rejected", rejected, Rejected)
-    if rejected == "zero":
-        return kept_R.astype(np.float64)
-    report_kept(name, credit_R, kept_R)
-    return np.ones(len(kept_R))
+    if rejected == "leave_out":
+        report_kept(name, credit_R, kept_R)
+    return kept_R.astype(np.float64)
 
 
 @block(needs=("learned",))

@@ -15,7 +15,7 @@ def step_tokens(step: StepView, settings: UpdateConfig, state: Any) -> StepToken
     Raises:
         ConfigError: The method leaves responses out of the loss, whose tokens rules would compare with the others.
     """
-    if step.credit.kept_R is not None and not step.credit.kept_R.all():
+    if step.credit.kept_R is not None:
         raise ConfigError(
             "update.tokens and update.entropy compare all tokens of a step, and the method leaves responses out of the "
             "loss; remove update.tokens and update.entropy, or choose another method"

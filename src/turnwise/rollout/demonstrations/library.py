@@ -158,8 +158,7 @@ class Demonstrations:
             context.respond(response)
             if len(context.ids) > max_context:
                 return None
-            key = step.observation if step.state_key is None else step.state_key
-            given = Turn(step.observation, key, prompt, response, [0.0] * len(response), fmt.text(response), False)
+            given = Turn(step.observation, step.key, prompt, response, [0.0] * len(response), fmt.text(response), False)
             turns.append(dataclasses.replace(given, fresh=context.fresh))
         return turns
 

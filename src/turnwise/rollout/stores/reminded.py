@@ -29,8 +29,7 @@ def lines_of(recalled: Sequence[Recalled], characters: int) -> list[str]:
 
 def with_lines(step: Step, lines: Sequence[str]) -> Step:
     """Return a step with lines before its observation. Its state key stays that of the environment."""
-    key = step.observation if step.state_key is None else step.state_key
-    return dataclasses.replace(step, observation="\n".join([*lines, step.observation]), state_key=key)
+    return dataclasses.replace(step, observation="\n".join([*lines, step.observation]), state_key=step.key)
 
 
 @dataclasses.dataclass

@@ -102,12 +102,14 @@ def _to_record(row: Row) -> dict[str, Any]:
     version = min((turn.version for turn in trajectory.turns), default=0)
     of_trajectory = {name: getattr(trajectory, name) for name in _OF_TRAJECTORY}
     of_trajectory["info"] = json.loads(as_json(trajectory.info))
+    of_trajectory["last_key"] = _key_record(trajectory.last_key)
     return {"task_number": row.task, "step": row.step, "version": version, **of_trajectory, "turns": turns}
 
 
 def _from_record(record: dict[str, Any]) -> Row:
     turns = [Turn(**turn | {"state_key": _key(turn["state_key"])}) for turn in record["turns"]]
     trajectory = Trajectory(0, turns=turns, **{name: record[name] for name in _OF_TRAJECTORY})
+    trajectory.last_key = _key(record.get("last_key"))  # stores of earlier versions have none
     return Row(record["task_number"], record["step"], trajectory)
 
 
