@@ -113,6 +113,14 @@ def test_labels_become_codes_and_numbers_float64():
     assert batch.reward_R.dtype == np.float64
 
 
+def test_numbers_of_states_are_compared_exactly():
+    states, ends = np.array([2**60, 2**60 + 1, 5, 6, 7], np.uint64), np.array([5, 5, 5, 5, 7], np.int64)
+    batch, order = tw.Batch.from_arrays(**rows(columns={"state_key": states, "end_key": ends, "": [1, 1, 1, 1, 1.5]}))
+    state_R, end_R = batch.columns["state_key"], batch.columns["end_key"]
+    assert (end_R[:, None] == state_R).tolist() == [[bool(e == s) for s in states[order]] for e in ends[order]]
+    assert batch.columns[""].tolist() == [1.0, 1.5, 1.0, 1.0, 1.0], "a name of no letters is no other column's"
+
+
 @pytest.mark.usefixtures("array_types_unchecked")  # which would find the dict, now and then
 @pytest.mark.parametrize("make", [list, np.array])
 def test_the_last_state_has_the_number_of_the_equal_state(make):

@@ -116,13 +116,17 @@ def test_a_method_that_needs_options_is_refused_before_anything_is_played(leader
 def test_a_plan_like_another_changes_what_it_names(leaderboard, made, tmp_path, capsys):
     folder, options = made
     other = tmp_path / "other.toml"
-    plan = f'like = "{folder}/plan.toml"\nmethods = ["rloo", "grpo"]\nenvironments = ["walk"]\n'
+    told = 'title = "Its own"\nabout = "Its own."\ncommand = "its own"\n'  # are not those of a plan that is like it
+    (tmp_path / "base.toml").write_text(told + (folder / "plan.toml").read_text())
+    plan = f'like = "{tmp_path}/base.toml"\nmethods = ["rloo", "grpo"]\nenvironments = ["walk"]\n'
     other.write_text(plan)
     found, base = leaderboard.read_plan(other), leaderboard.read_plan(folder / "plan.toml")
     assert found == {**base, "methods": ["rloo", "grpo"], "environments": {"walk": base["environments"]["walk"]}}
     shutil.copytree(folder / "data", tmp_path / "data")
     assert leaderboard.main([*options, "--plan", str(other), "--page", "--folder", str(tmp_path)]) == 0
-    assert "## Told apart from rloo" in (tmp_path / "README.md").read_text()
+    page = (tmp_path / "README.md").read_text()
+    assert "## Told apart from rloo" in page
+    assert f"`python studies/leaderboard.py --plan {other} --folder {tmp_path}`" in " ".join(page.split())
     other.write_text(plan.replace('["walk"]', '["wlak"]'))
     assert leaderboard.main([*options, "--plan", str(other)]) == 2
     assert "the plan has no environment 'wlak'. Did you mean 'walk'?" in capsys.readouterr().err

@@ -243,7 +243,7 @@ class Batch:
         if name.endswith("_T"):
             return self._token_values(name, column)
         like = COLUMNS[name].like if name in COLUMNS else ""
-        if like in given:
+        if like and like in given:
             return self._labels_like(like, given[like], name, column)
         kind = COLUMNS[name].kind if name in COLUMNS else "label" if looks_like_label(column) else "value"
         return {"value": self._values, "label": self._labels, "text": self._texts}[kind](name, column)
@@ -282,7 +282,7 @@ class Batch:
     def _labels_like(self, like: str, others: Any, name: str, column: Any) -> Int[np.ndarray, " R"]:
         """Number labels as equal ones of the column `like` are numbered."""
         self._labels(name, column)  # raises under its own name
-        numbers = _is_codes(others) and _is_codes(column)
+        numbers = _is_codes(others) and _is_codes(column) and others.dtype == column.dtype
         both = np.concatenate([others, column]) if numbers else [*_listed(others), *_listed(column)]
         codes = encode_labels(like, both, self._order)[len(both) - self.num_responses :]
         codes.flags.writeable = False

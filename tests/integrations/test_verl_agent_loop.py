@@ -78,6 +78,14 @@ def test_names_of_turns_and_trees_hold_in_other_processes(loop, window):
     assert all(isinstance(name, str) for name in found)
 
 
+@pytest.mark.parametrize("key", [("room", 1), None])
+def test_states_and_ends_are_equal_as_text(loop, key):
+    played, engine = trajectory(0, ([1], [2]), last_key=key), loop.ServerEngine(None, {})
+    played.turns[0].state_key = ("room", 1)
+    record = loop.outputs(played, loop.Settings(), engine, logprobs=False)[0].extra_fields[loop.RECORD]
+    assert record["end_key"] == (record["state_key"] if key else [f"end of {engine.request}"])
+
+
 WRONG = {
     "a misspelt setting": ([{"name": "turnwise", "windows": 2}], "agent loop 'turnwise': windows"),
     "a misspelt environment": ([{"name": "turnwise", "environment": {"name": "househol"}}], "househol"),

@@ -80,7 +80,7 @@ def test_rewards_validity_success_and_state_keys_are_recorded():
     assert [turn.valid for turn in t.turns] == [False, False]
     assert t.reward == 2.0
     assert [turn.state_key for turn in t.turns] == ["say red", (0, 1)]  # start said none, so the observation is the key
-    assert t.last_key == (0, 2)
+    assert t.last_key is None, "nobody can go on from where the task ended"
     assert (t.success, t.ended, t.info) == (False, "terminated", {"success": False, "task_type": "kind"})
     assert t.usable
 
@@ -88,7 +88,7 @@ def test_rewards_validity_success_and_state_keys_are_recorded():
 def test_the_state_key_defaults_to_the_observation():
     t = play(always(), [(1, 3)], Lasting, group_size=1)[0]
     assert [turn.state_key for turn in t.turns] == [turn.observation for turn in t.turns]
-    assert t.last_key == t.last_observation != ""
+    assert t.last_key is None
 
 
 def test_an_end_by_a_limit_of_the_environment_is_no_termination():
@@ -220,6 +220,7 @@ def test_a_conversation_that_would_outgrow_the_context_ends():
     engine = ScriptedEngine(lambda number, turn: word("red red red"))
     t = play(engine, [0], lambda seed: Colors(seed, turns=5), group_size=1, max_context=room)[0]
     assert (t.ended, len(t.turns), t.usable, t.success) == ("context", 2, True, False)
+    assert t.last_key == t.last_observation != "", "the state that it had no room to read"
     shorter = play(engine, [0], lambda seed: Colors(seed, turns=5), group_size=1, max_context=room - 1)[0]
     assert (shorter.ended, len(shorter.turns)) == ("context", 1)
 

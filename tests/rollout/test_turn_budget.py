@@ -133,7 +133,7 @@ def test_no_limit_before_there_are_enough_counts():
 def test_what_a_limit_saves_and_loses_by_hand():
     def trajectory(success: bool, turns: int) -> Trajectory:
         made = [Turn(f"o{i}", f"o{i}", [1, 2], [3], [0.0], "r", False) for i in range(turns)]
-        return Trajectory(0, "t", made, success=success, ended="terminated", last_key="end")
+        return Trajectory(0, "t", made, success=success, ended="terminated")
 
     trajectories = [trajectory(True, 2), trajectory(True, 4), trajectory(False, 4)]
     whole, two = spent(trajectories), spent(trajectories, Limit(2))

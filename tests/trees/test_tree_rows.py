@@ -18,8 +18,8 @@ def some_trees() -> list[Trajectory]:
     """Four paths and a branch that was lost in its replay, a lone trajectory, and one that failed at once."""
     tree = binary_tree(words=9, turns=4, forks=(1, 3))
     lost = Trajectory(0, "task", tree[0].turns[:2], ended="failed", failure="environment: it differs", shared=2, tree=0)
-    for path in tree:
-        path.tree, path.info = 0, {"success": path.success}
+    for number, path in enumerate(tree):
+        path.tree, path.info, path.last_key = 0, {"success": path.success}, f"end {number}"
     lone = Trajectory(1, "other", [some_turn(np.random.default_rng(0), 9, prompt=2, response=3)], tree=0)
     tree[0].turns[0].fresh = lone.turns[0].fresh = True
     return [*tree, lost, lone, Trajectory(1, "other", ended="failed", failure="environment: gone", tree=1)]
@@ -38,6 +38,7 @@ def test_a_shared_turn_is_one_row_and_one_object(tmp_path):
     loaded, _ = read_rollouts(path)
     assert all(same(one, other) for one, other in zip(trees, loaded, strict=True))
     assert [one.info for one in loaded] == [one.info for one in trees]
+    assert [one.last_key for one in loaded] == [one.last_key for one in trees]
     assert len(distinct_turns(loaded)) == turns
     assert [one.shared for one in loaded] == [0, 3, 1, 3, 2, 0, 0]
 

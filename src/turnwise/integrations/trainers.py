@@ -14,6 +14,7 @@ FREE = ("turn", "length")
 """Columns that follow from rewards, masks and groups."""
 PLAYED = (
     "state_key",
+    "end_key",
     "action_key",
     "state_text",
     "penalty",

@@ -179,6 +179,8 @@ def outputs(
     # `played` tells turns and trajectories apart by their addresses, which mean nothing in the trainer's process
     columns |= {"prefix": [f"{engine.request}-{number}" for number in range(len(trajectory.turns))]}
     columns |= {"tree": [engine.request] * len(trajectory.turns)}
+    end = f"end of {engine.request}" if trajectory.last_key is None else str(trajectory.last_key)
+    columns |= {"end_key": [end] * len(trajectory.turns)}
     record = {"reward": [turn.reward for turn in trajectory.turns], **columns}
     whole = settings.window is None
     pieces = [trajectory.turns] if whole else [[turn] for turn in trajectory.turns]

@@ -44,7 +44,8 @@ def graph_gpo(
     Use it when: states repeat within a prompt and say all that matters; what the key leaves out makes false shortcuts.
     Reference: arXiv 2605.26684; official code langfengQ/verl-agent, recipe/GraphGPO, which has these defaults, the
     sample deviation and success as episode reward > 0. The paper's equations were read in a reproduction that quotes
-    them. Records of earlier versions and trainers other than turnwise's and verl's have no `end_key`.
+    them. Where the task ended, the last response of a failure leads nowhere; likewise where `end_key` is not known: in
+    harnesses, imported logs, records of earlier versions, and trainers other than turnwise's and verl's.
     """
     choice("convention", convention, Convention)
     return mix(

@@ -78,7 +78,7 @@ async def play(
                     break
                 progress(live)
             trajectory.info, trajectory.last_observation = dict(step.info), step.observation
-            trajectory.last_key = step.key if step.key != "" else None  # an environment that says nothing
+            trajectory.last_key = None if step.terminated or step.key == "" else step.key  # nothing follows an end
         except (EngineFault, EnvironmentFault) as fault:
             where = "engine" if isinstance(fault, EngineFault) else "environment"
             trajectory.failure, trajectory.ended = f"{where}: {fault}", "failed"

@@ -84,7 +84,7 @@ class Trajectory:
         tree: Number of its tree within the group; None: it is a tree by itself.
         learns: Whether steps may learn from it; not if another player than the policy gave the responses.
         last_observation: What the environment answered to the last response; the policy did not read it.
-        last_key: Key of the state after the last response; None: not known.
+        last_key: Key of the state after the last response; None: the task ended there, or it is not known.
     """
 
     group: int

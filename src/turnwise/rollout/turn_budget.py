@@ -60,7 +60,7 @@ class Progress:
 def turns_within(trajectory: Trajectory, limit: int, extend: int) -> int:
     """Return the turns that a limit would have left of a trajectory that was played without."""
     turns = trajectory.turns
-    after = [turn.state_key for turn in turns[1:]] + [trajectory.last_key]
+    after = [turn.state_key for turn in turns[1:]] + [None]  # nothing depends on the state after the last turn
     progress = Progress(turns[0].state_key)
     for turn, state in zip(turns, after, strict=True):
         progress.add(state, turn.reward, turn.valid)
