@@ -134,3 +134,8 @@ def test_the_caller_keeps_an_array_that_can_be_written():
     segments = tw.Segments(offsets)
     offsets[1] = 99
     assert segments.num_elements == 2
+
+
+def test_the_next_chosen_element_is_looked_for_within_the_segment():
+    chosen = np.array([False, True, False, True, False, False])
+    np.testing.assert_array_equal(tw.Segments([0, 3, 4, 6]).next_where(chosen), [1, 1, -1, 3, -1, -1])

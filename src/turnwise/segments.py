@@ -242,6 +242,12 @@ class Segments(Partition):
         result[self.offsets[:-1]] = start
         return result
 
+    def next_where(self, chosen: np.ndarray) -> Ids:
+        """Return the index of the first chosen element from each one on, itself included; -1: its segment has none."""
+        none = len(chosen)
+        index = np.minimum.accumulate(np.where(chosen, np.arange(none), none)[::-1])[::-1]
+        return np.where(index < self.broadcast(self.offsets[1:]), index, -1)
+
     def suffix_sum(self, values: Values, *, discount: float | Values = 1.0) -> Values:
         """Compute the discounted sum from each element to the end of its segment.
 

@@ -24,10 +24,8 @@ def continued(step: Played, columns: Columns) -> Columns:
     to_go_R = turns.suffix_sum(np.array([turn.reward for turn in step.turns], dtype=np.float64))
     mean_R = total_R / np.maximum(count_R, 1)
     surplus_R = mean_R - to_go_R  # over what the trajectory itself earned; the same up to the next state that is known
-    rows = np.arange(len(to_go_R))
-    next_R = np.minimum.accumulate(np.where(count_R > 0, rows, len(rows))[::-1])[::-1]
-    has_next_R = next_R < turns.broadcast(turns.offsets[1:])
-    filled_R = to_go_R + np.where(has_next_R, surplus_R[np.minimum(next_R, len(rows) - 1)], 0.0)
+    next_R = turns.next_where(count_R > 0)
+    filled_R = to_go_R + np.where(next_R >= 0, surplus_R[next_R], 0.0)
     value_R = np.where(count_R > 0, mean_R, filled_R)
     return {"value": value_R, "value_after": turns.following(value_R)}
 

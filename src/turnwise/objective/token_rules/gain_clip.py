@@ -34,10 +34,8 @@ def gain_clip(
     """
     z_R, counted_R = turn_gain_scores(tokens.responses, difference, convention, needed_by="update.tokens 'gain_clip'")
     if convention == "release":  # the turn of a gain of 0 belongs to the next one
-        rows = np.arange(len(z_R))
-        next_R = np.minimum.accumulate(np.where(counted_R, rows, len(rows))[::-1])[::-1]
-        own_R = next_R < tokens.responses.trajectories.broadcast(tokens.responses.trajectories.offsets[1:])
-        z_R = np.where(own_R, z_R[np.minimum(next_R, len(rows) - 1)], 0.0)
+        next_R = tokens.responses.trajectories.next_where(counted_R)
+        z_R = np.where(next_R >= 0, z_R[next_R], 0.0)
     factor_R = 1 + width * np.tanh(z_R / 2)  # 2 sigmoid(z) - 1 = tanh(z / 2)
     responses = tokens.responses.tokens
     assert responses is not None
