@@ -217,3 +217,19 @@ def test_false_leaves_out_an_optional_section(tmp_path):
     assert override_config(extended, ["critic=false", "method=grpo"]).critic is None
     with pytest.raises(ConfigError, match="update: expected a table, got false"):
         load_config(own, ["update=false"])
+
+
+def test_false_leaves_out_what_a_section_may_lack(tmp_path):
+    """Within sections too; but where `false` is a value, it stays one."""
+    passes = load_config(Path("household-tiny-seeupo"))
+    assert passes.update.passes is not None
+    without = load_config(Path("household-tiny-seeupo"), ["update.passes=false", "update.dual_clip=false"])
+    assert without.update == passes.update.model_copy(update={"passes": None})
+    again = load_config(Path("household-tiny-seeupo"), ["update.passes=false", "update.passes.name=seeupo"])
+    assert again.update == passes.update
+    store = "store={name='slea_rl', extract='rule', actions=2, capacity=8, evaluate=false}"
+    slea = load_config(Path("household-tiny-aem"), [store, "aem=false"])
+    assert slea.store is not None
+    assert slea.store.evaluate is False
+    with pytest.raises(ConfigError, match=r"update\.epochs: .*, got false"):
+        load_config(None, ["update.epochs=false"])

@@ -1,7 +1,7 @@
 """Define the base classes of recipe sections. They do not import torch, so that recipes are checked fast."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 import pydantic
 
@@ -10,6 +10,14 @@ class Section(pydantic.BaseModel):
     """Base of the sections of a recipe."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _false_leaves_out(cls, data: Any) -> Any:
+        """Leave out what is `false` and may be absent, such as the critic of the recipe that this one extends."""
+        if not isinstance(data, Mapping):
+            return data
+        return {name: value for name, value in data.items() if value is not False or name not in optional(cls)}
 
 
 class Named(pydantic.BaseModel):
@@ -23,6 +31,12 @@ class Named(pydantic.BaseModel):
     @classmethod
     def _bare_name(cls, value: Any) -> Any:
         return {"name": value} if isinstance(value, str) else value
+
+
+def optional(section: type[pydantic.BaseModel]) -> set[str]:
+    """Return the settings that a section may lack, so that `false` leaves one out; not those that may be false."""
+    fields = section.model_fields.items()
+    return {name for name, field in fields if field.default is None and bool not in get_args(field.annotation)}
 
 
 def flattened(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

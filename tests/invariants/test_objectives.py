@@ -75,7 +75,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "clip_low": 0.05,
         "clip_high": 0.05,
     },
-    "repo": {"tokens": {"name": "repo", "zeta": 0.1, "zeta_min": 0.1, "zeta_max": 0.1}},
+    "repo": {"tokens": {"name": "repo", "zeta": 0.1, "zeta_max": 0.1}},
     "epo": {"entropy": {"name": "epo", "beta_decay": 1.0, "bonus": 0.1, "low": 0.5, "high": 1.2}},
     "epo and a bonus": {"entropy": {"name": "epo", "beta_decay": 1.0, "bonus": 0.1}, "entropy_bonus": 0.3},
 }

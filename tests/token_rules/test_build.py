@@ -22,8 +22,7 @@ OPEN = {
     "d3s_mask": {"first_frac": 0.1, "last_frac": 0.5},
     "flexible_clip": {"upper": [0.5, 0.2], "lower": [0.4, 0.1]},
     "adapo": {"rate": 0.1, "high_min": 0.1, "high_max": 0.4},
-    "repo": {"zeta": 0.02, "zeta_min": 0.01, "zeta_max": 0.1},
-    "epo": {"beta_decay": 1.0},
+    "repo": {"zeta": 0.02},
     "actfocus": {"reasoning": 0.3, "low": 0.5, "high": 2.0, "normalize": True},
 }
 
@@ -44,7 +43,7 @@ OPEN = {
         ("update.tokens=d3s_mask", r"'d3s_mask' needs first_frac and last_frac; the paper's value is unknown, choose"),
         ("update.tokens={name='flexible_clip', upper=[0.3], lower=[0.2, 0.1]}", r"upper=\[0.3\] of .*at least 2 items"),
         ("update.tokens={name='flexible_clip', upper=[0.1, 0.3], lower=[0.2, 0.1]}", r"upper=\[0.1, 0.3\] grows"),
-        ("update.entropy=epo", r"update.entropy 'epo' needs beta_decay"),
+        ("update.tokens=repo", r"update.tokens 'repo' needs zeta; the paper's value is unknown, choose one"),
         ("update.entropy={name='epo', beta_decay=1.0, high=-1}", r"high=-1 of 'epo': .*greater than or equal to 0"),
         ("update.tokens=3", r"update.tokens: .*, got 3"),
         ("update.tokens={weight_min=0.5}", r"update.tokens.name: Field required"),

@@ -163,23 +163,51 @@ def test_flexible_widths_that_oscillate():
 
 def test_repo_by_worked_numbers():
     tokens = step([1.0, 1.0, -1.0, -1.0], [-0.1, -3.0, -0.1, -3.0])
-    credit = repo(tokens, zeta=0.01, zeta_min=0.01, zeta_max=0.01)
+    credit = repo(tokens, zeta=0.01)
     np.testing.assert_allclose(column(credit.advantage_T), [1.001, 1.03, -0.999, -0.97])
     assert given(credit) == {"advantage_T", "state"}
 
 
-def test_repo_doubles_and_halves_around_the_first_entropy():
+def test_repo_never_changes_the_sign_of_an_advantage():
+    """At zeta 0.5 a token of log-probability -3 would change its sign, and -50 counts as -20."""
+    tokens = step([-1.0, -1.0, 1.0, 1.0, 0.0], [-1.0, -3.0, -3.0, -50.0, -3.0])
+    raised = repo(tokens, zeta=0.5, zeta_max=0.5)
+    np.testing.assert_allclose(column(raised.advantage_T), [-0.5, 0.0, 2.5, 11.0, 0.0])
+    # zeta is negative after a step above the target
+    lowered = repo(
+        step([-1.0, -1.0, 1.0, 1.0], [-1.0, -50.0, -1.0, -3.0], state={"zeta": -0.25, "target": 0.0}),
+        zeta=0.5,
+        zeta_max=0.5,
+    )
+    assert lowered.state is not None
+    assert lowered.state["zeta"] == -0.5
+    np.testing.assert_allclose(column(lowered.advantage_T), [-1.5, -11.0, 0.5, 0.0])
+
+
+def test_repo_turns_its_zeta_round_at_the_target():
     state, zetas = None, []
-    for entropy in [1.0, 0.9, 0.8, 0.7, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5]:
+    for entropy in [1.0, 0.9, 0.8, 0.7, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.5, 1.5, 1.5, 0.9, 0.9, 0.9, 0.9, 0.9]:
         credit = repo(step(1.0, -1.0, entropy, state=state), zeta=0.02, zeta_min=0.01, zeta_max=0.1)
         state = credit.state
         zetas.append(column(credit.advantage_T)[0] - 1)
-    np.testing.assert_allclose(zetas, [0.02, 0.04, 0.08, 0.1, 0.1, 0.05, 0.025, 0.0125, 0.01, 0.01])
+    up = [0.02, 0.04, 0.08, 0.1, 0.1, 0.05, 0.025, 0.0125]
+    np.testing.assert_allclose(
+        zetas, [*up, -0.01, -0.02, -0.04, -0.08, -0.1, -0.05, -0.025, -0.0125, 0.01, 0.02], rtol=1e-9
+    )
+
+
+def test_repo_keeps_its_zeta_where_it_is_told_to():
+    state: Any = {"zeta": 0.02, "target": 1.0}
+    assert repo(step(entropy=0.5, state=state), zeta=0.02, adapt=False).state == state
+    assert repo(step(entropy=0.5, state=state), zeta=0.02).state == {"zeta": 0.04, "target": 1.0}
+    # a smallest size of zero is no change of sign, however long the entropy is too high
+    state["zeta"] = 1e-300
+    assert repo(step(entropy=1.5, state=state), zeta=0.02, zeta_min=0.0).state == {"zeta": 5e-301, "target": 1.0}
 
 
 def test_repo_without_the_advantage_subtracts_what_is_surprising_of_each_token():
     tokens = step([1.0, 1.0, -1.0], [-0.1, -3.0, -1.0], [0.5, 0.5, 1.0])
-    credit = repo(tokens, zeta=0.01, zeta_min=0.01, zeta_max=0.01, form="repo")
+    credit = repo(tokens, zeta=0.01, form="repo")
     # log p + H: 0.4, -2.5 and 0
     np.testing.assert_allclose(column(credit.advantage_T), [0.996, 1.025, -1.0])
 

@@ -209,8 +209,8 @@ RULES: Any = [
     lambda tokens: actfocus(tokens, reasoning=0.1, low=0.5, high=2.0, normalize=True),
     lambda tokens: d3s_mask(tokens, first_frac=0.5, last_frac=0.5),
     lambda tokens: flexible_clip(tokens, **WIDTHS),
-    lambda tokens: repo(tokens, zeta=0.1, zeta_min=0.1, zeta_max=0.1),
-    lambda tokens: repo(tokens, zeta=0.1, zeta_min=0.1, zeta_max=0.1, form="repo"),
+    lambda tokens: repo(tokens, zeta=0.1, zeta_max=0.1),
+    lambda tokens: repo(tokens, zeta=0.1, zeta_max=0.1, form="repo"),
     lambda tokens: adapo(tokens, rate=0.1, high_min=0.1, high_max=0.4),
     lambda tokens: epo(tokens, beta_decay=1.0),
 ]
@@ -261,13 +261,14 @@ def test_entropies_of_steps_of_other_sizes_are_compared_by_their_means():
 
 
 def test_repo_moves_a_large_advantage_more():
-    credit = repo(step_of([3.0, -0.5], -2.0), zeta=0.01, zeta_min=0.01, zeta_max=0.01)
+    credit = repo(step_of([3.0, -0.5], -2.0), zeta=0.01)
     np.testing.assert_allclose(credit.advantage_T, [3.06, -0.49])  # A - zeta * |A| * logprob
 
 
 def test_the_defaults_of_epo_are_the_papers():
     known = inspect.signature(epo).parameters
-    assert {name: known[name].default for name in ("bonus", "penalty", "low", "high")} == {
+    assert {name: known[name].default for name in ("beta_decay", "bonus", "penalty", "low", "high")} == {
+        "beta_decay": 3.0,
         "bonus": 0.001,
         "penalty": 0.1,
         "low": 0.0,

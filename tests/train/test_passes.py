@@ -17,7 +17,7 @@ from turnwise.objective.gradient import Budget, Diverged
 from turnwise.objective.tokens import score
 from turnwise.trace import Trace
 from turnwise.train.loop import train
-from turnwise.train.passes import TurnPasses, next_ratio, normalised, part_of
+from turnwise.train.passes import TurnPasses, TurnView, next_ratio, normalised, part_of
 from turnwise.train.update import Learner, Measured
 
 SEEUPO = {"name": "seeupo"}
@@ -79,6 +79,7 @@ def seen_passes(monkeypatch, config: Any, optimizer_lr: float) -> tuple[list[dic
         now_T, _ = score(model, part.sequences, temperature=0.8)
         seen.append({"size": part.batch.num_trajectories, "now_T": now_T, "advantage_R": credit.advantage_R})
         seen[-1]["old_T"] = part.batch.columns["logprob_T"]
+        seen[-1]["weight"] = self.view(part.batch, credit).weights("response-mean").sum()
         told = plain(self, model, optimizer, part, credit, step, **options)
         seen[-1]["after_T"], _ = score(model, part.sequences, temperature=0.8)
         seen[-1]["tokens"] = part.batch.tokens
@@ -108,12 +109,23 @@ def test_the_last_turn_learns_first_and_corrects_those_before(monkeypatch):
     for turn, each in zip(range(last, -1, -1), seen, strict=True):
         rows = np.flatnonzero(turn_R == turn)
         np.testing.assert_allclose(each["old_T"], each["now_T"], atol=1e-6, err_msg="the pass starts at ratio 1")
+        np.testing.assert_allclose(each["weight"], len(rows) / step.batch.num_trajectories)
         np.testing.assert_allclose(each["advantage_R"], base_R[rows] * ratio_N[owner_R[rows]], rtol=1e-5)
         change = each["tokens"].mean(each["after_T"] - each["old_T"])
         ratio_N[owner_R[rows]] = np.clip(ratio_N[owner_R[rows]] * np.clip(np.exp(change), 0.8, 1.2), 0.8, 1.2)
         moved = max(moved, float(np.abs(change).max()))
     assert moved > 0.02, "the updates are large enough to tell a correction from none"
     assert told["turn_ratio_min"] < 0.999
+
+
+def test_a_turn_that_few_reach_weighs_little():
+    """Two trajectories of five reach the turn, with three tokens each; a mean over tokens runs over theirs alone."""
+    turn = tw.Batch.from_trajectories([[[{"reward": 0, "reached": 0.4, "x_T": [0, 0, 0]}] for _ in range(2)]])
+    view = TurnView(turn, Trace(np.zeros(2)), max_new_tokens=4)
+    for aggregate, total in (("token-mean", 1.0), ("constant", 6 / (5 * 4))):
+        np.testing.assert_allclose(view.weights(aggregate), total / 6)
+    for aggregate in ("response-mean", "trajectory-mean", "nested-mean"):
+        np.testing.assert_allclose(view.weights(aggregate), 0.4 / 6)
 
 
 def test_stale_log_probabilities_would_differ(monkeypatch):

@@ -171,13 +171,29 @@ def test_rose_forks_before_the_largest_product_of_entropy_and_spread_or_starts_a
     # the most uncertain token has no spread, and the widest no entropy: 1 * 0.5 is the largest product
     first = meaning([(3.0, 0.0), (0.1, 0.9)], [(0.5, 0.1), (1.0, 0.5)])
     assert list(growth.send([first])) == [Fork(0, 1, 1)]
-    fork = meaning([(3.0, 0.0), (0.1, 0.9)], [(0.5, 0.1), (0.2, 0.2)], shared=1)
+    fork = meaning([(3.0, 0.0), (0.1, 0.9)], [(0.5, 0.1), (1.0, 0.5)], shared=1)
     fork.turns[1].begun, fork.turns[1].origin = 1, first.turns[1]
     assert list(growth.send([first, fork])) == [None], "0.4 is below epsilon"
     paths = [first, fork, meaning([(1.0, 0.3)])]
-    assert list(growth.send(paths)) == [Fork(0, 1, 1) if repeat else Fork(2, 0, 0)]
-    paths.append(meaning([(1.0, 0.1)]))
-    assert list(growth.send(paths)) == [Fork(0, 1, 1) if repeat else Fork(3, 0, 0)]
+    # without repeats: the fork's own first token and the two starts are places where trajectories parted already
+    assert list(growth.send(paths)) == [Fork(0, 1, 1) if repeat else Fork(0, 0, 1)]
+    again = meaning([(3.0, 0.0), (0.3, 0.9)], [(1.0, 0.04), (0.1, 0.1)])
+    again.turns[0].begun = 1
+    paths.append(again)
+    assert list(growth.send(paths)) == [Fork(0, 1, 1) if repeat else Fork(0, 1, 0)]
+
+
+def test_rose_without_repeats_may_fork_before_the_first_token_of_the_only_start():
+    growth = rose(Group(4, generator=Chances(0.9, 0.9, 0.9)), repeat=False)  # type: ignore[arg-type]
+    next(growth)
+    paths = [meaning([(1.0, 0.5), (1.0, 0.3)])]
+    assert list(growth.send(paths)) == [Fork(0, 0, 0)]
+    paths.append(meaning([(1.0, 0.5), (1.0, 0.1)]))
+    assert list(growth.send(paths)) == [Fork(0, 0, 1)]
+    child = meaning([(1.0, 0.5), (1.0, 0.3)])
+    child.turns[0].begun = 1
+    paths.append(child)
+    assert list(growth.send(paths)) == [Fork(1, 0, 1)]
 
 
 def test_the_engine_measures_how_little_the_likeliest_tokens_resemble_each_other():

@@ -13,7 +13,7 @@ import pydantic
 
 from turnwise.config.combined import check_demonstrations, check_store, check_told, with_corrected_ratios
 from turnwise.config.mistakes import explain
-from turnwise.config.overrides import apply, optional
+from turnwise.config.overrides import apply
 from turnwise.config.recipes import find_recipe, read_recipe
 from turnwise.config.sections import (
     CheckpointConfig,
@@ -74,14 +74,6 @@ class Config(Section):
     evaluate: EvaluateConfig = EvaluateConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
-
-    @pydantic.model_validator(mode="before")
-    @classmethod
-    def _false_leaves_out(cls, data: Any) -> Any:
-        """Leave out the optional sections that are `false`, such as the critic of the recipe that this one extends."""
-        if not isinstance(data, Mapping):
-            return data
-        return {name: value for name, value in data.items() if value is not False or name not in optional(cls)}
 
     @pydantic.model_validator(mode="before")
     @classmethod

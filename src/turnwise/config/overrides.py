@@ -28,7 +28,7 @@ def apply(data: dict[str, Any], override: str, whole: type[pydantic.BaseModel]) 
     text = text.strip()
     value = text if _is_text(sections, key, whole) and text[:1] not in ("'", '"') else _value(text)
     for section in sections:
-        if data.get(section) is None or (data[section] is False and section in optional(whole)):
+        if data.get(section) is None or data[section] is False:
             data[section] = {}
         inner = data[section]
         if isinstance(inner, str) and section in ("method", "select", "collector", "tokens", "entropy"):
@@ -37,11 +37,6 @@ def apply(data: dict[str, Any], override: str, whole: type[pydantic.BaseModel]) 
             raise ConfigError(f"override {override!r}: {section} is a value, not a section")
         data = inner
     data[key] = value
-
-
-def optional(whole: type[pydantic.BaseModel]) -> set[str]:
-    """Return the sections that a configuration may lack; `false` leaves one out."""
-    return {name for name, field in whole.model_fields.items() if field.default is None}
 
 
 def _is_text(sections: Sequence[str], key: str, whole: type[pydantic.BaseModel]) -> bool:

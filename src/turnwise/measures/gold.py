@@ -44,8 +44,9 @@ def answers(step: Played, columns: Columns) -> Columns:
         accuracy = mean over the answers of (1 / L) sum_{l < L} p(gold token l | answer's tokens before l)
         confidence = mean over the answers of exp(-mean entropy of the answer's tokens)
 
-    An answer starts where the next response does, with what `gold_form` has before the answer. Places that an answer
-    does not reach count 0. The last response, after which the policy reads nothing, repeats the values before it.
+    An answer starts where the next response does, with what `gold_form` has before the answer. Places are compared one
+    by one, as in the authors' script, so a right answer one token late is wrong; places that an answer does not reach
+    count 0. The last response, after which the policy reads nothing, repeats the values before it.
 
     Reference: SPAE, arXiv 2601.03823: 5 answers of at most 10 tokens at temperature 0.6.
     """

@@ -25,7 +25,8 @@ def rtmc(
     `prior_count / (1 + prior_count) * (G - V_0)`, a damped group advantage. No further rollout is needed.
 
     The paper's signatures are for coding agents: a state is the set of operations per file so far. By default a state
-    is what the environment names it, and an action is what the response asks of the environment.
+    is what the environment names it, and an action is what the response asks of the environment. Vhat and N count
+    every visit of s; a port counts a trajectory's first visits of (s, a) there too.
 
     Args:
         discount: Factor per turn.

@@ -16,8 +16,8 @@ Published objectives in its words:
     A2TGPO       importance response, tokens gain_clip, clip ppo 3e-3/4e-3, aggregate trajectory-mean, on `a2tgpo`
     AT2PO        importance response, clip ppo 3e-3/4e-3, aggregate trajectory-mean, on `at2po`
 
-SAMPO's optional mask, which leaves out responses with A < 0 and a ratio below exp(-delta), is not needed: below
-1 - clip_low such a response has no gradient already.
+SAMPO's optional mask leaves out responses with A < 0 and a ratio below exp(-delta), of the loss and of its denominator.
+It is not here. Below 1 - clip_low such a response has no gradient already; the mask also weighs up the others.
 """
 
 from typing import Literal

@@ -1,6 +1,7 @@
 """Define branching rules that fork inside responses; see `turnwise.rollout.growth`."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -165,8 +166,8 @@ def rose(group: Group, *, epsilon: float = 0.5, top: int = TOP, repeat: bool = T
         group: Size and draws of the group.
         epsilon: Probability of a trajectory from the start.
         top: Tokens that the sums run over.
-        repeat: Fork before the same token again while none has a larger SE, as the released code does. Without, each
-            token is forked once.
+        repeat: Fork before the same token again while none has a larger SE, as the released code does. Without, two
+            trajectories part before a token at most once, of whichever of them it is taken to be.
 
     Raises:
         ConfigError: `epsilon` is not a probability, or `top` is below 1.
@@ -185,21 +186,33 @@ def rose(group: Group, *, epsilon: float = 0.5, top: int = TOP, repeat: bool = T
 
     def grow() -> Growth:
         paths = yield [None]
-        forked: set[Fork] = set()
+        origins: list[Fork | None] = [None]
         while len(paths) < group.size:
             best, largest = None, -math.inf
             for number, path in enumerate(paths):
                 for turn in range(path.shared, len(path.turns)) if path.usable else ():
-                    value = semantic(path.turns[turn])[path.turns[turn].begun :]
                     first = path.turns[turn].begun
-                    value[
-                        [fork.token - first for fork in forked if (fork.parent, fork.turn) == (number, turn)]
-                    ] = -math.inf
+                    value = semantic(path.turns[turn])[first:]
+                    if not repeat:
+                        value[[token - first for token in _parted(number, path, turn, origins)]] = -math.inf
                     if len(value) and value.max() > largest:
                         largest, best = value.max(), Fork(number, turn, first + int(value.argmax()))
-            anew = group.generator.random() < epsilon
-            if best is not None and not anew and not repeat:
-                forked.add(best)
-            paths = yield [None if anew else best]
+            wanted = None if group.generator.random() < epsilon else best
+            paths = yield [wanted]
+            origins.append(wanted)
 
     return grow()
+
+
+def _parted(number: int, path: Trajectory, turn: int, origins: Sequence[Fork | None]) -> list[int]:
+    """List the tokens of a response before which trajectories parted.
+
+    Args:
+        number: Index of the trajectory among those of the group.
+        path: The trajectory.
+        turn: Index of the response.
+        origins: What was asked for, per trajectory of the group.
+    """
+    places = [fork.token for fork in origins if fork and (fork.parent, fork.turn) == (number, turn)]
+    alone = origins[number] is None and origins.count(None) == 1  # no other began at the start
+    return places if alone or turn > path.shared else [*places, path.turns[turn].begun]

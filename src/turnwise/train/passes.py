@@ -2,16 +2,18 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from turnwise.batch import Batch
 from turnwise.objective.gradient import Diverged
+from turnwise.objective.losses import Aggregate
 from turnwise.objective.scorer import Scorer
 from turnwise.objective.settings import UpdateConfig
+from turnwise.objective.terms import StepView
 from turnwise.objective.tokens import Sequences
 from turnwise.segments import Segments
 from turnwise.trace import Trace
@@ -21,6 +23,17 @@ LEAST_STD = 1e-6
 """Advantages that spread less over the step's trajectories are not divided by their deviation."""
 MAX_LOG_RATIO = 10.0
 """Bound of a turn's mean log-ratio, before it becomes a ratio (nats)."""
+REACHED = "reached"
+"""Column with the share of the step's trajectories that have the turn."""
+
+
+class TurnView(StepView):
+    """Inputs of loss terms for one turn of a step: in means over responses, a trajectory without the turn counts 0."""
+
+    def weights(self, aggregate: Aggregate, kept_T: Bool[np.ndarray, " T"] | None = None) -> Float[np.ndarray, " T"]:
+        """Compute each token's weight; "token-mean" runs over the turn's tokens, other means over all trajectories."""
+        share = 1.0 if aggregate == "token-mean" else float(self.batch.columns[REACHED][0])
+        return super().weights(aggregate, kept_T) * share
 
 
 class TurnPasses(Learner):
@@ -36,10 +49,13 @@ class TurnPasses(Learner):
 
     Each turn index is an agent of a sequence of agents with shared weights, updated against the later ones as they are
     now. Theory multiplies the ratios of all later turns; this is one clipped number per trajectory, as in the authors'
-    code. A turn that a trajectory does not have leaves its m_i. The deviation is the sample's (n - 1).
+    code. A trajectory without the turn counts in the mean over trajectories with a loss of 0. It keeps its m_i; in the
+    authors' code its padding has a ratio too. The deviation is the sample's (n - 1).
 
     Reference: SeeUPO, arXiv 2602.06554; modelscope/AgentEvolver, branch seeupo, ba_ray_trainer.py.
     """
+
+    view: ClassVar[type[StepView]] = TurnView
 
     def update(
         self,
@@ -73,7 +89,8 @@ class TurnPasses(Learner):
             part = part_of(measured, rows)
             score = Scorer(part.sequences, self.precision, self.temperature, self.budget)
             old_T, entropy_T = score(model)
-            part = _with_columns(part, logprob_T=old_T, entropy_T=entropy_T)
+            reached_R = np.full(len(rows), len(rows) / batch.num_trajectories)
+            part = _with_columns(part, logprob_T=old_T, entropy_T=entropy_T, **{REACHED: reached_R})
             try:
                 told = super().update(
                     model,

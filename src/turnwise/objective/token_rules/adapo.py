@@ -4,7 +4,6 @@ import numpy as np
 
 from turnwise.errors import ConfigError
 from turnwise.objective.token_rules.base import Positive, StepTokens, TokenCredit
-from turnwise.objective.token_rules.repo import controlled
 
 
 def adapo(tokens: StepTokens, *, rate: Positive, high_min: Positive, high_max: Positive) -> TokenCredit:
@@ -31,7 +30,7 @@ def adapo(tokens: StepTokens, *, rate: Positive, high_min: Positive, high_max: P
         state = {"high": min(max(tokens.clip_high, high_min), high_max), "target": entropy}
     else:
         before, target = tokens.state["high"], tokens.state["target"]
-        high = controlled(before, entropy, target, factor=1 + rate, low=high_min, high=high_max)
-        state = {"high": high, "target": target}
+        change = 1 + rate if entropy < target else 1 / (1 + rate) if entropy > target else 1.0
+        state = {"high": min(max(change * before, high_min), high_max), "target": target}
     widths = {"clip_low_T": tokens.clip_low, "clip_high_T": state["high"]}
     return TokenCredit(**{name: np.full(len(tokens), width) for name, width in widths.items()}, state=state)

@@ -8,7 +8,7 @@ from turnwise.objective.token_rules.base import EntropyTerm, NotNegative, StepTo
 def epo(
     tokens: StepTokens,
     *,
-    beta_decay: NotNegative,
+    beta_decay: NotNegative = 3.0,
     bonus: NotNegative = 0.001,
     penalty: NotNegative = 0.1,
     low: NotNegative = 0.0,
@@ -27,7 +27,7 @@ def epo(
 
     Args:
         tokens: Generated tokens of the step.
-        beta_decay: gamma in the paper; its value is unknown.
+        beta_decay: gamma in the paper, which leaves it open; a script for the released code has 3.
         bonus: lambda in the paper.
         penalty: alpha in the paper: 0.1 on ALFWorld, 0.05 on ScienceWorld.
         low: Lower end of the corridor, as a multiple of past entropy; 0 for none.
