@@ -170,3 +170,36 @@ def shaped(values, rewards):
 def returns(rewards, discount=F(1)):
     """What came from a response on, by place."""
     return {(g, n, t): to_go(rewards[g][n], discount)[t] for g, n, t in places(rewards)}
+
+
+STEP_REWARDS = [[[1], [0, 1], [1, 1, 0]], [[0, 0], [1]]]
+
+
+def outcomes(rewards):
+    """The whole return of the trajectory, by place."""
+    return {(g, n, t): sum(rewards[g][n], start=F(0)) for g, n, t in places(rewards)}
+
+
+def population_std(values):
+    """Root of the mean square deviation."""
+    return math.sqrt(mean([(v - mean(values)) ** 2 for v in values]))
+
+
+def population_z(values, eps):
+    """(x - mean) / (population standard deviation + eps)."""
+    centred = [float(v - mean(values)) for v in values]
+    return [c / (math.sqrt(float(sum((v - mean(values)) ** 2 for v in values) / len(values))) + eps) for c in centred]
+
+
+def surprises(rewards, values, end, discount):
+    """delta_t = r_t + discount V_{t+1} - V_t."""
+    after = [*values[1:], end]
+    return [r + discount * a - v for r, v, a in zip(rewards, values, after, strict=True)]
+
+
+def advantages(rewards, values, discount, decay, end=F(0)):
+    """A_t = sum_k (discount decay)^k delta_{t+k}, term by term."""
+    delta = surprises(rewards, values, end, discount)
+    return [
+        sum(((discount * decay) ** k * d for k, d in enumerate(delta[t:])), start=F(0)) for t in range(len(rewards))
+    ]

@@ -2,8 +2,8 @@
 
 import numpy as np
 from tests.known_wrong.checks import Check
+from tests.known_wrong.known import column, known, worked
 from tests.known_wrong.variants import Variant, outcomes
-from tests.known_wrong.variants_values import column, known, worked
 from tests.properties.strategies import Rows
 
 import turnwise as tw

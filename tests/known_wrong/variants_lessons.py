@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import torch
 from tests.known_wrong.checks import Check
+from tests.known_wrong.known import column, known, worked
 from tests.known_wrong.variants import Variant, sample_std
-from tests.known_wrong.variants_values import column, known, worked
 from tests.properties.strategies import Rows
 
 import turnwise as tw

@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 from tests.known_wrong.checks import Check, Credit
+from tests.known_wrong.known import column, known, worked
 from tests.known_wrong.variants import Variant, grouped
 from tests.known_wrong.variants_turns import everyone, leave_one_out
-from tests.known_wrong.variants_values import column, known, worked
 from tests.properties.strategies import Rows
 
 import turnwise as tw

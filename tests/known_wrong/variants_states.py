@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 from tests.known_wrong.checks import Check, Credit
+from tests.known_wrong.known import column, following, known, worked
 from tests.known_wrong.variants import Variant, centre, grouped, outcomes
 from tests.known_wrong.variants_turns import everyone, keyed, labels, to_go
-from tests.known_wrong.variants_values import column, following, known, worked
 from tests.properties.strategies import Rows
 
 import turnwise as tw

@@ -5,9 +5,9 @@ from difflib import SequenceMatcher
 
 import numpy as np
 from tests.known_wrong.checks import Check, Credit
+from tests.known_wrong.known import column, known, worked
 from tests.known_wrong.variants import Variant, grouped, outcomes, standardise
 from tests.known_wrong.variants_turns import everyone, labels
-from tests.known_wrong.variants_values import column, known, worked
 from tests.properties.strategies import Rows
 
 import turnwise as tw

@@ -2,8 +2,8 @@
 
 import numpy as np
 from tests.known_wrong.checks import Check, Credit
+from tests.known_wrong.known import Known, column, known, worked
 from tests.known_wrong.variants import Variant
-from tests.known_wrong.variants_values import Known, column, known, worked
 from tests.properties.strategies import Rows
 
 import turnwise as tw

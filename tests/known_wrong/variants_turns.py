@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 from tests.known_wrong.checks import Check, Credit, prompts_do_not_see_each_other
+from tests.known_wrong.known import Known, column, known, worked
 from tests.known_wrong.variants import Variant, centre, centred_outcome, discounted, grouped, outcomes, standardise
-from tests.known_wrong.variants_values import Known, column, known, worked
 from tests.properties.strategies import Rows
 
 import turnwise as tw

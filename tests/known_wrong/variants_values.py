@@ -1,66 +1,12 @@
-"""Bugs in credit from values, probes and entropies, with the checks that reject them."""
-
-import dataclasses
-from functools import cached_property
+"""Bugs in credit from values and probes, with the checks that reject them."""
 
 import numpy as np
-from tests.known_wrong.checks import (
-    CLOSE,
-    Check,
-    Credit,
-    labels_are_names_not_numbers,
-    rows_may_come_in_any_order,
-    table,
-)
+from tests.known_wrong.checks import Check, Credit
+from tests.known_wrong.known import column, following, known, worked
 from tests.known_wrong.variants import Variant, discounted, outcomes
 from tests.properties.strategies import Rows
 
 import turnwise as tw
-
-
-@dataclasses.dataclass(frozen=True)
-class Known(Rows):
-    """Rows with further columns: `more` holds a dictionary a row."""
-
-    more: np.ndarray
-
-    @cached_property
-    def built(self) -> tuple[tw.Batch, np.ndarray]:
-        """The batch with these columns only, and the order that leads back."""
-        columns = {name: [row[name] for row in self.more] for name in self.more[0]}
-        return tw.Batch.from_arrays(group=self.group, trajectory=self.trajectory, reward=self.reward, columns=columns)
-
-
-def known(rewards, **columns) -> Known:
-    """Rows from `rewards[g][n][t]` and flat columns."""
-    rows = table(rewards)
-    more = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    fields = {field.name: getattr(rows, field.name) for field in dataclasses.fields(rows)}
-    return Known(**fields, more=np.array(more, dtype=object))
-
-
-def column(rows: Rows, name: str) -> np.ndarray:
-    """A further column."""
-    assert isinstance(rows, Known)
-    return np.array([row[name] for row in rows.more], dtype=np.float64)
-
-
-def following(rows: Rows, values: np.ndarray, end: float = 0.0) -> np.ndarray:
-    """Each row's value one turn later in its trajectory."""
-    names = rows.names()
-    later = [next((k for k in range(row + 1, len(rows)) if names[k] == names[row]), None) for row in range(len(rows))]
-    return np.array([end if k is None else values[k] for k in later])
-
-
-def worked(name: str, rows: Rows, expected, atol: float = 1e-5) -> Check:
-    """A check that an example worked by hand comes out."""
-
-    def check(credit: Credit) -> None:
-        np.testing.assert_allclose(credit(rows), expected, rtol=1e-5, atol=atol)
-
-    check.__name__ = name
-    return check
-
 
 # -- GAE with discount 1/2 and decay 1/2 -------------------------------------------------------------------------------
 
@@ -186,64 +132,6 @@ def quality(rows: Rows, *, over_batch: bool = False, from_start: bool = False, t
     return np.clip(chance / mean, 0.8, 1.2) * 0.5 ** (turn if from_start else left) * outcomes(rows)
 
 
-# -- EMPG on reward to go ----------------------------------------------------------------------------------------------
-
-CARD = dataclasses.replace(table([[[0, 0, 1]]]), entropy=np.array([0.2, 0.5, 1.0]))  # reward to go 1, 1, 1
-FAILURES = dataclasses.replace(
-    table([[[0, 0], [0, 0, 0]], [[0]]]), entropy=np.array([0.5, 1.0, 0.0, 0.25, 0.75, 0.5])
-)  # clarity of the next: exp(-1), -, exp(-1/4), exp(-3/4), -, -
-
-
-def credit_sums_to_zero_over_responses(credit: Credit) -> None:
-    """The last step of EMPG: every response counts once."""
-    np.testing.assert_allclose([credit(CARD).sum(), credit(FAILURES).sum()], 0.0, **CLOSE)
-
-
-def the_bonus_is_for_the_clarity_of_the_next_response(credit: Credit) -> None:
-    """Failures have no advantage: the bonus is all they get, and the last of a trajectory gets none."""
-    bonus = 0.1 * np.array([np.exp(-1), 0, np.exp(-0.25), np.exp(-0.75), 0, 0])
-    values = credit(FAILURES)
-    np.testing.assert_allclose(values - values[1], bonus, **CLOSE)
-
-
-EMPG = [
-    rows_may_come_in_any_order,
-    labels_are_names_not_numbers,
-    credit_sums_to_zero_over_responses,
-    the_bonus_is_for_the_clarity_of_the_next_response,
-    worked("the_cards_steps", CARD, [0.493, 0.005, -0.498], atol=5e-4),
-]
-
-
-def empg(
-    rows: Rows, *, low: float | None = None, next_of=following, power: float = 1.0, centre: bool = True
-) -> np.ndarray:
-    low = rows.entropy.min() if low is None else low
-    scale = np.exp(-(rows.entropy - low) / (rows.entropy.max() - low))
-    base = discounted(rows, 1.0, lambda t, k: k - t)
-    credit = base * (scale / scale.mean()) ** power + 0.1 * next_of(rows, scale)
-    return credit - credit.mean() if centre else credit
-
-
-def scaled_once_per_segment(rows: Rows) -> np.ndarray:
-    scale = np.exp(-(rows.entropy - rows.entropy.min()) / np.ptp(rows.entropy))
-    base = discounted(rows, 1.0, lambda t, k: k - t) * np.prod(scale / scale.mean())
-    credit = base + 0.1 * following(rows, scale)
-    return credit - credit.mean()
-
-
-def centred_over_padding(rows: Rows) -> np.ndarray:
-    credit = empg(rows, centre=False)
-    longest = max(rows.names().count(name) for name in rows.names())
-    return credit - credit.sum() / (longest * len(set(rows.names())))
-
-
-def centred_by_label(rows: Rows) -> np.ndarray:
-    credit = empg(rows, centre=False)
-    number = np.array([int(label) for label in rows.group])
-    return credit - np.array([credit[number == n].mean() for n in number])
-
-
 SUITES: dict[str, list[Check]] = {
     "egae": GAE,
     "turning points": TURNS,
@@ -253,7 +141,6 @@ SUITES: dict[str, list[Check]] = {
     "keeping": KEEPS,
     "saturation": DAMPED,
     "hindsight": QUALITY,
-    "empg on returns": EMPG,
 }
 
 REAL: dict[str, Credit] = {
@@ -265,11 +152,9 @@ REAL: dict[str, Credit] = {
     "keeping": lambda rows: rows.credit(tw.penalize_keeping()),
     "saturation": lambda rows: rows.credit(tw.chain(tw.dr_grpo(), tw.damp_after_saturation())),
     "hindsight": lambda rows: rows.credit(tw.chain(tw.outcome_return(), tw.weigh_by_hindsight(discount=0.5))),
-    "empg on returns": lambda rows: rows.credit(tw.empg(tw.reinforce())),
 }
 
 LAST, STILL = "surprises_are_summed_a_quarter_a_turn_away", "what_still_runs_is_worth_its_last_value"
-NEXT = "the_bonus_is_for_the_clarity_of_the_next_response"
 
 VARIANTS: dict[str, Variant] = {
     "the next row's value at the end of a trajectory": Variant(
@@ -382,44 +267,5 @@ VARIANTS: dict[str, Variant] = {
         lambda rows: quality(rows, from_start=True),
         "card HCAPO: discount^(T - t)",
         ("hindsight_is_compared_within_the_trajectory",),
-    ),
-    "the whole batch scaled once per segment": Variant(
-        "empg on returns",
-        scaled_once_per_segment,
-        "the authors' listing, card EMPG: g_H[i] inside the loop",
-        ("the_cards_steps",),
-    ),
-    "min and max over padding": Variant(
-        "empg on returns",
-        lambda rows: empg(rows, low=0.0),
-        "card EMPG, known bugs: padding has entropy 0",
-        ("the_cards_steps",),
-    ),
-    "the mean counts padding": Variant(
-        "empg on returns",
-        centred_over_padding,
-        "card EMPG, known bugs: the centre of masked places",
-        ("credit_sums_to_zero_over_responses",),
-    ),
-    "a bonus at the last step, from the next trajectory": Variant(
-        "empg on returns",
-        lambda rows: empg(rows, next_of=lambda rows, scale: np.append(scale[1:], 0.0)),
-        "card EMPG: no bonus for the last step",
-        (NEXT, "rows_may_come_in_any_order"),
-    ),
-    "a bonus for one's own certainty": Variant(
-        "empg on returns", lambda rows: empg(rows, next_of=lambda rows, scale: scale), "card EMPG: f_{k+1}", (NEXT,)
-    ),
-    "not centred": Variant(
-        "empg on returns",
-        lambda rows: empg(rows, centre=False),
-        "card EMPG, step 5 left out",
-        ("credit_sums_to_zero_over_responses",),
-    ),
-    "centred by numbers made of labels": Variant(
-        "empg on returns",
-        centred_by_label,
-        "verl 0.9.1, as_torch_index, under EMPG's centring",
-        ("labels_are_names_not_numbers",),
     ),
 }
