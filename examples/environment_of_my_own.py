@@ -55,7 +55,7 @@ def config(folder: Path, *, steps: int = 40):
         {
             "run": {"name": "kettle", "folder": folder, "steps": steps, "threads": 1},
             "method": "trloo",  # compares with the same turn of the other trajectories
-            "environment": {"name": "environment_of_my_own:Kettle", "max_steps": 3},
+            "environment": {"name": "environment_of_my_own:Kettle"},
             "model": {"hidden_size": 32, "num_layers": 1, "max_context": 64},
             "warmstart": {"steps": 0},
             "rollout": {"groups": 6, "group_size": 16, "max_new_tokens": 2},

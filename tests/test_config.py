@@ -231,5 +231,18 @@ def test_false_leaves_out_what_a_section_may_lack(tmp_path):
     slea = load_config(Path("household-tiny-aem"), [store, "aem=false"])
     assert slea.store is not None
     assert slea.store.evaluate is False
+    for setting in ("log.wandb", "engine.sync_folder"):
+        assert override_config(passes, [f"{setting}=mine", f"{setting}=false"]) == passes
+    assert override_config(passes, ["log.wandb='false'"]).log.wandb == "false"
+    assert override_config(passes, ["run.name=false"]).run.name == "false"
     with pytest.raises(ConfigError, match=r"update\.epochs: .*, got false"):
         load_config(None, ["update.epochs=false"])
+    with pytest.raises(ConfigError, match=r"'update\.kl=0\.1': update is a value, not a section"):
+        load_config(None, ["update=false", "update.kl=0.1"])
+
+
+@pytest.mark.parametrize("name", ["old_policy", "mismatch_cap"])
+def test_false_is_no_correction_of_ratios(name):
+    plain = load_config(None, ["rollout.max_lag=1"])
+    assert plain.update.old_policy == "behavior"
+    assert load_config(None, ["rollout.max_lag=1", f"update.{name}=false"]) == plain

@@ -34,7 +34,7 @@ MISTAKES = {
     "tw.grpo().trace(rows())": "got the tuple (batch, order)",
     "tw.gae()(rows())": "needs a Batch",
     "tw.aem(tw.grpo)": "aem(): base must be a transform, got the function grpo; call it: grpo()",
-    "tw.aem('grpo')": "aem(): base must be a transform, got the text 'grpo'; write aem(tw.grpo())",
+    "tw.aem('grpo')": "aem(): base must be a transform, got the text 'grpo'; write tw.grpo()",
     "tw.aem(base=3)": "got 3; write a method or a block, such as tw.grpo()",
     "tw.grpo(batch)": "grpo() takes options, not a batch; build it first, then call it: grpo()(batch)",
     "tw.aem(batch)": "then call it: aem()(batch)",

@@ -16,8 +16,8 @@ HEAD = """# Commands
 {examples}
 ```
 
-Exit codes: 0 on success, 2 for a mistake in what was asked (one line on stderr), 130 on Ctrl-C, 143 on SIGTERM,
-129 on SIGHUP.
+Exit codes: 0 on success; 2 for a mistake in what was asked (one line on stderr), problems that `check-env` finds, and
+runs of a study that failed; 1 where `verl-check` misses the plug-in; 130 on Ctrl-C, 143 on SIGTERM, 129 on SIGHUP.
 A recipe may be followed by overrides `section.key=value` of its [settings](settings.md).
 """
 

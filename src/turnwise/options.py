@@ -113,7 +113,7 @@ def check_transforms(name: str, parts: Mapping[str, object], transform: type) ->
         if isinstance(part, transform):
             continue
         if isinstance(part, str):
-            cause = f"the text {part!r}; write {name}(tw.{part}())"
+            cause = f"the text {part!r}; write tw.{part}()"
         elif callable(part):
             called = getattr(part, "__name__", "it")
             cause = f"the function {called}; call it: {called}()"

@@ -33,9 +33,9 @@ class Named(pydantic.BaseModel):
         return {"name": value} if isinstance(value, str) else value
 
 
-def optional(section: type[pydantic.BaseModel]) -> set[str]:
+def optional(section: type[pydantic.BaseModel] | None) -> set[str]:
     """Return the settings that a section may lack, so that `false` leaves one out; not those that may be false."""
-    fields = section.model_fields.items()
+    fields = section.model_fields.items() if section else ()
     return {name for name, field in fields if field.default is None and bool not in get_args(field.annotation)}
 
 

@@ -18,6 +18,7 @@ import torch
 import turnwise as tw
 from turnwise.errors import ConfigError, IntegrationError
 from turnwise.integrations import areal, nemo_rl, prime_rl, roll, skyrl, slime
+from turnwise.integrations.padded import padded_advantages
 from turnwise.integrations.trainers import TRAINERS, methods_of
 
 # two prompts with two trajectories each: lengths of responses, observations of two tokens between them, rewards
@@ -331,6 +332,16 @@ def test_a_column_that_a_trainer_lacks_and_state_are_refused_at_once():
             make(tw.aem())
         with pytest.raises(ConfigError, match="keeps state"):
             make(tw.METHODS["v05"]())
+
+
+@pytest.mark.parametrize("method", ["grpo", tw.grpo])
+def test_a_name_or_a_constructor_is_no_method(method):
+    for call in (
+        lambda: TRAINERS["verl"].check(method),
+        lambda: padded_advantages(method, row="trajectory", rewards=[0.0, 1.0], response_mask=[[1], [1]], group=[0, 0]),
+    ):
+        with pytest.raises(ConfigError, match=r"method must be a transform, got the .*grpo.*grpo\(\)"):
+            call()
 
 
 def test_a_success_may_be_the_return():

@@ -88,6 +88,10 @@ def test_states_and_ends_are_equal_as_text(loop, key):
 
 WRONG = {
     "a misspelt setting": ([{"name": "turnwise", "windows": 2}], "agent loop 'turnwise': windows"),
+    "environments to be kept apart": (
+        [{"name": "turnwise", "environment": {"name": "household", "workers": 2}}],
+        "an agent loop of verl plays environments in its own process",
+    ),
     "a misspelt environment": ([{"name": "turnwise", "environment": {"name": "househol"}}], "househol"),
     "a variable that is not set": (
         [{"name": "turnwise", "environment": {"name": "household", "options": {"data": "${oc.env:NOWHERE}"}}}],

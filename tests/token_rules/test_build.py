@@ -68,6 +68,7 @@ def test_a_rule_is_a_name_or_a_table():
     assert override_config(table, ["update.tokens=hapo"]).update.tokens != table.update.tokens
     off = load_config(None)
     assert override_config(off, ["update.entropy.name=epo", "update.entropy.beta_decay=1"]).update.entropy
+    assert override_config(off, ["update.entropy=epo"]).update.entropy
 
 
 @pytest.mark.parametrize("name", [*TOKEN_RULES, *ENTROPY_RULES])

@@ -202,7 +202,7 @@ def test_an_environment_whose_expert_cannot_go_on_is_refused_before_anything_is_
     with pytest.raises(ConfigError, match=r"tests\.toys:Colors.* correct\(task, played.*warmstart.dagger_rounds=0"):
         warm_policy(config, make_suite(config.environment), on_demonstration=lambda *_: pytest.fail("too late"))
     config = small_config(tmp_path, environment={"name": "crossroads"}, warmstart=ROUNDS)
-    with pytest.raises(ConfigError, match=r"'crossroads' has no correct\(\); see CorrectingSuite"):
+    with pytest.raises(ConfigError, match=r"'crossroads' has no correct\(\): add it .*warmstart.dagger_rounds=0"):
         warm_policy(config, make_suite(config.environment))
     monkeypatch.setattr(Lanes, "correct", staticmethod(lambda *_, **__: None))
     with pytest.raises(ConfigError, match=r"none of 12 tasks that the policy played was corrected"):

@@ -15,7 +15,7 @@ from turnwise.errors import ConfigError
 from turnwise.objective.build import make_objective
 from turnwise.objective.gradient import Budget, Diverged
 from turnwise.objective.tokens import score
-from turnwise.trace import Trace
+from turnwise.trace import Trace, Traced
 from turnwise.train.loop import train
 from turnwise.train.passes import TurnPasses, TurnView, next_ratio, normalised, part_of
 from turnwise.train.update import Learner, Measured
@@ -120,12 +120,36 @@ def test_the_last_turn_learns_first_and_corrects_those_before(monkeypatch):
 
 def test_a_turn_that_few_reach_weighs_little():
     """Two trajectories of five reach the turn, with three tokens each; a mean over tokens runs over theirs alone."""
-    turn = tw.Batch.from_trajectories([[[{"reward": 0, "reached": 0.4, "x_T": [0, 0, 0]}] for _ in range(2)]])
-    view = TurnView(turn, Trace(np.zeros(2)), max_new_tokens=4)
-    for aggregate, total in (("token-mean", 1.0), ("constant", 6 / (5 * 4))):
+    row = {"reward": 0, "reached": 4, "present": 5, "x_T": [0, 0, 0]}
+    view = TurnView(tw.Batch.from_trajectories([[[row], [row]]]), Trace(np.zeros(2)), max_new_tokens=10)
+    for aggregate, total in (("token-mean", 1.0), ("constant", 6 / (5 * 10))):
         np.testing.assert_allclose(view.weights(aggregate), total / 6)
     for aggregate in ("response-mean", "trajectory-mean", "nested-mean"):
-        np.testing.assert_allclose(view.weights(aggregate), 0.4 / 6)
+        np.testing.assert_allclose(view.weights(aggregate), 2 / 4 / 6)
+
+
+def test_what_a_method_leaves_out_has_no_part_in_a_mean(monkeypatch):
+    """A trajectory of which nothing is kept is not counted; one that is kept in part is."""
+    config = passes(learning_rate=0.1, warmup_steps=0)
+    step = step_of(config)
+    owner_R, turn_R = step.batch.trajectories.ids, step.batch.turn_R
+    long = int(np.flatnonzero(np.bincount(owner_R) > 1)[0])
+    kept_R = (owner_R != owner_R.max()) & ~((owner_R == long) & (turn_R == 0))
+    weights, plain = {}, Learner.update
+
+    def watched(self, model, optimizer, part, credit, number, **options):
+        weights[int(part.batch.columns["turn"][0])] = self.view(part.batch, credit).weights("response-mean").sum()
+        return plain(self, model, optimizer, part, credit, number, **options)
+
+    monkeypatch.setattr(Learner, "update", watched)
+    model = copy.deepcopy(experience()[0].model)
+    step.batch.columns["turn"] = turn_R
+    advantage_R = experience()[4]
+    credit = Trace(advantage_R, (Traced("x", advantage_R, np.ones(len(kept_R)), advantage_R, kept_R=kept_R),))
+    learner(config).update(model, torch.optim.SGD(model.parameters(), lr=0.1), step, credit, 1)
+    num_kept = step.batch.num_trajectories - 1
+    assert weights == {t: pytest.approx(((turn_R == t) & kept_R).sum() / num_kept) for t in weights}
+    assert 0 in weights
 
 
 def test_stale_log_probabilities_would_differ(monkeypatch):

@@ -148,7 +148,7 @@ def with_corrected_ratios(data: Mapping[str, Any]) -> Mapping[str, Any]:
         return data
     if update.get("passes"):
         raise ValueError(f"update.passes needs responses from the weights of its step; remove {late}")
-    corrected = update.get("old_policy") is not None or update.get("mismatch_cap") is not None
+    corrected = any(update.get(name) not in (None, False) for name in ("old_policy", "mismatch_cap"))
     return data if corrected else {**data, "update": {**update, "old_policy": "behavior"}}
 
 

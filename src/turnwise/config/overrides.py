@@ -3,11 +3,15 @@
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pydantic
 
 from turnwise.errors import ConfigError
+from turnwise.section import optional
+
+TEXTS = (str, Path, str | None, Path | None)
+"""Annotations of texts and paths, so that `run.name=0` is not read as a number."""
 
 
 def apply(data: dict[str, Any], override: str, whole: type[pydantic.BaseModel]) -> None:
@@ -26,27 +30,36 @@ def apply(data: dict[str, Any], override: str, whole: type[pydantic.BaseModel]) 
     if not equals or not all((*sections, key)):
         raise ConfigError(f"override {override!r} does not have the form section.key=value")
     text = text.strip()
-    value = text if _is_text(sections, key, whole) and text[:1] not in ("'", '"') else _value(text)
+    kind = _kind(sections, key, whole)
+    leaves_out = text == "false" and kind in (str | None, Path | None)
+    is_text = kind in TEXTS and not leaves_out and text[:1] not in ("'", '"')
+    value = text if is_text else _value(text)
+    fields: Any = whole
     for section in sections:
-        if data.get(section) is None or data[section] is False:
+        if data.get(section) is None or (data[section] is False and section in optional(fields)):
             data[section] = {}
         inner = data[section]
         if isinstance(inner, str) and section in ("method", "select", "collector", "tokens", "entropy"):
             inner = data[section] = {"name": inner}
         if not isinstance(inner, dict):
             raise ConfigError(f"override {override!r}: {section} is a value, not a section")
-        data = inner
+        data, fields = inner, _section(fields, section)
     data[key] = value
 
 
-def _is_text(sections: Sequence[str], key: str, whole: type[pydantic.BaseModel]) -> bool:
-    """Return whether a setting is a text or a path, so that `run.name=0` is not read as a number."""
+def _kind(sections: Sequence[str], key: str, whole: type[pydantic.BaseModel]) -> Any:
+    """Return the annotation of a setting, or None if it is an option of something named."""
     fields: Any = whole
-    for part in (*sections, key):
-        if not (isinstance(fields, type) and issubclass(fields, pydantic.BaseModel) and part in fields.model_fields):
-            return False
-        fields = fields.model_fields[part].annotation
-    return fields in (str, Path, str | None, Path | None)
+    for section in sections:
+        fields = _section(fields, section)
+    return fields.model_fields[key].annotation if key in getattr(fields, "model_fields", ()) else None
+
+
+def _section(fields: Any, name: str) -> Any:
+    """Return the class of a section within another, or None if the other does not say."""
+    field = getattr(fields, "model_fields", {}).get(name)
+    kinds = (field.annotation, *get_args(field.annotation)) if field else ()
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)), None)
 
 
 def _value(text: str) -> Any:

@@ -40,11 +40,12 @@ def make_app(config: EnvironmentConfig, *, sessions: int = 256) -> Any:
         sessions: Maximum number of concurrent environments.
 
     Raises:
-        ConfigError: The environment cannot be made, or the package is missing.
+        ConfigError: The environment cannot be made or should be kept apart, or the package is missing.
     """
     server = needed("openenv.core.env_server.http_server", EXTRA, by="serve-env")
     types = needed("openenv.core.env_server.types", EXTRA, by="serve-env")
     interfaces = needed("openenv.core.env_server.interfaces", EXTRA, by="serve-env")
+    config.check_in_process("serve-env")
     suite = make_suite(config)
     suite.tasks(config.train_split)  # loads the tasks, and fails early
 

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import pydantic
 
 from turnwise.environments.isolation import Level
+from turnwise.errors import ConfigError
 from turnwise.section import Section
 
 IMPORTED = "imported"
@@ -84,7 +85,8 @@ class EnvironmentConfig(Section):
     pass_variables: list[str] = pydantic.Field(default_factory=list)
     """Further environment variables that workers get, such as an API key; tokens are not passed otherwise."""
     step_timeout_s: float = pydantic.Field(default=60.0, gt=0)
-    """Longest time for one answer of an environment (seconds), making it included. `check-env` uses it too."""
+    """Longest time for one answer of an environment (seconds), making it included. This and the next three limits hold
+    with `workers` or `isolation`; this one also in `check-env` and for "openenv" and "verifiers"."""
     episode_timeout_s: float | None = pydantic.Field(default=None, gt=0)
     """Longest computing time of one environment in total (seconds)."""
     memory_mb: int | None = pydantic.Field(default=None, ge=1)
@@ -110,3 +112,11 @@ class EnvironmentConfig(Section):
     def level(self) -> Level:
         """The level of isolation that holds."""
         return self.isolation or ("worker" if self.workers else "in-process")
+
+    def check_in_process(self, where: str) -> None:
+        """Raise if environments should be kept apart, where they cannot be."""
+        if self.level != "in-process":
+            raise ConfigError(
+                f"environment.isolation={self.level!r}: {where} plays environments in its own process; remove "
+                "isolation and workers, and run what you do not trust elsewhere"
+            )

@@ -31,6 +31,7 @@ from turnwise.integrations.arrays import (
 from turnwise.integrations.copies import Rows, check_one_group
 from turnwise.integrations.stretches import Stretches, find_responses, nonzero, num_nonzero
 from turnwise.integrations.token_tables import SOURCES, Tokens, available, of_responses, reorder, tables_for
+from turnwise.options import check_transforms
 from turnwise.segments import Segments
 from turnwise.trace import Trace
 from turnwise.transform import Transform
@@ -138,6 +139,7 @@ def padded_advantages(
         IntegrationError: The batch lacks what the method needs, or contradicts itself; names the first such row.
         ConfigError: The method keeps state.
     """
+    check_transforms("padded_advantages", {"method": method}, Transform)
     tables = {**({} if entropies is None else {"entropy_T": entropies}), **(token_tables or {})}
     given = {*(columns or {}), *available(tables), "turn", "length", *(["success"] if return_is_success else [])}
     for name in method.needs:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from turnwise.errors import ConfigError, IntegrationError, guide
+from turnwise.options import check_transforms
 from turnwise.transform import Transform
 
 FREE = ("turn", "length")
@@ -64,9 +65,10 @@ class Trainer:
             given: Further columns that the caller has.
 
         Raises:
-            ConfigError: The method keeps state.
+            ConfigError: It is no method, or keeps state.
             IntegrationError: A column is missing.
         """
+        check_transforms(self.name, {"method": method}, Transform)
         if method.init is not None:
             raise ConfigError(
                 f"{method} keeps state, which {self.name}'s checkpoints would lose; choose a stateless method"

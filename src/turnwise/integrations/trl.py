@@ -17,6 +17,7 @@ from turnwise.integrations.token_tables import tables_for
 from turnwise.integrations.trainers import TRAINERS
 from turnwise.integrations.trl_turns import credit
 from turnwise.integrations.versions import check_version
+from turnwise.options import check_transforms
 from turnwise.transform import Transform
 
 SUPPORTED = (1, 16), (1, 17)
@@ -67,6 +68,7 @@ class TurnwiseGRPOTrainer(GRPOTrainer):
     """
 
     def __init__(self, *args: Any, method: Transform, return_is_success: bool = False, **kwargs: Any):
+        check_transforms("TurnwiseGRPOTrainer", {"method": method}, Transform)
         super().__init__(*args, **kwargs)
         if self.multi_objective_aggregation != "sum_then_normalize":
             raise IntegrationError(

@@ -46,7 +46,12 @@ def rows(
 
 
 def environment_factory(config: EnvironmentConfig) -> Callable[[], "PlayedEnvironment"]:
-    """Build the factory of environments that TRL needs, for the rows of `rows`."""
+    """Build the factory of environments that TRL needs, for the rows of `rows`.
+
+    Raises:
+        ConfigError: Environments should be kept apart from the trainer.
+    """
+    config.check_in_process("TRL")
     suite = make_suite(config)
     return lambda: PlayedEnvironment(suite)
 

@@ -66,16 +66,18 @@ def parse_settings(given: Mapping[str, Any]) -> Settings:
     """Validate the settings of a loop.
 
     Raises:
-        ConfigError: A key is unknown, or a value has the wrong type.
+        ConfigError: A key is unknown, a value has the wrong type, or environments should be kept apart from verl.
     """
     try:
-        return Settings.model_validate(
+        settings = Settings.model_validate(
             {k: OmegaConf.to_container(v, resolve=True) if OmegaConf.is_config(v) else v for k, v in given.items()}
         )
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise ConfigError(f"agent loop {NAME!r}: {where}: {first['msg']}, got {first['input']!r}") from None
+    settings.environment.check_in_process("an agent loop of verl")
+    return settings
 
 
 @functools.lru_cache(maxsize=4)

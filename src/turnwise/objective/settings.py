@@ -116,7 +116,7 @@ class UpdateConfig(Section):
     entropy_bonus: float = 0.0
     """Coefficient of the mean token entropy; 0 switches it off."""
     entropy: RuleConfig | None = None
-    """Published entropy term: {name = "epo", beta_decay = ...}."""
+    """Published entropy term: {name = "epo"}."""
     policy: bool = True
     """Have the policy-gradient term in the loss. False learns from `preference`, or your own terms, alone."""
     preference: PreferenceConfig | None = None

@@ -166,8 +166,9 @@ def rose(group: Group, *, epsilon: float = 0.5, top: int = TOP, repeat: bool = T
         group: Size and draws of the group.
         epsilon: Probability of a trajectory from the start.
         top: Tokens that the sums run over.
-        repeat: Fork before the same token again while none has a larger SE, as the released code does. Without, two
-            trajectories part before a token at most once, of whichever of them it is taken to be.
+        repeat: Fork before the same token again while none has a larger SE, as the released code does. Without, no fork
+            is asked for before a token that was forked already, before the first token that a fork drew itself, or at
+            the start if several began there.
 
     Raises:
         ConfigError: `epsilon` is not a probability, or `top` is below 1.

@@ -23,16 +23,22 @@ LEAST_STD = 1e-6
 """Advantages that spread less over the step's trajectories are not divided by their deviation."""
 MAX_LOG_RATIO = 10.0
 """Bound of a turn's mean log-ratio, before it becomes a ratio (nats)."""
-REACHED = "reached"
-"""Column with the share of the step's trajectories that have the turn."""
+REACHED, PRESENT = "reached", "present"
+"""Columns with the number of trajectories that the turn's rows are of: those of which any response is kept, and all."""
 
 
 class TurnView(StepView):
     """Inputs of loss terms for one turn of a step: in means over responses, a trajectory without the turn counts 0."""
 
     def weights(self, aggregate: Aggregate, kept_T: Bool[np.ndarray, " T"] | None = None) -> Float[np.ndarray, " T"]:
-        """Compute each token's weight; "token-mean" runs over the turn's tokens, other means over all trajectories."""
-        share = 1.0 if aggregate == "token-mean" else float(self.batch.columns[REACHED][0])
+        """Compute each token's weight.
+
+        "token-mean" runs over the turn's tokens, "constant" counts all trajectories of the step, the other means those
+        of which the method leaves a response in.
+        """
+        rows = self.batch.num_responses
+        counted = self.batch.columns[PRESENT if aggregate == "constant" else REACHED][0]
+        share = 1.0 if aggregate == "token-mean" else float(rows / counted)
         return super().weights(aggregate, kept_T) * share
 
 
@@ -74,6 +80,8 @@ class TurnPasses(Learner):
         ratio_N, changed = np.ones(batch.num_trajectories), False
         totals: dict[str, float] = {}
         num_turns = int(batch.turn_R.max()) + 1
+        kept_R = np.ones(batch.num_responses, dtype=bool) if credit.kept_R is None else credit.kept_R
+        num_kept = int(batch.trajectories.max(kept_R.astype(np.float64)).sum())
 
         def first_change() -> None:
             nonlocal changed
@@ -82,15 +90,16 @@ class TurnPasses(Learner):
             changed = True
 
         for turn in reversed(range(num_turns)):
-            rows = np.flatnonzero((batch.turn_R == turn) & (True if credit.kept_R is None else credit.kept_R))
+            rows = np.flatnonzero((batch.turn_R == turn) & kept_R)
             if not len(rows):
                 continue
             owner = batch.trajectories.ids[rows]
             part = part_of(measured, rows)
             score = Scorer(part.sequences, self.precision, self.temperature, self.budget)
             old_T, entropy_T = score(model)
-            reached_R = np.full(len(rows), len(rows) / batch.num_trajectories)
-            part = _with_columns(part, logprob_T=old_T, entropy_T=entropy_T, **{REACHED: reached_R})
+            counts = {REACHED: num_kept, PRESENT: batch.num_trajectories}
+            counted = {name: np.full(len(rows), count) for name, count in counts.items()}
+            part = _with_columns(part, logprob_T=old_T, entropy_T=entropy_T, **counted)
             try:
                 told = super().update(
                     model,

@@ -56,9 +56,10 @@ def warm_policy(
     tiny, rounds = config.model.name == "tiny", config.warmstart.dagger_rounds
     needed = {"words": tiny, "demonstrate": config.warmstart.steps, "correct": config.warmstart.steps and rounds}
     for name in (name for name, asked in needed.items() if asked and not hasattr(suite, name)):
+        other = {"words": "model.name=smollm2", "correct": "warmstart.dagger_rounds=0"}.get(name, "warmstart.steps=0")
         raise ConfigError(
-            f"environment {config.environment.name!r} has no {name}(); see CorrectingSuite in "
-            "turnwise.environments.suites"
+            f"environment {config.environment.name!r} has no {name}(): add it (CorrectingSuite in "
+            f"turnwise.environments.suites), or set {other}"
         )
     if tiny:
         texts = texts_of(config.store)

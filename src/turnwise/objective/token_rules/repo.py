@@ -17,7 +17,7 @@ def repo(
     *,
     zeta: Positive,
     zeta_min: NotNegative = 1e-4,
-    zeta_max: Positive = 0.05,
+    zeta_max: Positive = 1.0,
     adapt: bool = True,
     form: Literal["repo-r", "repo"] = "repo-r",
 ) -> TokenCredit:
@@ -41,8 +41,9 @@ def repo(
         form: "repo-r", whose results the paper reports, or "repo", whose coefficient beta is `zeta` here. That the same
             controller moves it is our choice; `adapt=False` keeps it fixed.
 
-    Reference: Entropy-preserving reinforcement learning (REPO, REPO-R), arXiv 2603.11682, appendix D.2; the clamp, the
-        floor, the change of sign and the bounds as in NovaSky-AI/SkyRL, ppo_utils.py.
+    Reference: Entropy-preserving reinforcement learning (REPO, REPO-R), arXiv 2603.11682, appendix D.2. The clamp, the
+        floor, the change of sign and the default bounds are those of a port, NovaSky-AI/SkyRL#1896. It takes the
+        log-probability under the weights of each optimiser step; here it is that of the start of the step.
     """
     if not zeta_min <= zeta <= zeta_max:
         raise ConfigError(f"repo: zeta={zeta} must lie between zeta_min={zeta_min} and zeta_max={zeta_max}")
