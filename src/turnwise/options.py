@@ -6,7 +6,7 @@ import sys
 import types
 from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
-from typing import Any, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 from turnwise.batch import Batch
 from turnwise.errors import BatchError, ConfigError, did_you_mean
@@ -51,7 +51,10 @@ def bind(name: str, signature: inspect.Signature, args: tuple, kwargs: Mapping[s
     bound.apply_defaults()
     for option, value in bound.arguments.items():
         if value is not parameters[option].default:
-            check_value(f"{name}({option}={_shown(value)})", value, parameters[option].annotation)
+            annotation = parameters[option].annotation
+            check_value(f"{name}({option}={_shown(value)})", value, annotation)
+            if get_origin(annotation) is Literal:
+                choice(f"{name}: {option}", value, annotation)
             if option in FACTORS and isinstance(value, int | float) and not 0.0 <= value <= 1.0:
                 raise ConfigError(f"{name}: {option}={value} must lie in [0, 1]")
     return bound
@@ -71,6 +74,13 @@ def check_names(owner: str, options: Iterable[str], known: Iterable[str]) -> Non
         if option not in known:
             hint = did_you_mean(option, known) if known else " It has no options."
             raise ConfigError(f"{owner} has no option {option!r}.{hint}")
+
+
+def choice(name: str, value: object, options: object) -> None:
+    """Raise if a value is not one of a `Literal`'s options, with a suggestion."""
+    known = get_args(options)
+    if value not in known:
+        raise ConfigError(f"{name}={value!r} is not one of {known}.{did_you_mean(str(value), map(str, known))}")
 
 
 def check_value(what: str, value: object, annotation: Any) -> None:

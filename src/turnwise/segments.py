@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 
 from turnwise.errors import BatchError
 
@@ -63,6 +63,13 @@ class Partition:
         """Return the value of the first element of each part."""
         result = np.empty(len(self), dtype=values.dtype)
         result[self.ids[::-1]] = values[::-1]  # the last write wins, so the first element stays
+        return result
+
+    @property
+    def begins(self) -> Bool[np.ndarray, " elements"]:
+        """Whether an element is the first of its part, `[elements]`."""
+        result = np.zeros(len(self.ids), dtype=bool)
+        result[self.first(np.arange(len(self.ids)))] = True
         return result
 
     def sum(self, values: Values) -> PartValues:
@@ -242,6 +249,10 @@ class Segments(Partition):
         result[self.offsets[:-1]] = start
         return result
 
+    def at_last(self, values: float | PartValues) -> Values:
+        """Return a segment's value at its last element, and 0 at the others."""
+        return self.following(np.zeros(self.num_elements), end=values)
+
     def next_where(self, chosen: np.ndarray) -> Ids:
         """Return the index of the first chosen element from each one on, itself included; -1: its segment has none."""
         none = len(chosen)
@@ -269,3 +280,21 @@ class Segments(Partition):
             here = ends[:count] - distance
             result[here] += factor[here] * result[here + 1]
         return result
+
+
+def components(edges: np.ndarray, size: int) -> Ids:
+    """Number the connected parts of a graph: items that edges join, directly or not, have the same number.
+
+    Args:
+        edges: `[2, edges]` items that each edge joins.
+        size: Number of items.
+    """
+    label = np.arange(size)
+    while True:  # the least label spreads along edges
+        spread = label.copy()
+        least = np.minimum(label[edges[0]], label[edges[1]])
+        np.minimum.at(spread, edges[0], least)
+        np.minimum.at(spread, edges[1], least)
+        if (spread == label).all():
+            return np.unique(label, return_inverse=True)[1]
+        label = spread

@@ -182,6 +182,15 @@ def report_values(
     report(Traced(name, credit_R, np.ones(len(credit_R)), credit_R, within_T=within_T, targets=targets))
 
 
+def report_tokens(
+    name: str, credit_T: TokenValues, tokens: Segments, *, targets: Mapping[str, np.ndarray] | None = None
+) -> Values:
+    """Report the credit of tokens and what a critic should learn, and return the mean of each response."""
+    credit_R = tokens.mean(credit_T)
+    report_values(name, credit_R, targets=targets or {}, within_T=credit_T - tokens.broadcast(credit_R))
+    return credit_R
+
+
 def report_kept(name: str, credit_R: Values, kept_R: Bool[np.ndarray, " R"]) -> None:
     """Report which responses the loss keeps, for a block that leaves some out and the credit as it is."""
     report(Traced(name, credit_R, np.ones(len(credit_R)), credit_R, kept_R=kept_R))

@@ -73,6 +73,13 @@ class Own:
         return f"game {task}"
 
 
+class Named(Own):
+    """Its tasks are in a split of its own."""
+
+    def tasks(self, split: str) -> list[int]:
+        return {"mine": [1, 2]}[split]
+
+
 class NoConfig(Own):
     def __init__(self):
         """Takes no configuration."""

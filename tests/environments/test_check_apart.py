@@ -23,6 +23,10 @@ def test_a_sound_environment_has_no_problems(name):
     assert check(name) == []
 
 
+def test_the_tasks_are_those_of_the_split_that_trains():
+    assert check("Named", train_split="mine") == []
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("name", ["Sound", "Waiting"])
 def test_a_step_that_hangs_is_stopped(workers, name):

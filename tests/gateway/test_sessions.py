@@ -1,6 +1,8 @@
 """Sessions that share the rows of an engine, and rewards that come while a response is generated."""
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -95,6 +97,26 @@ def test_a_recorder_opens_no_more_sessions_than_it_may():
         assert (raised.value.status, raised.value.code) == (429, "too_many_sessions")
 
     asyncio.run(play())
+
+
+def test_what_could_not_be_written_is_written_at_the_end():
+    written: list[list[str]] = []
+
+    def write(trajectories):
+        written.append([each.task for each in trajectories])
+        if len(written) == 1:
+            raise OSError("no space left")
+
+    async def play():
+        shared = serving(color_policy().format, ScriptedEngine(lambda conversation, turn: [7]))
+        recorder = Recorder(shared, write, batch=1, patience_s=0.0)
+        recorder.open("a", "one")
+        gateway: Any = SimpleNamespace(lost=asyncio.get_running_loop().create_future(), forget=lambda session: None)
+        with pytest.raises(OSError, match="no space left"):
+            await recorder.serve(gateway)
+
+    asyncio.run(play())
+    assert written == [["one"], ["one"]]
 
 
 def test_a_temperature_that_float32_cannot_divide_by_is_greedy():

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import torch
 from tests.measures.probed import PLAYED, RED, context, conversation, mean_of_end, step
+from tests.measures.rank_reference import rank_metrics
 from tests.rollout.chat_models import chat_model
 from tests.rollout.playing import FORMAT, POLICY, STOP
 from tests.toys import small_config, trajectory
 
 import turnwise as tw
 from turnwise.measures.edited import PLACEHOLDER, hindsight, information, latest_observation, prompt
-from turnwise.measures.hidden_rank import effective_ranks, rank_metrics, ranks
+from turnwise.measures.hidden_rank import effective_ranks, ranks
 from turnwise.measures.planned import subgoals
 from turnwise.models.pretrained import pretrained_policy
 from turnwise.models.settings import ModelConfig, PromptConfig

@@ -145,15 +145,14 @@ def test_an_unknown_choice_is_refused_with_the_known_ones(value, complaint):
 
 CHOICES = """
 import turnwise as tw
-batch = tw.Batch(tw.Segments([0, 1]), tw.Segments([0, 1]), [0.0], {"entropy": [0.0], "state_key": ["x"]})
 for make, options in [
     (tw.center_by_group, {"over": "trajectory"}), (tw.center_by_group, {"lone": "drop"}),
     (tw.scale_by_group_std, {"over": "response"}), (tw.modulate_by_entropy, {"scope": "groups"}),
     (tw.aem, {"scope": "prompt"}), (tw.grpo, {"convention": "ver"}), (tw.rloo, {"convention": "trl"}),
-    (tw.gigpo, {"convention": "verl_agent"}),
+    (tw.gigpo, {"convention": "verl_agent"}), (tw.center_by_distinct, {"scope": "groups"}),
 ]:
     try:
-        make(**options)(batch)
+        make(**options)  # before it sees a batch
     except tw.ConfigError as error:
         print(error)
 """
@@ -162,12 +161,13 @@ for make, options in [
 def test_every_choice_is_checked_where_no_type_checker_runs():
     # in a process without run-time type checks, which would refuse the value before the library can explain
     done = subprocess.run([sys.executable, "-c", CHOICES], capture_output=True, text=True, check=True)
-    starts = [line.split(" is not one of ")[0] for line in done.stdout.splitlines()]
+    starts = [line.split(" is not one of ")[0].split(": ")[-1] for line in done.stdout.splitlines()]
     assert starts == [
         *("over='trajectory'", "lone='drop'", "over='response'", "scope='groups'", "scope='prompt'"),
-        *("convention='ver'", "convention='trl'", "convention='verl_agent'"),
+        *("convention='ver'", "convention='trl'", "convention='verl_agent'", "scope='groups'"),
     ]
     assert "Did you mean 'verl-agent'?" in done.stdout
+    assert done.stdout.startswith("center_by_group: over='trajectory'")
 
 
 def test_where_all_entropies_agree_the_clarity_bonus_is_whole():

@@ -262,7 +262,7 @@ for make in (
 def test_every_choice_is_checked_where_no_type_checker_runs():
     # in a process without run-time type checks, which would refuse the value before the library can explain
     done = subprocess.run([sys.executable, "-c", CHOICES], capture_output=True, text=True, check=True)
-    starts = [line.split(" is not one of ")[0] for line in done.stdout.splitlines()]
+    starts = [line.split(" is not one of ")[0].split(": ")[-1] for line in done.stdout.splitlines()]
     assert starts == ["unfinished='last'", "unfinished='next'", "compared='turns'", "scope='batches'"]
     assert "Did you mean 'turn'?" in done.stdout
 

@@ -4,11 +4,11 @@ import json
 
 import numpy as np
 import pytest
+from tests.measures.rank_reference import effective_rank, rank_metrics
 from tests.methods.batches import applied, group_of
 
 import turnwise as tw
 from turnwise.errors import ConfigError
-from turnwise.measures.hidden_rank import effective_rank, rank_metrics
 
 
 def ranks(rank, velocity, acceleration, num=None) -> tw.Batch:

@@ -242,7 +242,7 @@ for make, options in [
 def test_every_choice_is_checked_where_no_type_checker_runs():
     # in a process without run-time type checks, which would refuse the value before the library can explain
     done = subprocess.run([sys.executable, "-c", CHOICES], capture_output=True, text=True, check=True)
-    assert [line.split(" is not one of ")[0] for line in done.stdout.splitlines()] == [
+    assert [line.split(" is not one of ")[0].split(": ")[-1] for line in done.stdout.splitlines()] == [
         *("convention='verl'", "convention='releas'", "convention='relese'", "scope='groups'", "convention='verl'"),
         *(
             "convention='papers'",

@@ -124,6 +124,18 @@ def test_balance_by_hand(step):
     assert statistics["alpha_05"] < statistics["alpha_50"] < statistics["alpha_95"]
 
 
+def test_what_json_cannot_hold_is_left_open(step, monkeypatch):
+    plain = type(step).values
+
+    def endless(self, name):
+        return np.where(plain(self, name) > 0, np.inf, 0.0) if name == "advantage" else plain(self, name)
+
+    monkeypatch.setattr(type(step), "values", endless)
+    statistics = step_statistics(step)
+    assert statistics["gain"] is None
+    json.dumps(statistics, allow_nan=False)
+
+
 def test_tokens_are_shaded_by_surprisal_until_a_run_records_entropies(step):
     rows = step.table.to_pylist()
     for row, shades in zip(rows, token_shades(step).to_pylist(), strict=True):

@@ -56,3 +56,14 @@ def test_a_record_adds_up(tmp_path, method):
         before_penalty = next(name for name in columns if ".mix" in name and not name.endswith("coefficient"))
         np.testing.assert_allclose(columns[before_penalty], columns["base"] * columns["alpha"], atol=1e-12)
     assert np.nanstd(columns["alpha"]) > 0
+
+
+def test_a_method_without_state_saves_none_and_reads_what_earlier_versions_saved():
+    """Theirs was a tuple with a None per block, which a method of another number of blocks could not read."""
+    plain = Credit(make_transform(parse_config({"method": "grpo"}).method))
+    advantage_R = plain.update(BATCH).advantage_R
+    assert plain.state_dict() is None
+    plain.load_state_dict((None, (None, None, None)))
+    np.testing.assert_array_equal(plain.update(BATCH).advantage_R, advantage_R)
+    running = Credit(make_transform(parse_config({"method": "rae"}).method))
+    assert running.state_dict() is not None

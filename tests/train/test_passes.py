@@ -209,6 +209,17 @@ def test_a_run_learns_by_passes(tmp_path):
     assert np.mean([s["rollout/reward"] for s in steps[-3:]]) > np.mean([s["rollout/reward"] for s in steps[:3]]) + 0.1
 
 
+def test_credit_of_tokens_is_refused():
+    config = passes()
+    step, model = step_of(config), experience()[0].model
+    assert step.batch.tokens is not None
+    advantage_R = experience()[4]
+    within_T = np.linspace(-1, 1, step.batch.tokens.num_elements)
+    told = Traced("x", advantage_R, np.ones(len(advantage_R)), advantage_R, within_T=within_T)
+    with pytest.raises(ConfigError, match="learns one advantage per response"):
+        learner(config).update(model, torch.optim.SGD(model.parameters(), lr=0.1), step, Trace(advantage_R, (told,)), 1)
+
+
 def test_mistakes_are_told(tmp_path):
     for sections, message in (
         (

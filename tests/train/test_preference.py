@@ -13,9 +13,10 @@ from tests.toys import small_config
 
 import turnwise as tw
 from turnwise.errors import ConfigError
-from turnwise.objective.preference import PreferenceTerm, components, trajectory_pairs, turn_pairs
+from turnwise.objective.preference import PreferenceTerm, trajectory_pairs, turn_pairs
 from turnwise.objective.settings import PreferenceConfig
 from turnwise.objective.terms import Pass, StepView
+from turnwise.segments import components
 from turnwise.trace import Trace
 from turnwise.train.loop import train
 

@@ -81,7 +81,7 @@ def check_runs(runs: Sequence[Run], steps: Sequence[int | None], temperature: fl
             checkpoint_at(run.folder, step)
 
     def played(run: Run) -> dict[str, Any]:
-        told = run.config.environment.model_dump(mode="json", include={"name", "eval_split", "max_steps", "options"})
+        told = run.config.environment.identity()
         return told | ({"temperature": run.config.rollout.temperature} if temperature is None else {})
 
     first = played(runs[0])

@@ -10,6 +10,7 @@ draws, so it counts only what prompts teach about each other. tr(Cov g) is the m
 depend on the size of the advantages.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
@@ -94,10 +95,9 @@ def measure_noise(
         raise ConfigError(f"groups={groups}, expected 3 or more to separate signal from noise")
     transforms = {name: named_transform(name) for name in methods}
     needs = {f"method {name!r}": transform.needs for name, transform in transforms.items()}
-    stage = Stage.open(folder, step, device, on_turn=on_turn)
-    plan = stage.plan(needs | {"this analysis": ("logprob_T",)})
-    trajectories, _ = stage.play_groups(groups, seed)
-    stage.close()
+    with contextlib.closing(Stage.open(folder, step, device, on_turn=on_turn)) as stage:
+        plan = stage.plan(needs | {"this analysis": ("logprob_T",)})
+        trajectories, _ = stage.play_groups(groups, seed)
     model, config = stage.policy.model, stage.config
     batch, sequences = stage.measure(plan, trajectories)
     if batch.num_groups < 3:

@@ -37,8 +37,7 @@ class Run:
     @property
     def environment(self) -> str:
         """Environment that the run was evaluated in; runs are compared within one environment."""
-        environment = self.config.environment
-        told = environment.model_dump(mode="json", include={"name", "eval_split", "max_steps", "options"})
+        told = self.config.environment.identity()
         return json.dumps({**told, "temperature": self.config.evaluate.temperature}, sort_keys=True)
 
     @property

@@ -23,7 +23,7 @@ from turnwise.environments.check_plays import MAY_DIFFER
 from turnwise.environments.isolation import TOKEN_VARIABLE, clean_variables, how_ended
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
-from turnwise.errors import ConfigError, TurnwiseError
+from turnwise.errors import ConfigError, TurnwiseError, text_of
 
 HASH_SEEDS = (1, 2)
 PATIENCE_S = 10.0
@@ -155,14 +155,17 @@ def main(pipe_fd: int) -> None:
     with Connection(pipe_fd, readable=False) as pipe:
         try:
             suite = make_suite(config)
-            checked = inspect_environment(suite, on_call=lambda call: pipe.send(("call", call)))
+            checked = inspect_environment(
+                suite, split=config.train_split, on_call=lambda call: pipe.send(("call", call))
+            )
             has_words, problems = _words(suite)
             pipe.send(("result", (checked._replace(problems=[*checked.problems, *problems]), has_words)))
         except TurnwiseError as error:
             pipe.send(("refused", str(error)))
         except BaseException as error:  # the user's suite may raise anything
             where = traceback.extract_tb(error.__traceback__)[-1]
-            what = f"loading the environment raised {type(error).__name__}: {error} at {where.name}:{where.lineno}"
+            cause = f"{type(error).__name__}: {text_of(error)} at {where.name}:{where.lineno}"
+            what = f"loading the environment raised {cause}"
             problem = Problem(what, "the suite's constructor, tasks() and task_name() must not raise")
             pipe.send(("result", (Checked([problem], {}, True), None)))
 
@@ -175,6 +178,6 @@ def _words(suite: Any) -> tuple[bool, list[Problem]]:
         return False, []
     except Exception as error:  # the user's function
         return False, [
-            Problem(f"words() raised {type(error).__name__}: {error}", "return a list of texts", severe=False)
+            Problem(f"words() raised {type(error).__name__}: {text_of(error)}", "return a list of texts", severe=False)
         ]
     return True, []

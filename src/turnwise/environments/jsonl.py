@@ -5,9 +5,38 @@ import json
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from turnwise.errors import DataError
+
+UNREADABLE = (OSError, EOFError, ValueError, zlib.error)
+"""What reading a file raises that is missing, damaged, cut off, or not text."""
+
+
+def open_text(path: Path) -> IO[str]:
+    """Open a file to read; a name that ends in .gz is compressed."""
+    return gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")
+
+
+def check_unique(path: Path, what: str, key: str, names: Sequence[str]) -> None:
+    """Raise unless a file has names, each once.
+
+    Args:
+        path: The file, for messages.
+        what: What it holds, such as "tasks".
+        key: What a name is called there.
+        names: The names.
+
+    Raises:
+        DataError: There are none, or one occurs twice.
+    """
+    if not names:
+        raise DataError(f"{path} holds no {what}.")
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise DataError(f"{path}: {key} {name!r} occurs twice in the {what}; it must be unique.")
+        seen.add(name)
 
 
 def read_objects(path: Path, keys: Sequence[str] = ()) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -24,7 +53,7 @@ def read_objects(path: Path, keys: Sequence[str] = ()) -> Iterator[tuple[int, di
         DataError: The file cannot be read, or a line is not an object with these keys.
     """
     try:
-        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+        with open_text(path) as file:
             for number, written in enumerate(file, start=1):
                 if not written.strip():
                     continue
@@ -38,5 +67,5 @@ def read_objects(path: Path, keys: Sequence[str] = ()) -> Iterator[tuple[int, di
                 yield number, line
     except DataError:
         raise
-    except (OSError, EOFError, ValueError, zlib.error) as error:
+    except UNREADABLE as error:
         raise DataError(f"{path}: cannot be read as JSON Lines ({error}).") from error

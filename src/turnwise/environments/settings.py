@@ -113,6 +113,10 @@ class EnvironmentConfig(Section):
         """The level of isolation that holds."""
         return self.isolation or ("worker" if self.workers else "in-process")
 
+    def identity(self) -> dict[str, Any]:
+        """Return what makes an environment of evaluations the same: name, split, limit of steps and options."""
+        return self.model_dump(mode="json", include={"name", "eval_split", "max_steps", "options"})
+
     def check_in_process(self, where: str) -> None:
         """Raise if environments should be kept apart, where they cannot be."""
         if self.level != "in-process":

@@ -63,6 +63,7 @@ class Tamper:
 
     Args:
         suite: Suite to attack.
+        split: Split of the task to attack.
         folder: Empty working directory, in which attacks may write.
         max_observation_chars: Longest observation (characters).
         on_call: Called with the name of every call of the environment, and None after it.
@@ -71,10 +72,12 @@ class Tamper:
         EnvironmentFault: The environment fails without any attack.
     """
 
-    def __init__(self, suite: Suite, folder: Path, *, max_observation_chars: int, on_call: OnCall):
+    def __init__(
+        self, suite: Suite, folder: Path, *, split: str = "train", max_observation_chars: int, on_call: OnCall
+    ):
         self._suite, self._folder, self._on_call = suite, folder, on_call
         self._longest = max_observation_chars
-        self._task: Task = suite.tasks("train")[0]
+        self._task: Task = suite.tasks(split)[0]
         opened = _Opened()
         try:
             self._plain = self._play(nonsense_first())

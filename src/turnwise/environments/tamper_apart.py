@@ -14,7 +14,7 @@ from turnwise.environments.isolation import how_ended
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.environments.tamper import Finding, Tamper, score
-from turnwise.errors import ConfigError, EnvironmentFault, TurnwiseError
+from turnwise.errors import ConfigError, TurnwiseError, text_of
 
 
 def tamper(config: EnvironmentConfig) -> list[Finding]:
@@ -67,12 +67,13 @@ def main(pipe_fd: int) -> None:
     with Connection(pipe_fd, readable=False) as pipe:
         try:
             suite = make_suite(config)
-            suite.tasks("train")  # before the folder changes, since data may be named by relative paths
+            suite.tasks(config.train_split)  # before the folder changes, since data may be named by relative paths
             os.environ["TMPDIR"] = tempfile.tempdir = folder
             os.chdir(folder)
             checks = Tamper(
                 suite,
                 Path(folder),
+                split=config.train_split,
                 max_observation_chars=config.max_observation_chars,
                 on_call=lambda call: pipe.send(("call", call)),
             )
@@ -81,10 +82,10 @@ def main(pipe_fd: int) -> None:
                 pipe.send(("attack", names[number] if number < len(names) else ("state shared", check.__name__)))
                 pipe.send(("finding", check()))
             pipe.send(("end", None))
-        except (TurnwiseError, EnvironmentFault) as error:
+        except TurnwiseError as error:
             pipe.send(("refused", str(error)))
         except Exception as error:  # the user's suite may raise anything
-            pipe.send(("refused", f"loading the environment raised {type(error).__name__}: {error}"))
+            pipe.send(("refused", f"loading the environment raised {type(error).__name__}: {text_of(error)}"))
 
 
 def report(name: str, findings: list[Finding]) -> str:

@@ -17,8 +17,6 @@ from turnwise.files import provenance, write_json, write_text
 from turnwise.rollout.trajectory import Trajectory
 
 ALL = "all"
-ENVIRONMENT = ("name", "eval_split", "max_steps", "options")
-"""Environment settings in a record."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -98,7 +96,7 @@ def evaluation_record(
         on_panel: Whether the tasks are a named panel.
     """
     num_tasks = len(trajectories) // len(results)
-    environment = config.environment.model_dump(mode="json", include=set(ENVIRONMENT))
+    environment = config.environment.identity()
     return {
         "name": name,
         "panel": name if on_panel else None,

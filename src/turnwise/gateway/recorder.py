@@ -82,6 +82,6 @@ class Recorder:
         groups = {name: number for number, name in enumerate(dict.fromkeys(each.task for each in self._ended))}
         for trajectory in self._ended:
             trajectory.group = groups[trajectory.task]
-        ended, self._ended = sorted(self._ended, key=lambda trajectory: trajectory.group), []
-        if ended:
-            self._write(ended)
+        if self._ended:
+            self._write(sorted(self._ended, key=lambda trajectory: trajectory.group))
+            self._ended = []  # after the write: one that fails is tried again at the end

@@ -31,11 +31,10 @@ from turnwise.integrations.arrays import (
 from turnwise.integrations.copies import Rows, check_one_group
 from turnwise.integrations.stretches import Stretches, find_responses, nonzero, num_nonzero
 from turnwise.integrations.token_tables import SOURCES, Tokens, available, of_responses, reorder, tables_for
-from turnwise.options import check_transforms
+from turnwise.options import check_transforms, choice
 from turnwise.segments import Segments
 from turnwise.trace import Trace
 from turnwise.transform import Transform
-from turnwise.transforms.grouping import choice
 
 Row = Literal["turn", "trajectory"]
 

@@ -53,13 +53,14 @@ class RecordedRun:
             trajectories: Those of a group adjacent, groups numbered from 0. Without entropies, as from vLLM, the record
                 has none, and methods that need them cannot be computed later.
         """
-        self.steps += 1
+        step = self.steps + 1
         used_N = np.array([trajectory.usable for trajectory in trajectories], dtype=bool)
         experience = Experience(list(trajectories), used_N, rollout_metrics(trajectories))
         columns = self._columns(experience.used) if experience.used else {}
-        path = self.folder.rollouts / f"step-{self.steps:06d}.parquet"
+        path = self.folder.rollouts / f"step-{step:06d}.parquet"
         write_rollouts(path, trajectories, experience.recorded(columns))
-        self.folder.log({"step": self.steps, **{f"rollout/{name}": x for name, x in experience.metrics.items()}})
+        self.folder.log({"step": step, **{f"rollout/{name}": x for name, x in experience.metrics.items()}})
+        self.steps = step
 
     def evaluate(self, trajectories: Sequence[Trajectory]) -> None:
         """Record how the trajectories of the last step ended, as `turnwise compare` reads it."""

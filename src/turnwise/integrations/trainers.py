@@ -5,11 +5,10 @@ The table in docs/reference/trainers.md and the errors of the adapters come from
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
 
 from turnwise.errors import ConfigError, IntegrationError, guide
 from turnwise.options import check_transforms
-from turnwise.transform import Transform
+from turnwise.transform import Transform, trial
 
 FREE = ("turn", "length")
 """Columns that follow from rewards, masks and groups."""
@@ -157,8 +156,4 @@ TRAINERS: Mapping[str, Trainer] = {
 
 def methods_of(trainer: Trainer, methods: Mapping[str, Callable[..., Transform]]) -> dict[str, str]:
     """Return what it takes to run each method, by name."""
-    return {name: trainer.runs(_trial(make)) for name, make in methods.items()}
-
-
-def _trial(make: Any) -> Transform:
-    return make(**make.card.trial)
+    return {name: trainer.runs(trial(make)) for name, make in methods.items()}

@@ -93,7 +93,8 @@ def credit(
     values["turn_advantage"][padded.order] = trace.advantage_R
     values["turn_alpha"][padded.order] = trace.coefficient_R
     values["turn_base"][padded.order] = trace.base_R
-    turns = {name: [values[name][row_R == row].tolist() for row in range(len(mask))] for name in names}
+    ends = np.searchsorted(row_R, np.arange(1, len(mask)))
+    turns = {name: [part.tolist() for part in np.split(values[name], ends)] for name in names}
     advantage = padded.spread(trace.advantage_R, trace.within_T(padded.batch.tokens)).tokens
     return Credited(advantage, adapter_metrics(padded.batch, trace), turns)
 

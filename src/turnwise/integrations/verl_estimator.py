@@ -13,7 +13,7 @@ from turnwise.integrations.verl_rows import Record, verl_batch
 from turnwise.methods import METHODS
 from turnwise.methods.build import build_method
 from turnwise.metrics import adapter_metrics
-from turnwise.transform import Transform, chain
+from turnwise.transform import Transform, chain, trial
 from turnwise.transforms import add_penalty
 
 PREFIX = "turnwise"
@@ -64,7 +64,7 @@ def seeing(**what: Any) -> Iterator[None]:
 
 def servable() -> list[str]:
     """List the methods that need only rewards, masks and groups."""
-    built = {name: make(**make.card.trial) for name, make in METHODS.items()}  # pyright: ignore
+    built = {name: trial(make) for name, make in METHODS.items()}
     return [name for name, method in built.items() if method.init is None and set(FREE).issuperset(method.needs)]
 
 

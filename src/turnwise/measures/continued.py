@@ -63,7 +63,7 @@ def continued_cuts(step: Played, columns: Columns) -> Columns:
     expected_C = mean_C + earned_R[step.tokens.ids[where]]
     next_C = of_trajectories.following(expected_C, end=turns.sum(reward_R))
     value_C = np.where((count_C > 0)[kept_C], mean_C, next_C)  # only a prompt can lack one, and earned nothing before
-    segments = Segments.from_lengths(np.diff(np.append(where, len(cut_T))))
+    segments = Segments(np.append(where, len(cut_T)))
     known_T = np.zeros(len(cut_T), dtype=bool)
     known_T[where] = True
     return {"cut_T": (cut_T & known_T).astype(np.float64), "cut_value_T": segments.broadcast(value_C)}

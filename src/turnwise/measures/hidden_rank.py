@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float
 
 from turnwise.measures.base import Columns, Played, measure
 from turnwise.segments import Segments
@@ -21,10 +20,16 @@ VALUES_AT_ONCE = 2**23
 def ranks(step: Played, columns: Columns) -> Columns:
     """Compute effective rank, velocity and acceleration of each response in a pass over its hidden states.
 
-    They are those of `rank_metrics` with the release's prefixes. A response of fewer than 81 tokens has velocity 0, one
-    of fewer than 121 acceleration 0.
+        rank         = exp(-sum_j q_j log q_j)        q_j = sigma_j / sum(sigma), singular values of the centred states
+        velocity     = mean of d_j over j >= 2        d_j = m_j - mean(m_1 .. m_{j-1})
+        acceleration = mean of d_j - d_{j-1} over j >= 3
 
-    Reference: VERL, arXiv 2509.23808.
+    The rank is that of all tokens, and `m_j` that of the first `40 j + 1` of the last 512. A response of fewer than 81
+    tokens has velocity 0, one of fewer than 121 acceleration 0, and one of equal states rank 0.
+
+    Reference: VERL, arXiv 2509.23808; released code hf618/VERL, `calculate_diffs_for_single_sample_original`. Another
+        commit of the release takes prefixes of `40 j` tokens, and the whole response as one more. Roy and Vetterli, The
+        effective rank, 2007.
     """
     lengths = step.tokens.lengths
     result = np.zeros((3, len(lengths)))
@@ -40,7 +45,7 @@ def ranks(step: Played, columns: Columns) -> Columns:
 
 
 def _rank_metrics(hidden: "torch.Tensor", begin: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Compute `rank_metrics` of responses that begin at some rows of `hidden`, `[3, responses]`."""
+    """Compute the three values of responses that begin at some rows of `hidden`, `[3, responses]`."""
     end = begin + lengths
     window = np.maximum(begin, end - LAST)
     num = (end - window - 1) // STRIDE  # prefixes of j * stride + 1 tokens
@@ -69,7 +74,7 @@ def effective_ranks(hidden: "torch.Tensor", first: np.ndarray, stop: np.ndarray)
         stop: `[stretches]` token after the last.
 
     Returns:
-        `[stretches]` values of `effective_rank`, to about five digits.
+        `[stretches]` effective ranks, to about five digits; 0 for fewer than two tokens or equal ones.
     """
     import torch
 
@@ -94,57 +99,3 @@ def effective_ranks(hidden: "torch.Tensor", first: np.ndarray, stop: np.ndarray)
         flat = torch.from_numpy(length[part] < 2).to(rank.device) | (energy.amax(-1) <= 1e-12)
         result[part] = rank.masked_fill(flat, 0.0).cpu().numpy()
     return result
-
-
-def effective_rank(hidden: Float[np.ndarray, "tokens width"]) -> float:
-    """Compute the effective rank: the exponential of the entropy of the singular values.
-
-        ER = exp(-sum_j q_j log q_j)        q_j = sigma_j / sum(sigma), of the hidden states less their mean
-
-    Args:
-        hidden: `[tokens, width]` hidden states of one response.
-
-    Returns:
-        From 1 to min(tokens - 1, width); 0 for fewer than two tokens or equal ones.
-
-    Reference: arXiv 2509.23808; Roy and Vetterli, The effective rank, 2007.
-    """
-    if len(hidden) < 2 or (hidden == hidden[0]).all():
-        return 0.0
-    hidden = np.asarray(hidden, dtype=np.float64)
-    sigma = np.linalg.svd(hidden - hidden.mean(axis=0), compute_uv=False)
-    share = sigma[sigma > 0] / sigma.sum()
-    return float(np.exp(-(share * np.log(share)).sum()))
-
-
-def rank_metrics(
-    hidden: Float[np.ndarray, "tokens width"], *, stride: int = STRIDE, last: int = LAST
-) -> tuple[float, float, float]:
-    """Measure the effective rank of a response, its velocity and its acceleration from prefix to prefix.
-
-        velocity     = mean of d_j over j >= 2        d_j = m_j - mean(m_1 .. m_{j-1})
-        acceleration = mean of d_j - d_{j-1} over j >= 3
-
-    `m_j` is the effective rank of the first `j * stride + 1` of the last `last` tokens, as in the released code.
-    There is such a prefix for every `j * stride` below their number.
-
-    Args:
-        hidden: `[tokens, width]` hidden states of one response.
-        stride: Tokens from one prefix to the next.
-        last: Number of tokens at the end of the response that velocity and acceleration look at. The rank itself is
-            that of all tokens.
-
-    Returns:
-        Values for the columns `effective_rank`, `rank_velocity` (0 for fewer than two prefixes) and `rank_acceleration`
-        (0 for fewer than three).
-
-    Reference: arXiv 2509.23808; released code hf618/VERL, `calculate_diffs_for_single_sample_original`. Another commit
-        of the release takes prefixes of `j * stride` tokens, and the whole response as one more.
-    """
-    end = hidden[-last:]
-    prefix = np.array([effective_rank(end[: stop + 1]) for stop in range(stride, len(end), stride)])
-    earlier = np.cumsum(prefix)[:-1] / np.arange(1, len(prefix))
-    excess = prefix[1:] - earlier
-    velocity = float(excess.mean()) if len(excess) else 0.0
-    acceleration = float(np.diff(excess).mean()) if len(excess) > 1 else 0.0
-    return effective_rank(hidden), velocity, acceleration

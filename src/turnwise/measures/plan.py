@@ -66,8 +66,8 @@ class Plan:
             metrics[f"{each.name}_tokens"] = 0.0 if made_none else float(model_tokens)
         batch = Batch(
             Segments.from_sorted_ids(np.array([trajectory.group for trajectory in played.trajectories])),
-            Segments.from_lengths([len(trajectory.turns) for trajectory in played.trajectories]),
-            [turn.reward for turn in played.turns],
+            played.turns_of_trajectories,
+            columns["reward"],
             {name: column for name, column in columns.items() if name not in FROM_THE_BATCH},
             played.tokens if all(turn.response_ids for turn in turns) else None,  # those of a log are unknown
         )

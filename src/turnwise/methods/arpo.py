@@ -6,7 +6,6 @@ from turnwise.card import Gradient
 from turnwise.methods.grpo import grpo
 from turnwise.transform import Transform, chain, method
 from turnwise.transforms import share_between_forks
-from turnwise.transforms.grouping import choice
 
 Mode = Literal["soft", "hard"]
 
@@ -29,6 +28,5 @@ def arpo(*, mode: Mode = "soft") -> Transform:
     Reference: arXiv 2507.19849; released code RUC-NLPIR/ARPO. Another paper of the same name (2505.16282) replays
     trajectories.
     """
-    choice("mode", mode, Mode)
     steps = [grpo(), share_between_forks()] if mode == "hard" else [grpo()]
     return chain(*steps, gradient=Gradient("biased", reason="divides by the group's standard deviation"))

@@ -5,7 +5,6 @@ from typing import Literal
 from turnwise.card import Gradient
 from turnwise.transform import Transform, chain, method
 from turnwise.transforms import center_by_group, outcome_return, scale_by_group_std, value_tree_nodes
-from turnwise.transforms.grouping import choice
 
 Children = Literal["softmax", "mean", "leaves"]
 Advantage = Literal["value", "parent", "prompt", "both"]
@@ -32,8 +31,6 @@ def at2po(*, children: Children = "softmax", advantage: Advantage = "value") -> 
     Use it when: rollouts fork at uncertain turns (`rollout.collector.rule=at2po`).
     Reference: arXiv 2601.04767; released code zzfoutofspace/ATPO.
     """
-    choice("children", children, Children)
-    choice("advantage", advantage, Advantage)
     return chain(
         outcome_return(),
         center_by_group(),

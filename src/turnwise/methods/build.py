@@ -15,8 +15,8 @@ from typing import Any, Literal, Union, cast, get_args, get_origin
 from turnwise.errors import ConfigError, did_you_mean
 from turnwise.imports import import_named
 from turnwise.methods import METHODS
+from turnwise.options import choice
 from turnwise.transform import Transform, mix
-from turnwise.transforms.grouping import choice
 
 MIX_OPTIONS = ("parts", "weights")
 

@@ -9,7 +9,6 @@ from turnwise.card import Gradient
 from turnwise.errors import BatchError, ConfigError
 from turnwise.transform import Credit, State, Transform, chain, method, mix
 from turnwise.transforms import center_by_halves, outcome_return
-from turnwise.transforms.grouping import choice
 from turnwise.transforms.outcomes import Metric
 from turnwise.transforms.schedule import scheduled
 
@@ -59,8 +58,6 @@ def canon(
     Use it when: return may depend on the length or the entropy of a trajectory.
     Reference: arXiv 2509.23962; released code biuboomc/CANON.
     """
-    choice("convention", convention, Convention)
-    choice("schedule", schedule, Schedule)
     if schedule != "none" and mu != 1.0:
         raise ConfigError(f"canon: mu={mu} is for schedule='none'; schedule={schedule!r} sets it in each step")
     release = convention == "release"

@@ -4,7 +4,6 @@ from typing import Literal
 
 from turnwise.card import Gradient
 from turnwise.transform import Transform, chain, method
-from turnwise.transforms.grouping import choice
 from turnwise.transforms.token_values import sum_token_td_errors
 from turnwise.transforms.values import Unfinished, sum_td_errors
 
@@ -56,7 +55,6 @@ def egae(*, decay: float, discount: float = 1.0, level: Literal["turns", "tokens
     Use it when: as for `gae`, when trajectories are truncated.
     Reference: Fan et al., Truncated Proximal Policy Optimization, arXiv 2506.15050; no official code. Reconstructed.
     """
-    choice("level", level, Literal["turns", "tokens"])
     if level == "tokens":
         summed = sum_token_td_errors(discount=discount, decay=decay, standardize=False, unfinished="repeat")
     else:

@@ -12,7 +12,7 @@ from turnwise.transforms import (
     outcome_return,
     scale_by_group_std,
 )
-from turnwise.transforms.grouping import Over, choice
+from turnwise.transforms.grouping import Over
 
 Convention = Literal["turnwise", "verl-agent"]
 
@@ -51,7 +51,6 @@ def gigpo(
     Use it when: states repeat within a prompt (rooms, pages, boards) and rewards come at the end.
     Reference: Feng et al., arXiv 2505.10978.
     """
-    choice("convention", convention, Convention)
     over: Over = "responses" if convention == "verl-agent" else "trajectories"
     episode = [outcome_return(), center_by_group(over=over, lone="keep" if convention == "verl-agent" else "zero")]
     step = [discounted_return(discount=discount)]

@@ -6,7 +6,6 @@ from turnwise.card import Gradient
 from turnwise.methods.grpo import grpo
 from turnwise.transform import Transform, chain, method, mix
 from turnwise.transforms import center_by_group, reward_nearness, scale_by_group_std
-from turnwise.transforms.grouping import choice
 
 Convention = Literal["turnwise", "verl-agent"]
 
@@ -47,7 +46,6 @@ def graph_gpo(
     them. Where the task ended, the last response of a failure leads nowhere; likewise where `end_key` is not known: in
     harnesses, imported logs, records of earlier versions, and trainers other than turnwise's and verl's.
     """
-    choice("convention", convention, Convention)
     return mix(
         grpo(convention=convention),
         chain(

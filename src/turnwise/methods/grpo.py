@@ -5,7 +5,7 @@ from typing import Literal
 from turnwise.card import Gradient
 from turnwise.transform import Transform, chain, method
 from turnwise.transforms import center_by_group, outcome_return, scale_by_group_std
-from turnwise.transforms.grouping import Over, choice
+from turnwise.transforms.grouping import Over
 
 Convention = Literal["turnwise", "verl", "trl", "verl-agent", "torchtitan"]
 
@@ -27,7 +27,6 @@ def grpo(*, convention: Convention = "turnwise") -> Transform:
     Use it when: you want the most common method.
     Reference: Shao et al., DeepSeekMath, arXiv 2402.03300.
     """
-    choice("convention", convention, Convention)
     over: Over = "responses" if convention == "verl-agent" else "trajectories"
     return chain(
         outcome_return(),

@@ -5,7 +5,6 @@ from typing import Literal
 from turnwise.card import Gradient
 from turnwise.transform import Transform, chain, method
 from turnwise.transforms import outcome_return, standardize_by_tokens
-from turnwise.transforms.grouping import choice
 
 Convention = Literal["paper", "release"]
 
@@ -27,7 +26,6 @@ def hapo(*, convention: Convention = "paper") -> Transform:
     Use it when: the loss is a mean over tokens, and the advantages of a group's tokens should sum to 0.
     Reference: arXiv 2509.16591; released code starriver030515/HAPO.
     """
-    choice("convention", convention, Convention)
     return chain(
         outcome_return(),
         standardize_by_tokens(limit=5.0 if convention == "release" else None),

@@ -12,7 +12,6 @@ from turnwise.transforms import (
     spare_successes,
     weigh_by_hindsight,
 )
-from turnwise.transforms.grouping import choice
 
 Compared = Literal["group", "turn"]
 """Responses that a response's Q is compared with: all of the group, or those at the same turn."""
@@ -63,7 +62,6 @@ def hcapo(
     Reference: Tan et al., arXiv 2603.08754. No official code. We read the smoothing as simultaneous for all Q, without
         the last.
     """
-    choice("compared", compared, Compared)
     same = "turn" if compared == "turn" else None
     micro = chain(
         outcome_return(),

@@ -14,7 +14,7 @@ from turnwise.transforms import (
     outcome_return,
     scale_by_group_std,
 )
-from turnwise.transforms.grouping import Over, choice
+from turnwise.transforms.grouping import Over
 from turnwise.transforms.history import average_over_histories
 
 Convention = Literal["turnwise", "verl-agent"]
@@ -55,7 +55,6 @@ def hgpo(
     trajectory advantage.
     Reference: He et al., arXiv 2602.22817; verl-agent, recipe/hgpo.
     """
-    choice("convention", convention, Convention)
     release = convention == "verl-agent"
     gradient = Gradient("biased", reason="the members of a group of the same history depend on the actions")
     returns, first = discounted_return(discount=discount), 2 if release or base_group else 1

@@ -6,7 +6,7 @@ from turnwise.card import Gradient
 from turnwise.errors import ConfigError
 from turnwise.transform import Transform, chain, method
 from turnwise.transforms import center_by_distinct, center_by_group, discounted_return, scale_by_group_std
-from turnwise.transforms.grouping import Scope, choice
+from turnwise.transforms.grouping import Scope
 
 Convention = Literal["turnwise", "release"]
 
@@ -43,7 +43,6 @@ def mars(
     Reference: Yuan et al., arXiv 2510.15414. The paper's formula is from secondary sources, the release's order from
     its code.
     """
-    choice("convention", convention, Convention)
     same = "role" if by_role else None
     center = center_by_group(over="responses", same=same, scope=scope)
     summed = discounted_return()

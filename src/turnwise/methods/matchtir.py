@@ -4,7 +4,6 @@ from turnwise.card import Gradient
 from turnwise.methods.grpo import grpo
 from turnwise.transform import Transform, chain, method, mix
 from turnwise.transforms import center_by_group, discounted_return, scale_by_group_std, take_column
-from turnwise.transforms.grouping import choice
 from turnwise.transforms.shaping import Convention
 
 
@@ -32,7 +31,6 @@ def matchtir(
     Use it when: every tool call can be scored against a reference.
     Reference: Qu et al., MatchTIR, arXiv 2601.10712.
     """
-    choice("convention", convention, Convention)
     turn = chain(
         discounted_return(discount=discount),
         center_by_group(over="responses", same="turn", lone="keep" if convention == "release" else "zero"),

@@ -5,7 +5,6 @@ from typing import Literal
 from turnwise.card import Gradient
 from turnwise.transform import Transform, chain, method
 from turnwise.transforms import outcome_return, standardize_with_virtual, success_return
-from turnwise.transforms.grouping import choice
 
 Convention = Literal["turnwise", "release", "printed"]
 
@@ -31,7 +30,6 @@ def ngrpo(*, max_reward: float | None = None, num_virtual: int = 1, convention: 
     Use it when: in many groups all trajectories fail.
     Reference: arXiv 2509.18851; released code nangongrui-ngr/NGRPO.
     """
-    choice("convention", convention, Convention)
     return chain(
         success_return() if max_reward is None else outcome_return(),
         standardize_with_virtual(

@@ -12,7 +12,6 @@ from turnwise.transforms import (
     scale_by_group_std,
     weigh_by_success_rate,
 )
-from turnwise.transforms.grouping import choice
 
 Convention = Literal["paper", "release"]
 
@@ -56,7 +55,6 @@ def proxmo(
     Use it when: texts of states are rarely equal, so that GiGPO's anchor groups have one member each.
     Reference: Fang et al., arXiv 2602.19225; ProxMO-RL, proxmo/core_proxmo.py.
     """
-    choice("convention", convention, Convention)
     if convention == "release":
         episode = (center_by_group(over="responses", lone="keep"),)
     else:

@@ -5,7 +5,6 @@ from typing import Literal
 from turnwise.card import Gradient
 from turnwise.transform import Transform, chain, method
 from turnwise.transforms import center_by_group, discounted_return, outcome_return, scale_by_group_std
-from turnwise.transforms.grouping import choice
 
 Convention = Literal["turnwise", "verl"]
 REASON = "the batch's mean and deviation over tokens depend on the actions"
@@ -57,7 +56,6 @@ def reinforce_pp_baseline(*, convention: Convention = "turnwise") -> Transform:
 
 
 def _whiten(convention: Convention) -> list[Transform]:
-    choice("convention", convention, Convention)
     verl = convention == "verl"
     return [
         center_by_group(over="tokens", scope="batch"),

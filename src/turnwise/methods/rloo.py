@@ -5,7 +5,6 @@ from typing import Literal
 from turnwise.card import Gradient
 from turnwise.transform import Transform, chain, method
 from turnwise.transforms import outcome_return, subtract_leave_one_out
-from turnwise.transforms.grouping import choice
 
 Convention = Literal["turnwise", "verl"]
 
@@ -23,7 +22,6 @@ def rloo(*, convention: Convention = "turnwise") -> Transform:
     Use it when: you want the true gradient from outcomes alone. A good baseline for comparisons.
     Reference: Ahmadian et al., arXiv 2402.14740; Kool et al. 2019.
     """
-    choice("convention", convention, Convention)
     return chain(
         outcome_return(),
         subtract_leave_one_out(lone="keep" if convention == "verl" else "zero"),

@@ -6,7 +6,6 @@ from turnwise.card import Gradient
 from turnwise.methods.grpo import grpo
 from turnwise.transform import Transform, chain, method, mix
 from turnwise.transforms import standardize_in_random_groups, take_column
-from turnwise.transforms.grouping import choice
 
 Convention = Literal["turnwise", "release"]
 
@@ -37,7 +36,6 @@ def srgpo(
     Use it when: the environment can verify every single step, on the same scale in all tasks.
     Reference: Wang et al., SeeNav-Agent, arXiv 2512.02631; its verl-agent/srgpo/core_srgpo.py.
     """
-    choice("convention", convention, Convention)
     return mix(
         grpo(convention="verl-agent" if convention == "release" else "turnwise"),
         chain(take_column(column="step_reward"), standardize_in_random_groups(size=group_size, seed=seed), name="step"),

@@ -3,7 +3,6 @@
 from turnwise.card import Gradient
 from turnwise.transform import Transform, chain, method
 from turnwise.transforms import center_by_group, reward_turning_points, scale_by_group_std
-from turnwise.transforms.grouping import choice
 from turnwise.transforms.shaping import Convention
 
 
@@ -32,7 +31,6 @@ def tp_grpo(*, convention: Convention = "paper") -> Transform:
     Reference: Tong et al., arXiv 2602.06422; released code YunzeTong/TurningPoint-GRPO, `common_op3.sh`. The formulas
         come from secondary sources and the code, not from the paper's text.
     """
-    choice("convention", convention, Convention)
     release = convention == "release"
     return chain(
         reward_turning_points(balance=release),

@@ -5,8 +5,7 @@ from typing import Literal
 from turnwise.card import Gradient
 from turnwise.methods.grpo import grpo
 from turnwise.transform import Transform, chain, method, mix
-from turnwise.transforms import outcome_return, standardize_by_tree
-from turnwise.transforms.grouping import choice
+from turnwise.transforms import center_by_group, outcome_return, scale_by_group_std
 
 Convention = Literal["turnwise", "release"]
 
@@ -29,9 +28,10 @@ def tree_grpo(*, inter: bool = True, convention: Convention = "turnwise") -> Tra
     Use it when: rollouts fork at random turns (`rollout.collector.rule=tree_grpo`).
     Reference: arXiv 2509.21240; released code AMAP-ML/Tree-GRPO.
     """
-    choice("convention", convention, Convention)
     released = convention == "release"
-    intra = chain(outcome_return(), standardize_by_tree(lone="keep" if released else "zero"), name="intra")
+    lone = "keep" if released else "zero"
+    centered = center_by_group(same="tree", lone=lone)
+    intra = chain(outcome_return(), centered, scale_by_group_std(same="tree"), name="intra")
     biased = Gradient("biased", reason="divides by standard deviations within trees that share responses")
     return mix(
         intra,

@@ -5,7 +5,6 @@ from typing import Literal
 from turnwise.card import Gradient
 from turnwise.transform import Transform, chain, method
 from turnwise.transforms import discounted_return, subtract_leave_one_out
-from turnwise.transforms.grouping import choice
 
 Convention = Literal["turnwise", "release"]
 
@@ -30,7 +29,6 @@ def trloo(*, discount: float = 1.0, convention: Convention = "turnwise") -> Tran
     Reference: Liu et al., Dr. Kernel, arXiv 2602.05885. Its two rejections are `reject_mismatch` and
     `reject_by_profile`, which follow this method in a chain.
     """
-    choice("convention", convention, Convention)
     release = convention == "release"
     if discount != 1.0:
         gradient = Gradient("biased", reason="later rewards are discounted once for each turn before them")

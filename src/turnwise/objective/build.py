@@ -22,8 +22,16 @@ TERMS: dict[str, Callable[[UpdateConfig], Term | None]] = {
     "preference": lambda update: PreferenceTerm(update.preference) if update.preference else None,
 }
 """Constructors of loss terms by name, in the order of the sum. They return None if the recipe does not use the term."""
-FURTHER = ("value", "imitation")
-"""Names of the terms that other sections of a recipe add."""
+SET_BY = {
+    "policy": "update.policy",
+    "kl": "update.kl",
+    "entropy": "update.entropy_bonus",
+    "entropy_rule": "update.entropy",
+    "preference": "update.preference",
+    "value": "critic",
+    "imitation": "demonstrations",
+}
+"""What in a recipe adds each term that has a name of its own."""
 
 
 def make_objective(update: UpdateConfig, *further: Term) -> Objective:
@@ -37,7 +45,7 @@ def make_objective(update: UpdateConfig, *further: Term) -> Objective:
         if ":" not in asked.name:
             raise ConfigError(_known_elsewhere(asked.name))
         own = _own(asked.name, asked.model_extra or {})
-        if own.name in {*TERMS, *FURTHER, *(term.name for term in (*terms, *further))}:
+        if own.name in {*SET_BY, *(term.name for term in (*terms, *further))}:
             raise ConfigError(
                 f"update.terms: a loss term {own.name!r} exists already; give {asked.name!r} another name"
             )
@@ -46,16 +54,8 @@ def make_objective(update: UpdateConfig, *further: Term) -> Objective:
 
 
 def _known_elsewhere(name: str) -> str:
-    set_by = {
-        "policy": "is set by update.policy",
-        "kl": "is set by update.kl",
-        "entropy": "is set by update.entropy_bonus",
-        "entropy_rule": "is set by update.entropy",
-        "preference": "is set by update.preference",
-        "value": "is set by critic",
-    }
-    if name in set_by:
-        return f"update.terms: the loss term {name!r} {set_by[name]}"
+    if name in SET_BY:
+        return f"update.terms: the loss term {name!r} is set by {SET_BY[name]}"
     return f"unknown loss term {name!r}.{did_you_mean(name, TERMS)} Name your own as 'module:function'"
 
 
@@ -71,7 +71,8 @@ def _own(name: str, options: Mapping[str, Any]) -> Term:
     if missing:
         raise ConfigError(f"update.terms: {name!r} needs {' and '.join(missing)} to be set")
     term: Any = make(**options)
-    lacking = [part for part in ("name", "unit", "needs", "prepare", "state_dict") if not hasattr(term, part)]
+    parts = ("name", "unit", "needs", "prepare", "state_dict", "load_state_dict")
+    lacking = [part for part in parts if not hasattr(term, part)]
     if lacking:
         raise ConfigError(f"update.terms: {name!r} returns no loss term: the result has no attribute {lacking[0]}")
     return term

@@ -75,6 +75,8 @@ class Diverged(RunError):
 
 def damp(model: torch.nn.Module, factor: float) -> None:
     """Multiply the gradient of a model by a factor."""
+    if factor == 1.0:
+        return
     for weight in model.parameters():
         if weight.grad is not None:
             weight.grad.mul_(factor)

@@ -7,9 +7,8 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float
 
-from turnwise.objective.losses import Aggregate, token_weights
+from turnwise.objective.losses import Aggregate
 from turnwise.objective.terms import Pass, Stateless, StepView, TermLoss, Unit, as_tensor
-from turnwise.segments import Segments
 
 OWN, TAUGHT = "own", "taught"
 """Columns of a step with demonstrations, 0 or 1 per response: whether the other terms learn from it, and whether the
@@ -24,19 +23,10 @@ class TaughtView(StepView):
         batch = self.batch
         assert batch.tokens is not None
         own_R = batch.columns[OWN] > 0
-        own_N, own_T = batch.trajectories.first(own_R), batch.tokens.broadcast(own_R)
-        if (kept_R := self.credit.kept_R) is not None:
-            kept_T = batch.tokens.broadcast(kept_R) & (True if kept_T is None else kept_T)
-        weight_T = np.zeros(len(own_T))
-        if own_R.any():
-            weight_T[own_T] = self.mini_batches * token_weights(
-                Segments.from_lengths(batch.tokens.lengths[own_R]),
-                Segments.from_lengths(batch.trajectories.lengths[own_N]),
-                aggregate=aggregate,
-                constant=self.max_new_tokens,
-                kept=None if kept_T is None else kept_T[own_T],
-            )
-        return weight_T
+        own_T = batch.tokens.broadcast(own_R)
+        weight_T = super().weights(aggregate, own_T if kept_T is None else own_T & kept_T)
+        num_own = batch.trajectories.first(own_R).sum()
+        return weight_T * (batch.num_trajectories / max(num_own, 1)) if aggregate == "constant" else weight_T
 
 
 class ImitationTerm(Stateless):

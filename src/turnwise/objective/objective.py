@@ -1,7 +1,7 @@
 """Add up the loss terms of a run."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from jaxtyping import Bool
 
 from turnwise.errors import RunError, did_you_mean
 from turnwise.objective.terms import UNITS, Loss, Pass, StepView, Term, TermLoss
+from turnwise.segments import components
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,13 +18,13 @@ class StepLoss:
     """Sum of loss terms, prepared for a step.
 
     Attributes:
-        parts: Prepared terms, in order.
+        parts: Prepared terms by name, in order.
         unit_N: `[trajectories]` unit number; a micro-batch must not split a unit. None: each sequence is a unit.
         matters_N: `[trajectories]` whether the loss depends on the trajectory.
         metrics: Metrics of the step that are computed once.
     """
 
-    parts: Sequence[TermLoss]
+    parts: Mapping[str, TermLoss]
     unit_N: np.ndarray | None
     matters_N: Bool[np.ndarray, " N"]
     metrics: Mapping[str, float]
@@ -31,11 +32,11 @@ class StepLoss:
     @property
     def missing(self) -> Loss | None:
         """Return the loss whose gradient the clip leaves out; None if nothing asks for it."""
-        return next((part.missing for part in self.parts if part.missing), None)
+        return next((part.missing for part in self.parts.values() if part.missing), None)
 
     def loss(self, given: Pass) -> tuple[torch.Tensor, dict[str, float]]:
         """Compute the loss on some tokens and its metrics, which add up over micro-batches."""
-        (loss, metrics), *others = (part.loss(given) for part in self.parts)
+        (loss, metrics), *others = (part.loss(given) for part in self.parts.values())
         for other, more in others:
             loss = loss + other
             metrics |= more
@@ -53,20 +54,14 @@ class Objective:
         """Return the columns that each term needs."""
         return {f"loss term {name!r}": tuple(term.needs) for name, term in self.terms.items()}
 
-    def place(self, name: str) -> int:
-        """Return the place of a term in the sum."""
-        return list(self.terms).index(name)
-
     def prepare(self, step: StepView) -> StepLoss:
         """Prepare all terms for a step."""
-        parts = [term.prepare(step) for term in self.terms.values()]
-        matters_N = np.any([part.matters_N for part in parts], axis=0)
-        metrics: dict[str, float] = {}
-        for part in parts:
-            metrics |= part.metrics
-        return StepLoss(parts, self._unit_N(parts, len(matters_N)), matters_N, metrics)
+        parts = {name: term.prepare(step) for name, term in self.terms.items()}
+        matters_N = np.any([part.matters_N for part in parts.values()], axis=0)
+        metrics = {name: value for part in parts.values() for name, value in part.metrics.items()}
+        return StepLoss(parts, self._unit_N(parts.values(), len(matters_N)), matters_N, metrics)
 
-    def _unit_N(self, parts: Sequence[TermLoss], num_trajectories: int) -> np.ndarray | None:
+    def _unit_N(self, parts: Iterable[TermLoss], num_trajectories: int) -> np.ndarray | None:
         unit = max((term.unit for term in self.terms.values()), key=UNITS.index)
         if unit == "sequence":
             return None
@@ -100,8 +95,5 @@ class Objective:
 
 def _joined(unit_N: np.ndarray, pair_N: np.ndarray) -> np.ndarray:
     """Merge units: trajectories that share a number in either array get the same unit."""
-    unit_N = unit_N.copy()
-    for pair in np.unique(pair_N):
-        members = np.unique(unit_N[pair_N == pair])
-        unit_N[np.isin(unit_N, members)] = members[0]
-    return np.unique(unit_N, return_inverse=True)[1]
+    num_units = int(unit_N.max()) + 1
+    return components(np.stack([unit_N, num_units + pair_N]), num_units + int(pair_N.max()) + 1)[unit_N]

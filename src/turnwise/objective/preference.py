@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from turnwise.batch import Batch
 from turnwise.objective.settings import PreferenceConfig
 from turnwise.objective.terms import Pass, Stateless, StepView, TermLoss, Unit, as_tensor
-from turnwise.segments import Labels, Partition, Segments
+from turnwise.segments import Labels, Partition, Segments, components
 
 LEAST_DIFFERENCE = 1e-9
 """Returns closer than this are equal: their responses are no pair."""
@@ -146,21 +146,3 @@ class PreferenceTerm(Stateless):
             return settings.weight * share * per_pair.sum(), told
 
         return TermLoss(loss, matters_N, metrics, pair_N)
-
-
-def components(edges: np.ndarray, size: int) -> Int[np.ndarray, " N"]:
-    """Number the connected parts of a graph: items that edges join, directly or not, have the same number.
-
-    Args:
-        edges: `[2, edges]` items that each edge joins.
-        size: Number of items.
-    """
-    label = np.arange(size)
-    while True:  # the least label spreads along edges
-        spread = label.copy()
-        least = np.minimum(label[edges[0]], label[edges[1]])
-        np.minimum.at(spread, edges[0], least)
-        np.minimum.at(spread, edges[1], least)
-        if (spread == label).all():
-            return np.unique(label, return_inverse=True)[1]
-        label = spread

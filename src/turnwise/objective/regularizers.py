@@ -10,7 +10,7 @@ from jaxtyping import Float
 from turnwise.objective.losses import Aggregate
 from turnwise.objective.settings import UpdateConfig
 from turnwise.objective.terms import Pass, Stateless, StepView, TermLoss, Unit, as_tensor
-from turnwise.objective.token_rules.base import EntropyTerm as Corridor
+from turnwise.objective.token_rules.base import Corridor
 from turnwise.objective.token_rules.build import build_entropy_rule
 from turnwise.objective.token_rules.step import step_tokens
 

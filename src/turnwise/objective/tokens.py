@@ -19,7 +19,7 @@ from turnwise.objective.contexts import Contexts
 from turnwise.objective.frozen_output import frozen_logprobs, is_frozen_linear
 from turnwise.objective.packing import Packed, can_pack, pack, packed_hidden
 from turnwise.rollout.trajectory import Trajectory, Turn
-from turnwise.segments import Segments
+from turnwise.segments import Segments, components
 
 LOGITS_AT_ONCE = (2**22, 2**27)
 """Logits per chunk on a CPU and on an accelerator: 16 and 512 MiB in float32. Three such arrays exist at once."""
@@ -94,15 +94,9 @@ class Sequences:
         if self.tree is None:
             return unit_N
         unit = np.arange(self.trajectory[-1] + 1) if unit_N is None else unit_N
-        label, owner = np.arange(unit.max() + 1), unit[self.trajectory]
-        while True:  # the lowest label spreads over trees and units
-            least = np.full(self.tree.max() + 1, len(label))
-            np.minimum.at(least, self.tree, label[owner])
-            spread = label.copy()
-            np.minimum.at(spread, owner, least[self.tree])
-            if (spread == label).all():
-                return np.unique(label, return_inverse=True)[1][unit]
-            label = spread
+        num_units = int(unit.max()) + 1
+        edges = np.stack([unit[self.trajectory], num_units + self.tree])
+        return components(edges, num_units + int(self.tree.max()) + 1)[unit]
 
     def micro_batches(
         self, max_tokens: int, only: np.ndarray | None = None, *, unit_N: np.ndarray | None = None

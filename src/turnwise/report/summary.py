@@ -60,7 +60,7 @@ def step_statistics(step: Step) -> dict[str, float | None]:
             "gain": float(np.maximum(advantage_R, 0).mean()),
             "loss": float(np.minimum(advantage_R, 0).mean()),
         }
-    return result
+    return {name: _number(value) for name, value in result.items()}
 
 
 def failure_causes(step: Step) -> dict[str, tuple[int, int]]:

@@ -29,8 +29,8 @@ class Credit:
         return trace
 
     def state_dict(self) -> Any:
-        """Return the method's state, as plain values and arrays."""
-        return self._state
+        """Return the method's state, as plain values and arrays; None if it keeps none."""
+        return self._state if self.transform.init else None
 
     def load_state_dict(self, state: Any) -> None:
         """Restore a state that `state_dict` returned.
@@ -40,7 +40,7 @@ class Credit:
         """
         if state is None and self.transform.init:
             raise RunError(f"the checkpoint has no state of {self.transform.name}, which keeps one")
-        self._state = state
+        self._state = state if self.transform.init else None
 
 
 def make_transform(method: MethodConfig, windows: bool = False) -> Transform:

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 
 from turnwise.batch import Batch
+from turnwise.errors import ConfigError
 from turnwise.objective.gradient import Diverged
 from turnwise.objective.losses import Aggregate
 from turnwise.objective.scorer import Scorer
@@ -73,9 +74,18 @@ class TurnPasses(Learner):
         *,
         before_change: Callable[[], None] = lambda: None,
     ) -> dict[str, float]:
-        """Take the passes of a training step and return their mean metrics; see `Learner.update`."""
+        """Take the passes of a training step and return their mean metrics; see `Learner.update`.
+
+        Raises:
+            ConfigError: The method gives tokens of a response different credit.
+        """
         settings, batch = self.settings.passes, measured.batch
         assert settings is not None
+        if credit.within_T(batch.tokens) is not None:
+            raise ConfigError(
+                "update.passes learns one advantage per response, and the method gives each token its own; remove "
+                "update.passes, or choose another method"
+            )
         advantage_R = normalised(credit.advantage_R, batch, most=settings.max_advantage)
         ratio_N, changed = np.ones(batch.num_trajectories), False
         totals: dict[str, float] = {}

@@ -126,7 +126,7 @@ class Learner:
         spend = functools.partial(self.budget.spend, shortest=sequences.shortest)
         told = dict(objective.metrics)
         if self.value and critic:
-            about = objective.parts[self.objective.place("value")], measured.batch, sequences, settings
+            about = objective.parts["value"], measured.batch, sequences, settings
             told |= teach_alone(self.value, *about, self.precision, self.budget, generator, step)
             if step <= critic.settings.warmup_steps:
                 return totals | told

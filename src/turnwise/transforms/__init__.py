@@ -62,7 +62,6 @@ from turnwise.transforms.shaping import (
 from turnwise.transforms.similarity import center_by_cluster, center_by_similarity, tf_idf
 from turnwise.transforms.success import weigh_by_success_rate
 from turnwise.transforms.token_values import sum_token_td_errors, sum_two_level_td_errors
-from turnwise.transforms.trees import standardize_by_tree
 from turnwise.transforms.values import (
     add_value_change,
     compare_actions,
@@ -123,7 +122,6 @@ __all__ = [
     "skip_uniform_success",
     "spare_successes",
     "standardize_by_tokens",
-    "standardize_by_tree",
     "standardize_in_random_groups",
     "standardize_turn_rewards",
     "standardize_with_virtual",

@@ -9,8 +9,9 @@ from jaxtyping import Bool, Float
 
 from turnwise.batch import Batch
 from turnwise.errors import ConfigError
+from turnwise.options import choice
 from turnwise.transform import Credit, State, Transform, block
-from turnwise.transforms.grouping import Members, choice
+from turnwise.transforms.grouping import Members
 from turnwise.transforms.outcomes import is_correct, success_of_trajectories
 
 Sign = Literal["negative", "positive"]
@@ -32,7 +33,6 @@ KeptOver = Literal["trajectories", "responses"]
 @block(scales=True)
 def keep_sign(credit_R: Credit, batch: Batch, *, sign: Sign = "negative") -> Credit:
     """Keep the negative advantages, or the positive ones, and set the others to 0: `min(A, 0)` or `max(A, 0)`."""
-    choice("sign", sign, Sign)
     return (credit_R < 0.0 if sign == "negative" else credit_R > 0.0).astype(np.float64)
 
 
@@ -55,7 +55,6 @@ def weigh_by_length_contrast(
         convention: Factor of one-sided groups. "llm": `weight` without a correct, 1 without an incorrect trajectory.
             "vl": the reverse.
     """
-    choice("convention", convention, EmptyRule)
     groups = batch.groups
     length_N = batch.trajectories.sum(batch.column("length", needed_by="weigh_by_length_contrast").astype(np.float64))
     correct_N = is_correct(batch, needed_by="weigh_by_length_contrast")
@@ -90,7 +89,6 @@ def weigh_by_progress(
         convention: "paper", or "release": divides the second term by 1 - sqrt(p) + eps.
         eps: Constant of the release's divisor.
     """
-    choice("convention", convention, EasyTerm)
     if full_at <= 0:
         raise ConfigError(f"full_at={full_at} must be above 0; it is the mean success from which successes count fully")
     p_G = batch.groups.mean(success_of_trajectories(batch, needed_by="weigh_by_progress"))
@@ -159,7 +157,6 @@ def keep_extremes(
             same credit.
         seed: Seed of the tie breaks. They depend on it and on the credit, so that no state is needed.
     """
-    choice("over", over, KeptOver)
     if not 0 < kept_frac <= 1:
         raise ConfigError(f"kept_frac={kept_frac} must be above 0 and at most 1; it is the fraction of the batch kept")
     if kept_frac == 1:

@@ -6,7 +6,7 @@ import numpy as np
 
 from turnwise.batch import Batch
 from turnwise.transform import Credit, block
-from turnwise.transforms.grouping import Members, Over, Same, Scope, choice, needs_length
+from turnwise.transforms.grouping import Members, Over, Same, Scope, needs_length
 
 Lone = Literal["zero", "keep"]
 """Result for a value without others to compare with."""
@@ -52,13 +52,11 @@ def subtract_leave_one_out(
         same: Compare only what agrees in this column within the group, or in all of these.
         lone: The only member of a group gets 0 ("zero"), or its own value ("keep").
     """
-    choice("over", over, UnweightedOver)
     members = Members(credit_R, batch, over=over, same=same, needed_by="subtract_leave_one_out")
     num = members.partition.broadcast(members.partition.lengths)
     return members.broadcast(_centered(members, lone) * num / np.maximum(num - 1, 1))
 
 
 def _centered(members: Members, lone: Lone) -> np.ndarray:
-    choice("lone", lone, Lone)
     centered = members.values - members.mean()
     return np.where(members.is_lone(), members.values, centered) if lone == "keep" else centered

@@ -1,13 +1,14 @@
 """Define which values a baseline compares with each other, and what counts as one value."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
 
 from turnwise.batch import Batch
-from turnwise.errors import BatchError, ConfigError, did_you_mean
+from turnwise.errors import BatchError, ConfigError
+from turnwise.options import choice
 from turnwise.segments import Labels, Partition
 
 Over = Literal["trajectories", "responses", "tokens"]
@@ -18,13 +19,6 @@ Same = str | Sequence[str] | None
 
 Scope = Literal["group", "batch"]
 """Values that are compared: those of the prompt's group, or of the whole batch."""
-
-
-def choice(name: str, value: object, options: object) -> None:
-    """Raise if a value is not one of a `Literal`'s options, with a suggestion."""
-    known = get_args(options)
-    if value not in known:
-        raise ConfigError(f"{name}={value!r} is not one of {known}.{did_you_mean(str(value), map(str, known))}")
 
 
 def needs_length(options: Mapping[str, Any]) -> tuple[str, ...]:

@@ -14,10 +14,9 @@ from jaxtyping import Bool, Float
 
 from turnwise.batch import Batch
 from turnwise.segments import Labels, Segments
-from turnwise.trace import report_values
+from turnwise.trace import report_tokens
 from turnwise.transform import Credit, block
-from turnwise.transforms.grouping import choice
-from turnwise.transforms.values import value_at_end
+from turnwise.transforms.values import td_errors_to_end, value_at_end
 
 Unfinished = Literal["zero", "repeat"]
 """Value after a truncated trajectory (`finished` is 0): 0, or its last value of the same kind."""
@@ -50,7 +49,6 @@ def _subgoals(batch: Batch, needed_by: str) -> _Subgoals:
 
 def _needs(*columns: str) -> Callable[[Mapping[str, Any]], tuple[str, ...]]:
     def needs(options: Mapping[str, Any]) -> tuple[str, ...]:
-        choice("unfinished", options["unfinished"], Unfinished)
         return (*columns, "value_high", "switch", *(("finished",) if options["unfinished"] == "repeat" else ()))
 
     return needs
@@ -93,8 +91,7 @@ def credit_actions(
     value_R = batch.column("value_low", needed_by=name)
     end_N = value_at_end(batch, batch.trajectories.last(value_R), unfinished=unfinished, needed_by=name)
     end = goals.trajectories.following(goals.value, end=end_N)
-    error_R = credit_R + discount * goals.segments.following(value_R, end=end) - value_R
-    stream_R = goals.segments.suffix_sum(error_R, discount=discount * decay)
+    stream_R = td_errors_to_end(credit_R, value_R, goals.segments, discount, decay, end=end)
     return _standardized(stream_R) if standardize else stream_R
 
 
@@ -157,8 +154,7 @@ def credit_switches(
     """
     goals = _subgoals(batch, "credit_switches")
     end = _planned(batch, goals, unfinished, "credit_switches")
-    at_end_R = goals.segments.following(np.zeros(batch.num_responses), end=end)
-    return_R = goals.segments.suffix_sum(credit_R + discount * at_end_R, discount=discount)
+    return_R = goals.segments.suffix_sum(credit_R + discount * goals.segments.at_last(end), discount=discount)
     stream_R = return_R - batch.column("value_switch", needed_by="credit_switches")
     return _standardized(stream_R) if standardize else stream_R
 
@@ -218,15 +214,13 @@ def credit_parts(
             own_R = np.zeros(len(credit_R))
             own_R[has_R] = _standardized(stream_R[has_R]) if standardize else stream_R[has_R]
             credit_T += np.where(own_T, tokens.broadcast(own_R), 0.0)
-    credit_R = tokens.mean(credit_T)
     columns = ("value_switch", "value_high", "value_low")
     targets = {
         column: stream_R + batch.column(column, needed_by=name)
         for column, stream_R in zip(columns, streams, strict=True)
     }
     targets["value_high"] = np.where(begins_R, targets["value_high"], np.nan)
-    report_values(name, credit_R, targets=targets, within_T=credit_T - tokens.broadcast(credit_R))
-    return credit_R
+    return report_tokens(name, credit_T, tokens, targets=targets)
 
 
 @block(needs=("switch",))

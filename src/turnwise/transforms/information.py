@@ -10,7 +10,6 @@ from turnwise.batch import Batch
 from turnwise.errors import ConfigError
 from turnwise.segments import Labels
 from turnwise.transform import Credit, block
-from turnwise.transforms.grouping import choice
 from turnwise.transforms.shaping import Convention
 
 Difference = Literal["logprob", "probability"]
@@ -42,7 +41,6 @@ def reward_gold_gain(credit_R: Credit, batch: Batch, *, difference: Difference =
 
 def _gold_gain(batch: Batch, difference: Difference, *, needed_by: str) -> Float[np.ndarray, " R"]:
     """Return the gain of the gold answer by each response; that of a last response means nothing."""
-    choice("difference", difference, Difference)
     before_R = batch.column("gold_logprob", needed_by=needed_by)
     before_R = np.exp(before_R) if difference == "probability" else before_R
     return batch.trajectories.following(before_R) - before_R
@@ -51,8 +49,7 @@ def _gold_gain(batch: Batch, difference: Difference, *, needed_by: str) -> Float
 @block()
 def weigh_turn_rewards(credit_R: Credit, batch: Batch, *, gain: float = 1.0, outcome: float = 1.0) -> Credit:
     """Multiply the reward of each last response by `outcome` and all others by `gain`."""
-    is_last_R = batch.trajectories.following(np.zeros(batch.num_responses), end=1.0) > 0
-    return credit_R * np.where(is_last_R, outcome, gain)
+    return credit_R * np.where(batch.trajectories.at_last(1.0) > 0, outcome, gain)
 
 
 @block(needs=("gold_logprob",))
@@ -96,7 +93,6 @@ def turn_gain_scores(
     Returns:
         `[responses]` standardised gains, and which of them count.
     """
-    choice("convention", convention, Convention)
     gain_R = _gold_gain(batch, difference, needed_by=needed_by)
     if convention == "paper":
         counted_R, turn_R = _has_gain(batch), batch.turn_R
@@ -109,7 +105,7 @@ def turn_gain_scores(
 
 def _has_gain(batch: Batch) -> np.ndarray:
     """Return whether a measurement follows each response: all but the last of a trajectory."""
-    return batch.trajectories.following(np.ones(batch.num_responses), end=0.0) > 0
+    return batch.trajectories.at_last(1.0) == 0
 
 
 @block()
@@ -125,9 +121,7 @@ def standardize_turn_rewards(
         convention: "release": the deviation is `sqrt(var + 1e-8)`, and a reward of exactly 0 before the last response
             does not count and stays 0.
     """
-    choice("pools", pools, Pools)
-    choice("convention", convention, Convention)
-    is_last_R = batch.trajectories.following(np.zeros(batch.num_responses), end=1.0).astype(np.int64)
+    is_last_R = batch.trajectories.at_last(1.0).astype(np.int64)
     counted_R = (is_last_R > 0) | (credit_R != 0) | (convention == "paper")
     keys = (batch.group_responses.ids, is_last_R)[: 2 if pools == "separate" else 1]
     return _standardized(credit_R, counted_R, keys, ddof=0, floor=1e-8 if convention == "release" else 0.0)
@@ -159,8 +153,6 @@ def add_information(
         convention: "release": a gain is first divided by the response's length, and the deviation of a lone trajectory
             counts as 1. The code's cap on the deviation of z over the batch is left out because it never binds.
     """
-    choice("gate", gate, Gate)
-    choice("convention", convention, Convention)
     if temperature <= 0:
         raise ConfigError(f"add_information: temperature={temperature} must be positive, in units of reward")
     gain_R = batch.column("info_gain", needed_by="add_information")

@@ -7,9 +7,9 @@ import numpy as np
 from jaxtyping import Float
 
 from turnwise.batch import Batch
+from turnwise.options import choice
 from turnwise.segments import Labels, Partition
 from turnwise.transform import Credit, block
-from turnwise.transforms.grouping import choice
 
 Scope = Literal["group", "trajectory", "batch"]
 """Responses that are compared: those of the prompt (all turns of all its trajectories), trajectory, or batch."""
@@ -136,7 +136,6 @@ def mask_by_drift(
         scope: Responses that are compared with each other: those of the group, trajectory or batch.
         min_range: Smallest range of entropy, in nats.
     """
-    choice("keep", keep, Keep)
     if keep == "all":
         return np.ones(len(credit_R))
     alpha_R = entropy_coefficient(

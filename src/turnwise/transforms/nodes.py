@@ -6,10 +6,9 @@ from typing import Any, Literal
 import numpy as np
 
 from turnwise.batch import Batch
-from turnwise.segments import Labels
+from turnwise.segments import Labels, Segments
 from turnwise.trace import report_kept
 from turnwise.transform import Credit, block
-from turnwise.transforms.grouping import choice
 
 Children = Literal["surprise", "mean", "leaves"]
 Compared = Literal["value", "parent", "prompt", "both"]
@@ -22,8 +21,9 @@ class Nodes:
     first the prompts, then first responses, and so on.
 
     Args:
-        batch: The trajectories.
-        same: Column that is equal where trajectories share a response.
+        groups: Segments of trajectories, one per prompt.
+        trajectories: Segments of responses, one per trajectory.
+        same_R: `[responses]` labels, equal where trajectories share a response.
 
     Attributes:
         node_R: Node of each response.
@@ -31,15 +31,15 @@ class Nodes:
         levels: First node of each level, and the number of nodes.
     """
 
-    def __init__(self, batch: Batch, same: str = "prefix"):
-        label_R = Labels.of(batch.column(same, needed_by="a tree of responses")).ids
-        parents, self.levels = [np.arange(len(batch.groups))], [0, len(batch.groups)]
-        self.node_R = np.empty(batch.num_responses, dtype=np.int64)
-        order = np.argsort(batch.trajectories.positions, kind="stable")
-        ends = np.cumsum(np.bincount(batch.trajectories.positions))
-        before_N = batch.groups.ids.copy()  # node that each trajectory has reached
+    def __init__(self, groups: Segments, trajectories: Segments, same_R: np.ndarray):
+        label_R = Labels.of(same_R).ids
+        parents, self.levels = [np.arange(len(groups))], [0, len(groups)]
+        self.node_R = np.empty(trajectories.num_elements, dtype=np.int64)
+        order = np.argsort(trajectories.positions, kind="stable")
+        ends = np.cumsum(np.bincount(trajectories.positions))
+        before_N = groups.ids.copy()  # node that each trajectory has reached
         for rows in np.split(order, ends[:-1]):
-            trajectory = batch.trajectories.ids[rows]
+            trajectory = trajectories.ids[rows]
             level = Labels.of(before_N[trajectory], label_R[rows])
             self.node_R[rows] = level.ids + self.levels[-1]
             parents.append(level.first(before_N[trajectory]))
@@ -95,6 +95,10 @@ class Nodes:
         return np.bincount(self.node_R, weights=values_R, minlength=size) / np.maximum(count, 1)
 
 
+def _tree(batch: Batch) -> Nodes:
+    return Nodes(batch.groups, batch.trajectories, batch.column("prefix", needed_by="a tree of responses"))
+
+
 def _needs(options: Mapping[str, Any]) -> tuple[str, ...]:
     return ("prefix", "logprob") if options["children"] == "surprise" else ("prefix",)
 
@@ -114,9 +118,7 @@ def value_tree_nodes(
             trajectories through it.
         compared: "value": V. "parent": V - V(parent). "prompt": V - V(prompt). "both": the sum of these two.
     """
-    choice("children", children, Children)
-    choice("compared", compared, Compared)
-    nodes = Nodes(batch)
+    nodes = _tree(batch)
     if children == "surprise":
         weight = np.exp(-nodes.of_responses(batch.column("logprob", needed_by="value_tree_nodes")))
     else:
@@ -139,7 +141,7 @@ def keep_tried(credit_R: Credit, batch: Batch) -> Credit:
         credit_R: `[responses]` advantages, equal where trajectories share a response.
         batch: Their batch.
     """
-    nodes = Nodes(batch)
+    nodes = _tree(batch)
     tried_R = nodes.num_children()[nodes.parent[nodes.node_R]] > 1
     first_R = np.zeros(batch.num_responses, dtype=bool)
     first_R[np.unique(nodes.node_R, return_index=True)[1]] = True

@@ -11,7 +11,7 @@ from turnwise.errors import BatchError, ConfigError
 from turnwise.segments import Labels
 from turnwise.transform import Credit, State, Transform, block, chain
 from turnwise.transforms.baselines import Lone, center_by_group
-from turnwise.transforms.grouping import Members, choice
+from turnwise.transforms.grouping import Members
 from turnwise.transforms.scaling import scale_by_group_std
 
 Metric = Literal["entropy", "length"]
@@ -87,8 +87,6 @@ def center_by_halves(
             ones of the batch to the lower half ("order").
         lone: The only trajectory of a group gets 0 ("zero"), or its own value ("keep"), as a member of the higher half.
     """
-    for name, value, options in (("metric", metric, Metric), ("ties", ties, Ties), ("lone", lone, Lone)):
-        choice(name, value, options)
     groups, num_G = batch.groups, batch.groups.lengths
     return_N = Members(credit_R, batch, needed_by="center_by_halves").values
     low_N = _share_of_lower_half(batch, metric, ties)
@@ -154,7 +152,6 @@ def standardize_with_virtual(
     Raises:
         BatchError: A return exceeds `value`.
     """
-    choice("lone", lone, Lone)
     if num_virtual < 0:
         raise ConfigError(f"num_virtual={num_virtual} is negative; 0 adds no virtual trajectory")
     members = Members(credit_R, batch, needed_by="standardize_with_virtual")

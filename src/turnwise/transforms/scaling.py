@@ -6,7 +6,7 @@ import numpy as np
 
 from turnwise.batch import Batch
 from turnwise.transform import Credit, block
-from turnwise.transforms.grouping import Members, Over, Same, Scope, choice, needs_length
+from turnwise.transforms.grouping import Members, Over, Same, Scope, needs_length
 
 EpsIn = Literal["deviation", "variance"]
 """Where eps is added: `std + eps`, or `sqrt(std^2 + eps)`, common in functions named "whiten"."""
@@ -36,7 +36,6 @@ def scale_by_group_std(
         eps: Added to the standard deviation.
         eps_in: "variance": added under the root instead, `sqrt(std^2 + eps)`.
     """
-    choice("eps_in", eps_in, EpsIn)
     members = Members(credit_R, batch, over=over, same=same, scope=scope, needed_by="scale_by_group_std")
     std = members.std(ddof=ddof)
     scale = np.where(members.is_lone(), 1.0, std + eps if eps_in == "deviation" else np.sqrt(std**2 + eps))

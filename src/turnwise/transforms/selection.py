@@ -16,7 +16,6 @@ from turnwise.errors import ConfigError
 from turnwise.trace import report_kept
 from turnwise.transform import Credit, block
 from turnwise.transforms.baselines import UnweightedOver
-from turnwise.transforms.grouping import choice
 
 Rejected = Literal["zero", "leave_out"]
 """What happens to a rejected response, beside that its advantage becomes 0: nothing, or the loss leaves it out."""
@@ -24,7 +23,6 @@ Rejected = Literal["zero", "leave_out"]
 
 def _without(name: str, credit_R: Credit, kept_R: np.ndarray, rejected: Rejected) -> np.ndarray:
     """Return the weights of the responses, and tell the loss which to leave out."""
-    choice("rejected", rejected, Rejected)
     if rejected == "leave_out":
         report_kept(name, credit_R, kept_R)
     return kept_R.astype(np.float64)
@@ -75,7 +73,6 @@ def reject_mismatch(
 
     Reference: Dr. Kernel, arXiv 2602.05885; released code hkust-nlp/KernelGYM.
     """
-    choice("over", over, UnweightedOver)
     mean_R = batch.column("mismatch", needed_by="reject_mismatch")
     least_R = batch.column("mismatch_min", needed_by="reject_mismatch")
     if over == "trajectories":

@@ -14,7 +14,7 @@ from turnwise.errors import BatchError, ConfigError
 from turnwise.segments import Partition, Segments
 from turnwise.transform import Credit, block
 from turnwise.transforms.baselines import UnweightedOver
-from turnwise.transforms.grouping import choice, of_trajectories
+from turnwise.transforms.grouping import of_trajectories
 from turnwise.transforms.outcomes import success_of_trajectories
 
 Convention = Literal["paper", "release"]
@@ -36,7 +36,6 @@ def scalarize(
         over: "responses": every response gets its own sum. "trajectories": for columns repeated on all responses of a
             trajectory, such as `success`; the last response gets the sum.
     """
-    choice("over", over, UnweightedOver)
     read = _of_trajectory if over == "trajectories" else Batch.column
     total = np.zeros(batch.num_trajectories if over == "trajectories" else batch.num_responses)
     for name, weight in weights.items():
@@ -44,7 +43,7 @@ def scalarize(
         if column.dtype.kind != "f":
             raise BatchError(f"scalarize: column {name!r} holds names, not numbers; leave it out of the weights")
         total = total + weight * column
-    return _pay_at_the_end(batch, total) if over == "trajectories" else total
+    return batch.trajectories.at_last(total) if over == "trajectories" else total
 
 
 @block(needs=("length",))
@@ -70,13 +69,12 @@ def penalize_overlong(
         factor: Penalty at the limit.
         over: Penalise the length of the trajectory, at its last response, or the length of every response.
     """
-    choice("over", over, UnweightedOver)
     if buffer <= 0:
         raise ConfigError(f"penalize_overlong: buffer={buffer} must be positive, in tokens")
     length_R = np.asarray(batch.column("length", needed_by="penalize_overlong"))
     length = length_R if over == "responses" else batch.trajectories.sum(length_R)
     fine = np.minimum(-(length - (limit - buffer)) / buffer * factor, 0.0)
-    return credit_R + (fine if over == "responses" else _pay_at_the_end(batch, fine))
+    return credit_R + (fine if over == "responses" else batch.trajectories.at_last(fine))
 
 
 @block(needs=("success", "length"))
@@ -90,7 +88,7 @@ def add_length_reward(credit_R: Credit, batch: Batch, *, max_length: int = 32768
     """
     success_N = success_of_trajectories(batch, needed_by="add_length_reward")
     length_N = batch.trajectories.sum(np.asarray(batch.column("length", needed_by="add_length_reward")))
-    return credit_R + _pay_at_the_end(batch, success_N * np.maximum(0.0, 1.0 - length_N / max_length))
+    return credit_R + batch.trajectories.at_last(success_N * np.maximum(0.0, 1.0 - length_N / max_length))
 
 
 @block(needs=("rank",))
@@ -110,7 +108,7 @@ def reward_rank(credit_R: Credit, batch: Batch) -> Credit:
             f"reward_rank: rank is {rank_N[wrong[0]]:g} ({place}), expected 0 (best) to "
             f"{last_N[wrong[0]]}, one less than the group's trajectories"
         )
-    return _pay_at_the_end(batch, np.where(last_N > 0, 1.0 - rank_N / np.maximum(last_N, 1), 0.0))
+    return batch.trajectories.at_last(np.where(last_N > 0, 1.0 - rank_N / np.maximum(last_N, 1), 0.0))
 
 
 @block(needs=("logprob", "length"))
@@ -126,7 +124,6 @@ def favor_unlikely(credit_R: Credit, batch: Batch, *, beta: float = 0.25, conven
         beta: Strength; 0 changes nothing.
         convention: "paper" as above. "release": `1 - beta * rank_i / n`; the least likely trajectory keeps its reward.
     """
-    choice("convention", convention, Convention)
     logprob_N = _mean_over_tokens(batch, "logprob", needed_by="favor_unlikely")
     place_N = ranks_within(batch.groups, logprob_N) + (convention == "paper")
     factor_N = 1.0 - beta * place_N / batch.groups.broadcast(batch.groups.lengths)
@@ -184,7 +181,7 @@ def rank_failures(
         dominated += (distance < size) & (peak > peak[other]) & (overall < overall[other])
     bonus_N = np.zeros(batch.num_trajectories)
     bonus_N[who] = max_reward * ranks_within(failures, dominated) / np.maximum(size - 1, 1)
-    return credit_R + _pay_at_the_end(batch, bonus_N)
+    return credit_R + batch.trajectories.at_last(bonus_N)
 
 
 @block(needs=("success",), scales=True)
@@ -227,10 +224,3 @@ def _mean_over_tokens(batch: Batch, name: str, *, needed_by: str) -> Float[np.nd
     """Average a column of per-response token means over the tokens of each trajectory."""
     length_R = np.asarray(batch.column("length", needed_by=needed_by))
     return batch.trajectories.mean(batch.column(name, needed_by=needed_by), count=length_R)
-
-
-def _pay_at_the_end(batch: Batch, value_N: Float[np.ndarray, " N"]) -> Float[np.ndarray, " R"]:
-    """Give one value per trajectory to its last response as a reward."""
-    result = np.zeros(batch.num_responses)
-    result[batch.trajectories.offsets[1:] - 1] = value_N
-    return result

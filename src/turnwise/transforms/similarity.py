@@ -13,9 +13,9 @@ from jaxtyping import Float, Int
 
 from turnwise.batch import Batch
 from turnwise.errors import BatchError, ConfigError
+from turnwise.options import choice
 from turnwise.segments import Labels, Segments
 from turnwise.transform import Credit, block
-from turnwise.transforms.grouping import choice
 from turnwise.transforms.words import find_words
 
 WordTies = Literal["alphabet", "scikit-learn"]

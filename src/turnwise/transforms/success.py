@@ -7,7 +7,6 @@ import numpy as np
 from turnwise.batch import Batch
 from turnwise.errors import ConfigError
 from turnwise.transform import Credit, block
-from turnwise.transforms.grouping import choice
 from turnwise.transforms.outcomes import success_of_trajectories
 
 ReadFrom = Literal["success", "reward"]
@@ -33,7 +32,6 @@ def weigh_by_success_rate(
         read_from: "success": that column. "reward", as in ProxMO's release: a return above 1/2 is a success, and p is
             the mean return over responses (0 for a lone response), clipped to [0, 1].
     """
-    choice("read_from", read_from, ReadFrom)
     if alpha <= 0.0:
         raise ConfigError(f"weigh_by_success_rate: alpha={alpha} must be above 0")
     if read_from == "success":

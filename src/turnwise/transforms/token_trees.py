@@ -14,9 +14,8 @@ from jaxtyping import Bool, Float
 from turnwise.batch import Batch
 from turnwise.errors import ConfigError
 from turnwise.segments import Labels, Segments
-from turnwise.trace import report_values
+from turnwise.trace import report_tokens
 from turnwise.transform import Credit, block
-from turnwise.transforms.grouping import choice
 from turnwise.transforms.nodes import Nodes
 
 Children = Literal["mean", "leaves"]
@@ -32,6 +31,7 @@ class Stretches:
         needed_by: Name of the caller, for errors.
 
     Attributes:
+        groups: Segments of trajectories, one per prompt.
         tokens: Segments of tokens, one per trajectory.
         token: Labels of the tokens, equal where trajectories of a group share one.
         of_tokens: Segments of tokens, one per stretch of each trajectory.
@@ -41,30 +41,17 @@ class Stretches:
     def __init__(self, batch: Batch, needed_by: str):
         number_T = batch.column("token_T", needed_by=needed_by)
         assert batch.tokens is not None, "a batch with a column per token has tokens"
-        self.batch, self.tokens = batch, batch.trajectories.of(batch.tokens)
+        self.groups, self.tokens = batch.groups, batch.trajectories.of(batch.tokens)
         self.token = Labels.of(batch.groups.ids[self.tokens.ids], number_T)
         paths_T = self.token.broadcast(self.token.lengths)
         begins_T = (self.tokens.positions == 0) | (paths_T != np.roll(paths_T, 1))
-        self.of_tokens = Segments.from_lengths(np.diff(np.append(np.flatnonzero(begins_T), len(begins_T))))
+        self.of_tokens = Segments(np.append(np.flatnonzero(begins_T), len(begins_T)))
         self.trajectories = Segments.from_lengths(self.tokens.sum(begins_T.astype(np.float64)).astype(np.int64))
 
     @cached_property
     def nodes(self) -> Nodes:
         """The tree of the stretches."""
-        stretches = Batch(
-            self.batch.groups,
-            self.trajectories,
-            np.zeros(self.trajectories.num_elements),
-            {"prefix": self.of_tokens.first(self.token.ids)},
-        )
-        return Nodes(stretches)
-
-
-def report_tokens(name: str, advantage_T: Tokens, tokens: Segments) -> Credit:
-    """Report the credit of tokens, and return the mean of each response."""
-    credit_R = tokens.mean(advantage_T)
-    report_values(name, credit_R, targets={}, within_T=advantage_T - tokens.broadcast(credit_R))
-    return credit_R
+        return Nodes(self.groups, self.trajectories, self.of_tokens.first(self.token.ids))
 
 
 @block(needs=("token_T",))
@@ -90,8 +77,6 @@ def value_token_tree(
             its credit divided by their number.
         alpha: Strength of the penalty for longer trajectories, 0 or more; 0: none.
     """
-    choice("children", children, Children)
-    choice("count", count, Count)
     if alpha < 0.0:
         raise ConfigError(f"value_token_tree: alpha={alpha:g} must be 0 or more")
     name, return_N = "value_token_tree", batch.trajectories.first(credit_R)
@@ -109,7 +94,7 @@ def value_token_tree(
 
 def _excess(stretches: Stretches, good_N: Bool[np.ndarray, " N"], alpha: float) -> Tokens:
     """Return `1 - ((|s| - b) / (|c| - b))^alpha` for the tokens of good trajectories that s does not share, else 0."""
-    tokens, groups, token = stretches.tokens, stretches.batch.groups, stretches.token
+    tokens, groups, token = stretches.tokens, stretches.groups, stretches.token
     size_N = tokens.lengths.astype(np.float64)
     shortest_N = groups.broadcast(groups.min(np.where(good_N, size_N, np.inf)))
     of_shortest_T = tokens.broadcast((good_N & (size_N == shortest_N)).astype(np.float64))
@@ -134,7 +119,6 @@ def weigh_token_tree(credit_R: Credit, batch: Batch, *, root: Literal["zero", "v
         batch: Their batch.
         root: V of the prompt, before the first stretch: 0 ("zero"), or by the formula ("value").
     """
-    choice("root", root, Literal["zero", "value"])
     name, groups = "weigh_token_tree", batch.groups
     stretches = Stretches(batch, name)
     nodes = stretches.nodes
@@ -172,7 +156,6 @@ def value_cut_segments(credit_R: Credit, batch: Batch, *, first: Literal["zero",
         batch: Their batch, with `cut_T` (1 where a segment begins) and `cut_value_T` (the return expected there).
         first: Credit of the tokens before the first cut: 0 ("zero"), or the change in value from the prompt ("value").
     """
-    choice("first", first, Literal["zero", "value"])
     name = "value_cut_segments"
     cut_T, value_T = (batch.column(column, needed_by=name) for column in ("cut_T", "cut_value_T"))
     assert batch.tokens is not None
@@ -180,7 +163,7 @@ def value_cut_segments(credit_R: Credit, batch: Batch, *, first: Literal["zero",
     total_R = batch.trajectories.broadcast(batch.trajectories.sum(credit_R))
     expected_T = value_T + of_responses.broadcast(total_R - batch.trajectories.suffix_sum(credit_R))
     begins_T = (cut_T > 0.0) | (tokens.positions == 0)
-    segments = Segments.from_lengths(np.diff(np.append(np.flatnonzero(begins_T), len(begins_T))))
+    segments = Segments(np.append(np.flatnonzero(begins_T), len(begins_T)))
     of_trajectories = Segments.from_sorted_ids(segments.first(tokens.ids))
     expected = segments.first(expected_T)
     gain = of_trajectories.following(expected, end=batch.trajectories.first(total_R)) - expected

@@ -12,10 +12,9 @@ from jaxtyping import Float
 
 from turnwise.batch import Batch
 from turnwise.segments import Segments
-from turnwise.trace import report_values
+from turnwise.trace import report_tokens
 from turnwise.transform import Credit, block
-from turnwise.transforms.grouping import choice
-from turnwise.transforms.values import value_at_end
+from turnwise.transforms.values import td_errors_to_end, value_at_end
 
 Tokens = Float[np.ndarray, " T"]
 
@@ -51,11 +50,10 @@ def sum_token_td_errors(
         unfinished: Value after the last token of a trajectory with `finished` 0: 0, or that before it ("repeat").
     """
     name = "sum_token_td_errors"
-    choice("unfinished", unfinished, Literal["zero", "repeat"])
     value_T, tokens = _values(batch, name)
     spans = batch.trajectories.of(tokens)
     end_N = value_at_end(batch, spans.last(value_T), unfinished=unfinished, needed_by=name)
-    advantage_T = _summed(_on_last_token(credit_R, tokens), value_T, spans, discount, decay, end=end_N)
+    advantage_T = td_errors_to_end(tokens.at_last(credit_R), value_T, spans, discount, decay, end=end_N)
     return _credit(name, advantage_T, value_T, tokens, standardize)
 
 
@@ -90,8 +88,8 @@ def sum_two_level_td_errors(
     name = "sum_two_level_td_errors"
     value_T, tokens = _values(batch, name)
     value_R = tokens.last(value_T)
-    of_turn_R = _summed(credit_R, value_R, batch.trajectories, turn_discount, decay) + value_R
-    advantage_T = _summed(_on_last_token(of_turn_R, tokens), value_T, tokens, discount, decay)
+    of_turn_R = td_errors_to_end(credit_R, value_R, batch.trajectories, turn_discount, decay) + value_R
+    advantage_T = td_errors_to_end(tokens.at_last(of_turn_R), value_T, tokens, discount, decay)
     return _credit(name, advantage_T, value_T, tokens, standardize)
 
 
@@ -101,32 +99,10 @@ def _values(batch: Batch, needed_by: str) -> tuple[Tokens, Segments]:
     return value_T, batch.tokens
 
 
-def _on_last_token(reward_R: Credit, tokens: Segments) -> Tokens:
-    reward_T = np.zeros(tokens.num_elements)
-    reward_T[tokens.offsets[1:] - 1] = reward_R
-    return reward_T
-
-
-def _summed(
-    reward: Float[np.ndarray, " E"],
-    value: Float[np.ndarray, " E"],
-    spans: Segments,
-    discount: float,
-    decay: float,
-    *,
-    end: float | Float[np.ndarray, " S"] = 0.0,
-) -> Float[np.ndarray, " E"]:
-    """Sum the discounted TD errors from each element to the end of its span, after which the value is `end`."""
-    return spans.suffix_sum(reward + discount * spans.following(value, end=end) - value, discount=discount * decay)
-
-
 def _credit(name: str, advantage_T: Tokens, value_T: Tokens, tokens: Segments, standardize: bool) -> Credit:
     """Report the tokens' credit and the critic's targets; return the mean of each response."""
     credit_T = advantage_T
     if standardize:
         ddof = 1 if len(advantage_T) > 1 else 0
         credit_T = (advantage_T - advantage_T.mean()) / np.sqrt(advantage_T.var(ddof=ddof) + 1e-8)
-    credit_R = tokens.mean(credit_T)
-    targets = {"value_T": advantage_T + value_T}
-    report_values(name, credit_R, targets=targets, within_T=credit_T - tokens.broadcast(credit_R))
-    return credit_R
+    return report_tokens(name, credit_T, tokens, targets={"value_T": advantage_T + value_T})

@@ -8,9 +8,10 @@ from jaxtyping import Bool, Float
 
 from turnwise.batch import Batch
 from turnwise.errors import ConfigError
+from turnwise.segments import Labels, Segments
 from turnwise.trace import report_values
 from turnwise.transform import Credit, block
-from turnwise.transforms.grouping import Same, alike, choice
+from turnwise.transforms.grouping import Same, alike
 
 Unfinished = Literal["zero", "repeat", "next"]
 """Value after a truncated trajectory (`finished` is 0): 0, the value before its last response, or `value_next`."""
@@ -26,8 +27,20 @@ def value_at_end(
     return np.where(finished_N > 0, 0.0, last_N)
 
 
+def td_errors_to_end(
+    reward: Float[np.ndarray, " E"],
+    value: Float[np.ndarray, " E"],
+    spans: Segments,
+    discount: float,
+    decay: float,
+    *,
+    end: float | Float[np.ndarray, " S"] | Float[np.ndarray, " E"] = 0.0,
+) -> Float[np.ndarray, " E"]:
+    """Sum the discounted TD errors from each element to the end of its span, after which the value is `end`."""
+    return spans.suffix_sum(reward + discount * spans.following(value, end=end) - value, discount=discount * decay)
+
+
 def _needs(options: Mapping[str, Any]) -> tuple[str, ...]:
-    choice("unfinished", options["unfinished"], Unfinished)
     return ("value", *{"zero": (), "repeat": ("finished",), "next": ("finished", "value_next")}[options["unfinished"]])
 
 
@@ -52,8 +65,7 @@ def sum_td_errors(
     value_R = batch.column("value", needed_by=name)
     last_N = turns.last(batch.column("value_next", needed_by=name) if unfinished == "next" else value_R)
     end_N = value_at_end(batch, last_N, unfinished=unfinished, needed_by=name)
-    error_R = credit_R + discount * turns.following(value_R, end=end_N) - value_R
-    advantage_R = turns.suffix_sum(error_R, discount=discount * decay)
+    advantage_R = td_errors_to_end(credit_R, value_R, turns, discount, decay, end=end_N)
     report_values(name, advantage_R, targets={"value": advantage_R + value_R})
     return advantage_R
 
@@ -144,9 +156,8 @@ def compare_actions(
     turns, name = batch.trajectories, "compare_actions"
     return_R = turns.suffix_sum(credit_R, discount=discount)
     states, pairs = (alike(batch, same=same, needed_by=name) for same in (state, (state, action)))
-    first_R = np.zeros(batch.num_responses)
-    first_R[np.unique(np.stack([turns.ids, pairs.ids]), axis=1, return_index=True)[1]] = 1.0
-    tried_R = pairs.broadcast(pairs.mean(return_R, count=first_R))
+    first_R = Labels.of(turns.ids, pairs.ids).begins
+    tried_R = pairs.broadcast(pairs.mean(return_R, count=first_R.astype(np.float64)))
     visits_R, mean_R = states.broadcast(states.lengths), states.broadcast(states.mean(return_R))
     group_R = batch.group_responses.broadcast(batch.groups.mean(turns.sum(credit_R)))
     # how far the state's mean lies above the group's, shrunk

@@ -115,3 +115,12 @@ def test_a_broken_file_of_attributes_is_named(folder):
     (folder / "items_ins_v2_1000.json").write_text(json.dumps([NOTES]))
     with pytest.raises(DataError, match=r"items_ins_v2_1000\.json holds a list, expected an object by asin"):
         load_products(folder)
+
+
+def test_a_damaged_compressed_file_is_named(folder):
+    (folder / "items_shuffle_1000.json").unlink()
+    damaged = bytearray(gzip.compress(b"[" + b"12345, " * 500 + b"1]"))
+    damaged[15:25] = b"\xff" * 10
+    (folder / "items_shuffle_1000.json.gz").write_bytes(damaged)
+    with pytest.raises(DataError, match=r"items_shuffle_1000\.json\.gz: cannot read it as JSON"):
+        load_products(folder)

@@ -25,9 +25,9 @@ from turnwise.environments.needs import check_counts, needed
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.splits import split_seeds
 from turnwise.errors import ConfigError, EnvironmentFault
+from turnwise.loopback import is_loopback
 
 EXTRA = "turnwise[openenv]"
-LOCAL = ("localhost", "127.0.0.1", "::1")
 """Name of the optional dependency for pip."""
 
 MAX_MESSAGE_BYTES = 2**27
@@ -162,7 +162,7 @@ class _Session:
         await slots.acquire()
         self._slots = slots
         limits = {"open_timeout": self.timeout_s, "max_size": MAX_MESSAGE_BYTES, "ping_interval": None}
-        local = {"proxy": None} if urlsplit(self.url).hostname in LOCAL else {}
+        local = {"proxy": None} if is_loopback(urlsplit(self.url).hostname or "") else {}
         try:
             address = f"ws{self.url.removeprefix('http')}/ws"
             self._socket = await client.connect(address, additional_headers=_token(), **limits, **local)
@@ -329,7 +329,8 @@ def _token() -> dict[str, str]:
 
 def _opener(url: str) -> urllib.request.OpenerDirector:
     """Make an opener that uses no proxy for this machine."""
-    return urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if urlsplit(url).hostname in LOCAL else []))
+    local = is_loopback(urlsplit(url).hostname or "")
+    return urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if local else []))
 
 
 def _hashable(key: Any) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from turnwise.environments.jsonl import read_objects
+from turnwise.environments.jsonl import check_unique, read_objects
 from turnwise.environments.splits import named_split
 from turnwise.errors import DataError
 
@@ -76,7 +76,7 @@ def load_corpus(path: Path) -> list[Passage]:
     """
     lines = _lines(path, "id", "text", optional="title")
     passages = [Passage(line["id"], line["title"], line["text"]) for line in lines]
-    _check_ids(path, "passages", [passage.id for passage in passages])
+    check_unique(path, "passages", "id", [passage.id for passage in passages])
     return passages
 
 
@@ -104,7 +104,7 @@ def load_questions(path: Path, known: Collection[str]) -> list[Question]:
                 "which the corpus does not have; are the two files a pair?"
             )
         questions.append(Question(line["question_id"], line["question"], tuple(answers), supporting))
-    _check_ids(path, "questions", [question.id for question in questions])
+    check_unique(path, "questions", "id", [question.id for question in questions])
     return questions
 
 
@@ -131,11 +131,3 @@ def _lines(path: Path, ids: str, text: str, *, also: str = "", optional: str = "
                 raise DataError(f"{path}, line {number}: {key} is {line[key]!r}, expected a text.")
             line[key] = " ".join(line[key].split())
         yield line
-
-
-def _check_ids(path: Path, what: str, ids: list[str]) -> None:
-    if not ids:
-        raise DataError(f"{path} holds no {what}.")
-    if len(set(ids)) < len(ids):
-        twice = next(id for number, id in enumerate(ids) if id in ids[:number])
-        raise DataError(f"{path}: id {twice!r} occurs twice in the {what}; ids must be unique.")

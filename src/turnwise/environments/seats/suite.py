@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from turnwise.environments.base import Demonstrated, Step
+from turnwise.environments.needs import check_counts
 from turnwise.environments.seats.base import ENDED, POLICY, Deal, Game, History
 from turnwise.environments.seats.boards import ConnectFour, TicTacToe
 from turnwise.environments.seats.cooperation import Negotiation, Referential, Share
@@ -87,11 +88,7 @@ class Seats:
         num_train: int = 2000,
         num_valid: int = 512,
     ):
-        for name, count in (("num_train", num_train), ("num_valid", num_valid)):
-            if not isinstance(count, int) or count < 1:
-                raise ConfigError(
-                    f"environment.options.{name}={count!r}: expected a whole number of matches, 1 or more"
-                )
+        check_counts("matches", num_train=num_train, num_valid=num_valid)
         if opponent not in OPPONENTS:
             raise ConfigError(
                 f"environment.options.opponent={opponent!r} is unknown.{did_you_mean(opponent, OPPONENTS)}"

@@ -2,10 +2,12 @@
 
 A folder of tasks, SWE_DATA:
 
-    tasks.jsonl                          one task a line snapshots/NAME/VERSION/              the repository at a
-    version, without .git mirrors/NAME.git                     or a git mirror of it: a version is taken out of it once,
-    and cached environments/NAME-VERSION/           packages that its tests need: a folder as `pip install --target`
-    fills it, or a virtual environment environments/default/                for those that have none of their own
+    tasks.jsonl                   one task a line
+    snapshots/NAME/VERSION/       the repository at a version, without .git
+    mirrors/NAME.git              or a git mirror of it: a version is taken out of it once, and cached
+    environments/NAME-VERSION/    packages that its tests need: a folder as `pip install --target` fills it, or a
+                                  virtual environment
+    environments/default/         for those that have none of their own
 
 NAME is the repository with "__" for "/".
 """

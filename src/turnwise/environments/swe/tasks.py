@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from turnwise.environments.jsonl import read_objects
+from turnwise.environments.jsonl import check_unique, read_objects
 from turnwise.environments.splits import named_split
 from turnwise.errors import DataError
 
@@ -63,12 +63,7 @@ def load_tasks(path: Path) -> list[SweTask]:
         DataError: The file is malformed or empty, or has a name twice.
     """
     tasks = [_task(path, number, line) for number, line in read_objects(path)]
-    if not tasks:
-        raise DataError(f"{path} holds no tasks.")
-    names = [task.instance_id for task in tasks]
-    if len(set(names)) < len(names):
-        twice = next(name for number, name in enumerate(names) if name in names[:number])
-        raise DataError(f"{path}: instance_id {twice!r} occurs twice in the tasks; names must be unique.")
+    check_unique(path, "tasks", "instance_id", [task.instance_id for task in tasks])
     return tasks
 
 

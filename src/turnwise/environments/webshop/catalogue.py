@@ -9,15 +9,15 @@ Each may be compressed (.json.gz). They come from the downloads of github.com/pr
 """
 
 import dataclasses
-import gzip
 import itertools
 import json
 import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from turnwise.environments.jsonl import UNREADABLE, open_text
 from turnwise.errors import ConfigError, DataError, did_you_mean
 
 DATA_VARIABLE = "WEBSHOP_DATA"
@@ -171,15 +171,11 @@ def _find(folder: Path, name: str) -> Path:
     )
 
 
-def _open(file: Path) -> IO[str]:
-    return gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8")
-
-
 def _read_object(file: Path) -> dict[str, Any]:
     try:
-        with _open(file) as stream:
+        with open_text(file) as stream:
             content = json.load(stream)
-    except (OSError, EOFError, ValueError) as error:
+    except UNREADABLE as error:
         raise DataError(f"{file}: cannot read it as JSON: {error}.") from error
     if not isinstance(content, dict):
         raise DataError(f"{file} holds a {type(content).__name__}, expected an object by asin.")
@@ -190,7 +186,7 @@ def _read_array(file: Path) -> Iterator[Any]:
     """Read a JSON array element by element, because the full catalogue (5 GB) would exhaust memory."""
     scan = json.JSONDecoder().raw_decode
     try:
-        with _open(file) as stream:
+        with open_text(file) as stream:
             text = stream.read(_CHUNK)
             if not text.lstrip().startswith("["):
                 raise ValueError("expected an array")
@@ -208,5 +204,5 @@ def _read_array(file: Path) -> Iterator[Any]:
                     text, place = text[place:] + more, 0
                     continue
                 yield element
-    except (OSError, EOFError, ValueError) as error:
+    except UNREADABLE as error:
         raise DataError(f"{file}: cannot read it as JSON: {error}.") from error

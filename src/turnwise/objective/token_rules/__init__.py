@@ -1,20 +1,20 @@
 """Provide token rules: published objectives that weigh, mask or clip each token, one paper per file.
 
 Once per step, a rule sees all generated tokens under the policy at the start of the step. It returns a `TokenCredit` or
-an `EntropyTerm` for the passes over the step. The papers apply rules in every micro-batch, so that their gradients
+a `Corridor` for the passes over the step. The papers apply rules in every micro-batch, so that their gradients
 depend on its size. Here micro-batch size, accumulation and packing cannot change the gradient. With one micro-batch,
 the first pass equals the paper's.
 
-A recipe chooses one by name: `update.tokens = {name = "steer", weight_min = 0.7}`, `update.entropy = {name = "epo",
-beta_decay = 1.0}`. To add one: write its file, add it below. Its keyword-only arguments are its options.
-A rule that reads columns of the batch declares them with `@reads(...)`.
+A recipe chooses one by name: `update.tokens = {name = "steer", weight_min = 0.7}`, `update.entropy = {name = "epo"}`.
+To add one: write its file, add it below. Its keyword-only arguments are its options. A rule that reads columns of the
+batch declares them with `@reads(...)`.
 """
 
 from collections.abc import Callable
 
 from turnwise.objective.token_rules.actfocus import actfocus
 from turnwise.objective.token_rules.adapo import adapo
-from turnwise.objective.token_rules.base import EntropyTerm, StepTokens, TokenCredit
+from turnwise.objective.token_rules.base import Corridor, StepTokens, TokenCredit
 from turnwise.objective.token_rules.covariance import clip_cov, kl_cov
 from turnwise.objective.token_rules.epo import epo
 from turnwise.objective.token_rules.flexible import flexible_clip
@@ -39,13 +39,13 @@ TOKEN_RULES: dict[str, Callable[..., TokenCredit]] = {
 }
 """Rules for `update.tokens` by name."""
 
-ENTROPY_RULES: dict[str, Callable[..., EntropyTerm]] = {"epo": epo}
+ENTROPY_RULES: dict[str, Callable[..., Corridor]] = {"epo": epo}
 """Rules for `update.entropy` by name."""
 
 __all__ = [
     "ENTROPY_RULES",
     "TOKEN_RULES",
-    "EntropyTerm",
+    "Corridor",
     "StepTokens",
     "TokenCredit",
     "actfocus",

@@ -103,7 +103,7 @@ class TokenCredit:
 
 
 @dataclasses.dataclass(frozen=True)
-class EntropyTerm:
+class Corridor:
     """Arguments of `entropy_loss` for the passes over a step.
 
     Attributes:

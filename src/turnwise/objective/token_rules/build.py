@@ -10,7 +10,7 @@ import pydantic
 
 from turnwise.batch import Batch
 from turnwise.errors import ConfigError, did_you_mean
-from turnwise.objective.token_rules import ENTROPY_RULES, TOKEN_RULES, EntropyTerm, StepTokens, TokenCredit
+from turnwise.objective.token_rules import ENTROPY_RULES, TOKEN_RULES, Corridor, StepTokens, TokenCredit
 from turnwise.objective.token_rules.base import columns_of
 from turnwise.options import check_names
 from turnwise.segments import Segments
@@ -25,7 +25,7 @@ def build_token_rule(name: str, options: Mapping[str, Any]) -> Callable[[StepTok
     return _build("tokens", TOKEN_RULES, name, options)
 
 
-def build_entropy_rule(name: str, options: Mapping[str, Any]) -> Callable[[StepTokens], EntropyTerm]:
+def build_entropy_rule(name: str, options: Mapping[str, Any]) -> Callable[[StepTokens], Corridor]:
     """Build `ENTROPY_RULES[name]` with its options; raises like `build_token_rule`."""
     return _build("entropy", ENTROPY_RULES, name, options)
 

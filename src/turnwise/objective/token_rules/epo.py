@@ -2,7 +2,7 @@
 
 import math
 
-from turnwise.objective.token_rules.base import EntropyTerm, NotNegative, StepTokens
+from turnwise.objective.token_rules.base import Corridor, NotNegative, StepTokens
 
 
 def epo(
@@ -13,7 +13,7 @@ def epo(
     penalty: NotNegative = 0.1,
     low: NotNegative = 0.0,
     high: NotNegative = 2.0,
-) -> EntropyTerm:
+) -> Corridor:
     """Reward entropy, and penalise token entropies far from the mean of past steps.
 
         loss = -bonus * (mean(H) - beta * mean(penalty * (max(low * H_past - H, 0) + max(H - high * H_past, 0))))
@@ -38,7 +38,7 @@ def epo(
     past = tokens.state or {"total": 0.0, "steps": 0}
     state = {"total": past["total"] + float(tokens.entropy_T.mean()), "steps": past["steps"] + 1}
     if not past["steps"]:
-        return EntropyTerm("nested-mean", bonus, state=state)
+        return Corridor("nested-mean", bonus, state=state)
     mean = past["total"] / past["steps"]
     beta = 1 + math.exp(-beta_decay * tokens.steps_done / max(1, tokens.steps // 2))
-    return EntropyTerm("nested-mean", bonus, bonus * beta * penalty, low * mean, high * mean, state)
+    return Corridor("nested-mean", bonus, bonus * beta * penalty, low * mean, high * mean, state)
