@@ -11,6 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from turnwise.files import replacing
+
 NAMED = {
     "grpo": "#1f4e79",
     "grpo+aem": "#b3541e",
@@ -77,6 +79,5 @@ def save(figure: Figure, path: Path) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    temporary = path.with_name(f".{path.stem}.tmp.png")
-    figure.savefig(temporary, dpi=DPI, facecolor=figure.get_facecolor())
-    temporary.replace(path)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format=path.suffix[1:], dpi=DPI, facecolor=figure.get_facecolor())

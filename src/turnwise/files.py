@@ -1,5 +1,6 @@
 """Write files atomically, and collect provenance."""
 
+import contextlib
 import functools
 import importlib.metadata
 import json
@@ -7,18 +8,29 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from turnwise import __version__
 
 
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield the path of a temporary file that replaces `path` in one move; an error or an interrupt deletes it."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
 def write_text(path: Path, text: str) -> None:
     """Replace a file's content atomically."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:

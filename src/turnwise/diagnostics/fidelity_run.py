@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from turnwise.diagnostics.stage import Stage
 from turnwise.diagnostics.values import Truth, continue_histories, estimated_values, true_advantages
 from turnwise.environments.suites import refuse_unrepeatable
 from turnwise.errors import ConfigError, RunError, TurnwiseError, did_you_mean
+from turnwise.files import replacing
 from turnwise.methods import METHODS
 from turnwise.methods.build import named_method
 from turnwise.rollout.collectors import OnTurn
@@ -250,10 +250,8 @@ class _Kept:
 
     def save(self, return_HK: np.ndarray) -> None:
         self.path.parent.mkdir(exist_ok=True)
-        temporary = self.path.with_suffix(".tmp")
-        with temporary.open("wb") as file:
+        with replacing(self.path) as temporary, temporary.open("wb") as file:
             np.save(file, return_HK)
-        os.replace(temporary, self.path)
 
 
 def _importance(batch: Batch, truth: Truth, trajectories: Sequence[Trajectory]) -> list[Importance]:

@@ -11,8 +11,8 @@ from turnwise.errors import ConfigError
 from turnwise.rollout.blocking import blocking
 from turnwise.rollout.collect import play
 from turnwise.rollout.collectors import Independent, OnTurn, make_sampling
-from turnwise.rollout.copies import Copies
-from turnwise.rollout.environments import CopyingEnvironments, Environments
+from turnwise.rollout.copies import forkable
+from turnwise.rollout.environments import Environments
 from turnwise.rollout.growth import REMEMBERS, RULES, Group, Growth, check_rule
 from turnwise.rollout.metrics import env_steps
 from turnwise.rollout.models import Models
@@ -23,7 +23,7 @@ from turnwise.rollout.trajectory import Trajectory, distinct_turns
 from turnwise.streams import Stream
 
 
-class Branching:
+class Branching(Independent):
     """Play groups wave by wave: a rule chooses the forks of a wave from the trajectories of earlier ones.
 
     Which trajectories there are depends on the seed only, not on how long environments take. A fork begins in a copy of
@@ -61,8 +61,7 @@ class Branching:
                     f"rollout.collector.{name}={budget!r}: expected a whole number of 1 or more, or leave it out "
                     "for no limit"
                 )
-        self._environments, self._settings, self._task_name = environments, settings, task_name
-        self._independent = Independent(environments, settings, task_name)
+        super().__init__(environments, settings, task_name)
         self._rule, self._options = RULES[rule], options
         self._max_tokens, self._max_env_steps = max_tokens, max_env_steps
         self._spread_top = options.get("top", TOP) if rule == "rose" else 0
@@ -79,7 +78,7 @@ class Branching:
     ) -> list[Trajectory]:
         """Play each task with a group of trajectories; see `Collector.play`."""
         if group_size is not None:
-            return self._independent.play(
+            return super().play(
                 models, tasks, seed=seed, group_size=group_size, temperature=temperature, on_turn=on_turn
             )
         return blocking(self._play(models, tasks, seed, temperature, on_turn))
@@ -89,15 +88,13 @@ class Branching:
     ) -> list[Trajectory]:
         policy, engine, size = models.policy.policy, models.policy.sampler, self._settings.group_size
         layer: Any = policy.model.get_output_embeddings()
-        environments, groups = self._environments, []
-        if isinstance(environments, CopyingEnvironments):
-            environments = Copies(environments)
+        groups = []
         for number, task in enumerate(tasks):
             draws = np.random.default_rng([seed, Stream.BRANCHING, number])
             name = self._task_name(task)
             growth = self._rule(Group(size, layer.weight.shape[0], self._history(name), draws), **self._options)
             groups.append(_Growing(number, task, name, size, growth))
-        try:
+        async with forkable(self._environments, engine) as environments:
             sampling = make_sampling(self._settings, policy, seed=seed, temperature=temperature)
             sampling = dataclasses.replace(sampling, spread_top=self._spread_top)
             while wave := [(group, start) for group in groups for start in group.starts()]:
@@ -117,10 +114,6 @@ class Branching:
                     group.paths.append(trajectory)
                 for group in groups:
                     group.spent = self._is_spent(group.paths)
-        finally:
-            if isinstance(environments, Copies):
-                environments.release()
-            await engine.aclose()
         return [trajectory for group in groups for trajectory in group.paths]
 
     def _history(self, name: str) -> tuple[int, int]:
@@ -135,7 +128,7 @@ class Branching:
         )
 
 
-class Remembering(Branching):
+class BranchingByHistory(Branching):
     """Play groups by a rule that reads which trajectories of a task succeeded in earlier steps; see `Branching`."""
 
     def __init__(self, environments: Environments, settings: RolloutConfig, *arguments: Any, **options: Any):
@@ -174,7 +167,7 @@ class Remembering(Branching):
 
 def make_branching(environments: Environments, *arguments: Any, rule: str = "tree_grpo", **options: Any) -> Branching:
     """Make the collector of a branching rule; see `Branching` for the arguments."""
-    kind = Remembering if rule in REMEMBERS else Branching
+    kind = BranchingByHistory if rule in REMEMBERS else Branching
     return kind(environments, *arguments, rule=rule, **options)
 
 

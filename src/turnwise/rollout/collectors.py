@@ -11,7 +11,7 @@ from turnwise.models.policy import Policy
 from turnwise.options import check_names
 from turnwise.rollout.blocking import blocking
 from turnwise.rollout.collect import play
-from turnwise.rollout.engine import Sampling
+from turnwise.rollout.engine import Engine, Sampling
 from turnwise.rollout.environments import Environments
 from turnwise.rollout.models import Models
 from turnwise.rollout.settings import RolloutConfig
@@ -89,11 +89,12 @@ def play_starts(
     seed: int,
     temperature: float | None = None,
     on_turn: OnTurn = None,
+    engine: Engine | None = None,
 ) -> list[Trajectory]:
-    """Play one trajectory per start with the policy, concurrently; see `Collector.play` for the arguments."""
+    """Play one trajectory per start, concurrently; see `Collector.play`. The default engine is the policy's."""
     policy = models.policy.policy
     played = play(
-        models.policy.sampler,
+        models.policy.sampler if engine is None else engine,
         starts,
         environments,
         policy.format,

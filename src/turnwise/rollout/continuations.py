@@ -20,8 +20,8 @@ from turnwise.rollout.blocking import blocking
 from turnwise.rollout.collect import play
 from turnwise.rollout.collectors import OnTurn, make_sampling
 from turnwise.rollout.context import make_context
-from turnwise.rollout.copies import Copies
-from turnwise.rollout.environments import CopyingEnvironments, Environments
+from turnwise.rollout.copies import Copies, forkable
+from turnwise.rollout.environments import Environments
 from turnwise.rollout.metrics import env_steps
 from turnwise.rollout.models import Models
 from turnwise.rollout.record import write_table
@@ -173,10 +173,7 @@ class Continuations:
         sampling = make_sampling(rollout, policy, seed=int(draws.integers(2**62)))
         size = self.settings.at_once or rollout.groups * rollout.group_size
         played: list[Trajectory] = []
-        environments = self._environments
-        if isinstance(environments, CopyingEnvironments):
-            environments = Copies(environments)
-        try:
+        async with forkable(self._environments, engine) as environments:
             if isinstance(environments, Copies):
                 starts = await self._copied(environments, starts)
             for first in range(0, len(starts), size):
@@ -192,10 +189,6 @@ class Continuations:
                     stride=len(starts),
                     close=False,
                 )
-        finally:
-            if isinstance(environments, Copies):
-                environments.release()
-            await engine.aclose()
         return played
 
     async def _copied(self, copies: Copies, starts: Sequence[Start]) -> list[Start]:

@@ -1,11 +1,14 @@
 """Keep a copy of each environment before each response, from which forks begin without a replay."""
 
+import contextlib
 import dataclasses
 import itertools
+from collections.abc import AsyncIterator
 
 from turnwise.environments.base import Step, Task
 from turnwise.errors import EnvironmentFault
-from turnwise.rollout.environments import CopyingEnvironments
+from turnwise.rollout.engine import Engine
+from turnwise.rollout.environments import CopyingEnvironments, Environments
 
 FIRST_COPY = 2**33
 """Key of the first copy; those of trajectories are below."""
@@ -93,3 +96,15 @@ class Copies:
     async def aclose(self) -> None:
         """Release all environments."""
         await self._environments.aclose()
+
+
+@contextlib.asynccontextmanager
+async def forkable(environments: Environments, engine: Engine) -> AsyncIterator[Environments]:
+    """Yield environments, as `Copies` where they can be copied; at the end, release the copies and close the engine."""
+    forked = Copies(environments) if isinstance(environments, CopyingEnvironments) else environments
+    try:
+        yield forked
+    finally:
+        if isinstance(forked, Copies):
+            forked.release()
+        await engine.aclose()

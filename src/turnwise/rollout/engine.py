@@ -85,15 +85,37 @@ class Generation:
     spreads: list[float] | None = None
     state: np.ndarray | None = dataclasses.field(default=None, compare=False)
 
+    def joined(self, then: "Generation") -> "Generation":
+        """Return the response that this one begins and another ends; a measure that either lacks is None."""
+        if not self.token_ids:
+            return then
+        return dataclasses.replace(
+            then,
+            token_ids=self.token_ids + then.token_ids,
+            logprobs=self.logprobs + then.logprobs,
+            entropies=_joined(self.entropies, then.entropies),
+            spreads=_joined(self.spreads, then.spreads),
+            state=self.state,
+        )
+
+
+def _joined(first: list[float] | None, then: list[float] | None) -> list[float] | None:
+    return None if first is None or then is None else first + then
+
 
 Decode = Callable[[Sequence[int]], str]
 """Decodes token ids to text, as a tokenizer does."""
 
 
+def stop_tokens(stop: Sequence[str]) -> int:
+    """Return how many tokens at the end of a response `ends_with_stop` reads."""
+    # a token usually adds a character, but tokens that hold parts of characters can delay a text by many tokens
+    return 4 * max(map(len, stop), default=0)
+
+
 def ends_with_stop(stop: Sequence[str], ids: Sequence[int], decode: Decode) -> bool:
     """Return whether the last token of a response completes a stop text."""
-    # a token usually adds a character, but tokens that hold parts of characters can delay a text by many tokens
-    tail = decode(ids[-4 * max(map(len, stop), default=0) :])
+    tail = decode(ids[-stop_tokens(stop) :])
     return any(text in tail for text in stop)
 
 

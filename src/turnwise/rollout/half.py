@@ -110,7 +110,7 @@ class Half:
                     f"the resumed run played the trajectory again, and before turn {self._turn} its environment "
                     "answered otherwise than before; only environments that repeat can go on after a resume"
                 )
-            made = each.generation if self.open is None else _joined(self.open, each.generation)
+            made = each.generation if self.open is None else self.open.joined(each.generation)
             if not self.cuts or not made.truncated or len(made.token_ids) >= sampling.max_new_tokens:
                 self.open = None
                 return made
@@ -145,12 +145,3 @@ class Half:
 
     async def aclose(self) -> None:
         """Do nothing: the engine has other conversations."""
-
-
-def _joined(first: Generation, then: Generation) -> Generation:
-    """Join two pieces of a response."""
-    entropies = None
-    if first.entropies is not None and then.entropies is not None:
-        entropies = first.entropies + then.entropies
-    tokens, logprobs = first.token_ids + then.token_ids, first.logprobs + then.logprobs
-    return Generation(tokens, logprobs, then.truncated, entropies, then.version, state=first.state)

@@ -19,7 +19,7 @@ from turnwise.errors import ConfigError, EngineFault, EngineLost, out_of_memory
 from turnwise.models import attention
 from turnwise.models.policy import frozen_copy
 from turnwise.models.reordered import reorder
-from turnwise.rollout.engine import Decode, Generation, Sampling, ends_with_stop
+from turnwise.rollout.engine import Decode, Generation, Sampling, ends_with_stop, stop_tokens
 from turnwise.rollout.prefixes import Prefixes
 from turnwise.rollout.rows import Rows
 from turnwise.rollout.sampling import sample, spread, uniform
@@ -331,7 +331,7 @@ class LocalEngine:
         return output_layer(states).float(), states
 
     def _draw(self, rows: np.ndarray, logits: torch.Tensor) -> None:
-        """Draw a token for each row from its logits; return the responses that it completes."""
+        """Draw a token for each row from its logits, and answer the requests that it completes."""
         samplings = self._sampling[rows]
         for index in np.unique(samplings):
             own = samplings == index
@@ -367,7 +367,7 @@ class LocalEngine:
         """Return which rows' responses complete a stop text with their newest token, `[rows]` bool."""
         if self.decode is None:
             raise EngineFault("stop texts need a tokenizer: pass LocalEngine(decode=tokenizer.decode)")
-        begins = self._start[rows] - self._begun[rows]
+        begins = np.maximum(self._start[rows] - self._begun[rows], places + 1 - stop_tokens(stop))
         responses = (
             self._ids[row, begin : place + 1].tolist() for row, begin, place in zip(rows, begins, places, strict=True)
         )

@@ -11,16 +11,14 @@ from jaxtyping import Bool, Float
 
 from turnwise.environments.base import Task
 from turnwise.errors import ConfigError, EngineFault
-from turnwise.options import check_names
-from turnwise.rollout.blocking import blocking
-from turnwise.rollout.collect import play
-from turnwise.rollout.collectors import Independent, OnTurn, make_sampling
+from turnwise.rollout.collectors import Independent, OnTurn, play_starts
 from turnwise.rollout.engine import Engine, Generation, Sampling
 from turnwise.rollout.environments import Environments
 from turnwise.rollout.models import Models
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.starts import make_starts
 from turnwise.rollout.trajectory import Trajectory
+from turnwise.section import checked_options
 from turnwise.streams import Stream
 
 RARE_FRAC = 0.2
@@ -41,7 +39,7 @@ class Options(pydantic.BaseModel, extra="forbid", strict=True):
     memory: int = pydantic.Field(ge=1)
 
 
-class Pruning:
+class Pruning(Independent):
     """Play groups of trajectories, and stop some of them after their first tokens.
 
     A trajectory waits once it has generated `tokens` tokens, inside a response too. When all others wait or have ended,
@@ -75,9 +73,8 @@ class Pruning:
         task_name: Callable[[Task], str] = str,
         **options: Any,
     ):
+        super().__init__(environments, settings, task_name)
         self._options = _checked(options, settings)
-        self._environments, self._settings, self._task_name = environments, settings, task_name
-        self._independent = Independent(environments, settings, task_name)
         self._labelled: list[list[float]] = []  # features of kept trajectories, and whether each succeeded
 
     def play(
@@ -92,10 +89,10 @@ class Pruning:
     ) -> list[Trajectory]:
         """Play each task with a group of trajectories; see `Collector.play`. A given group size prunes nothing."""
         if group_size is not None:
-            return self._independent.play(
+            return super().play(
                 models, tasks, seed=seed, group_size=group_size, temperature=temperature, on_turn=on_turn
             )
-        policy, size = models.policy.policy, self._settings.group_size
+        size = self._settings.group_size
         if getattr(models.policy.sampler, "max_rows", None) is not None:
             raise ConfigError(
                 "engine.max_rows lets responses wait for whole trajectories, and those of rollout.collector='arrol' "
@@ -120,23 +117,21 @@ class Pruning:
             if on_turn:
                 on_turn(live, total)
 
-        played = blocking(
-            play(
-                engine,
-                starts,
-                self._environments,
-                policy.format,
-                sampling=make_sampling(self._settings, policy, seed=seed, temperature=temperature),
-                max_context=policy.max_context,
-                window=self._settings.remembered,
-                on_turn=watched,
-            )
+        played = play_starts(
+            models,
+            starts,
+            self._environments,
+            self._settings,
+            seed=seed,
+            temperature=temperature,
+            on_turn=watched,
+            engine=engine,
         )
         for number, (trajectory, features) in enumerate(zip(played, engine.features(), strict=True)):
             if number in engine.pruned:
                 turn = trajectory.turns[-1]
                 turn.add(engine.pruned[number])
-                turn.response = policy.format.text(turn.response_ids)
+                turn.response = models.policy.policy.format.text(turn.response_ids)
                 turn.version = models.policy.version  # of a response without tokens too, which no engine has stamped
                 trajectory.failure, trajectory.ended, trajectory.learns = None, "pruned", False
             elif trajectory.usable:
@@ -198,14 +193,7 @@ class Waiting:
             raise EngineFault("pruned")
         begun = dataclasses.replace(sampling, begun=len(first.token_ids))
         rest = await self._engine.generate(conversation, [*prompt_ids, *first.token_ids], begun)
-        known = first.entropies is not None or not first.token_ids
-        return dataclasses.replace(
-            rest,
-            token_ids=first.token_ids + rest.token_ids,
-            logprobs=first.logprobs + rest.logprobs,
-            entropies=[*(first.entropies or ()), *(rest.entropies or ())] if known and rest.entropies else None,
-            state=first.state if first.token_ids else rest.state,
-        )
+        return first.joined(rest)
 
     def watch(self, live: int) -> None:
         """Take in how many trajectories have not ended, and decide once all of them wait."""
@@ -292,17 +280,7 @@ def survivors(
 
 
 def _checked(options: dict[str, Any], settings: RolloutConfig) -> Options:
-    check_names("rollout.collector='arrol'", options, tuple(Options.model_fields))
-    try:
-        checked = Options.model_validate(options)
-    except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        name = first["loc"][0]
-        if first["type"] == "missing":
-            raise ConfigError(
-                f"rollout.collector='arrol' needs the option {name!r}; no value is published, choose one"
-            ) from None
-        raise ConfigError(f"rollout.collector.{name}={options[str(name)]!r}: {first['msg']}") from None
+    checked = checked_options("arrol", Options, options)
     if (number := round(checked.keep * settings.group_size)) < 2:
         raise ConfigError(
             f"rollout.collector.keep={checked.keep:g} leaves {number} of rollout.group_size={settings.group_size} "

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pyarrow.parquet as pq
 from turnwise.checksums import TABLE_KEY, check_table, seal_table
 from turnwise.environments.base import sound_text
 from turnwise.errors import DamagedError, DataError
+from turnwise.files import replacing
 from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.rollout.tree_rows import BEGUN_SCHEMA, PREFIX, TREE_SCHEMA, are_trees, pack_rows, unpack_rows
 
@@ -144,17 +144,15 @@ def write_rollouts(
 def write_table(path: Path, table: pa.Table) -> None:
     """Write a Parquet file atomically, with its name and checksum in its metadata."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
     told = {NAME_KEY: path.name.encode(), TABLE_KEY: b"0" * 8}
     stream = pa.BufferOutputStream()
     pq.write_table(table.replace_schema_metadata({**(table.schema.metadata or {}), **told}), stream, compression="zstd")
     data = bytearray(stream.getvalue())
     seal_table(data)
     try:
-        temporary.write_bytes(data)
-        os.replace(temporary, path)
+        with replacing(path) as temporary:
+            temporary.write_bytes(data)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         error.filename = str(path)  # Arrow's errors have no file name
         raise
 

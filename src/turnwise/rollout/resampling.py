@@ -9,10 +9,7 @@ import pydantic
 
 from turnwise.environments.base import Task
 from turnwise.errors import ConfigError
-from turnwise.options import check_names
-from turnwise.rollout.blocking import blocking
-from turnwise.rollout.collect import play
-from turnwise.rollout.collectors import Independent, OnTurn, make_sampling
+from turnwise.rollout.collectors import Independent, OnTurn, play_starts
 from turnwise.rollout.engine import Engine, Generation, Sampling
 from turnwise.rollout.environments import Environments
 from turnwise.rollout.metrics import RESAMPLED
@@ -20,6 +17,7 @@ from turnwise.rollout.models import Models
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.starts import make_starts
 from turnwise.rollout.trajectory import Trajectory
+from turnwise.section import checked_options
 from turnwise.streams import Stream
 
 LEAST = 1e-6
@@ -35,7 +33,7 @@ class Options(pydantic.BaseModel, extra="forbid", strict=True):
     tries: int = pydantic.Field(default=2, ge=1)
 
 
-class Resampling:
+class Resampling(Independent):
     """Play groups of trajectories, and sample a turn again if it is as uncertain as the turn before.
 
         sample again if 0 < |Phi_k - Phi_{k-1}| < eta        Phi = geometric mean of M over the response's tokens
@@ -70,9 +68,8 @@ class Resampling:
         task_name: Callable[[Task], str] = str,
         **options: Any,
     ):
-        self._options = _checked(options)
-        self._environments, self._settings, self._task_name = environments, settings, task_name
-        self._independent = Independent(environments, settings, task_name)
+        super().__init__(environments, settings, task_name)
+        self._options = checked_options("t2po", Options, options)
 
     def play(
         self,
@@ -86,23 +83,20 @@ class Resampling:
     ) -> list[Trajectory]:
         """Play each task with a group of trajectories; see `Collector.play`. A given group size re-samples nothing."""
         if group_size is not None:
-            return self._independent.play(
+            return super().play(
                 models, tasks, seed=seed, group_size=group_size, temperature=temperature, on_turn=on_turn
             )
-        policy = models.policy.policy
         starts = make_starts(tasks, self._settings.group_size, self._task_name)
         engine = Choosy(models.policy.sampler, len(starts), self._options)
-        played = blocking(
-            play(
-                engine,
-                starts,
-                self._environments,
-                policy.format,
-                sampling=make_sampling(self._settings, policy, seed=seed, temperature=temperature),
-                max_context=policy.max_context,
-                window=self._settings.remembered,
-                on_turn=on_turn,
-            )
+        played = play_starts(
+            models,
+            starts,
+            self._environments,
+            self._settings,
+            seed=seed,
+            temperature=temperature,
+            on_turn=on_turn,
+            engine=engine,
         )
         for trajectory, rejected in zip(played, engine.rejected, strict=True):
             trajectory.info[RESAMPLED] = rejected
@@ -163,17 +157,3 @@ def uncertainty(made: Generation, options: Options) -> float:
 
 def _seed(seed: int, further: int) -> int:
     return int(np.random.default_rng([seed, Stream.RESAMPLING, further]).integers(2**62))
-
-
-def _checked(options: dict[str, Any]) -> Options:
-    check_names("rollout.collector='t2po'", options, tuple(Options.model_fields))
-    try:
-        return Options.model_validate(options)
-    except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        name = first["loc"][0]
-        if first["type"] == "missing":
-            raise ConfigError(
-                f"rollout.collector='t2po' needs the option {name!r}; no value is published, choose one"
-            ) from None
-        raise ConfigError(f"rollout.collector.{name}={options[str(name)]!r}: {first['msg']}") from None

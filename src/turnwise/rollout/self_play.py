@@ -13,10 +13,8 @@ from turnwise.environments.base import Step, Task
 from turnwise.environments.seats.base import POLICY, Deal
 from turnwise.environments.seats.match import OPPONENTS
 from turnwise.errors import ConfigError
-from turnwise.rollout.blocking import blocking
 from turnwise.rollout.cast import Cast
-from turnwise.rollout.collect import play
-from turnwise.rollout.collectors import Independent, OnTurn, make_sampling
+from turnwise.rollout.collectors import Independent, OnTurn, play_starts
 from turnwise.rollout.engine import Engine
 from turnwise.rollout.environments import Environments
 from turnwise.rollout.local import LocalEngine
@@ -30,7 +28,7 @@ from turnwise.streams import Stream
 SELF, PAST = "self", "past"
 
 
-class SelfPlay:
+class SelfPlay(Independent):
     """Play the matches of a group concurrently; each seat that a policy holds is a trajectory of the group.
 
     A group plays `rollout.group_size` / (seats of a match) matches of its task. In each, the policy meets itself, a
@@ -70,8 +68,7 @@ class SelfPlay:
     ):
         self._share = {PAST: past, "random": random, "expert": expert}
         _check(self._share, every, keep, settings)
-        self._environments, self._settings, self._task_name = environments, settings, task_name
-        self._independent = Independent(environments, settings, task_name)
+        super().__init__(environments, settings, task_name)
         self._share[SELF] = 1.0 - sum(self._share.values())
         self._train = train
         self._every, self._keep = every, keep
@@ -90,28 +87,26 @@ class SelfPlay:
     ) -> list[Trajectory]:
         """Play each task with a group of matches; see `Collector.play`."""
         if group_size is not None:
-            return self._independent.play(
+            return super().play(
                 models, tasks, seed=seed, group_size=group_size, temperature=temperature, on_turn=on_turn
             )
         rng = np.random.default_rng([seed, Stream.OPPONENTS])
         self._remember(models)
         version, weights = self._selves[rng.integers(len(self._selves))] if self._selves else (0, b"")
         places = self._places(tasks, rng)
-        policy, engines = models.policy.policy, [models.policy.sampler]
+        engines = [models.policy.sampler]
         if any(place.actor == PAST for place in places):
             engines.append(self._past_engine(models, version, weights))
         tables = Tables(self._environments)
-        trajectories = blocking(
-            play(
-                Cast(engines, [int(place.actor == PAST) for place in places]),
-                [place.start for place in places],
-                tables,
-                policy.format,
-                sampling=make_sampling(self._settings, policy, seed=seed, temperature=temperature),
-                max_context=policy.max_context,
-                window=self._settings.remembered,
-                on_turn=on_turn,
-            )
+        trajectories = play_starts(
+            models,
+            [place.start for place in places],
+            tables,
+            self._settings,
+            seed=seed,
+            temperature=temperature,
+            on_turn=on_turn,
+            engine=Cast(engines, [int(place.actor == PAST) for place in places]),
         )
         for number, (trajectory, place) in enumerate(zip(trajectories, places, strict=True)):
             trajectory.learns = place.learns

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from turnwise.config.sections import LogConfig
 from turnwise.errors import ConfigError, RunError
+from turnwise.files import write_text
 
 INSTALL = {"tensorboard": "tensorboard", "wandb": "wandb", "trackio": "trackio"}
 IDENTITY_FILE = "tracker.json"
@@ -99,9 +100,7 @@ def identity(folder: Path, name: str, seed: int) -> Identity:
                 f"{path} is damaged: {error}; delete it, then trackers show the remaining steps as a new run"
             ) from None
     made = Identity(secrets.token_hex(8), display_name(folder, name, seed))
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(made._asdict()) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    write_text(path, json.dumps(made._asdict()) + "\n")
     return made
 
 

@@ -67,8 +67,9 @@ class Dense:
         path = cache_folder() / "embeddings" / f"{key.hexdigest()[:16]}.npy"
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-                np.save(file, self._embed(texts))
+            embedding = self._embed(texts)  # minutes; an interrupt leaves no file
+            with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:  # other processes have theirs
+                np.save(file, embedding)
             os.replace(file.name, path)
         return np.load(path, mmap_mode="r")
 

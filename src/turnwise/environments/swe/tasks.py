@@ -9,6 +9,7 @@ from typing import Any
 from turnwise.environments.jsonl import check_unique, read_objects
 from turnwise.environments.splits import named_split
 from turnwise.errors import DataError
+from turnwise.files import replacing
 
 TIERS = (1, 2, 3)
 
@@ -69,15 +70,13 @@ def load_tasks(path: Path) -> list[SweTask]:
 
 def write_tasks(path: Path, tasks: Sequence[SweTask]) -> None:
     """Save tasks in SWE-bench's fields, and in our fields that are not empty; replaces the file atomically."""
-    aside = path.with_suffix(".part")
-    with aside.open("w", encoding="utf-8") as file:
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         for task in tasks:
             fields = dataclasses.asdict(task)
             for name in ("fail_to_pass", "pass_to_pass"):
                 fields[name.upper()] = json.dumps(fields.pop(name))  # a text that holds a list, as in SWE-bench
             fields = {name: value for name, value in fields.items() if value not in ("", (), 0)}
             file.write(json.dumps(fields, ensure_ascii=False) + "\n")
-    aside.replace(path)
 
 
 def split_tasks(tasks: Sequence[SweTask], split: str, tiers: Sequence[int] = ()) -> list[SweTask]:

@@ -87,11 +87,10 @@ class Hinted:
             metrics["hint_failed_frac"] = float(np.mean([each.failure is not None for each in played]))
         if any(each.usable for each in played):
             metrics["hint_success"] = float(np.mean([each.success for each in played if each.usable]))
-        numbers = [*experience.numbers, *(experience.numbers[group] for group in groups)]
-        tasks = [*experience.tasks, *(experience.tasks[group] for group in groups)]
+        numbers = [experience.numbers[group] for group in groups]
+        tasks = [experience.tasks[group] for group in groups]
         given = sum(len(starts[each.group - first].turns) for each in played)
-        together = with_more(experience, played, metrics, used_N, given_turns=given)
-        return dataclasses.replace(together, tasks=tasks, numbers=numbers)
+        return with_more(experience, played, metrics, used_N, given_turns=given, tasks=tasks, numbers=numbers)
 
     def _start(self, experience: Experience, group: int, place: int, share: float, models: Models) -> Start | None:
         number = experience.numbers[group]

@@ -116,11 +116,10 @@ class PrefixSampling:
         new = self._chosen(experience, step)
         self._store.clear()
         self._store.add(new, step=step)
-        numbers = [*experience.numbers, *(row.task for row, _ in groups)]
+        numbers = [row.task for row, _ in groups]
         tasks = [self._tasks[number] for number in numbers]
         given = sum(groups[each.group - len(experience.numbers)][1] for each in played)
-        together = with_more(experience, played, metrics, used_N, given_turns=given)
-        return dataclasses.replace(together, tasks=tasks, numbers=numbers)
+        return with_more(experience, played, metrics, used_N, given_turns=given, tasks=tasks, numbers=numbers)
 
     def _turns(self, row: Row) -> int:
         kind = KINDS[not row.trajectory.success]

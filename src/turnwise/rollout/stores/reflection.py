@@ -15,7 +15,7 @@ from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.starts import Start
 from turnwise.rollout.stores.lessons import RESPONSE
 from turnwise.rollout.stores.reminded import with_lines
-from turnwise.rollout.stores.replay import replayed, with_more
+from turnwise.rollout.stores.replay import draw, with_more
 from turnwise.rollout.stores.rows import Row, make_row
 from turnwise.rollout.stores.store import Store
 from turnwise.rollout.trajectory import Trajectory
@@ -72,8 +72,9 @@ class ReplayAndReflection:
         store.add((), step=step)
         first, metrics = len(experience.numbers), store.metrics(step)
         outcome_G = outcomes(experience.trajectories, first)
-        replays, ages = self._replays(experience, outcome_G, step)
-        metrics |= {"replayed": float(len(replays)), "replayed_age": float(np.mean(ages)) if ages else 0.0}
+        lacked, seed = self._lacked(experience, outcome_G), [self._seed, Stream.REFLECTION, step, 0]
+        replays, told = draw(lacked, store.settings.replays, seed, step)
+        metrics |= told
         failures = [row for number in dict.fromkeys(experience.numbers) if (row := self._failure(number, step))]
         played = self._play(failures, first, models, step, on_turn)
         used_N = learned_from(played, self._rollout.filter_at(step), len(failures), first=first)
@@ -85,24 +86,19 @@ class ReplayAndReflection:
         tasks_G, num_tasks = np.array(experience.numbers), len(self._tasks)
         self.history += [np.bincount(tasks_G, of_G, minlength=num_tasks) for of_G in outcome_G[::-1]]
         experience = with_more(experience, replays, metrics)
-        numbers = [*experience.numbers, *(row.task for row in failures)]
-        tasks = [*experience.tasks, *(self._tasks[row.task] for row in failures)]
-        return dataclasses.replace(with_more(experience, played, {}, used_N), tasks=tasks, numbers=numbers)
+        numbers = [row.task for row in failures]
+        tasks = [self._tasks[number] for number in numbers]
+        return with_more(experience, played, {}, used_N, tasks=tasks, numbers=numbers)
 
-    def _replays(
-        self, experience: Experience, outcome_G: tuple[np.ndarray, np.ndarray], step: int
-    ) -> tuple[list[Trajectory], list[int]]:
-        """Return the replays of the groups that are all alike, and the steps since each was played."""
-        replays, ages = list[Trajectory](), list[int]()
+    def _lacked(self, experience: Experience, outcome_G: tuple[np.ndarray, np.ndarray]) -> dict[int, list[Row]]:
+        """Return, for each group whose trajectories are all alike, the stored ones of its task that are not."""
+        rows = dict[int, list[Row]]()
         successes_G, failures_G = outcome_G
         for group in np.flatnonzero((successes_G > 0) != (failures_G > 0)).tolist():
             lacks = successes_G[group] == 0
-            rows = [row for row in self._store.of(experience.numbers[group]) if row.trajectory.success == lacks]
-            draws = np.random.default_rng([self._seed, Stream.REFLECTION, step, 0, group])
-            for place in draws.permutation(len(rows))[: self._store.settings.replays].tolist():
-                replays.append(replayed(rows[place], group))
-                ages.append(step - rows[place].step)
-        return replays, ages
+            stored = self._store.of(experience.numbers[group])
+            rows[group] = [row for row in stored if row.trajectory.success == lacks]
+        return rows
 
     def _failure(self, number: int, step: int) -> Row | None:
         """Return a stored failure of a task, if it mostly failed in earlier steps and the store still has one."""

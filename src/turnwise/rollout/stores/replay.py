@@ -1,10 +1,11 @@
 """Mix stored trajectories into the groups of a step."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from turnwise.environments.base import Task
 from turnwise.rollout.collectors import Collector, OnTurn
 from turnwise.rollout.experience import Experience, Steps
 from turnwise.rollout.metrics import costs
@@ -41,18 +42,32 @@ class Replaying:
         """Collect the experience of a step, add replays to it, and store its successes."""
         experience, store = self._source.next(collector, models, step, on_turn), self._store
         store.add((), step=step)
-        metrics = store.metrics(step)
-        replays, ages = list[Trajectory](), list[int]()
-        for group in np.unique([trajectory.group for trajectory in experience.used]).tolist():
-            draws = np.random.default_rng([self._seed, Stream.REPLAY, step, group])
-            rows = store.of(experience.numbers[group])
-            for place in draws.permutation(len(rows))[: store.settings.replays].tolist():
-                replays.append(replayed(rows[place], group))
-                ages.append(step - rows[place].step)
-        metrics |= {"replayed": float(len(replays)), "replayed_age": float(np.mean(ages)) if ages else 0.0}
+        groups = np.unique([trajectory.group for trajectory in experience.used]).tolist()
+        rows = {group: store.of(experience.numbers[group]) for group in groups}
+        replays, told = draw(rows, store.settings.replays, [self._seed, Stream.REPLAY, step], step)
+        metrics = store.metrics(step) | told
         won = [each for each in experience.trajectories if each.usable and each.success]
         store.add([make_row(experience.numbers[each.group], step, each) for each in won], step=step)
         return with_more(experience, replays, metrics)
+
+
+def draw(
+    rows: Mapping[int, Sequence[Row]], most: int | None, seed: Sequence[int], step: int
+) -> tuple[list[Trajectory], dict[str, float]]:
+    """Draw replays for groups uniformly; returns them, and the metrics `replayed` and `replayed_age` (steps).
+
+    Args:
+        rows: For each group, the rows to draw from.
+        most: Most replays per group; None: all.
+        seed: Seed of the draws, to which the number of the group is added.
+        step: The present step.
+    """
+    replays, ages = list[Trajectory](), list[int]()
+    for group, own in rows.items():
+        for place in np.random.default_rng([*seed, group]).permutation(len(own))[:most].tolist():
+            replays.append(replayed(own[place], group))
+            ages.append(step - own[place].step)
+    return replays, {"replayed": float(len(replays)), "replayed_age": float(np.mean(ages)) if ages else 0.0}
 
 
 def replayed(row: Row, group: int) -> Trajectory:
@@ -69,6 +84,8 @@ def with_more(
     more_used: np.ndarray | None = None,
     *,
     given_turns: int = 0,
+    tasks: Sequence[Task] = (),
+    numbers: Sequence[int] = (),
 ) -> Experience:
     """Add trajectories, each behind those of its group, and metrics; those that were played count as such.
 
@@ -78,6 +95,8 @@ def with_more(
         metrics: Further metrics.
         more_used: `[further trajectories]` bool, those that the step learns from; default all.
         given_turns: Turns of other trajectories that the environment played before the own ones of these.
+        tasks: Tasks of further groups.
+        numbers: Their numbers.
     """
     together = [*experience.trajectories, *more]
     used_N = np.concatenate([experience.used_N, np.ones(len(more), dtype=bool) if more_used is None else more_used])
@@ -91,4 +110,6 @@ def with_more(
         trajectories=[together[place] for place in order],
         used_N=used_N[order],
         metrics=experience.metrics | counts | metrics,
+        tasks=[*experience.tasks, *tasks],
+        numbers=[*experience.numbers, *numbers],
     )
