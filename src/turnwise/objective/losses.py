@@ -14,17 +14,16 @@ weight (`mismatch_weights`), multiply this weight.
 """
 
 import dataclasses
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 
 from turnwise.errors import ConfigError, did_you_mean
+from turnwise.objective.token_rules.base import Aggregate, Clip
 from turnwise.segments import Segments
 
-Aggregate = Literal["token-mean", "response-mean", "trajectory-mean", "nested-mean", "constant"]
-Clip = Literal["ppo", "cispo", "none"]
 ROUNDING = 1e-5
 """Log-ratios up to this size are rounding: two ways to compute the same probability in float32 (nats)."""
 

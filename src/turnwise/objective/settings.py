@@ -24,6 +24,7 @@ from typing import Literal
 
 import pydantic
 
+from turnwise.objective.token_rules.base import Aggregate, Clip
 from turnwise.objective.token_rules.build import build_entropy_rule, build_token_rule
 from turnwise.section import Named, Section
 
@@ -89,7 +90,7 @@ class UpdateConfig(Section):
     importance: Literal["token", "response", "trajectory"] = "token"
     """Level of the probability ratio: each token has its own, or the geometric mean over its response (a turn) or
     trajectory (GSPO)."""
-    clip: Literal["ppo", "cispo", "none"] = "ppo"
+    clip: Clip = "ppo"
     """"ppo": no gradient where the ratio is outside clip_low and clip_high. "cispo": the clipped ratio is a factor.
     "none": no clip."""
     clip_low: float = pydantic.Field(default=0.2, gt=0)
@@ -109,7 +110,7 @@ class UpdateConfig(Section):
     """Passes over a step's trajectories."""
     mini_batches: int = pydantic.Field(default=1, ge=1)
     """Optimiser steps per pass."""
-    aggregate: Literal["token-mean", "response-mean", "trajectory-mean", "nested-mean", "constant"] = "token-mean"
+    aggregate: Aggregate = "token-mean"
     """Average that the loss is, see `turnwise.objective.losses.token_weights`."""
     kl: float = pydantic.Field(default=0.0, ge=0)
     """Coefficient of the KL divergence from the policy after the warm start."""

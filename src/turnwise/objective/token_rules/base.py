@@ -12,6 +12,11 @@ from turnwise.batch import Batch
 
 Values = Float[np.ndarray, " T"]
 
+Aggregate = Literal["token-mean", "response-mean", "trajectory-mean", "nested-mean", "constant"]
+"""Averages that a loss may be; see `turnwise.objective.losses.token_weights`."""
+Clip = Literal["ppo", "cispo", "none"]
+"""Clips of the probability ratio; see `turnwise.objective.losses.policy_loss`."""
+
 Frac = Annotated[float, pydantic.Field(gt=0, le=1)]
 Positive = Annotated[float, pydantic.Field(gt=0)]
 NotNegative = Annotated[float, pydantic.Field(ge=0)]
@@ -115,7 +120,7 @@ class Corridor:
         state: State for the next step, as plain data for the checkpoint.
     """
 
-    aggregate: Literal["token-mean", "response-mean", "trajectory-mean", "nested-mean", "constant"]
+    aggregate: Aggregate
     bonus: float
     penalty: float = 0.0
     low: float = 0.0
