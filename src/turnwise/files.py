@@ -17,8 +17,8 @@ from turnwise import __version__
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield the path of a temporary file that replaces `path` in one move; an error or an interrupt deletes it."""
-    temporary = path.with_name(path.name + ".tmp")
+    """Yield the path of a temporary file, which replaces `path` in one move, or is deleted after an error."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # another process may write the same file
     try:
         yield temporary
         os.replace(temporary, path)

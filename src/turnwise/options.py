@@ -32,7 +32,8 @@ def bind(name: str, signature: inspect.Signature, args: tuple, kwargs: Mapping[s
         kwargs: Named arguments.
 
     Raises:
-        ConfigError: An option is unknown, missing, of the wrong type or not finite, or a batch stands where options do.
+        ConfigError: An option is unknown, missing, of the wrong type, not finite or not among its choices, or a batch
+            stands where options do.
     """
     parameters = signature.parameters
     if any(isinstance(value, Batch) for value in (*args, *kwargs.values())):

@@ -1,14 +1,9 @@
 """Define the base classes of recipe sections. They do not import torch, so that recipes are checked fast."""
 
 from collections.abc import Mapping
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
 import pydantic
-
-from turnwise.errors import ConfigError
-from turnwise.options import check_names
-
-Model = TypeVar("Model", bound=pydantic.BaseModel)
 
 
 class Section(pydantic.BaseModel):
@@ -50,22 +45,3 @@ def flattened(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for name, value in settings.items():
         result |= flattened(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
     return result
-
-
-def checked_options(collector: str, kind: type[Model], options: Mapping[str, Any]) -> Model:
-    """Return the options of a collector as its model of them, whose required fields have no published values.
-
-    Raises:
-        ConfigError: An option is unknown, missing or impossible.
-    """
-    check_names(f"rollout.collector={collector!r}", options, kind.model_fields)
-    try:
-        return kind.model_validate(options)
-    except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        name = first["loc"][0]
-        if first["type"] == "missing":
-            raise ConfigError(
-                f"rollout.collector={collector!r} needs the option {name!r}; no value is published, choose one"
-            ) from None
-        raise ConfigError(f"rollout.collector.{name}={options[str(name)]!r}: {first['msg']}") from None

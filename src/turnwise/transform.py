@@ -283,10 +283,11 @@ def _initial(transforms: Sequence[Transform]) -> tuple[State, ...]:
 
 
 def _joint(name: str, update: Update, parts: Sequence[Transform], gradient: Gradient | None) -> Transform:
+    init = (lambda: _initial(parts)) if any(part.init for part in parts) else None
     return Transform(
         name,
-        update,
-        (lambda: _initial(parts)) if any(part.init for part in parts) else None,
+        update if init else lambda credit_R, _, batch: (update(credit_R, None, batch)[0], None),
+        init,
         needs=tuple(dict.fromkeys(name for part in parts for name in part.needs)),
         across_groups=any(part.across_groups for part in parts),
         gradient=gradient,

@@ -105,7 +105,5 @@ def test_a_broken_world_has_no_reward_and_harms_nobody(at, caplog):
 
 @pytest.mark.parametrize(("own", "level"), [({"workers": 2}, "worker"), ({"isolation": "bubblewrap"}, "bubblewrap")])
 def test_environments_that_should_be_kept_apart_are_refused(own, level):
-    with pytest.raises(
-        ConfigError, match=f"isolation='{level}': TRL plays environments in its own process"
-    ):
+    with pytest.raises(ConfigError, match=f"isolation='{level}': TRL plays environments in its own process"):
         environment_factory(EnvironmentConfig(name="household", **own))

@@ -67,3 +67,6 @@ def test_a_method_without_state_saves_none_and_reads_what_earlier_versions_saved
     np.testing.assert_array_equal(plain.update(BATCH).advantage_R, advantage_R)
     running = Credit(make_transform(parse_config({"method": "rae"}).method))
     assert running.state_dict() is not None
+    _, (stateless, kept) = tw.mix(tw.tree_grpo(), tw.rae()).trace(make_batch(SHAPES["many groups"]))
+    assert stateless is None
+    assert kept is not None

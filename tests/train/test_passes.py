@@ -228,6 +228,18 @@ def test_mistakes_are_told(tmp_path):
         ),
         ({"update": {"passes": {"name": "seeupo"}}, "critic": {"kind": "head"}}, "remove update.passes or"),
         ({"update": {"passes": {"name": "seeupoo"}}}, "update.passes.name"),
+        (
+            {
+                "update": {"passes": {"name": "seeupo"}},
+                "method": "spo_tree",
+                "aem": False,
+                "rollout": {
+                    "collector": {"name": "branching", "rule": "spo_tree", "branching": [2, 2]},
+                    "group_size": 4,
+                },
+            },
+            "method 'spo_tree' gives each token its own; remove update.passes",
+        ),
     ):
         with pytest.raises(ConfigError, match=message):
             small_config(tmp_path, **sections)

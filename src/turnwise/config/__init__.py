@@ -11,7 +11,7 @@ from typing import Any
 
 import pydantic
 
-from turnwise.config.combined import check_demonstrations, check_store, check_told, with_corrected_ratios
+from turnwise.config.combined import check_demonstrations, check_passes, check_store, check_told, with_corrected_ratios
 from turnwise.config.mistakes import explain
 from turnwise.config.overrides import apply
 from turnwise.config.recipes import find_recipe, read_recipe
@@ -291,6 +291,7 @@ class Config(Section):
         if self.rollout.learns_played:
             check_played(transform, self.label, vars(self))
         check_told(transform, self.label, vars(self), self.optional_models)
+        check_passes(transform, self.label, self.update)
         return self
 
     @property

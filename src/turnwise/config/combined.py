@@ -82,6 +82,21 @@ def check_told(transform: Transform, label: str, sections: Mapping[str, Any], mo
     _refuse(told, "demonstrations", mend="choose another method or measure, or remove [demonstrations]")
 
 
+def check_passes(transform: Transform, label: str, update: UpdateConfig) -> None:
+    """Raise a ValueError if `update.passes` would lose credit that a method gives single tokens.
+
+    Args:
+        transform: Method of the recipe.
+        label: Its name.
+        update: The `[update]` of the recipe.
+    """
+    if update.passes and any(name.endswith("_T") for name in transform.needs):
+        raise ValueError(
+            f"update.passes learns one advantage per response, and method {label!r} gives each token its own; remove "
+            "update.passes, or choose another method"
+        )
+
+
 def check_store(
     store: StoreConfig,
     rollout: RolloutConfig,

@@ -84,4 +84,4 @@ class Recorder:
             trajectory.group = groups[trajectory.task]
         if self._ended:
             self._write(sorted(self._ended, key=lambda trajectory: trajectory.group))
-            self._ended = []  # after the write: one that fails is tried again at the end
+            self._ended = []  # after the write: what a full disk refuses is tried again at the end

@@ -59,8 +59,8 @@ class RecordedRun:
         columns = self._columns(experience.used) if experience.used else {}
         path = self.folder.rollouts / f"step-{step:06d}.parquet"
         write_rollouts(path, trajectories, experience.recorded(columns))
+        self.steps = step  # not before: a batch that could not be written leaves no gap
         self.folder.log({"step": step, **{f"rollout/{name}": x for name, x in experience.metrics.items()}})
-        self.steps = step
 
     def evaluate(self, trajectories: Sequence[Trajectory]) -> None:
         """Record how the trajectories of the last step ended, as `turnwise compare` reads it."""

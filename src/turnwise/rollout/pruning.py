@@ -15,10 +15,9 @@ from turnwise.rollout.collectors import Independent, OnTurn, play_starts
 from turnwise.rollout.engine import Engine, Generation, Sampling
 from turnwise.rollout.environments import Environments
 from turnwise.rollout.models import Models
-from turnwise.rollout.settings import RolloutConfig
+from turnwise.rollout.settings import RolloutConfig, checked_options
 from turnwise.rollout.starts import make_starts
 from turnwise.rollout.trajectory import Trajectory
-from turnwise.section import checked_options
 from turnwise.streams import Stream
 
 RARE_FRAC = 0.2

@@ -14,10 +14,9 @@ from turnwise.rollout.engine import Engine, Generation, Sampling
 from turnwise.rollout.environments import Environments
 from turnwise.rollout.metrics import RESAMPLED
 from turnwise.rollout.models import Models
-from turnwise.rollout.settings import RolloutConfig
+from turnwise.rollout.settings import RolloutConfig, checked_options
 from turnwise.rollout.starts import make_starts
 from turnwise.rollout.trajectory import Trajectory
-from turnwise.section import checked_options
 from turnwise.streams import Stream
 
 LEAST = 1e-6

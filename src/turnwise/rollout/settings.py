@@ -1,12 +1,17 @@
 """Define the `[rollout]` and `[engine]` sections of a recipe."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import pydantic
 
+from turnwise.errors import ConfigError
+from turnwise.options import check_names
 from turnwise.rollout.selection import build_selector
 from turnwise.section import Named, Section
+
+Model = TypeVar("Model", bound=pydantic.BaseModel)
 
 
 class SelectConfig(Named):
@@ -289,3 +294,22 @@ class EngineConfig(Section):
     """Time for which a failed request is retried (seconds); then the run ends, and can be resumed."""
     sync_folder: Path | None = None
     """Folder for new weights that trainer and server both see under this path. Default: a temporary folder."""
+
+
+def checked_options(collector: str, kind: type[Model], options: Mapping[str, Any]) -> Model:
+    """Return the options of a collector as its model of them, whose required fields have no published values.
+
+    Raises:
+        ConfigError: An option is unknown, missing or impossible.
+    """
+    check_names(f"rollout.collector={collector!r}", options, kind.model_fields)
+    try:
+        return kind.model_validate(options)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        name = first["loc"][0]
+        if first["type"] == "missing":
+            raise ConfigError(
+                f"rollout.collector={collector!r} needs the option {name!r}; no value is published, choose one"
+            ) from None
+        raise ConfigError(f"rollout.collector.{name}={options[str(name)]!r}: {first['msg']}") from None

@@ -30,7 +30,7 @@ class Credit:
 
     def state_dict(self) -> Any:
         """Return the method's state, as plain values and arrays; None if it keeps none."""
-        return self._state if self.transform.init else None
+        return self._state
 
     def load_state_dict(self, state: Any) -> None:
         """Restore a state that `state_dict` returned.
@@ -40,7 +40,7 @@ class Credit:
         """
         if state is None and self.transform.init:
             raise RunError(f"the checkpoint has no state of {self.transform.name}, which keeps one")
-        self._state = state if self.transform.init else None
+        self._state = state
 
 
 def make_transform(method: MethodConfig, windows: bool = False) -> Transform:

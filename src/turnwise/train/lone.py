@@ -16,7 +16,7 @@ def lone_note(transform: Transform, group_size: int) -> str:
         return ""
     ones, values = Segments.from_lengths([1, 1]), [0.25, 0.75, 0.5, 1.0]
     columns = {
-        name: values if name not in COLUMNS or COLUMNS[name].kind == "value" else list("abcd")
+        name: values if name not in COLUMNS or COLUMNS[name].kind == "value" else list("aabb")
         for name in transform.needs
     }
     columns |= {"penalty": [0.0] * 4}

@@ -8,6 +8,7 @@ from jaxtyping import Float
 
 from turnwise.batch import Batch
 from turnwise.errors import ConfigError
+from turnwise.options import choice
 from turnwise.segments import Labels
 from turnwise.transform import Credit, block
 from turnwise.transforms.shaping import Convention
@@ -93,6 +94,8 @@ def turn_gain_scores(
     Returns:
         `[responses]` standardised gains, and which of them count.
     """
+    choice("difference", difference, Difference)  # for callers that are no blocks
+    choice("convention", convention, Convention)
     gain_R = _gold_gain(batch, difference, needed_by=needed_by)
     if convention == "paper":
         counted_R, turn_R = _has_gain(batch), batch.turn_R

