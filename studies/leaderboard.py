@@ -39,6 +39,8 @@ WHENS = ("start", "middle", "end")
 DIGITS = 4
 """Digits after the point that are kept."""
 FORM = Path(__file__).with_suffix(".html")
+TITLE, ABOUT = "Leaderboard: which credit is closest to the truth?", "A training with GRPO made the policies."
+"""Title of a page, and who played, unless the plan says."""
 """Form of table.html."""
 INTERVALS = {
     "fidelity": ("fidelity",),
@@ -247,13 +249,19 @@ def sortable(plan: Mapping[str, Any], cells: Sequence[Cell]) -> str:
             numbers = {key: [one.value, one.low, one.high] if one else None for key, one in found.items()}
             numbers |= {"signal": list(signal.share) if signal else None, "time": cell.time(method, first)}
             if numbers["fidelity"]:
+                numbers["fidelity"] = numbers["fidelity"] if cell.has_credit(method) else None
                 methods[method] = {key: one for key, one in rounded(numbers).items() if one}
                 methods[method]["services"] = services[method]
         about = {key: cell.data[key] for key in ("step", "success", "groups", "histories", "continuations")}
         told.append({"environment": cell.environment, "when": cell.when, **about, "methods": methods})
     data = as_lines({"first": first, "whens": WHENS, "cells": told}).replace("</", "<\\/")
     limits = "\n".join(wrapped(f"  <li>{html.escape(text)}</li>") for text in LIMITS)
-    return FORM.read_text(encoding="utf-8").replace("LIMITS", limits).replace("DATA", data)
+    form = FORM.read_text(encoding="utf-8")
+    about = wrapped(f"  <p>{html.escape(plan.get('about', ABOUT).replace('`', ''), quote=False)}</p>")
+    texts = {"TITLE": html.escape(plan.get("title", TITLE)), "ABOUT": about, "COMMAND": html.escape(plan["command"])}
+    for mark, text in texts.items():
+        form = form.replace(mark, text)
+    return form.replace("LIMITS", limits).replace("DATA", data)
 
 
 def as_lines(value: Any) -> str:
@@ -271,10 +279,10 @@ def page(plan: Mapping[str, Any], cells: Sequence[Cell]) -> Page:
     missing = [name for name in plan["environments"] if name not in {cell.environment for cell in cells}]
     lacking = f" Not measured yet: {', '.join(missing)}." if missing else ""
     parts: list[str | Table] = [
-        f"# {plan.get('title', 'Leaderboard: which credit is closest to the truth?')}",
+        f"# {plan.get('title', TITLE)}",
         "Fidelity is the cosine between a method's advantages and the true ones, estimated by fresh continuations "
         f"([how]({docs}/how-to/fidelity.md)). All methods of a table see the same trajectories. "
-        f"{plan.get('about', 'A training with GRPO made the policies.')}{lacking} Estimates are corrected for noise, "
+        f"{plan.get('about', ABOUT)}{lacking} Estimates are corrected for noise, "
         "so they can pass 1 where little is known. A history is a trajectory up to a turn; `+peers` and `+visits` are "
         f"[critics that see the group]({docs}/tutorials/03-a-critic-for-turns.md#3-a-critic-in-a-recipe). Rows are "
         f"sorted by how much more often they are above {first} than below. [Compare a method of yours]({docs}/how-to/"

@@ -124,6 +124,22 @@ def test_balance_by_hand(step):
     assert statistics["alpha_05"] < statistics["alpha_50"] < statistics["alpha_95"]
 
 
+def test_where_all_trajectories_failed_nothing_is_known():
+    """Their means are recorded as 0."""
+    lost = {"rollout/success": 0.0, "rollout/reward": 0.0, "rollout/turns": 0.0, "rollout/tokens": 5.0}
+    columns = metrics_columns(
+        [
+            {"step": 0, "eval/success": 0.0, "eval/success_low": 0.0, "eval/episodes": 0.0},
+            {"step": 1, **lost, "rollout/failed_frac": 1.0},
+            {"step": 2, **lost, "rollout/failed_frac": 0.5, "eval/success": 0.0, "eval/episodes": 2.0},
+        ]
+    )
+    assert columns["train"]["rollout/success"] == [None, 0.0]
+    assert columns["train"]["rollout/tokens"] == [5.0, 5.0]
+    assert columns["eval"]["eval/success"] == [None, 0.0]
+    assert columns["eval"]["eval/success_low"] == [None, None]
+
+
 def test_what_json_cannot_hold_is_left_open(step, monkeypatch):
     plain = type(step).values
 

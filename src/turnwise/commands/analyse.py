@@ -143,7 +143,8 @@ def _cost(options: argparse.Namespace) -> int:
 
     run = Run(folder, config)
     table = cost_table(run)
-    head = f"{run.folder.path}, {run.config.run.steps} steps."
+    num_steps = sum("rollout/success" in record for record in run.records)
+    head = f"{run.folder.path}, {num_steps} of {run.config.run.steps} steps."
     return _written(options, run.folder.path, "cost", head, table, cost_figure(run, table))
 
 

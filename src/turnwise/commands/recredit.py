@@ -87,8 +87,9 @@ def _recredit(options: argparse.Namespace) -> int:
             "-" if math.isnan(number) else f"{number:.3f}"
             for number in (s.agreement, s.correlation, s.equal, s.variance, s.zero_frac)
         ]
-        thirds = " ".join(f"{share:.2f}" for share in s.share_K)
-        table.append((asked.label, *numbers, thirds, f"{s.signal_to_noise:.3g}"))
+        thirds = "-" if any(map(math.isnan, s.share_K)) else " ".join(f"{share:.2f}" for share in s.share_K)
+        ratio = "-" if math.isnan(s.signal_to_noise) else f"{s.signal_to_noise:.3g}"
+        table.append((asked.label, *numbers, thirds, ratio))
         if options.out:
             write_credit(options.out, replayed)
             print(f"written: {options.out}", file=sys.stderr)
@@ -100,6 +101,8 @@ def _recredit(options: argparse.Namespace) -> int:
             f"and says nothing about the methods; see {guide('how-to/choose-credit.md')}",
             file=sys.stderr,
         )
+        return 0
+    if folder.without_weights:
         return 0
     names = " ".join(f"--method {name}" for name in options.method or ["grpo", "grpo+aem"])
     say_next(f"turnwise analyse noise {shlex.quote(str(folder.path))} {names}", "groups that a step needs")

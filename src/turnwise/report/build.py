@@ -157,8 +157,9 @@ class _Run:
             self.pieces.add(_distinct_tokens(step))
         except DamagedError as error:
             self._say(f"{error}. The page shows no entropies of single tokens")
+        before = set(self.others.left_out)
         others = self.others(step)
-        if left_out := self.others.left_out:
+        if left_out := {name: column for name, column in self.others.left_out.items() if name not in before}:
             columns = ", ".join(dict.fromkeys(left_out.values()))
             self._say(f"{path} has no {columns}, so the page leaves out {', '.join(left_out)}; {HOW_TO_FILL}")
         table = turns_table(step, others, invalid_penalty=self._penalty)

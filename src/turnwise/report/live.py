@@ -24,8 +24,8 @@ EVERY_S = 3.0
 HEADERS_S = 10.0
 """Longest time for the headers of a request to arrive."""
 MAX_CONNECTIONS = 256
-COOKIE = "turnwise"
-"""Cookie that keeps the token of a page."""
+COOKIE = "turnwise-{port}"
+"""Cookie that keeps the token of a page; a host's ports share their cookies."""
 
 
 def serve_report(
@@ -163,8 +163,12 @@ class _Handler(SimpleHTTPRequestHandler):
         cookie = http.cookies.SimpleCookie()
         with contextlib.suppress(http.cookies.CookieError):
             cookie.load(self.headers.get("Cookie", ""))
-        kept = cookie[COOKIE].value if COOKIE in cookie else ""
+        kept = cookie[self._cookie].value if self._cookie in cookie else ""
         return self._greeted or secrets.compare_digest(kept.encode(), self.token.encode())
+
+    @property
+    def _cookie(self) -> str:
+        return COOKIE.format(port=self.server.server_address[1])
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Answer a caller's mistake with 4xx, also where the standard library says 501 or 505."""
@@ -176,7 +180,7 @@ class _Handler(SimpleHTTPRequestHandler):
     def end_headers(self) -> None:
         self.send_header("Cache-Control", "no-cache")
         if getattr(self, "_greeted", False):
-            self.send_header("Set-Cookie", f"{COOKIE}={self.token}; HttpOnly; SameSite=Strict")
+            self.send_header("Set-Cookie", f"{self._cookie}={self.token}; HttpOnly; SameSite=Strict")
         super().end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:

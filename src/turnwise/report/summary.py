@@ -20,9 +20,19 @@ QUANTILES = (0.05, 0.5, 0.95)
 
 def metrics_columns(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Turn records of metrics.jsonl into columns: "train" for training steps, "eval" for evaluations."""
-    training = [record for record in records if "rollout/success" in record]
-    evaluations = [record for record in records if "eval/success" in record]
-    return {"train": _columns(training), "eval": _columns(evaluations)}
+    training = [_known(record, "rollout", record.get("rollout/failed_frac") != 1.0) for record in records]
+    evaluations = [_known(record, "eval", record.get("eval/episodes") != 0.0) for record in records]
+    return {
+        "train": _columns([record for record in training if "rollout/success" in record]),
+        "eval": _columns([record for record in evaluations if "eval/success" in record]),
+    }
+
+
+def _known(record: Mapping[str, Any], part: str, any_played: bool) -> Mapping[str, Any]:
+    """Leave open what trajectories would have said where all of them failed; their means are recorded as 0."""
+    names = ("success", "success_low", "success_high", "reward", "turns", "invalid_frac", "truncated_frac")
+    unknown = {name for name in (f"{part}/{name}" for name in names) if name in record}
+    return record if any_played else {**record, **dict.fromkeys(unknown)}
 
 
 def _columns(records: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
@@ -70,7 +80,7 @@ def failure_causes(step: Step) -> dict[str, tuple[int, int]]:
         step.table.filter(step.table["failure"].is_valid()).select(["trajectory", "turn", "failure"]).to_pylist()
     ):
         if row["turn"] == 0:
-            cause = re.sub(r"\d+", "N", row["failure"].strip().splitlines()[0])[:200]
+            cause = re.sub(r"\d+", "N", (row["failure"].strip().splitlines() or ["no cause given"])[0])[:200]
             count, example = result.get(cause, (0, row["trajectory"]))
             result[cause] = (count + 1, example)
     return result
@@ -92,6 +102,7 @@ def describe_run(run: RunFolder, config: Config, label: str) -> dict[str, Any]:
         "settings": _as_text(record["config"]),
         "made": _as_text({name: value for name, value in record.items() if name != "config"}),
         "imported": record.get("imported"),
+        "recorded": record.get("recorded"),
     }
 
 

@@ -66,6 +66,7 @@ def _trajectory(logged: Logged, group: int) -> Trajectory:
                 actor=response.actor,
             )
         )
+    failure = failure or None  # an empty text tells of none
     if failure is None and outcome is None and not any(response.reward for response in logged.responses):
         failure = "the log gives no reward"
     if failure is None and not trajectory.turns:

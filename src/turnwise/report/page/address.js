@@ -99,6 +99,8 @@
     if (!link) return;
     event.preventDefault();
     section = link.hash.slice(1);
+    get(link.hash).setAttribute("tabindex", "-1");
+    get(link.hash).focus({ preventScroll: true });
     get(link.hash).scrollIntoView({ block: "start" });
     turnwise.remember();
   });

@@ -49,6 +49,11 @@
         ...missing.map((what) => `Missing: ${what}.`),
       ];
     }
+    if (run.recorded)
+      return [
+        turnwise.summary.runs.length > 1 ? [dot, run.label] : `Agents that ${run.recorded} served`,
+        `Nothing was trained: turnwise gateway recorded what they did. The credit is that of ${run.method}.`,
+      ];
     const weights = `${WEIGHTS[run.weights] ?? run.weights} of the model ${run.model}`;
     return [
       turnwise.summary.runs.length > 1 ? [dot, run.label] : `${run.model} on ${run.environment}`,
@@ -61,7 +66,12 @@
     const { step = [], "eval/success": values = [], "eval/episodes": episodes = [] } = run.eval;
     const [low, high] = [run.eval["eval/success_low"] ?? [], run.eval["eval/success_high"] ?? []];
     const known = values.map((_, row) => row).filter((row) => values[row] !== null);
-    const training = (run.train["rollout/success"] ?? []).at(-1);
+    const training = (run.train["rollout/success"] ?? []).filter((value) => value !== null).at(-1);
+    if (run.recorded) {
+      const compared = sum(turnwise.summary.compared.map((name) => sum(run.steps[name])));
+      const won = sum(run.steps[turnwise.summary.compared[0]]);
+      return [`Success ${compared ? number(won / compared, 2) : "–"}`, "Success of the recorded trajectories."];
+    }
     if (!known.length)
       return [
         "Not evaluated yet",
@@ -72,7 +82,8 @@
     if (run.imported)
       return [
         `Success ${number(values.at(-1), 2)}`,
-        `Success of the logged trajectories, with its 95 % interval: ${number(values.at(-1), 2)} ` +
+        `Success of the logged trajectories${run.train.step?.length > 1 ? " of the last step" : ""}, ` +
+          `with its 95 % interval: ${number(values.at(-1), 2)} ` +
           `[${number(low.at(-1), 2)}, ${number(high.at(-1), 2)}].`,
       ];
     const after = (row) =>
@@ -101,7 +112,7 @@
       const shares = (train["credit/signal_frac"] ?? []).filter((value) => value !== null);
       return [
         `${count(trajectories)} trajectories`,
-        shares.length ? `${share(sum(shares), shares.length)} of the groups had contrast.` : null,
+        shares.length ? `${share(sum(shares), shares.length)} of the groups that it learned from had contrast.` : null,
         "Rollouts were not kept.",
       ];
     }
@@ -122,6 +133,7 @@
     const most = spent.toSorted((a, b) => b[1] - a[1]).filter(([, value]) => value > 0.05 * seconds);
     const part = ([name, value]) => `${name} ${share(value, seconds)}`;
     const tokens = sum(run.train["rollout/tokens"]);
+    if (!spent.length) return ["Not recorded", tokens ? `${count(tokens)} generated tokens.` : null];
     return [
       duration(seconds),
       most.length

@@ -32,6 +32,7 @@
     if (table) await table.replaceData(rows);
     else await create();
     await find();
+    if (!rows.length) turnwise.nothing("No rollouts were recorded.");
   };
 
   function create() {
@@ -44,7 +45,11 @@
       layout: "fitColumns",
       selectableRows: false,
       placeholder: "No trajectory matches.",
-      rowFormatter: (row) => row.getElement().classList.toggle("open", row.getData().key === openKey()),
+      rowFormatter: (row) => {
+        const open = row.getData().key === openKey();
+        row.getElement().classList.toggle("open", open);
+        row.getElement().setAttribute("aria-selected", open);
+      },
       columns: [
         { title: "step", field: "step", width: 70, ...right },
         { title: "task", field: "task", minWidth: 130, widthGrow: 3 },

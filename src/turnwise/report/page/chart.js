@@ -29,6 +29,8 @@
         this.drawing ??= begin(canvas);
         this.drawing.setOption({ ...frame(), ...made, animation: false }, { notMerge: true });
         this.series = made.series;
+        this.byStep = made.xAxis?.name === "step";
+        this.top = made.grid?.top ?? 0;
         canvas.setAttribute("aria-label", `${title}. ${describe()}`);
       },
     };
@@ -45,7 +47,8 @@
     const drawing = echarts.init(canvas);
     const pointer = drawing.getZr();
     pointer.on("click", ({ offsetX, offsetY }) => {
-      const found = nearest(drawing, canvas.chart.series, offsetX, offsetY);
+      if (offsetY < canvas.chart.top - 8) return; // a legend
+      const found = nearest(drawing, canvas.chart, offsetX, offsetY);
       if (found) turnwise.showStep(found.run, found.step);
     });
     pointer.on("mousemove", () => pointer.setCursorStyle(canvas.chart.series.some(({ run }) => run) ? "pointer" : ""));
@@ -53,16 +56,17 @@
   }
 
   /** The run and step of the point that is nearest to a click; of stacked areas only the step counts. */
-  function nearest(drawing, series, x, y) {
+  function nearest(drawing, chart, x, y) {
     let best = { away: Infinity };
-    series.forEach(({ run, stack, data }, seriesIndex) => {
+    chart.series.forEach(({ run, stack, data }, seriesIndex) => {
       for (const point of run ? data : []) {
         const [left, top] = drawing.convertToPixel({ seriesIndex }, [point[0], point[1]]);
         const away = Math.hypot(left - x, stack ? 0 : (top - y) / 4); // a step is what somebody aims at
-        if (away < best.away) best = { away, run, step: stack ? point[0] : turnwise.stepAt(run, point[0]) };
+        if (away < best.away) best = { away, run, place: point[0] };
       }
     });
-    return best.run ? best : null;
+    if (!best.run) return null;
+    return { run: best.run, step: chart.byStep ? best.place : turnwise.stepAt(best.run, best.place) };
   }
 
   // paper is light, and shows also what was never scrolled into view

@@ -5,19 +5,25 @@
   const WINDOW = () => Number(document.querySelector("#smooth").value);
   const AXIS = () => document.querySelector("#axis").value;
 
+  const rows = new WeakMap(); // row of each step, by the column of steps
+
+  function rowOf(steps, step) {
+    if (!rows.has(steps)) rows.set(steps, new Map(steps.map((other, row) => [other, row])));
+    return rows.get(steps).get(step);
+  }
+
   /** Where each training step lies on the horizontal axis: Map of step to x. */
   function positions(run) {
     const train = run.train;
     const steps = train.step ?? [];
     const result = new Map([[0, 0]]);
+    const stages = turnwise.stages(train);
+    const axis = AXIS() === "minutes" && !stages.length ? "step" : AXIS(); // a run without times
     let total = 0;
     steps.forEach((step, row) => {
-      if (AXIS() === "trajectories") total += turnwise.played(run, step);
-      else if (AXIS() === "minutes") {
-        total +=
-          turnwise.stages(train).reduce((sum, name) => sum + (train[name][row] ?? 0), 0) / 60;
-      }
-      result.set(step, AXIS() === "step" ? step : total);
+      if (axis === "trajectories") total += turnwise.played(run, step);
+      else if (axis === "minutes") total += stages.reduce((sum, name) => sum + (train[name][row] ?? 0), 0) / 60;
+      result.set(step, axis === "step" ? step : total);
     });
     return result;
   }
@@ -31,11 +37,11 @@
 
   /** Trajectories of a training step; runs of earlier versions tell those recorded, or the size of their batches. */
   turnwise.played = (run, step) => {
-    const column = run.train.step.indexOf(step);
+    const column = rowOf(run.train.step, step);
     const told = run.train["rollout/trajectories"]?.[column];
     if (told !== undefined && told !== null) return told;
-    const row = (run.steps.step ?? []).indexOf(step);
-    if (row >= 0) return turnwise.summary.endings.reduce((sum, outcome) => sum + run.steps[outcome][row], 0);
+    const row = run.steps.step && rowOf(run.steps.step, step);
+    if (row !== undefined) return turnwise.summary.endings.reduce((sum, outcome) => sum + run.steps[outcome][row], 0);
     return run.groups * run.group_size * (run.train["rollout/batches"]?.[column] ?? 1);
   };
 
@@ -95,7 +101,9 @@
   turnwise.addCurves = () => {
     turnwise.addChart("learning", {
       title: "Success",
-      note: "held-out tasks with 95 % intervals; thin: training tasks",
+      note: turnwise.summary.runs.every((run) => run.imported || run.recorded)
+        ? "trajectories of the log; mark: those of its last step, with a 95 % interval"
+        : "held-out tasks with 95 % intervals; thin: training tasks",
       wide: true,
       options: () =>
         turnwise.lines(
@@ -129,7 +137,7 @@
     simple(
       "learning",
       "Groups with a signal",
-      "share whose trajectories differ in return",
+      "share, of the groups learned from, whose trajectories differ in return",
       "train",
       "credit/signal_frac",
       { percent: true },
@@ -138,7 +146,7 @@
     simple("credit", "Entropy", "of the policy, nats per token", "train", "credit/entropy");
     turnwise.addChart("credit", {
       title: "Drift of entropy",
-      note: "change from step to step, nats; mean of 5 steps",
+      note: "change from step to step, nats; mean of 5 steps or more",
       options: () =>
         turnwise.lines(
           each((run, colour, label) => ({ name: label(""), colour, points: drift(run) })),

@@ -60,6 +60,8 @@ const turnwise = {};
   turnwise.number = (value, digits = 3) =>
     value === null || value === undefined || Number.isNaN(value) ? "–" : value.toFixed(digits).replace("-", "−");
   turnwise.signed = (value, digits = 2) => (value > 0 ? "+" : "") + turnwise.number(value, digits);
+  /** A reward or return: with two digits where one would hide something. */
+  turnwise.reward = (value) => turnwise.number(value, Math.abs(10 * value - Math.round(10 * value)) < 1e-4 ? 1 : 2);
   turnwise.percent = (value, digits = 0) =>
     value === null || value === undefined ? "–" : `${(100 * value).toFixed(digits)} %`;
 })();

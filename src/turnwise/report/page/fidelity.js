@@ -61,7 +61,7 @@
     return make(
       "tr",
       { class: first ? "first" : null },
-      make("td", {}, first ? `${row.trajectory}: return ${number(row.reward, 1)}` : ""),
+      make("td", {}, first ? `${row.trajectory}: return ${turnwise.reward(row.reward)}` : ""),
       make("td", {}, `${row.turn + 1}`),
       make("td", { class: "said", title: row.observation }, row.response),
       ...cells,

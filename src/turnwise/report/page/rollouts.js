@@ -10,27 +10,33 @@
 
   turnwise.place = null; // {run, step, trajectory, turn, as}
 
-  /** Show the group of a trajectory. */
-  turnwise.open = async (place, { focus = true, address = true } = {}) => {
+  /** Show a sentence in place of a group. */
+  turnwise.nothing = (text) => {
+    turnwise.place = null;
+    holder.replaceChildren(make("p", { class: "quiet", role: "alert" }, text));
+  };
+
+  /** Show the group of a trajectory; with `orFirst`, of the first one if the step has no such trajectory. */
+  turnwise.open = async (place, { focus = true, address = true, orFirst = false } = {}) => {
     const mine = ++opening;
     const { run, step } = place;
     if (run !== turnwise.run().name) await turnwise.chooseRun(run);
     const known = (turnwise.run().steps.step ?? []).includes(step);
-    const rows = known ? await turnwise.table(turnwise.stepName(run, step)) : [];
-    if (!pieces.has(run) || turnwise.live) pieces.set(run, (await turnwise.load(`${run}/pieces`)) ?? {});
-    if (mine !== opening) return;
-    const found = rows.find((row) => row.trajectory === place.trajectory);
-    if (!found) {
-      holder.replaceChildren(
-        make(
-          "p",
-          { class: "quiet", role: "alert" },
-          `${turnwise.run().label} has no rollout ${place.trajectory} in step ${step}.`,
-        ),
-      );
+    let rows = [];
+    try {
+      if (known) rows = await turnwise.table(turnwise.stepName(run, step));
+      if (!pieces.has(run) || turnwise.live) pieces.set(run, (await turnwise.load(`${run}/pieces`)) ?? {});
+    } catch {
+      turnwise.nothing("The files of this page are gone: it was written again. Reload it.");
       return;
     }
-    turnwise.place = { as: turnwise.place?.as ?? "", ...place };
+    if (mine !== opening) return;
+    const found = rows.find((row) => row.trajectory === place.trajectory) ?? (orFirst ? rows[0] : undefined);
+    if (!found) {
+      turnwise.nothing(`${turnwise.run().label} has no rollout ${place.trajectory} in step ${step}.`);
+      return;
+    }
+    turnwise.place = { as: turnwise.place?.as ?? "", ...place, trajectory: found.trajectory };
     group = gather(
       rows.filter((row) => row.group === found.group),
       rows,
@@ -149,26 +155,22 @@
           make("i", { style: `background:${turnwise.creditColour(turn[field], group) ?? "transparent"}` }),
         ),
       );
+    const address = () => turnwise.address({ ...turnwise.place, trajectory: first.trajectory, turn: 0 });
+    const link = make("a", { href: address(), title: "a link to this rollout" }, `rollout ${first.trajectory}`);
+    link.addEventListener("click", () => link.setAttribute("href", address())); // filters may have changed
     const element = make(
       "div",
       { class: "rollout-head" },
       make(
         "div",
         {},
-        make(
-          "a",
-          {
-            href: turnwise.address({ ...turnwise.place, trajectory: first.trajectory, turn: 0 }),
-            title: "a link to this rollout",
-          },
-          `rollout ${first.trajectory}`,
-        ),
+        link,
         turnwise.outcomeBadge(first.outcome),
       ),
       make(
         "p",
         { class: "quiet" },
-        `${played} ${played === 1 ? "turn" : "turns"}, reward ${turnwise.number(reward, 1)}`,
+        `${played} ${played === 1 ? "turn" : "turns"}, reward ${turnwise.reward(reward)}`,
       ),
       strip("advantage", "advantage by turn"),
       group.as ? strip(`as:${group.as}`, `advantage by turn, ${group.as}`) : null,
@@ -315,6 +317,6 @@
   function otherStep(by) {
     const steps = turnwise.run().steps.step;
     const step = steps[steps.indexOf(turnwise.place.step) + by];
-    if (step !== undefined) turnwise.open({ ...turnwise.place, step, turn: 0 });
+    if (step !== undefined) turnwise.open({ ...turnwise.place, step, turn: 0 }, { orFirst: true });
   }
 })();

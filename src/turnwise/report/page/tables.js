@@ -3,8 +3,11 @@
 
 (() => {
   const tables = {};
-  const shown = (value) =>
-    typeof value === "number" ? (Number.isInteger(value) ? String(value) : turnwise.number(value, 4)) : "–";
+  function shown(value) {
+    if (typeof value !== "number") return "–";
+    if (Number.isInteger(value)) return String(value);
+    return Math.abs(value) < 0.001 ? value.toPrecision(3).replace("-", "−") : turnwise.number(value, 4);
+  }
 
   /** Titles are names that environments and users choose, so they are text, never HTML. */
   const columnDefaults = { titleFormatter: (cell) => turnwise.make("span", {}, cell.getValue()) };
@@ -71,6 +74,8 @@
           title: name,
           field: name,
           hozAlign: "right",
+          sorter: "number",
+          sorterParams: { alignEmptyValues: "bottom" },
           formatter: (cell) => shown(cell.getValue()),
         })),
       ],
