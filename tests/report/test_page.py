@@ -283,3 +283,61 @@ def test_text_has_the_contrast_that_wcag_asks_for(opened):
         page = opened("#run=second&step=2&rollout=0", color_scheme=scheme)
         worst = page.page.evaluate(Path(__file__).with_name("contrast.js").read_text())
         assert worst["ratio"] >= 4.5, f"{scheme}: {worst}"
+
+
+def test_a_run_without_rollouts_does_not_show_another_ones(opened, tmp_path):
+    paths = [write_run(tmp_path / name, steps=2) for name in ("first", "bare")]
+    shutil.rmtree(paths[1] / "rollouts")
+    page = opened(url=write_report(paths, tmp_path / "report", METHODS).as_uri())
+    assert "rollout" in page.text("#rollouts .rollouts")
+    page.page.select_option("#run", label="bare")
+    page.page.wait_for_function("() => document.querySelector('#rollouts').innerText === 'No rollouts were recorded.'")
+
+
+def test_the_next_step_opens_its_first_rollout_where_the_number_is_missing(opened, tmp_path):
+    run = write_run(tmp_path / "uneven", steps=2, groups=3, group_size=4)
+    path = run / "rollouts" / "step-000002.parquet"
+    table = pq.read_table(path)
+    pq.write_table(table.filter(pc.less(table["trajectory"], 4)), path)
+    page = opened("#step=1&rollout=9", url=write_report([run], tmp_path / "report", METHODS).as_uri())
+    page.page.click("button[aria-label='next step']")
+    page.page.wait_for_function("() => document.querySelector('.group-head').innerText.includes('step 2, group 0')")
+
+
+def test_a_click_on_tokens_opens_that_step_whatever_the_other_charts_count(opened, tmp_path):
+    run = write_run(tmp_path / "long", steps=8)
+    page = opened(url=write_report([run], tmp_path / "report", METHODS).as_uri())
+    page.page.select_option("#axis", "trajectories")
+    box = page.page.evaluate(
+        """() => {
+            const tokens = [...document.querySelectorAll("#cost figure")]
+                .find((figure) => figure.innerText.startsWith("Generated tokens")).querySelector(".canvas");
+            tokens.scrollIntoView();
+            tokens.chart.show();
+            const { drawing, series } = tokens.chart;
+            const row = series[0].data.findIndex(([step]) => step === 6);
+            const [x, y] = drawing.convertToPixel({ seriesIndex: 0 }, series[0].data[row]);
+            const { left, top } = tokens.getBoundingClientRect();
+            return { x: left + x, y: top + y };
+        }"""
+    )
+    page.page.mouse.click(box["x"], box["y"])
+    page.page.wait_for_function("() => document.querySelector('#step').value === '6'")
+
+
+def test_small_numbers_are_shown_and_sorted_as_numbers(opened, tmp_path):
+    run = write_run(tmp_path / "small", steps=3)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for line, kl in zip([line for line in lines if "rollout/success" in line], (3e-5, 0.5, 12000.0), strict=True):
+        line["update/kl_old"] = kl
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = opened(url=write_report([run], tmp_path / "report", METHODS).as_uri())
+    assert "0.0000300" in page.page.text_content("#metrics")
+    order = page.page.evaluate(
+        """() => {
+            const table = Tabulator.findTable("#metrics")[0];
+            table.setSort("update/kl_old", "asc");
+            return table.getData("active").map((row) => row["update/kl_old"] ?? null);
+        }"""
+    )
+    assert order == [3e-5, 0.5, 12000.0, None]
