@@ -217,6 +217,20 @@ def test_trajectories_that_go_on_or_were_pruned_are_not_lost_and_give_no_contras
         assert not has_contrast(told).any()
 
 
+def test_another_players_trajectory_gives_no_contrast(step):
+    """In self-play a seat of the past has a return of its own, and no credit."""
+    advantage, reward = step.values("advantage").copy(), np.zeros(step.table.num_rows)
+    other = step.trajectories.ids == 1
+    advantage[other], reward[other] = np.nan, 5.0
+    table = step.table
+    for name, values in (("advantage", advantage), ("reward", reward)):
+        table = table.set_column(table.column_names.index(name), name, pa.array(values, from_pandas=True))
+    told = type(step)(2, table, step.trajectories)
+    assert not has_contrast(told).any()
+    table = table.set_column(table.column_names.index("advantage"), "advantage", pa.nulls(len(other), pa.float64()))
+    assert has_contrast(type(step)(2, table, step.trajectories)).tolist() == [True, False, False]
+
+
 def test_turns_of_unknown_tokens_were_played(step):
     column = pa.nulls(step.table.num_rows, pa.list_(pa.int32()))
     table = step.table.set_column(step.table.column_names.index("response_ids"), "response_ids", column)

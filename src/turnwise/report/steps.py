@@ -34,11 +34,16 @@ def outcomes(step: Step) -> np.ndarray:
 
 
 def has_contrast(step: Step) -> np.ndarray:
-    """Return for each group whether its returns differ, `[groups]` bool; only outcomes in `COMPARED` count."""
-    parts = step.trajectories
+    """Return for each group whether its returns differ, `[groups]` bool.
+
+    Only outcomes in `COMPARED` count. In a group that was learned from, trajectories without credit, such as those of
+    another player than the policy, do not.
+    """
+    parts, groups = step.trajectories, _groups(step)
     return_N = parts.sum(step.values("reward"))
-    usable_N = (outcomes(step) < len(COMPARED)) & (_turns(step) > 0)
-    groups = _groups(step)
+    learned_N = parts.max(step.learned_R.astype(np.float64))
+    counts_N = (learned_N > 0) | (groups.broadcast(groups.max(learned_N)) == 0)
+    usable_N = (outcomes(step) < len(COMPARED)) & (_turns(step) > 0) & counts_N
     high_G = groups.max(np.where(usable_N, return_N, -np.inf))
     low_G = groups.min(np.where(usable_N, return_N, np.inf))
     return high_G - low_G > ROUNDING * np.maximum(np.abs(high_G), np.abs(low_G))

@@ -82,8 +82,13 @@
     };
   }
 
-  /** Trajectories whose returns can be compared. */
-  const usable = (rollouts) => rollouts.filter(([first]) => turnwise.usable(first.outcome) && first.played);
+  /** Trajectories whose returns can be compared; where some have credit, not those of other players without it. */
+  function usable(rollouts) {
+    const known = ({ advantage }) => advantage !== null && advantage !== undefined;
+    const credited = rollouts.filter((turns) => turns.some(known));
+    const compared = credited.length ? credited : rollouts;
+    return compared.filter(([first]) => turnwise.usable(first.outcome) && first.played);
+  }
 
   function returnsOf(rollouts) {
     const sum = (turns) => turns.reduce((total, turn) => total + turn.reward, 0);
