@@ -10,7 +10,7 @@ import tempfile
 import threading
 import urllib.parse
 from collections.abc import Callable, Sequence
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import HTTPServer, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +168,8 @@ class _Handler(SimpleHTTPRequestHandler):
 
     @property
     def _cookie(self) -> str:
-        return COOKIE.format(port=self.server.server_address[1])
+        assert isinstance(self.server, HTTPServer)
+        return COOKIE.format(port=self.server.server_port)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Answer a caller's mistake with 4xx, also where the standard library says 501 or 505."""

@@ -142,7 +142,11 @@
     });
     turnwise.addChart("cost", { title: "Total time", note: "minutes, including evaluations", options: totals });
     turnwise.addChart("cost", { title: "Generated tokens", note: "per second of rollout", options: speed });
-    turnwise.addChart("cost", { title: "Memory by stage", note: "MiB: peak on a GPU, at the end of the stage on a CPU", options: memory });
+    turnwise.addChart("cost", {
+      title: "Memory by stage",
+      note: "MiB: peak on a GPU, at the end of the stage on a CPU",
+      options: memory,
+    });
   };
 
   turnwise.noteMemory = () => {
