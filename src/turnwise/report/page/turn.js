@@ -11,7 +11,7 @@
     const flags = [
       turn.valid ? null : make("span", { class: "flag" }, "invalid"),
       turn.truncated ? make("span", { class: "flag" }, "cut off") : null,
-      turn.reward ? make("span", { class: "reward" }, `reward ${turn.reward > 0 ? "+" : ""}${turnwise.reward(turn.reward)}`) : null,
+      turn.reward ? make("span", { class: "reward" }, `reward ${paid(turn.reward)}`) : null,
       tree(turn) ? make("span", { class: "quiet" }, tree(turn)) : null,
     ];
     const state = group.states.get(turn.state_key);
@@ -36,6 +36,8 @@
     card.dataset.state = state.number;
     return card;
   };
+
+  const paid = (reward) => `${reward > 0 ? "+" : ""}${turnwise.reward(reward)}`;
 
   /** Which rollouts share the turn, or where a branch begins. */
   function tree(turn) {
