@@ -55,3 +55,26 @@ def test_a_task_that_fails_by_itself_is_reported(caplog):
     blocking(start())
     gc.collect()
     assert "Task exception was never retrieved" in caplog.text
+
+
+@pytest.mark.parametrize("lasting", [False, True])
+def test_a_task_that_does_not_end_holds_nothing_up_after_a_signal(lasting, monkeypatch):
+    """As one whose callback of what it awaits a signal has cut."""
+    monkeypatch.setattr("turnwise.rollout.blocking.PATIENCE_S", 0.05)
+
+    async def stuck():
+        while True:
+            try:
+                await asyncio.Future()
+            except asyncio.CancelledError:
+                continue
+
+    async def main():
+        asyncio.ensure_future(stuck())  # noqa: RUF006 (it outlives this)
+        await asyncio.sleep(0)
+        raise KeyboardInterrupt
+
+    loop = LastingLoop()
+    with pytest.raises(KeyboardInterrupt):
+        loop.run(main()) if lasting else blocking(main())
+    loop.close()

@@ -4,6 +4,8 @@
 epo, four steps.
 """
 
+import dataclasses
+import functools
 import json
 import shutil
 import tarfile
@@ -14,6 +16,7 @@ import pytest
 
 from turnwise.cli import main
 from turnwise.errors import RunError
+from turnwise.objective.token_rules import TOKEN_RULES, repo
 from turnwise.rollout.record import read_rollouts
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train
@@ -43,10 +46,20 @@ def test_its_settings_are_read_as_they_were_meant(old):
     assert config.label == "v05 + aem"
 
 
-def test_it_is_resumed_with_all_that_it_remembered(old):
+@functools.wraps(repo)
+def unclamped(tokens, **options):
+    """REPO-R as version 0.1 had it: an advantage may change its sign."""
+    credit = repo(tokens, **options)
+    assert credit.state is not None
+    by_size_T = np.abs(tokens.advantage_T) * tokens.logprob_T
+    return dataclasses.replace(credit, advantage_T=tokens.advantage_T - credit.state["zeta"] * by_size_T)
+
+
+def test_it_is_resumed_with_all_that_it_remembered(old, monkeypatch):
     """Steps 3 and 4 again, from the checkpoint of step 2: optimiser, running baselines, cursor and the rules'
     averages.
     """
+    monkeypatch.setitem(TOKEN_RULES, "repo", unclamped)
     before = {record["step"]: record for record in records(old) if "update/loss" in record}
     shutil.rmtree(old / "checkpoints" / "step-000004")
     _, config = RunFolder.open(old)

@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+PATIENCE_S = 10.0
+"""Longest time for tasks to end after a signal (seconds)."""
 
 
 def blocking(work: Coroutine[Any, Any, T]) -> T:
@@ -40,6 +42,7 @@ class LastingLoop:
         """Cancel the tasks that wait, and close the loop."""
         with self._reports.muted_by_a_signal():
             if self._other is None:
+                _end_tasks(self._runner)
                 self._runner.close()
             else:
                 self._other.submit(self._runner.close).result()
@@ -52,8 +55,26 @@ class LastingLoop:
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
     reports = _Reports()
-    with reports.muted_by_a_signal():
-        return asyncio.run(reports.watch(work))
+    with reports.muted_by_a_signal(), asyncio.Runner() as runner:
+        try:
+            return runner.run(reports.watch(work))
+        except KeyboardInterrupt:
+            _end_tasks(runner)
+            raise
+
+
+def _end_tasks(runner: asyncio.Runner) -> None:
+    """Cancel all tasks, and leave those alone that do not end.
+
+    What a signal raises may cut a callback of the event loop itself, such as the one that tells a task that what it
+    awaits is done. That task waits for ever, and so would closing the loop.
+    """
+    loop = runner.get_loop()
+    if tasks := asyncio.all_tasks(loop):
+        for task in tasks:
+            task.cancel()
+        for task in loop.run_until_complete(asyncio.wait(tasks, timeout=PATIENCE_S))[1]:
+            asyncio.tasks._unregister_task(task)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class _Reports:
