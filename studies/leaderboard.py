@@ -39,9 +39,9 @@ WHENS = ("start", "middle", "end")
 DIGITS = 4
 """Digits after the point that are kept."""
 FORM = Path(__file__).with_suffix(".html")
+"""Form of table.html."""
 TITLE, ABOUT = "Leaderboard: which credit is closest to the truth?", "A training with GRPO made the policies."
 """Title of a page, and who played, unless the plan says."""
-"""Form of table.html."""
 INTERVALS = {
     "fidelity": ("fidelity",),
     "minus_first": ("minus_first",),

@@ -84,9 +84,8 @@ async def _serve(models: Any, sampling: Any, options: argparse.Namespace, config
     address = await gateway.start(options.host, options.port)
     try:
         if options.out is not None:
-            recorded = RecordedRun(
-                options.out, config, {"recorded": str(options.policy)}
-            )  # not earlier: a port that is taken leaves no folder
+            told = {"recorded": str(options.policy)}
+            recorded = RecordedRun(options.out, config, told)  # not earlier: a port that is taken leaves no folder
         said = f"{options.policy} at {address}/s/NAME/v1, one NAME per trajectory; Ctrl-C ends it"
         print(said, file=sys.stderr, flush=True)
         if token and not os.environ.get(TOKEN_VARIABLE):
