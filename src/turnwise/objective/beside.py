@@ -43,9 +43,8 @@ def beside_states(trajectories: Sequence[Trajectory], *, visits: bool) -> Float[
     place, of_tree = Labels.of(of.broadcast(group_N), state_R), Labels.of(of.broadcast(trees.ids), state_R)
     ended_R, to_go_R = of.broadcast(ended_N), of.suffix_sum(np.array([turn.reward for turn in turns]))
     num_R, sum_R = (_of_others(values_R, place, of_tree) for values_R in (ended_R, ended_R * to_go_R))
-    first_R = np.zeros(len(turns), dtype=bool)
-    first_R[np.unique(Labels.of(of.ids, state_R).ids, return_index=True)[1]] = True
-    return np.column_stack([mean_R, (sum_R - num_R * mean_R) / (num_R + 1), of.positions, ~first_R])
+    again_R = ~Labels.of(of.ids, state_R).begins
+    return np.column_stack([mean_R, (sum_R - num_R * mean_R) / (num_R + 1), of.positions, again_R])
 
 
 def _of_others(values: np.ndarray, group: Partition, own: Partition) -> np.ndarray:

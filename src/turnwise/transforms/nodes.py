@@ -143,7 +143,5 @@ def keep_tried(credit_R: Credit, batch: Batch) -> Credit:
     """
     nodes = _tree(batch)
     tried_R = nodes.num_children()[nodes.parent[nodes.node_R]] > 1
-    first_R = np.zeros(batch.num_responses, dtype=bool)
-    first_R[np.unique(nodes.node_R, return_index=True)[1]] = True
-    report_kept("keep_tried", credit_R, tried_R & first_R)
+    report_kept("keep_tried", credit_R, tried_R & Labels.of(nodes.node_R).begins)
     return credit_R
