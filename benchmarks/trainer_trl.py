@@ -2,6 +2,7 @@
 
     OMP_NUM_THREADS=1 python -m benchmarks.trainer_trl                # 19 M parameters
     OMP_NUM_THREADS=1 python -m benchmarks.trainer_trl --smollm2      # SmolLM2-135M's shape
+    python -m benchmarks.trainer_trl --smollm2 --device cuda --precision bf16 --groups 16 --micro 16
 
 Needs what benchmarks/requirements-trl.txt lists. Both train the same random weights with GRPO on the same tasks, one
 update per step, in turn in one process. Every conversation has the same number of turns and, but for a response that
@@ -127,13 +128,15 @@ def ours(model: str, options: argparse.Namespace) -> tuple[np.ndarray, float]:
     with tempfile.TemporaryDirectory() as folder:
         config = parse_config({
             "method": "grpo",
-            "run": {"folder": folder, "steps": options.steps + WARM_UP, "threads": torch.get_num_threads()},
+            "run": {"folder": folder, "steps": options.steps + WARM_UP, "threads": torch.get_num_threads(),
+                    "device": options.device},
             "environment": {"name": "benchmarks.trainer_trl:Words", "max_steps": options.turns,
                             "options": {"turns": options.turns, "length": options.observation}},
             "model": {"name": model, "max_context": 4096, "precision": options.precision},
             "warmstart": {"steps": 0},
             "rollout": {"groups": options.groups, "group_size": options.size, "max_new_tokens": options.response},
-            "update": {"scoring": "engine", "max_tokens": 4096, "warmup_steps": 0, "learning_rate": 1e-6},
+            "update": {"scoring": "engine", "max_tokens": options.max_tokens, "warmup_steps": 0,
+                       "learning_rate": 1e-6},
             "evaluate": {"every": 0, "episodes": 1, "final_episodes": 1},
             "checkpoint": {"every": 1000},
         })  # fmt: skip
@@ -181,7 +184,8 @@ def theirs(model: str, options: argparse.Namespace) -> tuple[np.ndarray, float]:
             model=model,
             reward_funcs=lambda paid, **_: paid,
             args=trl.GRPOConfig(
-                output_dir=folder, use_cpu=True, bf16=bf16, report_to=[], num_generations=options.size, beta=0.0,
+                output_dir=folder, use_cpu=options.device == "cpu", bf16=bf16, report_to=[], beta=0.0,
+                num_generations=options.size,
                 per_device_train_batch_size=options.micro, gradient_accumulation_steps=count // options.micro,
                 max_completion_length=4096, max_steps=options.steps + WARM_UP, learning_rate=1e-6,
                 save_strategy="no", logging_steps=1000, disable_tqdm=True, gradient_checkpointing=False,
@@ -199,8 +203,8 @@ def theirs(model: str, options: argparse.Namespace) -> tuple[np.ndarray, float]:
 def generate(model: Any, ids: list[list[int]], options: argparse.Namespace) -> list[list[int]]:
     """Sample a response to every conversation at once, padded from the left."""
     width = max(map(len, ids))
-    tokens = torch.tensor([[0] * (width - len(own)) + own for own in ids])
-    mask = torch.tensor([[0] * (width - len(own)) + [1] * len(own) for own in ids])
+    tokens = torch.tensor([[0] * (width - len(own)) + own for own in ids], device=model.device)
+    mask = torch.tensor([[0] * (width - len(own)) + [1] * len(own) for own in ids], device=model.device)
     new = model.generate(tokens, attention_mask=mask, do_sample=True, top_k=0, max_new_tokens=options.response)
     responses = []
     for response in new[:, width:].tolist():
@@ -222,6 +226,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--micro", type=int, default=4, help="trajectories of a micro-batch in TRL")
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    parser.add_argument("--max-tokens", type=int, default=4096, help="tokens of a micro-batch in turnwise")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args()
     one_thread()
     with tempfile.TemporaryDirectory() as model:
