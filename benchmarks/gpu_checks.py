@@ -191,8 +191,11 @@ def largest_batch(setting: Setting) -> dict[str, Any]:
     """Double the tokens of a micro-batch until memory runs out and the budget halves."""
     model, length = _model(setting), 128 if setting.small else 1024
     optimizer = torch.optim.AdamW(trainable(model), lr=1e-6)
+    least_s = 120 * (not setting.small)
+    if setting.left_s < least_s:
+        return {"skipped": "no time left"}
     count, most = 2, (4 if setting.small else 2**14)
-    while count <= most and setting.left_s > 120 * (not setting.small):
+    while count <= most and setting.left_s > least_s:
         budget = Budget(count * length)
         _reset(setting)
         sequences = _small_sequences(0.2, count) if setting.small else make_sequences(count, length, 0.2)

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from turnwise.errors import ConfigError, EngineFault, EngineLost, out_of_memory
 from turnwise.models import attention
+from turnwise.models.fused import fuse
 from turnwise.models.policy import frozen_copy
 from turnwise.models.reordered import reorder
 from turnwise.rollout.engine import Decode, Generation, Sampling, ends_with_stop, stop_tokens
@@ -101,7 +102,11 @@ class LocalEngine:
     @functools.cached_property
     def model(self) -> PreTrainedModel:
         """The generating model, made at first use and by `update_weights`."""
-        return reorder(frozen_copy(self.trained, self.copy_dtype)) if self.copy_dtype else self.trained
+        return self._copy(self.copy_dtype) if self.copy_dtype else self.trained
+
+    def _copy(self, dtype: torch.dtype, old: PreTrainedModel | None = None) -> PreTrainedModel:
+        """Copy the trained model, with operators that are fast on its device."""
+        return fuse(reorder(frozen_copy(self.trained, dtype, old)))
 
     async def generate(self, conversation: int, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         """Continue a conversation; see `Engine.generate`."""
@@ -146,7 +151,7 @@ class LocalEngine:
         self.close()
         self.version = version
         if self.copy_dtype:
-            self.model = reorder(frozen_copy(self.trained, self.copy_dtype, self.__dict__.get("model")))
+            self.model = self._copy(self.copy_dtype, self.__dict__.get("model"))
 
     async def aclose(self) -> None:
         """Forget all conversations."""
@@ -317,9 +322,14 @@ class LocalEngine:
         rows = None if fed[-1] + 1 == len(fed) else torch.from_numpy(fed).to(device)
         wanted_index = np.arange(len(fed)) if wanted is None else np.searchsorted(fed, wanted)
         length = int((self._length[fed] + num_new)[wanted_index].max())
+        how = {"cached": True} if attention.use(self.model) else {}
+        added = bool(how) and attention.on_gpu(device)
+        if added:
+            length = min(-(-length // attention.ALIGNED) * attention.ALIGNED, self._ids.shape[1])
         self._cache.place(rows, positions, length)
         mask = torch.arange(length, device=device) <= positions[:, None, :, None]  # [rows, 1, tokens, keys]
-        how = {"cached": True} if attention.use(self.model) else {}
+        if added:
+            mask = attention.additive(mask, self.model.dtype)
         hidden = self.model.get_decoder()(
             input_ids=tokens, attention_mask=mask, position_ids=positions, past_key_values=self._cache, use_cache=True,
             **how,
