@@ -188,22 +188,23 @@ def _learn(model: PreTrainedModel, sequences: Sequences, setting: Setting, optim
 
 
 def largest_batch(setting: Setting) -> dict[str, Any]:
-    """Double the tokens of a micro-batch until memory runs out and the budget halves."""
-    model, length = _model(setting), 128 if setting.small else 1024
-    optimizer = torch.optim.AdamW(trainable(model), lr=1e-6)
+    """Double the tokens of a micro-batch until memory runs out and the budget halves, or time does."""
     least_s = 120 * (not setting.small)
     if setting.left_s < least_s:
         return {"skipped": "no time left"}
-    count, most = 2, (4 if setting.small else 2**14)
-    while count <= most and setting.left_s > least_s:
+    model, length = _model(setting), 128 if setting.small else 1024
+    optimizer = torch.optim.AdamW(trainable(model), lr=1e-6)
+    count, most, fitted = 2, (4 if setting.small else 2**14), 0
+    while count <= most and (not fitted or setting.left_s > least_s):
         budget = Budget(count * length)
         _reset(setting)
         sequences = _small_sequences(0.2, count) if setting.small else make_sequences(count, length, 0.2)
         _learn(model, sequences, setting, optimizer, budget)
         if budget.halvings:
-            return {"tokens": count * length // 2, "halved_at": count * length}
-        count *= 2
-    return {"tokens": count * length // 2, "halved_at": None, "peak_mb": peak_mb(setting)}
+            return {"tokens": fitted, "halved_at": count * length}
+        fitted, count = count * length, 2 * count
+    late = count <= most
+    return {"tokens": fitted, "halved_at": None, "cut_by_the_deadline": late, "peak_mb": peak_mb(setting)}
 
 
 def shapes(setting: Setting) -> dict[str, Any]:

@@ -2,10 +2,12 @@
 
 import json
 import sys
+import time
 import zipfile
 
 import pytest
-from benchmarks import gpu, gpu_checks
+import torch
+from benchmarks import gpu, gpu_checks, gpu_share
 
 
 @pytest.fixture(scope="module")
@@ -23,9 +25,8 @@ def test_every_check_gives_figures(results):
     assert results["scoring"]["turnwise_s"] > 0
     assert results["rollout"]["tokens_per_s_2"] > 0
     assert results["shapes"]["tiny"]["update_s"] > 0
-    assert results["largest_batch"] == {"tokens": 4 * 128, "halved_at": None, "peak_mb": None} | {
-        "seconds": results["largest_batch"]["seconds"]
-    }
+    expected = {"tokens": 4 * 128, "halved_at": None, "cut_by_the_deadline": False, "peak_mb": None}
+    assert results["largest_batch"] == expected | {"seconds": results["largest_batch"]["seconds"]}
     assert results["waiting"]["speedup"] == results["waiting"]["lag_0_s"] / results["waiting"]["lag_2_s"]
     assert results["recipe"]["steps"] == results["recipe"]["of"] == 1
     assert [each["step"] for each in results["recipe"]["evaluations"]] == [0, 1]
@@ -43,6 +44,11 @@ def test_a_check_that_fails_is_recorded_and_the_time_is_kept(tmp_path, monkeypat
     assert checks["fine"]["answer"] == 42
     assert gpu.main(["--small", "--out", str(path), "--minutes", "0"]) == 0
     assert json.loads(path.read_text())["checks"]["fine"] == {"skipped": "no time left"}
+
+
+def test_the_largest_batch_is_not_named_when_none_was_tried(tmp_path):
+    late = gpu_checks.Setting(torch.device("cpu"), False, tmp_path, time.monotonic())
+    assert gpu_checks.largest_batch(late) == {"skipped": "no time left"}
 
 
 def test_a_wheel_in_parts_is_put_together(tmp_path, monkeypatch):
@@ -64,3 +70,13 @@ def test_without_a_gpu_the_script_says_so(monkeypatch):
     monkeypatch.setattr(gpu.torch.cuda, "is_available", lambda: False)
     with pytest.raises(SystemExit, match="--small"):
         gpu.main([])
+
+
+def test_processes_that_share_a_device_begin_together(capsys, monkeypatch):
+    small = ["gpu_share", "--device", "cpu", "--processes", "2", "--rows", "2", "--turns", "1", "--setup-s", "1"]
+    monkeypatch.setattr(sys, "argv", small)
+    gpu_share.main()
+    row = capsys.readouterr().out.splitlines()[-1].split("|")
+    assert row[1].strip() == "2"
+    assert float(row[3].replace(",", "")) > 0
+    assert float(row[4]) > 0  # no process is ready after a second, and the table says so

@@ -54,12 +54,13 @@ def test_perfect_credit_has_fidelity_one_and_shuffled_credit_none():
     shuffled_R = exact_R.copy()
     for first, last in zip(groups.offsets[:-1], groups.offsets[1:], strict=True):
         shuffled_R[first:last] = generator.permutation(exact_R[first:last])
-    centred_R = exact_R - groups.broadcast(groups.mean(exact_R))
+    centred_R = shuffled_R - groups.broadcast(groups.mean(exact_R))
     found = measure_fidelity({"perfect": exact_R, "shuffled": shuffled_R, "centred": centred_R}, truth, groups)
-    perfect, shuffled = found.by_method["perfect"], found.by_method["shuffled"]
+    perfect, shuffled, centred = (found.by_method[name] for name in ("perfect", "shuffled", "centred"))
     assert perfect.value == pytest.approx(1.0, abs=0.02)
     assert perfect.low < 1.0 < perfect.high
-    assert shuffled.low < 0.25
+    assert centred.low < 0.0 < centred.high
+    assert abs(centred.value) < 0.1
     assert abs(shuffled.value) < 0.2, "a group's mean advantage is not exactly zero, and shuffling keeps it"
     assert found.above_first["shuffled"].high < -0.7
     doubled = measure_fidelity({"doubled": 2 * exact_R}, truth, groups).by_method["doubled"]
@@ -78,7 +79,6 @@ def test_noise_of_the_estimates_is_taken_out():
 
 
 @pytest.mark.usefixtures("array_types_unchecked")
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sparse", "successes", "recurring"])
 def test_intervals_cover_the_exact_fidelity(name):
     """200 draws of 24 groups and 12 continuations each: 95 % intervals cover in 90 % of them or more."""
@@ -160,7 +160,7 @@ def test_fidelity_of_a_run_agrees_with_what_is_known_of_its_environment(run):
     assert found.histories > 12
     kinds = {one.kind: one for one in found.importance}
     assert kinds["turn 1"].share == pytest.approx(1 / 3)
-    assert "turn 4 and later" not in kinds
+    assert not [kind for kind in kinds if kind.startswith("turns")]
 
 
 def test_a_second_call_continues_nothing_anew(run, monkeypatch):

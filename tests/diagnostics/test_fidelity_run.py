@@ -155,16 +155,17 @@ def test_tied_entropies_stay_in_one_fifth_and_leave_the_ends_their_names():
     assert [kind for kind in kinds if kind.startswith("entropy")] == ["entropy, third fifth"]
 
 
-def test_late_turns_are_one_kind():
-    lengths = [5, 3, 4, 1]
-    columns = {"entropy": np.zeros(13), "state_key": list("abcdefghijklm")}
-    batch = Batch(Segments.from_lengths([2, 2]), Segments.from_lengths(lengths), [0.0] * 13, columns)
+def test_ranges_of_turns_double():
+    lengths = [7, 3, 4, 60]
+    columns = {"entropy": np.zeros(74), "state_key": list(range(74))}
+    batch = Batch(Segments.from_lengths([2, 2]), Segments.from_lengths(lengths), [0.0] * 74, columns)
     played = [trajectory(number // 2, *[([1], [5])] * turns) for number, turns in enumerate(lengths)]
-    truth = Truth(np.arange(13.0), np.zeros(13))
-    kinds = {one.kind: one for one in fidelity_run._importance(batch, truth, played)}
-    late, third = kinds["turn 4 and later"], kinds["turn 3"]
-    assert (late.share, late.square.value) == pytest.approx((3 / 13, (3**2 + 4**2 + 11**2) / 3))
-    assert (third.share, third.square.value) == pytest.approx((3 / 13, (2**2 + 7**2 + 10**2) / 3))
+    truth = Truth(np.arange(74.0), np.zeros(74))
+    kinds = {one.kind: one for one in fidelity_run._importance(batch, truth, played) if one.kind.startswith("turn")}
+    counts = {"turn 1": 4, "turn 2": 4, "turn 3": 4, "turns 4 to 6": 3 + 1 + 3, "turns 7 to 12": 1 + 6}
+    counts |= {"turns 13 to 24": 12, "turns 25 to 48": 24, "turn 49 and later": 12}
+    assert {name: one.share for name, one in kinds.items()} == pytest.approx({n: c / 74 for n, c in counts.items()})
+    assert kinds["turn 3"].square.value == pytest.approx((2**2 + 9**2 + 12**2 + 16**2) / 4)
 
 
 def measured(**fields: Any) -> FidelityOfRun:

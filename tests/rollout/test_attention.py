@@ -72,43 +72,28 @@ def test_the_engine_attends_by_products(by_products):
     assert by_products
 
 
-@pytest.mark.parametrize(("heads", "groups", "size"), [(6, 2, 16), (4, 1, 8), (6, 2, 24)])
-@pytest.mark.parametrize("tokens", [1, 2, 13])
-def test_groups_of_heads_on_a_gpu_are_sdpa(heads, groups, size, tokens, monkeypatch, by_products):
-    module, query, key, value, mask = parts(heads, groups, size, tokens)
-    expected, _ = sdpa_attention_forward(module, query, key, value, mask)
-    scaled, _ = sdpa_attention_forward(module, query, key, value, mask, scaling=0.5)
-    monkeypatch.setattr(attention, "on_gpu", lambda device: True)
-    monkeypatch.setattr(attention, "sdpa_attention_forward", None)
-    for given in (mask, attention.additive(mask, query.dtype)):
-        got, _ = attention.attend(module, query, key, value, given, cached=True)
-        torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
-        assert got.is_contiguous()
-        got, _ = attention.attend(module, query, key, value, given, cached=True, scaling=0.5)
-        torch.testing.assert_close(got, scaled, rtol=1e-5, atol=1e-5)
-    assert not by_products
-
-
 @pytest.mark.parametrize("family", ["qwen3", "llama"])
-def test_the_engine_on_a_gpu_draws_what_it_draws_on_a_cpu(family, monkeypatch):
+def test_masks_that_a_gpu_adds_change_nothing(family, monkeypatch):
+    """They are numbers once per pass, of a length that needs no copy, and wider than what the rows hold."""
     model = make_model(family)
     prompts = {0: [1, 2, 3], 1: [4, 5, 6, 7, 8, 9] * 4, 2: [2, 2]}
-    expected = generate(LocalEngine(model), prompts, Sampling(max_new_tokens=20))
-    monkeypatch.setattr(attention, "on_gpu", lambda device: True)
+    expected = generate(LocalEngine(model), prompts, Sampling(max_new_tokens=70))
     masks = []
-    real = attention.attend
 
-    def attend(module, query, key, value, mask, *given, **options):
-        masks.append((mask.dtype, mask.shape[-1]))
-        return real(module, query, key, value, mask, *given, **options)
+    def attend(module, query, key, value, mask, *given, cached, **options):
+        masks.append((mask.dtype, mask.shape[-1], key.shape[-2]))
+        return sdpa_attention_forward(module, query, key, value, mask, *given, **options)
 
+    monkeypatch.setattr(attention, "adds_masks", lambda device: True)
     monkeypatch.setitem(attention.ALL_ATTENTION_FUNCTIONS._global_mapping, attention.NAME, attend)
-    again = generate(LocalEngine(model), prompts, Sampling(max_new_tokens=20))
+    again = generate(LocalEngine(model), prompts, Sampling(max_new_tokens=70))
     for number, one in expected.items():
         assert again[number].token_ids == one.token_ids
         assert again[number].logprobs == pytest.approx(one.logprobs, abs=1e-5)
-    assert {dtype for dtype, _ in masks} == {torch.float32}  # numbers already, not made anew in each layer
-    assert {length % attention.ALIGNED for _, length in masks} == {0}
+    assert {dtype for dtype, _, _ in masks} == {torch.float32}
+    assert {length % attention.ALIGNED for _, length, _ in masks} == {0}
+    assert all(length == keys for _, length, keys in masks)
+    assert max(length for _, length, _ in masks) == 96  # 94 places, the last of which is never fed
 
 
 def test_a_model_with_another_attention_keeps_it(by_products):

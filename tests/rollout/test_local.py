@@ -7,6 +7,7 @@ import torch
 from tests.rollout.models import MODELS, STOPS, TOLERANCE, VOCABULARY, generate, make_model, plain_greedy, plain_logits
 
 from turnwise.errors import EngineFault
+from turnwise.rollout import local
 from turnwise.rollout.engine import Sampling
 from turnwise.rollout.half import Half
 from turnwise.rollout.local import LocalEngine
@@ -209,3 +210,25 @@ def test_generation_leaves_the_model_trainable():
     generate(LocalEngine(model), {0: [1, 2]}, Sampling(max_new_tokens=2))
     model(input_ids=torch.tensor([[1, 2]])).logits.sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_responses_of_different_limits_are_drawn_together(temperature, monkeypatch):
+    """A budget of tokens gives each trajectory its own limit, which is no reason for a draw of its own."""
+    limits = {0: 3, 1: 5, 2: 5, 3: 8}
+    prompts = {number: [number + 1, 3] for number in limits}
+    given = {n: Sampling(max_new_tokens=most, temperature=temperature, seed=5) for n, most in limits.items()}
+    model = make_model()
+    alone = {n: generate(LocalEngine(model), {n: prompts[n]}, given[n])[n] for n in limits}
+    draws = []
+    real = local.sample
+    monkeypatch.setattr(local, "sample", lambda logits, *more: draws.append(len(logits)) or real(logits, *more))
+    engine = LocalEngine(model)
+
+    async def play():
+        return await asyncio.gather(*(engine.generate(n, prompts[n], given[n]) for n in limits))
+
+    together = dict(zip(limits, asyncio.run(play()), strict=True))
+    assert {n: len(each.token_ids) for n, each in together.items()} == limits
+    assert all(together[n].token_ids == alone[n].token_ids for n in limits)
+    assert draws == [4, 4, 4, 3, 3, 1, 1, 1]

@@ -4,6 +4,7 @@ Training often raises pass@1 and lowers pass@256: it makes likelier what the pol
 solutions (Yue et al., arXiv 2504.13837; the debate is summarised in arXiv 2510.04028).
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -125,8 +126,7 @@ def play_checkpoint(
     temperature = run.config.rollout.temperature if temperature is None else temperature
     if temperature == 0.0:
         raise ConfigError("a greedy policy repeats itself, so pass@k would be pass@1; set --temperature above 0")
-    stage = Stage.open(run.folder, step, device)
-    try:
+    with contextlib.closing(Stage.open(run.folder, step, device)) as stage:
         chosen = stage.held_out(tasks, split)
         names = [stage.suite.task_name(task) for task in chosen]
         at_once = max(1, CONCURRENT // samples)
@@ -145,8 +145,6 @@ def play_checkpoint(
                 task = names[start + int(np.argmin(usable[start : start + at_once]))]
                 raise RunError(f"no trajectory of task {task!r} could be played: {common_failure(trajectories)}")
             on_trajectory(min(start + at_once, len(chosen)) * samples, len(chosen) * samples)
-    finally:
-        stage.close()
     return Played(stage.step, names, successes, usable)
 
 

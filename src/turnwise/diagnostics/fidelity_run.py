@@ -1,8 +1,11 @@
 """Measure the fidelity of credit assignment methods on the policy of a run."""
 
+import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Callable, Sequence
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -118,8 +121,7 @@ def measure_run(
         raise ConfigError(f"groups={groups}: expected 3 or more, since intervals are over groups")
     if continuations < 2:
         raise ConfigError(f"continuations={continuations}: expected 2 or more, since two halves estimate the noise")
-    stage = Stage.open(folder, step, device, on_turn=on_turn)
-    try:
+    with contextlib.closing(Stage.open(folder, step, device, on_turn=on_turn)) as stage:
         if stage.config.rollout.collector.name == "self_play":
             raise ConfigError(
                 f"the run {folder.path} was played by rollout.collector='self_play', whose trajectories need the other "
@@ -157,8 +159,6 @@ def measure_run(
             known=kept.load(),
             on_part=keep,
         )
-    finally:
-        stage.close()
     truth = true_advantages(batch.reward_R, found.before_R, found.after_R, return_HK)
     seen = {name: batches.get(split_sight(name)[1], batch) for name in chosen}
     credit = {name: method.trace(seen[name])[0].advantage_R for name, method in chosen.items()}
@@ -262,10 +262,20 @@ def _importance(batch: Batch, truth: Truth, trajectories: Sequence[Trajectory]) 
     valid_R = np.array([turn.valid for trajectory in trajectories for turn in trajectory.turns])
     recurs_R = _recurs(batch)
     kinds = [(f"entropy, {name} fifth", fifth_R == number) for number, name in enumerate(FIFTHS)]
-    kinds += [(f"turn {number + 1}", batch.turn_R == number) for number in range(3)]
-    kinds += [("turn 4 and later", batch.turn_R >= 3), ("valid", valid_R), ("invalid", ~valid_R)]
+    kinds += [(name, (first <= batch.turn_R) & (batch.turn_R < after)) for name, first, after in _turns()]
+    kinds += [("valid", valid_R), ("invalid", ~valid_R)]
     kinds += [("state of several trajectories", recurs_R), ("state of one trajectory", ~recurs_R)]
     return [importance(name, of_R, truth, alpha_R, batch.group_responses) for name, of_R in kinds if of_R.any()]
+
+
+def _turns() -> Iterator[tuple[str, int, float]]:
+    """Yield ranges of turns that double in length: a name, the first turn from 0 on, and the first one after it."""
+    for first, after in itertools.pairwise((0, 1, 2, 3, 6, 12, 24, 48, math.inf)):
+        if after == first + 1:
+            name = f"turn {after}"
+        else:
+            name = f"turns {first + 1} to {after}" if after < math.inf else f"turn {first + 1} and later"
+        yield name, first, after
 
 
 def _recurs(batch: Batch) -> np.ndarray:

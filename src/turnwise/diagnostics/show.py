@@ -23,10 +23,7 @@ HOLM = (
     'Each interval has its own 5 %. "p, Holm" counts all comparisons of the study, those without runs too: "shown" is '
     'what is below 0.05 there, "by itself" what only its own interval shows.'
 )
-ARMS = (
-    "Held-out success of each arm, before and after: means over its finished runs, 95 % over runs, and after by task "
-    "type."
-)
+ARMS = "Held-out success of each arm, before and after: means over its finished runs, 95 % over runs"
 
 
 def page(comparison: Comparison) -> Page:
@@ -270,7 +267,8 @@ def write_study(study: Study) -> tuple[Path, Page] | None:
             stand += stands
             verdicts = "\n".join(map(_among_verdict, mine, p_values, stands))
             parts += [table(mine, planned), *[HOLM] * (planned > 1), verdicts]
-        parts += [ARMS, arm_table(arms[recipe])]
+        made = arm_table(arms[recipe])
+        parts += [f"{ARMS}, and after by task type." if made[0][4:] else f"{ARMS}.", made]
     parts += filter(None, [study.config.notes.strip()])
     drawn = forest(found, stand) if found else curves(arms)
     return write(study.folder, "study", parts, drawn), parts

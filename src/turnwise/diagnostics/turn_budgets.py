@@ -4,6 +4,7 @@ Draws do not depend on a limit, so a limited trajectory is the beginning of the 
 on the same trajectories, and differences are paired.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 
@@ -85,16 +86,13 @@ def play_unlimited(
     Raises:
         RunError: There is no such checkpoint, or no trajectory could be played.
     """
-    stage = Stage.open(run.folder, step, device, limited=False)
-    try:
+    with contextlib.closing(Stage.open(run.folder, step, device, limited=False)) as stage:
         played = stage.play_tasks(
             stage.held_out(tasks),
             seed=seed,
             group_size=1,
             temperature=stage.config.evaluate.temperature if temperature is None else temperature,
         )
-    finally:
-        stage.close()
     if not any(trajectory.usable for trajectory in played):
         raise RunError(f"no trajectory could be played: {common_failure(played)}")
     return [trajectory for trajectory in played if trajectory.usable]

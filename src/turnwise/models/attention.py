@@ -20,7 +20,7 @@ FEW = 64
 MOST_SCORES = 2**24
 """Scores up to which it is: products hold all of them at a time."""
 ALIGNED = 16
-"""Keys that the kernels of a GPU read together; a mask of another length would be copied in each layer."""
+"""Numbers of a mask that the kernels of a GPU read together; rows of another length would be copied in each layer."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,9 +51,14 @@ def additive(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, float("-inf"))
 
 
-def on_gpu(device: torch.device) -> bool:
-    """Return whether attention runs on a GPU: its kernels read groups of keys, and add a mask to the scores."""
-    return device.type != "cpu"
+def aligned(length: int) -> int:
+    """Round the length of a row up to what GPUs read together."""
+    return -(-length // ALIGNED) * ALIGNED
+
+
+def adds_masks(device: torch.device) -> bool:
+    """Return whether SDPA's kernels on a device add masks to the scores, and so make numbers of bool ones."""
+    return device.type == "cuda"
 
 
 def attend(
@@ -76,22 +81,19 @@ def attend(
         attention_mask: `[rows, 1, tokens, keys]` bool, or what SDPA takes.
         paths: Paths of a packed row. Work and memory grow with the tokens that a path adds times its length, not with
             the square of the row.
-        cached: Few tokens per row attend to many keys, without gradients. transformers repeats keys for every head of
-            a group, and SDPA is slow for one token in bfloat16 on a CPU.
+        cached: Few tokens per row attend to many keys, without gradients. SDPA repeats keys for every head of a group,
+            and is slow for one token in bfloat16 on a CPU.
         options: Other keywords of transformers.
     """
     if paths is not None:
         return _along(paths, module, query, key, value, options), None
     grouped, half = query.shape[1] > key.shape[1], query.dtype == torch.bfloat16
-    plain = options.get("softcap") is None and options.get("position_bias") is None
+    plain = options.get("softcap") is None and options.get("position_bias") is None and attention_mask is not None
     few = query.shape[2] <= FEW and query[..., 0].numel() * key.shape[2] <= MOST_SCORES
-    scaling = options.get("scaling") or query.shape[-1] ** -0.5
-    if cached and plain and attention_mask is not None:
-        if on_gpu(query.device):
-            if grouped:
-                return _by_groups(query, key, value, attention_mask, scaling), None
-        elif few and (grouped or half):
-            return _by_products(query, key, value, attention_mask, scaling), None
+    if cached and plain and few and query.device.type == "cpu" and (grouped or half):
+        assert attention_mask is not None
+        scaling = options.get("scaling") or query.shape[-1] ** -0.5
+        return _by_products(query, key, value, attention_mask, scaling), None
     return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
 
 
@@ -123,21 +125,6 @@ def _by_products(
     scores = scores.view(rows, key.shape[1], -1, tokens, key.shape[2]).masked_fill_(~mask[:, None], float("-inf"))
     weights = torch.softmax(scores, -1).to(value.dtype).view(len(keys), -1, key.shape[2])
     return torch.bmm(weights, values).view(rows, heads, tokens, size).transpose(1, 2)
-
-
-def _by_groups(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scaling: float
-) -> torch.Tensor:
-    """Attend by SDPA to keys that are not repeated: the heads of a group are further tokens of their one head of keys.
-
-    Returns `[rows, tokens, heads, size]`.
-    """
-    rows, heads, tokens, size = query.shape
-    groups = key.shape[1]
-    masks = mask[:, :, None].expand(-1, -1, heads // groups, -1, -1).flatten(2, 3)  # of one token without a copy
-    queries = query.reshape(rows, groups, -1, size)
-    got = torch.nn.functional.scaled_dot_product_attention(queries, key, value, attn_mask=masks, scale=scaling)
-    return got.reshape(rows, heads, tokens, size).transpose(1, 2).contiguous()
 
 
 ALL_ATTENTION_FUNCTIONS.register(NAME, attend)

@@ -95,6 +95,7 @@ class LocalEngine:
         self._length = np.zeros(0, dtype=np.int64)
         self._start = np.zeros(0, dtype=np.int64)  # place of the first token that is drawn for the latest response
         self._begun = np.zeros(0, dtype=np.int64)  # tokens of that response before it
+        self._most = np.zeros(0, dtype=np.int64)  # tokens that it may have at most, with those
         self._conversation = np.zeros(0, dtype=np.int64)
         self._sampling = np.zeros(0, dtype=np.int64)  # index of the row's in:
         self._samplings: list[Sampling] = []
@@ -250,8 +251,8 @@ class LocalEngine:
             self._growing[row] = request
             soon[row] = self._start[row] = len(request.prompt)
             self._ids[row, : len(request.prompt)] = request.prompt
-            self._begun[row] = request.sampling.begun
-            alike = dataclasses.replace(request.sampling, begun=0)
+            self._begun[row], self._most[row] = request.sampling.begun, request.sampling.max_new_tokens
+            alike = dataclasses.replace(request.sampling, begun=0, max_new_tokens=0)  # drawn together, whatever these
             if alike not in self._samplings:
                 self._samplings.append(alike)
             self._sampling[row] = self._samplings.index(alike)
@@ -299,8 +300,8 @@ class LocalEngine:
         rows, places = self._ids.shape
         if num_rows > rows or num_places > places:
             rows = rows if num_rows <= rows else max(num_rows, min(rows * 3 // 2, self.max_rows or sys.maxsize))
-            places = places if num_places <= places else max(num_places, places * 3 // 2, 64)
-            numbers = ("_length", "_start", "_begun", "_conversation", "_sampling")
+            places = places if num_places <= places else attention.aligned(max(num_places, places * 3 // 2, 64))
+            numbers = ("_length", "_start", "_begun", "_most", "_conversation", "_sampling")
             for name in ("_ids", "_logprobs", "_entropies", "_spreads", *numbers):
                 old = getattr(self, name)
                 larger = np.zeros((rows, places)[: old.ndim], dtype=old.dtype)
@@ -322,14 +323,14 @@ class LocalEngine:
         rows = None if fed[-1] + 1 == len(fed) else torch.from_numpy(fed).to(device)
         wanted_index = np.arange(len(fed)) if wanted is None else np.searchsorted(fed, wanted)
         length = int((self._length[fed] + num_new)[wanted_index].max())
-        how = {"cached": True} if attention.use(self.model) else {}
-        added = bool(how) and attention.on_gpu(device)
+        added = attention.adds_masks(device)
         if added:
-            length = min(-(-length // attention.ALIGNED) * attention.ALIGNED, self._ids.shape[1])
+            length = attention.aligned(length)
         self._cache.place(rows, positions, length)
         mask = torch.arange(length, device=device) <= positions[:, None, :, None]  # [rows, 1, tokens, keys]
         if added:
             mask = attention.additive(mask, self.model.dtype)
+        how = {"cached": True} if attention.use(self.model) else {}
         hidden = self.model.get_decoder()(
             input_ids=tokens, attention_mask=mask, position_ids=positions, past_key_values=self._cache, use_cache=True,
             **how,
@@ -363,7 +364,7 @@ class LocalEngine:
         stopped = np.isin(tokens, sampling.stop_ids)
         if sampling.stop:
             stopped |= self._ends_with_stop(sampling.stop, rows, places)
-        ended = stopped | (places + 1 - self._start[rows] + self._begun[rows] >= sampling.max_new_tokens)
+        ended = stopped | (places + 1 - self._start[rows] + self._begun[rows] >= self._most[rows])
         for row, truncated in zip(rows[ended].tolist(), (~stopped[ended]).tolist(), strict=True):
             request, response = self._growing.pop(row), slice(self._start[row], self._length[row] + 1)
             if not request.future.done():

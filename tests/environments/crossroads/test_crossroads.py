@@ -56,6 +56,24 @@ def test_the_teacher_wins_as_often_as_the_setting_says(setting):
     assert np.mean(success) == pytest.approx(knobs.start_success, abs=0.03 if knobs.slip else 1e-9)
 
 
+@pytest.mark.parametrize("turns", [60, 160])
+@pytest.mark.parametrize("critical", [3, 40])
+def test_long_walks_are_as_hard_as_said_and_played_to_their_end(turns, critical):
+    knobs = read_knobs("short", turns=turns, critical=critical)
+    success = [exact_values(road, road.teacher()).success for road in (draw_road(n, knobs) for n in range(50))]
+    assert success == pytest.approx([0.3] * 50)
+    assert check_environment(suite(max_steps=turns, turns=turns, critical=critical)) == []
+    road = draw_road(7, knobs)
+    lost = int(np.flatnonzero(road.critical_T)[-1])
+    for mistake in (None, lost):
+        environment = CrossroadsEnvironment(road)
+        environment.start()
+        for turn in range(turns):
+            step = environment.step(wrong(road, turn) if turn == mistake else right(road, turn))
+            assert step.ended == (turn == turns - 1)
+        assert step.info["success"] == (mistake is None)
+
+
 @pytest.mark.parametrize("slip", [0.0, 0.1, 0.3])
 @pytest.mark.parametrize("critical", [1, 4])
 def test_slipping_and_the_number_of_critical_turns_leave_start_success_alone(slip, critical):
