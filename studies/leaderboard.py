@@ -62,10 +62,12 @@ LIMITS = (
     "and four to six where rewards are rare, for there they are too short.",
     "Times are those of the credit alone, on one processor with a few hundred responses: not those of a training step.",
     "A critic is ridge regression on other groups of the same policy; in training its weights are of earlier steps.",
-    "Methods that need probes, forks or a second model are left out.",
+    "Methods that need probes, forks or a second model are left out, and so are extra tokens: all are 0.",
     "Options are each method's defaults, except those in its name.",
+    "Success is that of the groups that were played, without an interval. The signal has one standard error, and times "
+    "have the ends of their rounds, where the rest has 95 % intervals.",
 )
-"""What the numbers do not say."""
+"""What the numbers of any plan do not say; a plan may add `limits` of its own."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,6 +105,11 @@ class Cell:
             return None
         rounds = [one / other for one, other in zip(times[method], times[first], strict=True)]
         return [min(times[method]) / min(times[first]), min(rounds), max(rounds)]
+
+    def milliseconds(self, method: str) -> list[float] | None:
+        """Return the time of a method's credit per 1,000 responses: the best, the best again, and the worst round."""
+        times = (self.data.get("milliseconds") or {}).get(method)
+        return [min(times), min(times), max(times)] if times else None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -144,7 +151,7 @@ def read_plan(path: Path) -> dict[str, Any]:
         return plan
     other = read_plan(path.parent / plan.pop("like"))
     picked = {name: environment(other, name) for name in plan.pop("environments", other["environments"])}
-    own = ("about", "title", "command")  # what a page says of itself
+    own = ("about", "title", "command", "limits")  # what a page says of itself
     return {**{key: value for key, value in other.items() if key not in own}, **plan, "environments": picked}
 
 
@@ -248,6 +255,7 @@ def sortable(plan: Mapping[str, Any], cells: Sequence[Cell]) -> str:
             signal = cell.signal(method)
             numbers = {key: [one.value, one.low, one.high] if one else None for key, one in found.items()}
             numbers |= {"signal": list(signal.share) if signal else None, "time": cell.time(method, first)}
+            numbers["milliseconds"] = cell.milliseconds(method)
             if numbers["fidelity"]:
                 numbers["fidelity"] = numbers["fidelity"] if cell.has_credit(method) else None
                 methods[method] = {key: one for key, one in rounded(numbers).items() if one}
@@ -255,13 +263,18 @@ def sortable(plan: Mapping[str, Any], cells: Sequence[Cell]) -> str:
         about = {key: cell.data[key] for key in ("step", "success", "groups", "histories", "continuations")}
         told.append({"environment": cell.environment, "when": cell.when, **about, "methods": methods})
     data = as_lines({"first": first, "whens": WHENS, "cells": told}).replace("</", "<\\/")
-    limits = "\n".join(wrapped(f"  <li>{html.escape(text)}</li>") for text in LIMITS)
+    limits = "\n".join(wrapped(f"  <li>{html.escape(text)}</li>") for text in limits_of(plan))
     form = FORM.read_text(encoding="utf-8")
     about = wrapped(f"  <p>{html.escape(plan.get('about', ABOUT).replace('`', ''), quote=False)}</p>")
     texts = {"TITLE": html.escape(plan.get("title", TITLE)), "ABOUT": about, "COMMAND": html.escape(plan["command"])}
     for mark, text in texts.items():
         form = form.replace(mark, text)
     return form.replace("LIMITS", limits).replace("DATA", data)
+
+
+def limits_of(plan: Mapping[str, Any]) -> list[str]:
+    """Return what the numbers of a plan do not say."""
+    return [*LIMITS, *plan.get("limits", [])]
 
 
 def as_lines(value: Any) -> str:
@@ -309,7 +322,7 @@ def page(plan: Mapping[str, Any], cells: Sequence[Cell]) -> Page:
         parts += [f"## {cell.environment}, {cell.when}", about, cell_table(plan, cell)]
     parts += [
         "## What it does not say",
-        " ".join(LIMITS),
+        " ".join(limits_of(plan)),
     ]
     return parts
 

@@ -272,6 +272,8 @@ def test_every_number_of_the_table_has_its_interval_and_what_is_missing_a_dash(o
     assert column(opened, "entropy drift")[0] == ["+0.125", "[-0.125,", "+0.375]"]
     assert column(opened, "entropy drift minus grpo")[0] == ["+0.625", "[+0.375,", "+0.875]"]
     assert column(opened, "time / grpo")[0] == ["3.00", "[1.50,", "3.00]"], "best by best, rounds in brackets"
+    assert column(opened, "ms")[:2] == [["3.00", "[3.00,", "3.00]"], ["-"]]
+    assert column(opened, "ms")[4] == ["1.00", "[1.00,", "4.00]"], "the best round, the best and the worst"
     assert column(opened, "gradient fidelity")[2] == ["0.875", "[0.625,", "1.125]"]
     assert column(opened, "signal of one group")[2] == ["0.2500", "\N{PLUS-MINUS SIGN}", "0.1250"]
     assert firsts(opened, "entropy drift") == ["+0.125", "-", "-0.500", "-", "-0.750"]
