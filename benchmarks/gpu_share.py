@@ -68,8 +68,9 @@ def main() -> None:
         found = share(processes, options)
         seconds = [one["seconds"] for one in found]
         tokens = processes * options.rows * options.turns * RESPONSE / max(seconds)
-        late = f"{max(one['late'] for one in found):.1f}"
-        rows.append((str(processes), f"{min(seconds):.2f} to {max(seconds):.2f}", f"{tokens:,.0f}", late))
+        late = max(one["late"] for one in found)
+        rate = "-" if late else f"{tokens:,.0f}"  # others have the device to themselves while one is late
+        rows.append((str(processes), f"{min(seconds):.2f} to {max(seconds):.2f}", rate, f"{late:.1f}"))
     table("Processes that share a GPU", ("processes", "seconds", "tokens a second, all", "late by s"), rows)
 
 

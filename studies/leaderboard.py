@@ -62,7 +62,7 @@ LIMITS = (
     "and four to six where rewards are rare, for there they are too short.",
     "Times are those of the credit alone, on one processor with a few hundred responses: not those of a training step.",
     "A critic is ridge regression on other groups of the same policy; in training its weights are of earlier steps.",
-    "Methods that need probes, forks or a second model are left out, and so are extra tokens: all are 0.",
+    "Methods that need probes, forks or a second model are left out: the column of extra tokens is 0 throughout.",
     "Options are each method's defaults, except those in its name.",
     "Success is that of the groups that were played, without an interval. The signal has one standard error, and times "
     "have the ends of their rounds, where the rest has 95 % intervals.",

@@ -46,9 +46,13 @@ def test_a_check_that_fails_is_recorded_and_the_time_is_kept(tmp_path, monkeypat
     assert json.loads(path.read_text())["checks"]["fine"] == {"skipped": "no time left"}
 
 
-def test_the_largest_batch_is_not_named_when_none_was_tried(tmp_path):
-    late = gpu_checks.Setting(torch.device("cpu"), False, tmp_path, time.monotonic())
+def test_the_largest_batch_says_when_time_ended_before_memory(tmp_path, monkeypatch):
+    late = gpu_checks.Setting(torch.device("cpu"), True, tmp_path, 0.0)
+    left = iter([-1.0, 1.0, -1.0])
+    monkeypatch.setattr(gpu_checks.Setting, "left_s", property(lambda _: next(left)))
     assert gpu_checks.largest_batch(late) == {"skipped": "no time left"}
+    tried = {"tokens": 2 * 128, "halved_at": None, "cut_by_the_deadline": True, "peak_mb": None}
+    assert gpu_checks.largest_batch(late) == tried
 
 
 def test_a_wheel_in_parts_is_put_together(tmp_path, monkeypatch):
@@ -72,11 +76,19 @@ def test_without_a_gpu_the_script_says_so(monkeypatch):
         gpu.main([])
 
 
-def test_processes_that_share_a_device_begin_together(capsys, monkeypatch):
-    small = ["gpu_share", "--device", "cpu", "--processes", "2", "--rows", "2", "--turns", "1", "--setup-s", "1"]
+def test_a_process_waits_for_the_moment_at_which_all_begin(monkeypatch):
+    waited = []
+    monkeypatch.setattr(gpu_share.time, "sleep", waited.append)
+    found = gpu_share.generate(time.time() + 1000, 2, 1, "cpu")
+    assert waited[0] == pytest.approx(1000, abs=100)
+    assert found["late"] == 0.0 < found["seconds"]
+    assert gpu_share.generate(time.time() - 5, 2, 1, "cpu")["late"] > 5
+
+
+def test_processes_that_are_late_have_no_rate(capsys, monkeypatch):
+    small = ["gpu_share", "--device", "cpu", "--processes", "2", "--rows", "2", "--turns", "1", "--setup-s", "0"]
     monkeypatch.setattr(sys, "argv", small)
     gpu_share.main()
-    row = capsys.readouterr().out.splitlines()[-1].split("|")
-    assert row[1].strip() == "2"
-    assert float(row[3].replace(",", "")) > 0
-    assert float(row[4]) > 0  # no process is ready after a second, and the table says so
+    _, processes, _, rate, late, _ = capsys.readouterr().out.splitlines()[-1].split("|")
+    assert (int(processes), rate.strip()) == (2, "-")
+    assert float(late) > 0

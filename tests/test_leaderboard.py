@@ -114,9 +114,10 @@ def test_a_method_that_needs_options_is_refused_before_anything_is_played(leader
 
 
 def test_a_plan_like_another_changes_what_it_names(leaderboard, made, tmp_path, capsys):
+    """What a page says of itself is not taken over."""
     folder, options = made
     other = tmp_path / "other.toml"
-    told = 'title = "Its own"\nabout = "Its own."\ncommand = "its own"\n'  # are not those of a plan that is like it
+    told = 'title = "Its own"\nabout = "Its own."\ncommand = "its own"\nlimits = ["Walks are short."]\n'
     (tmp_path / "base.toml").write_text(told + (folder / "plan.toml").read_text())
     plan = f'like = "{tmp_path}/base.toml"\nmethods = ["rloo", "grpo"]\nenvironments = ["walk"]\n'
     other.write_text(plan)
@@ -126,7 +127,11 @@ def test_a_plan_like_another_changes_what_it_names(leaderboard, made, tmp_path, 
     assert leaderboard.main([*options, "--plan", str(other), "--page", "--folder", str(tmp_path)]) == 0
     page = (tmp_path / "README.md").read_text()
     assert "## Told apart from rloo" in page
+    assert "Walks are short." not in page
     assert f"`python studies/leaderboard.py --plan {other} --folder {tmp_path}`" in " ".join(page.split())
+    assert leaderboard.main([*options, "--plan", str(tmp_path / "base.toml"), "--page", "--folder", str(tmp_path)]) == 0
+    for made_of_base in ("README.md", "table.html"):
+        assert "Walks are short." in " ".join((tmp_path / made_of_base).read_text().split())
     other.write_text(plan.replace('["walk"]', '["wlak"]'))
     assert leaderboard.main([*options, "--plan", str(other)]) == 2
     assert "the plan has no environment 'wlak'. Did you mean 'walk'?" in capsys.readouterr().err

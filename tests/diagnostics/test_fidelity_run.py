@@ -155,7 +155,7 @@ def test_tied_entropies_stay_in_one_fifth_and_leave_the_ends_their_names():
     assert [kind for kind in kinds if kind.startswith("entropy")] == ["entropy, third fifth"]
 
 
-def test_ranges_of_turns_double():
+def test_turns_are_told_apart_up_to_the_third_and_then_in_ranges_whose_ends_double():
     lengths = [7, 3, 4, 60]
     columns = {"entropy": np.zeros(74), "state_key": list(range(74))}
     batch = Batch(Segments.from_lengths([2, 2]), Segments.from_lengths(lengths), [0.0] * 74, columns)

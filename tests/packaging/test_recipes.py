@@ -124,7 +124,7 @@ MEASURED = {
         "quantile": "frozen-lake-tiny-turn-budget",
     },
     "pairs-household": {"simpo": "household-tiny-simpo"},
-    "passes-household-slow": {"seeupo": "household-tiny-seeupo"},
+    "passes-household-slow": {"seeupo, a tenth of the rate": "household-tiny-seeupo"},
     "seats-kuhn": {"rae": "kuhn-tiny-rae"},
     "turn-critic-alfworld": {"turn_ppo, ridge": "alfworld-tiny-turn-ppo"},
     "turn-critic-household": {"turn_ppo, ridge": "household-tiny-turn-ppo-ridge"},

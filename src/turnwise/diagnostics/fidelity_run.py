@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import hashlib
 import itertools
-import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -268,13 +268,13 @@ def _importance(batch: Batch, truth: Truth, trajectories: Sequence[Trajectory]) 
     return [importance(name, of_R, truth, alpha_R, batch.group_responses) for name, of_R in kinds if of_R.any()]
 
 
-def _turns() -> Iterator[tuple[str, int, float]]:
-    """Yield ranges of turns that double in length: a name, the first turn from 0 on, and the first one after it."""
-    for first, after in itertools.pairwise((0, 1, 2, 3, 6, 12, 24, 48, math.inf)):
+def _turns() -> Iterator[tuple[str, int, int]]:
+    """Yield single turns to the third, then ranges whose ends double: name, first turn from 0 on, first one after."""
+    for first, after in itertools.pairwise((0, 1, 2, 3, 6, 12, 24, 48, sys.maxsize)):
         if after == first + 1:
             name = f"turn {after}"
         else:
-            name = f"turns {first + 1} to {after}" if after < math.inf else f"turn {first + 1} and later"
+            name = f"turns {first + 1} to {after}" if after < sys.maxsize else f"turn {first + 1} and later"
         yield name, first, after
 
 

@@ -81,17 +81,17 @@ def attend(
         attention_mask: `[rows, 1, tokens, keys]` bool, or what SDPA takes.
         paths: Paths of a packed row. Work and memory grow with the tokens that a path adds times its length, not with
             the square of the row.
-        cached: Few tokens per row attend to many keys, without gradients. SDPA repeats keys for every head of a group,
-            and is slow for one token in bfloat16 on a CPU.
+        cached: Few tokens per row attend to many keys, without gradients. transformers repeats keys for every head of
+            a group, for one token too before its version 5.23, and SDPA is slow for one token in bfloat16 on a CPU.
         options: Other keywords of transformers.
     """
     if paths is not None:
         return _along(paths, module, query, key, value, options), None
     grouped, half = query.shape[1] > key.shape[1], query.dtype == torch.bfloat16
-    plain = options.get("softcap") is None and options.get("position_bias") is None and attention_mask is not None
+    plain = options.get("softcap") is None and options.get("position_bias") is None
     few = query.shape[2] <= FEW and query[..., 0].numel() * key.shape[2] <= MOST_SCORES
-    if cached and plain and few and query.device.type == "cpu" and (grouped or half):
-        assert attention_mask is not None
+    worth = few and query.device.type == "cpu" and (grouped or half)
+    if cached and plain and worth and attention_mask is not None:
         scaling = options.get("scaling") or query.shape[-1] ** -0.5
         return _by_products(query, key, value, attention_mask, scaling), None
     return sdpa_attention_forward(module, query, key, value, attention_mask, **options)

@@ -18,7 +18,7 @@ class Knobs:
         setting: Name of the setting that the options are changed from.
         turns: Turns of a walk, 2 to 200.
         critical: Number of critical turns: there only the road on the sign leads on. Elsewhere every road does.
-        start_success: Share of walks that the teacher wins, and about that of the warm-started policy.
+        start_success: Share of walks that the teacher wins; a warm-started policy often wins fewer.
         follow: Probability that the teacher follows the sign of a turn that is not critical, from 1 / roads to below 1.
             It sets how uncertain those turns are; `start_success` alone sets how uncertain the critical ones are.
         delay: Turns after a wrong choice until the dead end shows, at the latest at the end. Until then nothing
