@@ -4,8 +4,8 @@
 
 The studies fidelity-household, fidelity-hesitant and fidelity-confident say what was decided before the first run.
 Runs are read from runs/, what predicts from docs/results/prediction/before: the leaderboard's data of that time. Drift
-and transfer did not exist then; they come from docs/leaderboard/data, whose policies were trained again by the same
-recipes. So do fidelity, gradient and signal once more, measured anew.
+and transfer did not exist then; they come from docs/results/prediction/later, the leaderboard's data of a later day,
+whose policies were trained again by the same recipes. So do fidelity, gradient and signal once more, measured anew.
 """
 
 import argparse
@@ -38,6 +38,7 @@ DIFFER = ("grpo+aem", "gigpo+aem", "empg", "grpo_n", "a_grae")
 """Methods whose credit differs most from GRPO's on crossroads, chosen after the results."""
 RESAMPLES = 2000
 BEFORE = ROOT / "docs" / "results" / "prediction" / "before"
+LATER = BEFORE.with_name("later")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,7 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Write the page and its data."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--folder", type=Path, default=ROOT / "docs" / "results" / "prediction")
-    parser.add_argument("--later", type=Path, default=ROOT / "docs" / "leaderboard" / "data")
+    parser.add_argument("--later", type=Path, default=LATER)
     options = parser.parse_args(arguments)
     try:
         results = {}
@@ -231,8 +232,8 @@ def page(results: Mapping[str, dict]) -> Page:
         "another seed ([data](before)): [fidelity](../../how-to/fidelity.md), fidelity and signal of the gradient, "
         "entropy drift, transfer. The first four were planned before the first run "
         "(`studies/fidelity-household.toml`; drift was measured later, on policies that the same recipes trained "
-        'again); transfer was added after the first results. "Anew" is a second measurement, from today\'s '
-        "[leaderboard](../../leaderboard/README.md). Household was looked at after six of its ten seeds. In "
+        'again); transfer was added after the first results. "Anew" is a second measurement, from the '
+        "leaderboard's [data of a later day](later). Household was looked at after six of its ten seeds. In "
         "`graph_gpo` the last response of a failure led nowhere then; now it leads to the state in which it ended. "
         f"{_missing(results)}`python studies/prediction.py` writes this page from the runs.",
         "![Success against fidelity of the gradient](prediction.png)",

@@ -94,8 +94,7 @@ def test_the_few_methods_that_differ_are_also_left_out(prediction):
 
 
 def test_what_predicts_is_read_from_the_leaderboard(prediction):
-    later = ROOT / "docs" / "leaderboard" / "data"
-    found = prediction.predictors("household", ["grpo", "rtmc"], prediction.BEFORE, later)
+    found = prediction.predictors("household", ["grpo", "rtmc"], prediction.BEFORE, prediction.LATER)
     kept = json.loads((prediction.BEFORE / "household-start.json").read_text())
     assert found["fidelity"].tolist() == [kept["fidelity"][name]["value"] for name in ("grpo", "rtmc")]
     assert 0 < abs(found["signal"][0]) < 1
@@ -108,8 +107,7 @@ def test_two_measurements_agree_as_far_as_they_rank_methods_alike(prediction, tm
     found = prediction.agreement("household", methods, prediction.BEFORE, tmp_path)
     assert found["fidelity"] == {"correlation": 1.0, "shown": 4, "shown anew": 4}
     assert found["signal"]["shown"] == 0, "12 groups tell no gradient's signal from zero"
-    later = ROOT / "docs" / "leaderboard" / "data"
-    assert prediction.agreement("household", methods, prediction.BEFORE, later)["signal"]["correlation"] < 1
+    assert prediction.agreement("household", methods, prediction.BEFORE, prediction.LATER)["signal"]["correlation"] < 1
     assert prediction.agreement("household", methods, prediction.BEFORE, tmp_path / "none") == {}
 
 
@@ -174,7 +172,7 @@ def test_the_page_is_written_from_the_runs_that_there_are(prediction, study, tmp
     monkeypatch.setattr(prediction, "RESAMPLES", 50)
     monkeypatch.setattr(prediction, "ROOT", tmp_path)
     monkeypatch.setattr(prediction, "STUDIES", {"toy": "household"})
-    folder, later = tmp_path / "page", ROOT / "docs" / "leaderboard" / "data"
+    folder, later = tmp_path / "page", prediction.LATER
     asked = ["--folder", str(folder), "--later", str(later)]
     assert prediction.main(asked) == 0
     results = json.loads((folder / "data.json").read_text())
