@@ -254,8 +254,8 @@ def sortable(plan: Mapping[str, Any], cells: Sequence[Cell]) -> str:
             found = {key: cell.interval(method, *path) for key, path in INTERVALS.items()}
             signal = cell.signal(method)
             numbers = {key: [one.value, one.low, one.high] if one else None for key, one in found.items()}
-            numbers |= {"signal": list(signal.share) if signal else None, "time": cell.time(method, first)}
-            numbers["milliseconds"] = cell.milliseconds(method)
+            times = {"time": cell.time(method, first), "milliseconds": cell.milliseconds(method)}
+            numbers |= {"signal": list(signal.share) if signal else None, **times}
             if numbers["fidelity"]:
                 numbers["fidelity"] = numbers["fidelity"] if cell.has_credit(method) else None
                 methods[method] = {key: one for key, one in rounded(numbers).items() if one}

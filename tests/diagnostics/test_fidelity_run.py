@@ -166,6 +166,9 @@ def test_turns_are_told_apart_up_to_the_third_and_then_in_ranges_whose_ends_doub
     counts |= {"turns 13 to 24": 12, "turns 25 to 48": 24, "turn 49 and later": 12}
     assert {name: one.share for name, one in kinds.items()} == pytest.approx({n: c / 74 for n, c in counts.items()})
     assert kinds["turn 3"].square.value == pytest.approx((2**2 + 9**2 + 12**2 + 16**2) / 4)
+    fourth_to_sixth = np.array([3, 4, 5, 13, 17, 18, 19])
+    assert kinds["turns 4 to 6"].square.value == pytest.approx((fourth_to_sixth**2).mean())
+    assert kinds["turn 49 and later"].square.value == pytest.approx((np.arange(62, 74) ** 2).mean())
 
 
 def measured(**fields: Any) -> FidelityOfRun:
