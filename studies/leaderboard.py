@@ -143,16 +143,24 @@ def command(plan: Path, folder: Path) -> str:
 def read_plan(path: Path) -> dict[str, Any]:
     """Read a plan; one that is `like` another changes what it names, and picks `environments` from the other's.
 
+    With `seeds`, there is an environment for every seed, such as "household-1" for a policy of seed 1.
+
     Raises:
         ConfigError: The other plan has no such environment.
     """
     plan = tomllib.loads(path.read_text(encoding="utf-8"))
-    if "like" not in plan:
-        return plan
-    other = read_plan(path.parent / plan.pop("like"))
-    picked = {name: environment(other, name) for name in plan.pop("environments", other["environments"])}
-    own = ("about", "title", "command", "limits")  # what a page says of itself
-    return {**{key: value for key, value in other.items() if key not in own}, **plan, "environments": picked}
+    if "like" in plan:
+        other = read_plan(path.parent / plan.pop("like"))
+        picked = {name: environment(other, name) for name in plan.pop("environments", other["environments"])}
+        own = ("about", "title", "command", "limits")  # what a page says of itself
+        plan = {**{key: value for key, value in other.items() if key not in own}, **plan, "environments": picked}
+    if "seeds" in plan:
+        plan["environments"] = {
+            f"{name}-{seed}": {**of, "settings": [*of["settings"], f"run.seed={seed}"]}
+            for seed in plan["seeds"]
+            for name, of in plan["environments"].items()
+        }
+    return plan
 
 
 def environment(plan: Mapping[str, Any], name: str) -> dict[str, Any]:
