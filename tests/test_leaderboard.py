@@ -35,10 +35,16 @@ def leaderboard():
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["leaderboard"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["leaderboard"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(SCRIPT.parent))  # as for a script
+        patch.setitem(sys.modules, "leaderboard", module)
+        spec.loader.exec_module(module)
+        yield module
+
+
+@pytest.fixture(scope="module")
+def page(leaderboard):
+    return sys.modules["leaderboard_page"]
 
 
 def numbers(folder: Path) -> dict:
@@ -58,7 +64,7 @@ def made(leaderboard, tmp_path_factory) -> tuple[Path, list[str]]:
     return folder, options
 
 
-def test_one_command_plays_and_writes_the_page(made, leaderboard):
+def test_one_command_plays_and_writes_the_page(made, leaderboard, page):
     folder, _ = made
     found = {path.stem: json.loads(path.read_text()) for path in (folder / "data").iterdir()}
     assert set(found) == {"walk-start", "walk-middle", "walk-end"}
@@ -72,7 +78,7 @@ def test_one_command_plays_and_writes_the_page(made, leaderboard):
     shown = numbers(folder)["cells"]
     assert [(cell["environment"], cell["when"]) for cell in shown] == [("walk", when) for when in leaderboard.WHENS]
     of = shown[2]["methods"]["rloo"]
-    assert of["drift"] == [round(drift[key], leaderboard.DIGITS) for key in ("value", "low", "high")]
+    assert of["drift"] == [round(drift[key], page.DIGITS) for key in ("value", "low", "high")]
     assert 0 < of["time"][1] <= of["time"][0] <= of["time"][2]
     assert of["services"] == []
     assert "## walk, start" in text
@@ -143,22 +149,22 @@ def test_without_data_there_is_no_page(leaderboard, made, tmp_path, capsys):
     assert "has no data; run without --page to make it" in capsys.readouterr().err
 
 
-def test_cells_told_apart_are_counted(leaderboard):
+def test_cells_told_apart_are_counted(page):
     interval = lambda low, high: {"value": (low + high) / 2, "low": low, "high": high, "p": 0.1}  # noqa: E731
     cells = [
-        leaderboard.Cell("a", "start", {"minus_first": {"b": interval(*ends)}, "gradient": None})
+        page.Cell("a", "start", {"minus_first": {"b": interval(*ends)}, "gradient": None})
         for ends in ((0.1, 0.2), (-0.1, 0.2), (-0.3, -0.1), (0.0, 0.1), (0.01, 0.1))
     ]
-    rows = leaderboard.told_apart({"methods": ["a", "b"]}, cells)
+    rows = page.told_apart({"methods": ["a", "b"]}, cells)
     assert rows[1] == ("b", "2", "1", "0", "0", "0", "0", "5")
 
 
-def test_a_method_without_credit_has_no_numbers_that_look_measured(leaderboard):
+def test_a_method_without_credit_has_no_numbers_that_look_measured(page):
     nothing, some = (
         {"value": value, "low": value - reach, "high": value + reach, "p": 1.0} for value, reach in ((0, 0), (0.2, 0.1))
     )
     noise = {"a": {"signal": 0.1, "error": 0.05, "noise": 1.0}, "b": {"signal": 0.0, "error": 0.0, "noise": 1.0}}
-    cell = leaderboard.Cell(
+    cell = page.Cell(
         "walk",
         "start",
         {
@@ -167,9 +173,34 @@ def test_a_method_without_credit_has_no_numbers_that_look_measured(leaderboard):
             "gradient": {"fidelity": {"a": some, "b": nothing}, "noise": noise},
         },
     )
-    _, a, b = leaderboard.cell_table({"methods": ["a", "b"]}, cell)
+    _, a, b = page.cell_table({"methods": ["a", "b"]}, cell)
     assert a == ("a", "0.200 [0.100, 0.300]", "-", "0.200 [0.100, 0.300]", "-", "-", "0.0909 +- 0.0455")
     assert b == ("b", "no credit", "-", "-", "-", "-", "-")
+
+
+def test_a_plan_with_seeds_has_a_policy_per_seed(leaderboard, tmp_path):
+    (tmp_path / "plan.toml").write_text("seeds = [3, 5]\n" + PLAN)
+    found = leaderboard.read_plan(tmp_path / "plan.toml")["environments"]
+    assert list(found) == ["walk-3", "later-3", "walk-5", "later-5"]
+    assert found["walk-5"]["settings"] == ["environment.options.delay=0", "run.seed=5"]
+
+
+def test_policies_of_several_seeds_are_compared_by_their_means(leaderboard, page):
+    """Differences 0.1, 0.2 and 0.3: mean 0.2, Student's t 3.464 with two degrees of freedom, p 0.0742, times 2."""
+    cells = [
+        page.Cell(f"a-walk-{seed}", "start", cell({"grpo": base, "rloo": base + above, "aem": base}))
+        for seed, base, above in ((1, 0.1, 0.1), (2, 0.5, 0.2), (3, 0.3, 0.3))
+    ]
+    del cells[1].data["fidelity"]["aem"], cells[1].data["minus_first"]["aem"]
+    cells.append(page.Cell("b-1", "start", cell({"grpo": 0.5})))
+    head, rloo, aem = page.over_policies({"methods": ["grpo", "rloo", "aem"]}, cells)
+    assert head[-1] == "p"
+    assert rloo[:6] == ("a-walk", "start", "rloo", "3", "0.500", "0.300")
+    value, low, high = map(float, re.findall(r"[-+]\d\.\d+", rloo[6]))
+    assert (value, high + low) == pytest.approx((0.2, 0.4), abs=0.02)
+    assert high - low >= 2 * 4.303 * 0.1 / 3**0.5 - 0.002
+    assert rloo[7] == f"{2 * 0.0742:.3f}"
+    assert aem == ("a-walk", "start", "aem", "2", "0.200", "0.200", "+0.000 [no interval]", "-")
 
 
 def test_a_plan_may_leave_out_times_and_show_one_method(leaderboard, made, tmp_path, monkeypatch):
