@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from turnwise.diagnostics.costs import token_services
 from turnwise.diagnostics.fidelity_run import fidelity_method
 from turnwise.diagnostics.noise import Noise
+from turnwise.diagnostics.paid import paid_measures
 from turnwise.diagnostics.statistics import Interval, contrast, holm
 from turnwise.errors import ConfigError
 from turnwise.files import write_text
@@ -45,7 +45,8 @@ LIMITS = (
     "and four to six where rewards are rare, for there they are too short.",
     "Times are those of the credit alone, on one processor with a few hundred responses: not those of a training step.",
     "A critic is ridge regression on other groups of the same policy; in training its weights are of earlier steps.",
-    "Methods that need probes, forks or a second model are left out: the column of extra tokens is 0 throughout.",
+    "Extra tokens are those that the credit alone computes, per response: of probes, of a pass of the first policy, of "
+    "continuations. A critic computes none.",
     "Options are each method's defaults, except those in its name.",
     "Success is that of the groups that were played, without an interval. The signal has one standard error, and times "
     "have the ends of their rounds, where the rest has 95 % intervals.",
@@ -125,7 +126,7 @@ def write_page(plan: Mapping[str, Any], folder: Path) -> None:
 def sortable(plan: Mapping[str, Any], cells: Sequence[Cell]) -> str:
     """Compose the page that sorts and filters: the form with the numbers, one per line."""
     first = plan["methods"][0]
-    services = {method: token_services(fidelity_method(method)) for method in plan["methods"]}
+    free = {method: not paid_measures(fidelity_method(method)) for method in plan["methods"]}
     told: list[dict[str, Any]] = []
     for cell in cells:
         methods: dict[str, dict[str, Any]] = {}
@@ -138,7 +139,8 @@ def sortable(plan: Mapping[str, Any], cells: Sequence[Cell]) -> str:
             if numbers["fidelity"]:
                 numbers["fidelity"] = numbers["fidelity"] if cell.has_credit(method) else None
                 methods[method] = {key: one for key, one in rounded(numbers).items() if one}
-                methods[method]["services"] = services[method]
+                tokens = cell.data.get("extra_tokens", {}).get(method, 0.0 if free[method] else None)
+                methods[method]["tokens"] = tokens if tokens is None else round(tokens, 1)
         about = {key: cell.data[key] for key in ("step", "success", "groups", "histories", "continuations")}
         told.append({"environment": cell.environment, "when": cell.when, **about, "methods": methods})
     data = as_lines({"first": first, "whens": WHENS, "cells": told}).replace("</", "<\\/")

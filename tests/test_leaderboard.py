@@ -80,7 +80,7 @@ def test_one_command_plays_and_writes_the_page(made, leaderboard, page):
     of = shown[2]["methods"]["rloo"]
     assert of["drift"] == [round(drift[key], page.DIGITS) for key in ("value", "low", "high")]
     assert 0 < of["time"][1] <= of["time"][0] <= of["time"][2]
-    assert of["services"] == []
+    assert of["tokens"] == 0
     assert "## walk, start" in text
     assert max(path.stat().st_size for path in (folder / "data").iterdir()) < 20_000
 
@@ -262,6 +262,7 @@ def drawn(leaderboard, tmp_path_factory) -> Path:
             "minus_first": {"rloo": interval(0.625), "grpo+aem": interval(-0.25)},
         },
         milliseconds={"grpo": [2.0, 1.0], "rloo": [3.0, 3.0], "grpo+aem": [1.0, 4.0]},
+        extra_tokens={"grpo": 0, "rloo": 12.345, "grpo+aem": 100.0},
         gradient={
             "fidelity": {"grpo": interval(0.875)},
             "minus_first": {},
@@ -315,7 +316,7 @@ def test_every_number_of_the_table_has_its_interval_and_what_is_missing_a_dash(o
     assert column(opened, "signal of one group")[2] == ["0.2500", "\N{PLUS-MINUS SIGN}", "0.1250"]
     assert firsts(opened, "entropy drift") == ["+0.125", "-", "-0.500", "-", "-0.750"]
     assert firsts(opened, "time / grpo")[1] == "-"
-    assert firsts(opened, "extra tokens") == ["0"] * 5
+    assert firsts(opened, "extra tokens") == ["12.3", "0", "0", "0", "100"], "those of old data follow from the method"
     coloured = opened.page.locator("#rows td.above, #rows td.below")
     assert [text.split()[0] for text in coloured.all_inner_texts()] == [
         "+0.300",

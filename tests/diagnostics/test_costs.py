@@ -1,12 +1,10 @@
-"""Costs of credit: times per 1,000 responses by a clock of our own, and services by what methods need."""
+"""Times of credit per 1,000 responses, by a clock of our own."""
 
 import pytest
 
 import turnwise as tw
 from turnwise.diagnostics import costs
-from turnwise.methods import METHODS
 from turnwise.segments import Segments
-from turnwise.train.credit import named_transform
 from turnwise.transform import Transform
 
 
@@ -24,13 +22,6 @@ def test_times_are_those_of_the_credit_per_thousand_responses(monkeypatch):
 
     batch = tw.Batch(Segments.from_lengths([4]), Segments.from_lengths([1] * 4), [1.0, 0.0, 0.0, 1.0])
     methods = {"a": slow("a", [0.004, 0.002]), "b": slow("b", [0.008, 0.008])}
-    found = costs.time_credit(methods, batch, rounds=2)
+    found = costs.time_credit(methods, dict.fromkeys(methods, batch), rounds=2)
     assert found == {"a": pytest.approx([1000, 500]), "b": pytest.approx([2000, 2000])}
     assert order == ["a", "b", "a", "b"]
-
-
-def test_services_follow_from_what_a_method_needs():
-    wanted = {"grpo": [], "grpo+aem": [], "igpo": ["probe"], "vine_ppo": ["continuations"], "arena_rl": ["judge"]}
-    wanted |= {"turn_ppo": []}  # a critic reads what is computed anyway
-    assert {name: costs.token_services(named_transform(name)) for name in wanted} == wanted
-    assert set(wanted) - {"grpo+aem"} <= set(METHODS)

@@ -110,7 +110,7 @@ def test_gradients_of_responses_are_those_of_autograd(run):
     stage = Stage.open(run, None)
     trajectories, _ = stage.play_groups(3, 0)
     stage.close()
-    batch, sequences = stage.measure(stage.plan({"this test": MEASURED}), trajectories)
+    batch, sequences, _ = stage.measure(stage.plan({"this test": MEASURED}), trajectories)
     weights = trainable(stage.policy.model)
     num_weights = sum(weight.numel() for weight in weights)
     advantage_R = np.random.default_rng(0).normal(size=batch.num_responses)

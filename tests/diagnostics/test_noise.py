@@ -66,7 +66,7 @@ def test_gradients_are_those_of_autograd_at_the_temperature_of_the_rollout(run):
     stage = Stage.open(folder, 0)
     trajectories, _ = stage.play_groups(4, 0)
     stage.close()
-    batch, sequences = stage.measure(stage.plan({"rloo": method.needs}), trajectories)
+    batch, sequences, _ = stage.measure(stage.plan({"rloo": method.needs}), trajectories)
     expected = noise_of(group_gradients(stage, batch, sequences, method(batch), temperature=0.7))
     assert found.noise == pytest.approx(expected.noise, rel=0.02)
     assert found.signal == pytest.approx(expected.signal, abs=0.02 * expected.noise)

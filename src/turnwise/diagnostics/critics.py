@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import numpy as np
 from jaxtyping import Float, Int
 
+from turnwise.diagnostics.paid import paid_measures
 from turnwise.diagnostics.stage import Stage
 from turnwise.diagnostics.values import estimated_values
 from turnwise.errors import ConfigError
@@ -40,10 +41,15 @@ def split_sight(name: str) -> tuple[str, str]:
 def needs_critic(method: Transform) -> bool:
     """Whether a critic estimates what a method reads, or what a measure that it needs reads.
 
+    A method that pays for columns needs none: continuations give their values too.
+
     Raises:
         ConfigError: A column cannot be measured without training.
     """
-    return "critic" in plan_measures({f"method {method.name!r}": method.needs}, models=["critic"]).models
+    return (
+        not paid_measures(method)
+        and "critic" in plan_measures({f"method {method.name!r}": method.needs}, models=["critic"]).models
+    )
 
 
 def check_others(stage: Stage, groups: int) -> None:

@@ -20,6 +20,7 @@ from turnwise.diagnostics.drift import measure_drift
 from turnwise.diagnostics.fidelity import Fidelities, Importance, importance, measure_fidelity
 from turnwise.diagnostics.fidelity_gradient import Errors, GradientFidelity, compare_gradients, response_gradients
 from turnwise.diagnostics.fidelity_record import responses_table
+from turnwise.diagnostics.paid import OWN, paid_measures, plays_on, take_paid
 from turnwise.diagnostics.stage import Stage
 from turnwise.diagnostics.values import Truth, continue_histories, estimated_values, true_advantages
 from turnwise.environments.suites import refuse_unrepeatable
@@ -59,6 +60,8 @@ class FidelityOfRun:
         drift: Entropy drift of each method; None for a policy without entropy.
         explained: Share of the variance of true values that critics explain, as `SEES` calls it; nan where it
             cannot be told.
+        extra_tokens: Tokens per response that were computed for a method and that GRPO does not need; see
+            `turnwise.diagnostics.paid`.
         milliseconds: Time of each method's credit per 1,000 responses, several times; see `time_credit`.
         gradient: The same for policy gradients, if asked for.
     """
@@ -76,6 +79,7 @@ class FidelityOfRun:
     responses: pa.Table
     drift: Fidelities | None
     explained: dict[str, float]
+    extra_tokens: dict[str, float]
     milliseconds: dict[str, list[float]] = dataclasses.field(compare=False)
     gradient: GradientFidelity | None = None
 
@@ -102,7 +106,8 @@ def measure_run(
         folder: Folder of the run.
         methods: Names such as "grpo" or "gigpo+aem", with default options and without the penalty for invalid
             responses; the first one is what others are compared with. A method that needs a critic gets one by ridge
-            regression; with "turn_ppo+peers" or "turn_ppo+visits" it sees more. Default: all that can be measured.
+            regression; with "turn_ppo+peers" or "turn_ppo+visits" it sees more. One that needs continuations gets
+            those of `[continuations]`. Default: all that can be measured without continuations of their own.
         step: Step of the checkpoint; default: the last.
         groups: Number of groups of `rollout.group_size` trajectories, each on another task.
         continuations: Continuations per history, two or more.
@@ -131,7 +136,8 @@ def measure_run(
         first = stage.suite.tasks(environment.train_split)[:1]
         refuse_unrepeatable(stage.suite, first, environment.name, "this analysis")
         chosen, left_out = _methods(stage, methods, groups)
-        needs = {f"method {name!r}": method.needs for name, method in chosen.items()}
+        paid = {name: method for name, method in chosen.items() if paid_measures(method)}
+        needs = {f"method {name!r}": method.needs for name, method in chosen.items() if name not in paid}
         plan = stage.plan({"this analysis": MEASURED, **needs}, models=["critic"])
         trajectories, tasks = stage.play_groups(groups, seed)
         if (played := len({trajectory.group for trajectory in trajectories})) < 3:
@@ -143,6 +149,7 @@ def measure_run(
         critics = learn_critics(stage, plan, sights, groups=groups, seed=seed) if sights else {"": None}
         batches, sequences = stage.measure_with(plan, trajectories, critics)
         batch = next(iter(batches.values()))
+        of_paid, tokens = take_paid(stage, paid, MEASURED, trajectories, tasks, seed) if paid else (batch, {})
         found = Histories.of(trajectories, tasks)
         kept = _Kept(folder.path / "analyses", stage.step, found, continuations, seed)
 
@@ -160,7 +167,7 @@ def measure_run(
             on_part=keep,
         )
     truth = true_advantages(batch.reward_R, found.before_R, found.after_R, return_HK)
-    seen = {name: batches.get(split_sight(name)[1], batch) for name in chosen}
+    seen = {name: of_paid if name in paid else batches.get(split_sight(name)[1], batch) for name in chosen}
     credit = {name: method.trace(seen[name])[0].advantage_R for name, method in chosen.items()}
     valued = {end: of for end, of in batches.items() if "value" in of.columns}
     gradients = None
@@ -182,7 +189,8 @@ def measure_run(
         responses_table(trajectories, credit, truth, stage.step),
         measure_drift(credit, batch),
         {SEES[end][0]: explained(of.columns["value"], found.before_R, return_HK) for end, of in valued.items()},
-        time_credit(chosen, batch),
+        {name: tokens.get(name, 0.0) for name in chosen},
+        time_credit(chosen, seen),
         gradients,
     )
 
@@ -196,6 +204,8 @@ def _methods(stage: Stage, names: Sequence[str], groups: int) -> tuple[dict[str,
     for name in sorted(METHODS, key=lambda name: (name != "grpo", name)):
         try:
             method = _measurable(stage, name, groups)
+            if plays_on(method):
+                raise ConfigError(f"method {name!r} plays on from every turn itself; ask for it by name")
             chosen |= dict.fromkeys([name + end for end in SEES] if needs_critic(method) else [name], method)
         except TurnwiseError as error:
             left_out[name] = str(error)
@@ -209,7 +219,7 @@ def _measurable(stage: Stage, name: str, groups: int) -> Transform:
         ConfigError: Its columns cannot be measured, or a critic could not learn them.
     """
     method = fidelity_method(name)
-    stage.plan({f"method {name!r}": method.needs}, models=["critic"])
+    stage.plan({f"method {name!r}": method.needs}, models=OWN if paid_measures(method) else ["critic"])
     if needs_critic(method):
         check_others(stage, groups)
     return method

@@ -163,6 +163,7 @@ def as_json(found: FidelityOfRun) -> dict[str, Any]:
         **both(found.fidelities, "fidelity"),
         "drift": found.drift and both(found.drift, "drift"),
         "explained": {what: share for what, share in found.explained.items() if math.isfinite(share)},
+        "extra_tokens": found.extra_tokens,
         "milliseconds": found.milliseconds,
         "importance": [
             {"kind": one.kind, "share": one.share, "square": dataclasses.asdict(one.square), "alpha": one.alpha}

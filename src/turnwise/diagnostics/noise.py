@@ -99,7 +99,7 @@ def measure_noise(
         plan = stage.plan(needs | {"this analysis": ("logprob_T",)})
         trajectories, _ = stage.play_groups(groups, seed)
     model, config = stage.policy.model, stage.config
-    batch, sequences = stage.measure(plan, trajectories)
+    batch, sequences, _ = stage.measure(plan, trajectories)
     if batch.num_groups < 3:
         raise RunError(
             f"only {batch.num_groups} of {groups} groups could be played, expected 3 or more; raise --groups"

@@ -19,11 +19,13 @@ from turnwise.measures.plan import Plan, plan_measures
 from turnwise.measures.verdict import check_environment
 from turnwise.models.policy import Policy, choose_trainable, freeze_but_norms
 from turnwise.objective.gradient import Budget
+from turnwise.objective.prober import Prober
 from turnwise.objective.scorer import Scorer
 from turnwise.objective.tokens import Sequences
 from turnwise.objective.values import ValueTerm
 from turnwise.rollout.blocking import blocking
 from turnwise.rollout.collectors import Independent, OnTurn, make_collector, play_starts
+from turnwise.rollout.continuations import Continuations
 from turnwise.rollout.engines import make_engine
 from turnwise.rollout.environments import Environments
 from turnwise.rollout.models import Models, NamedModel
@@ -34,6 +36,7 @@ from turnwise.rollout.workers import make_environments
 from turnwise.streams import Stream
 from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
 from turnwise.train.folder import RunFolder
+from turnwise.train.resume import first_policy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +50,7 @@ class Stage:
         models: The policy with its engine.
         suite: Tasks.
         environments: Where tasks are played.
+        folder: Folder of the run.
         on_turn: Called after every turn of groups that are played, with the number of live episodes and of all.
     """
 
@@ -56,6 +60,7 @@ class Stage:
     models: Models
     suite: Suite
     environments: Environments
+    folder: RunFolder
     on_turn: OnTurn = None
 
     @classmethod
@@ -103,22 +108,19 @@ class Stage:
             environments = BudgetedEnvironments(environments, budget)
         models = Models(policy=NamedModel(policy, make_engine(config.engine, config.model.precision, policy)))
         models.publish()
-        return cls(config, done, policy, models, suite, environments, on_turn)
+        return cls(config, done, policy, models, suite, environments, folder, on_turn)
 
     def plan(self, needs: Mapping[str, Sequence[str]], *, models: Collection[str] = ()) -> Plan:
         """Plan the measures that fill the needed columns.
 
         Args:
             needs: Columns by who needs them.
-            models: Models beside the policy that the caller has, such as "critic".
+            models: Models that the caller has, such as "critic", beside the policy, the first one, and probes.
 
         Raises:
             ConfigError: A column cannot be measured without training, or the environment does not tell it.
         """
         scoring = self.config.update.scoring
-        for who, columns in needs.items():
-            if others := plan_measures({who: columns}, scoring=scoring, models=models).models - {"policy", *models}:
-                raise ConfigError(f"{who} needs the model {sorted(others)[0]!r}, which only training has; leave it out")
         plan = plan_measures(needs, scoring=scoring, models=models)
         check_environment(plan, self.suite, self.config.environment.name)
         return plan
@@ -157,14 +159,33 @@ class Stage:
         """Play one trajectory per start."""
         return play_starts(self.models, starts, self.environments, self.config.rollout, seed=seed)
 
-    def measure(self, plan: Plan, trajectories: Sequence[Trajectory]) -> tuple[Batch, Sequences]:
+    def measure(
+        self,
+        plan: Plan,
+        trajectories: Sequence[Trajectory],
+        tasks: Sequence[Task] = (),
+        continuations: Continuations | None = None,
+    ) -> tuple[Batch, Sequences, dict[str, float]]:
         """Take the measures of trajectories, without a critic.
 
+        Args:
+            plan: The measures.
+            trajectories: The trajectories.
+            tasks: Task of each group, for continuations.
+            continuations: Plays on, if a measure needs it.
+
         Returns:
-            The batch, and the tokens that were scored.
+            The batch, the tokens that were scored, and metrics of the measures.
         """
-        batches, sequences = self.measure_with(plan, trajectories, {"": None})
-        return batches[""], sequences
+        sequences = Sequences.from_trajectories(trajectories)
+        budget, temperature = Budget(self.config.update.max_tokens), self.config.rollout.temperature
+        of_probes = (self.config.model, temperature, budget, self.models.policy.sampler)
+        score = Scorer(sequences, self.config.model, temperature, budget)
+        played = self._played(trajectories, score, plan)
+        probe = Prober(self.policy, sequences, *of_probes) if "probe" in plan.models else None
+        played = dataclasses.replace(played, probe=probe, tasks=tasks, continuations=continuations)
+        batch, metrics = plan.take(played)
+        return batch, sequences, metrics
 
     def measure_with(
         self, plan: Plan, trajectories: Sequence[Trajectory], critics: Mapping[str, ValueTerm | None]
@@ -177,19 +198,23 @@ class Stage:
         config, sequences = self.config, Sequences.from_trajectories(trajectories)
         budget = Budget(config.update.max_tokens)
         score = functools.cache(Scorer(sequences, config.model, config.rollout.temperature, budget))
-        model: Any = self.policy.model
+        played = self._played(trajectories, score, plan)
         batches = {}
         for name, critic in critics.items():
             values = critic and critic.begin(sequences, trajectories, config.model, budget)
-            played = Played(
-                list(trajectories),
-                invalid_penalty=config.environment.invalid_penalty,
-                models={"policy": model},
-                score=score,
-                estimate=values and values.column,
-            )
-            batches[name] = plan.take(played)[0]
+            batches[name] = plan.take(dataclasses.replace(played, estimate=values and values.column))[0]
         return batches, sequences
+
+    def _played(self, trajectories: Sequence[Trajectory], score: Any, plan: Plan) -> Played:
+        models: dict[str, Any] = {"policy": self.policy.model}
+        if "reference" in plan.models:
+            models["reference"] = self._first.model
+        penalty = self.config.environment.invalid_penalty
+        return Played(list(trajectories), invalid_penalty=penalty, models=models, score=score)
+
+    @functools.cached_property
+    def _first(self) -> Policy:
+        return first_policy(self.folder, self.policy.model.device)
 
     def close(self) -> None:
         """Release the environments."""

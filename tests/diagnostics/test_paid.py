@@ -1,0 +1,81 @@
+"""Methods that pay for columns with tokens: probes, the first policy, continuations of their own."""
+
+import numpy as np
+import pytest
+from tests.toys import small_config
+
+from turnwise.diagnostics import fidelity_run
+from turnwise.diagnostics.critics import needs_critic
+from turnwise.diagnostics.fidelity_record import CREDIT
+from turnwise.diagnostics.fidelity_run import fidelity_method, measure_run
+from turnwise.diagnostics.paid import paid_measures, plays_on
+from turnwise.errors import ConfigError
+from turnwise.rollout.continuations import Continuations
+from turnwise.train.folder import RunFolder
+from turnwise.train.loop import train
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> RunFolder:
+    environment = {"options": {"turns": 3}}
+    update = {"learning_rate": 0.02}
+    run = {"steps": 2}
+    return train(small_config(tmp_path_factory.mktemp("run"), run=run, environment=environment, update=update))
+
+
+def test_what_a_method_pays_for_follows_from_its_columns():
+    wanted = {"grpo": [], "aem": [], "turn_ppo": [], "archer": [], "hcapo": ["probe"], "vine_ppo": ["continuations"]}
+    wanted |= {"ace(weight=1.0)": ["reference"], "infopo": ["probe"], "spo_chain": ["continuations"]}
+    methods = {name: fidelity_method(name) for name in wanted}
+    assert {name: [each.model for each in paid_measures(method)] for name, method in methods.items()} == wanted
+    assert [name for name, method in methods.items() if plays_on(method)] == ["vine_ppo", "spo_chain"]
+    assert [name for name, method in methods.items() if needs_critic(method)] == ["turn_ppo", "archer"]
+    with pytest.raises(ConfigError, match="'arena_rl' needs the column 'rank'"):
+        paid_measures(fidelity_method("arena_rl"))
+
+
+def test_continuations_of_a_method_bring_it_closer_and_are_not_those_of_the_truth(run, monkeypatch):
+    """In `Colors` every turn pays by itself, which values by continuations tell and the group's outcome does not."""
+    drawn, truth = [], []
+    play_on, true_advantages = Continuations.__call__, fidelity_run.true_advantages
+
+    def keep(reward_R, before_R, after_R, return_HK):
+        truth.append(return_HK[before_R])
+        return true_advantages(reward_R, before_R, after_R, return_HK)
+
+    monkeypatch.setattr(Continuations, "__call__", lambda own, *of: drawn.append(play_on(own, *of)) or drawn[-1])
+    monkeypatch.setattr(fidelity_run, "true_advantages", keep)
+    found = measure_run(run, ["grpo", "vine_ppo", "turn_ppo"], groups=12, continuations=9)
+    assert found.fidelities.above_first["vine_ppo"].low > 0.1
+    assert set(found.explained) == {"state"}, "turn_ppo still has its critic"
+    assert drawn[0].shape == truth[0].shape, "nine per history, as many as VinePPO plays"
+    same_R = (np.sort(drawn[0]) == np.sort(truth[0])).all(axis=1)
+    assert same_R.mean() < 0.5, "other draws, whatever their order"
+
+
+def test_tokens_are_those_computed_for_the_method_alone(run):
+    methods = ["grpo", "turn_ppo", "ace(weight=1.0)", "hcapo", "vine_ppo"]
+    found = measure_run(run, methods, groups=4, continuations=2)
+    assert found.extra_tokens["grpo"] == found.extra_tokens["turn_ppo"] == 0
+    assert found.extra_tokens["hcapo"] > found.extra_tokens["ace(weight=1.0)"] > 1
+    assert found.extra_tokens["vine_ppo"] > 9
+
+
+def test_the_reference_is_the_first_policy(run):
+    """Before training it is the policy itself, so that every error is amplified by 1 + softplus(0) = 1.693."""
+    ratio = {}
+    for step in (0, 2):
+        found = measure_run(run, ["grpo", "ace(weight=1.0)"], step=step, groups=4, continuations=2).responses
+        grpo, ace = (found.column(f"{CREDIT}{name}").to_numpy() for name in ("grpo", "ace(weight=1.0)"))
+        assert np.array_equal(ace[grpo > 0], grpo[grpo > 0])
+        ratio[step] = ace[grpo < 0] / grpo[grpo < 0]
+    assert ratio[0] == pytest.approx(1 + np.log(2), abs=1e-3)
+    assert np.ptp(ratio[2]) > 0.01
+
+
+def test_all_methods_leave_out_those_that_play_on_and_keep_those_that_probe(run):
+    found = measure_run(run, groups=4, continuations=2)
+    assert found.left_out["vine_ppo"] == "method 'vine_ppo' plays on from every turn itself; ask for it by name"
+    assert {"hcapo", "infopo", "verl_er"} <= set(found.fidelities.by_method)
+    with pytest.raises(ConfigError, match="'vine_ppo' has no critic that could see more"):
+        measure_run(run, ["grpo", "vine_ppo+peers"])
