@@ -31,7 +31,7 @@ def test_what_a_method_pays_for_follows_from_its_columns():
     assert [name for name, method in methods.items() if plays_on(method)] == ["vine_ppo", "spo_chain"]
     assert [name for name, method in methods.items() if needs_critic(method)] == ["turn_ppo", "archer"]
     with pytest.raises(ConfigError, match="'arena_rl' needs the column 'rank'"):
-        paid_measures(fidelity_method("arena_rl"))
+        paid_measures(fidelity_method("arena_rl"), "arena_rl")
 
 
 def test_continuations_of_a_method_bring_it_closer_and_are_not_those_of_the_truth(run, monkeypatch):

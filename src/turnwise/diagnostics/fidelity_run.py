@@ -219,7 +219,7 @@ def _measurable(stage: Stage, name: str, groups: int) -> Transform:
         ConfigError: Its columns cannot be measured, or a critic could not learn them.
     """
     method = fidelity_method(name)
-    stage.plan({f"method {name!r}": method.needs}, models=OWN if paid_measures(method) else ["critic"])
+    stage.plan({f"method {name!r}": method.needs}, models=OWN if paid_measures(method, name) else ["critic"])
     if needs_critic(method):
         check_others(stage, groups)
     return method

@@ -20,14 +20,18 @@ OWN = ["continuations"]
 """What an analysis can give beside probes and the first policy."""
 
 
-def paid_measures(method: Transform) -> list[Measure]:
+def paid_measures(method: Transform, name: str = "") -> list[Measure]:
     """Return the measures that compute tokens for a method which GRPO does not need. Values come from a critic.
+
+    Args:
+        method: The method.
+        name: Its name in errors; default: its own.
 
     Raises:
         ConfigError: A column cannot be measured without training.
     """
     needs = [column for column in method.needs if column not in CRITIC_COLUMNS]
-    plan = plan_measures({f"method {method.name.removesuffix('()')!r}": needs}, models=OWN)
+    plan = plan_measures({f"method {name or method.name!r}": needs}, models=OWN)
     return [each for each in plan.measures if each.model not in ("", "policy")]
 
 
