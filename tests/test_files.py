@@ -1,8 +1,12 @@
 """Files are replaced in one move, or stay as they were."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
-from turnwise.files import replacing, write_text
+from turnwise.files import remove_remains, replacing, write_text
 
 
 def test_a_file_is_replaced_in_one_move(tmp_path):
@@ -29,3 +33,19 @@ def test_what_could_not_be_written_leaves_nothing(tmp_path, error):
         fail()
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path):
+    killed = (
+        "import os, sys; from turnwise.files import replacing; r = replacing(__import__('pathlib').Path(sys.argv[1]))"
+    )
+    killed += "; open(r.__enter__(), 'w').close(); os.kill(os.getpid(), 9)"
+    (tmp_path / "rollouts").mkdir()
+    for name in ("rollouts/step-000003.parquet", "metrics.jsonl"):
+        subprocess.run([sys.executable, "-c", killed, str(tmp_path / name)], check=False)
+    kept = [tmp_path / f".figure.png.{os.getpid()}.tmp", tmp_path / ".step-000003.tmp", tmp_path / "notes.1.tmp"]
+    for path in kept:
+        path.touch()
+    assert len(list(tmp_path.rglob(".*.tmp"))) == 4
+    remove_remains(tmp_path)
+    assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == sorted(kept)

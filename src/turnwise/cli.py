@@ -54,7 +54,7 @@ from turnwise.commands import (
     verl,
 )
 from turnwise.commands.common import INTERRUPTED
-from turnwise.errors import TurnwiseError, did_you_mean, one_line
+from turnwise.errors import TurnwiseError, did_you_mean, install, one_line
 from turnwise.stopping import Stopped, stoppable
 
 OF_TRAINING = (
@@ -150,7 +150,7 @@ def _main(arguments: Sequence[str] | None) -> int:
     except ModuleNotFoundError as error:
         if error.name not in OF_TRAINING:
             raise
-        print(f"turnwise: {error.name} is not installed; pip install 'turnwise[train]'", file=sys.stderr)
+        print(f"turnwise: {error.name} is not installed; {install('train')}", file=sys.stderr)
         return 2
 
 

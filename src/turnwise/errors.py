@@ -27,6 +27,11 @@ def guide(page: str) -> str:
     return f"https://github.com/turnwise-rl/turnwise/blob/main/docs/{page}"
 
 
+def install(extra: str) -> str:
+    """Say how to install an extra. Not by its name alone: `turnwise` on PyPI is another project."""
+    return f"in a clone of turnwise: pip install '.[{extra}]'"
+
+
 def one_line(text: str) -> str:
     """Return a message on one line of bounded length, whatever the user's values in it are."""
     text = text.replace("\r", "\\r").replace("\n", "\\n")

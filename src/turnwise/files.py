@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -25,6 +26,24 @@ def replacing(path: Path) -> Iterator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def remove_remains(folder: Path) -> None:
+    """Remove what `replacing` left anywhere in a folder in processes that were killed. Others' files stay."""
+    for left in folder.rglob(".*.tmp"):
+        name = re.fullmatch(r"\..+\.(\d+)\.tmp", left.name)
+        if name and not _lives(int(name[1])):
+            left.unlink(missing_ok=True)
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except PermissionError:  # another user's
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True
 
 
 def write_text(path: Path, text: str) -> None:

@@ -115,5 +115,5 @@ def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setattr(importlib, "import_module", missing)
     from turnwise.environments.needs import needed
 
-    with pytest.raises(ConfigError, match="BM25 needs the module 'Stemmer'; pip install 'PyStemmer'"):
-        needed("Stemmer", "PyStemmer", by="BM25")
+    with pytest.raises(ConfigError, match="BM25 needs the module 'Stemmer'; pip install PyStemmer"):
+        needed("Stemmer", package="PyStemmer", by="BM25")

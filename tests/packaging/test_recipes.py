@@ -74,7 +74,7 @@ def test_recipes_are_listed_in_one_line_each_with_what_they_need(capsys):
     assert head.split() == ["recipe", "what", "it", "trains", "install", "data", "time"]
     assert [line.split()[0] for line in lines] == sorted(path.stem for path in FOLDER.glob("*.toml"))
     webshop = next(line for line in lines if line.startswith("webshop"))
-    assert "turnwise[train,webshop]" in webshop
+    assert ".[train,webshop]" in webshop
     assert "WEBSHOP_DATA" in webshop
 
 

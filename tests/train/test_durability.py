@@ -135,7 +135,7 @@ def test_a_record_of_a_newer_version_is_refused_in_a_line(newer, capsys):
         assert main(asked) == 2
         told = capsys.readouterr().err.splitlines()
         assert "step-000001.parquet was written by a newer turnwise" in told[-1]
-        assert "pip install --upgrade turnwise" in told[-1]
+        assert "update turnwise" in told[-1]
 
 
 def test_a_run_of_a_newer_version_is_refused_in_a_line(newer, capsys):

@@ -1,14 +1,18 @@
 """The run folder: nothing in it is lost, a run is never overwritten."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 from tests.toys import small_config
 
 from turnwise.checksums import KEY
+from turnwise.config import override_config
 from turnwise.errors import RunError
 from turnwise.files import write_text
 from turnwise.train.folder import RunFolder, by_step
+from turnwise.train.loop import train
 
 
 def test_a_new_run_records_its_configuration_and_where_it_came_from(tmp_path):
@@ -163,6 +167,16 @@ def test_the_isolation_of_an_earlier_run_means_what_it_meant(tmp_path, given, le
     record = {"format": record["format"], "config": {**record["config"], "environment": environment}}
     (folder.path / "config.json").write_text(json.dumps(record))
     assert RunFolder.open(folder.path)[1].environment.level == level
+
+
+def test_a_run_that_goes_on_removes_what_its_killed_process_left(tmp_path):
+    run = train(small_config(tmp_path))
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    left = run.rollouts / f".step-000003.parquet.{gone.pid}.tmp"
+    left.touch()
+    train(override_config(small_config(tmp_path), ["run.steps=3"]), resume=run.path)
+    assert not left.exists()
 
 
 def test_rewind_drops_what_came_after_the_checkpoint(tmp_path):

@@ -80,7 +80,7 @@ def _stem(word: str) -> str:
 
 @functools.cache
 def _porter() -> Callable[[str], str]:
-    return needed("Stemmer", "PyStemmer", by="BM25").Stemmer("porter").stemWord
+    return needed("Stemmer", package="PyStemmer", by="BM25").Stemmer("porter").stemWord
 
 
 def stored_length(length: int) -> int:

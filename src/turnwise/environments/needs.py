@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from turnwise.errors import ConfigError, did_you_mean
+from turnwise.errors import ConfigError, did_you_mean, install
 
 
 def check_choices(choices: Mapping[str, Sequence[str]], **given: str) -> None:
@@ -26,13 +26,14 @@ def check_counts(of: str = "", /, **counts: int) -> None:
             raise ConfigError(f"environment.options.{name}={count!r}: expected {expected}, 1 or more")
 
 
-def needed(module: str, package: str, *, by: str) -> Any:
+def needed(module: str, *, by: str, extra: str = "", package: str = "") -> Any:
     """Import an optional module.
 
     Args:
         module: What to import.
-        package: Name of the package for pip.
         by: What needs the module, for the message.
+        extra: Extra of turnwise that has it.
+        package: Package that has it, if no extra has; default: the module's name.
 
     Raises:
         ConfigError: The module is not installed.
@@ -40,7 +41,8 @@ def needed(module: str, package: str, *, by: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError:
-        raise ConfigError(f"{by} needs the module {module!r}; pip install '{package}'") from None
+        how = install(extra) if extra else f"pip install {package or module}"
+        raise ConfigError(f"{by} needs the module {module!r}; {how}") from None
 
 
 def needed_program(name: str, home: str, below: str, *, by: str, hint: str) -> str:

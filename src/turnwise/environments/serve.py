@@ -18,7 +18,7 @@ from turnwise.environments.suites import make_suite
 from turnwise.errors import EnvironmentFault, TurnwiseError
 from turnwise.loopback import is_loopback
 
-EXTRA = "turnwise[serve-env]"
+EXTRA = "serve-env"
 """Name of the optional dependency for pip."""
 
 PING_TIMEOUT_S = 600.0
@@ -42,9 +42,9 @@ def make_app(config: EnvironmentConfig, *, sessions: int = 256) -> Any:
     Raises:
         ConfigError: The environment cannot be made or should be kept apart, or the package is missing.
     """
-    server = needed("openenv.core.env_server.http_server", EXTRA, by="serve-env")
-    types = needed("openenv.core.env_server.types", EXTRA, by="serve-env")
-    interfaces = needed("openenv.core.env_server.interfaces", EXTRA, by="serve-env")
+    server = needed("openenv.core.env_server.http_server", extra=EXTRA, by="serve-env")
+    types = needed("openenv.core.env_server.types", extra=EXTRA, by="serve-env")
+    interfaces = needed("openenv.core.env_server.interfaces", extra=EXTRA, by="serve-env")
     config.check_in_process("serve-env")
     suite = make_suite(config)
     suite.tasks(config.train_split)  # loads the tasks, and fails early
@@ -139,7 +139,7 @@ def make_app(config: EnvironmentConfig, *, sessions: int = 256) -> Any:
 
     name = config.name.replace(":", ".")
     app = server.create_fastapi_app(Served, TextAction, TextObservation, max_concurrent_envs=sessions, env_name=name)
-    responses = needed("starlette.responses", EXTRA, by="serve-env")
+    responses = needed("starlette.responses", extra=EXTRA, by="serve-env")
 
     async def refuse(request: Any, error: Exception) -> Any:
         return responses.JSONResponse({"detail": str(error)}, status_code=400)
@@ -150,7 +150,7 @@ def make_app(config: EnvironmentConfig, *, sessions: int = 256) -> Any:
 
 def serve(config: EnvironmentConfig, *, host: str, port: int, sessions: int) -> None:
     """Serve an environment until interrupted; other machines need a token."""
-    uvicorn = needed("uvicorn", EXTRA, by="serve-env")
+    uvicorn = needed("uvicorn", extra=EXTRA, by="serve-env")
     token = token_for(host)
     app = Guard(make_app(config, sessions=sessions), loopback=is_loopback(host), token=token)
     print(f"{config.name} at http://{host}:{port}; Ctrl-C ends it", file=sys.stderr, flush=True)

@@ -105,7 +105,7 @@ async def _refuse(send: Send, code: int, why: str) -> None:
 
 def patient_protocol(extra: str) -> Any:
     """Return uvicorn's HTTP protocol with a time limit for headers, which uvicorn lacks."""
-    h11 = needed("uvicorn.protocols.http.h11_impl", extra, by="serve-env")
+    h11 = needed("uvicorn.protocols.http.h11_impl", extra=extra, by="serve-env")
 
     class Patient(h11.H11Protocol):
         """Close a connection whose headers do not arrive in time."""

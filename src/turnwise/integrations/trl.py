@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from turnwise.errors import IntegrationError
+from turnwise.errors import IntegrationError, install
 from turnwise.integrations.token_tables import tables_for
 from turnwise.integrations.trainers import TRAINERS
 from turnwise.integrations.trl_turns import credit
@@ -43,7 +43,7 @@ try:
     check_version("TRL", importlib.metadata.version("trl"), SUPPORTED)
 except importlib.metadata.PackageNotFoundError:
     raise IntegrationError(
-        "turnwise.integrations.trl: TRL is not installed; install torch, then pip install 'turnwise[trl]'"
+        f"turnwise.integrations.trl: TRL is not installed; install torch, then, {install('trl')}"
     ) from None
 
 from accelerate.utils import gather_object  # noqa: E402  # pyright: ignore[reportMissingImports]

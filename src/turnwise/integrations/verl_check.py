@@ -50,7 +50,7 @@ def verdict(where: str, found: dict[str, Any]) -> tuple[bool, str]:
     if policy.strip().lower() != "auto" and "turnwise" not in policy:
         how = f"VERL_USE_EXTERNAL_PLUGINS={policy} excludes it; unset the variable, or add turnwise"
     elif not found["entry point"]:
-        how = f"turnwise is not installed there; pip install turnwise there, or set VERL_USE_EXTERNAL_MODULES={ENTRY}"
+        how = f"turnwise is not installed there; do that from a clone, or set VERL_USE_EXTERNAL_MODULES={ENTRY}"
     else:
         how = f"its import failed; run `python -c 'import {ENTRY}'` to see why"
     return False, f"{where}: verl has no {' and no '.join(missing)} of turnwise: {how}"

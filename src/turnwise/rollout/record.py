@@ -166,7 +166,7 @@ def check_format(path: Path, written: int) -> None:
     if written > NEWEST:
         raise DataError(
             f"{path} was written by a newer turnwise, in format {written}, and this one knows formats up to "
-            f"{NEWEST}; pip install --upgrade turnwise"
+            f"{NEWEST}; update turnwise"
         )
 
 

@@ -23,7 +23,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from turnwise.errors import ConfigError, did_you_mean
+from turnwise.errors import ConfigError, did_you_mean, install
 
 Rule = Literal["assignment", "greedy", "transport"]
 """Matching rule: the best one-to-one assignment, the most similar pair first, or optimal transport."""
@@ -174,9 +174,7 @@ def _assigned(scores: np.ndarray) -> list[tuple[int, int]]:
     try:
         from scipy.optimize import linear_sum_assignment
     except ImportError:
-        raise ConfigError(
-            "rule='assignment' needs scipy; pip install 'turnwise[shaping]', or use another rule"
-        ) from None
+        raise ConfigError(f"rule='assignment' needs scipy, or use another rule; {install('shaping')}") from None
     calls, references = linear_sum_assignment(scores, maximize=True)
     return list(zip(calls.tolist(), references.tolist(), strict=True))
 

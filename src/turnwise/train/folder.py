@@ -26,7 +26,7 @@ from turnwise.cache import held
 from turnwise.checksums import KEY, sealed, unsealed
 from turnwise.config import Config, parse_config
 from turnwise.errors import ConfigError, DamagedError, DataError, RunError, did_you_mean
-from turnwise.files import provenance, write_json, write_text
+from turnwise.files import provenance, remove_remains, write_json, write_text
 from turnwise.rollout.record import FORMAT, check_format, read_table
 from turnwise.rollout.stores.settings import of_store
 from turnwise.train.trackers import Tracker
@@ -86,6 +86,7 @@ class RunFolder:
             RunError: Another process is training in the folder.
         """
         with held(self.path, f"another process is training in {self.path}"):
+            remove_remains(self.path)
             yield self
 
     @contextmanager

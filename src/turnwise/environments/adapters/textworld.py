@@ -25,7 +25,7 @@ from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.splits import split_seeds
 from turnwise.errors import ConfigError, DataError, EnvironmentFault, did_you_mean
 
-EXTRA = "turnwise[textworld]"
+EXTRA = "textworld"
 """Name of the optional dependency for pip."""
 
 CHALLENGES: dict[str, dict[str, Any]] = {
@@ -107,7 +107,7 @@ class TextworldEnvironment:
 
     def start(self) -> Step:
         """Start the game; returns the objective and the first room, or the game's own opening."""
-        textworld = needed("textworld", EXTRA, by="textworld")
+        textworld = needed("textworld", extra=EXTRA, by="textworld")
         told = {
             "won",
             "lost",
@@ -200,7 +200,7 @@ class Textworld:
         if games and settings:
             raise ConfigError("environment.options.settings is only for generated games; remove it or games")
         check_counts("games", num_train=num_train, num_valid=num_valid)
-        needed("textworld", EXTRA, by="textworld")
+        needed("textworld", extra=EXTRA, by="textworld")
         self._challenge, self._folder = challenge, Path(games).expanduser()
         self._settings = _settings(challenge, settings or {}) if challenge else {}
         self._counts = {"train": num_train, "valid": num_valid, "test": num_valid}
@@ -281,7 +281,7 @@ def _settings(challenge: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _challenge(name: str) -> Any:
-    return needed("textworld.challenges", EXTRA, by="textworld").CHALLENGES[f"tw-{name}"]
+    return needed("textworld.challenges", extra=EXTRA, by="textworld").CHALLENGES[f"tw-{name}"]
 
 
 def _compile(game: Generated, path: Path) -> Path:
@@ -290,7 +290,7 @@ def _compile(game: Generated, path: Path) -> Path:
     Raises:
         EnvironmentFault: TextWorld cannot make the game with these settings.
     """
-    textworld = needed("textworld", EXTRA, by="textworld")
+    textworld = needed("textworld", extra=EXTRA, by="textworld")
     options = textworld.GameOptions()
     options.seeds, options.path = game.seed, str(path)
     settings = json.loads(game.settings)

@@ -48,7 +48,7 @@ class Stage:
         return await asyncio.shield(self._context)
 
     async def _serve(self, ready: asyncio.Future[Any]) -> None:
-        vf = needed("verifiers.v1", EXTRA, by=BY)
+        vf = needed("verifiers.v1", extra=EXTRA, by=BY)
         try:
             async with self.seat.serving() as address, self.env.serving():
                 client = vf.EvalClientConfig(base_url=address, api_key_var="TURNWISE_SEAT_HAS_NO_KEY")
@@ -266,7 +266,7 @@ def load(env: dict[str, Any], agent: dict[str, Any]) -> Any:
     Raises:
         ConfigError: verifiers is missing or too old, cannot make the environment, or it has more than one seat.
     """
-    vf = needed("verifiers.v1", EXTRA, by=BY)
+    vf = needed("verifiers.v1", extra=EXTRA, by=BY)
     register_chat_harness()
     seat = {"runtime": {"type": "subprocess"}, **agent, "harness": {"id": HARNESS}}
     try:

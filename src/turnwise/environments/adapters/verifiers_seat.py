@@ -18,7 +18,7 @@ from typing import Any
 from turnwise.environments.adapters.tool_calls import describe_tools, read_tool_calls
 from turnwise.environments.needs import needed
 
-EXTRA = "turnwise[verifiers]"
+EXTRA = "verifiers"
 """Name of the optional dependency for pip."""
 
 BY = "the environment 'verifiers'"
@@ -91,8 +91,8 @@ class Seat:
     @contextlib.asynccontextmanager
     async def serving(self):
         """Listen on a free local port; yields the address."""
-        web = needed("aiohttp.web", EXTRA, by=BY)
-        header = needed("verifiers.v1.clients.client", EXTRA, by=BY).SESSION_ID_HEADER
+        web = needed("aiohttp.web", extra=EXTRA, by=BY)
+        header = needed("verifiers.v1.clients.client", extra=EXTRA, by=BY).SESSION_ID_HEADER
 
         async def complete(request: Any) -> Any:
             conversation = self.conversations.get(request.headers.get(header, ""))
@@ -122,10 +122,10 @@ def register_chat_harness() -> None:
 
 def chat_harness() -> Any:
     """Make a harness class that chats in this process; verifiers' own `null` starts a process per rollout."""
-    vf = needed("verifiers.v1", EXTRA, by=BY)
-    httpx = needed("httpx", EXTRA, by=BY)
-    mcp = needed("verifiers.v1.harnesses.utils.mcp", EXTRA, by=BY)
-    wire = needed("verifiers.v1.dialects.chat", EXTRA, by=BY).message_to_wire
+    vf = needed("verifiers.v1", extra=EXTRA, by=BY)
+    httpx = needed("httpx", extra=EXTRA, by=BY)
+    mcp = needed("verifiers.v1.harnesses.utils.mcp", extra=EXTRA, by=BY)
+    wire = needed("verifiers.v1.dialects.chat", extra=EXTRA, by=BY).message_to_wire
 
     class ChatHarness(vf.Harness[vf.HarnessConfig]):
         """A conversation with tools; it ends with the first response without a tool call."""

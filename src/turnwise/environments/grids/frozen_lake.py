@@ -35,8 +35,8 @@ def random_lake(seed: int, *, size: int = 4, frozen_frac: float = 0.8) -> tuple[
         raise ConfigError(
             f"frozen_lake has size={size} and frozen_frac={frozen_frac}; expected 2 or more, and above 0 up to 1"
         )
-    game = needed(GAME, EXTRA, by="frozen_lake")
-    generator, _ = needed("gymnasium.utils.seeding", EXTRA, by="frozen_lake").np_random(seed)
+    game = needed(GAME, extra=EXTRA, by="frozen_lake")
+    generator, _ = needed("gymnasium.utils.seeding", extra=EXTRA, by="frozen_lake").np_random(seed)
     for _ in range(DRAWS):  # gymnasium's own loop has no end
         board = generator.choice(["F", "H"], (size, size), p=[frozen_frac, 1 - frozen_frac])
         board[0][0], board[-1][-1] = "S", "G"
@@ -92,7 +92,9 @@ class FrozenLake(GridSuite):
     def environment(self, task: Map) -> Lake:
         """Build a fresh environment."""
         return Lake(
-            needed(GAME, EXTRA, by="frozen_lake").FrozenLakeEnv(desc=list(task.lines), is_slippery=self._slippery),
+            needed(GAME, extra=EXTRA, by="frozen_lake").FrozenLakeEnv(
+                desc=list(task.lines), is_slippery=self._slippery
+            ),
             task.seed,
             actions=tuple(OFFSETS),
             render=lake_text,

@@ -14,7 +14,7 @@ from typing import IO, Any
 from turnwise.environments.needs import needed, needed_program
 from turnwise.errors import ConfigError, EnvironmentFault
 
-EXTRA = "turnwise[scienceworld]"
+EXTRA = "scienceworld"
 """Name of the optional dependency for pip."""
 
 FIXED_ORDER = ("-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2")
@@ -74,8 +74,8 @@ def fault(error: Exception, where: str) -> EnvironmentFault:
 
 
 def _start(heap_mb: int) -> Any:
-    constants = needed("scienceworld.constants", EXTRA, by="scienceworld")
-    py4j = needed("py4j.java_gateway", EXTRA, by="scienceworld")
+    constants = needed("scienceworld.constants", extra=EXTRA, by="scienceworld")
+    py4j = needed("py4j.java_gateway", extra=EXTRA, by="scienceworld")
     java = needed_program("java", "JAVA_HOME", "bin/java", by="scienceworld", hint="install Java 8 or newer")
     # py4j's own launcher leaves files open and hides why Java fails
     command = [java, f"-Xmx{heap_mb}m", "-XX:+UseSerialGC", *FIXED_ORDER]

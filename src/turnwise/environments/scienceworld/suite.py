@@ -52,7 +52,7 @@ class Scienceworld:
         heap_mb: int = 1024,
     ):
         check_choices(CHOICES, reward=reward, state_key=state_key)
-        known = list(needed("scienceworld.constants", EXTRA, by="scienceworld").ID2TASK.values())
+        known = list(needed("scienceworld.constants", extra=EXTRA, by="scienceworld").ID2TASK.values())
         self._tasks = _names("tasks", tasks, known) or known
         simple = _names("simplifications", simplifications, SIMPLIFICATIONS)
         electrical = [task for task in self._tasks if any(part in task for part in ELECTRICAL)]

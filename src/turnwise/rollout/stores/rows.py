@@ -70,7 +70,7 @@ def read_store(path: Path) -> list[Row]:
         raise DamagedError(f"{path}, row {row}, is damaged: it is not text") from None
     header = _checked(lines[0], f"{path}, header,")
     if header["format"] > FORMAT:
-        raise DataError(f"{path} was written by a newer turnwise; pip install --upgrade turnwise")
+        raise DataError(f"{path} was written by a newer turnwise; update turnwise")
     rows = []
     for number, line in enumerate(lines[1:], 1):
         record = _checked(line, f"{path}, row {number},")
