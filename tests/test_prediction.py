@@ -57,9 +57,17 @@ def test_the_p_value_is_uniform_without_a_relation(prediction, monkeypatch):
 def test_a_method_that_is_left_out_is_predicted_by_the_others(prediction):
     value_M, reached_MS = reached(14, 10, 0.1)
     other_M = np.random.default_rng(3).normal(size=14)
-    assert prediction.left_out([value_M], reached_MS.mean(1)) > 0.9
-    assert prediction.left_out([other_M, value_M], reached_MS.mean(1)) > 0.85
-    assert prediction.left_out([other_M], reached_MS.mean(1)) < 0.5
+    good = prediction.left_out([value_M], reached_MS)
+    assert good["value"] > 0.9
+    assert 0.7 < good["low"] <= good["value"] <= good["high"]
+    assert prediction.left_out([other_M, value_M], reached_MS)["value"] > 0.85
+    assert prediction.left_out([other_M], reached_MS)["high"] < 0.5
+
+
+def test_a_left_out_method_is_predicted_by_a_regression_of_ranks(prediction):
+    """With the ranks 1, 2, 3 and reached 1, 3, 2: the lines through two points guess 4, 1.5 and 5: ranks 2, 1, 3."""
+    found = prediction.left_out([np.array([1.0, 2.0, 3.0])], np.array([[1.0], [3.0], [2.0]]))
+    assert found == pytest.approx({"value": -0.5, "low": -0.5, "high": -0.5})
 
 
 def test_the_page_says_what_was_found(prediction, tmp_path):
