@@ -297,8 +297,8 @@ def page(results: Mapping[str, dict]) -> Page:
         ],
         "## Several together",
         "Each method's rank is predicted by a regression on the ranks of the other methods; the rank correlation of "
-        "what is predicted and what was reached, 95 % by resampling seeds. A useless predictor gets below zero here, since leaving a method "
-        "out moves the mean of the others away from it.",
+        "what is predicted and what was reached, 95 % by resampling seeds. A useless predictor gets below zero here, "
+        "since leaving a method out moves the mean of the others away from it.",
         [
             ("environment", "predictors", "correlation"),
             *(
