@@ -68,18 +68,24 @@ def read_plan(path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: The other plan has no such environment.
     """
-    plan = tomllib.loads(path.read_text(encoding="utf-8"))
-    if "like" in plan:
-        other = read_plan(path.parent / plan.pop("like"))
-        picked = {name: environment(other, name) for name in plan.pop("environments", other["environments"])}
-        own = ("about", "title", "command", "limits")  # what a page says of itself
-        plan = {**{key: value for key, value in other.items() if key not in own}, **plan, "environments": picked}
+    plan = merged(path)
     if "seeds" in plan:
         plan["environments"] = {
             f"{name}-{seed}": {**of, "settings": [*of["settings"], f"run.seed={seed}"]}
             for seed in plan["seeds"]
             for name, of in plan["environments"].items()
         }
+    return plan
+
+
+def merged(path: Path) -> dict[str, Any]:
+    """Return a plan with what it takes from the one that it is `like`."""
+    plan = tomllib.loads(path.read_text(encoding="utf-8"))
+    if "like" in plan:
+        other = merged(path.parent / plan.pop("like"))
+        picked = {name: environment(other, name) for name in plan.pop("environments", other["environments"])}
+        own = ("about", "title", "command", "limits")  # what a page says of itself
+        plan = {**{key: value for key, value in other.items() if key not in own}, **plan, "environments": picked}
     return plan
 
 
@@ -123,6 +129,7 @@ def play(plan: Mapping[str, Any], data: Path, runs: Path, names: Sequence[str]) 
                     groups=groups,
                     continuations=plan["continuations"],
                     gradient=True,
+                    on_turn=display.turn,
                     on_progress=lambda done, total, what=f"histories of {path.stem}": display.count(what, done, total),
                 )
                 write_text(path, as_lines(rounded({"groups": groups, **as_json(found)})) + "\n")

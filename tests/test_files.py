@@ -1,6 +1,7 @@
 """Files are replaced in one move, or stay as they were."""
 
 import os
+import platform
 import subprocess
 import sys
 
@@ -43,9 +44,12 @@ def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path):
     (tmp_path / "rollouts").mkdir()
     for name in ("rollouts/step-000003.parquet", "metrics.jsonl"):
         subprocess.run([sys.executable, "-c", killed, str(tmp_path / name)], check=False)
-    kept = [tmp_path / f".figure.png.{os.getpid()}.tmp", tmp_path / ".step-000003.tmp", tmp_path / "notes.1.tmp"]
+    names = [f".figure.png.{platform.node()}.{os.getpid()}.tmp", ".step-000003.tmp", "notes.1.tmp"]
+    names += [f".figure.png.elsewhere.{2**22 + 1}.tmp"]  # no process here has this number
+    kept = [tmp_path / name for name in names]
     for path in kept:
         path.touch()
-    assert len(list(tmp_path.rglob(".*.tmp"))) == 4
+    (tmp_path / f".folder.{platform.node()}.{2**22 + 1}.tmp").mkdir()
+    assert len(list(tmp_path.rglob(".*.tmp"))) == 6
     remove_remains(tmp_path)
     assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == sorted(kept)

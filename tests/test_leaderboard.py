@@ -183,6 +183,8 @@ def test_a_plan_with_seeds_has_a_policy_per_seed(leaderboard, tmp_path):
     found = leaderboard.read_plan(tmp_path / "plan.toml")["environments"]
     assert list(found) == ["walk-3", "later-3", "walk-5", "later-5"]
     assert found["walk-5"]["settings"] == ["environment.options.delay=0", "run.seed=5"]
+    (tmp_path / "other.toml").write_text('like = "plan.toml"\nenvironments = ["walk"]\n')
+    assert list(leaderboard.read_plan(tmp_path / "other.toml")["environments"]) == ["walk-3", "walk-5"]
 
 
 def test_policies_of_several_seeds_are_compared_by_their_means(leaderboard, page):

@@ -19,7 +19,7 @@ from turnwise import __version__
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield the path of a temporary file, which replaces `path` in one move, or is deleted after an error."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # another process may write the same file
+    temporary = path.with_name(f".{path.name}{_mine()}")  # another process may write the same file
     try:
         yield temporary
         os.replace(temporary, path)
@@ -29,11 +29,20 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def remove_remains(folder: Path) -> None:
-    """Remove what `replacing` left anywhere in a folder in processes that were killed. Others' files stay."""
+    """Remove what `replacing` left anywhere in a folder in processes of this machine that were killed.
+
+    What processes write that live, or run on other machines, stays.
+    """
     for left in folder.rglob(".*.tmp"):
-        name = re.fullmatch(r"\..+\.(\d+)\.tmp", left.name)
-        if name and not _lives(int(name[1])):
-            left.unlink(missing_ok=True)
+        process = re.search(r"\.(\d+)\.tmp$", left.name)
+        if process and left.name.endswith(_mine(process[1])) and left.is_file() and not _lives(int(process[1])):
+            with contextlib.suppress(OSError):
+                left.unlink()
+
+
+def _mine(process: str = "") -> str:
+    """Return how the names of temporary files of a process end, by default of this one."""
+    return f".{platform.node()}.{process or os.getpid()}.tmp"
 
 
 def _lives(process: int) -> bool:

@@ -1,5 +1,7 @@
 """Methods that pay for columns with tokens: probes, the first policy, continuations of their own."""
 
+import shutil
+
 import numpy as np
 import pytest
 from tests.toys import small_config
@@ -9,7 +11,8 @@ from turnwise.diagnostics.critics import needs_critic
 from turnwise.diagnostics.fidelity_record import CREDIT
 from turnwise.diagnostics.fidelity_run import fidelity_method, measure_run
 from turnwise.diagnostics.paid import paid_measures, plays_on
-from turnwise.errors import ConfigError
+from turnwise.diagnostics.stage import Stage
+from turnwise.errors import ConfigError, RunError
 from turnwise.rollout.continuations import Continuations
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train
@@ -54,11 +57,37 @@ def test_continuations_of_a_method_bring_it_closer_and_are_not_those_of_the_trut
 
 
 def test_tokens_are_those_computed_for_the_method_alone(run):
-    methods = ["grpo", "turn_ppo", "ace(weight=1.0)", "hcapo", "vine_ppo"]
-    found = measure_run(run, methods, groups=4, continuations=2)
-    assert found.extra_tokens["grpo"] == found.extra_tokens["turn_ppo"] == 0
-    assert found.extra_tokens["hcapo"] > found.extra_tokens["ace(weight=1.0)"] > 1
-    assert found.extra_tokens["vine_ppo"] > 9
+    """The first policy reads every token once; a probe goes on from what scoring has kept, so ranks cost nothing."""
+    methods = ["grpo", "turn_ppo", "ace(weight=1.0)", "hcapo", "verl_er", "vine_ppo"]
+    tokens = measure_run(run, methods, groups=4, continuations=2).extra_tokens
+    stage = Stage.open(run, None)
+    trajectories, _ = stage.play_groups(4, 0)
+    stage.close()
+    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+    read = sum(len(turn.prompt_ids) + len(turn.response_ids) for turn in turns) / len(turns)
+    generated = sum(len(turn.response_ids) for turn in turns) / len(turns)
+    assert tokens["grpo"] == tokens["turn_ppo"] == tokens["verl_er"] == 0
+    assert tokens["ace(weight=1.0)"] == pytest.approx(read)
+    assert generated < tokens["hcapo"] < 3 * read
+    assert 9 * generated < tokens["vine_ppo"] < 9 * 2 * generated, "of three turns two are left on average, at most"
+    alone = measure_run(run, ["grpo", "hcapo"], groups=4, continuations=2).extra_tokens
+    assert alone["hcapo"] == tokens["hcapo"]
+
+
+def test_a_method_that_pays_has_its_values_from_continuations_and_pays_for_these_too():
+    method = fidelity_method("hcapo(base='gae')")
+    assert sorted(each.model for each in paid_measures(method)) == ["continuations", "probe"]
+    assert plays_on(method)
+    assert not needs_critic(method)
+
+
+def test_a_first_policy_that_is_gone_is_said_before_anything_is_played(run, tmp_path):
+    copy = shutil.copytree(run.path, tmp_path / "run")
+    shutil.rmtree(copy / "checkpoints" / "step-000000")
+    folder = RunFolder.open(copy)[0]
+    with pytest.raises(RunError, match="step 0"):
+        measure_run(folder, ["grpo", "ace(weight=1.0)"], groups=3, continuations=2)
+    assert "ace" not in measure_run(folder, groups=3, continuations=2).fidelities.by_method
 
 
 def test_the_reference_is_the_first_policy(run):
@@ -75,7 +104,7 @@ def test_the_reference_is_the_first_policy(run):
 
 def test_all_methods_leave_out_those_that_play_on_and_keep_those_that_probe(run):
     found = measure_run(run, groups=4, continuations=2)
-    assert found.left_out["vine_ppo"] == "method 'vine_ppo' plays on from every turn itself; ask for it by name"
+    assert found.left_out["vine_ppo"] == "it plays on from every turn itself; ask for it by name"
     assert {"hcapo", "infopo", "verl_er"} <= set(found.fidelities.by_method)
     with pytest.raises(ConfigError, match="'vine_ppo' has no critic that could see more"):
         measure_run(run, ["grpo", "vine_ppo+peers"])

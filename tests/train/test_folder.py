@@ -1,6 +1,7 @@
 """The run folder: nothing in it is lost, a run is never overwritten."""
 
 import json
+import platform
 import subprocess
 import sys
 
@@ -173,7 +174,7 @@ def test_a_run_that_goes_on_removes_what_its_killed_process_left(tmp_path):
     run = train(small_config(tmp_path))
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    left = run.rollouts / f".step-000003.parquet.{gone.pid}.tmp"
+    left = run.rollouts / f".step-000003.parquet.{platform.node()}.{gone.pid}.tmp"
     left.touch()
     train(override_config(small_config(tmp_path), ["run.steps=3"]), resume=run.path)
     assert not left.exists()

@@ -30,7 +30,11 @@ def add(kinds: Any) -> None:
         help="method to measure, such as gigpo+aem, turn_ppo+visits or 'gae(decay=0.7)'; may be repeated, the first is "
         "compared with; default: grpo, grpo+aem, gigpo",
     )
-    chosen.add_argument("--all", action="store_true", help="measure every method that this run has the columns for")
+    chosen.add_argument(
+        "--all",
+        action="store_true",
+        help="measure every method that this run can measure, but for those that play on from every turn themselves",
+    )
     parser.add_argument("--gradient", action="store_true", help="compare gradients too: a backward pass per response")
     parser.add_argument("--groups", type=count, default=24, help="groups to play; default: 24")
     parser.add_argument("--continuations", type=count, default=12, help="continuations per history; default: 12")

@@ -23,7 +23,7 @@ def _recipes(options: argparse.Namespace) -> int:
         print(files[options.name].read_text(encoding="utf-8"), end="")
         return 0
     made = [describe_recipe(path) for path in shipped_recipes().values()]
-    rows = [(one.name, one.about, f".[{one.extras}]", one.data, one.time) for one in made]
-    print_table([("recipe", "what it trains", "install", "data", "time"), *rows])
+    rows = [(one.name, one.about, one.extras, one.data, one.time) for one in made]
+    print_table([("recipe", "what it trains", "extras", "data", "time"), *rows])
     say_next("turnwise train RECIPE")
     return 0

@@ -37,6 +37,8 @@ from turnwise.transforms.modulation import entropy_coefficient
 
 MEASURED = ("entropy", "logprob", "state_key")
 """Columns that the breakdowns and the entropy drift need."""
+PLAYS_ON = "it plays on from every turn itself; ask for it by name"
+"""Why a method is left out that needs continuations of its own."""
 FIFTHS = ("surest", "second", "third", "fourth", "most uncertain")
 """Names of the fifths of response entropy."""
 
@@ -60,8 +62,8 @@ class FidelityOfRun:
         drift: Entropy drift of each method; None for a policy without entropy.
         explained: Share of the variance of true values that critics explain, as `SEES` calls it; nan where it
             cannot be told.
-        extra_tokens: Tokens per response that were computed for a method and that GRPO does not need; see
-            `turnwise.diagnostics.paid`.
+        extra_tokens: Tokens per response that were computed for a method and that GRPO does not need: read and
+            generated; of continuations, generated.
         milliseconds: Time of each method's credit per 1,000 responses, several times; see `time_credit`.
         gradient: The same for policy gradients, if asked for.
     """
@@ -149,7 +151,6 @@ def measure_run(
         critics = learn_critics(stage, plan, sights, groups=groups, seed=seed) if sights else {"": None}
         batches, sequences = stage.measure_with(plan, trajectories, critics)
         batch = next(iter(batches.values()))
-        of_paid, tokens = take_paid(stage, paid, MEASURED, trajectories, tasks, seed) if paid else (batch, {})
         found = Histories.of(trajectories, tasks)
         kept = _Kept(folder.path / "analyses", stage.step, found, continuations, seed)
 
@@ -166,6 +167,7 @@ def measure_run(
             known=kept.load(),
             on_part=keep,
         )
+        of_paid, tokens = take_paid(stage, paid, MEASURED, trajectories, tasks, seed) if paid else (batch, {})
     truth = true_advantages(batch.reward_R, found.before_R, found.after_R, return_HK)
     seen = {name: of_paid if name in paid else batches.get(split_sight(name)[1], batch) for name in chosen}
     credit = {name: method.trace(seen[name])[0].advantage_R for name, method in chosen.items()}
@@ -205,7 +207,7 @@ def _methods(stage: Stage, names: Sequence[str], groups: int) -> tuple[dict[str,
         try:
             method = _measurable(stage, name, groups)
             if plays_on(method):
-                raise ConfigError(f"method {name!r} plays on from every turn itself; ask for it by name")
+                raise ConfigError(PLAYS_ON)
             chosen |= dict.fromkeys([name + end for end in SEES] if needs_critic(method) else [name], method)
         except TurnwiseError as error:
             left_out[name] = str(error)

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from turnwise.diagnostics.fidelity import Fidelities
 from turnwise.diagnostics.fidelity_gradient import PERFECT
-from turnwise.diagnostics.fidelity_run import FIFTHS, FidelityOfRun
+from turnwise.diagnostics.fidelity_run import FIFTHS, PLAYS_ON, FidelityOfRun
 from turnwise.diagnostics.statistics import Interval
 from turnwise.figures import LIGHT
 
@@ -82,10 +82,11 @@ def lacking_lines(found: FidelityOfRun) -> list[str]:
         )
     if found.gradient and not found.gradient.fidelities:
         lines.append("The true gradients cannot be told from zero; more --groups or --continuations may tell.")
-    if found.left_out:
-        lines.append(
-            f"Not measured, for lack of columns, or of tasks for a critic: {', '.join(sorted(found.left_out))}"
-        )
+    playing = sorted(name for name, cause in found.left_out.items() if cause == PLAYS_ON)
+    if playing:
+        lines.append(f"Not measured, since they play on from every turn themselves: {', '.join(playing)}; name them")
+    if others := sorted(found.left_out.keys() - set(playing)):
+        lines.append(f"Not measured, for lack of columns, or of tasks for a critic: {', '.join(others)}")
     return lines
 
 

@@ -21,7 +21,9 @@ OWN = ["continuations"]
 
 
 def paid_measures(method: Transform, name: str = "") -> list[Measure]:
-    """Return the measures that compute tokens for a method which GRPO does not need. Values come from a critic.
+    """Return the measures that compute tokens for a method which GRPO does not need.
+
+    Values alone come from a critic; a method that pays for other columns gets them from continuations.
 
     Args:
         method: The method.
@@ -30,9 +32,12 @@ def paid_measures(method: Transform, name: str = "") -> list[Measure]:
     Raises:
         ConfigError: A column cannot be measured without training.
     """
-    needs = [column for column in method.needs if column not in CRITIC_COLUMNS]
-    plan = plan_measures({f"method {name or method.name!r}": needs}, models=OWN)
-    return [each for each in plan.measures if each.model not in ("", "policy")]
+
+    def of(needs: Sequence[str]) -> list[Measure]:
+        plan = plan_measures({f"method {name or method.name!r}": needs}, models=OWN)
+        return [each for each in plan.measures if each.model not in ("", "policy")]
+
+    return of(method.needs) if of([column for column in method.needs if column not in CRITIC_COLUMNS]) else []
 
 
 def plays_on(method: Transform) -> bool:
@@ -61,7 +66,8 @@ def take_paid(
         seed: Seed of the continuations.
 
     Returns:
-        The batch, and the tokens computed for each method per response.
+        The batch, and the tokens computed for each method per response: read and generated, and of continuations only
+        the generated ones.
     """
     needs = {"this analysis": columns, **{f"method {name!r}": method.needs for name, method in methods.items()}}
     plan = stage.plan(needs, models=OWN)

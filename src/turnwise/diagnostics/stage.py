@@ -18,6 +18,7 @@ from turnwise.measures.base import Played
 from turnwise.measures.plan import Plan, plan_measures
 from turnwise.measures.verdict import check_environment
 from turnwise.models.policy import Policy, choose_trainable, freeze_but_norms
+from turnwise.objective.contexts import Contexts
 from turnwise.objective.gradient import Budget
 from turnwise.objective.prober import Prober
 from turnwise.objective.scorer import Scorer
@@ -119,10 +120,13 @@ class Stage:
 
         Raises:
             ConfigError: A column cannot be measured without training, or the environment does not tell it.
+            RunError: A column needs the first policy, whose checkpoint is gone.
         """
         scoring = self.config.update.scoring
         plan = plan_measures(needs, scoring=scoring, models=models)
         check_environment(plan, self.suite, self.config.environment.name)
+        if "reference" in plan.models:
+            checkpoint_at(self.folder, 0)  # raises if it is gone
         return plan
 
     def play_groups(self, groups: int, seed: int, *, after: int = 0) -> tuple[list[Trajectory], list[Task]]:
@@ -179,12 +183,12 @@ class Stage:
         """
         sequences = Sequences.from_trajectories(trajectories)
         budget, temperature = Budget(self.config.update.max_tokens), self.config.rollout.temperature
-        of_probes = (self.config.model, temperature, budget, self.models.policy.sampler)
-        score = Scorer(sequences, self.config.model, temperature, budget)
+        contexts = Contexts(self.policy.model) if "probe" in plan.models else None
+        of_probes = (self.config.model, temperature, budget, self.models.policy.sampler, contexts)
+        score = Scorer(sequences, self.config.model, temperature, budget, contexts=contexts)
+        probe = Prober(self.policy, sequences, *of_probes) if contexts else None
         played = self._played(trajectories, score, plan)
-        probe = Prober(self.policy, sequences, *of_probes) if "probe" in plan.models else None
-        played = dataclasses.replace(played, probe=probe, tasks=tasks, continuations=continuations)
-        batch, metrics = plan.take(played)
+        batch, metrics = plan.take(dataclasses.replace(played, probe=probe, tasks=tasks, continuations=continuations))
         return batch, sequences, metrics
 
     def measure_with(

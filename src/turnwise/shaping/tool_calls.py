@@ -174,7 +174,7 @@ def _assigned(scores: np.ndarray) -> list[tuple[int, int]]:
     try:
         from scipy.optimize import linear_sum_assignment
     except ImportError:
-        raise ConfigError(f"rule='assignment' needs scipy, or use another rule; {install('shaping')}") from None
+        raise ConfigError(f"rule='assignment' needs scipy; {install('shaping')}; or use another rule") from None
     calls, references = linear_sum_assignment(scores, maximize=True)
     return list(zip(calls.tolist(), references.tolist(), strict=True))
 

@@ -18,7 +18,7 @@ from turnwise.errors import ConfigError, EnvironmentFault, did_you_mean
 from turnwise.imports import import_named
 
 EXTRA = "gymnasium"
-"""Name of the optional dependency for pip."""
+"""Extra of turnwise that has what is needed here."""
 
 Render = Callable[[Any, Any], str]
 """Makes a text from the unwrapped environment and its observation."""

@@ -28,7 +28,7 @@ from turnwise.errors import ConfigError, EnvironmentFault
 from turnwise.loopback import is_loopback
 
 EXTRA = "openenv"
-"""Name of the optional dependency for pip."""
+"""Extra of turnwise that has what is needed here."""
 
 MAX_MESSAGE_BYTES = 2**27
 

@@ -26,7 +26,7 @@ from turnwise.environments.splits import split_seeds
 from turnwise.errors import ConfigError, DataError, EnvironmentFault, did_you_mean
 
 EXTRA = "textworld"
-"""Name of the optional dependency for pip."""
+"""Extra of turnwise that has what is needed here."""
 
 CHALLENGES: dict[str, dict[str, Any]] = {
     "coin_collector": {"level": 5},

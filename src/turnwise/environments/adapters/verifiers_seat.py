@@ -19,7 +19,7 @@ from turnwise.environments.adapters.tool_calls import describe_tools, read_tool_
 from turnwise.environments.needs import needed
 
 EXTRA = "verifiers"
-"""Name of the optional dependency for pip."""
+"""Extra of turnwise that has what is needed here."""
 
 BY = "the environment 'verifiers'"
 

@@ -15,7 +15,7 @@ from turnwise.environments.needs import needed, needed_program
 from turnwise.errors import ConfigError, EnvironmentFault
 
 EXTRA = "scienceworld"
-"""Name of the optional dependency for pip."""
+"""Extra of turnwise that has what is needed here."""
 
 FIXED_ORDER = ("-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2")
 

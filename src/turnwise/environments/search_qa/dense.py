@@ -104,6 +104,6 @@ def _packaged() -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise ConfigError(
             "environment.options.retrieval='dense' needs an encoder: set environment.options.encoder to the folder of "
-            f"one, or, {install('dense')}"
+            f"one ({install('dense')} gives one)"
         )
     return Path(spec.submodule_search_locations[0]) / "model"
