@@ -4,6 +4,7 @@ import dataclasses
 import html
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -146,7 +147,8 @@ def sortable(plan: Mapping[str, Any], cells: Sequence[Cell]) -> str:
     data = as_lines({"first": first, "whens": WHENS, "cells": told}).replace("</", "<\\/")
     limits = "\n".join(wrapped(f"  <li>{html.escape(text)}</li>") for text in limits_of(plan))
     form = FORM.read_text(encoding="utf-8")
-    about = wrapped(f"  <p>{html.escape(plan.get('about', ABOUT).replace('`', ''), quote=False)}</p>")
+    plain = re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", plan.get("about", ABOUT)).replace("`", "")  # README.md has the links
+    about = wrapped(f"  <p>{html.escape(plain, quote=False)}</p>")
     texts = {"TITLE": html.escape(plan.get("title", TITLE)), "ABOUT": about, "COMMAND": html.escape(plan["command"])}
     for mark, text in texts.items():
         form = form.replace(mark, text)

@@ -123,7 +123,7 @@ def test_a_plan_like_another_changes_what_it_names(leaderboard, made, tmp_path, 
     """What a page says of itself is not taken over."""
     folder, options = made
     other = tmp_path / "other.toml"
-    told = 'title = "Its own"\nabout = "Its own."\ncommand = "its own"\nlimits = ["Walks are short."]\n'
+    told = 'title = "Its own"\nabout = "Its [own](own.md)."\ncommand = "its own"\nlimits = ["Walks are short."]\n'
     (tmp_path / "base.toml").write_text(told + (folder / "plan.toml").read_text())
     plan = f'like = "{tmp_path}/base.toml"\nmethods = ["rloo", "grpo"]\nenvironments = ["walk"]\n'
     other.write_text(plan)
@@ -138,6 +138,8 @@ def test_a_plan_like_another_changes_what_it_names(leaderboard, made, tmp_path, 
     assert leaderboard.main([*options, "--plan", str(tmp_path / "base.toml"), "--page", "--folder", str(tmp_path)]) == 0
     for made_of_base in ("README.md", "table.html"):
         assert "Walks are short." in " ".join((tmp_path / made_of_base).read_text().split())
+    assert "Its [own](own.md)." in (tmp_path / "README.md").read_text()
+    assert "Its own." in (tmp_path / "table.html").read_text()
     other.write_text(plan.replace('["walk"]', '["wlak"]'))
     assert leaderboard.main([*options, "--plan", str(other)]) == 2
     assert "the plan has no environment 'wlak'. Did you mean 'walk'?" in capsys.readouterr().err
