@@ -266,7 +266,7 @@ def over_policies(plan: Mapping[str, Any], cells: Sequence[Cell]) -> Table:
             rows.append((name, when, method, str(len(measured)), *means, found[-1].text(sign=True)))
     corrected = holm([one.p for one in found])
     head = ("environment", "time", "method", "policies", "fidelity", f"of {first}", "difference", "p")
-    shown = ("-" if math.isnan(p) else f"{p:.3f}" for p in corrected)
+    shown = ("-" if math.isnan(p) else f"{p:.3f}" if p >= 0.001 else "< 0.001" for p in corrected)
     return [head, *((*row, p) for row, p in zip(rows, shown, strict=True))]
 
 

@@ -222,7 +222,9 @@ def test_a_plan_may_leave_out_times_and_show_one_method(leaderboard, made, tmp_p
     assert shown in text[text.index("## grpo+aem") : text.index("## walk")]
 
 
-@pytest.mark.parametrize("name", ["leaderboard", "results/aem-map", "results/visits-fidelity"])
+@pytest.mark.parametrize(
+    "name", ["leaderboard", "results/aem-map", "results/visits-fidelity", "results/visits-fidelity-again"]
+)
 def test_the_page_of_the_repository_is_that_of_its_data(leaderboard, tmp_path, name):
     kept = ROOT / "docs" / name
     (tmp_path / "data").mkdir()
@@ -235,7 +237,7 @@ def test_the_page_of_the_repository_is_that_of_its_data(leaderboard, tmp_path, n
         )
     assert "(table.html)" in (kept / "README.md").read_text()
     sizes = [path.stat().st_size for path in (kept / "data").iterdir()]
-    assert sum(sizes) < 30_000 * len(sizes)  # bytes of a cell: the repository keeps them
+    assert sum(sizes) < 36_000 * len(sizes)  # bytes of a cell: the repository keeps them
 
 
 def interval(value: float) -> dict[str, float]:
