@@ -149,7 +149,11 @@ def sortable(plan: Mapping[str, Any], cells: Sequence[Cell]) -> str:
     form = FORM.read_text(encoding="utf-8")
     plain = re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", plan.get("about", ABOUT)).replace("`", "")  # README.md has the links
     about = wrapped(f"  <p>{html.escape(plain, quote=False)}</p>")
-    texts = {"TITLE": html.escape(plan.get("title", TITLE)), "ABOUT": about, "COMMAND": html.escape(plan["command"])}
+    texts = {
+        "TITLE": html.escape(plan.get("title", TITLE)),
+        "ABOUT": about,
+        "COMMAND": wrapped(html.escape(plan["command"])),
+    }
     for mark, text in texts.items():
         form = form.replace(mark, text)
     return form.replace("LIMITS", limits).replace("DATA", data)

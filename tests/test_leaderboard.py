@@ -135,6 +135,7 @@ def test_a_plan_like_another_changes_what_it_names(leaderboard, made, tmp_path, 
     assert "## Told apart from rloo" in page
     assert "Walks are short." not in page
     assert f"`python studies/leaderboard.py --plan {other} --folder {tmp_path}`" in " ".join(page.split())
+    assert max(map(len, (tmp_path / "table.html").read_text().splitlines()[:150])) <= 120
     assert leaderboard.main([*options, "--plan", str(tmp_path / "base.toml"), "--page", "--folder", str(tmp_path)]) == 0
     for made_of_base in ("README.md", "table.html"):
         assert "Walks are short." in " ".join((tmp_path / made_of_base).read_text().split())
