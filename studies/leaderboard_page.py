@@ -3,7 +3,6 @@
 import dataclasses
 import html
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 from turnwise.diagnostics.fidelity_run import fidelity_method
 from turnwise.diagnostics.noise import Noise
 from turnwise.diagnostics.paid import paid_measures
+from turnwise.diagnostics.show import p_text
 from turnwise.diagnostics.statistics import Interval, contrast, holm
 from turnwise.errors import ConfigError
 from turnwise.files import write_text
@@ -270,8 +270,7 @@ def over_policies(plan: Mapping[str, Any], cells: Sequence[Cell]) -> Table:
             rows.append((name, when, method, str(len(measured)), *means, found[-1].text(sign=True)))
     corrected = holm([one.p for one in found])
     head = ("environment", "time", "method", "policies", "fidelity", f"of {first}", "difference", "p")
-    shown = ("-" if math.isnan(p) else f"{p:.3f}" if p >= 0.001 else "< 0.001" for p in corrected)
-    return [head, *((*row, p) for row, p in zip(rows, shown, strict=True))]
+    return [head, *((*row, p_text(p)) for row, p in zip(rows, corrected, strict=True))]
 
 
 def differences(plan: Mapping[str, Any], cells: Sequence[Cell]) -> Table:

@@ -19,6 +19,7 @@ import numpy as np
 from scipy import stats
 
 from turnwise.diagnostics.runs import Run
+from turnwise.diagnostics.show import p_text
 from turnwise.diagnostics.statistics import holm
 from turnwise.diagnostics.study import finished, load_study
 from turnwise.errors import RunError, TurnwiseError
@@ -268,10 +269,10 @@ def page(results: Mapping[str, dict]) -> Page:
                     str(len(found["seeds"])),
                     kind,
                     _text(one),
-                    _p(one["p"]),
-                    _p(one["holm"]) if "holm" in one else "-",
+                    p_text(one["p"]),
+                    p_text(one["holm"]) if "holm" in one else "-",
                     _text(found["final"][kind]),
-                    _p(found["final"][kind]["p"]),
+                    p_text(found["final"][kind]["p"]),
                 )
                 for environment, found in results.items()
                 for kind, one in found["area"].items()
@@ -315,7 +316,7 @@ def page(results: Mapping[str, dict]) -> Page:
         [
             ("environment", "methods", "measured at the start", "success over training", "p"),
             *(
-                (environment, str(found["few"]["methods"]), kind, _text(one), _p(one["p"]))
+                (environment, str(found["few"]["methods"]), kind, _text(one), p_text(one["p"]))
                 for environment, found in results.items()
                 for kind, one in found["few"]["area"].items()
             ),
@@ -335,10 +336,6 @@ def _missing(results: Mapping[str, dict]) -> str:
     """Say which of the planned environments have no runs."""
     missing = [environment for environment in STUDIES.values() if environment not in results]
     return f"Planned and not run: {', '.join(missing)}. " if missing else ""
-
-
-def _p(p: float) -> str:
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def _text(one: Mapping[str, float]) -> str:

@@ -19,7 +19,7 @@ from turnwise import __version__
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield the path of a temporary file, which replaces `path` in one move, or is deleted after an error."""
-    temporary = path.with_name(f".{path.name}{_mine()}")  # another process may write the same file
+    temporary = aside(path)
     try:
         yield temporary
         os.replace(temporary, path)
@@ -38,6 +38,11 @@ def remove_remains(folder: Path) -> None:
         if process and left.name.endswith(_mine(process[1])) and left.is_file() and not _lives(int(process[1])):
             with contextlib.suppress(OSError):
                 left.unlink()
+
+
+def aside(path: Path) -> Path:
+    """Return where this process makes a file or a folder before it moves it; another may make the same one."""
+    return path.with_name(f".{path.name}{_mine()}")
 
 
 def _mine(process: str = "") -> str:

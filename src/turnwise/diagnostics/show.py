@@ -51,7 +51,7 @@ def table(comparisons: Sequence[Comparison], planned: int = 1) -> Table:
                 c.difference.text(sign=True),
                 c.wins.text(2),
                 shown,
-                *([_p_text(p)] * len(several)),
+                *([p_text(p)] * len(several)),
             )
         )
     return lines
@@ -68,7 +68,8 @@ def _among_all(comparisons: Sequence[Comparison], planned: int) -> tuple[list[fl
     return p_values, [c.difference.shown and (alone or p < 0.05) for c, p in zip(comparisons, p_values, strict=True)]
 
 
-def _p_text(p: float) -> str:
+def p_text(p: float) -> str:
+    """Write a p-value; a dash if it is missing."""
     return "-" if math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
@@ -239,7 +240,7 @@ def _among_verdict(c: Comparison, p: float, stands: bool) -> str:
     """Format the verdict of one of several comparisons."""
     said = f"* {c.names[0]} against {c.names[1]}: {c.verdict}"
     if c.difference.shown and not stands:
-        said += f" Not when all comparisons count: p {_p_text(p)} by Holm."
+        said += f" Not when all comparisons count: p {p_text(p)} by Holm."
     return said
 
 

@@ -26,7 +26,7 @@ from turnwise.cache import held
 from turnwise.checksums import KEY, sealed, unsealed
 from turnwise.config import Config, parse_config
 from turnwise.errors import ConfigError, DamagedError, DataError, RunError, did_you_mean
-from turnwise.files import provenance, remove_remains, write_json, write_text
+from turnwise.files import aside, provenance, remove_remains, write_json, write_text
 from turnwise.rollout.record import FORMAT, check_format, read_table
 from turnwise.rollout.stores.settings import of_store
 from turnwise.train.trackers import Tracker
@@ -66,9 +66,7 @@ class RunFolder:
         path = config.run_folder
         cls.refuse_existing(path)
         record = {"format": FORMAT, "config": config.model_dump(mode="json"), **provenance(), **(told or {})}
-        temporary = path.with_name(
-            f".{path.name}.{os.getpid()}.tmp"
-        )  # after a kill the folder is complete, or does not exist
+        temporary = aside(path)  # after a kill the folder is complete, or does not exist
         try:
             temporary.mkdir(parents=True, exist_ok=True)
             write_json(temporary / "config.json", sealed(record))
