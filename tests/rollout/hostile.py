@@ -70,8 +70,8 @@ class Hostile:
     def _giant_info(self) -> Step:
         return Step(observation="", info={"log": "x" * (2 << 20)})
 
-    def _unpicklable(self) -> Step:
-        return Step(observation="", info={"open": lambda: None})
+    def _giant_list(self) -> Step:
+        return Step(observation="", admissible=["x" * 1000] * 2000)
 
     def _memory(self) -> None:
         hoard = []

@@ -110,8 +110,8 @@ CAUSES = {
     "raise": "ValueError: a wire came loose",
     "nan": "nan",
     "giant": "2000 characters, expected at most max_observation_chars=1000",
-    "giant_info": "bytes",
-    "unpicklable": "pickle",
+    "giant_info": "bytes, expected at most 1048576",
+    "giant_list": "bytes, expected at most 1048576",
     "memory": "MemoryError",
 }
 
@@ -368,8 +368,8 @@ def test_one_in_five_of_many_episodes_breaks(episodes):
     faults = [kinds[number % len(kinds)] for number in range(episodes // 5)]
     tasks = [(number, 2 + number % 3, "" if number % 5 else faults[number // 5]) for number in range(episodes)]
     environments, pids = WorkerEnvironments(Hostile, workers=8, step_timeout_s=3), set()
-    started = environments._starter.end
-    environments._starter.end = lambda pid: pids.add(pid) or started(pid)  # pyright: ignore
+    lost = environments._lost
+    environments._lost = lambda worker: pids.add(worker.pid) or lost(worker)  # pyright: ignore
     played = play(environments, tasks)
     causes = {
         "exit": "exit code 3",

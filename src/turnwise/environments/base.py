@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from turnwise.environments.plain import plain_mapping, sound_text
 from turnwise.errors import EnvironmentFault
 
 MAX_REWARD = 1e6
@@ -46,9 +47,11 @@ class Step:
         terminated: The task ended (won or lost); no further step is allowed.
         truncated: A limit of the environment was hit; no further step is allowed.
         valid: False if the response was not an action that the environment understands or admits.
-        state_key: Names the state reached, for credit that compares equal states (GiGPO); None: the observation.
+        state_key: Names the state reached, for credit that compares equal states (GiGPO); None: the observation. Text,
+            numbers, bytes, or tuples or frozensets of them.
         admissible: The actions that the environment would accept now, if known.
-        info: Further values by name. The last step's is recorded as JSON; evaluation counts its `success` (bool).
+        info: Further values by name, which become plain data (see `turnwise.environments.plain`). The last step's is
+            recorded as JSON; evaluation counts its `success` (bool) and takes the mean of its `score` (a number).
             Methods that score the right answer read it as `gold` (text), and the response that holds it as `gold_form`
             (such as "answer[{gold}]"; default "{gold}"). The policy never reads them. An environment that always fills
             `gold` says so by `gives = ("gold",)`, as an attribute of its class or of its suite.
@@ -141,8 +144,8 @@ def checked_step(step: Any) -> Step:
     return dataclasses.replace(step, **changed) if changed else step
 
 
-def checked_reward(reward: Any) -> float:
-    """Validate a reward and return it as a float.
+def checked_reward(reward: Any, name: str = "reward") -> float:
+    """Validate a reward and return it as a float; messages call it `name`.
 
     Raises:
         EnvironmentFault: It is not a finite number, or exceeds `MAX_REWARD` in absolute value.
@@ -153,10 +156,15 @@ def checked_reward(reward: Any) -> float:
         size = math.inf
     if size > MAX_REWARD:
         raise EnvironmentFault(
-            f"the environment returned a reward of {shown(reward)}, expected a finite number from -{MAX_REWARD:,.0f} "
-            f"to {MAX_REWARD:,.0f}; scale its rewards"
+            f"the environment returned a {name} of {shown(reward)}, expected a finite number from -{MAX_REWARD:,.0f} "
+            f"to {MAX_REWARD:,.0f}{'; scale its rewards' * _is_number(reward)}"
         )
     return reward if type(reward) is float else float(reward)
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a value is too large rather than no number at all (None, NaN, a text)."""
+    return isinstance(value, Real) and not isinstance(value, bool) and bool(value == value)
 
 
 def checked_rewards(rewards: Any) -> Mapping[str, float] | None:
@@ -172,7 +180,7 @@ def checked_rewards(rewards: Any) -> Mapping[str, float] | None:
             f"the environment answered with rewards = {shown(rewards)} ({type(rewards).__name__}), expected a dict "
             'such as {"goal": 1.0, "steps": 0.1}'
         )
-    return {name: checked_reward(reward) for name, reward in rewards.items()}
+    return {sound_text(name): checked_reward(reward, f"rewards[{shown(name)}]") for name, reward in rewards.items()}
 
 
 def checked_flag(value: Any, name: str) -> bool:
@@ -191,17 +199,17 @@ def checked_flag(value: Any, name: str) -> bool:
 
 
 def checked_key(key: Any) -> Any:
-    """Validate a state key: it must be hashable, equal to itself, and convertible to text.
+    """Validate a state key and return it as plain data that equals it.
 
     Raises:
-        EnvironmentFault: The key does not meet these conditions.
+        EnvironmentFault: It is not text, a number, bytes, or a tuple or frozenset of them; or it does not equal itself.
     """
     if type(key) is str or key is None:
-        return key
+        return key if key is None else sound_text(key)
     try:
         hash(key)
-        alike = not _holds_nan(key)
-        str(key)
+        plain, alike = _plain_key(key), not _holds_nan(key)
+        str(plain)
     except Exception as error:  # a key may be of any class
         raise EnvironmentFault(
             f"the environment answered with a state_key that cannot name a state ({type(error).__name__}: {error}); "
@@ -212,11 +220,24 @@ def checked_key(key: Any) -> Any:
             f"the environment answered with state_key = {shown(key)}: nan does not equal itself; "
             "use a string, or None to compare observations"
         )
-    return key
+    return plain
 
 
-def checked_admissible(actions: Any) -> Sequence[str] | None:
-    """Validate admissible actions and return them as a sequence.
+def _plain_key(key: Any) -> Any:
+    key = key.item() if isinstance(key, np.generic) else key
+    if isinstance(key, tuple):
+        return tuple(map(_plain_key, key))
+    if isinstance(key, frozenset):
+        return frozenset(map(_plain_key, key))
+    if isinstance(key, str):
+        return sound_text(str(key))
+    if key is None or isinstance(key, bool | int | float | bytes):
+        return key
+    raise TypeError(f"a {type(key).__name__}, expected text, numbers, bytes, or tuples or frozensets of them")
+
+
+def checked_admissible(actions: Any) -> tuple[str, ...] | None:
+    """Validate admissible actions and return them as a tuple.
 
     Raises:
         EnvironmentFault: They are neither a collection of strings nor None.
@@ -231,26 +252,32 @@ def checked_admissible(actions: Any) -> Sequence[str] | None:
                 f"the environment answered with admissible that holds {shown(action)} ({type(action).__name__}), "
                 "expected texts only"
             )
-    return actions if isinstance(actions, Sequence) else tuple(actions)
+    return tuple(map(sound_text, actions))
 
 
 def checked_info(info: Any) -> dict[str, Any]:
-    """Validate `info` and return it as a dict whose `success`, if present, is a bool.
+    """Validate `info` and return it as a dict of plain data whose `success`, if present, is a bool.
 
     Raises:
-        EnvironmentFault: It is not a mapping, or `success` is not a flag.
+        EnvironmentFault: It is not a mapping, `success` is not a flag, `score` is not a number, or a value cannot be
+            plain data; see `plain_mapping`.
     """
     if not isinstance(info, Mapping):
         raise EnvironmentFault(
             f"the environment answered with info = {shown(info)} ({type(info).__name__}), expected a dict such as "
             '{"success": True}'
         )
-    checked = info if type(info) is dict else dict(info)
-    if "success" in checked:
-        success = checked_flag(checked["success"], 'info["success"]')
-        if success is not checked["success"]:
-            checked = {**checked, "success": success}
-    return checked
+    try:
+        given = dict(info)
+        if "success" in given:
+            given["success"] = checked_flag(given["success"], 'info["success"]')
+        if "score" in given:
+            given["score"] = checked_reward(given["score"], 'info["score"]')
+        return plain_mapping(given, "info")
+    except EnvironmentFault:
+        raise
+    except Exception as error:  # a mapping may be of any class
+        raise EnvironmentFault(f"the environment's info cannot be read ({type(error).__name__}: {error})") from error
 
 
 def _holds_nan(key: Any) -> bool:
@@ -263,12 +290,3 @@ def _holds_nan(key: Any) -> bool:
 def shown(value: Any) -> str:
     """Shorten any value to one line of text, for messages."""
     return " ".join(_SHORT.repr(value).split())
-
-
-def sound_text(text: str) -> str:
-    """Replace characters that UTF-8 cannot encode (lone surrogates, which JSON allows) with "?"."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode(errors="replace").decode()
-    return text

@@ -5,24 +5,21 @@ can stop one that takes too long.
 """
 
 import contextlib
-import os
+import dataclasses
 import pickle
-import signal
 import subprocess
 import sys
-import tempfile
 import traceback
-from collections.abc import Iterator
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from os.path import commonprefix
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from turnwise.environments.apart import Reporter, interpreter
 from turnwise.environments.check import Checked, Problem, inspect_environment
 from turnwise.environments.check_plays import MAY_DIFFER
-from turnwise.environments.isolation import TOKEN_VARIABLE, clean_variables, how_ended
+from turnwise.environments.isolation import how_ended
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
+from turnwise.environments.wire import Finite, Message, ProtocolError, Text
 from turnwise.errors import ConfigError, TurnwiseError, text_of
 
 HASH_SEEDS = (1, 2)
@@ -40,6 +37,50 @@ class CheckedApart(NamedTuple):
 
     problems: list[Problem]
     has_words: bool | None
+
+
+class _Problem(Message):
+    what: Text
+    mend: Text
+    severe: bool
+
+
+class _Seen(Message):
+    """What a policy sees of a step; see `Play.told`."""
+
+    observation: Text
+    admissible: list[Text]
+    reward: Finite
+    valid: bool
+    terminated: bool
+    truncated: bool
+    success: bool
+
+
+class _Report(Message):
+    """A report of the process: a call that begins (None: ended), why it refuses, or the result."""
+
+    kind: Literal["call", "refused", "result"]
+    text: Text | None = None
+    problems: tuple[_Problem, ...] = ()
+    told: dict[Text, list[_Seen]] | None = None
+    repeats: bool = True
+    has_words: bool | None = None
+
+    @classmethod
+    def of(cls, checked: Checked, has_words: bool | None) -> "_Report":
+        return cls(
+            kind="result",
+            problems=tuple(_Problem(**dataclasses.asdict(problem)) for problem in checked.problems),
+            told={name: [_Seen(**step) for step in steps] for name, steps in checked.told.items()},
+            repeats=checked.repeats,
+            has_words=has_words,
+        )
+
+    def checked(self) -> Checked:
+        problems = [Problem(each.what, each.mend, each.severe) for each in self.problems]
+        told = {name: [step.model_dump() for step in steps] for name, steps in (self.told or {}).items()}
+        return Checked(problems, told, self.repeats)
 
 
 def check_apart(config: EnvironmentConfig) -> CheckedApart:
@@ -93,81 +134,55 @@ def _unlike(one: Any, other: Any) -> str:
 def _run(config: EnvironmentConfig, hash_seed: int) -> tuple[Checked, bool | None]:
     """Run the conformance test in a fresh interpreter."""
     call: str | None = None
-    with interpreter(config, config, hash_seed, __name__) as (process, pipe):
+    with interpreter(config, config, hash_seed, __name__) as (process, reports):
         while True:
-            if not pipe.poll(config.step_timeout_s if call else None):
-                what = f"{call} gave no answer within step_timeout_s={config.step_timeout_s:g}"
-                mend = "answer sooner, or raise environment.step_timeout_s; workers stop such a step in a run, too"
-                return Checked([Problem(what, mend)], {}, True), None
             try:
-                kind, value = pipe.recv()
+                told = reports.next(config.step_timeout_s if call else None)
+                report = None if told is None else _Report.read(told)
+            except ProtocolError as error:
+                what = f"{call or 'the environment'} wrote into the channel of this test ({error})"
+                return _stopped(what, "leave file descriptors alone that the environment did not open")
             except EOFError:
                 what = f"{call or 'loading the environment'} ended its process ({how_ended(process.wait())})"
                 mend = "raise an exception in place of os._exit(); a crash of native code needs environment.workers=1"
-                return Checked([Problem(what, mend)], {}, True), None
-            if kind == "call":
-                call = value
-            elif kind == "refused":
-                raise ConfigError(value)
+                return _stopped(what, mend)
+            if report is None:
+                what = f"{call} gave no answer within step_timeout_s={config.step_timeout_s:g}"
+                mend = "answer sooner, or raise environment.step_timeout_s; workers stop such a step in a run, too"
+                return _stopped(what, mend)
+            if report.kind == "call":
+                call = report.text
+            elif report.kind == "refused":
+                raise ConfigError(report.text or "")
             else:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(PATIENCE_S)
-                return value
+                return report.checked(), report.has_words
 
 
-@contextlib.contextmanager
-def interpreter(
-    given: Any, config: EnvironmentConfig, hash_seed: int, module: str
-) -> Iterator[tuple[subprocess.Popen[bytes], Connection]]:
-    """Start a process that runs `main` of a module, and the pipe on which it reports; its descendants end with it.
-
-    Args:
-        given: What the process finds pickled on its standard input.
-        config: Names the environment variables that it gets.
-        hash_seed: Its PYTHONHASHSEED.
-        module: Name of the module.
-    """
-    ours, theirs = Pipe(duplex=False)
-    command = f"import sys; sys.path[:] = {sys.path!r}; from {module} import main; main({theirs.fileno()})"
-    token = [TOKEN_VARIABLE] if config.name == "openenv" else []  # the client of a server, not what is served
-    with ours, tempfile.TemporaryFile() as program:
-        program.write(pickle.dumps(given))
-        program.seek(0)
-        with theirs:
-            process = subprocess.Popen(
-                [sys.executable, "-c", command],
-                stdin=program,
-                pass_fds=[theirs.fileno()],
-                env={**clean_variables([*config.pass_variables, *token]), "PYTHONHASHSEED": str(hash_seed)},
-                start_new_session=True,
-            )
-        try:
-            yield process, ours
-        finally:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+def _stopped(what: str, mend: str) -> tuple[Checked, None]:
+    return Checked([Problem(what, mend)], {}, True), None
 
 
-def main(pipe_fd: int) -> None:
+def main(descriptor: int) -> None:
     """Test the environment whose configuration is on the standard input."""
     config = pickle.load(sys.stdin.buffer)
-    with Connection(pipe_fd, readable=False) as pipe:
-        try:
-            suite = make_suite(config)
-            checked = inspect_environment(
-                suite, split=config.train_split, on_call=lambda call: pipe.send(("call", call))
-            )
-            has_words, problems = _words(suite)
-            pipe.send(("result", (checked._replace(problems=[*checked.problems, *problems]), has_words)))
-        except TurnwiseError as error:
-            pipe.send(("refused", str(error)))
-        except BaseException as error:  # the user's suite may raise anything
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            cause = f"{type(error).__name__}: {text_of(error)} at {where.name}:{where.lineno}"
-            what = f"loading the environment raised {cause}"
-            problem = Problem(what, "the suite's constructor, tasks() and task_name() must not raise")
-            pipe.send(("result", (Checked([problem], {}, True), None)))
+    send = Reporter(descriptor).send
+    try:
+        suite = make_suite(config)
+        checked = inspect_environment(
+            suite, split=config.train_split, on_call=lambda call: send(_Report(kind="call", text=call))
+        )
+        has_words, problems = _words(suite)
+        send(_Report.of(checked._replace(problems=[*checked.problems, *problems]), has_words))
+    except TurnwiseError as error:
+        send(_Report(kind="refused", text=str(error)))
+    except BaseException as error:  # the user's suite may raise anything
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        cause = f"{type(error).__name__}: {text_of(error)} at {where.name}:{where.lineno}"
+        what = f"loading the environment raised {cause}"
+        problem = Problem(what, "the suite's constructor, tasks() and task_name() must not raise")
+        send(_Report.of(Checked([problem], {}, True), None))
 
 
 def _words(suite: Any) -> tuple[bool, list[Problem]]:

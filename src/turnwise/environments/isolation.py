@@ -50,4 +50,19 @@ def hide_this_process() -> None:
 
 def how_ended(code: int) -> str:
     """Describe the return code of a process."""
-    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    try:
+        return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    except ValueError:  # a real-time signal, which has no name
+        return f"signal {-code}"
+
+
+def leave_if_forked(pid: int, error: BaseException | None = None) -> None:
+    """End this process if it is a child that an environment forked and that came back from the environment's call.
+
+    Args:
+        pid: Process that called the environment.
+        error: What the call raised; a SystemExit says the exit code.
+    """
+    if os.getpid() != pid:
+        code = error.code if isinstance(error, SystemExit) else int(error is not None)
+        os._exit(code if isinstance(code, int) else int(code is not None))

@@ -5,16 +5,25 @@ import pickle
 import sys
 import tempfile
 from collections import Counter
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from turnwise.environments.check_apart import interpreter
+from turnwise.environments.apart import Reporter, interpreter
 from turnwise.environments.isolation import how_ended
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.environments.tamper import Finding, Tamper, score
+from turnwise.environments.wire import Message, ProtocolError, Text
 from turnwise.errors import ConfigError, TurnwiseError, text_of
+
+
+class _Report(Message):
+    """A report of the process: a call that begins (None: ended), an attack that begins, its finding, or the end."""
+
+    kind: Literal["call", "attack", "finding", "refused", "end"]
+    text: Text | None = None
+    family: Text = ""
+    name: Text = ""
 
 
 def tamper(config: EnvironmentConfig) -> list[Finding]:
@@ -35,22 +44,25 @@ def tamper(config: EnvironmentConfig) -> list[Finding]:
 def _run(config: EnvironmentConfig, folder: Path, findings: list[Finding]) -> Finding | None:
     """Run the attacks that have no finding yet; returns that of one that ended the process, None after the last."""
     attack, call = None, None
-    with interpreter((config, str(folder), len(findings)), config, 0, __name__) as (process, pipe):
+    with interpreter((config, str(folder), len(findings)), config, 0, __name__) as (process, reports):
         while True:
-            if not pipe.poll(config.step_timeout_s if call else None):
-                return _ended(attack, f"no answer within step_timeout_s={config.step_timeout_s:g}")
             try:
-                kind, value = pipe.recv()
+                told = reports.next(config.step_timeout_s if call else None)
+                report = None if told is None else _Report.read(told)
+            except ProtocolError as error:
+                return _ended(attack, f"the environment wrote into the channel of this test ({error})")
             except EOFError:
                 return _ended(attack, f"the environment's process ended ({how_ended(process.wait())})")
-            if kind == "call":
-                call = value
-            elif kind == "attack":
-                attack = value
-            elif kind == "finding":
-                findings.append(value)
-            elif kind == "refused":
-                raise ConfigError(value)
+            if report is None:
+                return _ended(attack, f"no answer within step_timeout_s={config.step_timeout_s:g}")
+            if report.kind == "call":
+                call = report.text
+            elif report.kind == "attack":
+                attack = report.family, report.name
+            elif report.kind == "finding":
+                findings.append(Finding(report.family, report.name, report.text))
+            elif report.kind == "refused":
+                raise ConfigError(report.text or "")
             else:
                 return None
 
@@ -61,31 +73,33 @@ def _ended(attack: tuple[str, str] | None, how: str) -> Finding:
     return Finding(*attack, how)
 
 
-def main(pipe_fd: int) -> None:
+def main(descriptor: int) -> None:
     """Attack the environment whose configuration is on the standard input."""
     config, folder, done = pickle.load(sys.stdin.buffer)
-    with Connection(pipe_fd, readable=False) as pipe:
-        try:
-            suite = make_suite(config)
-            suite.tasks(config.train_split)  # before the folder changes, since data may be named by relative paths
-            os.environ["TMPDIR"] = tempfile.tempdir = folder
-            os.chdir(folder)
-            checks = Tamper(
-                suite,
-                Path(folder),
-                split=config.train_split,
-                max_observation_chars=config.max_observation_chars,
-                on_call=lambda call: pipe.send(("call", call)),
-            )
-            names = [(attack.family, attack.name) for attack in checks.attacks]
-            for number, check in enumerate(checks.checks[done:], start=done):
-                pipe.send(("attack", names[number] if number < len(names) else ("state shared", check.__name__)))
-                pipe.send(("finding", check()))
-            pipe.send(("end", None))
-        except TurnwiseError as error:
-            pipe.send(("refused", str(error)))
-        except Exception as error:  # the user's suite may raise anything
-            pipe.send(("refused", f"loading the environment raised {type(error).__name__}: {text_of(error)}"))
+    send = Reporter(descriptor).send
+    try:
+        suite = make_suite(config)
+        suite.tasks(config.train_split)  # before the folder changes, since data may be named by relative paths
+        os.environ["TMPDIR"] = tempfile.tempdir = folder
+        os.chdir(folder)
+        checks = Tamper(
+            suite,
+            Path(folder),
+            split=config.train_split,
+            max_observation_chars=config.max_observation_chars,
+            on_call=lambda call: send(_Report(kind="call", text=call)),
+        )
+        names = [(attack.family, attack.name) for attack in checks.attacks]
+        for number, check in enumerate(checks.checks[done:], start=done):
+            family, name = names[number] if number < len(names) else ("state shared", check.__name__)
+            send(_Report(kind="attack", family=family, name=name))
+            found = check()
+            send(_Report(kind="finding", family=found.family, name=found.name, text=found.succeeded))
+        send(_Report(kind="end"))
+    except TurnwiseError as error:
+        send(_Report(kind="refused", text=str(error)))
+    except Exception as error:  # the user's suite may raise anything
+        send(_Report(kind="refused", text=f"loading the environment raised {type(error).__name__}: {text_of(error)}"))
 
 
 def report(name: str, findings: list[Finding]) -> str:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from turnwise.environments.base import sound_text
+from turnwise.environments.plain import sound_text
 from turnwise.gateway.errors import BadRequest
 
 ROLES = ("system", "developer", "user", "assistant", "tool")

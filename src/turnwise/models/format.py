@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
-from turnwise.environments.base import Step, sound_text
+from turnwise.environments.base import Step
+from turnwise.environments.plain import sound_text
 from turnwise.errors import ConfigError
 from turnwise.models import subgoals
 

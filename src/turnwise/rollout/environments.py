@@ -2,11 +2,13 @@
 
 import asyncio
 import inspect
+import os
 import traceback
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from turnwise.environments.base import Environment, Step, Task, as_step, checked_step
+from turnwise.environments.isolation import leave_if_forked
 from turnwise.errors import EnvironmentFault, text_of
 
 T = TypeVar("T")
@@ -103,8 +105,10 @@ class InProcessEnvironments:
 
 
 async def _answer(call: Callable[[], Any], check: Callable[[Any], T]) -> T:
+    pid = os.getpid()
     try:
         answer = call()
+        leave_if_forked(pid)
         return check(await answer if inspect.isawaitable(answer) else answer)
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
@@ -114,6 +118,7 @@ async def _answer(call: Callable[[], Any], check: Callable[[Any], T]) -> T:
     except (KeyboardInterrupt, GeneratorExit):  # the user interrupts, or the collection closes this coroutine
         raise
     except BaseException as error:  # an environment may raise anything, also SystemExit; the run must survive it
+        leave_if_forked(pid, error)
         raise EnvironmentFault(cause_of(error)) from error
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from turnwise.checksums import TABLE_KEY, check_table, seal_table
-from turnwise.environments.base import sound_text
+from turnwise.environments.plain import sound_text
 from turnwise.errors import DamagedError, DataError
 from turnwise.files import replacing
 from turnwise.rollout.trajectory import Trajectory, Turn

@@ -1,5 +1,8 @@
 """Run the processes of `turnwise.rollout.workers`: a starter that forks workers, and the workers.
 
+Requests are pickled, since the trainer is trusted. Answers are data (`turnwise.environments.wire`), since what runs in
+a worker may do what a policy's text says; the starter's are numbers.
+
 The starter is a fresh interpreter without torch and without threads. It loads the environments' code once; its forks
 share it at no cost and use the same hash seed. The starter also ends the workers, because they are its children: one
 worker on request, or all with their descendants when its pipe closes because the trainer released it or died.
@@ -24,16 +27,15 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from turnwise.environments.base import Environment, Step, Task, as_step, checked_step
-from turnwise.environments.isolation import clean_variables, hide_this_process, how_ended
+from turnwise.environments.isolation import clean_variables, hide_this_process, how_ended, leave_if_forked
 from turnwise.environments.launchers import connected, make_launcher
+from turnwise.environments.wire import HEAD, Message, PlainStep, Seconds, Text
 from turnwise.errors import EnvironmentFault
 from turnwise.rollout.environments import cause_of
 
-HEAD = struct.Struct("<q")
-"""Length of the message that follows, in a worker's pipe; process id, in the starter's pipe."""
-
-FORK = HEAD.pack(0)
-"""Requests a worker from the starter; sent with the worker's end of its pipe."""
+NUMBER = struct.Struct("<q")
+"""In the starter's pipe: number of a worker, to fork it if its end of its pipe comes along, else to end it; exit code
+in the answer."""
 
 PATIENCE_S = 10.0
 """Longest wait for the starter to end a process (seconds)."""
@@ -63,22 +65,50 @@ class Played(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A request to a worker: play a response, start an environment (no response), or forget it (neither).
+    """A request to a worker: play a response, start an environment (no response), or forget it (number 0).
 
-    `made` is set if the worker does not have the environment: the pickled task, and the calls to replay. `origin` is
-    set to copy the environment of another key instead; the answer says whether it has a method `copy`.
+    `number` counts the requests that are answered. `made` is set if the worker does not have the environment: the
+    pickled task, and the calls to replay. `origin` is set to copy the environment of another key instead; the answer
+    says whether it has a method `copy`.
     """
 
+    number: int
     key: int
-    made: tuple[bytes, list[Played]] | None
-    response: str | None
+    made: tuple[bytes, list[Played]] | None = None
+    response: str | None = None
     origin: int | None = None
 
+    def framed(self) -> bytes:
+        """Serialize the request, with its length in front."""
+        body = pickle.dumps(tuple(self), pickle.HIGHEST_PROTOCOL)
+        return HEAD.pack(len(body)) + body
 
-def packed(message: Any) -> bytes:
-    """Serialize a message for a pipe."""
-    body = pickle.dumps(tuple(message), pickle.HIGHEST_PROTOCOL)
-    return HEAD.pack(len(body)) + body
+
+class Ready(Message):
+    """The first message of a worker.
+
+    Attributes:
+        pid: Its process, for messages only: nothing that the trainer does depends on it.
+        error: Why it cannot load the environments.
+    """
+
+    pid: int
+    error: Text | None
+
+
+class Answer(Message):
+    """The answer to one request: a step, whether it was copied, or the cause of a fault.
+
+    Attributes:
+        number: Number of the request.
+        seconds: Time that the environment took.
+    """
+
+    number: int
+    seconds: Seconds
+    step: PlainStep | None = None
+    copied: bool | None = None
+    fault: Text | None = None
 
 
 class Starter:
@@ -111,19 +141,21 @@ class Starter:
         self._launcher = make_launcher(isolation, clean_variables(pass_variables), image)
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
+        self._workers = 0
         self.loaded = False
 
-    def fork(self) -> socket.socket:
-        """Request a worker; returns its pipe at once. The worker sends a message when it is ready."""
+    def fork(self) -> tuple[int, socket.socket]:
+        """Request a worker; returns its number and its pipe at once. The worker sends a message when it is ready."""
         if self._process and self._process.poll() is not None:
             self.close()  # the starter was killed
         if self._control is None:
             self._control = self._started()
+        self._workers += 1
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         with theirs, contextlib.suppress(OSError):  # the pipe is closed then, which reports the error
-            socket.send_fds(self._control, [FORK], [theirs.fileno()])
-        return ours
+            socket.send_fds(self._control, [NUMBER.pack(self._workers)], [theirs.fileno()])
+        return self._workers, ours
 
     def _started(self) -> socket.socket:
         hide_this_process()
@@ -135,12 +167,12 @@ class Starter:
         control.settimeout(PATIENCE_S)
         return control
 
-    def end(self, pid: int) -> str:
+    def end(self, number: int) -> str:
         """Kill a worker unless it is dead, and return how it ended. Blocks for about a millisecond."""
         try:
             if self._control:
-                self._control.sendall(HEAD.pack(pid))
-                return f"with {how_ended(HEAD.unpack(self._control.recv(HEAD.size))[0])}"
+                self._control.sendall(NUMBER.pack(number))
+                return f"with {how_ended(NUMBER.unpack(self._control.recv(NUMBER.size))[0])}"
         except (OSError, struct.error):
             self.close()
         return "as did the process that had started it"
@@ -171,24 +203,22 @@ def main(place: str = "") -> None:
     except BaseException as raised:
         error = cause_of(raised) + mend * isinstance(raised, ImportError | AttributeError)
     gc.freeze()  # unwritten pages stay shared between forks
-    children: set[int] = set()
+    children: dict[int, int] = {}  # process id by number
     while True:
-        message, fds, *_ = socket.recv_fds(control, HEAD.size, 1)
+        message, fds, *_ = socket.recv_fds(control, NUMBER.size, 1)
         if not message:
             break
-        if message == FORK:
+        number = NUMBER.unpack(message)[0]
+        if fds:
             if not (child := os.fork()):
                 control.close()
                 _be_worker(socket.socket(fileno=fds[0]), make_environment, error, limits)
-            children.add(child)
+            children[number] = child
             os.close(fds[0])
-        else:
-            child = HEAD.unpack(message)[0]
-            control.sendall(
-                HEAD.pack(_end(child) if child in children else -signal.SIGKILL)
-            )  # else an earlier starter's
-            children.discard(child)
-    for child in children:
+        else:  # a number that is unknown is of an earlier starter's worker
+            code = _end(children.pop(number)) if number in children else -signal.SIGKILL
+            control.sendall(NUMBER.pack(code))
+    for child in children.values():
         _end(child)
     os.killpg(0, signal.SIGKILL)  # also processes that the environments started
 
@@ -200,8 +230,9 @@ def _end(child: int) -> int:
 
 def _be_worker(pipe: socket.socket, make_environment: Any, error: str | None, limits: Limits) -> None:
     """Serve until the pipe closes; does not return."""
+    os.register_at_fork(after_in_child=lambda: os.close(pipe.fileno()))  # a child of an environment cannot answer
     try:
-        pipe.sendall(packed((os.getpid(), error)))
+        pipe.sendall(Ready(pid=os.getpid(), error=error).framed())
         if error:
             return
         if limits.memory_mb is not None:
@@ -236,16 +267,16 @@ def _serve(pipe: socket.socket, make_environment: Callable[[Task], Environment],
             answer = runner.run(_awaited(answer))
         return as_step(answer) if response is None else checked_step(answer)
 
-    def copied(request: Request) -> tuple[float, bool]:
+    def copied(request: Request) -> Answer:
         begun = perf_counter()
         copy = getattr(environments[request.origin], "copy", None)
         if copy is None:
-            return 0.0, False
+            return Answer(number=request.number, seconds=0.0, copied=False)
         made = copy()
         environments[request.key] = runner.run(_awaited(made)) if inspect.isawaitable(made) else made
-        return perf_counter() - begun, True
+        return Answer(number=request.number, seconds=perf_counter() - begun, copied=True)
 
-    def play(request: Request) -> tuple[float, Step]:
+    def play(request: Request) -> Answer:
         begun = perf_counter()
         if request.made is not None:
             task, past = request.made
@@ -263,25 +294,29 @@ def _serve(pipe: socket.socket, make_environment: Callable[[Task], Environment],
                 f"the environment answered with an observation of {len(step.observation)} characters, "
                 f"expected at most max_observation_chars={limits.max_observation_chars}"
             )
-        return perf_counter() - begun, step
+        return Answer(number=request.number, seconds=perf_counter() - begun, step=PlainStep.of(step))
 
     def answered(request: Request) -> bytes:
+        raised = None
         try:
-            answer = packed(play(request) if request.origin is None else copied(request))
+            answer = (play(request) if request.origin is None else copied(request)).framed()
             if len(answer) > limits.max_bytes:
                 raise EnvironmentFault(
                     f"the environment's answer takes {len(answer)} bytes, expected at most {limits.max_bytes} "
                     f"with max_observation_chars={limits.max_observation_chars}"
                 )
-            return answer
         except BaseException as error:  # an environment that calls sys.exit must not end the worker
+            raised = error
             environments.pop(request.key, None)
-            return packed((0.0, cause_of(error)[:MAX_CAUSE]))
+            answer = Answer(number=request.number, seconds=0.0, fault=cause_of(error)[:MAX_CAUSE]).framed()
+        leave_if_forked(pid, raised)
+        return answer
 
+    pid = os.getpid()
     with pipe.makefile("rb", buffering=1 << 16) as stream:
         while head := stream.read(HEAD.size):
             request = Request(*pickle.loads(stream.read(HEAD.unpack(head)[0])))
-            if (request.made, request.response, request.origin) == (None, None, None):
+            if not request.number:
                 environments.pop(request.key, None)
             else:
                 pipe.sendall(answered(request))

@@ -3,6 +3,9 @@
 A worker hosts many environments and answers requests one by one. If an environment hangs or kills its worker, the
 worker's other environments are rebuilt elsewhere when next needed, by replaying their recorded responses.
 `worker_process` holds the other end of the pipes.
+
+A worker may run what a policy wrote, so its answers are read as data, and checked again. One that sends anything else
+is ended, and the trajectories that it played fail.
 """
 
 import asyncio
@@ -19,19 +22,20 @@ from typing import Any
 from turnwise.environments.base import Environment, Step, Task
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import Suite, SuiteEnvironments
+from turnwise.environments.wire import Frames, ProtocolError
 from turnwise.errors import ConfigError, EnvironmentFault
-from turnwise.rollout.environments import Environments, InProcessEnvironments, cause_of
-from turnwise.rollout.worker_process import HEAD, Limits, Played, Request, Starter, packed
+from turnwise.rollout.environments import Environments, InProcessEnvironments
+from turnwise.rollout.worker_process import MAX_CAUSE, Answer, Limits, Played, Ready, Request, Starter
 
 GRACE_S = 1.0
-"""Seconds for the rest of an answer that has begun to arrive."""
+"""Seconds for more of an answer that has begun to arrive, ten times at most."""
 
 
 class WorkerEnvironments:
     """Play environments in worker processes, which start when needed and serve all collections until `aclose`.
 
     Args:
-        make_environment: Builds a fresh environment for a task. It is pickled, as are tasks and answers. A worker
+        make_environment: Builds a fresh environment for a task. It is pickled, as are tasks; answers are data. A worker
             awaits environments whose methods are coroutines one at a time.
         workers: Processes; None: as many as cores.
         step_timeout_s: Longest time for one answer (seconds); for `start`, construction included.
@@ -76,6 +80,7 @@ class WorkerEnvironments:
                 "Pass a function or class of a module, with settings that can be pickled"
             ) from error
         limits, wall = Limits(memory_mb, max_observation_chars), {"isolation": isolation, "image": image}
+        self.limits = limits
         self._starter = Starter(program, limits, pass_variables=pass_variables, **wall)
         weakref.finalize(self, self._starter.close)  # if nobody called aclose
         self._lives: dict[int, _Life] = {}
@@ -98,11 +103,13 @@ class WorkerEnvironments:
     async def copy(self, key: int, new: int) -> bool:
         """Copy an environment in its worker; see `CopyingEnvironments.copy`."""
         life = self._lives[key]
+        if life.broken:
+            raise life.broken
         if life.home is None or life.home.has_died_idle():
             return False
         twin = self._lives[new] = dataclasses.replace(life, key=new, past=[*life.past], answer=_future(), origin=key)
         life.home.lives.add(twin)
-        life.home.ask(twin, Request(new, None, None, key))
+        life.home.ask(twin, origin=key)
         _, copied = await self._answer(twin)
         twin.origin = None
         if not copied:
@@ -126,6 +133,8 @@ class WorkerEnvironments:
         self._starter.close()
 
     async def _ask(self, life: "_Life", response: str | None) -> Step:
+        if life.broken:
+            raise life.broken
         life.response, life.answer = response, _future()
         self._send(life)
         seconds, step = await self._answer(life)
@@ -151,11 +160,11 @@ class WorkerEnvironments:
                 life.home.end()
             life.home = min(self._workers, key=lambda worker: len(worker.lives), default=None)
             if life.home is None or (life.home.lives and len(self._workers) < self.num_workers):
-                life.home = _Worker(self, self._starter.fork())
+                life.home = _Worker(self, *self._starter.fork())
                 self._workers.append(life.home)
         made = None if life in life.home.lives else (life.task, life.past)
         life.home.lives.add(life)
-        life.home.ask(life, Request(life.key, made, life.response))
+        life.home.ask(life, made=made, response=life.response)
 
     def _patience(self, life: "_Life", *, anew: bool) -> float:
         """Return the longest time for an answer (seconds)."""
@@ -198,6 +207,7 @@ class _Life:
     response: str | None = None
     answer: asyncio.Future[tuple[float, Any]] | None = None  # of a step, or of whether it was copied
     origin: int | None = None  # key of the environment that it is being copied from
+    broken: EnvironmentFault | None = None  # its worker broke the protocol, so that nothing it said counts
 
     @property
     def waits(self) -> bool:
@@ -215,24 +225,27 @@ class _Life:
 class _Worker:
     """A process and its pipe; bound to an event loop only while it has environments."""
 
-    def __init__(self, owner: WorkerEnvironments, pipe: socket.socket):
-        self.owner, self.pipe, self.pid = owner, pipe, 0
+    def __init__(self, owner: WorkerEnvironments, number: int, pipe: socket.socket):
+        self.owner, self.number, self.pipe = owner, number, pipe
+        self.pid = 0  # as it says, once it is ready
         self.lives: set[_Life] = set()
         self.asked: deque[_Life] = deque()  # answers arrive in this order
         self._anew: deque[bool] = deque()  # which of them play a past again
-        self._unsent, self._received = bytearray(), bytearray()
+        self._sent, self._answered = 0, 0  # requests, and answers to them
+        self._unsent, self._received = bytearray(), Frames(owner.limits.max_bytes)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._writing = False  # whether the loop watches for room to write
         self._alarm: asyncio.TimerHandle | None = None
 
-    def ask(self, life: _Life, request: Request) -> None:
+    def ask(self, life: _Life, **request: Any) -> None:
         self.asked.append(life)
-        self._anew.append(request.made is not None and bool(request.made[1]))
+        self._anew.append(bool((request.get("made") or [0, 0])[1]))
+        self._sent += 1
         if self._loop is not (loop := asyncio.get_running_loop()):
             self._detach()
             self._loop = loop
             loop.add_reader(self.pipe, self._read)
-        self._unsent += packed(request)
+        self._unsent += Request(self._sent, life.key, **request).framed()
         self._write()
         if len(self.asked) == 1:
             self._watch()
@@ -240,7 +253,7 @@ class _Worker:
     def forget(self, life: _Life) -> None:
         """Release an environment in the process."""
         self.lives.discard(life)
-        self._unsent += packed(Request(life.key, None, None))
+        self._unsent += Request(0, life.key).framed()
         self._write()
         self.settle()
         if not self.lives:
@@ -271,7 +284,7 @@ class _Worker:
         """Kill the process unless it is dead, and return how it ended."""
         self._detach()
         self.pipe.close()
-        how = self.owner._starter.end(self.pid) if self.pid else ""  # a process that is not ready ends with its pipe
+        how = self.owner._starter.end(self.number) if self.pid else ""  # a process that is not ready ends with its pipe
         self.owner._lost(self)
         return how
 
@@ -282,6 +295,16 @@ class _Worker:
         self.lives.discard(life)
         how = self.end()
         life.fail(EnvironmentFault(cause or f"its worker process ended, {how}"))
+
+    def _break(self, what: str) -> None:
+        """End the worker because it broke the protocol, and fail all that it played."""
+        fault = EnvironmentFault(f"its worker sent what is not an answer ({what}), and was ended")
+        lives = self.lives | set(self.asked)
+        self.asked.clear()
+        self.end()
+        for life in lives:
+            life.broken = fault
+            life.fail(fault)
 
     def _fail(self, error: Exception) -> None:
         """End a worker that never became usable."""
@@ -316,39 +339,53 @@ class _Worker:
             else:
                 self.end()
             return False
-        self._received += chunk
-        place = 0
-        while self._loop and len(self._received) >= place + HEAD.size:  # stops once the worker has ended
-            body = place + HEAD.size
-            place_after = body + HEAD.unpack_from(self._received, place)[0]
-            if len(self._received) < place_after:
-                break
-            self._take(bytes(self._received[body:place_after]))
-            place = place_after
-        del self._received[:place]
-        if place:
-            self._watch()
-        return True
+        self._received.add(chunk)
+        try:
+            while self._loop and (message := self._received.next()) is not None:  # stops once the worker has ended
+                self._take(message)
+        except ProtocolError as error:
+            self._break(str(error))
+        return bool(self._loop)
 
     def _take(self, message: bytes) -> None:
+        """Read one message.
+
+        Raises:
+            ProtocolError: It is not one that was asked for.
+        """
         if not self.pid:
-            self.pid, error = pickle.loads(message)
+            ready = Ready.read(message)
+            self.pid = ready.pid or -1
             self.owner._starter.loaded = True
-            if error:
-                self._fail(ConfigError(f"workers cannot load make_environment: {error}"))
-            return
-        life = self.asked.popleft()
-        self._anew.popleft()
-        if life.waits:
-            try:
-                seconds, answer = pickle.loads(message)
-            except Exception as error:  # a class that only the worker could import
-                life.fail(EnvironmentFault(f"its answer cannot be read: {cause_of(error)}"))
-                return
-            if isinstance(answer, str):
-                life.fail(EnvironmentFault(answer))
+            if ready.error is not None:
+                self._fail(ConfigError(f"workers cannot load make_environment: {ready.error[:MAX_CAUSE]}"))
             else:
-                life.succeed(seconds, answer)
+                self._watch()
+            return
+        answer = Answer.read(message)
+        if not self.asked or answer.number != self._answered + 1:
+            raise ProtocolError(f"an answer to request {answer.number}, which it was not asked now")
+        if len(self.asked) == 1 and len(self._received):
+            raise ProtocolError(f"more than the answer to request {answer.number}")
+        life = self.asked[0]
+        told = self._told(answer, copies=life.origin is not None)
+        self.asked.popleft()
+        self._anew.popleft()
+        self._answered += 1
+        if isinstance(told, str):
+            life.fail(EnvironmentFault(told))
+        else:
+            life.succeed(answer.seconds, told)
+        self._watch()
+
+    def _told(self, answer: Answer, *, copies: bool) -> Step | bool | str:
+        """Return what an answer holds: a step, whether it was copied, or the cause of a fault."""
+        given = [each for each in (answer.step, answer.copied, answer.fault) if each is not None]
+        if len(given) != 1 or (given[0] is answer.step and copies) or (given[0] is answer.copied and not copies):
+            raise ProtocolError(f"an answer to request {answer.number} without what was asked for")
+        if answer.step is not None:
+            return answer.step.step(self.owner.limits.max_observation_chars)
+        return answer.fault[:MAX_CAUSE] if answer.fault is not None else bool(answer.copied)
 
     def _watch(self) -> None:
         """Start the timer of the first request, once the process is ready."""
@@ -358,14 +395,14 @@ class _Worker:
             patience = self.owner._patience(self.asked[0], anew=self._anew[0])
             self._alarm = self._loop.call_later(patience, self._overdue, patience)
 
-    def _overdue(self, waited: float, had: int = 0) -> None:
+    def _overdue(self, waited: float, had: int = 0, left: int = 10) -> None:
         """Fail the first request, unless its answer arrived, or more of it than the `had` bytes before."""
         late = self.asked[0]
         while self._loop and self._read():  # this event loop may have been blocked meanwhile
             pass
         if self._loop and self.asked and self.asked[0] is late:
-            if (has := len(self._received)) > had:
-                self._alarm = self._loop.call_later(GRACE_S, self._overdue, waited, has)
+            if (has := len(self._received)) > had and left:
+                self._alarm = self._loop.call_later(GRACE_S, self._overdue, waited, has, left - 1)
             else:
                 self._blame(self.owner._late(late, 0.0 if self._anew[0] else waited))
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from turnwise.environments.adapters.tool_calls import ToolCall, read_tool_calls
-from turnwise.environments.base import sound_text
+from turnwise.environments.plain import sound_text
 from turnwise.environments.swe.workspace import Outcome, Workspace
 from turnwise.errors import did_you_mean
 
