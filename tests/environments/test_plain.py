@@ -97,7 +97,7 @@ KEYS = [
 ]
 
 
-@pytest.mark.parametrize("key", KEYS, ids=repr)
+@pytest.mark.parametrize("key", KEYS, ids=range(len(KEYS)))
 def test_a_state_key_arrives_as_it_was(key):
     step = checked_step(Step(observation="seen", state_key=key))
     again = PlainStep.read(PlainStep.of(step).framed()[8:]).step(100)
