@@ -13,6 +13,7 @@ from turnwise.judge.judge import make_judge
 from turnwise.measures.monitor import Monitor
 from turnwise.measures.verdict import check_environment, refuse_idle
 from turnwise.models.policy import freeze_but_norms
+from turnwise.models.pretrained import check_smollm2
 from turnwise.objective.build import make_objective
 from turnwise.objective.values import ValueTerm
 from turnwise.rollout.ahead import make_rollouts
@@ -48,6 +49,10 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     """
     check_engine(config.engine)
     check_trackers(config.log)
+    if config.model.name == "smollm2" and resume is None:
+        check_smollm2()
+    if config.judge and config.judge.model == "smollm2":
+        check_smollm2("judge.model='smollm2'")
     if resume is None:
         RunFolder.refuse_existing(config.run_folder)
         check_writable(config.run_folder.parent)

@@ -7,7 +7,7 @@ from typing import Any
 
 from turnwise.environments.base import Demonstrated, Environment, Task
 from turnwise.environments.needs import check_choices
-from turnwise.environments.search_qa.dense import Dense
+from turnwise.environments.search_qa.dense import Dense, find_encoder
 from turnwise.environments.search_qa.environment import CHOICES, FORMS, SearchQaEnvironment
 from turnwise.environments.search_qa.files import (
     Passage,
@@ -60,6 +60,8 @@ class SearchQa:
             raise ConfigError(
                 f"environment.options.k1 and b are only for retrieval='bm25', not for {retrieval!r}; remove them"
             )
+        if retrieval == "dense" and type(self).retriever is SearchQa.retriever:
+            find_encoder(encoder)  # before the corpus is read, and before a warm start
         self._config, self._files = config, (corpus, questions)
         self._retrieval, self._encoder, self._constants = retrieval, encoder, {"k1": k1, "b": b}
         self._options: dict[str, Any] = {"reward": reward, "state_key": state_key, "max_searches": max_searches}
