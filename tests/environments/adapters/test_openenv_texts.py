@@ -181,7 +181,5 @@ def test_serving_without_the_package_is_one_line(monkeypatch, capsys):
 
 def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "websockets.asyncio.client", None)  # as if it were not installed
-    with pytest.raises(
-        ConfigError, match=r"'openenv' needs the module 'websockets.*'; pip install 'turnwise-rl\[openenv\]'"
-    ):
+    with pytest.raises(ConfigError, match=r"needs the module 'websockets.*'; pip install 'turnwise-rl\[openenv\]'"):
         make_suite(EnvironmentConfig(name="openenv", options={"url": "http://localhost:9"}))
