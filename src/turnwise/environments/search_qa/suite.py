@@ -60,8 +60,6 @@ class SearchQa:
             raise ConfigError(
                 f"environment.options.k1 and b are only for retrieval='bm25', not for {retrieval!r}; remove them"
             )
-        if retrieval == "dense" and type(self).retriever is SearchQa.retriever:
-            find_encoder(encoder)  # before the corpus is read, and before a warm start
         self._config, self._files = config, (corpus, questions)
         self._retrieval, self._encoder, self._constants = retrieval, encoder, {"k1": k1, "b": b}
         self._options: dict[str, Any] = {"reward": reward, "state_key": state_key, "max_searches": max_searches}
@@ -82,6 +80,8 @@ class SearchQa:
 
     def tasks(self, split: str) -> Sequence[Task]:
         """Return the questions of a split: "train" (eight tenths), "valid", "test", or "all"."""
+        if self._retrieval == "dense" and type(self).retriever is SearchQa.retriever:
+            find_encoder(self._encoder)  # a missing one should fail before a warm start
         return split_questions(self._questions, split)
 
     def environment(self, task: Task) -> Environment:
