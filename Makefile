@@ -63,6 +63,7 @@ $(INSTALLED): pyproject.toml constraints.txt $(HASHED)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement $(HASHED)
+	$(BIN)/python -m pip uninstall --quiet --quiet --yes turnwise # this package, before it was called turnwise-rl
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 
@@ -92,6 +93,7 @@ crosscheck-%: .venv-%/installed
 	$(if $(ALONE_$*),.venv-$*/bin/python -m pip install --quiet --no-deps $(ALONE_$*))
 	.venv-$*/bin/python -m pip install --quiet --requirement benchmarks/requirements-$*.txt
 	$(if $(UNWANTED_$*),.venv-$*/bin/python -m pip uninstall --quiet --yes $(UNWANTED_$*))
+	.venv-$*/bin/python -m pip uninstall --quiet --quiet --yes turnwise
 	.venv-$*/bin/python -m pip install --quiet --no-deps --editable .
 	touch $@
 

@@ -1,6 +1,6 @@
 """Train with TRL and a method of turnwise, on a tiny random model: no download, seconds on a CPU.
 
-    pip install torch, then '.[trl]' in a clone
+    pip install torch, then '.[trl]' in a clone, or 'turnwise-rl[trl]' once released
     python examples/trl_grpo.py
 
 A change of `method` compares two methods; `tw.grpo(convention="trl")` trains as TRL itself does.

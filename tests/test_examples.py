@@ -70,7 +70,7 @@ def test_a_run_is_read_with_pandas(tmp_path):
     assert "nan" not in printed.lower()
 
 
-@pytest.mark.skipif(find_spec("trl") is None, reason="TRL is not installed: pip install '.[trl]'")
+@pytest.mark.skipif(find_spec("trl") is None, reason="TRL is not installed: pip install 'turnwise-rl[trl]'")
 def test_trl_trains(tmp_path):
     assert run([SCRIPTS["trl_grpo"]], tmp_path).splitlines()[-1] == "True"
 

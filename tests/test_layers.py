@@ -96,6 +96,7 @@ LAYERS = [
         "terminal",
         "cache",
         "files",
+        "packaged",
         "loopback",
         "checksums",
         "stopping",

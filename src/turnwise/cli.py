@@ -3,6 +3,7 @@
 turnwise demo                                                   open the report of a recorded run
 turnwise play demo                                              watch its policy play, or play any environment yourself
 turnwise recipes                                                list the recipes
+turnwise get-model smollm2                                      fetch a model that some recipes need
 turnwise train household-tiny-aem                               train a recipe, by name or file
 turnwise train household-tiny-aem method=gigpo aem=false run.name=b
 turnwise train --resume runs/b                                  resume after an interruption
@@ -26,13 +27,14 @@ turnwise verl-check                                             check that verl 
 """
 
 import argparse
+import contextlib
 import errno
 import importlib.util
 import os
 import platform
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NoReturn
 
 from turnwise import __version__
@@ -43,6 +45,7 @@ from turnwise.commands import (
     environments,
     evaluate,
     gateway,
+    get_model,
     import_log,
     methods,
     play,
@@ -54,7 +57,7 @@ from turnwise.commands import (
     verl,
 )
 from turnwise.commands.common import INTERRUPTED
-from turnwise.errors import TurnwiseError, did_you_mean, install, one_line
+from turnwise.errors import DISTRIBUTION, TurnwiseError, did_you_mean, install, one_line
 from turnwise.stopping import Stopped, stoppable
 
 OF_TRAINING = (
@@ -74,6 +77,7 @@ COMMANDS = (
     demo,
     play,
     recipes,
+    get_model,
     train,
     evaluate,
     report,
@@ -203,6 +207,13 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         torch = [f"torch {version('torch')}"] if importlib.util.find_spec("torch") else []  # to import it takes seconds
         print(", ".join([f"turnwise {__version__}", f"Python {platform.python_version()}", *torch]))
+        with contextlib.suppress(PackageNotFoundError):
+            print(
+                f"turnwise: a distribution 'turnwise' {version('turnwise')} is installed here too, and owns the same "
+                f"module: another project, or a clone of before the name {DISTRIBUTION!r}; pip uninstall turnwise, and "
+                f"install {DISTRIBUTION} again",
+                file=sys.stderr,
+            )
         parser.exit()
 
 

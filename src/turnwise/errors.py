@@ -18,6 +18,8 @@ with 2.
 import difflib
 from collections.abc import Iterable
 
+DISTRIBUTION = "turnwise-rl"
+"""Name on the package index, where `turnwise` is another project."""
 LONGEST = 1500
 """Longest message (characters); of a longer one the middle is left out."""
 
@@ -28,8 +30,8 @@ def guide(page: str) -> str:
 
 
 def install(extra: str) -> str:
-    """Say how to install an extra. Not by its name alone: `turnwise` on PyPI is another project."""
-    return f"in a clone of turnwise: pip install '.[{extra}]'"
+    """Say how to install an extra: pip adds it to a clone that is installed, and to a release, by the same command."""
+    return f"pip install '{DISTRIBUTION}[{extra}]'"
 
 
 def one_line(text: str) -> str:

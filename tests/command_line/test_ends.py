@@ -52,9 +52,7 @@ def test_without_the_training_extra_it_says_what_to_install(here, capsys, monkey
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
     monkeypatch.setattr(loop, "train", missing)
-    assert "torch is not installed; in a clone of turnwise: pip install '.[train]'" in refused(
-        capsys, "train", "tiny.toml"
-    )
+    assert "torch is not installed; pip install 'turnwise-rl[train]'" in refused(capsys, "train", "tiny.toml")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

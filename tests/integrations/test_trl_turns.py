@@ -128,6 +128,6 @@ def test_without_trl_the_trainer_says_what_to_install(monkeypatch):
     spec = importlib.util.find_spec("turnwise.integrations.trl")
     with pytest.raises(
         IntegrationError,
-        match=r"TRL is not installed; install torch, then, in a clone of turnwise: pip install '\.\[trl\]'",
+        match=r"TRL is not installed; install torch, then: pip install 'turnwise-rl\[trl\]'",
     ):
         spec.loader.exec_module(importlib.util.module_from_spec(spec))

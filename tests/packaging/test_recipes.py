@@ -88,6 +88,7 @@ def test_a_recipe_says_what_it_needs_and_names_extras_that_exist(path):
     model, environment = load_config(path).model.name, load_config(path).environment.name
     needed = {"smollm2": "smollm2", "webshop": "webshop", "frozen_lake": "gymnasium"}
     assert {needed[name] for name in (model, environment) if name in needed} <= set(told.extras.split(","))
+    assert ("turnwise get-model smollm2" in told.data) == (model == "smollm2")
 
 
 def test_a_recipe_is_printed_to_be_copied_and_changed(tmp_path, monkeypatch, capsys):

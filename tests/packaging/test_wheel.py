@@ -70,7 +70,7 @@ def test_an_index_shows_urls_classifiers_and_a_readme_whose_links_lead_somewhere
 
 
 def test_the_version_stands_in_one_place_and_is_the_newest_of_the_changelog(wheel):
-    assert wheel.name == f"turnwise-{turnwise.__version__}-py3-none-any.whl"
+    assert wheel.name == f"turnwise_rl-{turnwise.__version__}-py3-none-any.whl"
     assert "version" in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dynamic"]
     newest = re.search(r"^## \[([\d.]+)\] - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert newest
@@ -99,9 +99,9 @@ def test_the_core_works_with_what_the_wheel_asks_for(wheel, tmp_path, monkeypatc
     assert python(command, "--version").strip() == (f"turnwise {turnwise.__version__}, Python {sys.version.split()[0]}")
     assert "household-tiny-aem" in python(command, "recipes")
     assert '"label"' not in python(command, "config", "household-tiny-aem")
-    assert "pip install '.[train]'" in python(command, "train", "household-tiny-aem", code=2)
-    assert "pip install '.[train]'" in python(command, "demo", code=2)
-    assert "pip install '.[train]'" in python(command, "play", "household", code=2)
+    assert "pip install 'turnwise-rl[train]'" in python(command, "train", "household-tiny-aem", code=2)
+    assert "pip install 'turnwise-rl[train]'" in python(command, "demo", code=2)
+    assert "pip install 'turnwise-rl[train]'" in python(command, "play", "household", code=2)
 
 
 @pytest.mark.slow

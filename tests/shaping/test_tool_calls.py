@@ -174,6 +174,6 @@ def test_errors_are_one_line(monkeypatch):
     with pytest.raises(ConfigError, match="reg=0 must be positive"):
         transport_plan(np.ones((1, 1)), reg=0)
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
-    with pytest.raises(ConfigError, match=r"needs scipy; in a clone of turnwise: pip install '\.\[shaping\]'"):
+    with pytest.raises(ConfigError, match=r"needs scipy; pip install 'turnwise-rl\[shaping\]'"):
         match_calls([f()], [f()])
     np.testing.assert_array_equal(match_calls([f()], [f()], rule="greedy"), [1])

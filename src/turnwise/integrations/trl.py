@@ -43,7 +43,7 @@ try:
     check_version("TRL", importlib.metadata.version("trl"), SUPPORTED)
 except importlib.metadata.PackageNotFoundError:
     raise IntegrationError(
-        f"turnwise.integrations.trl: TRL is not installed; install torch, then, {install('trl')}"
+        f"turnwise.integrations.trl: TRL is not installed; install torch, then: {install('trl')}"
     ) from None
 
 from accelerate.utils import gather_object  # noqa: E402  # pyright: ignore[reportMissingImports]

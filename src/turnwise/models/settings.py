@@ -27,8 +27,8 @@ class ModelConfig(Section):
 
     name: str = "tiny"
     """Model to train. "tiny": a small Llama with random weights, one token per word.
-    "smollm2": SmolLM2-135M-Instruct from the extra `smollm2`. Else the folder of a chat model, or its name on
-    Hugging Face's hub."""
+    "smollm2": SmolLM2-135M-Instruct; `turnwise get-model smollm2` fetches it, the extra `smollm2` has what reads it.
+    Else the folder of a chat model, or its name on Hugging Face's hub."""
     max_context: int = pydantic.Field(default=1024, ge=16)
     """Longest conversation (tokens)."""
     train: Literal["full", "top", "lora"] = "full"

@@ -5,8 +5,11 @@ from collections.abc import Collection, Sequence
 import torch
 
 from turnwise.config import EngineConfig
+from turnwise.judge.settings import JudgeConfig
 from turnwise.measures.plan import Plan, plan_measures
 from turnwise.models.policy import Policy, slow_precision_note, trainable
+from turnwise.models.pretrained import check_smollm2
+from turnwise.models.settings import ModelConfig
 from turnwise.objective.inert import inert_note
 from turnwise.objective.objective import Objective
 from turnwise.objective.settings import UpdateConfig
@@ -31,6 +34,22 @@ def make_plan(
     reports = () if engine.name == "server" else ("entropies",)
     needs = {f"method {label!r}": transform.needs, **objective.needs}
     return plan_measures(needs, scoring=update.scoring, further=further, engine_reports=reports, models=models)
+
+
+def check_models(model: ModelConfig | None, judge: JudgeConfig | None) -> None:
+    """Fail before anything long starts if a model that has to be fetched is missing.
+
+    Args:
+        model: Section `[model]` of a new run; None when a run is resumed, whose weights are in its checkpoints.
+        judge: Section `[judge]`.
+
+    Raises:
+        ConfigError: The model is missing.
+    """
+    if model and model.name == "smollm2":
+        check_smollm2()
+    if judge and judge.model == "smollm2":
+        check_smollm2("judge.model='smollm2'")
 
 
 def make_optimizer(policy: Policy, update: UpdateConfig) -> torch.optim.Optimizer:

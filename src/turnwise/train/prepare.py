@@ -30,7 +30,7 @@ from turnwise.train.display import Display
 from turnwise.train.folder import RunFolder
 from turnwise.train.held_out import evaluate_held_out
 from turnwise.train.imitation import imitation_terms, make_learner, with_demonstrations
-from turnwise.train.parts import make_optimizer, make_plan, notes
+from turnwise.train.parts import check_models, make_optimizer, make_plan, notes
 from turnwise.train.resume import first_policy, last_state, refuse_what_would_lose, use_device
 from turnwise.train.reward_model import RewardModel
 from turnwise.train.run import Run
@@ -48,6 +48,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     """
     check_engine(config.engine)
     check_trackers(config.log)
+    check_models(None if resume else config.model, config.judge)
     if resume is None:
         RunFolder.refuse_existing(config.run_folder)
         check_writable(config.run_folder.parent)
@@ -56,7 +57,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     tasks = tasks_of(suite, config.environment.name, config.environment.train_split)
     tasks_of(suite, config.environment.name, config.environment.eval_split)  # missing data should fail before training
     transform, terms = make_transform(config.method, rollout.learns_played), imitation_terms(config.demonstrations)
-    objective = make_objective(config.update, *terms)
+    objective, value = make_objective(config.update, *terms), None
     optional = config.optional_models
     measures = make_plan(transform, objective, config.update, config.engine, config.label, config.measures, optional)
     check_environment(measures, suite, config.environment.name, tasks)
@@ -98,7 +99,6 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
         make_engine(config.engine, config.model.precision, policy, apart=config.rollout.max_lag > 0)
     )
     models = {"policy": NamedModel(policy, engine, optimizer)}
-    value = None
     if config.critic:
         models["critic"], critic = make_critic(policy, config.critic, estimated, seed)
         objective = make_objective(config.update, *terms, value := ValueTerm(critic))

@@ -231,6 +231,6 @@ def test_the_options_of_a_taskset_are_its_own():
 def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "verifiers.v1", None)  # as if it were not installed
     with pytest.raises(
-        ConfigError, match=r"'verifiers' needs the module 'verifiers.v1'; .* pip install '\.\[verifiers\]'"
+        ConfigError, match=r"'verifiers' needs the module 'verifiers.v1'; pip install 'turnwise-rl\[verifiers\]'"
     ):
         suite("guessing")

@@ -18,7 +18,7 @@ from turnwise.environments.suites import make_suite
 from turnwise.errors import ConfigError, EnvironmentFault
 from turnwise.rollout.environments import InProcessEnvironments
 
-pytest.importorskip("websockets", reason="websockets is not installed; pip install '.[openenv]'")
+pytest.importorskip("websockets", reason="websockets is not installed; pip install 'turnwise-rl[openenv]'")
 from websockets.asyncio.server import serve
 
 TEXT = {"type": "string"}

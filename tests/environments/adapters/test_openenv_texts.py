@@ -174,12 +174,12 @@ def test_serving_without_the_package_is_one_line(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "openenv.core.env_server.http_server", None)
     assert main(["serve-env", "household"]) == 2
     assert re.fullmatch(
-        r"turnwise: serve-env needs .*; in a clone of turnwise: pip install '\.\[serve-env\]'\n",
+        r"turnwise: serve-env needs .*; pip install 'turnwise-rl\[serve-env\]'\n",
         capsys.readouterr().err,
     )
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "websockets.asyncio.client", None)  # as if it were not installed
-    with pytest.raises(ConfigError, match=r"'openenv' needs the module 'websockets.*'; .* pip install '\.\[openenv\]'"):
+    with pytest.raises(ConfigError, match=r"needs the module 'websockets.*'; pip install 'turnwise-rl\[openenv\]'"):
         make_suite(EnvironmentConfig(name="openenv", options={"url": "http://localhost:9"}))

@@ -17,7 +17,7 @@ from turnwise.environments.suites import make_suite
 from turnwise.errors import ConfigError, DataError, EnvironmentFault
 
 real = pytest.mark.skipif(
-    importlib.util.find_spec("textworld") is None, reason="pip install '.[textworld]' to play TextWorld"
+    importlib.util.find_spec("textworld") is None, reason="pip install 'turnwise-rl[textworld]' to play TextWorld"
 )
 
 
@@ -49,7 +49,7 @@ def test_a_wrong_option_is_one_line_even_without_the_package(options, message):
 
 def test_without_the_package_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "textworld", None)
-    with pytest.raises(ConfigError, match=r"pip install '\.\[textworld\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'turnwise-rl\[textworld\]'"):
         coins()
 
 

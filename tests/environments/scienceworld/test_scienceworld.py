@@ -21,7 +21,9 @@ from turnwise.errors import ConfigError, EnvironmentFault
 from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.workers import make_environments
 
-REASON = "" if importlib.util.find_spec("scienceworld") else "pip install '.[scienceworld]' to play ScienceWorld"
+REASON = (
+    "" if importlib.util.find_spec("scienceworld") else "pip install 'turnwise-rl[scienceworld]' to play ScienceWorld"
+)
 REASON = REASON or ("" if shutil.which("java") else "ScienceWorld needs java on the PATH")
 real = pytest.mark.skipif(bool(REASON), reason=REASON)
 
@@ -46,7 +48,7 @@ def _java_ends():
 def test_without_the_package_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "scienceworld", None)
     monkeypatch.setitem(sys.modules, "scienceworld.constants", None)
-    with pytest.raises(ConfigError, match=r"pip install '\.\[scienceworld\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'turnwise-rl\[scienceworld\]'"):
         suite()
 
 

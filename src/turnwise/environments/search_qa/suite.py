@@ -7,7 +7,7 @@ from typing import Any
 
 from turnwise.environments.base import Demonstrated, Environment, Task
 from turnwise.environments.needs import check_choices
-from turnwise.environments.search_qa.dense import Dense
+from turnwise.environments.search_qa.dense import Dense, find_encoder
 from turnwise.environments.search_qa.environment import CHOICES, FORMS, SearchQaEnvironment
 from turnwise.environments.search_qa.files import (
     Passage,
@@ -80,6 +80,8 @@ class SearchQa:
 
     def tasks(self, split: str) -> Sequence[Task]:
         """Return the questions of a split: "train" (eight tenths), "valid", "test", or "all"."""
+        if self._retrieval == "dense" and type(self).retriever is SearchQa.retriever:
+            find_encoder(self._encoder)  # a missing one should fail before a warm start
         return split_questions(self._questions, split)
 
     def environment(self, task: Task) -> Environment:
