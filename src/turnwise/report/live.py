@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.errors import ConfigError, TurnwiseError
-from turnwise.loopback import is_loopback, names_loopback
+from turnwise.loopback import is_foreign, is_loopback, names_loopback
 from turnwise.report.build import Progress, ReportData, Say
 from turnwise.report.write import install, write_index
 
@@ -145,6 +145,8 @@ class _Handler(SimpleHTTPRequestHandler):
         listening = self.request.getsockname()[0]
         if is_loopback(listening) and not names_loopback(self.headers.get("Host", "")):
             self.send_error(403, "this report is only for this machine")
+        elif is_foreign(*(self.headers.get(name, "") for name in ("Host", "Origin", "Sec-Fetch-Site", "Sec-Fetch-Mode"))):
+            self.send_error(403, "this report answers no pages of other sites")
         elif self.command not in ("GET", "HEAD"):
             self.send_error(405, "only GET and HEAD")
         elif "%00" in self.path or "\0" in self.path:
