@@ -1,4 +1,4 @@
-"""Callers that harm others: pages of other sites, silent ones, ones that have gone, long prompts, values no record holds."""
+"""Callers that harm others: pages of other sites, silent ones, ones that have gone, prompts that are too long."""
 
 import asyncio
 import json
@@ -49,9 +49,7 @@ def test_a_page_of_another_site_is_refused(origin):
 def test_what_a_page_embeds_is_refused_and_a_link_is_not():
     host = {b"host": "127.0.0.1:8000"}
     told = {
-        (site, mode): refusal(
-            {**host, b"sec-fetch-site": site, b"sec-fetch-mode": mode}, loopback=True, token=None
-        )[0]
+        (site, mode): refusal({**host, b"sec-fetch-site": site, b"sec-fetch-mode": mode}, loopback=True, token=None)[0]
         for site in ("cross-site", "same-site", "same-origin", "none")
         for mode in ("no-cors", "navigate")
     }
@@ -124,7 +122,7 @@ def test_head_is_answered_without_a_body(path, code, host):
 
 def test_a_caller_that_expects_100_is_told_to_continue():
     with served() as (endpoint, _), connect(endpoint) as caller:
-        caller.sendall(raw("POST", CHAT, **{"Expect": "100-continue", "Content-Length": str(len(asked()))}))
+        caller.sendall(raw("POST", CHAT, b"", **{"Expect": "100-continue", "Content-Length": str(len(asked()))}))
         assert caller.recv(4096).startswith(b"HTTP/1.1 100 ")
         caller.sendall(asked())
         assert caller.recv(4096).startswith(b"HTTP/1.1 200 ")
@@ -157,7 +155,7 @@ def test_a_long_prompt_is_refused_before_it_is_tokenised():
     with served() as (endpoint, gateway):
         tokenizer, encoded = gateway.serving.fmt.tokenizer, []
         plain = tokenizer.encode
-        tokenizer.encode = lambda text, **more: encoded.append(len(text)) or plain(text, **more)
+        tokenizer.encode = lambda *given, **more: encoded.append(given) or plain(*given, **more)  # pyright: ignore
         try:
             for text in ("green " * 2_000_000, "x"):
                 more = {} if len(text) > 1 else {"tools": [{"type": "function", "function": {"name": "y" * 10**6}}]}
