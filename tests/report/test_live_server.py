@@ -90,6 +90,13 @@ def test_a_callers_mistake_is_4xx(url, method, path, host, code):
     assert ask(url, path, method, Host=host).status == code
 
 
+def test_pages_of_other_sites_are_refused(url):
+    for told in ({"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}):
+        assert ask(url, "/", **told).status == 403
+    assert ask(url, "/", Origin=url).status == 200
+    assert ask(url, "/", **{"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}).status == 200
+
+
 def test_a_page_for_other_machines_needs_its_token_once(guarded):
     assert ask(guarded, "/").status == 401
     assert ask(guarded, "/?token=wrong").status == 401

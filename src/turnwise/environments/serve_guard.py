@@ -1,4 +1,4 @@
-"""Guard a server against careless and malicious callers: Host, token, length and time of requests."""
+"""Guard a server against careless and malicious callers: Host, Origin, token, length and time of requests."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ from typing import Any
 
 from turnwise.environments.isolation import TOKEN_VARIABLE
 from turnwise.environments.needs import needed
-from turnwise.loopback import is_loopback, names_loopback
+from turnwise.loopback import is_foreign, is_loopback, names_loopback
 
 MAX_BODY = 1 << 20
 """Longest request or message (bytes)."""
@@ -88,6 +88,9 @@ def refusal(
     """
     if loopback and not names_loopback(headers.get(b"host", "")):
         return 403, "this server is only for this machine"
+    named = (headers.get(name, "") for name in (b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode"))
+    if is_foreign(*named):
+        return 403, "this server answers no pages of other sites"
     given = headers.get(b"authorization", "").removeprefix("Bearer ")
     if token and not secrets.compare_digest(given.encode(), token.encode()):
         return 401, f"send the header Authorization: Bearer TOKEN, with the token of {TOKEN_VARIABLE}"

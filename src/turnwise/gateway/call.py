@@ -1,13 +1,11 @@
 """Define the one inner request of all dialects, and the response to it."""
 
 import dataclasses
-import json
-import math
 import secrets
 from collections.abc import Iterable, Mapping
 from typing import Any, TypedDict
 
-from turnwise.environments.adapters.tool_calls import read_tool_calls
+from turnwise.environments.adapters.tool_calls import read_json, read_tool_calls
 from turnwise.errors import did_you_mean
 from turnwise.gateway.errors import BadRequest
 from turnwise.gateway.messages import Message, read_call, short
@@ -103,12 +101,12 @@ def read_object(body: bytes) -> dict[str, Any]:
     """Read the body of a request.
 
     Raises:
-        BadRequest: It is not a JSON object.
+        BadRequest: It is not a JSON object, or nested too deeply.
     """
     try:
-        data = json.loads(body)
-    except (ValueError, RecursionError):
-        raise BadRequest("the body is not valid JSON") from None
+        data = read_json(body)
+    except ValueError as error:
+        raise BadRequest(f"the body is not valid JSON: {error}") from None
     if not isinstance(data, dict):
         raise BadRequest("the body must be a JSON object")
     return data
@@ -175,7 +173,8 @@ def _number(
     value = data.get(name)
     if value is None:
         return None
-    right = isinstance(value, kinds) and not isinstance(value, bool) and math.isfinite(value)
+    # the comparisons refuse nan and infinities; math.isfinite fails for whole numbers that no float holds
+    right = isinstance(value, kinds) and not isinstance(value, bool)
     if not right or not low <= value <= high or (above and value == low):
         bounds = f"above {low:g}, at most {high:g}" if above else f"from {low:g} to {high:g}"
         raise BadRequest(f"{name}={short(value)}: expected {what} {bounds}", param=name)

@@ -9,6 +9,7 @@ import os
 import pickle
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -19,13 +20,18 @@ from turnwise.environments.base import Task
 from turnwise.environments.isolation import clean_variables, hide_this_process, how_ended
 from turnwise.environments.launchers import Launcher, make_launcher
 from turnwise.errors import EnvironmentFault
-from turnwise.gateway.outcome import Outcome, as_outcome, last_line
+from turnwise.gateway import supervise
+from turnwise.gateway.outcome import Outcome, as_outcome, last_line, visible
 from turnwise.gateway.settings import HarnessConfig
 from turnwise.imports import import_named
 from turnwise.rollout.environments import cause_of
 
 KEPT = 1 << 16
 """Bytes kept of the end of a program's output."""
+PIPES_S = 2.0
+"""Longest time for the output of a program that has ended to arrive (seconds)."""
+SUPERVISED = sys.platform == "linux"
+"""Whether a supervisor finds what left the program's session; elsewhere the session alone ends with the program."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -125,36 +131,87 @@ async def run_command(command: Sequence[str], task: bytes, endpoint: Endpoint, l
     Raises:
         EnvironmentFault: The program cannot be started, or its exit code is not 0.
     """
-    pipe, variables = subprocess.PIPE, {**launcher.variables, **endpoint.variables}
+    ours, theirs = socket.socketpair()
+    out, problems = _Pipe(), _Pipe()
+    line, variables = launcher.line(command), {**launcher.variables, **endpoint.variables}
+    if SUPERVISED:
+        line = [sys.executable, "-I", "-S", supervise.__file__, str(theirs.fileno()), *line]
     try:
-        process = await asyncio.create_subprocess_exec(
-            *launcher.line(command), stdin=pipe, stdout=pipe, stderr=pipe, env=variables, start_new_session=True
-        )
+        with theirs, out.to_write, problems.to_write:
+            process = await asyncio.create_subprocess_exec(
+                *line,
+                stdin=subprocess.PIPE,
+                stdout=out.to_write,
+                stderr=problems.to_write,
+                env=variables,
+                start_new_session=True,
+                pass_fds=[theirs.fileno()] if SUPERVISED else [],
+            )
     except OSError as error:
+        ours.close()
+        out.to_read.close()
+        problems.to_read.close()
         raise EnvironmentFault(f"cannot run {command[0]!r}: {error.strerror or error}") from None
+    reads = [asyncio.ensure_future(pipe.end()) for pipe in (out, problems)]
     try:
         assert process.stdin is not None
-        output, problems, _ = await asyncio.gather(
-            _end_of(process.stdout), _end_of(process.stderr), _give(process.stdin, task)
-        )
+        given = asyncio.ensure_future(_give(process.stdin, task))
         code = await process.wait()
-    finally:
+        given.cancel()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
+        await asyncio.wait(reads, timeout=PIPES_S)  # what was printed counts, whoever still holds the pipe
+    finally:
+        why = _end_socket(ours)
+        try:
+            async with asyncio.timeout(2 * supervise.SWEEP_S):
+                await process.wait()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+            for read in reads:
+                read.cancel()
+            await asyncio.gather(*reads, return_exceptions=True)
+    if why:
+        raise EnvironmentFault(f"cannot run {command[0]!r}: {os.strerror(int(why))}")
     if code:
-        said = problems.strip().splitlines()[-1:] or ["it wrote nothing to stderr"]
-        raise EnvironmentFault(f"{how_ended(code)}: {said[0][:300]}")
-    return last_line(output)
+        said = problems.text.strip().splitlines()[-1:] or ["it wrote nothing to stderr"]
+        raise EnvironmentFault(f"{how_ended(code)}: {visible(said[0])[:300]}")
+    return last_line(out.text)
 
 
-async def _end_of(stream: asyncio.StreamReader | None) -> str:
-    """Read a stream to its end, and return the last `KEPT` bytes."""
-    assert stream is not None
-    kept = b""
-    while data := await stream.read(KEPT):
-        kept = (kept + data)[-KEPT:]
-    return kept.decode(errors="replace")
+def _end_socket(trainer: socket.socket) -> bytes:
+    """Close the socket of a supervisor, which then ends its program; returns why the program could not be run."""
+    with trainer:
+        trainer.setblocking(False)
+        with contextlib.suppress(OSError):
+            return trainer.recv(16)
+    return b""
+
+
+class _Pipe:
+    """A pipe that a program writes to. It is no pipe of `asyncio`'s process, whose end would wait for the pipe's."""
+
+    def __init__(self) -> None:
+        read, write = os.pipe()
+        self.to_read, self.to_write = open(read, "rb", 0), open(write, "wb", 0)  # noqa: SIM115
+        self._kept = b""
+
+    async def end(self) -> None:
+        """Read to the end, and keep the last `KEPT` bytes."""
+        loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
+        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), self.to_read)
+        try:
+            while data := await reader.read(KEPT):
+                self._kept = (self._kept + data)[-KEPT:]
+        finally:
+            transport.close()
+
+    @property
+    def text(self) -> str:
+        """What was kept."""
+        return self._kept.decode(errors="replace")
 
 
 async def _give(stream: asyncio.StreamWriter, data: bytes) -> None:
@@ -169,4 +226,4 @@ def _as_json(task: Task) -> bytes:
 
 
 def _cause(error: BaseException) -> str:
-    return cause_of(error)[:600]
+    return visible(cause_of(error)[:600])

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from turnwise.environments.adapters.tool_calls import read_json
 from turnwise.environments.plain import sound_text
 from turnwise.gateway.errors import BadRequest
 
@@ -79,8 +80,8 @@ def read_call(call: Any, where: str) -> dict[str, Any]:
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise BadRequest(f"{where}.function: expected a name and arguments", param=where)
     arguments = function.get("arguments", {})
-    with contextlib.suppress(ValueError, RecursionError):  # a harness may pass on what a model wrote wrongly
-        arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+    with contextlib.suppress(ValueError):  # a harness may pass on what a model wrote wrongly
+        arguments = read_json(arguments) if isinstance(arguments, str) else arguments
     return {"function": {"name": function["name"], "arguments": arguments}}
 
 

@@ -3,9 +3,13 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
+import pyarrow as pa
+
+from turnwise.errors import TurnwiseError
 from turnwise.gateway.errors import BadRequest
 from turnwise.gateway.server import Gateway
 from turnwise.gateway.session import Serving, Session
+from turnwise.rollout.record import SCHEMA, rows
 from turnwise.rollout.trajectory import Trajectory
 
 EVERY_S = 0.2
@@ -83,5 +87,27 @@ class Recorder:
         for trajectory in self._ended:
             trajectory.group = groups[trajectory.task]
         if self._ended:
-            self._write(sorted(self._ended, key=lambda trajectory: trajectory.group))
+            ordered = sorted(self._ended, key=lambda trajectory: trajectory.group)
+            try:
+                self._write(ordered)
+            except (OSError, TurnwiseError):
+                raise
+            except Exception:
+                if not fail_unwritable(ordered):
+                    raise
+                self._write(ordered)
             self._ended = []  # after the write: what a full disk refuses is tried again at the end
+
+
+def fail_unwritable(trajectories: Sequence[Trajectory]) -> int:
+    """Fail those trajectories that cannot be recorded, without what cannot; returns their number."""
+    found = 0
+    for trajectory in trajectories:
+        try:
+            pa.Table.from_pylist(rows([trajectory]), schema=SCHEMA)
+        except Exception as error:  # values of any class
+            cause = f"harness: its record cannot be written: {type(error).__name__}"
+            trajectory.turns, trajectory.info, trajectory.last_key = [], {}, None
+            trajectory.success, trajectory.failure, trajectory.ended = False, cause, "failed"
+            found += 1
+    return found

@@ -1,11 +1,11 @@
 """Route requests to sessions."""
 
 import asyncio
-import json
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from turnwise.environments.adapters.tool_calls import read_json
 from turnwise.errors import EngineLost, EnvironmentFault, did_you_mean
 from turnwise.gateway.dialects import DIALECTS, error_body_at
 from turnwise.gateway.errors import BadRequest
@@ -78,7 +78,7 @@ class Gateway:
         try:
             name, route = _route(request)
             if route == "models":
-                _method(request, "GET")
+                _method(request, "GET", "HEAD")
                 return Answer(self._models())
             _method(request, "POST")
             session = self._session(name, route, request)
@@ -148,16 +148,16 @@ def _route(request: Request) -> tuple[str, str]:
     return name, route
 
 
-def _method(request: Request, expected: str) -> None:
-    if request.method != expected:
-        raise BadRequest(f"{request.method} {request.path}: expected {expected}", status=405)
+def _method(request: Request, *expected: str) -> None:
+    if request.method not in expected:
+        raise BadRequest(f"{request.method} {request.path}: expected {' or '.join(expected)}", status=405)
 
 
 def _reward(session: Session, body: bytes) -> Answer:
     try:
-        session.finish(as_outcome(json.loads(body)))
-    except (ValueError, RecursionError):
-        raise BadRequest('the body is not valid JSON; expected {"reward": 1.0}') from None
+        session.finish(as_outcome(read_json(body)))
+    except ValueError as error:
+        raise BadRequest(f'the body is not valid JSON: {error}; expected {{"reward": 1.0}}') from None
     except EnvironmentFault as fault:
         raise BadRequest(str(fault), param="reward") from None
     return Answer({"object": "reward"})

@@ -7,7 +7,8 @@ import secrets
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from turnwise.errors import EngineFault
+from turnwise.environments.base import checked_key
+from turnwise.errors import EngineFault, text_of
 from turnwise.gateway.call import Call, Reply, make_reply
 from turnwise.gateway.errors import BadRequest
 from turnwise.gateway.messages import Message, history_keys, last_message, next_key
@@ -18,8 +19,20 @@ from turnwise.models.format import Format
 from turnwise.rollout.engine import Engine, Generation, Sampling
 from turnwise.rollout.trajectory import Trajectory, Turn
 
+CHARACTERS_PER_TOKEN = 16
+"""Characters that a token of a longest prompt may have on average; text has four, and code up to ten."""
+
 StateKey = Callable[[Sequence[Message]], Hashable]
 """Names the state in which a response is given, from the messages before it."""
+
+
+def _length(value: Any) -> int:
+    """Count the characters of a JSON value."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(len(name) + _length(each) for name, each in value.items())
+    return sum(map(_length, value)) if isinstance(value, list) else 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -144,6 +157,17 @@ class Session:
                 "no engine can give one. Ask for text",
                 param="response_format",
             )
+        most = CHARACTERS_PER_TOKEN * shared.max_context
+        length = CHARACTERS_PER_TOKEN * len(call.messages) + sum(map(_length, call.messages)) + _length(call.tools)
+        self.full = length > most
+        if self.full:  # not tokenised: that takes seconds and gigabytes, while every other session waits
+            raise BadRequest(
+                f"the conversation has {length} characters, {CHARACTERS_PER_TOKEN} more per message; the model reads "
+                f"{shared.max_context} tokens, so at most {most} are tried",
+                param="messages",
+                code="context_length_exceeded",
+            )
+        key = self._state_key(call) if state_key is None else state_key
         parent, ids = self._prompt(call, keys)
         sampling = self._sampling(call, shared.max_context - len(ids))
         self.full = len(ids) + sampling.max_new_tokens > shared.max_context
@@ -154,7 +178,6 @@ class Session:
                 param="messages",
                 code="context_length_exceeded",
             )
-        key = shared.state_key(call.messages) if state_key is None else state_key
         generations, conversations = await self._generate(parent, ids, sampling, call.n)
         self._check_open()  # a reward that came meanwhile belongs to the response before
         replies = []
@@ -187,6 +210,13 @@ class Session:
             if not index and not self._running:
                 self._held = known
         return replies, len(ids)
+
+    def _state_key(self, call: Call) -> Hashable:
+        try:
+            return checked_key(self._serving.state_key(call.messages))
+        except Exception as error:  # a function of the recipe; what it gives must not fail the record of others
+            cause = f"{type(error).__name__}: {' '.join(text_of(error).split())[:300]}"
+            raise BadRequest(f"harness.state_key failed: {cause}", code="state_key_failed") from error
 
     def _prompt(self, call: Call, keys: Sequence[bytes]) -> tuple[_Known | None, list[int]]:
         """Return the known response that a conversation continues, if any, and the ids of the whole prompt.

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.errors import ConfigError, TurnwiseError
-from turnwise.loopback import is_loopback, names_loopback
+from turnwise.loopback import is_foreign, is_loopback, names_loopback
 from turnwise.report.build import Progress, ReportData, Say
 from turnwise.report.write import install, write_index
 
@@ -24,6 +24,8 @@ EVERY_S = 3.0
 HEADERS_S = 10.0
 """Longest time for the headers of a request to arrive."""
 MAX_CONNECTIONS = 256
+FROM = ("Host", "Origin", "Sec-Fetch-Site", "Sec-Fetch-Mode")
+"""Headers that say whose page sent a request."""
 COOKIE = "turnwise-{port}"
 """Cookie that keeps the token of a page; a host's ports share their cookies."""
 
@@ -124,6 +126,7 @@ class _Handler(SimpleHTTPRequestHandler):
     """Serve files of the report to requests that know the token, or whose Host is this machine."""
 
     token: str | None = None
+    timeout = 60.0  # for each piece of a file: who reads nothing must not hold a connection for ever
 
     def handle_one_request(self) -> None:
         self._alarm = threading.Timer(HEADERS_S, self._late)
@@ -145,6 +148,8 @@ class _Handler(SimpleHTTPRequestHandler):
         listening = self.request.getsockname()[0]
         if is_loopback(listening) and not names_loopback(self.headers.get("Host", "")):
             self.send_error(403, "this report is only for this machine")
+        elif is_foreign(*(self.headers.get(name, "") for name in FROM)):
+            self.send_error(403, "this report answers no pages of other sites")
         elif self.command not in ("GET", "HEAD"):
             self.send_error(405, "only GET and HEAD")
         elif "%00" in self.path or "\0" in self.path:

@@ -29,8 +29,8 @@ def read_tool_calls(response: str) -> tuple[str, list[ToolCall]]:
     return _CALL.sub("", response).strip(), [_read(found.strip()) for found in _CALL.findall(response)]
 
 
-def read_json(text: str) -> Any:
-    """Parse JSON that a policy wrote.
+def read_json(text: str | bytes) -> Any:
+    """Parse JSON that a policy or a caller wrote.
 
     Raises:
         ValueError: It is not valid JSON, or nested too deeply to be written again.
