@@ -5,7 +5,7 @@ import os
 import subprocess
 
 import pytest
-from tests.environments.swe.conftest import suite, task, write
+from tests.environments.swe.conftest import task, write
 from tests.environments.swe.test_docker import stand_in  # noqa: F401 (a fixture)
 from tests.environments.swe.test_tasks import R2E, SWE_BENCH
 

@@ -31,6 +31,7 @@ from turnwise.environments.swe.system import System, python_system
 from turnwise.environments.swe.watch import descendants, run_watched
 from turnwise.environments.swe.workspace import Limits, Outcome, Oversized
 from turnwise.errors import ConfigError, EnvironmentFault
+from turnwise.terminal import say
 
 ROOT, SCRATCH = "/repo", "/scratch"
 USER_ID = "1000"
@@ -190,7 +191,7 @@ def check_bubblewrap() -> None:
 @functools.cache
 def _try_once() -> None:
     if os.geteuid() == 0:
-        print(AS_ROOT, file=sys.stderr)
+        say(AS_ROOT, file=sys.stderr)
     with tempfile.TemporaryDirectory(dir=Path(_mount_point()).parent) as folder:
         workspace = Bubblewrap(Path(folder), python_system(), Limits(disk_mb=8))
         outcome = workspace.run("echo works")

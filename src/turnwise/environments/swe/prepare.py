@@ -32,6 +32,7 @@ from turnwise.environments.swe.variants import (
 )
 from turnwise.environments.swe.workspace import Files, Workspace
 from turnwise.errors import EnvironmentFault
+from turnwise.terminal import say
 
 _TRIED_S = 1.0
 """Time for variants that are tried (seconds), in addition to that of the tests themselves."""
@@ -87,7 +88,7 @@ class Preparer:
             return plan
         checked = self._with_variants(plan)
         if checked is None:
-            print(
+            say(
                 f"turnwise: swe: the right answer to {self._task.instance_id} fails its tests; it is graded without "
                 "variants and calls, so a forged result may pass",
                 file=sys.stderr,
