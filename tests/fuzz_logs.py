@@ -104,7 +104,7 @@ def change_json(data: bytes, chance: random.Random) -> bytes:
 
 
 def change_bytes(data: bytes, chance: random.Random) -> bytes:
-    """Flip bits, cut, double, or insert what parsers stumble over."""
+    """Flip bits, cut, double, or insert what parsers get wrong."""
     made = bytearray(data)
     kind = chance.randrange(4)
     place = chance.randrange(len(made) + 1)
