@@ -371,7 +371,7 @@ def _on_link(snapshot: Path, folder: str) -> bool:
     place = snapshot
     for part in filter(None, folder.split("/")):
         place /= part
-        if place.is_symlink():
+        if stat.S_ISLNK(_mode(place)):
             return True
     return False
 
