@@ -1,6 +1,7 @@
 """Random configurations, commands and library calls; with `-m slow`, `TURNWISE_FUZZ=15000` makes as many, in minutes.
 
-Damaged run folders: `TURNWISE_FUZZ_FOLDERS=2000` makes as many, in a quarter of an hour.
+Damaged run folders: `TURNWISE_FUZZ_FOLDERS=2000` makes as many, in a quarter of an hour. Damaged logs of other agents:
+`TURNWISE_FUZZ_LOGS`, 12,500 unless it says otherwise.
 """
 
 import subprocess
@@ -29,6 +30,11 @@ def test_nothing_random_gives_a_traceback_or_leaves_a_file(cases):
 @pytest.mark.parametrize("cases", doses(12, 80, "TURNWISE_FUZZ_FOLDERS"))
 def test_no_damaged_folder_gives_a_traceback_or_is_changed(cases):
     nothing_found_by("tests.fuzz_folders", cases)
+
+
+@pytest.mark.parametrize("cases", doses(100, 12_500, "TURNWISE_FUZZ_LOGS"))
+def test_no_damaged_log_gives_a_traceback_or_leaves_a_folder(cases):
+    nothing_found_by("tests.fuzz_logs", cases)
 
 
 def nothing_found_by(fuzzer: str, cases: int) -> None:

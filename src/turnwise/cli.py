@@ -59,6 +59,7 @@ from turnwise.commands import (
 from turnwise.commands.common import INTERRUPTED
 from turnwise.errors import DISTRIBUTION, TurnwiseError, did_you_mean, install, one_line
 from turnwise.stopping import Stopped, stoppable
+from turnwise.terminal import say
 
 OF_TRAINING = (
     "torch",
@@ -117,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.errno not in FULL:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        print(
+        say(
             f"turnwise: cannot write: {error.strerror or error}. Free disk space, and run the command again",
             file=sys.stderr,
         )
@@ -130,31 +131,31 @@ def _main(arguments: Sequence[str] | None) -> int:
         with stoppable() as options.stop:
             return options.run(options)
     except TurnwiseError as error:
-        print(f"turnwise: {error}", file=sys.stderr)
+        say(f"turnwise: {error}", file=sys.stderr)
         return 2
     except OSError as error:
         if error.errno in PLACE and error.filename:
             named = one_line(str(error.filename2 or error.filename))
-            print(f"turnwise: cannot use {named}: {error.strerror}", file=sys.stderr)
+            say(f"turnwise: cannot use {named}: {error.strerror}", file=sys.stderr)
             return 2
         if error.errno not in FULL or not hasattr(options, "resumed_by"):
             raise
-        print(
+        say(
             f"turnwise: cannot write: {error}. Free disk space; saved checkpoints are intact. Resume from the last one "
             f"with {options.resumed_by}",
             file=sys.stderr,
         )
         return 2
     except Stopped as stopped:
-        print(f"turnwise: {stopped.signal.name}: ended", file=sys.stderr)
+        say(f"turnwise: {stopped.signal.name}: ended", file=sys.stderr)
         return stopped.exit_code
     except KeyboardInterrupt:
-        print("turnwise: interrupted", file=sys.stderr)
+        say("turnwise: interrupted", file=sys.stderr)
         return INTERRUPTED
     except ModuleNotFoundError as error:
         if error.name not in OF_TRAINING:
             raise
-        print(f"turnwise: {error.name} is not installed; {install('train')}", file=sys.stderr)
+        say(f"turnwise: {error.name} is not installed; {install('train')}", file=sys.stderr)
         return 2
 
 
@@ -206,9 +207,9 @@ def _parser() -> argparse.ArgumentParser:
 class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         torch = [f"torch {version('torch')}"] if importlib.util.find_spec("torch") else []  # to import it takes seconds
-        print(", ".join([f"turnwise {__version__}", f"Python {platform.python_version()}", *torch]))
+        say(", ".join([f"turnwise {__version__}", f"Python {platform.python_version()}", *torch]))
         with contextlib.suppress(PackageNotFoundError):
-            print(
+            say(
                 f"turnwise: a distribution 'turnwise' {version('turnwise')} is installed here too, and owns the same "
                 f"module: another project, or a clone of before the name {DISTRIBUTION!r}; pip uninstall turnwise, and "
                 f"install {DISTRIBUTION} again",

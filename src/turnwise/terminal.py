@@ -33,12 +33,61 @@ GAP = 2
 """Blanks between columns."""
 
 
+_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x80, 0xA0)) if chr(code) not in "\n\t"}
+_ESCAPES |= {0x7F: "\\u007f"}  # valid in JSON too, which leaves it as it is
+_ESCAPES |= {
+    code: f"\\u{code:04x}" for code in (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+}
+_ESCAPES |= {code: f"\\u{code:04x}" for code in range(0xD800, 0xE000)}
+"""What a terminal obeys instead of showing it: control characters, marks of the writing direction, half surrogates."""
+
+
+def visible(text: str) -> str:
+    """Return a text whose control characters are written as escapes, except line breaks and tabs.
+
+    Environments, models and logs write what we print, and could move the cursor or overwrite what stands there.
+    """
+    return text.translate(_ESCAPES)
+
+
+def say(*parts: object, file: IO[str] | None = None, end: str = "\n", flush: bool = False) -> None:
+    """Print like `print`, with control characters escaped. Every text for the terminal goes through here or a console.
+
+    Args:
+        parts: What to print.
+        file: Where to; default: stdout.
+        end: What follows it.
+        flush: Whether to write it at once.
+    """
+    print(visible(" ".join(map(str, parts))), file=file, end=end, flush=flush)
+
+
+def say_over(text: str = "") -> None:
+    """Show a line of progress on stderr in place of the last one; an empty text removes it."""
+    print(f"\r{visible(text)}" if text else "\r\033[K", end="", file=sys.stderr, flush=True)
+
+
 def make_console(file: IO[str] | None = None, **options: Any) -> "Console":
-    """Make a console with legible colours. `file` defaults to stderr."""
+    """Make a console with legible colours that shows control characters as escapes. `file` defaults to stderr."""
     from rich.console import Console
+    from rich.segment import Segment
+    from rich.text import Text
     from rich.theme import Theme
 
-    return Console(file=file or sys.stderr, theme=Theme(STYLES), highlight=False, **options)
+    class Visible(Console):
+        """Escapes what it prints: texts before rich drops characters from them, and all that is left."""
+
+        def print(self, *objects: Any, **how: Any) -> None:
+            super().print(*(visible(each) if isinstance(each, str) else each for each in objects), **how)
+
+        def render_str(self, text: str, **how: Any) -> Text:
+            return super().render_str(visible(text), **how)
+
+        def render(self, renderable: Any, options: Any = None) -> Any:
+            for segment in super().render(renderable, options):
+                yield segment if segment.control else Segment(visible(segment.text), segment.style)
+
+    return Visible(file=file or sys.stderr, theme=Theme(STYLES), highlight=False, **options)
 
 
 def print_table(table: Table, *, title: str = "", markdown: bool = False, file: IO[str] | None = None) -> None:
@@ -56,6 +105,9 @@ def print_table(table: Table, *, title: str = "", markdown: bool = False, file: 
 def print_page(page: Page, *, markdown: bool = False, file: IO[str] | None = None) -> None:
     """Print a page; see `print_table`."""
     out = file or sys.stdout
+    page = [
+        visible(part) if isinstance(part, str) else [[visible(cell) for cell in row] for row in part] for part in page
+    ]
     if markdown:
         out.write(page_as_markdown(page))
     elif out.isatty() and (console := _rich_console(out)):
@@ -74,7 +126,7 @@ def is_tenth(done: int, total: int) -> bool:
 
 def say_next(command: str, what: str = "") -> None:
     """Print on stderr what to do next: a command, and what it gives."""
-    print(f"next: {command}" + f"   # {what}" * bool(what), file=sys.stderr)
+    say(f"next: {command}" + f"   # {what}" * bool(what), file=sys.stderr)
 
 
 def _rich_console(file: IO[str]) -> "Console | None":

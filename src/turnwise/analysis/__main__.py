@@ -1,12 +1,11 @@
 """Write the reference page of biases: `python -m turnwise.analysis > docs/reference/bias.md`."""
 
-import sys
-
 from turnwise.analysis.bias import HISTORY, rows
 from turnwise.analysis.decisions import PROBLEMS
 from turnwise.analysis.drift import measure_drift
 from turnwise.analysis.tables import across_problems, drifts, summary
 from turnwise.tables import as_markdown
+from turnwise.terminal import say
 
 GUIDE = f"""<!-- Made by `python -m turnwise.analysis > docs/reference/bias.md`. Edit src/turnwise/analysis. -->
 
@@ -81,4 +80,4 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(page() + "\n")
+    say(page())

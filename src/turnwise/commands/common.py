@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from turnwise.config import Config, load_config
 from turnwise.errors import ConfigError
-from turnwise.terminal import is_tenth
+from turnwise.terminal import is_tenth, say, say_over
 
 if TYPE_CHECKING:
     from turnwise.train.folder import RunFolder
@@ -114,14 +114,14 @@ def add_markdown(parser: argparse.ArgumentParser) -> None:
 def say_written(path: Path | None) -> None:
     """Print on stderr where a table and its figure were written, or how to have them. The table goes to stdout."""
     if path is None:
-        print("nothing was written; --out FOLDER writes this page with its figure", file=sys.stderr)
+        say("nothing was written; --out FOLDER writes this page with its figure", file=sys.stderr)
     else:
-        print(f"written: {path}, with its figure", file=sys.stderr)
+        say(f"written: {path}, with its figure", file=sys.stderr)
 
 
 def note(text: str) -> None:
     """Print a note on stderr."""
-    print(f"note: {text}", file=sys.stderr, flush=True)
+    say(f"note: {text}", file=sys.stderr, flush=True)
 
 
 def progress(items: Iterable[T], total: int, what: str) -> Iterator[T]:
@@ -132,12 +132,12 @@ def progress(items: Iterable[T], total: int, what: str) -> Iterator[T]:
         if time.monotonic() - start <= QUIET_S:
             continue
         if sys.stderr.isatty():
-            print(f"\r{done}/{total} {what}", end="", file=sys.stderr, flush=True)
+            say_over(f"{done}/{total} {what}")
             shown = True
         elif is_tenth(done, total):
-            print(f"{done}/{total} {what}", file=sys.stderr, flush=True)
+            say(f"{done}/{total} {what}", file=sys.stderr, flush=True)
     if shown:
-        print("\r\033[K", end="", file=sys.stderr, flush=True)
+        say_over()
 
 
 def quiet() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from turnwise.commands.common import INTERRUPTED, add_markdown, add_out, count, refuse_written, say_written, share
 from turnwise.errors import ConfigError, RunError
-from turnwise.terminal import make_console, print_page, say_next
+from turnwise.terminal import make_console, print_page, say, say_next
 
 
 def add(commands: Any) -> None:
@@ -70,7 +70,7 @@ def _study(options: argparse.Namespace) -> int:
         try:
             failed = Runner(study, options.jobs or cores(), make_console()).run()
         except KeyboardInterrupt as ended:  # a signal is one too, and has a name
-            print(f"turnwise: {str(ended) or 'interrupted'}; run the same command again to resume", file=sys.stderr)
+            say(f"turnwise: {str(ended) or 'interrupted'}; run the same command again to resume", file=sys.stderr)
             return getattr(ended, "exit_code", INTERRUPTED)
     written = write_study(study)
     if written:
@@ -80,7 +80,7 @@ def _study(options: argparse.Namespace) -> int:
     elif options.report:
         raise RunError(f"no run of {study.name} is finished yet")
     if failed:
-        print(
+        say(
             f"turnwise: {len(failed)} run{'s' * (len(failed) > 1)} failed, see {failed[0].path}.log; run the same "
             "command again to retry",
             file=sys.stderr,

@@ -12,6 +12,7 @@ from typing import Any
 
 import turnwise
 from turnwise.cache import cache_folder, check_writable, made_aside
+from turnwise.terminal import say
 
 ARCHIVE = "household-demo.tar.xz"
 RUN = "household-demo"
@@ -27,10 +28,10 @@ def add(commands: Any) -> None:
 
 def _demo(options: argparse.Namespace) -> int:
     page = demo_run() / "report" / "index.html"
-    print(page)
+    say(page)
     if not options.no_open and _has_browser():
         webbrowser.open(page.as_uri())
-    print(
+    say(
         "watch its policy play: turnwise play demo; train it yourself: turnwise train household-tiny-aem",
         file=sys.stderr,
     )

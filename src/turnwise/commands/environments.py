@@ -11,6 +11,7 @@ from turnwise.config import load_config
 from turnwise.config.recipes import shipped_recipes
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.errors import ConfigError
+from turnwise.terminal import say
 
 
 def add(commands: Any) -> None:
@@ -45,9 +46,9 @@ def _check(options: argparse.Namespace) -> int:
     from turnwise.environments.check_apart import check_apart
 
     checked = check_apart(environment_config(options.name, options.overrides))
-    print(report(options.name, checked.problems))
+    say(report(options.name, checked.problems))
     if checked.has_words is False:
-        print("note: no words(), so that model.name='tiny' cannot play it; language models can")
+        say("note: no words(), so that model.name='tiny' cannot play it; language models can")
     return 2 if any(problem.severe for problem in checked.problems) else 0
 
 
@@ -55,7 +56,7 @@ def _tamper(options: argparse.Namespace) -> int:
     from turnwise.environments.tamper_apart import as_json, report, tamper
 
     findings = tamper(environment_config(options.name, options.overrides))
-    print(json.dumps(as_json(options.name, findings), indent=2) if options.json else report(options.name, findings))
+    say(json.dumps(as_json(options.name, findings), indent=2) if options.json else report(options.name, findings))
     return 2 if any(finding.succeeded for finding in findings) else 0
 
 

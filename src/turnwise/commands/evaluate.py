@@ -10,7 +10,7 @@ from typing import Any
 from turnwise.commands.common import count, note, quiet
 from turnwise.config import Config, override_config
 from turnwise.errors import ConfigError, RunError
-from turnwise.terminal import print_table, say_next
+from turnwise.terminal import print_table, say, say_next
 
 IDLE = {
     "evaluate.episodes": "; use --episodes N",
@@ -149,12 +149,12 @@ def _evaluate(options: argparse.Namespace) -> int:
     rows = rows_by_type(played)
     record = evaluation_record(name, config, results, played, on_panel=bool(options.panel))
     if options.markdown:
-        print(as_markdown(record, rows), end="", flush=True)  # before what can fail
+        say(as_markdown(record, rows), end="", flush=True)  # before what can fail
     else:
         print_table(as_table(rows), title=f"{folder.path} on {name}, step {step}", file=sys.stderr)
-        print(json.dumps(results, indent=2), flush=True)
+        say(json.dumps(results, indent=2), flush=True)
     written = write_evaluation(folder.path / "evaluations", record, rows)
-    print(f"table: {written}", file=sys.stderr)
+    say(f"table: {written}", file=sys.stderr)
     run = shlex.quote(str(folder.path))
     if options.panel:
         say_next(f"turnwise compare {run} -- OTHER_RUN --panel {name} --step {step}", "after the same for OTHER_RUN")

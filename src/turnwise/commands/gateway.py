@@ -11,6 +11,7 @@ from typing import Any
 
 from turnwise.commands.common import count, natural, note, quiet, seconds
 from turnwise.commands.policies import load_policy
+from turnwise.terminal import say
 
 
 def add(commands: Any) -> None:
@@ -87,9 +88,9 @@ async def _serve(models: Any, sampling: Any, options: argparse.Namespace, config
             told = {"recorded": str(options.policy)}
             recorded = RecordedRun(options.out, config, told)  # not earlier: a port that is taken leaves no folder
         said = f"{options.policy} at {address}/s/NAME/v1, one NAME per trajectory; Ctrl-C ends it"
-        print(said, file=sys.stderr, flush=True)
+        say(said, file=sys.stderr, flush=True)
         if token and not os.environ.get(TOKEN_VARIABLE):
-            print(f"callers need this token as their API key: {token}", file=sys.stderr, flush=True)
+            say(f"callers need this token as their API key: {token}", file=sys.stderr, flush=True)
         if recorded is None:
             note("nothing is recorded; --out FOLDER records every session")
         await recorder.serve(gateway, lambda: options.stop.asked is not None)
@@ -97,4 +98,4 @@ async def _serve(models: Any, sampling: Any, options: argparse.Namespace, config
         await gateway.aclose()
         await serving.engine.aclose()
         if recorded is not None:
-            print(f"recorded: {options.out}, {recorded.steps} steps", file=sys.stderr)
+            say(f"recorded: {options.out}, {recorded.steps} steps", file=sys.stderr)

@@ -7,7 +7,7 @@ from typing import Any
 
 from turnwise.commands.common import note, quiet
 from turnwise.errors import ConfigError
-from turnwise.terminal import say_next
+from turnwise.terminal import say, say_next
 
 KINDS = ("chat", "opentelemetry", "inspect", "verifiers")
 
@@ -55,7 +55,7 @@ def _import(options: argparse.Namespace) -> int:
     elif options.overrides:
         raise ConfigError(f"{options.overrides[0]!r}: overrides are for the model of --score; add it, or remove them")
     found = import_log(options.log, out, kind=options.format, reward=options.reward, scoring=scoring)
-    print(
+    say(
         f"{out}: {found.trajectories} trajectories with {found.responses} responses, format {found.kind}; "
         f"{found.groups} groups, rewards differ in {found.contrast}"
     )

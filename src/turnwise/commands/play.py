@@ -13,7 +13,7 @@ from turnwise.commands.environments import environment_config
 from turnwise.config import override_config
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.errors import ConfigError, EnvironmentFault, did_you_mean
-from turnwise.terminal import make_console
+from turnwise.terminal import make_console, say, visible
 
 QUIT = ("quit", "q")
 DEMO = "demo"
@@ -135,7 +135,7 @@ def _ask(screen: "_Screen", admissible: Sequence[str]) -> str | None:
         except EOFError:
             return None
         if not sys.stdin.isatty():
-            print(text)
+            say(text)
         if text in QUIT and text not in admissible:
             return None
         if text == "?":
@@ -219,4 +219,4 @@ class _Screen:
     def _print(self, text: str, style: str = "", further: str = "") -> None:
         from rich.text import Text  # plain text: an observation may contain brackets, which rich reads as markup
 
-        self.console.print(Text.assemble((text, style), (further, "dim")))
+        self.console.print(Text.assemble((visible(text), style), (further, "dim")))

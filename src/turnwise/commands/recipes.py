@@ -5,7 +5,7 @@ from typing import Any
 
 from turnwise.config.recipes import FOLDER, describe_recipe, shipped_recipes
 from turnwise.errors import ConfigError, did_you_mean
-from turnwise.terminal import print_table, say_next
+from turnwise.terminal import print_table, say, say_next
 
 
 def add(commands: Any) -> None:
@@ -20,7 +20,7 @@ def _recipes(options: argparse.Namespace) -> int:
         files = {path.name: path for path in sorted((FOLDER / "verl").iterdir())} | shipped_recipes()
         if options.name not in files:
             raise ConfigError(f"unknown recipe {options.name!r}.{did_you_mean(options.name, files)}")
-        print(files[options.name].read_text(encoding="utf-8"), end="")
+        say(files[options.name].read_text(encoding="utf-8"), end="")
         return 0
     made = [describe_recipe(path) for path in shipped_recipes().values()]
     rows = [(one.name, one.about, one.extras, one.data, one.time) for one in made]

@@ -10,7 +10,7 @@ from typing import Any
 
 from turnwise.commands.common import open_run, refuse_written
 from turnwise.errors import ConfigError, RunError, guide
-from turnwise.terminal import print_table, say_next
+from turnwise.terminal import print_table, say, say_next
 
 HEAD = (
     "method",
@@ -92,11 +92,11 @@ def _recredit(options: argparse.Namespace) -> int:
         table.append((asked.label, *numbers, thirds, ratio))
         if options.out:
             write_credit(options.out, replayed)
-            print(f"written: {options.out}", file=sys.stderr)
+            say(f"written: {options.out}", file=sys.stderr)
     print_table(table, markdown=options.markdown)
-    print(LEGEND, file=sys.stderr)
+    say(LEGEND, file=sys.stderr)
     if not signal:
-        print(
+        say(
             "no signal: returns differ in no group of these steps, so credit comes from penalties and bonuses alone "
             f"and says nothing about the methods; see {guide('how-to/choose-credit.md')}",
             file=sys.stderr,

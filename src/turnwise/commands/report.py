@@ -10,7 +10,7 @@ from typing import Any
 
 from turnwise.commands.common import QUIET_S, natural, note
 from turnwise.errors import ConfigError, did_you_mean
-from turnwise.terminal import make_console, say_next
+from turnwise.terminal import make_console, say, say_next
 
 
 def add(commands: Any) -> None:
@@ -40,7 +40,7 @@ def _report(options: argparse.Namespace) -> int:
         with _bar() as progress:
             output = options.output or _default_output(options.runs)
             page = write_report(options.runs, output, methods, progress, note)
-        print(page, flush=True)
+        say(page, flush=True)
         say_next(f"python -m webbrowser {shlex.quote(str(page))}", "opens the page, as does any browser")
         return 0
     if options.output is not None:
@@ -53,7 +53,7 @@ def _report(options: argparse.Namespace) -> int:
             methods,
             host=options.host or "127.0.0.1",
             port=8010 if options.port is None else options.port,
-            on_ready=lambda address: print(_ready(address, options.runs), flush=True),
+            on_ready=lambda address: say(_ready(address, options.runs), flush=True),
             progress=progress,
             on_problem=note,
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.commands.common import count, natural
+from turnwise.terminal import say
 
 
 def add(commands: Any) -> None:
@@ -49,10 +50,10 @@ def _make(options: argparse.Namespace) -> int:
         every += tasks
         tiers = Counter(task.tier for task in tasks)
         shown = ", ".join(f"tier {tier}: {number}" for tier, number in sorted(tiers.items()))
-        print(
+        say(
             f"{package.name} {package.version}: {len(tasks)} tasks ({shown}), {time.monotonic() - begun:.0f} s",
             flush=True,
         )
     write_tasks(folder / "tasks.jsonl", every)
-    print(f"{len(every)} tasks in {folder}")
+    say(f"{len(every)} tasks in {folder}")
     return 0

@@ -11,7 +11,7 @@ from turnwise.commands.common import INTERRUPTED, quiet, recipe
 from turnwise.config import Config, override_config
 from turnwise.errors import ConfigError
 from turnwise.stopping import Stopped
-from turnwise.terminal import say_next
+from turnwise.terminal import say, say_next
 
 FREE = ("run.steps=", "run.threads=", "checkpoint.", "evaluate.", "engine.", "log.", "store.damaged=")
 """Settings that may change when a run resumes."""
@@ -46,12 +46,12 @@ def _train(options: argparse.Namespace) -> int:
     except Stopped as stopped:
         if path is None:
             raise
-        print(f"turnwise: {stopped.signal.name}: ended; {_how_to_resume(path)}", file=sys.stderr, flush=True)
+        say(f"turnwise: {stopped.signal.name}: ended; {_how_to_resume(path)}", file=sys.stderr, flush=True)
         return stopped.exit_code
     except KeyboardInterrupt:
         if path is None:
             raise
-        print(f"turnwise: interrupted; {_how_to_resume(path)}", file=sys.stderr)
+        say(f"turnwise: interrupted; {_how_to_resume(path)}", file=sys.stderr)
         return INTERRUPTED
     return 0
 
@@ -88,5 +88,5 @@ def _how_to_resume(path: Path) -> str:
 
 
 def _config(options: argparse.Namespace) -> int:
-    print(json.dumps(recipe(options).model_dump(mode="json"), indent=2))
+    say(json.dumps(recipe(options).model_dump(mode="json"), indent=2))
     return 0

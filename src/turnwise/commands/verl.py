@@ -4,6 +4,7 @@ import argparse
 from typing import Any
 
 from turnwise.commands.common import count
+from turnwise.terminal import say
 
 
 def add(commands: Any) -> None:
@@ -20,5 +21,5 @@ def _check(options: argparse.Namespace) -> int:
     from turnwise.integrations.verl_check import check
 
     code, lines = check(address=options.address, workers=options.workers)
-    print("\n".join(lines))
+    say("\n".join(lines))
     return code

@@ -1,6 +1,7 @@
 """Read JSON Lines files, one object per line."""
 
 import gzip
+import io
 import json
 import zlib
 from collections.abc import Iterator, Sequence
@@ -13,9 +14,56 @@ UNREADABLE = (OSError, EOFError, ValueError, zlib.error)
 """What reading a file raises that is missing, damaged, cut off, or not text."""
 
 
+MOST_UNPACKED = 2**30
+"""What a compressed file may unpack to (bytes)."""
+UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+"""First bytes of files in UTF-16."""
+
+
+class _Bounded(gzip.GzipFile):
+    """Refuses to unpack a small file that would fill the memory."""
+
+    def read1(self, size: int = -1) -> bytes:
+        self._check()
+        return super().read1(size)
+
+    def read(self, size: int | None = -1) -> bytes:
+        data = super().read(MOST_UNPACKED + 1 if size is None or size < 0 else size)
+        self._check()
+        return data
+
+    def _check(self) -> None:
+        if self.tell() > MOST_UNPACKED:
+            raise DataError(f"{self.name} unpacks to more than {MOST_UNPACKED >> 20} MiB; unpack it with gunzip first")
+
+
 def open_text(path: Path) -> IO[str]:
-    """Open a file to read; a name that ends in .gz is compressed."""
-    return gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")
+    """Open a file to read; a name that ends in .gz is compressed, and a byte order mark is skipped.
+
+    Raises:
+        DataError: It is in UTF-16.
+    """
+    file = _Bounded(path) if path.suffix == ".gz" else path.open("rb")
+    try:
+        if file.read(2) in UTF_16:
+            raise DataError(f"{path} is in UTF-16, expected UTF-8; convert it with iconv -f UTF-16 -t UTF-8")
+        file.seek(0)
+    except BaseException:
+        file.close()
+        raise
+    return io.TextIOWrapper(file, encoding="utf-8-sig")
+
+
+def lines_of(file: IO[str], path: Path) -> Iterator[str]:
+    """Yield the lines of a file.
+
+    Raises:
+        DataError: A line is longer than `MOST_UNPACKED` characters.
+    """
+    while line := file.readline(MOST_UNPACKED + 1):
+        if len(line) > MOST_UNPACKED:
+            raise DataError(f"{path} has a line of more than {MOST_UNPACKED >> 20} Mi characters; split it")
+        yield line
 
 
 def check_unique(path: Path, what: str, key: str, names: Sequence[str]) -> None:
@@ -54,12 +102,12 @@ def read_objects(path: Path, keys: Sequence[str] = ()) -> Iterator[tuple[int, di
     """
     try:
         with open_text(path) as file:
-            for number, written in enumerate(file, start=1):
+            for number, written in enumerate(lines_of(file, path), start=1):
                 if not written.strip():
                     continue
                 try:
                     line = json.loads(written)
-                except ValueError as error:
+                except (ValueError, RecursionError) as error:
                     raise DataError(f"{path}, line {number}: not valid JSON ({str(error).split(':')[0]}).") from None
                 if not isinstance(line, dict) or not set(keys) <= set(line):
                     expected = f"an object with {', '.join(keys)}" if keys else "an object"

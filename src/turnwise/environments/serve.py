@@ -17,6 +17,7 @@ from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.errors import EnvironmentFault, TurnwiseError
 from turnwise.loopback import is_loopback
+from turnwise.terminal import say
 
 EXTRA = "serve-env"
 """Extra of turnwise that has what is needed here."""
@@ -153,9 +154,9 @@ def serve(config: EnvironmentConfig, *, host: str, port: int, sessions: int) -> 
     uvicorn = needed("uvicorn", extra=EXTRA, by="serve-env")
     token = token_for(host)
     app = Guard(make_app(config, sessions=sessions), loopback=is_loopback(host), token=token)
-    print(f"{config.name} at http://{host}:{port}; Ctrl-C ends it", file=sys.stderr, flush=True)
+    say(f"{config.name} at http://{host}:{port}; Ctrl-C ends it", file=sys.stderr, flush=True)
     if token and not os.environ.get(TOKEN_VARIABLE):
-        print(f"callers need this token, in {TOKEN_VARIABLE}: {token}", file=sys.stderr, flush=True)
+        say(f"callers need this token, in {TOKEN_VARIABLE}: {token}", file=sys.stderr, flush=True)
     uvicorn.run(
         app,
         host=host,

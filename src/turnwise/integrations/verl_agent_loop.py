@@ -43,6 +43,7 @@ from turnwise.rollout.engine import Generation, Sampling
 from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.starts import make_starts
 from turnwise.rollout.trajectory import Trajectory, Turn
+from turnwise.terminal import say
 
 NAME = "turnwise"
 log = logging.getLogger(__name__)
@@ -251,7 +252,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--limit", type=int, help="largest number of tasks")
     options = parser.parse_args(arguments)
     try:
-        print(_write_tasks(options))
+        say(_write_tasks(options))
     except (TurnwiseError, OmegaConfBaseException, YAMLError, OSError) as error:
         raise SystemExit(f"turnwise: {' '.join(str(error).split())}") from None
 

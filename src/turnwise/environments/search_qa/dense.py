@@ -16,6 +16,7 @@ from turnwise.environments.search_qa.files import Passage
 from turnwise.errors import ConfigError
 from turnwise.files import replacing
 from turnwise.packaged import packaged
+from turnwise.terminal import say_over
 
 FORMAT_VERSION = 2
 ENCODER_FILES = (".json", ".txt", ".model", ".safetensors", ".bin")
@@ -89,7 +90,7 @@ class Dense:
         for start in range(0, len(texts), BATCH):
             part = order[start : start + BATCH]
             if len(texts) > 10 * BATCH and sys.stderr.isatty():
-                print(f"\rembedding passages {start}/{len(texts)}", end="", file=sys.stderr, flush=True)
+                say_over(f"embedding passages {start}/{len(texts)}")
             tokens = tokenizer(
                 [texts[i] for i in part], padding=True, truncation=True, max_length=256, return_tensors="pt"
             )

@@ -31,6 +31,7 @@ from turnwise.environments.swe.system import System, python_system
 from turnwise.environments.swe.watch import descendants, run_watched
 from turnwise.environments.swe.workspace import Limits, Outcome, Oversized
 from turnwise.errors import ConfigError, EnvironmentFault
+from turnwise.terminal import say
 
 ROOT, SCRATCH = "/repo", "/scratch"
 USER_ID = "1000"
@@ -190,7 +191,7 @@ def check_bubblewrap() -> None:
 @functools.cache
 def _try_once() -> None:
     if os.geteuid() == 0:
-        print(AS_ROOT, file=sys.stderr)
+        say(AS_ROOT, file=sys.stderr)
     with tempfile.TemporaryDirectory(dir=Path(_mount_point()).parent) as folder:
         workspace = Bubblewrap(Path(folder), python_system(), Limits(disk_mb=8))
         outcome = workspace.run("echo works")
@@ -306,15 +307,16 @@ def _written(upper: Path, snapshot: Path, most: int) -> Iterator[tuple[str, byte
     folders, left = [""], most
     while folders:
         folder = folders.pop()
+        below = Path(os.devnull) if _on_link(snapshot, folder) else snapshot
         try:
             entries = sorted(os.scandir(upper / folder), key=lambda entry: entry.name)
         except OSError:  # deeper than a path can be long
             continue
         if _opaque(upper / folder):
             there = {entry.name for entry in entries}
-            for name in os.listdir(snapshot / folder) if _is_folder(snapshot / folder) else ():
+            for name in os.listdir(below / folder) if _is_folder(below / folder) else ():
                 if name not in there:
-                    yield from _gone(snapshot, f"{folder}{name}")
+                    yield from _gone(below, f"{folder}{name}")
         for entry in entries:
             path = f"{folder}{entry.name}"
             try:
@@ -323,7 +325,7 @@ def _written(upper: Path, snapshot: Path, most: int) -> Iterator[tuple[str, byte
                 continue
             if stat.S_ISDIR(kind.st_mode):
                 folders.append(f"{path}/")
-                if _is_file(snapshot / path):
+                if _is_file(below / path):
                     yield path, None
                 continue
             if stat.S_ISREG(kind.st_mode):
@@ -333,12 +335,12 @@ def _written(upper: Path, snapshot: Path, most: int) -> Iterator[tuple[str, byte
                     content = Path(entry.path).read_bytes()
                 except OSError:
                     continue
-                if not _is_file(snapshot / path) or (snapshot / path).read_bytes() != content:
+                if not _is_file(below / path) or (below / path).read_bytes() != content:
                     yield path, content
-                if _is_folder(snapshot / path):
-                    yield from _gone(snapshot, path)
+                if _is_folder(below / path):
+                    yield from _gone(below, path)
             else:  # deleted, or something else in its place
-                yield from _gone(snapshot, path)
+                yield from _gone(below, path)
 
 
 def _gone(snapshot: Path, path: str) -> Iterator[tuple[str, None]]:
@@ -362,6 +364,16 @@ def _is_file(path: Path) -> bool:
 
 def _is_folder(path: Path) -> bool:
     return stat.S_ISDIR(_mode(path))
+
+
+def _on_link(snapshot: Path, folder: str) -> bool:
+    """Return whether a folder of the snapshot is reached through a link, which may lead to any file of this machine."""
+    place = snapshot
+    for part in filter(None, folder.split("/")):
+        place /= part
+        if stat.S_ISLNK(_mode(place)):
+            return True
+    return False
 
 
 def _mode(path: Path) -> int:

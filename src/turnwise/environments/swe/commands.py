@@ -45,7 +45,7 @@ def put(workspace: Workspace, files: Files) -> None:
     Raises:
         CommandFailed: A file cannot be written or deleted.
     """
-    gone = "\0".join(name for name, content in files.items() if content is None).encode()
+    gone = "\0".join(name for name, content in files.items() if content is None).encode("utf-8", "surrogateescape")
     if gone:
         _must(workspace, "xargs -0 rm -f --", gone)
     written = {name: content for name, content in files.items() if content is not None}

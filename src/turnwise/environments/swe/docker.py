@@ -11,6 +11,7 @@ import subprocess
 import tarfile
 import weakref
 
+from turnwise.environments.swe import forms
 from turnwise.environments.swe.tasks import SweTask
 from turnwise.environments.swe.watch import run_watched
 from turnwise.environments.swe.workspace import Limits, Outcome, Oversized
@@ -25,6 +26,10 @@ END = (
 )
 """Ends a command's leftover processes and waits; the first process, its sleep, and this shell remain."""
 _IMAGE = "swebench/sweb.eval.x86_64.{}:latest"
+_LIST_BYTES, _TAR_BYTES = 64_000_000, 4096
+"""Longest list of files, and what tar adds to a file (bytes)."""
+_LIST_S = 60.0
+"""Longest time to list or to pack files."""
 _ACTIVATE = "/opt/miniconda3/bin/activate"
 # History holds the fix, and R2E-Gym's images the tests that grade.
 _PREPARE = (
@@ -90,25 +95,54 @@ class Docker:
         now = self._listed()
         found: dict[str, bytes | None] = {path: None for path in self._given if path not in now}
         changed = [path for path, mark in now.items() if self._given.get(path) != mark]
-        if sum(int(now[path].partition(" ")[0]) for path in changed) > self._limits.disk_mb * 2**20:
-            raise Oversized(f"the files hold more than {self._limits.disk_mb} MiB")
+        left = self._limits.disk_mb * 2**20
         if changed:
-            names = "".join(f"{path}\0" for path in changed).encode()
-            archive = self._exec(f"tar -C {ROOT} --null -T - -c -f -", names)
-            with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-                for entry in tar:
-                    if entry.isreg() and (file := tar.extractfile(entry)):
-                        found[entry.name.removeprefix("./")] = file.read()
+            names = "".join(f"{path}\0" for path in changed).encode("utf-8", "surrogateescape")
+            most = left + len(changed) * _TAR_BYTES
+            archive = self._exec(f"tar -C {ROOT} --null --verbatim-files-from -T - -c -f -", names, most)
+            try:
+                with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
+                    for entry in tar:
+                        path = entry.name.removeprefix("./")
+                        if path not in now or not entry.isreg():
+                            continue
+                        if (
+                            left := left - entry.size
+                        ) < 0:  # also of a sparse file, which takes no space in the archive
+                            raise Oversized(f"the files hold more than {self._limits.disk_mb} MiB")
+                        if file := tar.extractfile(entry):
+                            found[path] = file.read()
+            except (tarfile.TarError, EOFError, ValueError, OverflowError) as error:
+                raise Oversized(f"what the container's tar wrote cannot be read: {error}") from None
         return found
 
     def _listed(self) -> dict[str, str]:
         """List regular files with a mark that changes with their content."""
-        written = self._exec(f"find {ROOT} -type f -printf '%P\\t%s %T@ %C@\\0'").decode("utf-8", "surrogateescape")
+        command = f"find {ROOT} -type f -printf '%P\\t%s %T@ %C@\\0'"
+        written = self._exec(command, b"", _LIST_BYTES).decode("utf-8", "surrogateescape")
         marks = (line.rpartition("\t") for line in written.split("\0") if line)
         return {path: mark for path, _, mark in marks}
 
-    def _exec(self, command: str, stdin: bytes = b"") -> bytes:
-        return _docker("exec", "--interactive", self._name, "sh", "-c", command, stdin=stdin)
+    def _exec(self, command: str, stdin: bytes, most: int) -> bytes:
+        """Run a command of the container, whose programs the agent may have replaced: it may write without end.
+
+        Raises:
+            Oversized: It writes more than `most` bytes, or does not end.
+        """
+        outcome = run_watched(
+            ["docker", "exec", "--interactive", self._name, "sh", "-c", f"{command} 2> /dev/null"],
+            stdin=stdin,
+            seconds=_LIST_S,
+            output_chars=most + 1,
+        )
+        if len(outcome.output) > most:
+            raise Oversized(f"`{command.split()[0]}` in the container wrote more than {most} bytes")
+        if outcome.stopped_by:
+            raise Oversized(f"`{command.split()[0]}` in the container took more than {_LIST_S:g} s")
+        if outcome.code:
+            said = outcome.output[-300:].decode(errors="replace").strip()
+            raise EnvironmentFault(f"swe: docker exec {self._name} failed: {said}")
+        return outcome.output
 
 
 def image_of(task: SweTask) -> str:
@@ -117,7 +151,7 @@ def image_of(task: SweTask) -> str:
         return task.docker_image
     if "__" not in task.instance_id:
         raise DataError(f"swe: task {task.instance_id!r} has no docker_image, and its name is not SWE-bench's")
-    return _IMAGE.format(task.instance_id.lower().replace("__", "_1776_"))
+    return forms.image("instance_id", _IMAGE.format(task.instance_id.lower().replace("__", "_1776_")))
 
 
 @functools.cache

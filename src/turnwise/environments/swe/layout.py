@@ -26,13 +26,17 @@ def lay_out(snapshot: Path, changed: Files, target: Path) -> None:
     """
     entries = dict(_entries(snapshot))
     for path, content in changed.items():
+        if content is not None:  # a folder that replaces a link: through the link, the file would be written elsewhere
+            for place, letter in enumerate(path):
+                if letter == "/" and isinstance(entries.get(path[:place], (0, None))[1], str | bytes):
+                    del entries[path[:place]]
         mode, _ = entries.pop(path, (0o644, None))
         if content is not None:
             entries[path] = (mode, content)
     paths = list(entries)
     rng = random.SystemRandom()
     rng.shuffle(paths)
-    for path in paths:
+    for path in sorted(paths, key=lambda path: isinstance(entries[path][1], str)):  # links last: none is followed
         _write(target / path, *entries[path])
     rng.shuffle(paths)
     for path in [*sorted(paths, key=lambda path: entries[path][1] is None), "."]:  # folders after what is in them

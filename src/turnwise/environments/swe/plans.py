@@ -3,22 +3,25 @@
 import dataclasses
 import hashlib
 import json
-import pickle
 import platform
 import threading
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
+from pydantic import TypeAdapter, ValidationError
+
 from turnwise.cache import cache_folder, made_aside
 from turnwise.environments.swe.layout import lay_out
 from turnwise.environments.swe.plan import Plan
 from turnwise.environments.swe.tasks import SweTask
 from turnwise.environments.swe.workspace import Files
+from turnwise.errors import DataError
 
-_FORM = 1
+_FORM = 2
 """Changes with what a plan is."""
-_PLAN = "plan.pickle"
+_PLAN = "plan.json"
+_READ = TypeAdapter(Plan)
 _locks: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
 
 
@@ -34,8 +37,11 @@ def kept_plan(task: SweTask, where: str, make: Callable[[], Plan]) -> Plan:
     with _locks[folder]:
         if not folder.is_dir():
             with made_aside(folder) as aside:
-                (aside / _PLAN).write_bytes(pickle.dumps(make()))
-        return pickle.loads((folder / _PLAN).read_bytes())  # made by this program, with nothing of an agent
+                (aside / _PLAN).write_bytes(_READ.dump_json(make()))
+        try:
+            return _READ.validate_json((folder / _PLAN).read_bytes())
+        except (OSError, ValidationError):
+            raise DataError(f"swe: {folder / _PLAN} is damaged; remove {folder}, and it is made anew") from None
 
 
 def laid_out(task: SweTask, snapshot: Path, make: Callable[[], Files]) -> Path:

@@ -7,14 +7,16 @@ It records what the tests call, changes the arguments, and asks the right versio
 import ast
 import contextlib
 import dataclasses
-import json
 import random
 import secrets
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, TypeVar
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from turnwise.environments.swe.commands import CommandFailed, apply, begin, put, read_all, test_paths
+from turnwise.environments.swe.inside.calls import MOST_PICKLED
 from turnwise.environments.swe.patches import changed_lines
 from turnwise.environments.swe.plan import Call, Checked, Plan, Verdict, draw, judge, missing_tests, split_name
 from turnwise.environments.swe.tasks import SweTask
@@ -29,6 +31,8 @@ from turnwise.environments.swe.variants import (
     variants_of,
 )
 from turnwise.environments.swe.workspace import Files, Workspace
+from turnwise.errors import EnvironmentFault
+from turnwise.terminal import say
 
 _TRIED_S = 1.0
 """Time for variants that are tried (seconds), in addition to that of the tests themselves."""
@@ -36,6 +40,14 @@ _FAILURE_S = 0.003
 """What the report of a failure takes beyond its test (seconds)."""
 _NUM_RECORDED, _NUM_DRAWN = 300, 300
 _MOST_TELLING, _MOST_OTHER = 150, 80
+_Name = Annotated[str, Field(max_length=1000)]
+_Arguments = Annotated[str, Field(max_length=2 * MOST_PICKLED)]
+_Hash = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+_RECORDED = TypeAdapter(tuple[_Name, _Name, _Arguments, bool], config={"strict": True})
+_ANSWERED = TypeAdapter(tuple[_Name, _Name, _Arguments, _Hash], config={"strict": True})
+_DIGEST = TypeAdapter(_Hash)
+"""What a sandbox may reply, in which the task's own code has run."""
+Reply = TypeVar("Reply")
 
 
 class Preparer:
@@ -76,7 +88,7 @@ class Preparer:
             return plan
         checked = self._with_variants(plan)
         if checked is None:
-            print(
+            say(
                 f"turnwise: swe: the right answer to {self._task.instance_id} fails its tests; it is graded without "
                 "variants and calls, so a forged result may pass",
                 file=sys.stderr,
@@ -179,15 +191,15 @@ class Preparer:
         right = {**self._right, **dict.fromkeys(self._grading)}  # tests hold right answers: they are not there
         wrong_files = {**self._wrong, **dict.fromkeys(self._grading)}
         request = {"tests": self._tests, "path": list(self._path), "targets": targets}
-        recorded = [json.loads(line) for line in self._ask(self._right, "record", request)]
+        recorded = self._ask(self._right, "record", request, _RECORDED)
         recorded.sort(key=lambda call: not call[3])
         calls = [call[:3] for call in recorded[:_NUM_RECORDED]]
         if not calls:
             return []
         wanted = {"calls": calls, "number": len(calls) + _NUM_DRAWN, "seed": secrets.randbits(64)}
-        drawn = [json.loads(line) for line in self._ask(right, "draw", wanted)]
-        again = self._ask(right, "answer", {"calls": drawn})
-        wrong = self._ask(wrong_files, "answer", {"calls": drawn})
+        drawn = self._ask(right, "draw", wanted, _ANSWERED)
+        again = self._ask(right, "answer", {"calls": drawn}, _DIGEST)
+        wrong = self._ask(wrong_files, "answer", {"calls": drawn}, _DIGEST)
         if not len(drawn) == len(again) == len(wrong):
             return []
         made = [
@@ -200,12 +212,19 @@ class Preparer:
         others = [call for call in made if not call.telling and (call.module, call.name) in changed]
         return [*telling[:_MOST_TELLING], *others[:_MOST_OTHER]]
 
-    def _ask(self, files: Files, do: str, request: dict[str, Any]) -> list[str]:
+    def _ask(self, files: Files, do: str, request: dict[str, Any], form: TypeAdapter[Reply]) -> list[Reply]:
         workspace = self._version(files)
         try:
-            return ask_calls(workspace, do, request, python=self._python, seconds=self._seconds)
+            lines = ask_calls(workspace, do, request, python=self._python, seconds=self._seconds)
         finally:
             workspace.close()
+        try:
+            return [form.validate_json(line) if form is not _DIGEST else form.validate_python(line) for line in lines]
+        except ValidationError as error:
+            raise EnvironmentFault(
+                f"swe: the sandbox of task {self._task.instance_id!r} did not answer {do!r} as it must: "
+                f"{error.errors()[0]['msg']}"
+            ) from None
 
 
 def _text(content: bytes) -> str | None:
@@ -235,7 +254,7 @@ def _only(template: Template, wanted: Collection[Variant]) -> Template:
     return tuple(
         part
         if isinstance(part, str)
-        else Group(part.function, {key: text for key, text in part.texts.items() if key is None or key in wanted})
+        else Group(part.function, tuple((key, text) for key, text in part.texts if key is None or key in wanted))
         for part in template
     )
 

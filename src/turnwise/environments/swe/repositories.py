@@ -16,6 +16,8 @@ import hashlib
 import os
 import subprocess
 import tarfile
+import tempfile
+from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
 
@@ -57,10 +59,10 @@ def snapshot(folder: Path, task: SweTask) -> Path:
         DataError: Neither a snapshot nor a mirror has the version.
     """
     name = _plain(task.repo)
-    found = folder / "snapshots" / name / task.base_commit
+    found = _below(folder / "snapshots", name, task.base_commit)
     if found.is_dir():
         return found
-    mirror = folder / "mirrors" / f"{name}.git"
+    mirror = _below(folder / "mirrors", f"{name}.git")
     if not mirror.is_dir():
         raise DataError(
             f"swe: task {task.instance_id!r} needs {found} or a mirror {mirror} (git clone --mirror); neither is there"
@@ -83,7 +85,14 @@ def system_of(folder: Path, task: SweTask) -> System:
     for name in names:
         if (found := folder / "environments" / name).is_dir():
             place = found.resolve()
-            return python_system(venv=place) if (place / "pyvenv.cfg").exists() else python_system(site=place)
+            if (place / "pyvenv.cfg").exists():
+                return python_system(venv=place)
+            if not any(place.glob("*.dist-info")):  # a link may lead to any folder of this machine
+                raise DataError(
+                    f"swe: {found} is neither a virtual environment nor a folder as `pip install --target` fills it; "
+                    "replace it by one"
+                )
+            return python_system(site=place)
     raise DataError(
         f"swe: {folder / 'environments'} holds none of {', '.join(names)}: "
         f"packages for the tests of {task.instance_id!r}"
@@ -101,14 +110,42 @@ def _plain(repo: str) -> str:
     return repo.replace("/", "__")
 
 
+def _below(folder: Path, *parts: str) -> Path:
+    """Return a path below a folder.
+
+    Raises:
+        DataError: A link leads out of the folder.
+    """
+    found = folder.joinpath(*parts)
+    if not found.resolve().is_relative_to(folder.resolve()):
+        raise DataError(f"swe: {found} leads out of {folder}; put the repository itself there")
+    return found
+
+
 def _take_out(mirror: Path, commit: str, target: Path) -> None:
-    command = ["git", "-C", str(mirror), "archive", "--format=tar", commit]
+    """Write the files of a version to a folder.
+
+    The mirror's own settings may name programs that git runs on each file. So only its objects are read, from an empty
+    repository.
+    """
     try:
-        archive = subprocess.run(command, check=True, capture_output=True).stdout
+        with tempfile.TemporaryDirectory() as empty:
+            asked = f"{commit}^{{commit}}"
+            whole = _git(["-C", str(mirror), "rev-parse", "--verify", "--end-of-options", asked]).decode().strip()
+            _git(["init", "--quiet", "--bare", "--template=", empty])
+            objects = {"GIT_DIR": empty, "GIT_OBJECT_DIRECTORY": str((mirror / "objects").resolve())}
+            archive = _git(["archive", "--format=tar", "--end-of-options", whole], objects)
+        with tarfile.open(fileobj=BytesIO(archive)) as files:
+            files.extractall(target, filter="tar")
     except FileNotFoundError:
         raise DataError(f"swe: to take {commit} out of {mirror} needs the program 'git'") from None
     except subprocess.CalledProcessError as error:
         said = error.stderr.decode(errors="replace").strip()
         raise DataError(f"swe: {mirror} has no {commit}: {said}") from None
-    with tarfile.open(fileobj=BytesIO(archive)) as files:
-        files.extractall(target, filter="tar")
+    except tarfile.TarError as error:
+        raise DataError(f"swe: {commit} of {mirror} cannot be written to a folder: {error}") from None
+
+
+def _git(arguments: list[str], variables: Mapping[str, str] | None = None) -> bytes:
+    own = {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "", **(variables or {})}
+    return subprocess.run(["git", *arguments], check=True, capture_output=True, env=os.environ | own).stdout

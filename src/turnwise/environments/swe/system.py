@@ -6,6 +6,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from turnwise.errors import DataError
+
 _LIBRARIES = (
     "*-linux-gnu*", "python3*", "git-core", "gcc", "perl", "perl5", "locale", "ssl", "file", "terminfo", "os-release",
     "bfd-plugins", "compat-ld", "gold-ld", "ld-*",
@@ -85,8 +87,10 @@ def _system_files() -> list[Path]:
 
 def _home(venv: Path) -> Path:
     """Find the installation folder of a virtual environment's Python."""
-    for line in (venv / "pyvenv.cfg").read_text().splitlines():
+    for line in (venv / "pyvenv.cfg").read_text(encoding="utf-8", errors="replace").splitlines():
         name, _, value = line.partition("=")
-        if name.strip() == "home":
-            return Path(value.strip()).parent
+        if name.strip() == "home" and (home := Path(value.strip())).is_absolute():
+            if not (home / "python3").exists():  # its bin, include and lib are shown to the agent
+                raise DataError(f"swe: {venv}/pyvenv.cfg: home is {home}, where there is no python3; make it anew")
+            return home.parent
     return venv

@@ -8,6 +8,7 @@ from typing import Any
 
 from turnwise.environments.jsonl import check_unique, read_objects
 from turnwise.environments.splits import named_split
+from turnwise.environments.swe import forms
 from turnwise.errors import DataError
 from turnwise.files import replacing
 
@@ -50,6 +51,25 @@ class SweTask:
     test_files: tuple[tuple[str, str], ...] = ()
     tier: int = 0
     docker_image: str = ""
+
+    def __post_init__(self) -> None:
+        for field in ("instance_id", "problem_statement", "patch", "test_patch", "bug_patch"):
+            forms.text(field, getattr(self, field))
+        forms.name("repo", self.repo)
+        forms.version("base_commit", self.base_commit)
+        if self.version:
+            forms.name("version", self.version)
+        if self.docker_image:
+            forms.image("docker_image", self.docker_image)
+        for test in self.named_tests:
+            forms.text("the name of a test", test)
+            if "::" in test:
+                forms.path("the file of a test", test.partition("::")[0])
+        for path in self.hidden_files:
+            forms.path("a path of hidden_files", path)
+        for path, content in self.test_files:
+            forms.path("a path of test_files", path)
+            forms.text("a file of test_files", content)
 
     @property
     def named_tests(self) -> tuple[str, ...]:
@@ -108,8 +128,8 @@ def _task(path: Path, number: int, line: dict[str, Any]) -> SweTask:
             "base_commit, problem_statement, FAIL_TO_PASS, PASS_TO_PASS) or of R2E-Gym (docker_image, "
             "expected_output_json, ...)."
         ) from error
-    except (TypeError, ValueError, AttributeError) as error:
-        raise DataError(f"{path}, line {number}: {error}.") from error
+    except (TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+        raise DataError(f"{path}, line {number}: {str(error).rstrip('.')}.") from error
 
 
 def _from_swe_bench(line: dict[str, Any]) -> SweTask:
@@ -121,14 +141,16 @@ def _from_swe_bench(line: dict[str, Any]) -> SweTask:
         **({"docker_image": image} | {name: str(line.get(name) or "") for name in optional if line.get(name)}),
         fail_to_pass=_names(line["FAIL_TO_PASS"]),
         pass_to_pass=_names(line["PASS_TO_PASS"]),
-        hidden_files=tuple(line.get("hidden_files") or ()),
-        test_files=tuple((str(name), str(text)) for name, text in line.get("test_files") or ()),
+        hidden_files=_names(line.get("hidden_files") or []),
+        test_files=tuple((name, text) for name, text in line.get("test_files") or ()),
         tier=int(line.get("tier") or 0),
     )
 
 
 def _from_r2e(line: dict[str, Any]) -> SweTask:
     """Read R2E-Gym's fields, which list the tests that pass after the repair, but not those that fail before it."""
+    for field in ("repo_name", "commit_hash"):
+        forms.name(field, line[field])
     expected = _json(line["expected_output_json"])
     run = _json(line.get("execution_result_content") or "{}")
     names, texts = run.get("test_file_names") or [], run.get("test_file_codes") or []

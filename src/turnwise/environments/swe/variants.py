@@ -9,7 +9,7 @@ import copy
 import dataclasses
 import random
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Literal
 
 Kind = Literal["inverted", "changed", "raised", "same"]
@@ -60,7 +60,7 @@ class Group:
     """
 
     function: str
-    texts: Mapping[Variant | None, str]
+    texts: tuple[tuple[Variant | None, str], ...]
 
 
 Template = tuple[str | Group, ...]
@@ -88,14 +88,14 @@ def make_template(file: str, source: str) -> Template:
         wanted: list[Variant | None] = [None, Variant(file, function.name, "raised", 0)]
         for kind in ("inverted", "changed", "same"):
             wanted += [Variant(file, function.name, kind, site) for site, _ in enumerate(_sites(function, kind))]
-        parts.append(Group(function.name, {key: _text(_changed(function, key), depth) for key in wanted}))
+        parts.append(Group(function.name, tuple((key, _text(_changed(function, key), depth)) for key in wanted)))
     return tuple(parts)
 
 
 def variants_of(template: Template) -> list[Variant]:
     """List the variants of a file of tests."""
     groups = [part for part in template if isinstance(part, Group)]
-    return sorted({variant for group in groups for variant in group.texts if variant is not None})
+    return sorted({variant for group in groups for variant, _ in group.texts if variant is not None})
 
 
 def write_variants(
@@ -119,7 +119,7 @@ def write_variants(
             written.append(part)
             continue
         copies: list[str] = []
-        for variant, text in part.texts.items():
+        for variant, text in part.texts:
             if variant is None or variant in chosen:
                 key = (part.function, variant)
                 if key not in named:  # tests of one name override each other: so do they under new names

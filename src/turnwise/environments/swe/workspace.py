@@ -49,7 +49,7 @@ class Outcome:
 
 
 class Oversized(Exception):
-    """Files exceed the disk limit; sparse files can, because they take no space in the workspace."""
+    """Files exceed the disk limit, or cannot be read; sparse files can, because they take no space in the workspace."""
 
 
 class Workspace(Protocol):

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from turnwise.environments.jsonl import UNREADABLE, lines_of, open_text
 from turnwise.errors import DataError
 from turnwise.integrations.logs.chat_lines import read_chat_lines
 from turnwise.integrations.logs.inspect_logs import read_inspect
@@ -48,15 +49,20 @@ def format_of(path: Path) -> str:
 def _first_keys(path: Path) -> set[str]:
     """Return the keys of the first line's object, else of the file's."""
     try:
-        with path.open(encoding="utf-8") as file:
-            first = next((line for line in file if line.strip()), "")
+        with open_text(path) as file:
+            first = next((line for line in lines_of(file, path) if line.strip()), "")
+        if not first:
+            raise DataError(f"{path} is empty; expected one object per line")
         try:
             value = json.loads(first)
         except ValueError:
-            value = json.loads(path.read_text(encoding="utf-8"))
+            with open_text(path) as file:
+                value = json.loads(file.read())
+    except DataError:
+        raise
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, RecursionError):
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from None
+    except (*UNREADABLE, RecursionError):
         raise DataError(f"{path}, line 1: not valid JSON; expected one object per line") from None
     value = value[0] if isinstance(value, list) and value else value
     return set(value) if isinstance(value, dict) else set()

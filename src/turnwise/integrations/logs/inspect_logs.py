@@ -1,6 +1,7 @@
 """Read logs of Inspect: .eval files, which are archives of JSON, and .json files."""
 
 import json
+import lzma
 import struct
 import zipfile
 import zlib
@@ -10,13 +11,21 @@ from typing import Any
 
 import pyarrow as pa
 
+from turnwise.environments.jsonl import MOST_UNPACKED
 from turnwise.errors import DataError, did_you_mean
 from turnwise.gateway.messages import short
 from turnwise.integrations.logs.logged import Logged, read_history, read_outcome, read_responses
 
 HEADER, SAMPLES, ATTACHED = "header.json", "samples/", "attachment://"
+MOST_OF_MEMBER = 2**28
+"""What a member of an archive may unpack to (bytes)."""
 ZSTANDARD = 93
 """Number of the compression in archives."""
+DAMAGED = (
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError, pa.ArrowException),
+    *(RuntimeError, struct.error, UnicodeDecodeError, OverflowError),
+)
+"""What reading an archive raises that is damaged or encrypted, or whose own numbers are wrong."""
 GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 """Rewards of Inspect's grades: correct, partly correct, incorrect, no answer."""
 
@@ -56,6 +65,10 @@ def _samples(path: Path) -> Iterator[tuple[str, dict[str, Any], Any]]:
         return
     try:
         with zipfile.ZipFile(path) as archive:
+            if sum(member.file_size for member in archive.infolist()) > MOST_UNPACKED:
+                raise DataError(
+                    f"{path} unpacks to more than {MOST_UNPACKED >> 20} MiB; split it, or unpack its samples to .json"
+                )
             if HEADER not in archive.namelist():
                 raise DataError(f"{path} has no {HEADER}: Inspect has not finished it; end the evaluation first")
             told = _load(_content(archive, archive.getinfo(HEADER)), f"{path}, {HEADER}").get("eval") or {}
@@ -63,7 +76,7 @@ def _samples(path: Path) -> Iterator[tuple[str, dict[str, Any], Any]]:
                 if member.filename.startswith(SAMPLES) and member.filename.endswith(".json"):
                     where = f"{path}, {member.filename}"
                     yield where, told, _load(_content(archive, member), where)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, pa.ArrowException) as error:
+    except DAMAGED as error:
         raise DataError(f"{path} is not a log of Inspect, or is damaged: {error}") from None
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from None
@@ -71,15 +84,18 @@ def _samples(path: Path) -> Iterator[tuple[str, dict[str, Any], Any]]:
 
 def _content(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
     """Return a member of an archive; Inspect writes Zstandard, which zipfile reads from Python 3.14 on."""
+    if member.file_size > MOST_OF_MEMBER:
+        raise zipfile.BadZipFile(f"{member.filename} unpacks to more than {MOST_OF_MEMBER >> 20} MiB")
     if member.compress_type != ZSTANDARD:
-        return archive.read(member)
+        with archive.open(member) as content:
+            return content.read(MOST_OF_MEMBER)
     file = archive.fp
     assert file is not None
     file.seek(member.header_offset + 26)  # where the lengths of name and extra field stand
     name, extra = struct.unpack("<HH", file.read(4))
     file.seek(name + extra, 1)
     packed = file.read(member.compress_size)
-    data = pa.CompressedInputStream(pa.BufferReader(packed), "zstd").read()
+    data = pa.CompressedInputStream(pa.BufferReader(packed), "zstd").read(member.file_size + 1)  # a size can be forged
     if zlib.crc32(data) != member.CRC:
         raise zipfile.BadZipFile(f"the checksum of {member.filename} is wrong")
     return data

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from turnwise.environments.jsonl import read_objects
+from turnwise.environments.jsonl import UNREADABLE, open_text, read_objects
 from turnwise.errors import DataError
 from turnwise.gateway.messages import Message, short
 from turnwise.integrations.logs.logged import Logged, Response, read_history, read_outcome
@@ -64,10 +64,13 @@ class _Span:
 
 def _exports(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
-        whole = json.loads(path.read_text(encoding="utf-8"))
+        with open_text(path) as file:
+            whole = json.loads(file.read())
+    except DataError:
+        raise
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError:  # one export per line
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from None
+    except (*UNREADABLE, RecursionError):  # one export per line
         for number, line in read_objects(path):
             yield f"{path}, line {number}", line
         return

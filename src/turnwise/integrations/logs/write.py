@@ -7,14 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.config import parse_config
+from turnwise.environments.plain import sound_text
 from turnwise.environments.settings import IMPORTED
 from turnwise.errors import DataError
+from turnwise.gateway.outcome import Outcome
 from turnwise.integrations.logs.formats import FORMATS, format_of
-from turnwise.integrations.logs.logged import Logged
+from turnwise.integrations.logs.logged import Logged, Response
 from turnwise.integrations.logs.trajectories import in_groups, make_trajectories, score
 from turnwise.integrations.recorded import RecordedRun
 from turnwise.models.policy import Policy
 from turnwise.rollout.trajectory import Trajectory
+
+_MALFORMED = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError, AssertionError)
+"""What a reader raises where a value has another type or form than its format says."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +77,7 @@ def import_log(
         RunError: The folder exists.
     """
     kind = kind or format_of(path)
-    logged = list(FORMATS[kind](path, reward=reward))
+    logged = _read(path, kind, reward)
     if not any(each.responses for each in logged):
         raise DataError(f"{path} holds no response of a model, in {len(logged)} trajectories")
     by_step: dict[int, list[Logged]] = defaultdict(list)
@@ -100,6 +105,43 @@ def import_log(
         run.add(trajectories)
     run.evaluate(steps[-1])
     return found
+
+
+def _read(path: Path, kind: str, reward: str | None) -> list[Logged]:
+    """Read all trajectories; a value of another type than the format's, deep inside, is told by what it broke.
+
+    Raises:
+        DataError: The file is not such a log.
+    """
+    found: list[Logged] = []
+    try:
+        for each in FORMATS[kind](path, reward=reward):
+            found.append(_sound(each))
+            make_trajectories(found[-1:])
+    except DataError:
+        raise
+    except _MALFORMED as error:
+        place = f"after {found[-1].where}" if found else "at its begin"
+        raise DataError(
+            f"{path}, {place}: a value is not as the format {kind!r} has it ({type(error).__name__}: {error}); "
+            "mend or remove that record, or choose another --format"
+        ) from None
+    return found
+
+
+def _sound(value: Any) -> Any:
+    """Return a value whose texts can be written as UTF-8; JSON allows half surrogate pairs."""
+    if isinstance(value, str):
+        return sound_text(value)
+    if isinstance(value, dict):
+        return {_sound(key): _sound(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_sound, value))
+    if isinstance(value, Logged | Response | Outcome):
+        return dataclasses.replace(
+            value, **{field.name: _sound(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        )
+    return value
 
 
 def _summary(kind: str, steps: Sequence[Sequence[Trajectory]], *, scored: bool) -> Imported:

@@ -8,6 +8,9 @@ import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from turnwise.cache import made_aside
 from turnwise.environments.swe.bubblewrap import Bubblewrap
@@ -28,6 +31,16 @@ _LONGEST_S = 100.0
 """Longest run of a package's tests (seconds)."""
 _PATIENCE = 2.0
 """A bug counts as hanging if its tests take this many times the processor time of all traced tests, at least 3 s."""
+
+
+class Reached(BaseModel):
+    """What the sandbox says of the package's tests: the functions that each file enters, and their time together."""
+
+    entered: dict[str, list[tuple[str, int, int]]]
+    seconds: Annotated[float, Field(ge=0, le=1e4)]
+
+
+_REACHED = TypeAdapter(Reached)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -137,7 +150,7 @@ class Subject:
             if report.problem:
                 raise DataError(f"make-swe-tasks: the tests of {name} {version} do not run: {report.problem}")
             passing.append(report.passed)
-        each = passing[0] & passing[1]
+        each = frozenset(name for name in passing[0] & passing[1] if _file(name) in tests)  # a report may name any file
         if len(each) < 10:
             raise DataError(f"make-swe-tasks: {len(each)} tests of {name} {version} pass, expected 10 or more")
         return {"passing": sorted(each), **self._reach(sorted({_file(test) for test in each}))}
@@ -157,8 +170,8 @@ class Subject:
         finally:
             workspace.close()
         try:
-            return json.loads(outcome.output)
-        except ValueError:
+            return _REACHED.validate_json(outcome.output).model_dump()
+        except ValidationError:
             said = outcome.output.decode(errors="replace")[-300:]
             raise DataError(
                 f"make-swe-tasks: the tests of {self.package.name} cannot be traced, exit status {outcome.code}: {said}"

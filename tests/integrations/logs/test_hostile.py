@@ -1,0 +1,107 @@
+"""A log that is damaged, or made to harm, is refused with one line that says where and what to do."""
+
+import gzip
+import json
+import resource
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from tests.integrations.logs.test_formats import chat, lines, span
+
+from turnwise.cli import main
+from turnwise.integrations.logs.write import import_log
+
+
+def refused(path: Path, capsys) -> str:
+    """Import a log that must be refused; returns the one line."""
+    out = path.parent / "made"
+    assert main(["import", str(path), "--out", str(out)]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert path.name in said
+    assert not out.exists()
+    return said
+
+
+def bomb(path: Path, megabytes: int, members: int) -> Path:
+    """Write an archive whose samples are blanks."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        archive.writestr("header.json", '{"eval": {}}')
+        for number in range(members):
+            with archive.open(f"samples/{number}.json", "w", force_zip64=True) as member:
+                for _ in range(megabytes):
+                    member.write(b" " * 2**20)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "members", "said"), [(300, 1, "more than 256 MiB"), (220, 5, "more than 1024 MiB")]
+)
+def test_an_archive_that_would_fill_the_memory_is_refused(tmp_path, capsys, megabytes, members, said):
+    path = bomb(tmp_path / "bomb.eval", megabytes, members)
+    assert said in refused(path, capsys)
+
+
+def test_an_archive_that_lies_about_its_size_is_not_unpacked(tmp_path):
+    """The size in the directory is forged to 9 bytes; the import may take 2 GiB of address space at most."""
+    path = bomb(tmp_path / "bomb.eval", 1500, 1)
+    data = bytearray(path.read_bytes())
+    place = data.rindex(b"PK\x01\x02")
+    data[place + 24 : place + 28] = (9).to_bytes(4, "little")
+    path.write_bytes(data)
+    code = "import sys; from turnwise.cli import main; sys.exit(main(['import', 'bomb.eval']))"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (2**31, 2**31)),
+    )
+    assert done.returncode == 2, done.stderr[-2000:]
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_compressed_file_that_would_fill_the_memory_is_refused(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("turnwise.environments.jsonl.MOST_UNPACKED", 2**20)
+    path = tmp_path / "log.jsonl.gz"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        file.write(json.dumps(chat()).encode() + b"\n")
+        for _ in range(2**14):
+            file.write(b" " * 99 + b"\n")
+    assert "unpacks to more than 1 MiB; unpack it with gunzip first" in refused(path, capsys)
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "log.jsonl.gz"])
+def test_a_byte_order_mark_and_compression_are_read(tmp_path, name):
+    data = b"\xef\xbb\xbf" + json.dumps(chat()).encode()
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    assert import_log(tmp_path / name, tmp_path / "made").trajectories == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (json.dumps(chat()).encode("utf-16"), "is in UTF-16, expected UTF-8; convert it with iconv"),
+        (b"", "is empty"),
+        (b"[" * 100_000, "not valid JSON"),
+        (json.dumps(chat()).encode() + b"\n" + b"[" * 100_000, "line 2: not valid JSON"),
+        (json.dumps(chat(tools=7)).encode(), "a value is not as the format 'chat' has it"),
+    ],
+)
+def test_what_cannot_be_read_is_said(tmp_path, capsys, data, said):
+    (tmp_path / "log.jsonl").write_bytes(data)
+    assert said in refused(tmp_path / "log.jsonl", capsys)
+
+
+@pytest.mark.parametrize("value", [None, 3, "x", [None], [{"spans": [None]}], [{"scopeSpans": [7]}], {"a": 1}])
+def test_spans_of_another_form_are_said(tmp_path, capsys, value):
+    good = {"resourceSpans": [{"scopeSpans": [{"spans": [span(1, [], [])]}]}]}
+    refused(lines(tmp_path / "log.jsonl", good, {"resourceSpans": value}), capsys)
+
+
+def test_half_a_surrogate_pair_is_replaced(tmp_path):
+    path = lines(tmp_path / "log.jsonl", chat(task="\ud800", info={"\udcff": "\ud800"}))
+    assert import_log(path, tmp_path / "made").trajectories == 1
