@@ -1,6 +1,7 @@
 # make train        train the default recipe           make test    run the tests
 # make test-quick   the credit core and one short training, under a minute on two idle cores
 # make test-slow    what `make test` leaves out: the same on more cases, for longer, on a larger model; half an hour
+# make test-bare    the tests that may depend on the machine, without optional programs, packages and data
 # make check        lint, types, Dockerfiles           make bench   the benchmarks that need nothing but this checkout
 # make docs         the documentation as a site in site/
 # make crosscheck-verl, -trl, -trl-vllm, -padded, -areal, -openenv, -verifiers, -gateway    beside other packages
@@ -24,7 +25,7 @@ QUICK := tests/test_segments.py tests/test_batch.py tests/test_transform.py \
   $(ORACLE)::test_a_false_declaration_is_caught \
   tests/train/test_loop.py::test_a_policy_learns
 
-.PHONY: train test test-slow test-quick check fix docs bench lock clean
+.PHONY: train test test-slow test-quick test-bare check fix docs bench lock clean
 
 train: $(INSTALLED)
 	$(BIN)/turnwise train recipes/household-tiny-aem.toml $(ARGS)
@@ -35,6 +36,9 @@ test test-slow: $(INSTALLED)
 
 test-quick: $(INSTALLED)
 	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest -n 2 -q $(QUICK) $(ARGS)
+
+test-bare: $(INSTALLED)
+	$(BIN)/python -m tests.bare $(ARGS)
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .

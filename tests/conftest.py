@@ -12,6 +12,8 @@ import jaxtyping
 import pytest
 from hypothesis import settings
 
+from tests.needs import summarise
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: tiny models are slower on more threads
 
 settings.register_profile("default", max_examples=25, derandomize=True, deadline=None, database=None)
@@ -60,3 +62,12 @@ def array_types_unchecked() -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what the skipped tests need."""
+    skipped = [report.longrepr for report in terminalreporter.stats.get("skipped", ())]
+    if skipped:
+        terminalreporter.section(f"skipped: {len(skipped)}; what they need", sep="-")
+        for line in summarise((path, why.removeprefix("Skipped: ")) for path, _, why in skipped):
+            terminalreporter.write_line(line)

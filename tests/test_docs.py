@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.needs import skip_without
 from tests.promises import assert_printed
 from turnwise.cli import _parse
 from turnwise.config import load_config
@@ -30,10 +31,13 @@ PROMISE = re.compile(r"^print.*?  # (.*)$|^ +# (.*)$", re.MULTILINE)
 BLOCK = re.compile(r"^```python(?: (\w+\.py))?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 SHELL = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PAGE_NEEDS = {"search-qa.md": ("Stemmer",), "webshop.md": ("Stemmer", "rapidfuzz")}
+"""What the code of a page needs."""
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if BLOCK.search(p.read_text())], ids=lambda page: page.name)
 def test_the_code_of_a_page_runs_and_prints_what_it_says(page: Path, tmp_path, monkeypatch) -> None:
+    skip_without(*PAGE_NEEDS.get(page.name, ()))
     monkeypatch.chdir(tmp_path)  # where a page may leave its figures
     monkeypatch.syspath_prepend(tmp_path)
     namespace: dict[str, object] = {}

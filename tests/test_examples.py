@@ -5,11 +5,11 @@ import os
 import re
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from tests.needs import needs
 from tests.promises import assert_printed
 from tests.toys import small_config
 
@@ -52,8 +52,8 @@ def test_an_example_prints_what_it_promises(name, tmp_path):
     assert_printed(promised, printed)
 
 
+@needs("pandas")
 def test_a_run_is_read_with_pandas(tmp_path):
-    pytest.importorskip("pandas", reason="pandas is not installed: pip install --group test")
     from turnwise.train import loop
 
     folder = loop.train(small_config(tmp_path / "runs"))
@@ -70,15 +70,12 @@ def test_a_run_is_read_with_pandas(tmp_path):
     assert "nan" not in printed.lower()
 
 
-@pytest.mark.skipif(find_spec("trl") is None, reason="TRL is not installed: pip install 'turnwise-rl[trl]'")
+@needs("trl")
 def test_trl_trains(tmp_path):
     assert run([SCRIPTS["trl_grpo"]], tmp_path).splitlines()[-1] == "True"
 
 
-@pytest.mark.skipif(
-    not (find_spec("nbclient") and find_spec("ipykernel") and find_spec("pandas")),
-    reason="nbclient, ipykernel or pandas is not installed: pip install --group test",
-)
+@needs("nbclient", "ipykernel", "pandas")
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_a_notebook_executes_and_shows_pictures(name, tmp_path):
     import nbformat

@@ -2,13 +2,11 @@
 
 import ast
 import shlex
-import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from tests.catalogue import ALL
+from tests.needs import needs
 
 ROOT = Path(__file__).parents[1]
 
@@ -21,7 +19,7 @@ def quick() -> list[str]:
     return [word for word in shlex.split(line) if word.startswith("tests/")]
 
 
-@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+@needs("make")
 def test_the_quick_tests_exist_and_hold_what_is_promised():
     named = quick()
     for word in named:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.needs import skip_without
+
 ROOT = Path(__file__).parent.parent
 PROSE = (".py", ".md", ".toml", ".js", ".css", ".html", ".sh", ".yaml", ".yml", ".txt", ".cff", ".ipynb", "")
 """Endings of files that people read. The empty one is that of `Makefile`, for example."""
@@ -39,6 +41,7 @@ ALLOWED = re.compile(r"^\||https?://|^\s*//# source|^[a-z0-9-]+==")
 
 def tracked() -> list[Path]:
     """Text files of the repository that are our own prose or code."""
+    skip_without("git")
     names = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split(
         "\n"
     )

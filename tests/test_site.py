@@ -8,21 +8,16 @@ import re
 import subprocess
 import sys
 import zlib
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 import turnwise as tw
+from tests.needs import needs
 from tests.report.browser import PATIENCE_MS, chromium
 from turnwise.cli import _parser
 
-pytestmark = [
-    pytest.mark.skipif(
-        not all(map(find_spec, ("mkdocs", "material", "mkdocstrings"))),
-        reason="mkdocs is not installed: pip install --group docs",
-    ),
-]
+pytestmark = needs("mkdocs")
 
 ROOT = Path(__file__).parents[1]
 ASSET = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=[\"']?((?:https?:)?//[^\"'\s>]+)")

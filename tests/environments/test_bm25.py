@@ -4,11 +4,13 @@ import math
 
 import numpy as np
 import pytest
+from tests.needs import needs
 
 from turnwise.environments.bm25 import LuceneIndex, analyse, stored_length
 from turnwise.errors import ConfigError
 
 
+@needs("Stemmer")
 @pytest.mark.parametrize(
     ("text", "terms"),
     [
@@ -41,12 +43,14 @@ def test_lengths_survive_one_byte_as_in_lucene():
     assert stored_length(344) == 344
 
 
+@needs("Stemmer")
 def test_a_rare_word_counts_more_than_a_common_one():
     index = LuceneIndex.build({"a": "red mug", "b": "red cup", "c": "red pot", "d": "blue mug"})
     assert index.search("red cup", 50)[0] == "b"
     assert index.search("cup", 50) == ["b"]
 
 
+@needs("Stemmer")
 @pytest.mark.parametrize(("k1", "b"), [(0.9, 0.4), (1.5, 0.75), (0.0, 1.0)])
 def test_scores_are_lucenes_bm25(k1, b):
     """Written out for three documents, in which the term stands once, twice and not at all."""
@@ -59,18 +63,21 @@ def test_scores_are_lucenes_bm25(k1, b):
     np.testing.assert_allclose(impacts, expected, rtol=1e-6)
 
 
+@needs("Stemmer")
 def test_a_word_said_twice_counts_twice():
     index = LuceneIndex.build({"a": "mug x1 x2 x3 x4", "b": "cup", "c": "mug x5", "d": "cup x6 x7 x8"})
     assert index.search("mug cup", 50)[0] == "b"
     assert index.search("mug mug cup", 50)[0] == "c"
 
 
+@needs("Stemmer")
 def test_equal_scores_are_ordered_by_name_and_lengths_in_one_byte_are_equal():
     filler = " ".join(f"w{number}" for number in range(39))
     index = LuceneIndex.build({"z": f"mug {filler}", "a": f"mug {filler} extra", "m": "cup"})  # 40 and 41 words
     assert index.search("mug", 50) == ["a", "z"]
 
 
+@needs("Stemmer")
 def test_at_most_fifty_are_found_the_best_first():
     texts = {f"{number:03}": "mug " * (1 + number % 3) + "pot " * (3 - number % 3) for number in range(120)}
     found = LuceneIndex.build(texts).search("mug", 50)
@@ -81,15 +88,18 @@ def test_at_most_fifty_are_found_the_best_first():
     )
 
 
+@needs("Stemmer")
 @pytest.mark.parametrize("query", ["", "the of", "unheard", "?!"])
 def test_what_is_nowhere_is_not_found(query):
     assert LuceneIndex.build({"a": "mug", "b": "the pot"}).search(query, 50) == []
 
 
+@needs("Stemmer")
 def test_an_empty_shop_can_be_searched():
     assert LuceneIndex.build({}).search("mug", 50) == []
 
 
+@needs("Stemmer")
 def test_an_index_is_built_once_and_kept(monkeypatch, tmp_path):
     monkeypatch.setenv("TURNWISE_CACHE", str(tmp_path))
     texts = {"b": "red mug \u2764", "a": "blue mug", "c": "a pot"}

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.needs import needs
 from tests.toys import Colors, small_config
 
 from turnwise.config import parse_config
@@ -153,8 +154,8 @@ def test_coroutines_and_the_lack_of_repeats_pass_through():
     assert asyncio.run(environment.step("short")).reward == pytest.approx(direction["help"] - direction["style"])
 
 
+@needs("gymnasium")
 def test_frozen_lake_pays_for_the_goal_and_for_steps():
-    pytest.importorskip("gymnasium")
     settings = DirectionConfig(name="fixed", weights={"goal": 1.0, "steps": -0.5})
     made: Any = make_suite(
         EnvironmentConfig(name="frozen_lake", max_steps=10, direction=settings, options={"num_train": 4})

@@ -1,10 +1,10 @@
 """Panels: a name stands for the same tasks for ever."""
 
 import hashlib
-import os
 from typing import Any
 
 import pytest
+from tests.needs import skip_without
 
 from turnwise.config import load_config
 from turnwise.environments.suites import make_suite
@@ -32,8 +32,8 @@ def games(name: str):
 
 @pytest.mark.parametrize("name", OPENINGS)
 def test_generated_panels_are_the_games_they_were(name):
-    if find_panel(name).needs:
-        pytest.importorskip(find_panel(name).needs)
+    if what := find_panel(name).needs:
+        skip_without(what)
     suite, tasks = games(name)
     check_tasks(name, [suite.task_name(task) for task in tasks])
     starts: list[Any] = [suite.environment(task).start() for task in tasks]
@@ -45,8 +45,7 @@ def test_generated_panels_are_the_games_they_were(name):
 @pytest.mark.parametrize("name", [name for name, panel in PANELS.items() if panel.needs.endswith("_DATA")])
 def test_panels_of_files_are_the_tasks_they_were(name):
     variable = find_panel(name).needs
-    if not os.environ.get(variable):
-        pytest.skip(f"set {variable} to test the panel {name}")
+    skip_without(variable)
     try:
         suite, tasks = games(name)
     except DataError as error:

@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+from tests.needs import needs
 
 from turnwise.cli import main
 from turnwise.environments.settings import EnvironmentConfig
@@ -45,7 +46,7 @@ def test_a_sound_environment_withstands_all():
     assert len(findings) > 25
 
 
-@pytest.mark.parametrize("name", ["household", "frozen_lake", "sokoban"])
+@pytest.mark.parametrize("name", ["household", pytest.param("frozen_lake", marks=needs("gymnasium")), "sokoban"])
 def test_ours_withstand_all(name):
     assert [finding for finding in tamper(EnvironmentConfig(name=name)) if finding.succeeded] == []
 

@@ -1,19 +1,19 @@
 """What the process of a harness can read of the trainer: sentinels in its environment, arguments, and names of maps."""
 
 import os
-import shutil
 import subprocess
 import sys
 
 import pytest
 
 from tests.gateway.test_collector import played
+from tests.needs import needs
 from tests.rollout.curious import SECRET
 from tests.rollout.test_isolation import holder  # noqa: F401 (a fixture)
 from turnwise.gateway.settings import HarnessConfig
 
 COMMAND = (sys.executable, "-m", "tests.rollout.curious")
-needs_bubblewrap = pytest.mark.skipif(not shutil.which("bwrap"), reason="no bubblewrap")
+needs_bubblewrap = needs("bwrap")
 
 
 @needs_bubblewrap

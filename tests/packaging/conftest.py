@@ -4,13 +4,14 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from tests.needs import skip_without
 from tests.newcomer import build_wheel
 
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, with the sdist beside it; nothing is fetched."""
-    pytest.importorskip("build")
+    skip_without("build")
     return build_wheel(tmp_path_factory.mktemp("dist"))
 
 

@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from tests.needs import needs
 
 from turnwise.cli import main
 from turnwise.config import load_config
@@ -62,8 +63,8 @@ def test_a_study_names_recipes_as_commands_do(tmp_path, monkeypatch):
         load_study(study)
 
 
+@needs("gymnasium")
 def test_check_env_takes_the_environment_of_a_recipe(capsys):
-    pytest.importorskip("gymnasium")
     assert main(["check-env", "frozen-lake-tiny-aem", "environment.options.num_train=3"]) == 0
     assert "frozen-lake-tiny-aem: sound" in capsys.readouterr().out
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from tests.needs import reason
 
 CHROMIUM = (
     os.environ.get("CHROMIUM")
@@ -21,14 +22,14 @@ PATIENCE_MS = 180_000
 @contextmanager
 def chromium() -> Iterator:
     """Headless Chromium, or a skipped test."""
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
+    api = pytest.importorskip("playwright.sync_api", reason=reason("playwright"))
     with api.sync_playwright() as playwright:
         try:
             browser = playwright.chromium.launch(
                 executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"], timeout=PATIENCE_MS
             )
         except api.Error as error:
-            pytest.skip(f"no Chromium: apt install chromium, or set CHROMIUM ({str(error).splitlines()[0]})")
+            pytest.skip(reason("chromium", str(error).splitlines()[0]))
         yield browser
         browser.close()
 

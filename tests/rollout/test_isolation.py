@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.needs import skip_without
 from tests.rollout.curious import HOLDER, SECRET, Curious
 
 import turnwise
@@ -34,11 +35,8 @@ IMAGE = os.environ.get("TURNWISE_DOCKER_IMAGE", "")
 
 @pytest.fixture(params=LEVELS)
 def level(request) -> str:
-    program = {"gvisor": "runsc", "docker": "docker", "worker": sys.executable}.get(request.param, "bwrap")
-    if not shutil.which(program):
-        pytest.skip(f"no {program}")
-    if request.param == "docker" and not IMAGE:
-        pytest.skip("TURNWISE_DOCKER_IMAGE names no image")
+    needed = {"gvisor": ["runsc"], "docker": ["docker", "TURNWISE_DOCKER_IMAGE"], "worker": []}
+    skip_without(*needed.get(request.param, ["bwrap"]))
     return request.param
 
 
@@ -215,8 +213,7 @@ print("SECRET_TOKEN" in child.stdout.decode(), child.returncode, __import__("os"
 
 
 def test_gvisor_changes_settings_of_its_own_kernel_only():
-    if not shutil.which("runsc"):
-        pytest.skip("no runsc")
+    skip_without("runsc")
     name = "/proc/sys/net/ipv4/tcp_sack"
     before = Path(name).read_text()
     wrote, read = ask("gvisor", f"open('{name}', 'w').write('{1 - int(before)}')", f"open('{name}').read()")

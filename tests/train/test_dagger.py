@@ -7,6 +7,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import pytest
 import torch
+from tests.needs import needs
 from tests.toys import COLORS, Colors, small_config
 
 from turnwise.config import override_config
@@ -256,7 +257,7 @@ WORLDS = {
 }
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", ["household", pytest.param("frozen_lake", marks=needs("gymnasium")), "sokoban"])
 def test_shipped_experts_go_on_after_anything_and_win(name):
     settings = EnvironmentConfig.model_validate({"name": name, "max_steps": 60, **WORLDS[name]})
     suite = cast(CorrectingSuite, make_suite(settings))

@@ -1,11 +1,11 @@
 """Whole runs with the server engine: log-probs agree, and a server that dies costs nothing but time."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.needs import needs
 from tests.rollout.fake_vllm import FakeVllm
 from tests.toys import Colors, small_config
 from tests.train.test_chat_models import with_settings
@@ -131,11 +131,10 @@ def test_a_checkpoint_is_evaluated_by_the_server(tmp_path, fake, capsys):
 
 
 @pytest.mark.data
-@pytest.mark.skipif("ALFWORLD_DATA" not in os.environ, reason="ALFWORLD_DATA names no folder with real games")
+@needs("ALFWORLD_DATA", "peft")
 @pytest.mark.parametrize("size", ["0.5b", "1.5b"])
 def test_the_recipes_for_one_gpu_train_on_real_games_with_a_server(tmp_path, monkeypatch, size):
     """Their own settings, but a tiny model of Qwen's architecture, two games, a step, and a server in its place."""
-    pytest.importorskip("peft")
     monkeypatch.chdir(tmp_path)
     recipe = Path(f"alfworld-qwen2.5-{size}-aem")
     whole = load_config(recipe)

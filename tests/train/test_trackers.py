@@ -1,6 +1,5 @@
 """Trackers get a copy of what metrics.jsonl says, through their own libraries."""
 
-import importlib.util
 import json
 import re
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.needs import needs
 from tests.toys import small_config
 
 from turnwise.cli import main
@@ -18,10 +18,6 @@ from turnwise.errors import ConfigError, RunError
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train
 from turnwise.train.trackers import check_trackers, display_name, identity
-
-
-def needs(name: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"{name} is not installed")
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio"])

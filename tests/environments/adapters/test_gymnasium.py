@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import pytest
+from tests.needs import reason
 
 from turnwise.environments.adapters.gymnasium import plain_ansi
 from turnwise.environments.check import check_environment
@@ -13,7 +14,7 @@ from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.errors import ConfigError, EnvironmentFault
 
-gymnasium = pytest.importorskip("gymnasium", reason="the extra 'gymnasium' is not installed")
+gymnasium = pytest.importorskip("gymnasium", reason=reason("gymnasium"))
 
 ICE = {"id": "FrozenLake-v1", "kwargs": {"is_slippery": False}, "actions": ["left", "down", "right", "up"]}
 # gymnasium's 4x4 map, row by row: SFFF FHFH FFFH HFFG

@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+from tests.needs import reason
 
 from turnwise.environments.adapters import openenv
 from turnwise.environments.base import Step
@@ -18,7 +19,7 @@ from turnwise.environments.suites import make_suite
 from turnwise.errors import ConfigError, EnvironmentFault
 from turnwise.rollout.environments import InProcessEnvironments
 
-pytest.importorskip("websockets", reason="websockets is not installed; pip install 'turnwise-rl[openenv]'")
+pytest.importorskip("websockets", reason=reason("websockets"))
 from websockets.asyncio.server import serve
 
 TEXT = {"type": "string"}

@@ -1,6 +1,5 @@
 """TextWorld's own games, made and played by the real package; skipped where it is missing."""
 
-import importlib.util
 import json
 import os
 import pickle
@@ -9,6 +8,7 @@ import sys
 from typing import Any
 
 import pytest
+from tests.needs import needs
 
 from turnwise.environments.adapters.textworld import CHALLENGES
 from turnwise.environments.check import check_environment
@@ -16,9 +16,7 @@ from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.errors import ConfigError, DataError, EnvironmentFault
 
-real = pytest.mark.skipif(
-    importlib.util.find_spec("textworld") is None, reason="pip install 'turnwise-rl[textworld]' to play TextWorld"
-)
+real = needs("textworld")
 
 
 def suite(max_steps: int = 20, **options) -> Any:

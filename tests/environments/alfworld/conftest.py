@@ -1,12 +1,12 @@
 """A small kitchen, written by hand, with every quirk that real games have."""
 
 import dataclasses
-import os
 import random
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.needs import skip_without
 
 from turnwise.environments.alfworld.files import DATA_VARIABLE, find_games
 from turnwise.environments.alfworld.game import Game, Goal, Receptacle, Thing
@@ -87,7 +87,6 @@ def kitchen() -> MakeKitchen:
 @pytest.fixture(scope="session")
 def alfworld_games() -> list[Path]:
     """Return a sample of the real games, of all task types; skips where there are none."""
-    if not os.environ.get(DATA_VARIABLE):
-        pytest.skip(f"needs the real ALFWorld games: set {DATA_VARIABLE}")
+    skip_without(DATA_VARIABLE)
     games = find_games("valid_seen")
     return random.Random(0).sample(games, min(60, len(games)))

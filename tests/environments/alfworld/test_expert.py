@@ -1,8 +1,8 @@
 import dataclasses
-import os
 import random
 
 import pytest
+from tests.needs import needs
 
 from turnwise.environments.alfworld.engine import Engine
 from turnwise.environments.alfworld.expert import Expert, Memory, solve
@@ -169,7 +169,7 @@ def test_memory_reads_the_environment():
 
 
 @pytest.mark.data
-@pytest.mark.skipif("ALFWORLD_DATA" not in os.environ, reason="ALFWORLD_DATA names no folder with real games")
+@needs("ALFWORLD_DATA")
 def test_wins_real_games():
     for task_type in TASK_TYPES:
         for path in find_games("train", task_types=[task_type])[::40]:

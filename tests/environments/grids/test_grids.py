@@ -4,6 +4,7 @@ import importlib
 from typing import Any
 
 import pytest
+from tests.needs import reason
 
 from turnwise.environments.check import check_environment
 from turnwise.environments.grids.base import Map
@@ -15,7 +16,7 @@ from turnwise.environments.suites import make_suite
 from turnwise.environments.words import split_words
 from turnwise.errors import ConfigError, EnvironmentFault
 
-pytest.importorskip("gymnasium", reason="the extra 'gymnasium' is not installed")
+pytest.importorskip("gymnasium", reason=reason("gymnasium"))
 
 GAMES = ["frozen_lake", "sokoban"]
 LAKE = Map(5, ("SHFF", "FHFH", "FFFH", "HFFG"))

@@ -1,10 +1,8 @@
 """ScienceWorld, in its own Java process; skipped where the package or Java is missing."""
 
 import asyncio
-import importlib.util
 import os
 import pickle
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +10,7 @@ import time
 from typing import Any
 
 import pytest
+from tests.needs import needs
 
 from turnwise.environments.check import check_environment
 from turnwise.environments.scienceworld import java
@@ -21,11 +20,7 @@ from turnwise.errors import ConfigError, EnvironmentFault
 from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.workers import make_environments
 
-REASON = (
-    "" if importlib.util.find_spec("scienceworld") else "pip install 'turnwise-rl[scienceworld]' to play ScienceWorld"
-)
-REASON = REASON or ("" if shutil.which("java") else "ScienceWorld needs java on the PATH")
-real = pytest.mark.skipif(bool(REASON), reason=REASON)
+real = needs("scienceworld", "java")
 
 TASKS = ["find-plant", "use-thermometer"]
 

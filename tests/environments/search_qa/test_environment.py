@@ -4,6 +4,7 @@ import pickle
 
 import pytest
 from tests.environments.search_qa.conftest import QUESTIONS, make_environment
+from tests.needs import needs
 
 from turnwise.environments.search_qa.environment import CUT, action
 from turnwise.environments.search_qa.files import Passage
@@ -11,6 +12,7 @@ from turnwise.environments.search_qa.retrieval import Bm25
 from turnwise.errors import EnvironmentFault
 
 
+@needs("Stemmer")
 def test_a_question_is_searched_and_answered(folder):
     played = make_environment()
     first = played.start()
@@ -40,6 +42,7 @@ def test_a_question_is_searched_and_answered(folder):
         played.step("answer[Klee]")
 
 
+@needs("Stemmer")
 def test_f1_pays_in_proportion_and_exact_match_does_not(folder):
     rewards = {}
     for reward in ("exact_match", "f1"):
@@ -51,6 +54,7 @@ def test_f1_pays_in_proportion_and_exact_match_does_not(folder):
     assert rewards == {"exact_match": 0.0, "f1": pytest.approx(10 * 2 / 3)}
 
 
+@needs("Stemmer")
 @pytest.mark.parametrize(
     "response",
     [
@@ -78,6 +82,7 @@ def test_what_is_no_action_is_said_and_costs_a_step_but_no_search(folder, respon
     assert (last.truncated, last.terminated, last.valid) == (True, False, False)
 
 
+@needs("Stemmer")
 def test_searches_run_out_and_then_only_an_answer_is_taken(folder):
     played = make_environment(max_searches=1)
     played.start()
@@ -89,6 +94,7 @@ def test_searches_run_out_and_then_only_an_answer_is_taken(folder):
     assert played.step("answer[Klee]").reward == 10
 
 
+@needs("Stemmer")
 def test_an_answer_in_the_last_step_counts(folder):
     played = make_environment(max_steps=1)
     played.start()
@@ -96,6 +102,7 @@ def test_an_answer_in_the_last_step_counts(folder):
     assert (last.terminated, last.truncated, last.reward) == (True, False, 10.0)
 
 
+@needs("Stemmer")
 def test_a_search_shows_k_passages_and_cuts_the_long_ones(folder):
     played = make_environment(1, num_passages=2, passage_words=5, k1=0.9, b=0.4)  # by these the long one is the first
     played.start()
@@ -109,6 +116,7 @@ def test_a_search_shows_k_passages_and_cuts_the_long_ones(folder):
     assert nothing.observation == "Nothing was found.\nSearches left: 1."
 
 
+@needs("Stemmer")
 def test_state_keys_name_what_is_known(folder):
     def keys(state_key, *queries):
         played = make_environment(state_key=state_key, num_passages=1)
@@ -122,6 +130,7 @@ def test_state_keys_name_what_is_known(folder):
     assert keys("observation", "oro", "klee")[-1] != keys("observation", "klee", "oro")[-1]
 
 
+@needs("Stemmer")
 def test_admissible_actions_are_valid_and_do_not_hold_the_answer(folder):
     for number, question in enumerate(QUESTIONS):
         for turn in range(3):
@@ -139,6 +148,7 @@ def test_actions_are_written_without_brackets():
     assert action("search", "A [b]\n c]") == "search[A b c]"
 
 
+@needs("Stemmer")
 def test_retrievers_find_by_title_too_and_break_ties_by_id():
     passages = [Passage("b", "Same", "words"), Passage("a", "Same", "words"), Passage("c", "Other", "text")]
     assert [passage.id for passage in Bm25(passages)("same", 5)] == ["a", "b"]

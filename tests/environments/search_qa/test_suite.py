@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.environments.search_qa.conftest import QUESTIONS, make_environment, suite
+from tests.needs import needs
 
 from turnwise.environments.check import check_environment
 from turnwise.environments.search_qa.files import load_corpus, load_questions
@@ -33,11 +34,13 @@ def test_a_retriever_may_be_given(folder):
     assert check_environment(made, split="all") == []
 
 
+@needs("Stemmer")
 @pytest.mark.parametrize("options", [{}, {"reward": "f1", "state_key": "passages", "num_passages": 1}])
 def test_it_passes_the_conformance_check(folder, options):
     assert check_environment(suite(**options), split="all") == []
 
 
+@needs("Stemmer")
 def test_workers_share_our_index_and_make_another_retriever_themselves(folder):
     def loaded(**settings) -> set[str]:
         config = EnvironmentConfig(**{"name": "search_qa", **settings})
@@ -50,6 +53,7 @@ def test_workers_share_our_index_and_make_another_retriever_themselves(folder):
     assert loaded(name=f"{__name__}:Backwards") == {"_passages"}
 
 
+@needs("Stemmer")
 def test_the_settings_reach_the_environment(folder):
     options = {"reward": "f1", "max_searches": 2, "num_passages": 1, "passage_words": 7}
     made = suite(max_steps=9, **options)
@@ -74,12 +78,14 @@ def test_what_is_wrong_is_said_at_once(options, message):
         suite(**options)
 
 
+@needs("Stemmer")
 @pytest.mark.parametrize("name", ["max_searches", "num_passages", "passage_words"])
 def test_limits_are_checked(folder, name):
     with pytest.raises(ConfigError, match=f"search_qa: {name} is -1; it must be at least"):
         make_environment(**{name: -1})
 
 
+@needs("Stemmer")
 def test_demonstrations_read_before_they_answer(folder):
     made = suite(num_passages=1)
     turns = made.demonstrate(made.tasks("all")[0], noise=0.0, seed=0)
@@ -97,6 +103,7 @@ def test_demonstrations_read_before_they_answer(folder):
     assert [turn.response for turn in unknown] == ["search[What is Klee known for?]", "search[Klee]", "answer[honey]"]
 
 
+@needs("Stemmer")
 def test_demonstrations_with_noise_actions_win_and_depend_on_the_seed_only(folder):
     made = suite(max_steps=30)
     task = made.tasks("all")[0]
@@ -116,6 +123,7 @@ def test_demonstrations_with_noise_actions_win_and_depend_on_the_seed_only(folde
     assert QUESTIONS[0]["question"] in noise_actions
 
 
+@needs("Stemmer")
 def test_a_small_corpus_has_words_for_a_tiny_policy(folder, monkeypatch):
     made = suite()
     known = set(made.words())
@@ -142,6 +150,7 @@ def _answered(number: int, answer: str):
     return played.step(f"answer[{answer}]")
 
 
+@needs("Stemmer")
 def test_bm25s_constants_are_options(folder):
     retrieve = suite(k1=0, b=1)._retrieve
     assert retrieve._index._impacts.tolist() != suite()._retrieve._index._impacts.tolist()

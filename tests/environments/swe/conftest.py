@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.needs import skip_without
 
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.swe.bubblewrap import Bubblewrap, check_bubblewrap
@@ -96,6 +97,7 @@ def write(folder: Path, files: dict[str, str]) -> Path:
 @pytest.fixture(scope="session")
 def sandboxed(_own_cache) -> None:
     """Skips where nothing can be isolated."""
+    skip_without("bwrap")
     try:
         check_bubblewrap()
     except ConfigError as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.environments.swe.cheats import BESIDE, all_cheats
 from tests.environments.swe.conftest import FIX, RIGHT, TESTS, WRONG, called, suite, task, write
+from tests.needs import skip_without
 
 from turnwise.environments.swe.guard import graded_changes
 from turnwise.environments.swe.patches import half_patch, make_patch, touched
@@ -108,9 +109,10 @@ def test_calls_find_out_who_knows_the_whole_pattern(made, monkeypatch):
 @pytest.mark.slow
 def test_no_cheat_is_paid_on_five_tasks(sandboxed):
     """SWE_DATA has the tasks; half an hour on two cores."""
-    if not (folder := os.environ.get("SWE_DATA")) or not os.environ.get("SWE_CHEATS"):
-        pytest.skip("needs tasks of `turnwise make-swe-tasks`, and time: set SWE_DATA and SWE_CHEATS=1")
-    made = suite(Path(folder), test_s=60.0, memory_mb=512, disk_mb=64)
+    skip_without("SWE_DATA")
+    if not os.environ.get("SWE_CHEATS"):
+        pytest.skip("half an hour: set SWE_CHEATS=1")
+    made = suite(Path(os.environ["SWE_DATA"]), test_s=60.0, memory_mb=512, disk_mb=64)
     tasks = list({found.repo: found for found in made.tasks("all")}.values())[:5]
     paid = []
     for found in tasks:
@@ -218,7 +220,7 @@ def documented(sandboxed, tmp_path_factory, site) -> Path:
     return folder
 
 
-def test_the_empty_and_the_half_repair_get_nothing(data):
+def test_the_empty_and_the_half_repair_get_nothing(sandboxed, data):
     made = suite(
         data, test_s=180.0, memory_mb=512, disk_mb=64, processes=32
     )  # what is right has time on a busy machine

@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 from tests.environments.swe.conftest import suite
 from tests.environments.swe.prove import prove
+from tests.needs import skip_without
 
 from turnwise.environments.swe.suite import Swe
 from turnwise.environments.swe.tasks import SweTask
@@ -19,10 +20,8 @@ pytestmark = pytest.mark.data
 
 @pytest.fixture(scope="module")
 def made(sandboxed) -> Swe:
-    folder = os.environ.get("SWE_DATA")
-    if not folder:
-        pytest.skip("needs tasks of `turnwise make-swe-tasks`: set SWE_DATA")
-    return suite(folder)
+    skip_without("SWE_DATA")
+    return suite(os.environ["SWE_DATA"])
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.needs import skip_without
 
 from turnwise.environments.webshop.catalogue import DATA_VARIABLE
 from turnwise.environments.webshop.goals import Goal
@@ -106,6 +107,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Shop, list[Goal]]:
     """Return the small shop and its goals: four for the kettle, two for the lamp."""
+    skip_without("Stemmer", "rapidfuzz")
     return load_shop(write(tmp_path_factory.mktemp("webshop")))
 
 
@@ -125,9 +127,8 @@ def kettle(small: tuple[Shop, list[Goal]]) -> Goal:
 @pytest.fixture(scope="session")
 def recorded() -> Path:
     """Return the folder with the real catalogue and episodes recorded in the original; skips where there is none."""
-    named = os.environ.get(DATA_VARIABLE)
-    if not named:
-        pytest.skip(f"needs WebShop's files: set {DATA_VARIABLE}")
+    skip_without(DATA_VARIABLE, "Stemmer", "rapidfuzz")
+    named = os.environ[DATA_VARIABLE]
     if not (Path(named) / "transcripts.jsonl.gz").is_file():
         pytest.skip(f"needs transcripts.jsonl.gz in {DATA_VARIABLE}: episodes recorded in the original environment")
     return Path(named)

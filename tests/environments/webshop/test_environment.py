@@ -2,11 +2,14 @@
 
 import pytest
 from tests.environments.webshop.conftest import item, write
+from tests.needs import needs
 
 from turnwise.environments.base import Environment
 from turnwise.environments.webshop.environment import WebshopEnvironment
 from turnwise.environments.webshop.shop import load_shop
 from turnwise.errors import ConfigError, EnvironmentFault
+
+pytestmark = needs("Stemmer", "rapidfuzz")
 
 PERFECT = ("search[kettle]", "click[b0kettle01]", "click[black | white]", "click[3 l]", "click[buy now]")
 NEARLY = ("search[kettle]", "click[b0kettle01]", "click[3 l]", "click[buy now]")  # 4 of 5 parts

@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 from tests.environments.webshop.conftest import item, write
+from tests.needs import needs
 
 from turnwise.environments.webshop.goals import split_goals
 from turnwise.environments.webshop.shop import load_shop
 from turnwise.errors import ConfigError, DataError
+
+pytestmark = needs("Stemmer", "rapidfuzz")
 
 HUMAN = {
     "B0KETTLE01": [

@@ -6,6 +6,7 @@ import types
 from fractions import Fraction
 
 import pytest
+from tests.needs import needs
 
 from turnwise.environments.webshop.catalogue import Product
 from turnwise.environments.webshop.goals import Goal
@@ -50,11 +51,13 @@ def other(title: str, **changes) -> Product:
     )
 
 
+@needs("rapidfuzz")
 def test_the_thing_itself_scores_one():
     assert score().total == 1
     assert (score().type, score().attributes, score().options, score().price) == (1, 1, None, True)
 
 
+@needs("rapidfuzz")
 @pytest.mark.parametrize(
     ("product", "kind"),
     [
@@ -72,16 +75,19 @@ def test_the_kind_of_product(product, kind):
     assert score(product=product).type == kind
 
 
+@needs("rapidfuzz")
 def test_one_word_of_eleven_is_nearly_nothing_whatever_the_query():
     assert score(product=other("oak lamp", query="desks"), title=f"{TEN} maple").type == 0.1
 
 
+@needs("rapidfuzz")
 def test_function_words_are_no_nouns_and_a_title_without_nouns_is_like_any():
     assert score(product=other("the lamp for you"), title=f"the {TEN} for you").type == 0
     assert score(product=other("lamp"), title="the 12").type == 0.5  # 0.2, by definition
     assert score(product=other("lamp", query="desks"), title="the 12").type == 1
 
 
+@needs("rapidfuzz")
 @pytest.mark.parametrize(
     ("attributes", "share"),
     [
@@ -98,6 +104,7 @@ def test_attributes_are_found_among_attributes_and_in_texts(attributes, share):
     assert score(attributes=attributes).attributes == float(share)
 
 
+@needs("rapidfuzz")
 @pytest.mark.parametrize(
     ("value", "wanted", "good"),
     [
@@ -121,6 +128,7 @@ def test_options_count_as_generously_as_in_the_released_code(value, wanted, good
     assert counts(value, wanted) is good
 
 
+@needs("rapidfuzz")
 def test_any_chosen_value_may_answer_any_option():
     wanted = (("color", "black"), ("size", "9"))
     assert score(options=wanted, chosen={"width": "9", "tint": "jet black"}).options == 1
@@ -129,6 +137,7 @@ def test_any_chosen_value_may_answer_any_option():
     assert score(options=wanted).options == 0
 
 
+@needs("rapidfuzz")
 def test_the_parts_make_the_score():
     goal = {"attributes": ("tea tree", "lemon", "mint"), "options": (("color", "black"), ("size", "9"))}
     chosen = {"color": "black"}

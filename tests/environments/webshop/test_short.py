@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.environments.webshop.conftest import item, write
+from tests.needs import needs
 
 from turnwise.environments.webshop.buyer import Buyer, noise_action
 from turnwise.environments.webshop.environment import WebshopEnvironment
@@ -30,6 +31,7 @@ def environment(shop, goal, **options) -> Any:
     return WebshopEnvironment(shop, goal, observation="text_short", **options)
 
 
+@needs("Stemmer", "rapidfuzz")
 def test_pages_say_what_is_new_in_lower_case(shop, kettle):
     visit = environment(shop, kettle)
     assert visit.start().observation == kettle.instruction.lower()
@@ -45,6 +47,7 @@ def test_pages_say_what_is_new_in_lower_case(shop, kettle):
     assert visit.step("click[buy now]").info["success"]
 
 
+@needs("Stemmer", "rapidfuzz")
 def test_each_result_is_a_number_and_the_first_words_of_a_title(shop, kettle):
     visit = environment(shop, kettle)
     visit.start()
@@ -72,6 +75,7 @@ def test_white_space_alone_is_forgiven(action, meant):
     assert respaced(action, TARGETS) == meant
 
 
+@needs("Stemmer", "rapidfuzz")
 def test_only_this_mode_forgives_it(shop, kettle):
     for mode, valid in (("text", False), ("text_rich", False), ("text_short", True)):
         visit = WebshopEnvironment(shop, kettle, observation=mode)
@@ -79,6 +83,7 @@ def test_only_this_mode_forgives_it(shop, kettle):
         assert visit.step("search [ kettle ]").valid == valid
 
 
+@needs("Stemmer", "rapidfuzz")
 def test_what_a_policy_of_words_says_is_what_the_buyer_meant(small, reread):
     """The buyer's purchases succeed after its words went through a word-level tokenizer and back."""
     shop, goals = small
@@ -93,6 +98,7 @@ def test_what_a_policy_of_words_says_is_what_the_buyer_meant(small, reread):
         assert step.info["success"]
 
 
+@needs("Stemmer", "rapidfuzz")
 def test_every_click_of_every_page_can_be_said_and_every_word_read(tmp_path):
     options = {"Size": ["X-Large", "1/2 Inch", "2.5"], "Color": ["B&W", "black (no. 3)"]}
     note = {"B0MUG00000": {"instruction": "Find me a mug", "instruction_attributes": ["x"]}}

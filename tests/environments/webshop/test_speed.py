@@ -6,9 +6,12 @@ import time
 
 import pytest
 from tests.environments.webshop.conftest import item, write
+from tests.needs import needs
 
 from turnwise.environments.webshop.environment import WebshopEnvironment
 from turnwise.environments.webshop.shop import load_shop
+
+pytestmark = needs("Stemmer", "rapidfuzz")
 
 NUM_PRODUCTS = 1000
 

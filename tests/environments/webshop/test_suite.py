@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.environments.webshop.conftest import NOTES, item, write
+from tests.needs import needs
 
 from turnwise.environments.check import check_environment
 from turnwise.environments.settings import EnvironmentConfig
@@ -38,6 +39,7 @@ def suite(data: str, max_steps: int = 15, **options) -> Any:
     return make_suite(EnvironmentConfig(name="webshop", max_steps=max_steps, options={"data": data, **options}))
 
 
+@needs("Stemmer", "rapidfuzz")
 def test_the_settings_reach_the_environment(many):
     made = suite(many, max_steps=2, reward="score", observation="text_rich", state_key="state")
     assert isinstance(made, Webshop)
@@ -49,6 +51,7 @@ def test_the_settings_reach_the_environment(many):
     assert made.task_name(task) == "500-B0TRAY0001"
 
 
+@needs("Stemmer", "rapidfuzz")
 @pytest.mark.parametrize("attributes_page", [True, False])
 def test_the_page_of_attributes_is_offered_if_asked_for(many, attributes_page):
     made = suite(many, attributes_page=attributes_page)
@@ -60,6 +63,7 @@ def test_the_page_of_attributes_is_offered_if_asked_for(many, attributes_page):
     assert ("click[attributes]" in step.admissible) == attributes_page
 
 
+@needs("Stemmer", "rapidfuzz")
 def test_the_splits_of_the_original_have_validation_goals(many):
     made = suite(many, splits="original")
     assert made.tasks("valid") == suite(many).tasks("train"), "goals 500 to 1,499"
@@ -68,6 +72,7 @@ def test_the_splits_of_the_original_have_validation_goals(many):
         made.tasks("train")
 
 
+@needs("Stemmer", "rapidfuzz")
 def test_splits_do_not_overlap_and_stay(many):
     train, test = (suite(many).tasks(split) for split in ("train", "test"))
     assert (len(train), len(test)) == (100, 500)
@@ -75,6 +80,7 @@ def test_splits_do_not_overlap_and_stay(many):
     assert suite(many).tasks("train") == train
 
 
+@needs("Stemmer", "rapidfuzz")
 def test_the_starter_of_workers_loads_the_shop(many):
     config = EnvironmentConfig(name="webshop", options={"data": many})
     copied = pickle.loads(pickle.dumps(SuiteEnvironments(config)))
@@ -102,11 +108,13 @@ def test_what_is_wrong_is_said_at_once(many, options, message):
         suite(many, **options)
 
 
+@needs("Stemmer", "rapidfuzz")
 def test_it_passes_the_conformance_check(many):
     for options in ({}, {"observation": "text_rich", "state_key": "state", "reward": "score", "attributes_page": True}):
         assert check_environment(suite(many, **options)) == []
 
 
+@needs("Stemmer", "rapidfuzz")
 @pytest.mark.parametrize("noise", [0.0, 0.3])
 def test_demonstrations_win_and_say_what_to_imitate(many, noise):
     made = suite(many, max_steps=30)
@@ -124,6 +132,7 @@ def test_demonstrations_win_and_say_what_to_imitate(many, noise):
     assert abs(sum(noise_actions) / len(noise_actions) - noise) < 0.1
 
 
+@needs("Stemmer", "rapidfuzz")
 @pytest.mark.parametrize("observation", ["text", "text_short"])
 def test_the_buyer_goes_on_after_what_a_policy_did(many, observation):
     made = suite(many, max_steps=30, observation=observation)
@@ -142,6 +151,7 @@ def test_the_buyer_goes_on_after_what_a_policy_did(many, observation):
     assert done > 10
 
 
+@needs("Stemmer", "rapidfuzz")
 def test_a_tiny_policys_right_responses_are_imitated(many):
     """Its words come back with spaces between them: "click [ buy now ]"."""
     made = suite(many, max_steps=30, observation="text_short")
@@ -159,6 +169,7 @@ def test_a_tiny_policys_right_responses_are_imitated(many):
     assert right > 10
 
 
+@needs("Stemmer", "rapidfuzz")
 def test_a_demonstration_depends_on_its_seed_only(many):
     made = suite(many)
     task = made.tasks("train")[0]
@@ -166,11 +177,13 @@ def test_a_demonstration_depends_on_its_seed_only(many):
     assert made.demonstrate(task, noise=0.5, seed=1) != made.demonstrate(task, noise=0.5, seed=2)
 
 
+@needs("Stemmer", "rapidfuzz")
 def test_a_demonstration_that_cannot_win_is_none(many):
     made = suite(many, max_steps=3)
     assert made.demonstrate(made.tasks("train")[0], noise=0.0, seed=0) is None
 
 
+@needs("Stemmer", "rapidfuzz")
 def test_what_the_reward_does_not_recognise_is_no_demonstration(tmp_path):
     note = {"B0": {"instruction": "Find me mugs", "instruction_attributes": ["mug"]}}
     made = suite(str(write(tmp_path, [item("B0", "Mug", options={"color": ["blue137", "blue"]})], note)))
@@ -179,6 +192,7 @@ def test_what_the_reward_does_not_recognise_is_no_demonstration(tmp_path):
     assert [turn.response for turn in played[("color", "blue"),] or ()][-2:] == ["click[blue]", "click[buy now]"]
 
 
+@needs("Stemmer", "rapidfuzz")
 def test_the_buyer_searches_with_the_customers_words_without_the_price(small, kettle):
     visit = Visit(small[0], kettle)
     buyer = Buyer(small[0], kettle)
@@ -193,6 +207,7 @@ def test_the_buyer_searches_with_the_customers_words_without_the_price(small, ke
     assert visit.score.total == 1
 
 
+@needs("Stemmer", "rapidfuzz")
 def test_the_buyer_goes_on_from_wherever_it_is(small, kettle):
     shop = small[0]
     buyer = Buyer(shop, kettle)
@@ -213,6 +228,7 @@ def test_the_buyer_goes_on_from_wherever_it_is(small, kettle):
         assert visit.score.total == 1, wrong
 
 
+@needs("Stemmer", "rapidfuzz")
 def test_an_option_with_a_bracket_is_searched_without_and_not_clicked(tmp_path):
     note = {"B0": {"instruction": "Find me mugs [new]", "instruction_attributes": ["mug"]}}
     data = str(write(tmp_path, [item("B0", "Mug", options={"color": ["black [2 pack]", "blue"]})], note))
@@ -234,6 +250,7 @@ def test_an_option_with_a_bracket_is_searched_without_and_not_clicked(tmp_path):
     assert visit.chosen == {}
 
 
+@needs("Stemmer", "rapidfuzz")
 def test_the_buyer_turns_pages(tmp_path):
     mugs = [item(f"B0A{number:07}", "mug mug") for number in range(25)]
     wanted = item("B0Z0000000", "Nothing in common", bullets="a mug that is so long in words that it comes last of all")
@@ -250,12 +267,14 @@ def test_the_buyer_turns_pages(tmp_path):
     assert actions == ["search[mug]", "click[next >]", "click[next >]", "click[b0z0000000]", "click[buy now]"]
 
 
+@needs("Stemmer", "rapidfuzz")
 def test_the_buyer_searches_for_the_title_where_the_customers_words_do_not_lead_there(tmp_path):
     note = {"B0": {"instruction": "Find me mugs", "instruction_attributes": ["x"]}}
     shop, [goal] = load_shop(write(tmp_path, [item("B0", "Nothing like it"), item("B1", "Mug")], note))
     assert Buyer(shop, goal).act(Visit(shop, goal)) == "search[nothing like it]"
 
 
+@needs("Stemmer", "rapidfuzz")
 def test_the_buyer_finds_the_options_that_people_name_without_a_name(folder):
     (folder / "items_human_ins.json").write_text(json.dumps({"B0KETTLE01": [HUMAN]}))
     shop, [goal] = load_shop(folder)
@@ -266,6 +285,7 @@ def test_the_buyer_finds_the_options_that_people_name_without_a_name(folder):
     assert visit.score.total == 1
 
 
+@needs("Stemmer", "rapidfuzz")
 def test_a_noise_action_never_ends_a_visit(shop, kettle):
     rng = random.Random(0)
     for _ in range(20):
@@ -275,6 +295,7 @@ def test_a_noise_action_never_ends_a_visit(shop, kettle):
         assert visit.score is None
 
 
+@needs("Stemmer", "rapidfuzz")
 def test_every_word_that_is_shown_or_played_is_known(many):
     for options in ({}, {"observation": "text_rich", "attributes_page": True}):
         made = suite(many, **options)
@@ -290,6 +311,7 @@ def test_every_word_that_is_shown_or_played_is_known(many):
                 step = environment.step(action)
 
 
+@needs("Stemmer", "rapidfuzz")
 def test_a_policy_of_words_cannot_shop(many):
     """It writes spaces between words, and the original understands no action with a space before the bracket."""
     made = suite(many)

@@ -1,0 +1,1 @@
+"""The tests on a bare machine: without optional programs, packages, data."""
