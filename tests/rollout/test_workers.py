@@ -76,7 +76,7 @@ def soon(condition) -> bool:
 
 def processes(environments: WorkerEnvironments) -> list[int]:
     """The starter and the workers that are ready."""
-    starter = environments._starter._process
+    starter = environments.starter._process
     return ([starter.pid] if starter else []) + [worker.pid for worker in environments._workers if worker.pid]
 
 
@@ -289,7 +289,7 @@ from turnwise.rollout.workers import WorkerEnvironments
 
 async def play(environments, key, kind):
     step = await environments.start(key, (key, 9, kind))
-    print(step.observation.split()[-1], environments._starter._process.pid, flush=True)
+    print(step.observation.split()[-1], environments.starter._process.pid, flush=True)
     await environments.step(key, "red")
     await environments.step(key, "red")
     await asyncio.sleep(60)
@@ -368,8 +368,8 @@ def test_one_in_five_of_many_episodes_breaks(episodes):
     faults = [kinds[number % len(kinds)] for number in range(episodes // 5)]
     tasks = [(number, 2 + number % 3, "" if number % 5 else faults[number // 5]) for number in range(episodes)]
     environments, pids = WorkerEnvironments(Hostile, workers=8, step_timeout_s=3), set()
-    lost = environments._lost
-    environments._lost = lambda worker: pids.add(worker.pid) or lost(worker)  # pyright: ignore
+    lost = environments.lost
+    environments.lost = lambda worker: pids.add(worker.pid) or lost(worker)  # pyright: ignore
     played = play(environments, tasks)
     causes = {
         "exit": "exit code 3",

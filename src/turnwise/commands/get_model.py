@@ -11,7 +11,7 @@ from typing import Any
 from turnwise.commands.common import QUIET_S, note
 from turnwise.errors import install
 from turnwise.packaged import MODELS, fetch, find_packaged
-from turnwise.terminal import make_console, say_next
+from turnwise.terminal import make_console, say, say_next
 
 USED_BY = {
     "smollm2": ("turnwise train household-smollm2-aem", "or model.name=smollm2 in a recipe of yours"),
@@ -31,11 +31,11 @@ def add(commands: Any) -> None:
 def _get(options: argparse.Namespace) -> int:
     name, about = options.name, MODELS[options.name].about
     if (folder := find_packaged(name)) is not None:
-        print(f"{name}: {about} is already in {folder}")
+        say(f"{name}: {about} is already in {folder}")
     else:
         with _progress(name) as on_bytes:
             folder = fetch(name, on_bytes)
-        print(f"{name}: {about} is in {folder}")
+        say(f"{name}: {about} is in {folder}")
     if name == "smollm2" and importlib.util.find_spec("gguf") is None:
         note(f"its first use needs the package gguf, which is not installed; {install('smollm2')}")
     if name in USED_BY:
@@ -81,6 +81,6 @@ def _lines(name: str) -> Callable[[int, int], None]:
         tenth = min(done * 10 // total, 10)
         if tenth > shown and time.monotonic() - start > QUIET_S:
             shown = tenth
-            print(f"{name}: {done / 1e6:.1f} of {total / 1e6:.1f} MB", file=sys.stderr, flush=True)
+            say(f"{name}: {done / 1e6:.1f} of {total / 1e6:.1f} MB", file=sys.stderr, flush=True)
 
     return on_bytes
