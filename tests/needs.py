@@ -90,6 +90,7 @@ def needs(*names: str) -> pytest.MarkDecorator:
 
 def skip_without(*names: str) -> None:
     """Skip the test that runs, or asks for the fixture that runs, unless all of these are there."""
+    __tracebackhide__ = True  # the skip is reported where it was asked for
     if why := missing(*names):
         pytest.skip(why)
 
