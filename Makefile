@@ -2,6 +2,7 @@
 # make test-quick   the credit core and one short training, under a minute on two idle cores
 # make test-slow    what `make test` leaves out: the same on more cases, for longer, on a larger model; half an hour
 # make test-bare    the tests that may depend on the machine, without optional programs, packages and data
+# make test-newest, test-lowest    the trainer's tests with the newest packages, or the oldest pyproject.toml allows
 # make check        lint, types, Dockerfiles           make bench   the benchmarks that need nothing but this checkout
 # make docs         the documentation as a site in site/
 # make crosscheck-verl, -trl, -trl-vllm, -padded, -areal, -openenv, -verifiers, -gateway    beside other packages
@@ -25,7 +26,7 @@ QUICK := tests/test_segments.py tests/test_batch.py tests/test_transform.py \
   $(ORACLE)::test_a_false_declaration_is_caught \
   tests/train/test_loop.py::test_a_policy_learns
 
-.PHONY: train test test-slow test-quick test-bare check fix docs bench lock clean
+.PHONY: train test test-slow test-quick test-bare test-newest test-lowest check fix docs bench lock clean
 
 train: $(INSTALLED)
 	$(BIN)/turnwise train recipes/household-tiny-aem.toml $(ARGS)
@@ -99,6 +100,21 @@ crosscheck-%: .venv-%/installed
 	$(if $(UNWANTED_$*),.venv-$*/bin/python -m pip uninstall --quiet --yes $(UNWANTED_$*))
 	.venv-$*/bin/python -m pip uninstall --quiet --quiet --yes turnwise
 	.venv-$*/bin/python -m pip install --quiet --no-deps --editable .
+	touch $@
+
+# The trainer's tests with other versions than the pinned ones; torch stays as pinned, since another is gigabytes.
+TRAINER := tests/train tests/rollout tests/measures tests/invariants tests/test_losses.py tests/test_tokens.py
+test-newest test-lowest: test-%: .venv-%/tested
+	.venv-$*/bin/python -m pytest -n 2 --dist worksteal -m "not slow" -p no:cacheprovider $(TRAINER) $(ARGS)
+
+.venv-%/tested: pyproject.toml constraints.txt
+	$(PYTHON) -m venv --clear .venv-$*
+	.venv-$*/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	.venv-$*/bin/python -m pip install --quiet --constraint constraints.txt torch uv
+	grep '^torch==' constraints.txt | .venv-$*/bin/python -m uv pip compile --quiet --no-header --no-annotate \
+	  --python .venv-$*/bin/python --resolution $(if $(filter lowest,$*),lowest-direct,highest) \
+	  --constraint /dev/stdin --extra train --extra lora --output-file .venv-$*/versions.txt pyproject.toml
+	.venv-$*/bin/python -m pip install --quiet --constraint .venv-$*/versions.txt --editable '.[train,lora]' --group test
 	touch $@
 
 clean:

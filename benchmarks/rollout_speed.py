@@ -20,6 +20,7 @@ from benchmarks.common import counted, describe, interleaved, make_smollm2, one_
 from benchmarks.tables import ratios, spread, table
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
+from turnwise.models.caches import CACHE
 from turnwise.models.policy import frozen_copy
 from turnwise.rollout.engine import Engine, Sampling
 from turnwise.rollout.local import LocalEngine
@@ -104,7 +105,7 @@ def plain(model: PreTrainedModel, added: np.ndarray, sampling: Sampling, cache: 
         tokens = torch.tensor([[0] * (width - len(own)) + own for own in ids], device=model.device)
         mask = torch.tensor([[0] * (width - len(own)) + [1] * len(own) for own in ids], device=model.device)
         new = model.generate(
-            tokens, attention_mask=mask, past_key_values=cache, do_sample=True, top_k=0, pad_token_id=0,
+            tokens, attention_mask=mask, **{CACHE: cache}, do_sample=True, top_k=0, pad_token_id=0,
             max_new_tokens=sampling.max_new_tokens, eos_token_id=list(sampling.stop_ids) or None,
         )[:, width:]  # fmt: skip
         for own, response in zip(ids, new.tolist(), strict=True):

@@ -134,10 +134,10 @@ def test_an_update_takes_effect_and_leaves_nothing_of_the_old_weights(fake):
 
 @needs("peft")
 def test_adapters_are_merged_into_what_the_server_gets(fake):
-    from peft import LoraConfig  # takes seconds
+    from peft import LoraConfig, inject_adapter_in_model  # takes seconds
 
     model, prompts = make_model(), {number: [1, 2, 3 + number] for number in range(6)}
-    model.add_adapter(LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False))
+    inject_adapter_in_model(LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False), model)
     engine = make_engine(fake, model)
     assert_plain(model, prompts, play(engine, prompts))
     assert any("lora_" in name for name in model.state_dict())  # the trainer keeps them apart

@@ -17,6 +17,7 @@ from transformers import LlamaForCausalLM
 from turnwise.config import load_config, parse_config
 from turnwise.environments.base import Step
 from turnwise.errors import ConfigError, DataError
+from turnwise.models.caches import CACHE
 from turnwise.models.policy import choose_trainable, freeze_but_norms, frozen_copy, load_policy, trainable
 from turnwise.models.pretrained import pretrained_policy, smollm2
 from turnwise.models.settings import ModelConfig, PromptConfig
@@ -176,6 +177,30 @@ def test_new_adapters_change_nothing_and_differ_by_seed():
     assert all("lora_" in name for name in names)
     one, same = (policy_of(train="lora").model.state_dict() for _ in range(2))
     assert all(torch.equal(one[name], same[name]) for name in one)
+
+
+@peft
+def test_adapters_need_no_release_of_peft_that_only_transformers_asks_for(tmp_path, monkeypatch):
+    monkeypatch.setattr("transformers.integrations.peft.MIN_PEFT_VERSION", "99")  # as 5.24 asked for one not yet out
+    policy = policy_of(train="lora")
+    perturb(policy)
+    policy.save(tmp_path)
+    weights = {name: weight for name, weight in policy.model.state_dict().items() if "lora_" in name}
+    again = load_policy(tmp_path).model.state_dict()
+    assert weights
+    for name, weight in weights.items():
+        torch.testing.assert_close(again[name], weight, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_decoders_take_and_return_a_cache_under_one_name(family):
+    decoder = policy_of(family).model.get_decoder()
+    ids = torch.tensor([[1, 2, 3, 4]])
+    with torch.no_grad():
+        made = getattr(decoder(input_ids=ids[:, :3], use_cache=True), CACHE)
+        continued = decoder(input_ids=ids[:, 3:], use_cache=True, **{CACHE: made}).last_hidden_state
+        whole = decoder(input_ids=ids).last_hidden_state
+    torch.testing.assert_close(continued, whole[:, 3:])
 
 
 @pytest.mark.parametrize("way", ["full", pytest.param("lora", marks=peft)])

@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from turnwise.errors import ConfigError, DataError
+from turnwise.models.adapters import save_adapters
 from turnwise.models.format import Format
 from turnwise.models.settings import ModelConfig
 
@@ -36,7 +37,10 @@ class Policy:
 
         Of a model with adapters only the adapters are saved (adapter_model.safetensors).
         """
-        self.model.save_pretrained(folder)
+        if adapted_layers(self.model):
+            save_adapters(self.model, folder)
+        else:
+            self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
         fmt = {f.name: getattr(self.format, f.name) for f in dataclasses.fields(Format) if f.name != "tokenizer"}
         settings = {"format": fmt, "max_context": self.max_context}

@@ -4,10 +4,11 @@ import importlib.util
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from turnwise.cache import cache_folder, made_aside
 from turnwise.errors import ConfigError, DataError, install
+from turnwise.models.adapters import add_adapters
 from turnwise.models.chat import chat_format
 from turnwise.models.policy import Policy, load_model
 from turnwise.models.settings import ModelConfig, PromptConfig, is_missing_folder
@@ -44,26 +45,8 @@ def pretrained_policy(config: ModelConfig, prompt: PromptConfig, *, seed: int) -
             "it"
         )
     if config.train == "lora":
-        _add_adapters(model, config, seed)
+        add_adapters(model, config, seed)
     return Policy(model, chat_format(tokenizer, prompt), config.max_context)
-
-
-def _add_adapters(model: PreTrainedModel, config: ModelConfig, seed: int) -> None:
-    try:
-        from peft import LoraConfig
-    except ModuleNotFoundError:
-        raise ConfigError(f"model.train='lora' needs peft; {install('lora')}") from None
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model.add_adapter(
-            LoraConfig(
-                r=config.lora_rank,
-                lora_alpha=config.lora_alpha,
-                lora_dropout=0.0,
-                target_modules="all-linear",
-                task_type="CAUSAL_LM",
-            )
-        )
 
 
 def smollm2() -> Path:

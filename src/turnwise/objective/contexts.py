@@ -9,6 +9,7 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
+from turnwise.models.caches import CACHE
 from turnwise.objective.packing import can_pack
 
 MOST_BYTES = 2**31
@@ -32,7 +33,7 @@ class Computed:
     @classmethod
     def of(cls, sequences: np.ndarray, output: Any) -> "Computed":
         """Take what a decoder with `use_cache=True` returned."""
-        layers = [(layer.keys, layer.values) for layer in output.past_key_values.layers]
+        layers = [(layer.keys, layer.values) for layer in getattr(output, CACHE).layers]
         return cls(sequences, output.last_hidden_state, layers)
 
     @property
@@ -93,7 +94,7 @@ class Contexts:
 
     def keep(self, sequences: np.ndarray, output: Any) -> None:
         """Keep what a decoder with `use_cache=True` returned, unless it made no cache or there is no room."""
-        if output.past_key_values is None:
+        if getattr(output, CACHE) is None:
             return
         made = Computed.of(sequences, output)
         if made.num_bytes + sum(each.num_bytes for each in self._kept) <= MOST_BYTES:

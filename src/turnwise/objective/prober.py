@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from turnwise.errors import BatchError
 from turnwise.models.attention import additive
+from turnwise.models.caches import CACHE
 from turnwise.models.format import Format
 from turnwise.models.policy import Policy, autocast
 from turnwise.models.settings import ModelConfig
@@ -115,7 +116,7 @@ class Prober:
                     input_ids=probes,
                     attention_mask=additive(mask[:, None], context.hidden.dtype),
                     position_ids=positions,
-                    past_key_values=context.cache(),
+                    **{CACHE: context.cache()},
                 )
                 hidden = torch.cat([context.hidden, output.last_hidden_state], 1)
                 at = np.concatenate([each.reads(row, begin) for row, each in enumerate(part)], 1)

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import sys
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from transformers import PreTrainedModel
 
 from turnwise.errors import ConfigError, EngineFault, EngineLost, out_of_memory
 from turnwise.models import attention
+from turnwise.models.caches import CACHE
 from turnwise.models.fused import fuse
 from turnwise.models.policy import frozen_copy
 from turnwise.models.reordered import reorder
@@ -330,11 +332,10 @@ class LocalEngine:
         mask = torch.arange(length, device=device) <= positions[:, None, :, None]  # [rows, 1, tokens, keys]
         if added:
             mask = attention.additive(mask, self.model.dtype)
-        how = {"cached": True} if attention.use(self.model) else {}
+        how: dict[str, Any] = {"cached": True} if attention.use(self.model) else {}
         hidden = self.model.get_decoder()(
-            input_ids=tokens, attention_mask=mask, position_ids=positions, past_key_values=self._cache, use_cache=True,
-            **how,
-        ).last_hidden_state  # fmt: skip
+            input_ids=tokens, attention_mask=mask, position_ids=positions, use_cache=True, **{CACHE: self._cache}, **how
+        ).last_hidden_state
         last = torch.from_numpy(np.stack([wanted_index, num_new[wanted_index] - 1])).to(device)
         output_layer = self.model.get_output_embeddings()
         assert output_layer is not None
