@@ -142,7 +142,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         )
         return 2
     except Stopped as stopped:
-        print(f"turnwise: {stopped.signal.name}: ended", file=sys.stderr)
+        print(f"turnwise: {stopped.ended}", file=sys.stderr)
         return stopped.exit_code
     except KeyboardInterrupt:
         print("turnwise: interrupted", file=sys.stderr)

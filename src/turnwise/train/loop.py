@@ -10,7 +10,7 @@ from turnwise.errors import RunError
 from turnwise.metrics import credit_metrics
 from turnwise.rollout.experience import Experience
 from turnwise.rollout.record import write_rollouts
-from turnwise.stopping import Stop, Stopped
+from turnwise.stopping import Stop, Stopped, stoppable
 from turnwise.trace import Trace
 from turnwise.train.clock import Clock
 from turnwise.train.display import Display
@@ -34,14 +34,15 @@ def train(
         config: Configuration of the run; with `resume`, that of the resumed run.
         resume: Folder of a run to resume from its last checkpoint.
         display: Display that shows progress.
-        stop: Signals that end the run early, with a checkpoint of its last completed step.
+        stop: Signals that end the run early, with a checkpoint of its last completed step; default: Ctrl-C, SIGTERM
+            and SIGHUP, if this is the main thread.
 
     Raises:
         TurnwiseError: The run cannot start as configured. Nothing that exists was changed.
         Stopped: A signal ended the run. Resuming continues it as if there had been none.
     """
-    stop = stop or Stop()
     with ExitStack() as held:
+        stop = stop or held.enter_context(stoppable())
         run = prepare(config, resume=resume, display=display or Display(), stop=stop, held=held)
         if resume and run.step == config.run.steps:
             run.display.note(f"{run.folder.path} has done all its {run.step} steps; run.steps=N trains on to step N")
