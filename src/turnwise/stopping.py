@@ -1,4 +1,4 @@
-"""Stop a command on SIGINT, which Ctrl-C sends, SIGTERM, which schedulers send, or SIGHUP, which a closed terminal sends.
+"""Stop a command on Ctrl-C (SIGINT), SIGTERM, which schedulers send, or SIGHUP, which a closed terminal sends.
 
 All raise `Stopped`, a KeyboardInterrupt, so that files are closed and processes ended. A training chooses where:
 `Stop.deferred` delays the exception, and `Stop.open` lets it through again. A second signal of any of these kinds ends

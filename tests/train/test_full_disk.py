@@ -63,10 +63,14 @@ WRITERS: dict[str, Callable[[Path], None]] = {
 
 @pytest.mark.parametrize("library", WRITERS)
 def test_the_error_of_every_library_is_recognised(library, small):
-    with pytest.raises(Exception) as raised:
+    error: Exception | None = None
+    try:
         WRITERS[library](small / "file")
-    refused = refused_by_disk(raised.value)
-    assert refused is not None, repr(raised.value)
+    except Exception as raised:  # each library has a type of its own, tokenizers none
+        error = raised
+    assert error is not None
+    refused = refused_by_disk(error)
+    assert refused is not None, repr(error)
     assert refused.errno == errno.ENOSPC
 
 

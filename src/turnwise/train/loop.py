@@ -14,7 +14,7 @@ from turnwise.stopping import Stop, Stopped, stoppable
 from turnwise.trace import Trace
 from turnwise.train.clock import Clock
 from turnwise.train.display import Display
-from turnwise.train.diverged import kept_for_inspection
+from turnwise.train.diverged import kept_for_inspection, refuse_diverged
 from turnwise.train.folder import RunFolder
 from turnwise.train.held_out import evaluate_held_out
 from turnwise.train.prepare import prepare
@@ -67,21 +67,20 @@ def take_step(run: Run) -> None:
     with run.stop.open():
         with clock("rollout"):
             experience = run.source.next(run.collector, run.models, step, run.display.turn)
+        refuse_diverged(run.folder, step, [each.failure for each in experience.trajectories])
         metrics = {f"rollout/{name}": value for name, value in experience.metrics.items()}
         if experience.used:
             with clock("measure"):
                 measured = run.measure(experience.used, experience.tasks)
             with clock("credit"):
                 credit = run.method.update(measured.batch)
-            with clock("update"), kept_for_inspection(run.folder, step, experience):
+            with clock("update"), kept_for_inspection(run.folder, step, experience, run.models.weights):
                 learned = _update(run, measured, credit, step)
             metrics |= _learned_metrics(measured, credit, learned, run.learner.budget.halvings)
             columns = {name: measured.batch.columns[name] for name in run.measures.recorded} | credit.columns
     with clock("weights"):
         run.models.publish(step)  # without an update too, since a resumed run has the version of its checkpoint
-    write_rollouts(
-        run.folder.rollouts / f"step-{step:06d}.parquet", experience.trajectories, experience.recorded(columns)
-    )
+    write_rollouts(run.folder.table("rollouts", step), experience.trajectories, experience.recorded(columns))
     _finish_step(run, step, experience, metrics | clock.metrics)
 
 
