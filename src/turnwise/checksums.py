@@ -109,7 +109,7 @@ def _record_checksum(record: Mapping[str, Any]) -> str:
 
 
 def run_of(folder: Path) -> str | None:
-    """Return the identity of the run in a folder; None if there is no run, or one of an earlier version."""
+    """Return the identity of the run in a folder; None if the folder has none, or one of an earlier version."""
     path = folder / "config.json"
     try:
         there = path.stat()
