@@ -31,7 +31,7 @@ SETTINGS = {
     "checkpoint": {"every": 3, "keep": 9},
     "update": {"learning_rate": 0.01, "warmup_steps": 0},
 }
-WORKERS = {"environment": {"workers": 1}}
+WORKERS = {"environment": {"workers": 1}, "engine": {"max_rows": 1}}  # one at a time: sums in a fixed order
 CONTINUATIONS = {"method": "vine_ppo", "aem": False, "continuations": {"number": 1}}
 PHASES = {
     "playing": ((ConsoleDisplay, "turn"), 2, 2, {}),
