@@ -57,9 +57,31 @@ def held(folder: Path, otherwise: str) -> Iterator[None]:
     except OSError as error:  # such as a link in its place
         raise RunError(f"cannot lock {folder}: {lock.lock_file}: {error.strerror or error}; remove that file") from None
     try:
-        yield
+        with _folder_locked(folder, otherwise):
+            yield
     finally:
         lock.release()
+
+
+@contextmanager
+def _folder_locked(folder: Path, otherwise: str) -> Iterator[None]:
+    """Lock the folder itself: somebody may delete the file of the other lock."""
+    try:
+        import fcntl
+    except ImportError:  # not POSIX
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunError(f"{otherwise}; wait for it, or stop it") from None
+        except OSError:  # such as on NFS, which locks no folders
+            pass
+        yield
+    finally:
+        os.close(handle)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ damage. It needs no hardware support and no further package to check weights at 
 who changes a file on purpose, since they can change its checksum as well.
 """
 
+import functools
 import json
 import re
 import zlib
@@ -19,6 +20,8 @@ MANIFEST = "manifest.json"
 """File in a folder with size and checksum of every other file."""
 KEY = "crc32"
 """Key of a JSON record with the checksum of its other keys."""
+RUN_KEY = "run_id"
+"""Key of a random text in config.json, which every file of the run repeats; runs up to 0.2 have none."""
 CHUNK = 1 << 20
 TABLE_KEY = b"turnwise_crc32"
 """Key in the metadata of a Parquet file; the checksum is that of the file with eight zeros in its place."""
@@ -103,6 +106,33 @@ def unsealed(record: Mapping[str, Any], where: str, *, required: bool, mend: str
 
 def _record_checksum(record: Mapping[str, Any]) -> str:
     return f"{zlib.crc32(json.dumps(record, sort_keys=True).encode()):08x}"
+
+
+def run_of(folder: Path) -> str | None:
+    """Return the identity of the run in a folder; None if the folder has none, or one of an earlier version."""
+    path = folder / "config.json"
+    try:
+        there = path.stat()
+        return _run_in(path, there.st_mtime_ns, there.st_size)
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+@functools.lru_cache(maxsize=64)
+def _run_in(path: Path, *_: int) -> str | None:
+    found = json.loads(path.read_text(encoding="utf-8")).get(RUN_KEY)
+    return found if isinstance(found, str) else None
+
+
+def refuse_other_run(where: str, folder: Path, found: object) -> None:
+    """Raise if a file tells the identity of another run than that of the folder it lies in.
+
+    Raises:
+        DamagedError: It does. Files and runs of earlier versions have no identity, and are accepted.
+    """
+    expected = run_of(folder)
+    if found is not None and expected is not None and found != expected:
+        raise DamagedError(f"{where} belongs to another run: expected {expected}, the run in {folder}, got {found}")
 
 
 def seal_table(data: bytearray) -> None:

@@ -58,6 +58,7 @@ from turnwise.commands import (
 )
 from turnwise.commands.common import INTERRUPTED
 from turnwise.errors import DISTRIBUTION, TurnwiseError, did_you_mean, install, one_line
+from turnwise.files import FULL, describe_refusal, refused_by_disk
 from turnwise.stopping import Stopped, stoppable
 from turnwise.terminal import say
 
@@ -94,8 +95,6 @@ COMMANDS = (
 )
 """Modules of the commands, in the order of `turnwise --help`."""
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-"""Error numbers of a disk that takes no more."""
 PLACE = (errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG)
 """Error numbers that a path named by the user can cause."""
 
@@ -138,16 +137,9 @@ def _main(arguments: Sequence[str] | None) -> int:
             named = one_line(str(error.filename2 or error.filename))
             say(f"turnwise: cannot use {named}: {error.strerror}", file=sys.stderr)
             return 2
-        if error.errno not in FULL or not hasattr(options, "resumed_by"):
-            raise
-        say(
-            f"turnwise: cannot write: {error}. Free disk space; saved checkpoints are intact. Resume from the last one "
-            f"with {options.resumed_by}",
-            file=sys.stderr,
-        )
-        return 2
+        return _told_of_disk(error, options)
     except Stopped as stopped:
-        say(f"turnwise: {stopped.signal.name}: ended", file=sys.stderr)
+        say(f"turnwise: {stopped.ended}", file=sys.stderr)
         return stopped.exit_code
     except KeyboardInterrupt:
         say("turnwise: interrupted", file=sys.stderr)
@@ -157,6 +149,22 @@ def _main(arguments: Sequence[str] | None) -> int:
             raise
         say(f"turnwise: {error.name} is not installed; {install('train')}", file=sys.stderr)
         return 2
+    except Exception as error:  # libraries have types of their own for a full disk
+        return _told_of_disk(error, options)
+
+
+def _told_of_disk(error: Exception, options: argparse.Namespace) -> int:
+    """Print that the disk is full; raise any other error."""
+    refused = refused_by_disk(error)
+    if refused is None or not hasattr(options, "resumed_by"):
+        raise error
+    what = f"{one_line(str(refused.filename))}: " if refused.filename else ""
+    say(
+        f"turnwise: cannot write: {what}{describe_refusal(refused)}. Free disk space; saved checkpoints are intact. "
+        f"Resume from the last one with {options.resumed_by}",
+        file=sys.stderr,
+    )
+    return 2
 
 
 class _Parser(argparse.ArgumentParser):

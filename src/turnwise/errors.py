@@ -23,6 +23,9 @@ DISTRIBUTION = "turnwise-rl"
 LONGEST = 1500
 """Longest message (characters); of a longer one the middle is left out."""
 
+DIVERGED = "the weights diverged"
+"""Part of the failure of a trajectory whose policy gives no finite probabilities."""
+
 
 def guide(page: str) -> str:
     """Return where to read a page of `docs`, for messages to those who have the package alone."""

@@ -1,6 +1,7 @@
 """Write files atomically, and collect provenance."""
 
 import contextlib
+import errno
 import functools
 import importlib.metadata
 import json
@@ -11,9 +12,64 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from turnwise import __version__
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+"""Error numbers of a disk that takes no more."""
+_IN_TEXT = re.compile(r"\(os error (\d+)\)|\bcode: (\d+)")  # of libraries in Rust: safetensors and tokenizers
+_CUT = re.compile(r"\d+ requested and \d+ written|Not enough free space to write \d+ bytes")  # of NumPy
+
+
+def refused_by_disk(error: BaseException) -> OSError | None:
+    """Return an error of a disk that takes no more as OSError with its number, whatever library raised it."""
+    if isinstance(error, OSError) and error.errno in FULL:
+        return error
+    if found := _IN_TEXT.search(str(error)):
+        number = int(found[1] or found[2])
+        return OSError(number, os.strerror(number)) if number in FULL else None
+    if isinstance(error, OSError) and _CUT.match(str(error)):
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    return refused_by_disk(error.__cause__) if error.__cause__ else None
+
+
+def describe_refusal(error: OSError, path: Path | None = None) -> str:
+    """Say why the disk takes no more, with the file system if the file is known."""
+    path = path or (Path(error.filename) if isinstance(error.filename, str) else None)
+    why = "no space left" if error.errno == errno.ENOSPC else (error.strerror or "").lower()
+    return f"{why} on {_mount_of(path)}" if path else f"{why} on the disk"
+
+
+def _mount_of(path: Path) -> Path:
+    """Return the root of the file system that a path belongs to."""
+    places = [place for place in (path.absolute(), *path.absolute().parents) if place.exists()]
+    device = places[0].stat().st_dev
+    return [place for place in places if place.stat().st_dev == device][-1]
+
+
+class Watched:
+    """Pass writes on to a file, and keep the error of the system for callers of libraries that hide it, as torch does.
+
+    Attributes:
+        error: The first error of a write.
+    """
+
+    def __init__(self, file: IO[bytes]):
+        self._file = file
+        self.error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        """Write bytes."""
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self.error = self.error or error
+            raise
+
+    def flush(self) -> None:
+        """Flush the file."""
+        self._file.flush()
 
 
 @contextlib.contextmanager

@@ -1,8 +1,8 @@
-"""Stop a command on SIGTERM, which schedulers send, or SIGHUP, which a closed terminal sends.
+"""Stop a command on Ctrl-C (SIGINT), SIGTERM, which schedulers send, or SIGHUP, which a closed terminal sends.
 
-Both raise `Stopped`, a KeyboardInterrupt, so that files are closed and processes ended as after Ctrl-C. A training
-chooses where: `Stop.deferred` delays the exception, and `Stop.open` lets it through again. A second signal of any of
-these kinds ends the process at once.
+All raise `Stopped`, a KeyboardInterrupt, so that files are closed and processes ended. A training chooses where:
+`Stop.deferred` delays the exception, and `Stop.open` lets it through again. A second signal of any of these kinds ends
+the process at once.
 """
 
 import contextlib
@@ -13,7 +13,9 @@ import warnings
 from collections.abc import Iterator
 from types import FrameType
 
-SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+USUAL = (signal.SIG_DFL, signal.default_int_handler)
+"""Handlers that Python sets."""
 
 
 class Stopped(KeyboardInterrupt):
@@ -25,12 +27,22 @@ class Stopped(KeyboardInterrupt):
 
     def __init__(self, number: int):
         self.signal = signal.Signals(number)
-        super().__init__(self.signal.name)
+        super().__init__(name_of(number))
+
+    @property
+    def ended(self) -> str:
+        """Say how the process ends, for a message."""
+        return str(self) if self.signal == signal.SIGINT else f"{self}: ended"
 
     @property
     def exit_code(self) -> int:
-        """Exit code by the shells' convention: 143 after SIGTERM, 129 after SIGHUP."""
+        """Exit code by the shells' convention: 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP."""
         return 128 + self.signal
+
+
+def name_of(number: int) -> str:
+    """Name a signal, for a message."""
+    return "interrupted" if number == signal.SIGINT else signal.Signals(number).name
 
 
 class Stop:
@@ -48,14 +60,14 @@ class Stop:
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal."""
-        for each in (*SIGNALS, signal.SIGINT):  # the next one ends the process
+        for each in SIGNALS:  # the next one ends the process
             signal.signal(each, signal.SIG_DFL)
         self.asked = number
         if self._open:  # perhaps between the making of a coroutine and its start, which is nobody's mistake
             warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
             raise Stopped(number)
         with contextlib.suppress(OSError):  # the terminal may be gone; print would not be safe in a handler
-            os.write(2, f"turnwise: {signal.Signals(number).name}: {self.why_late or 'ends soon'}\n".encode())
+            os.write(2, f"turnwise: {name_of(number)}: {self.why_late or 'ends soon'}\n".encode())
 
     def check(self) -> None:
         """Raise `Stopped` if a signal arrived while its effect was delayed."""
@@ -92,12 +104,14 @@ class Stop:
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[Stop]:
-    """Handle signals inside the block; only a main thread can. Ignored signals stay ignored, as `nohup` wants."""
+    """Handle signals inside the block; only a main thread can.
+
+    A signal that is ignored, as `nohup` wants, or that has a handler of the caller's, keeps it.
+    """
     stop, before = Stop(), {}
     if threading.current_thread() is threading.main_thread():
-        wanted = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        wanted = [number for number in SIGNALS if signal.getsignal(number) in USUAL]
         before = {number: signal.signal(number, stop.handle) for number in wanted}
-        before[signal.SIGINT] = signal.getsignal(signal.SIGINT)
     try:
         yield stop
     finally:

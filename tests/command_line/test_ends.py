@@ -23,7 +23,7 @@ def test_an_interrupt_is_no_traceback(here, capsys, monkeypatch):
     monkeypatch.setattr(loop, "train", interrupted)
     assert main(["train", "tiny.toml"]) == 130
     err = capsys.readouterr().err
-    assert err.endswith("turnwise: interrupted; no checkpoint was saved; run the same command to start again\n")
+    assert err.endswith("turnwise: interrupted; no checkpoint was saved; start again with the same command\n")
     assert "Traceback" not in err
 
 

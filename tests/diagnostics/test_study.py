@@ -143,7 +143,8 @@ def test_a_study_runs_compares_and_does_nothing_twice(finished, done, capsys):
     assert " there and 0.5 here. Use the overrides that it was made with" in err
 
 
-def test_a_killed_study_takes_its_runs_with_it_and_goes_on(here, capsys):
+@pytest.mark.parametrize(("number", "said"), [(signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "interrupted")])
+def test_a_killed_study_takes_its_runs_with_it_and_goes_on(here, capsys, number, said):
     (here / "small.toml").write_text(STUDY.replace("seeds = 2", "seeds = 1"))
     arguments = [sys.executable, "-m", "turnwise.cli", "study", "small.toml", "--jobs", "2", "run.steps=40"]
     study = load_study(Path("small.toml"), ("run.steps=40",))
@@ -161,8 +162,8 @@ def test_a_killed_study_takes_its_runs_with_it_and_goes_on(here, capsys):
         told = process.communicate()[1]
         return process.returncode, told
 
-    code, told = ended_at(3, signal.SIGTERM)  # its runs save what they have done
-    assert (code, told.splitlines()[-1]) == (143, "turnwise: SIGTERM; run the same command again to resume")
+    code, told = ended_at(3, number)  # its runs save what they have done
+    assert (code, told.splitlines()[-1]) == (128 + number, f"turnwise: {said}; run the same command again to resume")
     begun = [RunFolder(job.path) for job in study.jobs if (job.path / "rollouts").exists()]
     for folder in begun:
         done = max((r["step"] for r in folder.metrics() if "rollout/success" in r), default=0)

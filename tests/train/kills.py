@@ -1,5 +1,5 @@
 """Kills a training at random moments and lets it go on, again and again: `python -m tests.train.kills FOLDER KILLS
-SEED [harness]`; the last word has it played through the gateway by a harness.
+SEED [KIND]`; the last word has another kind of run: `harness` plays through the gateway, others are keys of `KINDS`.
 
 Lives are forks of one process that has trained once, so that a kill falls into the training and not into the imports.
 A run that ends is compared with one that nobody disturbed, and the next one begins.
@@ -34,6 +34,45 @@ HARNESS = {
     "harness": {"run": "tests.gateway.asking:play_toy", "concurrent": 1},  # one at a time: sums in a fixed order
     "environment": {"options": {"turns": 2}},
 }
+TURNS = {"environment": {"options": {"turns": 2}}}
+SEATS = {
+    "environment": {"name": "seats", "max_steps": 8, "options": {"game": "kuhn", "opponent": "random"}},
+    "model": {"max_context": 256},
+    "evaluate": {"every": 3, "temperature": 1.0},
+}
+KINDS = {
+    "harness": HARNESS,
+    "store": {"store": {"name": "rlep", "capacity": 64, "replays": 2}, "method": "grpo"},
+    "demonstrations": {
+        "method": "dr_grpo",
+        "aem": False,
+        "demonstrations": {"name": "hpt", "gate": 0},
+        "update": {"learning_rate": 0.01, "clip": "none", "aggregate": "constant"},
+        **TURNS,
+    },
+    "branching": {
+        "rollout": {"collector": {"name": "branching", "rule": "tree_grpo", "trees": 2, "expand": 1}},
+        **TURNS,
+    },
+    "budget": {
+        "environment": {"name": "tests.train.uneven:Uneven", "max_steps": 7},
+        "rollout": {"groups": 2, "group_size": 2, "step_budget": {"turns": 8}},
+    },
+    "lag": {"rollout": {"max_lag": 1}, **TURNS},
+    "self-play": {
+        **SEATS,
+        "method": "mars",
+        "aem": False,
+        "rollout": {"collector": {"name": "self_play", "past": 0.5, "random": 0.2, "every": 1, "keep": 2}},
+    },
+    "reward model": {"method": "istar", "aem": False, "reward_model": {"learning_rate": 0.01}, **TURNS},
+    "judge": {
+        "method": "arena_rl",
+        "aem": False,
+        "judge": {"run": "tests.train.test_every_method_trains:decide"},
+    },
+}
+"""Settings of further kinds of runs."""
 
 # tqdm's own lock is shared by forks, and stays taken when one is killed that holds it; its thread would take it too.
 tqdm.set_lock(threading.RLock())
@@ -64,13 +103,15 @@ def whole(folder: Path, name: str = "run") -> dict:
     """What a finished run has left, but for times and memory; reading it fails where a file is damaged."""
     run = RunFolder(folder / name)
     records = [{k: v for k, v in record.items() if not k.startswith(("time/", "memory/"))} for record in run.metrics()]
-    tables = [read_table(path, ()) for path in sorted([*run.rollouts.iterdir(), *run.evaluations.iterdir()])]
+    tables = [read_table(path, ()) for folder in run.tables for path in sorted(folder.glob("*"))]
     _, policy, states = load_checkpoint(latest_checkpoint(run))
+    stored = states.pop("store", None)
     return {
         "metrics": records,
         "tables": [table.to_pylist() for table in tables],
         "weights": {name: weight.tolist() for name, weight in policy.model.state_dict().items()},
-        "method": repr(states["method"]),
+        "states": {name: repr(state) for name, state in states.items()},
+        "store": stored and [{**record, "crc32": ""} for record in map(json.loads, stored.read_text().splitlines())],
         "names": sorted(str(path.relative_to(run.path)) for path in run.path.rglob("*") if path.name != ".lock"),
     }
 
@@ -101,8 +142,9 @@ def main(folder: Path, kills: int, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[4:] == ["harness"]:
-        import tests.gateway.asking  # noqa: F401 (before the forks)
+    for kind in sys.argv[4:]:
+        import tests.gateway.asking
+        import tests.train.test_every_method_trains  # noqa: F401 (both before the forks)
 
-        SETTINGS |= HARNESS
+        SETTINGS |= KINDS[kind]
     main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

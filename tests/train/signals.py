@@ -21,6 +21,7 @@ import turnwise.commands.common
 import turnwise.report.write
 import turnwise.train.figure
 from turnwise.cli import main
+from turnwise.stopping import SIGNALS
 from turnwise.train import last_step
 from turnwise.train.folder import RunFolder, by_step
 from turnwise.train.loop import train
@@ -45,6 +46,7 @@ def live(folder: Path, command: list[str], prepare: Callable[[], None] = lambda:
         for fd, name in ((1, "out"), (2, "err")):
             os.dup2(os.open(folder / name, os.O_CREAT | os.O_WRONLY | os.O_TRUNC), fd)
         torch.set_num_threads(1)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in a shell's background ignores it
         turnwise.commands.common.load_config = lambda recipe, overrides: small_config(folder, **SETTINGS)
         prepare()
         status = main(command)
@@ -77,7 +79,7 @@ def train_signals(folder: Path, times: int, long_s: float) -> dict:
     lasts = timed(lambda: training(folder / "whole"))
     expected, there = whole(folder / "whole"), folder / "stopped"
     while told["stopped"] < times or not told["ended"]:
-        process, number, asked = training(there), moments.choice([signal.SIGTERM, signal.SIGHUP]), 0.0
+        process, number, asked = training(there), moments.choice(SIGNALS), 0.0
         if told["stopped"] < times:
             time.sleep(moments.uniform(0.1, lasts))
             os.kill(process, number)
@@ -103,7 +105,7 @@ def train_signals(folder: Path, times: int, long_s: float) -> dict:
     return told
 
 
-def second_signal(folder: Path) -> dict:
+def second_signal(folder: Path, number: int) -> dict:
     """An update that never ends: the first signal says what it waits for, the second ends the process at once."""
 
     def stuck(self: last_step.LastStep) -> None:
@@ -115,11 +117,11 @@ def second_signal(folder: Path) -> dict:
     while not any("eval/success" in record for record in run.metrics()):
         time.sleep(0.05)
     time.sleep(1)
-    os.kill(process, signal.SIGTERM)
+    os.kill(process, number)
     time.sleep(0.5)
     said = (folder / "err").read_text().splitlines()[-1]
     begun = time.monotonic()
-    os.kill(process, signal.SIGTERM)
+    os.kill(process, number)
     return {"code": ended(process), "seconds": time.monotonic() - begun, "said": said}
 
 
@@ -146,7 +148,7 @@ def disturbed(folder: Path, times: int, command: str) -> dict:
     lasts = timed(lambda: live(folder, words))
     before = contents(run)
     while told["disturbed"] < times or not told["ended"]:
-        process, number = live(folder, words), moments.choice([signal.SIGKILL, signal.SIGTERM])
+        process, number = live(folder, words), moments.choice([signal.SIGKILL, *SIGNALS])
         if told["disturbed"] < times:
             time.sleep(moments.uniform(0, lasts))
             os.kill(process, number)
@@ -192,7 +194,8 @@ if __name__ == "__main__":
     place, times = Path(sys.argv[1]), int(sys.argv[2])
     train(small_config(place / "warm", **SETTINGS))
     told = {
-        "second": second_signal(place / "second"),
+        "second": second_signal(place / "second", signal.SIGTERM),
+        "second-interrupt": second_signal(place / "second-interrupt", signal.SIGINT),
         "nohup": nohup(place / "nohup"),
         "train": train_signals(place / "train", times, last_step.LONG_S),
         "train-copying": train_signals(place / "copying", times, -1.0),

@@ -153,6 +153,6 @@ def test_a_demonstration_that_is_not_finite_is_told_apart(tmp_path):
     for indices, named in (([0, 1], r"trajectories 1 \(tasks 0\)"), ([1], "demonstrations")):
         with (
             pytest.raises(RunError, match=rf"step 1: the loss of {named} is not finite"),
-            kept_for_inspection(folder, 1, experience),
+            kept_for_inspection(folder, 1, experience, {}),
         ):
             raise Diverged(indices, finite=False)

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.doses import doses
 from tests.toys import small_config
+from tests.train.kills import KINDS
 
 from turnwise.cli import main
 from turnwise.config import override_config
@@ -44,6 +45,24 @@ def test_kills_at_random_moments_change_nothing(kills, tmp_path):
     told = told_by("tests.train.kills", str(tmp_path), str(kills), "0")
     assert told["killed"] == kills
     assert told["ended"] > kills // 15, "kills came so fast that no run ended between them"
+    assert told["differing"] == []
+
+
+FURTHER = [kind for kind in KINDS if kind != "harness"]  # which tests.gateway has
+
+
+@pytest.mark.parametrize(
+    ("kind", "kills"),
+    [
+        pytest.param(kind, kills, marks=[pytest.mark.slow] * (kills > 1 or kind != "store"))
+        for kind in FURTHER
+        for kills in (1, 5)
+    ],
+)
+def test_kills_change_nothing_in_runs_that_keep_more(kind, kills, tmp_path):
+    told = told_by("tests.train.kills", str(tmp_path), str(kills), "0", kind)
+    assert told["killed"] == kills
+    assert told["ended"] > 0
     assert told["differing"] == []
 
 

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGHUP lose no completed step; `eval` and `report` leave whole files, however they end."""
+"""Ctrl-C, SIGTERM and SIGHUP lose no completed step; `eval` and `report` leave whole files, however they end."""
 
 import json
 import os
@@ -34,12 +34,15 @@ def test_a_training_that_is_asked_to_end_loses_no_completed_step(told, name):
     assert (told["lost"], told["late"], told["silent"], told["differing"]) == ([], [], [], [])
 
 
-def test_a_second_signal_ends_the_process_at_once(told):
-    told = told["second"]
-    assert told["code"] == 143
+@pytest.mark.parametrize(
+    ("name", "code", "said"), [("second", 143, "SIGTERM"), ("second-interrupt", 130, "interrupted")]
+)
+def test_a_second_signal_ends_the_process_at_once(told, name, code, said):
+    told = told[name]
+    assert told["code"] == code
     assert told["seconds"] < 2
     assert told["said"] == (
-        "turnwise: SIGTERM: step 1 ends first, then its checkpoint is saved; a second signal ends the run at once"
+        f"turnwise: {said}: step 1 ends first, then its checkpoint is saved; a second signal ends the run at once"
     )
 
 

@@ -2,8 +2,8 @@
 
 import argparse
 import asyncio
-import contextlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 
 from turnwise.commands.common import count, natural, note, quiet, seconds
 from turnwise.commands.policies import load_policy
+from turnwise.stopping import Stopped
 from turnwise.terminal import say
 
 
@@ -48,9 +49,12 @@ def _gateway(options: argparse.Namespace) -> int:
     models.publish()
     sampling = make_sampling(config.rollout, policy, seed=config.run.seed)
     options.stop.why_late = "sessions are recorded first; a second signal ends the process at once"
-    # a signal in the middle of writing would lose a step
-    with options.stop.deferred(), contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_serve(models, sampling, options, config))
+    try:
+        with options.stop.deferred():  # a signal in the middle of writing would lose a step
+            asyncio.run(_serve(models, sampling, options, config))
+    except Stopped as stopped:
+        if stopped.signal != signal.SIGINT:  # Ctrl-C is the usual end of a server
+            raise
     return 0
 
 

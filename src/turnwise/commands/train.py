@@ -10,7 +10,6 @@ from typing import Any
 from turnwise.commands.common import INTERRUPTED, quiet, recipe
 from turnwise.config import Config, override_config
 from turnwise.errors import ConfigError
-from turnwise.stopping import Stopped
 from turnwise.terminal import say, say_next
 
 FREE = ("run.steps=", "run.threads=", "checkpoint.", "evaluate.", "engine.", "log.", "store.damaged=")
@@ -43,16 +42,12 @@ def _train(options: argparse.Namespace) -> int:
         with ConsoleDisplay() as display:
             folder = train(config, resume=options.resume, display=display, stop=options.stop)
         say_next(f"turnwise report {shlex.quote(str(folder.path))}", "curves, trajectories, credit per turn")
-    except Stopped as stopped:
+    except KeyboardInterrupt as error:
         if path is None:
             raise
-        say(f"turnwise: {stopped.signal.name}: ended; {_how_to_resume(path)}", file=sys.stderr, flush=True)
-        return stopped.exit_code
-    except KeyboardInterrupt:
-        if path is None:
-            raise
-        say(f"turnwise: interrupted; {_how_to_resume(path)}", file=sys.stderr)
-        return INTERRUPTED
+        ended = getattr(error, "ended", "interrupted")
+        say(f"turnwise: {ended}; {_how_to_resume(path)}", file=sys.stderr, flush=True)
+        return getattr(error, "exit_code", INTERRUPTED)
     return 0
 
 
@@ -83,7 +78,8 @@ def _how_to_resume(path: Path) -> str:
 
     steps = by_step(RunFolder(path).checkpoints)
     if not steps:
-        return "no checkpoint was saved; run the same command to start again"
+        again = f"`turnwise train --resume {path}`" if path.exists() else "the same command"
+        return f"no checkpoint was saved; start again with {again}"
     return f"resume from the checkpoint of step {max(steps)} with `turnwise train --resume {path}`"
 
 

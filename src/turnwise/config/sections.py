@@ -8,6 +8,11 @@ import pydantic
 from turnwise.section import Named, Section
 
 
+def is_one_name(text: str) -> bool:
+    """Return whether a text can name a file or a folder inside another, and nothing outside of it."""
+    return text.isprintable() and text.strip() not in ("", ".", "..") and not {"/", "\\"} & set(text)
+
+
 class RunConfig(Section):
     """Set where a run is stored and how long it trains."""
 
@@ -23,6 +28,23 @@ class RunConfig(Section):
     """CPU threads of torch; 0 keeps torch's default."""
     device: str = "auto"
     """"cpu", "cuda", or "auto", which uses cuda if available."""
+
+    @pydantic.field_validator("name")
+    @classmethod
+    def _is_one_folder(cls, name: str) -> str:
+        if not is_one_name(name):
+            raise ValueError(
+                f"run.name={name!r} is not the name of one folder: expected printable characters without / and \\, and "
+                "not '.' or '..'; set run.folder to store the run elsewhere"
+            )
+        return name
+
+    @pydantic.field_validator("folder")
+    @classmethod
+    def _is_a_path(cls, folder: Path) -> Path:
+        if not str(folder).isprintable():
+            raise ValueError(f"run.folder={str(folder)!r} is not a path of printable characters")
+        return folder
 
 
 class WarmStartConfig(Section):

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from turnwise.errors import ConfigError, EngineFault, EngineLost, out_of_memory
+from turnwise.errors import DIVERGED, ConfigError, EngineFault, EngineLost, out_of_memory
 from turnwise.models import attention
 from turnwise.models.caches import CACHE
 from turnwise.models.fused import fuse
@@ -360,7 +360,7 @@ class LocalEngine:
             assert isinstance(embeddings, torch.Tensor)
             self._spreads[rows, places] = spread(logits, embeddings, sampling).cpu().numpy()
         if not np.isfinite(logprobs).all():
-            raise EngineFault("the logits are not finite: the weights diverged; lower update.learning_rate")
+            raise EngineFault(f"the logits are not finite: {DIVERGED}; lower update.learning_rate")
         self._ids[rows, places], self._logprobs[rows, places] = tokens, logprobs
         stopped = np.isin(tokens, sampling.stop_ids)
         if sampling.stop:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from turnwise.checksums import TABLE_KEY, check_table, seal_table
+from turnwise.checksums import RUN_KEY, TABLE_KEY, check_table, refuse_other_run, run_of, seal_table
 from turnwise.environments.plain import sound_text
 from turnwise.errors import DamagedError, DataError
 from turnwise.files import replacing
@@ -145,6 +145,8 @@ def write_table(path: Path, table: pa.Table) -> None:
     """Write a Parquet file atomically, with its name and checksum in its metadata."""
     path.parent.mkdir(parents=True, exist_ok=True)
     told = {NAME_KEY: path.name.encode(), TABLE_KEY: b"0" * 8}
+    if run := run_of(path.parent.parent):
+        told[RUN_KEY.encode()] = run.encode()
     stream = pa.BufferOutputStream()
     pq.write_table(table.replace_schema_metadata({**(table.schema.metadata or {}), **told}), stream, compression="zstd")
     data = bytearray(stream.getvalue())
@@ -198,6 +200,8 @@ def read_table(
             raise DamagedError(f"{path} is damaged: its checksum cannot be found")
         if (name := told.get(NAME_KEY, b"").decode()) not in ("", path.name) and path.name.startswith("step-"):
             raise DamagedError(f"{path} is a copy of {name}, expected another step")
+        if run := told.get(RUN_KEY.encode()):
+            refuse_other_run(str(path), path.parent.parent, run.decode())
         check_format(path, int(told.get(b"turnwise_format", 1)))
         missing = [name for name in columns if name not in schema.names]
         if missing:

@@ -22,7 +22,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from transformers import PreTrainedModel
 
-from turnwise.errors import ConfigError, EngineFault, EngineLost
+from turnwise.errors import DIVERGED, ConfigError, EngineFault, EngineLost
 from turnwise.models.policy import adapted_layers, merged_copy
 from turnwise.rollout.connection import RESUME, Connection, Refused, Unanswered
 from turnwise.rollout.engine import Decode, Generation, Sampling, ends_with_stop
@@ -248,7 +248,7 @@ def _generation(choice: dict[str, Any], sampling: Sampling) -> Generation:
         raise EngineFault(f"the server's {len(ids)} token ids do not match its {len(content)} log-probabilities")
     logprobs = [float(token["logprob"]) for token in content]
     if not min(logprobs) > -9000.0:  # vLLM writes -9999 for values that are not finite
-        raise EngineFault("the log-probabilities are not finite: the weights diverged; lower update.learning_rate")
+        raise EngineFault(f"the log-probabilities are not finite: {DIVERGED}; lower update.learning_rate")
     return Generation(ids, logprobs, ids[-1] not in sampling.stop_ids)
 
 

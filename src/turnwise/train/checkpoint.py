@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 
-from turnwise.checksums import check_manifest, write_manifest
+from turnwise.checksums import RUN_KEY, check_manifest, refuse_other_run, run_of, write_manifest
 from turnwise.errors import DamagedError, RunError, did_you_mean
-from turnwise.files import write_json
+from turnwise.files import Watched, describe_refusal, refused_by_disk, write_json
 from turnwise.models.policy import Policy, load_policy
 from turnwise.rollout.stores.rows import FILE as STORE_FILE
 from turnwise.rollout.stores.rows import write_store
@@ -58,26 +58,39 @@ def save_checkpoint(folder: RunFolder, step: int, policy: Policy, states: Mappin
     """
     target = folder.checkpoints / f"step-{step:06d}"
     temporary = folder.checkpoints / f".step-{step:06d}.tmp"
+    folder.refuse_moved()
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     try:
         policy.save(temporary)
         if STORED in states:
             write_store(temporary / STORE_FILE, states[STORED])
-        torch.save(_to_torch({**states, STORED: None} if STORED in states else dict(states)), temporary / STATES)
-        write_json(temporary / "step.json", {"step": step})
+        _save_states(_to_torch({**states, STORED: None} if STORED in states else dict(states)), temporary / STATES)
+        run = run_of(folder.path)
+        write_json(temporary / "step.json", {"step": step} | ({RUN_KEY: run} if run else {}))
         write_manifest(temporary)
-    except (
-        OSError,
-        RuntimeError,
-        SafetensorError,
-    ) as error:  # torch and safetensors raise their own types when the disk is full
+    except Exception as error:  # torch, safetensors and tokenizers raise their own types when the disk is full
         shutil.rmtree(temporary, ignore_errors=True)
-        raise RunError(f"cannot write the checkpoint {target}: {' '.join(str(error).split())[:200]}") from error
+        folder.refuse_moved()
+        refused = refused_by_disk(error)
+        if not refused and not isinstance(error, (OSError, RuntimeError, SafetensorError)):
+            raise
+        why = describe_refusal(refused, folder.path) if refused else " ".join(str(error).split())[:200]
+        mend = "; free disk space, and resume from the checkpoint before" if refused else ""
+        raise RunError(f"cannot write the checkpoint {target}: {why}{mend}") from error
     shutil.rmtree(target, ignore_errors=True)
     os.replace(temporary, target)
     remove_old(folder, keep=keep)
     return target
+
+
+def _save_states(states: Any, path: Path) -> None:
+    with path.open("wb") as file:
+        watched = Watched(file)
+        try:
+            torch.save(states, watched)  # pyright: ignore[reportArgumentType]
+        except RuntimeError as error:
+            raise watched.error or error from None
 
 
 def remove_old(folder: RunFolder, *, keep: int) -> None:
@@ -138,7 +151,11 @@ def load_checkpoint(path: Path, *, to_play: bool = False) -> tuple[int, Policy, 
     """
     try:
         check_manifest(path, skip=[STATES, STORE_FILE] if to_play else [STORE_FILE])
-        step = json.loads((path / "step.json").read_text(encoding="utf-8"))["step"]
+        told = json.loads((path / "step.json").read_text(encoding="utf-8"))
+        step = told["step"]
+        refuse_other_run(str(path), path.parent.parent, told.get(RUN_KEY))
+        if path.parent.name == "checkpoints" and path.name != f"step-{step:06d}":
+            raise DamagedError(f"{path} is a copy of the checkpoint of step {step}")
         policy = load_policy(path)
         if to_play:
             return step, policy, {}

@@ -15,6 +15,7 @@ runs/NAME/config.json          resolved configuration, versions, commit
 import json
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.cache import held
-from turnwise.checksums import KEY, sealed, unsealed
+from turnwise.checksums import KEY, RUN_KEY, refuse_other_run, run_of, sealed, unsealed
 from turnwise.config import Config, parse_config
 from turnwise.errors import ConfigError, DamagedError, DataError, RunError, did_you_mean
 from turnwise.files import aside, provenance, remove_remains, write_json, write_text
@@ -51,6 +52,7 @@ class RunFolder:
         self.tables = (self.rollouts, self.evaluations, self.judgements, self.continuations)
         self.figure = path / "figure.png"
         self.trackers: list[Tracker] = []
+        self._place: tuple[int, int] | None = None
 
     @classmethod
     def create(cls, config: Config, told: Mapping[str, Any] | None = None) -> "RunFolder":
@@ -65,7 +67,13 @@ class RunFolder:
         """
         path = config.run_folder
         cls.refuse_existing(path)
-        record = {"format": FORMAT, "config": config.model_dump(mode="json"), **provenance(), **(told or {})}
+        record = {
+            "format": FORMAT,
+            RUN_KEY: secrets.token_hex(8),
+            "config": config.model_dump(mode="json"),
+            **provenance(),
+            **(told or {}),
+        }
         temporary = aside(path)  # after a kill the folder is complete, or does not exist
         try:
             temporary.mkdir(parents=True, exist_ok=True)
@@ -85,7 +93,29 @@ class RunFolder:
         """
         with held(self.path, f"another process is training in {self.path}"):
             remove_remains(self.path)
+            self._place = _place_of(self.path)
             yield self
+
+    def refuse_moved(self) -> None:
+        """Raise if the folder that this process has locked is no longer there.
+
+        Raises:
+            RunError: It was moved or deleted, and another one may be in its place.
+        """
+        if self._place and _place_of(self.path) != self._place:
+            raise RunError(
+                f"{self.path} was moved or deleted while the run trained; nothing was written there since. Resume "
+                "the run where its folder is now, with `turnwise train --resume RUN_FOLDER`"
+            )
+
+    def table(self, name: str, step: int) -> Path:
+        """Return where to write a table of a step: `name` is its folder, such as "rollouts".
+
+        Raises:
+            RunError: The folder was moved or deleted.
+        """
+        self.refuse_moved()
+        return self.path / name / f"step-{step:06d}.parquet"
 
     @contextmanager
     def begun(self) -> Iterator["RunFolder"]:
@@ -162,6 +192,7 @@ class RunFolder:
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Append a record to metrics.jsonl and flush it to disk."""
+        self.refuse_moved()
         with self.metrics_path.open("a", encoding="utf-8") as file:
             file.write(self._line(record))
             file.flush()
@@ -170,6 +201,7 @@ class RunFolder:
             tracker.log(record["step"], {name: value for name, value in record.items() if name != "step"})
 
     def _line(self, record: Mapping[str, Any]) -> str:
+        record = {**record, RUN_KEY: run} if (run := run_of(self.path)) else record
         return json.dumps(sealed(record) if self.verified else record) + "\n"
 
     @cached_property
@@ -220,7 +252,9 @@ class RunFolder:
                     raise ValueError
                 kinds = [(record["step"], kind) for kind in KINDS if kind in record]
                 where = f"{self.metrics_path}, line {number},"
-                records.append(unsealed(record, where, mend=f"; {MEND_LINE}. {UNCHANGED}", required=self.verified))
+                record = unsealed(record, where, mend=f"; {MEND_LINE}. {UNCHANGED}", required=self.verified)
+                refuse_other_run(where, self.path, record.pop(RUN_KEY, None))
+                records.append(record)
                 if (first := min((seen.setdefault(kind, number) for kind in kinds), default=number)) != number:
                     raise DamagedError(
                         f"{where} repeats step {record['step']} of line {first}; delete one. {UNCHANGED}"
@@ -261,6 +295,15 @@ def by_step(folder: Path, suffix: str = "") -> dict[int, Path]:
     return dict(sorted((number, path) for path, number, ours in _named(folder, suffix) if ours))
 
 
+def _place_of(path: Path) -> tuple[int, int] | None:
+    """Return device and number of a folder, which it keeps when it is moved; None if there is none."""
+    try:
+        there = path.stat()
+    except OSError:
+        return None
+    return there.st_dev, there.st_ino
+
+
 def doubles(folder: Path, suffix: str = "") -> list[str]:
     """Describe entries whose names stand for a step, but differ from the name that turnwise gives it."""
     return sorted(
@@ -289,6 +332,9 @@ def _as_now(config: Any) -> Any:
     environment, update, warm_start, store = given.values()
     if not ("image" in environment or environment.get("workers")) and environment.get("isolation") == "worker":
         del environment["isolation"]
+    run = dict(config.get("run") or {})
+    if isinstance(name := run.get("name"), str) and {"/", "\\"} & set(name):  # once a path below `folder`
+        run |= {"folder": str((Path(run.get("folder", "runs")) / name).parent), "name": Path(name).name}
     idle = ["tokens", "dual_clip"] if update.get("policy") is False else []
     if update.get("policy") is False or update.get("scoring") == "engine":
         idle += ["mismatch_cap", "mismatch_level"]
@@ -297,5 +343,5 @@ def _as_now(config: Any) -> Any:
     if warm_start.get("steps") == 0:
         warm_start.pop("dagger_rounds", None)
     store = {name: value for name, value in store.items() if of_store(name, store.get("name"))}
-    now = {"environment": environment, "update": update, "warmstart": warm_start, "store": store or None}
+    now = {"run": run, "environment": environment, "update": update, "warmstart": warm_start, "store": store or None}
     return {**config, **{name: section for name, section in now.items() if name in config}}

@@ -5,6 +5,7 @@ import time
 from turnwise.evaluation.assess import assess
 from turnwise.evaluation.outcomes import write_outcomes
 from turnwise.evaluation.play import common_failure, evaluate
+from turnwise.train.diverged import refuse_diverged
 from turnwise.train.run import Run
 
 
@@ -22,7 +23,9 @@ def evaluate_held_out(run: Run) -> None:
             on_turn=run.display.turn,
         )
         metrics |= assess(run.suite, run.models, config.model, config.rollout, config.evaluate.temperature)
-    write_outcomes(run.folder.evaluations / f"step-{run.step:06d}.parquet", trajectories)
+    if run.step:
+        refuse_diverged(run.folder, run.step, [each.failure for each in trajectories])
+    write_outcomes(run.folder.table("evaluations", run.step), trajectories)
     record = {f"eval/{name}": value for name, value in metrics.items()}
     run.folder.log({"step": run.step, **record, "time/eval_s": time.perf_counter() - start})
     cause = common_failure(trajectories)

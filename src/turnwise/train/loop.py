@@ -10,11 +10,11 @@ from turnwise.errors import RunError
 from turnwise.metrics import credit_metrics
 from turnwise.rollout.experience import Experience
 from turnwise.rollout.record import write_rollouts
-from turnwise.stopping import Stop, Stopped
+from turnwise.stopping import Stop, Stopped, stoppable
 from turnwise.trace import Trace
 from turnwise.train.clock import Clock
 from turnwise.train.display import Display
-from turnwise.train.diverged import kept_for_inspection
+from turnwise.train.diverged import kept_for_inspection, refuse_diverged
 from turnwise.train.folder import RunFolder
 from turnwise.train.held_out import evaluate_held_out
 from turnwise.train.prepare import prepare
@@ -34,14 +34,15 @@ def train(
         config: Configuration of the run; with `resume`, that of the resumed run.
         resume: Folder of a run to resume from its last checkpoint.
         display: Display that shows progress.
-        stop: Signals that end the run early, with a checkpoint of its last completed step.
+        stop: Signals that end the run early, with a checkpoint of its last completed step; default: Ctrl-C, SIGTERM
+            and SIGHUP, if this is the main thread.
 
     Raises:
         TurnwiseError: The run cannot start as configured. Nothing that exists was changed.
         Stopped: A signal ended the run. Resuming continues it as if there had been none.
     """
-    stop = stop or Stop()
     with ExitStack() as held:
+        stop = stop or held.enter_context(stoppable())
         run = prepare(config, resume=resume, display=display or Display(), stop=stop, held=held)
         if resume and run.step == config.run.steps:
             run.display.note(f"{run.folder.path} has done all its {run.step} steps; run.steps=N trains on to step N")
@@ -66,21 +67,20 @@ def take_step(run: Run) -> None:
     with run.stop.open():
         with clock("rollout"):
             experience = run.source.next(run.collector, run.models, step, run.display.turn)
+        refuse_diverged(run.folder, step, [each.failure for each in experience.trajectories])
         metrics = {f"rollout/{name}": value for name, value in experience.metrics.items()}
         if experience.used:
             with clock("measure"):
                 measured = run.measure(experience.used, experience.tasks)
             with clock("credit"):
                 credit = run.method.update(measured.batch)
-            with clock("update"), kept_for_inspection(run.folder, step, experience):
+            with clock("update"), kept_for_inspection(run.folder, step, experience, run.models.weights):
                 learned = _update(run, measured, credit, step)
             metrics |= _learned_metrics(measured, credit, learned, run.learner.budget.halvings)
             columns = {name: measured.batch.columns[name] for name in run.measures.recorded} | credit.columns
     with clock("weights"):
         run.models.publish(step)  # without an update too, since a resumed run has the version of its checkpoint
-    write_rollouts(
-        run.folder.rollouts / f"step-{step:06d}.parquet", experience.trajectories, experience.recorded(columns)
-    )
+    write_rollouts(run.folder.table("rollouts", step), experience.trajectories, experience.recorded(columns))
     _finish_step(run, step, experience, metrics | clock.metrics)
 
 

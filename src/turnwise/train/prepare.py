@@ -137,7 +137,8 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     run.complete(step)
     run.models.publish(step)
     if not checkpoints(folder):
-        run.save()
+        with stop.deferred():
+            run.save()
     evaluated = {record["step"] for record in folder.metrics() if "eval/success" in record}
     if run.evaluation_is_due and step not in evaluated:  # a new run, or one that ended during an evaluation
         evaluate_held_out(run)

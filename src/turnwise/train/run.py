@@ -116,7 +116,7 @@ class Run:
         batch, metrics = self.measures.take(played)
         metrics |= self.monitor.watch(played, self.step + 1) if self.monitor else {}
         for service in self.services.values():
-            metrics |= service.finish(self.folder.path / service.folder / f"step-{self.step + 1:06d}.parquet")
+            metrics |= service.finish(self.folder.table(service.folder, self.step + 1))
         return Measured(batch, sequences, metrics)
 
     @functools.cached_property

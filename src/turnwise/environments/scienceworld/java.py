@@ -82,7 +82,8 @@ def _start(heap_mb: int) -> Any:
     command += ["-classpath", os.pathsep.join((py4j.find_jar_path(), constants.JAR_PATH))]
     # the pipe to its input breaks whenever this process ends
     command += ["py4j.GatewayServer", "--die-on-broken-pipe", "0"]
-    process = Popen(command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, cwd=constants.BASEPATH, text=True)
+    streams = {"stdin": PIPE, "stdout": PIPE, "stderr": DEVNULL, "text": True}
+    process = Popen(command, **streams, cwd=constants.BASEPATH, start_new_session=True)  # Ctrl-C is for the trainer
     assert process.stdin
     assert process.stdout
     port = process.stdout.readline().strip()

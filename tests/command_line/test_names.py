@@ -1,0 +1,60 @@
+"""Names that become folders stay inside the folder that they are given for."""
+
+import json
+
+import pytest
+
+from tests.command_line.outcomes import refused
+from tests.toys import small_config
+from turnwise.checksums import KEY
+from turnwise.diagnostics.study import load_study, slug
+from turnwise.errors import ConfigError
+from turnwise.train.folder import RunFolder
+
+
+@pytest.mark.parametrize(
+    "name", ["../x", "/tmp/x", "a/b", "a\\b", "..", ".", "", " ", "a\0b", "a\nb", "a\x1bb", "x/", "./x"]
+)
+def test_a_name_of_a_run_that_is_not_one_folder_is_refused(name, tmp_path):
+    with pytest.raises(ConfigError, match=r"run\.name"):
+        small_config(tmp_path, run={"name": name})
+
+
+@pytest.mark.parametrize("name", ["a", "a.b", "gigpo + aem", "äö", ".hidden", "a..b", "seed-01"])
+def test_other_names_are_fine(name, tmp_path):
+    assert small_config(tmp_path, run={"name": name}).run_folder == tmp_path / name
+
+
+@pytest.mark.parametrize("folder", ["a\0b", "a\nb"])
+def test_a_folder_that_no_system_takes_is_refused(folder, tmp_path):
+    with pytest.raises(ConfigError, match=r"run\.folder"):
+        small_config(tmp_path, run={"folder": folder})
+
+
+def test_the_command_says_so_in_one_line(here, capsys):
+    said = refused(capsys, "train", "tiny.toml", "run.name=../x")
+    assert "run.name='../x' is not the name of one folder" in said
+    assert "run.folder" in said
+
+
+@pytest.mark.parametrize("arm", ["../x", "/tmp/x", "..", ".", "", "a\0b", "a\nb", "a/b"])
+def test_arms_of_a_study_stay_in_its_folder(arm):
+    assert slug(arm) not in ("", ".", "..")
+    assert not {"/", "\\", "\0", "\n"} & set(slug(arm))
+
+
+def test_a_run_of_an_earlier_version_with_a_path_as_its_name_still_opens(tmp_path):
+    folder = RunFolder.create(small_config(tmp_path))
+    path = folder.path / "config.json"
+    record = json.loads(path.read_text())
+    record.pop(KEY)
+    record["config"]["run"] |= {"folder": str(tmp_path), "name": "sub/mine"}
+    path.write_text(json.dumps(record))
+    assert RunFolder.open(folder.path)[1].run_folder == tmp_path / "sub" / "mine"
+
+
+def test_a_study_with_a_folder_that_no_system_takes_is_refused(tmp_path):
+    study = tmp_path / "study.toml"
+    study.write_text('recipes = ["household-tiny-aem"]\nseeds = 1\nfolder = "a\\u0000b"\n[methods]\n"a" = []\n')
+    with pytest.raises(ConfigError, match="folder"):
+        load_study(study)
