@@ -6,7 +6,7 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from turnwise.environments.base import Step, checked_key, checked_step
+from turnwise.environments.base import SeatStep, Step, checked_key, checked_step
 from turnwise.environments.plain import MAX_DEPTH, plain_mapping
 from turnwise.environments.wire import PlainStep, ProtocolError, key_as_json, key_from_json
 from turnwise.errors import EnvironmentFault
@@ -62,8 +62,8 @@ LOOP["itself"] = LOOP
         (LOOP, "nested more than"),
         ({"n": "x" * (17 << 20)}, "info has more than 16,777,216 characters"),
         ({"n": [0] * (17 << 20)}, "info has more than 16,777,216 characters"),
-        ({"score": None}, r'a info\["score"\] of None, expected a finite number'),
-        ({"score": float("nan")}, r'a info\["score"\] of nan, expected a finite number'),
+        ({"score": None}, r'a score of None in info\["score"\], expected a finite number'),
+        ({"score": float("nan")}, r'a score of nan in info\["score"\], expected a finite number'),
     ],
 )
 def test_a_value_that_cannot_be_written_fails_its_step_with_its_key(info, cause):
@@ -77,7 +77,7 @@ def test_advice_fits_the_reward(reward, advice):
     with pytest.raises(EnvironmentFault, match="expected a finite number") as fault:
         checked_step(Step(observation="", reward=reward))
     assert ("scale its rewards" in str(fault.value)) is advice
-    with pytest.raises(EnvironmentFault, match=r"rewards\['goal'\]"):
+    with pytest.raises(EnvironmentFault, match=r"a reward of .* in rewards\['goal'\]"):
         checked_step(Step(observation="", rewards={"goal": reward}))
 
 
@@ -117,3 +117,9 @@ def test_a_state_key_is_of_plain_types_only():
 def test_a_forged_key_is_refused(record):
     with pytest.raises(ProtocolError, match="state_key"):
         key_from_json(record)
+
+
+def test_a_step_of_a_seat_arrives_with_the_last_steps_of_all():
+    last = (Step(observation="won", reward=1.0, terminated=True), Step(observation="lost", terminated=True))
+    step = SeatStep(observation="your turn", seat=1, ends=last)
+    assert PlainStep.read(PlainStep.of(step).framed()[8:]).step(100) == step

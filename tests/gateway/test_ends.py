@@ -113,7 +113,8 @@ def nested(depth: int) -> list:
 GIVEN = {
     "digits": lambda: {"reward": 1.0, "info": {"x": 10**5000}},
     "no text": lambda: {"reward": 1.0, "info": {"x": Odd()}},
-    "key": lambda: {"reward": 1.0, "info": {(1, 2): 1}},
+    "key": lambda: {"reward": 1.0, "info": {10**5000: 1}},
+    "odd key": lambda: {"reward": 1.0, "info": {Odd(): 1}},
     "deep": lambda: {"reward": 1.0, "info": {"x": nested(20_000)}},
     "less deep": lambda: {"reward": 1.0, "info": {"x": nested(900)}},
     "reward": lambda: 10**5000,

@@ -78,6 +78,22 @@ class Step:
         return self.observation if self.state_key is None else self.state_key
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SeatStep(Step):
+    """A step of a match, addressed to one seat.
+
+    The reward is what this seat got since its last response. `valid` is about the response just played, which another
+    seat may have given.
+
+    Attributes:
+        seat: Number of the seat that reads the observation, and acts unless the match has ended.
+        ends: Last step of every seat, once the match has ended.
+    """
+
+    seat: int
+    ends: tuple[Step, ...] = ()
+
+
 @runtime_checkable
 class Environment(Protocol):
     """The environment of one trajectory; see the module docstring."""
@@ -144,8 +160,8 @@ def checked_step(step: Any) -> Step:
     return dataclasses.replace(step, **changed) if changed else step
 
 
-def checked_reward(reward: Any, name: str = "reward") -> float:
-    """Validate a reward and return it as a float; messages call it `name`.
+def checked_reward(reward: Any, name: str = "reward", where: str = "") -> float:
+    """Validate a reward and return it as a float; messages call it `name`, and say `where` it stands.
 
     Raises:
         EnvironmentFault: It is not a finite number, or exceeds `MAX_REWARD` in absolute value.
@@ -156,8 +172,8 @@ def checked_reward(reward: Any, name: str = "reward") -> float:
         size = math.inf
     if size > MAX_REWARD:
         raise EnvironmentFault(
-            f"the environment returned a {name} of {shown(reward)}, expected a finite number from -{MAX_REWARD:,.0f} "
-            f"to {MAX_REWARD:,.0f}{'; scale its rewards' * _is_number(reward)}"
+            f"the environment returned a {name} of {shown(reward)}{where}, expected a finite number from "
+            f"-{MAX_REWARD:,.0f} to {MAX_REWARD:,.0f}{'; scale its rewards' * _is_number(reward)}"
         )
     return reward if type(reward) is float else float(reward)
 
@@ -180,7 +196,10 @@ def checked_rewards(rewards: Any) -> Mapping[str, float] | None:
             f"the environment answered with rewards = {shown(rewards)} ({type(rewards).__name__}), expected a dict "
             'such as {"goal": 1.0, "steps": 0.1}'
         )
-    return {sound_text(name): checked_reward(reward, f"rewards[{shown(name)}]") for name, reward in rewards.items()}
+    return {
+        sound_text(name): checked_reward(reward, where=f" in rewards[{shown(name)}]")
+        for name, reward in rewards.items()
+    }
 
 
 def checked_flag(value: Any, name: str) -> bool:
@@ -272,7 +291,7 @@ def checked_info(info: Any) -> dict[str, Any]:
         if "success" in given:
             given["success"] = checked_flag(given["success"], 'info["success"]')
         if "score" in given:
-            given["score"] = checked_reward(given["score"], 'info["score"]')
+            given["score"] = checked_reward(given["score"], "score", ' in info["score"]')
         return plain_mapping(given, "info")
     except EnvironmentFault:
         raise

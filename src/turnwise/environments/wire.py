@@ -12,7 +12,7 @@ from typing import Annotated, Any, Self
 
 import pydantic
 
-from turnwise.environments.base import Step, checked_step
+from turnwise.environments.base import SeatStep, Step, checked_step
 from turnwise.environments.plain import sound_text
 from turnwise.errors import EnvironmentFault
 
@@ -55,7 +55,7 @@ class Message(pydantic.BaseModel):
 
 
 class PlainStep(Message):
-    """A `Step` as data."""
+    """A `Step` as data, or a `SeatStep`, which alone has a `seat`."""
 
     observation: Text
     reward: Finite
@@ -66,6 +66,8 @@ class PlainStep(Message):
     state_key: pydantic.JsonValue
     admissible: list[str] | None
     info: dict[str, pydantic.JsonValue]
+    seat: int | None = None
+    ends: list["PlainStep"] | None = None
 
     @classmethod
     def of(cls, step: Step) -> Self:
@@ -80,6 +82,8 @@ class PlainStep(Message):
             state_key=key_as_json(step.state_key),
             admissible=None if step.admissible is None else list(step.admissible),
             info=dict(step.info),
+            seat=step.seat if isinstance(step, SeatStep) else None,
+            ends=[cls.of(checked_step(each)) for each in step.ends] if isinstance(step, SeatStep) else None,
         )
 
     def step(self, max_observation_chars: int) -> Step:
@@ -89,8 +93,14 @@ class PlainStep(Message):
             ProtocolError: A field is not what `checked_step` lets through.
         """
         fields = {name: getattr(self, name) for name in type(self).model_fields}
+        fields["state_key"] = key_from_json(self.state_key)
+        seat, ends = fields.pop("seat"), fields.pop("ends")
         try:
-            step = checked_step(Step(**{**fields, "state_key": key_from_json(self.state_key)}))
+            if seat is None:
+                step = checked_step(Step(**fields))
+            else:
+                last = tuple(each.step(max_observation_chars) for each in ends or ())
+                step = checked_step(SeatStep(**fields, seat=seat, ends=last))
         except EnvironmentFault as fault:
             raise ProtocolError(str(fault)) from None
         if len(step.observation) > max_observation_chars:

@@ -147,11 +147,13 @@ async def run_command(command: Sequence[str], task: bytes, endpoint: Endpoint, l
                 start_new_session=True,
                 pass_fds=[theirs.fileno()] if SUPERVISED else [],
             )
-    except OSError as error:
+    except BaseException as error:  # such as a cancellation while it starts
         ours.close()
         out.to_read.close()
         problems.to_read.close()
-        raise EnvironmentFault(f"cannot run {command[0]!r}: {error.strerror or error}") from None
+        if isinstance(error, OSError):
+            raise EnvironmentFault(f"cannot run {command[0]!r}: {error.strerror or error}") from None
+        raise
     reads = [asyncio.ensure_future(pipe.end()) for pipe in (out, problems)]
     try:
         assert process.stdin is not None

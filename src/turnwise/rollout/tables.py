@@ -9,8 +9,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from turnwise.environments.base import Step
-from turnwise.environments.seats.base import Deal, SeatStep
+from turnwise.environments.base import SeatStep, Step
+from turnwise.environments.seats.base import Deal
 from turnwise.errors import ConfigError, EnvironmentFault, did_you_mean
 from turnwise.rollout.environments import Environments
 
@@ -46,6 +46,11 @@ class _Match:
             raise EnvironmentFault(
                 f"the environment answered with {type(step).__name__}, expected a SeatStep; rollout.collector="
                 "'self_play' needs an environment with seats, such as environment.name=seats"
+            )
+        if len(step.ends) not in (0, len(self.inbox)) or not 0 <= step.seat < len(self.inbox):
+            raise EnvironmentFault(
+                f"the environment answered for seat {step.seat} with {len(step.ends)} last steps; expected seats 0 to "
+                f"{len(self.inbox) - 1} and a last step for each, or none"
             )
         if by is not None:
             self.valid[by] = step.valid

@@ -9,8 +9,6 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from turnwise.environments.base import Step
-
 History = tuple[str, ...]
 """All that was played so far: actions of the seats and outcomes of chance, in order."""
 
@@ -37,22 +35,6 @@ class Deal:
     players: tuple[str, ...]
     opening: History = ()
     roles: tuple[str, ...] = ROLES
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SeatStep(Step):
-    """A step of a match, addressed to one seat.
-
-    The reward is what this seat got since its last response. `valid` is about the response just played, which another
-    seat may have given.
-
-    Attributes:
-        seat: Number of the seat that reads the observation, and acts unless the match has ended.
-        ends: Last step of every seat, once the match has ended.
-    """
-
-    seat: int
-    ends: tuple[Step, ...] = ()
 
 
 class Outcome(NamedTuple):

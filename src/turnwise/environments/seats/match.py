@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Any
 
-from turnwise.environments.base import Step
-from turnwise.environments.seats.base import CHANCE, ENDED, POLICY, Deal, Game, History, SeatStep, generator
+from turnwise.environments.base import SeatStep, Step
+from turnwise.environments.seats.base import CHANCE, ENDED, POLICY, Deal, Game, History, generator
 from turnwise.errors import EnvironmentFault
 
 OPPONENTS = ("expert", "random")
