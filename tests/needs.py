@@ -39,6 +39,7 @@ PACKAGES = {
     "openenv": "pip install '.[serve-env]'",
     "pandas": "pip install --group test",
     "peft": "pip install '.[lora]'",
+    "pip": "python -m ensurepip",
     "playwright": "pip install --group test",
     "rapidfuzz": "pip install '.[webshop]'",
     "scienceworld": "pip install '.[scienceworld]'",

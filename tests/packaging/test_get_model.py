@@ -12,6 +12,7 @@ from importlib import util
 from pathlib import Path
 
 import pytest
+from tests.needs import needs
 
 from turnwise.cli import main
 from turnwise.errors import ConfigError
@@ -62,6 +63,7 @@ def kept(index: Path) -> list[str]:
     return sorted(path.relative_to(cache).as_posix() for path in cache.rglob("*") if path.is_file())
 
 
+@needs("pip")
 def test_a_model_is_fetched_once_without_what_its_wheel_requires(index, capsys):
     with pytest.raises(ConfigError, match=r"^x needs Small, which is not there yet; run `turnwise get-model small`$"):
         packaged("small", by="x")
@@ -85,6 +87,7 @@ def test_an_installed_package_wins_and_is_not_imported(index, monkeypatch):
     assert find_packaged("small") == index.parent / "site" / "small_model_wheel" / "model"
 
 
+@needs("pip")
 def test_another_checksum_is_one_line_and_nothing_is_kept(index, capsys):
     with zipfile.ZipFile(index / "small_model_wheel-1.0-py3-none-any.whl", "a") as content:
         content.writestr("small_model_wheel/model/more.bin", b"")
@@ -98,6 +101,7 @@ def test_another_checksum_is_one_line_and_nothing_is_kept(index, capsys):
     assert kept(index) == []
 
 
+@needs("pip")
 def test_a_wheel_that_cannot_be_had_is_one_line(index, capsys):
     shutil.rmtree(index)
     index.mkdir()
@@ -132,6 +136,7 @@ class Slow(SimpleHTTPRequestHandler):
         pass
 
 
+@needs("pip")
 def test_a_slow_download_shows_progress_without_a_terminal(index, capsys, monkeypatch):
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Slow, directory=str(index)))
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -2,10 +2,10 @@
 
 import asyncio
 import resource
-import shutil
 from pathlib import Path
 
 import pytest
+from tests.needs import needs
 from tests.rollout.forging import FORGED, FORKS, OBJECTS, Forging
 from tests.rollout.test_workers import Told, tell
 
@@ -13,13 +13,7 @@ from turnwise.errors import EnvironmentFault
 from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.workers import WorkerEnvironments
 
-LEVELS = [
-    "worker",
-    *(
-        pytest.param(level, marks=pytest.mark.skipif(not shutil.which("bwrap"), reason="needs bubblewrap"))
-        for level in ("bubblewrap", "bubblewrap-offline")
-    ),
-]
+LEVELS = ["worker", *(pytest.param(level, marks=needs("bwrap")) for level in ("bubblewrap", "bubblewrap-offline"))]
 
 
 async def told_by(isolation: str, kinds: list[str], folder: Path) -> list[tuple[str, Told, Told]]:

@@ -8,6 +8,7 @@ import pytest
 from tests.environments.swe.conftest import task, write
 from tests.environments.swe.test_docker import stand_in  # noqa: F401 (a fixture)
 from tests.environments.swe.test_tasks import R2E, SWE_BENCH
+from tests.needs import needs
 
 from turnwise.environments.swe.bubblewrap import _written
 from turnwise.environments.swe.docker import Docker, image_of
@@ -104,6 +105,7 @@ def test_any_folder_is_not_an_environment(tmp_path):
         system_of(tmp_path, task())
 
 
+@needs("git")
 def test_settings_of_a_mirror_run_no_program(tmp_path):
     work = write(tmp_path / "work", {"a.py": "right", ".gitattributes": "* filter=own\n"})
     git = ["git", "-C", str(work), "-c", "user.name=x", "-c", "user.email=x@x"]
