@@ -21,10 +21,11 @@ from turnwise.environments.isolation import clean_variables, hide_this_process, 
 from turnwise.environments.launchers import Launcher, make_launcher
 from turnwise.errors import EnvironmentFault
 from turnwise.gateway import supervise
-from turnwise.gateway.outcome import Outcome, as_outcome, last_line, visible
+from turnwise.gateway.outcome import Outcome, as_outcome, last_line
 from turnwise.gateway.settings import HarnessConfig
 from turnwise.imports import import_named
 from turnwise.rollout.environments import cause_of
+from turnwise.terminal import visible
 
 KEPT = 1 << 16
 """Bytes kept of the end of a program's output."""

@@ -1,7 +1,6 @@
 """Read the reward that a harness gives."""
 
 import dataclasses
-import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 from turnwise.environments.adapters.tool_calls import read_json
 from turnwise.environments.base import MAX_REWARD, checked_flag, checked_info, shown
 from turnwise.errors import EnvironmentFault, did_you_mean, text_of
+from turnwise.terminal import visible
 
 FIELDS = ("reward", "success", "info")
 
@@ -59,13 +59,8 @@ def _outcome(data: Mapping[Any, Any]) -> Outcome:
     success, info = data.get("success"), data.get("info")
     if info is not None and not isinstance(info, Mapping):
         raise EnvironmentFault(f"the harness gave info = {shown(info)}, expected an object")
-    plain = read_json(json.dumps(checked_info(dict(info or {})), default=str))  # what fails here fails no record
+    plain = checked_info(info or {})  # what fails here fails no record
     return Outcome(value, value > 0 if success is None else checked_flag(success, "success"), plain)
-
-
-def visible(text: str) -> str:
-    """Write control characters as escapes: what a harness says reaches terminals and logs."""
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def last_line(output: str) -> Outcome | None:

@@ -108,8 +108,9 @@ async def _answer(call: Callable[[], Any], check: Callable[[Any], T]) -> T:
     pid = os.getpid()
     try:
         answer = call()
+        answer = await answer if inspect.isawaitable(answer) else answer
         leave_if_forked(pid)
-        return check(await answer if inspect.isawaitable(answer) else answer)
+        return check(answer)
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is not None and task.cancelling():  # the collection is cancelled, not the environment
