@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.gateway.test_collector import harness, play_colors, played
+from turnwise.environments import supervise
 from turnwise.environments.base import MAX_REWARD
 from turnwise.errors import EnvironmentFault
-from turnwise.gateway import supervise
 from turnwise.gateway.outcome import as_outcome, last_line
 from turnwise.gateway.settings import HarnessConfig
 
@@ -67,7 +67,7 @@ def test_what_a_program_started_ends_with_the_trainer(tmp_path):
 def test_a_reward_counts_when_the_program_exits_whoever_holds_its_output(monkeypatch, supervised):
     if supervised and sys.platform != "linux":
         pytest.skip("only Linux")
-    monkeypatch.setattr("turnwise.gateway.harness.SUPERVISED", supervised)
+    monkeypatch.setattr("turnwise.environments.supervise.SUPERVISED", supervised)
     program = f"{ASK}\nimport subprocess\nsubprocess.Popen(['sleep', '8'], start_new_session=True)\nprint(0.5)"
     begun = time.monotonic()
     (trajectory,) = played(HarnessConfig(run=(sys.executable, "-c", program), timeout_s=7.0), tasks=(0,))

@@ -1,24 +1,45 @@
 """What a worker says is data: no message runs code in the trainer, and one that is not an answer ends its worker."""
 
 import asyncio
+import os
 import resource
 from pathlib import Path
+from typing import get_args
 
 import pytest
-from tests.needs import needs
+from tests.needs import skip_without
 from tests.rollout.forging import FORGED, FORKS, OBJECTS, Forging
 from tests.rollout.test_workers import Told, tell
 
+from turnwise.environments.isolation import Level
 from turnwise.errors import EnvironmentFault
 from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.workers import WorkerEnvironments
 
-LEVELS = ["worker", *(pytest.param(level, marks=needs("bwrap")) for level in ("bubblewrap", "bubblewrap-offline"))]
+NEEDED = {
+    "worker": [],
+    "bubblewrap": ["bwrap"],
+    "bubblewrap-offline": ["bwrap"],
+    "gvisor": ["runsc"],
+    "docker": ["docker", "TURNWISE_DOCKER_IMAGE"],
+}
+"""Levels of isolation that have workers, and what a machine must have for each."""
+
+
+@pytest.fixture(params=NEEDED)
+def isolation(request) -> str:
+    skip_without(*NEEDED[request.param])
+    return request.param
+
+
+def test_every_level_that_has_workers_is_attacked():
+    assert {*NEEDED, "in-process"} == {*get_args(Level)}
 
 
 async def told_by(isolation: str, kinds: list[str], folder: Path) -> list[tuple[str, Told, Told]]:
     """Play each kind in a worker of its own, beside a sound environment in another worker."""
-    environments = WorkerEnvironments(Forging, workers=2, isolation=isolation, step_timeout_s=10)
+    image = os.environ["TURNWISE_DOCKER_IMAGE"] if isolation == "docker" else ""
+    environments = WorkerEnvironments(Forging, workers=2, isolation=isolation, image=image, step_timeout_s=10)
     told = []
     try:
         for place, kind in enumerate(kinds):
@@ -35,7 +56,6 @@ async def told_by(isolation: str, kinds: list[str], folder: Path) -> list[tuple[
     return told
 
 
-@pytest.mark.parametrize("isolation", LEVELS)
 def test_a_forged_message_ends_its_worker_and_nothing_else(isolation, tmp_path):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for kind, bad, good in asyncio.run(told_by(isolation, list(FORGED), tmp_path)):
@@ -46,7 +66,6 @@ def test_a_forged_message_ends_its_worker_and_nothing_else(isolation, tmp_path):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10, "KiB"
 
 
-@pytest.mark.parametrize("isolation", LEVELS)
 def test_no_object_of_an_environment_reaches_the_trainer(isolation, tmp_path):
     for kind, bad, good in asyncio.run(told_by(isolation, list(OBJECTS), tmp_path)):
         if kind == "bomb_in_key":

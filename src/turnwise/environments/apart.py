@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from turnwise.environments import supervise
 from turnwise.environments.isolation import TOKEN_VARIABLE, clean_variables, leave_if_forked
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.wire import Frames, Message
@@ -86,23 +87,29 @@ def interpreter(
         hash_seed: Its PYTHONHASHSEED.
         module: Name of the module; `main` gets the descriptor for a `Reporter`.
     """
-    ours, theirs = socket.socketpair()
+    (ours, theirs), (release, held) = socket.socketpair(), socket.socketpair()
     command = f"import sys; sys.path[:] = {sys.path!r}; from {module} import main; main({theirs.fileno()})"
+    line = [sys.executable, "-c", command]
+    if supervise.SUPERVISED:
+        line = [sys.executable, "-I", "-S", supervise.__file__, str(held.fileno()), *line]
     token = [TOKEN_VARIABLE] if config.name == "openenv" else []  # the client of a server, not what is served
-    with ours, tempfile.TemporaryFile() as program:
+    with ours, release, tempfile.TemporaryFile() as program:
         program.write(pickle.dumps(given))
         program.seek(0)
-        with theirs:
+        with theirs, held:
             process = subprocess.Popen(
-                [sys.executable, "-c", command],
+                line,
                 stdin=program,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), held.fileno()],
                 env={**clean_variables([*config.pass_variables, *token]), "PYTHONHASHSEED": str(hash_seed)},
                 start_new_session=True,
             )
         try:
             yield process, Reports(ours)
         finally:
+            release.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(2 * supervise.SWEEP_S if supervise.SUPERVISED else 0)
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()

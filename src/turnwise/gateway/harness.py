@@ -16,11 +16,11 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from turnwise.environments import supervise
 from turnwise.environments.base import Task
 from turnwise.environments.isolation import clean_variables, hide_this_process, how_ended
 from turnwise.environments.launchers import Launcher, make_launcher
 from turnwise.errors import EnvironmentFault
-from turnwise.gateway import supervise
 from turnwise.gateway.outcome import Outcome, as_outcome, last_line
 from turnwise.gateway.settings import HarnessConfig
 from turnwise.imports import import_named
@@ -31,8 +31,6 @@ KEPT = 1 << 16
 """Bytes kept of the end of a program's output."""
 PIPES_S = 2.0
 """Longest time for the output of a program that has ended to arrive (seconds)."""
-SUPERVISED = sys.platform == "linux"
-"""Whether a supervisor finds what left the program's session; elsewhere the session alone ends with the program."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -135,7 +133,7 @@ async def run_command(command: Sequence[str], task: bytes, endpoint: Endpoint, l
     ours, theirs = socket.socketpair()
     out, problems = _Pipe(), _Pipe()
     line, variables = launcher.line(command), {**launcher.variables, **endpoint.variables}
-    if SUPERVISED:
+    if supervise.SUPERVISED:
         line = [sys.executable, "-I", "-S", supervise.__file__, str(theirs.fileno()), *line]
     try:
         with theirs, out.to_write, problems.to_write:
@@ -146,7 +144,7 @@ async def run_command(command: Sequence[str], task: bytes, endpoint: Endpoint, l
                 stderr=problems.to_write,
                 env=variables,
                 start_new_session=True,
-                pass_fds=[theirs.fileno()] if SUPERVISED else [],
+                pass_fds=[theirs.fileno()] if supervise.SUPERVISED else [],
             )
     except BaseException as error:  # such as a cancellation while it starts
         ours.close()

@@ -4,8 +4,9 @@ Requests are pickled, since the trainer is trusted. Answers are data (`turnwise.
 a worker may do what a policy's text says; the starter's are numbers.
 
 The starter is a fresh interpreter without torch and without threads. It loads the environments' code once; its forks
-share it at no cost and use the same hash seed. The starter also ends the workers, because they are its children: one
-worker on request, or all with their descendants when its pipe closes because the trainer released it or died.
+share it at no cost and use the same hash seed. Between it and each worker is a keeper, which ends the worker with all
+that its environments started (`turnwise.environments.supervise`): on request, or when the starter ends because its pipe
+closed, or died.
 """
 
 import asyncio
@@ -26,6 +27,7 @@ from os.path import commonprefix
 from time import perf_counter
 from typing import Any, NamedTuple
 
+from turnwise.environments import supervise
 from turnwise.environments.base import Environment, Step, Task, as_step, checked_step
 from turnwise.environments.isolation import clean_variables, hide_this_process, how_ended, leave_if_forked
 from turnwise.environments.launchers import connected, make_launcher
@@ -203,29 +205,82 @@ def main(place: str = "") -> None:
     except BaseException as raised:
         error = cause_of(raised) + mend * isinstance(raised, ImportError | AttributeError)
     gc.freeze()  # unwritten pages stay shared between forks
-    children: dict[int, int] = {}  # process id by number
+    supervise.adopt_orphans()
+    keepers: dict[int, _Keeper] = {}
     while True:
         message, fds, *_ = socket.recv_fds(control, NUMBER.size, 1)
         if not message:
             break
         number = NUMBER.unpack(message)[0]
         if fds:
-            if not (child := os.fork()):
-                control.close()
-                _be_worker(socket.socket(fileno=fds[0]), make_environment, error, limits)
-            children[number] = child
-            os.close(fds[0])
+            pipe = socket.socket(fileno=fds[0])
+            keepers[number] = _fork_keeper(pipe, [control, *keepers.values()], make_environment, error, limits)
+            pipe.close()
         else:  # a number that is unknown is of an earlier starter's worker
-            code = _end(children.pop(number)) if number in children else -signal.SIGKILL
+            code = keepers.pop(number).end() if number in keepers else -signal.SIGKILL
+            supervise.kill_strays([keeper.pid for keeper in keepers.values()])
             control.sendall(NUMBER.pack(code))
-    for child in children.values():
-        _end(child)
-    os.killpg(0, signal.SIGKILL)  # also processes that the environments started
+    for keeper in keepers.values():
+        keeper.close()
+    for keeper in keepers.values():
+        keeper.end()
+    supervise.sweep()
+    os.killpg(0, signal.SIGKILL)
 
 
-def _end(child: int) -> int:
-    os.kill(child, signal.SIGKILL)  # a process that died before keeps its own status
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+class _Keeper(NamedTuple):
+    """A process that ends a worker with all that it started when this end of a pipe closes."""
+
+    pid: int
+    pipe: socket.socket
+
+    def close(self) -> None:
+        """Make it end the worker."""
+        self.pipe.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGCONT)  # what it keeps may have stopped it
+
+    def end(self) -> int:
+        """Make it end the worker, and return how the worker ended; a worker that died before keeps its own status."""
+        self.close()
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def _fork_keeper(
+    pipe: socket.socket,
+    closed: Sequence[socket.socket | _Keeper],
+    make_environment: Any,
+    error: str | None,
+    limits: Limits,
+) -> _Keeper:
+    """Fork a keeper and its worker.
+
+    Args:
+        pipe: The worker's pipe.
+        closed: What neither of them may hold.
+        make_environment: Builds an environment for a task.
+        error: Why there is no such function.
+        limits: Limits of the worker.
+    """
+    ours, theirs = socket.socketpair()
+    if pid := os.fork():
+        theirs.close()
+        return _Keeper(pid, ours)
+    try:
+        os.setpgid(0, 0)  # what ends the starter's group must not stop it
+        for each in (ours, *closed):
+            (each.pipe if isinstance(each, _Keeper) else each).close()
+        keeper = supervise.Supervisor()
+        if not keeper.start(os.fork):
+            os.setpgid(0, 0)
+            theirs.close()
+            _be_worker(pipe, make_environment, error, limits)
+        pipe.close()
+        keeper.keep(theirs.fileno())
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)
 
 
 def _be_worker(pipe: socket.socket, make_environment: Any, error: str | None, limits: Limits) -> None:
