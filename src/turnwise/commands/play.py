@@ -97,7 +97,7 @@ def _show(game: Iterable[Any], screen: "_Screen", pause: Callable[[], None]) -> 
         elif event.ended == "context":
             screen.note("ended: model.max_context has no room for another response")
         elif event.failure:
-            raise EnvironmentFault(f"the trajectory failed: {event.failure}")
+            raise EnvironmentFault(f"the trajectory failed: {event.placed_failure}")
 
 
 def _play_yourself(config: EnvironmentConfig, options: argparse.Namespace) -> int:
@@ -122,6 +122,9 @@ def _play_yourself(config: EnvironmentConfig, options: argparse.Namespace) -> in
                     screen.note("you left the game")
                     return 0
                 step = runner.run(environments.step(0, action))
+        except EnvironmentFault as fault:
+            where = f"at turn {screen.turns}" if screen.turns else "at the start"
+            raise EnvironmentFault(f"{fault} ({where})") from None
         finally:
             environments.close(0)
             runner.run(environments.aclose())

@@ -123,6 +123,8 @@ def continue_histories(
         return_HK[part] = np.reshape(returns, (len(part), continuations))
         done = part[-1] + 1
         if np.isnan(return_HK[:done]).all() and (first >= 2 * size or done == len(starts)):
-            raise RunError(f"all {done * continuations} continuations failed; the last one: {played[-1].failure}")
+            raise RunError(
+                f"all {done * continuations} continuations failed; the last one: {played[-1].placed_failure}"
+            )
         on_part(return_HK, done)
     return return_HK

@@ -17,6 +17,7 @@ from turnwise.environments.base import (
     checked_admissible,
     checked_info,
     checked_key,
+    checked_rewards,
     shown,
 )
 from turnwise.environments.check_copy import check_copy
@@ -258,6 +259,7 @@ def _check_step(turn: int, step: Step) -> dict[str, Problem]:
     except EnvironmentFault as fault:
         found["state_key"] = Problem(f"turn {turn}: {fault}", "use a string or a tuple of strings")
     for name, check, mend in (
+        ("rewards", checked_rewards, "give a dict of finite numbers by name, or None"),
         ("admissible", checked_admissible, "give a list of the texts that step() accepts, or None"),
         ("info", checked_info, "give a dict; its 'success' is True or False"),
     ):

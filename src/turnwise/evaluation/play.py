@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from turnwise.environments.base import Task
+from turnwise.environments.base import Task, shown
 from turnwise.rollout.collectors import Collector, OnTurn
 from turnwise.rollout.metrics import objectives_of
 from turnwise.rollout.models import Models
@@ -92,9 +92,17 @@ NO_ROOM = "model.max_context has no room for the first observation and a respons
 
 
 def common_failure(trajectories: Sequence[Trajectory]) -> str:
-    """Describe the most common cause of failed trajectories with its count; empty if none failed."""
-    causes = Counter(trajectory.failure or NO_ROOM for trajectory in trajectories if not trajectory.usable)
-    return "".join(f"{times} x {cause}" for cause, times in causes.most_common(1))
+    """Describe the most common cause of failed trajectories: its count, its text, and where the first one failed.
+
+    Returns:
+        The description; empty if none failed.
+    """
+    failed = [trajectory for trajectory in trajectories if not trajectory.usable]
+    if not failed:
+        return ""
+    (cause, times), *_ = Counter(trajectory.failure or NO_ROOM for trajectory in failed).most_common(1)
+    first = next(trajectory for trajectory in failed if (trajectory.failure or NO_ROOM) == cause)
+    return f"{times} x {cause} ({'first ' * (times > 1)}in task {shown(first.task)}, {first.reached})"
 
 
 def invalid_frac(trajectories: Sequence[Trajectory]) -> float:

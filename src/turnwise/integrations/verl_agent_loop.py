@@ -125,7 +125,8 @@ class TurnwiseAgentLoop(AgentLoopBase):
         )
         trajectory = trajectories[0]
         if trajectory.failure is not None:
-            log.warning("a trajectory of task %r is left out of training: %s", trajectory.task, trajectory.failure)
+            cause = trajectory.placed_failure
+            log.warning("a trajectory of task %r is left out of training: %s", trajectory.task, cause)
             return []
         if not trajectory.turns or len(trajectory.turns[0].prompt_ids) > prompt_length:
             raise ConfigError(

@@ -157,7 +157,7 @@ class Continuations:
         ]
         played = blocking(self._play(starts))
         if all(one.failure is not None for one in played):
-            raise RunError(f"all {len(played)} continuations failed; the last one: {played[-1].failure}")
+            raise RunError(f"all {len(played)} continuations failed; the last one: {played[-1].placed_failure}")
         self._played += played
         self._tokens += [start.token for start in starts]
         self.num_tokens += sum(map(_num_tokens, played))

@@ -123,7 +123,7 @@ def _finish_step(run: Run, step: int, experience: Experience, metrics: dict[str,
     if not vain and (last or stuck or step % config.checkpoint.every == 0):  # else a resumed run would be at its end
         run.save()
     if stuck:
-        cause = experience.trajectories[-1].failure or (
+        cause = experience.trajectories[-1].placed_failure or (
             f"model.max_context={run.models.policy.policy.max_context} has no room for the first observation and a "
             f"response of rollout.max_new_tokens={config.rollout.max_new_tokens}"
         )

@@ -147,6 +147,12 @@
     );
   }
 
+  /** The turn at which a trajectory failed, in brackets; a trajectory that failed before its first turn has none. */
+  function place(failure, turns) {
+    if (failure.startsWith("log:") || (turns.length === 1 && !turns[0].played)) return "";
+    return ` (${failure.startsWith("harness:") ? "after" : "at"} turn ${turns.length})`;
+  }
+
   function head(turns, column) {
     const [first] = turns;
     const played = turns.filter((turn) => turn.played).length;
@@ -179,7 +185,7 @@
       ),
       strip("advantage", "advantage by turn"),
       group.as ? strip(`as:${group.as}`, `advantage by turn, ${group.as}`) : null,
-      first.failure ? make("p", { class: "failure" }, first.failure) : null,
+      first.failure ? make("p", { class: "failure" }, `${first.failure}${place(first.failure, turns)}`) : null,
       first.advantage === null || first.advantage === undefined
         ? make("p", { class: "quiet" }, "left out of the update")
         : null,
