@@ -58,3 +58,31 @@ def test_a_study_with_a_folder_that_no_system_takes_is_refused(tmp_path):
     study.write_text('recipes = ["household-tiny-aem"]\nseeds = 1\nfolder = "a\\u0000b"\n[methods]\n"a" = []\n')
     with pytest.raises(ConfigError, match="folder"):
         load_study(study)
+
+
+@pytest.mark.parametrize("name", ["...toml", " .toml", "a\x1bb.toml"])
+def test_a_study_or_recipe_whose_file_names_no_folder_is_refused(name, tmp_path):
+    content = '[environment]\noptions = { size = "tiny" }\n'
+    (tmp_path / "tiny.toml").write_text(content)
+    study = 'recipes = ["RECIPE"]\nseeds = 1\n[methods]\n"a" = []\n'
+    (tmp_path / name).write_text(study.replace("RECIPE", "tiny.toml"))
+    with pytest.raises(ConfigError, match="is not the name of one folder"):
+        load_study(tmp_path / name)
+    (tmp_path / name).write_text(content)
+    (tmp_path / "study.toml").write_text(study.replace("RECIPE", name.replace("\x1b", "\\u001b")))
+    with pytest.raises(ConfigError, match="is not the name of one folder"):
+        load_study(tmp_path / "study.toml")
+
+
+@pytest.mark.parametrize("name", [".jsonl", "..jsonl", ".", ".."])
+def test_a_log_whose_name_names_no_run_asks_for_one(name, here, capsys):
+    if name.endswith("l"):
+        (here / name).write_text('{"messages": [], "reward": 1}\n')
+    said = refused(capsys, "import", name)
+    assert "--out FOLDER" in said
+    assert not (here / "runs").exists()
+
+
+@pytest.mark.parametrize("name", ["../x", "/tmp/x", "a/b", ".."])
+def test_a_panel_is_a_name(name, capsys):
+    assert f"there is no panel {name!r}" in refused(capsys, "compare", "a", "--panel", name, "--", "b")

@@ -1,4 +1,4 @@
-"""Where a person reads one trajectory's failure it names the turn; where failures are counted it does not split them."""
+"""A failure names its turn where a person reads one trajectory, and not where failures are counted."""
 
 import io
 

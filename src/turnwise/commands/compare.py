@@ -38,12 +38,15 @@ def add(commands: Any) -> None:
 
 
 def _compare(options: argparse.Namespace) -> int:
+    from turnwise.config.sections import is_one_name
     from turnwise.diagnostics.compare import compare
     from turnwise.diagnostics.runs import find_runs
     from turnwise.diagnostics.show import figure, page, write
 
     if not options.against:
         raise ConfigError("compare needs a baseline: `turnwise compare A... -- B...`")
+    if options.panel is not None and not is_one_name(options.panel):
+        raise ConfigError(f"there is no panel {options.panel!r}; `turnwise eval --panels` lists them")
     refuse_written(options.out, "comparison.md", "comparison.png")
     made = compare(
         find_runs(options.runs),

@@ -35,10 +35,14 @@ def add(commands: Any) -> None:
 
 
 def _import(options: argparse.Namespace) -> int:
+    from turnwise.config.sections import is_one_name
     from turnwise.integrations.logs.write import Scoring, import_log
     from turnwise.train.folder import RunFolder
 
-    out = options.out or Path("runs") / options.log.name.split(".")[0]
+    name = options.log.name.split(".")[0]
+    if options.out is None and not is_one_name(name):
+        raise ConfigError(f"{str(options.log)!r} gives the run no name; choose one with --out FOLDER")
+    out = options.out or Path("runs") / name
     RunFolder.refuse_existing(out, another="--out FOLDER")
     scoring = None
     if options.score is not None:

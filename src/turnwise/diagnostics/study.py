@@ -28,6 +28,7 @@ import pydantic
 
 from turnwise.config import Config, load_config
 from turnwise.config.recipes import shipped_recipes
+from turnwise.config.sections import is_one_name
 from turnwise.diagnostics.compare import Comparison, compare
 from turnwise.diagnostics.differences import settings_of
 from turnwise.diagnostics.runs import Run
@@ -129,6 +130,9 @@ def load_study(path: Path, overrides: tuple[str, ...] = ()) -> Study:
                     f"{path}: compare lists {arm!r}, which is not a method of this "
                     f"study.{did_you_mean(arm, config.methods)}"
                 )
+    for file in (path, *config.recipes):
+        if not is_one_name(file.stem):
+            raise ConfigError(f"{path}: {file.stem!r}, from {file.name!r}, is not the name of one folder; rename it")
     for what, names in (
         ("methods", map(slug, config.methods)),
         ("recipes", (recipe.stem for recipe in config.recipes)),

@@ -244,6 +244,9 @@ def test_an_unknown_split_or_task_type_gets_a_suggestion(data):
         DataError, match=r"no split 'valid_sen'; it has train, valid_seen\. Did you mean 'valid_seen'\?"
     ):
         find_games("valid_sen", data)
+    for outside in ("../json_2.1.1/train", str(data / "json_2.1.1" / "train"), ".", "..", "", "train/../train"):
+        with pytest.raises(DataError, match=r"no split '.*'; it has train, valid_seen\."):
+            find_games(outside, data)
     with pytest.raises(DataError, match=r"no task type is called 'look_at_obj'\. Did you mean 'look_at_obj_in_light'"):
         find_games("train", data, ["look_at_obj"])
     with pytest.raises(DataError, match="holds no playable game of the task types"):

@@ -268,11 +268,10 @@ def find_games(split: str, data: str | Path | None = None, task_types: Collectio
     root = Path(data).expanduser() / "json_2.1.1"
     if not root.is_dir():
         raise DataError(f"{DATA_VARIABLE}={data} holds no folder json_2.1.1; alfworld-download fetches the games.")
-    folder = root / split
-    if not folder.is_dir():
-        splits = sorted(path.name for path in root.iterdir() if path.is_dir())
+    splits = sorted(path.name for path in root.iterdir() if path.is_dir())
+    if split not in splits:
         raise DataError(f"{root} has no split {split!r}; it has {', '.join(splits)}.{did_you_mean(split, splits)}")
-
+    folder = root / split
     games = [path.with_name(GAME_FILE) for path in sorted(folder.rglob(TRAJECTORY_FILE))]
     games = [path for path in games if _playable(path, folder, task_types)]
     if not games:
