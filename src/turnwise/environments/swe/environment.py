@@ -1,4 +1,9 @@
-"""Play software repair: a repository with a bug."""
+"""Play software repair: a repository with a bug.
+
+A trajectory that fails is left out of its group, which is better for an agent than the reward 0. So whatever happens to
+a workspace after the agent's first call earns 0: its commands can end it, or forge its answers. Faults before that, and
+those of the task's own files, fail the trajectory.
+"""
 
 import asyncio
 import dataclasses
@@ -85,12 +90,16 @@ class Session:
             when = "after the end" if self._ended else "before start()"
             raise EnvironmentFault(f"step() {when} of task {self.task.instance_id}")
         self._num_steps += 1
-        valid, begun = True, time.monotonic()
+        valid, begun, lost = True, time.monotonic(), ""
         try:
             name, arguments = read_call(response)
             observation = "" if name == "submit" else self._tools.call(name, arguments)
         except Rejected as rejected:
             name, observation, valid = "", str(rejected), False
+        except EnvironmentFault as fault:
+            lost = f"the workspace is lost: {fault}"
+        if lost:
+            return self._end(no_success(self.task, lost), "The workspace is lost.", valid)
         self._seconds += time.monotonic() - begun
         if name == "submit" or self._seconds > self.budget.seconds:
             return self._submit(name, valid)
@@ -119,11 +128,17 @@ class Session:
             changes, grade = self.changes(), None
         except Oversized as oversized:
             changes, grade = {}, no_success(self.task, f"the change is too large: {oversized}")
+        except EnvironmentFault as fault:
+            changes, grade = {}, no_success(self.task, f"the workspace is lost: {fault}")
         self._close()
         grade = grade or self._judge(changes)
         observation = "The repair works." if grade.success else "The repair does not work."
         if name != "submit":
             observation = f"The time is up. {observation}"
+        return self._end(grade, observation, valid)
+
+    def _end(self, grade: Grade, observation: str, valid: bool) -> Step:
+        self._close()
         reward = self.success_reward if grade.success else 0.0
         return Step(observation=observation, reward=reward, terminated=True, valid=valid, info=self._info(grade))
 

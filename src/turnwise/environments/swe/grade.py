@@ -14,6 +14,7 @@ from turnwise.environments.swe.plan import Call, Plan, draw, judge, missing_test
 from turnwise.environments.swe.tasks import SweTask
 from turnwise.environments.swe.testing import REPORT_BYTES, ask_calls, run_tests, said
 from turnwise.environments.swe.workspace import Files, Workspace
+from turnwise.errors import EnvironmentFault
 
 _CALLS_S = 30.0
 """Longest time of all calls; each is limited by processor time."""
@@ -58,7 +59,7 @@ def grade(
         seconds: Longest time of the tests.
 
     Raises:
-        EnvironmentFault: The workspace has ended.
+        EnvironmentFault: There is no workspace. One that ends while the agent's code runs in it makes no success.
     """
     kept = graded_changes(task, changes, packages=packages)
     if not kept:
@@ -79,6 +80,8 @@ def grade(
         report = run_tests(workspace, drawn.tests, python=python, path=path, **limits)
     except CommandFailed as failed:  # the task's own files go in: its plan was made with them
         return no_success(task, f"the change cannot be carried over: {failed}")
+    except EnvironmentFault as fault:
+        return no_success(task, f"the change ended the workspace that grades it: {fault}")
     finally:
         workspace.close()
     if report.problem:
