@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import torch
+from tests.needs import needs
 from tests.toys import small_config
 
 from turnwise.checksums import KEY, RUN_KEY, run_of, sealed
@@ -108,17 +109,21 @@ def test_runs_differ_and_keep_their_identity(two):
     assert all(RUN_KEY not in record for record in two[0].metrics())
 
 
-WHERE = {"playing": "measure", "saving": "save"}
+WHERE = {"playing": "measure", "saving": "save", "ending": "close"}
 
 
 @pytest.mark.parametrize("how", ["moved", "deleted", "replaced"])
 @pytest.mark.parametrize("when", WHERE)
 def test_a_folder_that_goes_away_stops_the_run_and_nothing_is_written(how, when, tmp_path, monkeypatch):
-    config = small_config(tmp_path, run={"steps": 4}, checkpoint={"every": 1})
+    lose(how, when, tmp_path, monkeypatch)
+
+
+def lose(how, when, tmp_path, monkeypatch, **settings) -> None:
+    config = small_config(tmp_path, run={"steps": 4}, checkpoint={"every": 1}, **settings)
     run, function, gone = config.run_folder, getattr(Run, WHERE[when]), []
 
     def going(self, *given):
-        if self.step == 2 and not gone:
+        if (self.step == 2 or when == "ending") and not gone:
             gone.append(True)
             shutil.rmtree(run) if how == "deleted" else run.rename(tmp_path / "elsewhere")
             if how == "replaced":
@@ -182,3 +187,32 @@ def test_a_step_in_which_every_trajectory_diverged_stops_the_run(tmp_path, monke
     assert max(by_step(run.checkpoints)) == 2
     assert max(record["step"] for record in run.metrics()) == 2
     assert not (run.rollouts / "step-000003.parquet").exists()
+
+
+@needs("tensorboard")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("when", WHERE)
+@pytest.mark.parametrize("how", ["moved", "deleted", "replaced"])
+def test_tensorboard_writes_nothing_where_the_folder_was(how, when, tmp_path, monkeypatch):
+    lose(how, when, tmp_path, monkeypatch, log={"tensorboard": True})
+
+
+class Making:
+    """A tracker that makes its folder whenever it writes, also at its end."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def log(self, step, metrics):
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / f"{step}-{len(metrics)}").touch()
+
+    def close(self):
+        self.log("end", {})
+
+
+@pytest.mark.parametrize("when", WHERE)
+@pytest.mark.parametrize("how", ["moved", "deleted", "replaced"])
+def test_a_tracker_that_makes_folders_makes_none_where_the_run_was(how, when, tmp_path, monkeypatch):
+    monkeypatch.setattr("turnwise.train.prepare.open_trackers", lambda log, folder, **_: [Making(folder / "tracked")])
+    lose(how, when, tmp_path, monkeypatch)

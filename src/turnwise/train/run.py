@@ -146,7 +146,12 @@ class Run:
         return self.step in (0, self.config.run.steps) or bool(every and self.step % every == 0)
 
     def close(self) -> None:
-        """Release environments and trackers."""
+        """Release environments and trackers.
+
+        Raises:
+            RunError: The folder was moved or deleted; trackers, which could make a new one there, are not closed then.
+        """
         blocking(self.environments.aclose())
+        self.folder.refuse_moved()
         for tracker in self.folder.trackers:
             tracker.close()
