@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from turnwise.checksums import RUN_KEY, refuse_other_run, unsealed
 from turnwise.config import Config
-from turnwise.errors import RunError, did_you_mean
+from turnwise.errors import DamagedError, RunError, did_you_mean
 from turnwise.evaluation.outcomes import Episode, by_episode, read_outcomes
 from turnwise.train.folder import RunFolder
 
@@ -92,10 +93,15 @@ class Run:
                 f"{path} is ambiguous, since {further[0].name} exists too; move all but one out of {path.parent}"
             )
         try:
-            record = json.loads(path.read_text(encoding="utf-8"))
+            record = unsealed(json.loads(path.read_text(encoding="utf-8")), str(path), required=False)
+            refuse_other_run(str(path), self.folder.path, record.get(RUN_KEY))
+            if (told := (record.get("name", panel), record.get("step", step))) != (panel, step):
+                raise DamagedError(f"{path} is a copy of {told[0]}-step-{told[1]}.json, expected another evaluation")
             _ = record["episodes"], record["tasks"], record["settings"]["temperature"]
             return record
-        except (OSError, json.JSONDecodeError, KeyError, TypeError):
+        except DamagedError as error:
+            raise RunError(f"{error}; restore it from a copy, or delete it and evaluate again") from None
+        except (OSError, ValueError, AttributeError, KeyError, TypeError):
             raise RunError(
                 f"{self.folder.path} has no readable {path.name}; make it with `turnwise eval {self.folder.path} "
                 f"--panel {panel} --step {step}`"

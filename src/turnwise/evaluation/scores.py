@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from turnwise.checksums import RUN_KEY, run_of, sealed
 from turnwise.config import Config
 from turnwise.errors import RunError
 from turnwise.evaluation.play import invalid_frac, wilson_interval
@@ -160,7 +161,7 @@ def write_evaluation(folder: Path, record: Mapping[str, Any], rows: Sequence[Row
     """Write NAME-step-N.md and .json to a folder. A different earlier result is kept.
 
     Args:
-        folder: Target folder; created if missing.
+        folder: Target folder in a run's folder, whose identity the record gets; created if missing.
         record: Record of the evaluation; has `name` and `step`.
         rows: Table of the evaluation.
 
@@ -171,7 +172,8 @@ def write_evaluation(folder: Path, record: Mapping[str, Any], rows: Sequence[Row
         RunError: The folder cannot be written.
     """
     stem = f"{re.sub(r'[^A-Za-z0-9_.-]+', '_', record['name'])}-step-{record['step']}"
-    content = {**record, "table": [dataclasses.asdict(row) for row in rows]}
+    run = run_of(folder.parent)
+    content = {**record, **({RUN_KEY: run} if run else {}), "table": [dataclasses.asdict(row) for row in rows]}
     try:
         folder.mkdir(exist_ok=True)
         number = 1
@@ -180,7 +182,7 @@ def write_evaluation(folder: Path, record: Mapping[str, Any], rows: Sequence[Row
                 return path.with_suffix(".md")
             number += 1
         write_text(path.with_suffix(".md"), as_markdown(record, rows))
-        write_json(path, {**content, **provenance()})
+        write_json(path, sealed({**content, **provenance()}))
     except OSError as error:
         raise RunError(f"cannot write the evaluation to {folder}: {error.strerror or error}") from None
     return path.with_suffix(".md")

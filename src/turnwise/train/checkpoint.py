@@ -63,11 +63,11 @@ def save_checkpoint(folder: RunFolder, step: int, policy: Policy, states: Mappin
     temporary.mkdir(parents=True)
     try:
         policy.save(temporary)
+        told = {"step": step} | ({RUN_KEY: run} if (run := run_of(folder.path)) else {})
         if STORED in states:
-            write_store(temporary / STORE_FILE, states[STORED])
+            write_store(temporary / STORE_FILE, states[STORED], **told)
         _save_states(_to_torch({**states, STORED: None} if STORED in states else dict(states)), temporary / STATES)
-        run = run_of(folder.path)
-        write_json(temporary / "step.json", {"step": step} | ({RUN_KEY: run} if run else {}))
+        write_json(temporary / "step.json", told)
         write_manifest(temporary)
     except Exception as error:  # torch, safetensors and tokenizers raise their own types when the disk is full
         shutil.rmtree(temporary, ignore_errors=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from turnwise.checksums import check_manifest, sealed, unsealed
+from turnwise.checksums import RUN_KEY, check_manifest, refuse_other_run, sealed, unsealed
 from turnwise.environments.base import shown
 from turnwise.errors import ConfigError, DamagedError, DataError
 from turnwise.files import write_text
@@ -47,9 +47,9 @@ def make_row(task: int, step: int, trajectory: Trajectory) -> Row:
     return _from_record(json.loads(json.dumps(_to_record(Row(task, step, trajectory)))))
 
 
-def write_store(path: Path, rows: Sequence[Row]) -> None:
-    """Save the rows of a store."""
-    header = {"format": FORMAT, "rows": len(rows)}
+def write_store(path: Path, rows: Sequence[Row], **of: str | int) -> None:
+    """Save the rows of a store; the header says of which run and step it is."""
+    header = {"format": FORMAT, "rows": len(rows), **of}
     records = [header, *({"row": number, **_to_record(row)} for number, row in enumerate(rows, 1))]
     write_text(path, "".join(json.dumps(sealed(record)) + "\n" for record in records))
 
@@ -58,7 +58,8 @@ def read_store(path: Path) -> list[Row]:
     """Load the rows of a store.
 
     Raises:
-        DamagedError: The file or a row differs from what was written; the message names the row.
+        DamagedError: The file or a row differs from what was written, with the row's number; or it is the store of
+            another run or step than the checkpoint that it lies in.
         DataError: A newer turnwise wrote it.
     """
     try:
@@ -71,6 +72,10 @@ def read_store(path: Path) -> list[Row]:
     header = _checked(lines[0], f"{path}, header,")
     if header["format"] > FORMAT:
         raise DataError(f"{path} was written by a newer turnwise; update turnwise")
+    refuse_other_run(str(path), path.parent.parent.parent, header.get(RUN_KEY))
+    step = f"step-{header['step']:06d}" if "step" in header else path.parent.name
+    if path.parent.name.startswith("step-") and path.parent.name != step:
+        raise DamagedError(f"{path} is a copy of the store of {step}, expected another step")
     rows = []
     for number, line in enumerate(lines[1:], 1):
         record = _checked(line, f"{path}, row {number},")
