@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import resource
 import subprocess
 import sys
@@ -9,9 +10,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from tests.integrations.logs.test_formats import chat, lines, span
+from tests.integrations.logs.test_formats import chat, lines, span, verifiers
 
 from turnwise.cli import main
+from turnwise.errors import DataError
+from turnwise.integrations.logs.formats import FORMATS
 from turnwise.integrations.logs.write import import_log
 
 
@@ -88,7 +91,7 @@ def test_a_byte_order_mark_and_compression_are_read(tmp_path, name):
         (b"", "is empty"),
         (b"[" * 100_000, "not valid JSON"),
         (json.dumps(chat()).encode() + b"\n" + b"[" * 100_000, "line 2: not valid JSON"),
-        (json.dumps(chat(tools=7)).encode(), "a value is not as the format 'chat' has it"),
+        (json.dumps(chat(tools=7)).encode(), "line 1: tools is 7, expected a list"),
     ],
 )
 def test_what_cannot_be_read_is_said(tmp_path, capsys, data, said):
@@ -105,3 +108,94 @@ def test_spans_of_another_form_are_said(tmp_path, capsys, value):
 def test_half_a_surrogate_pair_is_replaced(tmp_path):
     path = lines(tmp_path / "log.jsonl", chat(task="\ud800", info={"\udcff": "\ud800"}))
     assert import_log(path, tmp_path / "made").trajectories == 1
+
+
+def inspected(**more) -> dict:
+    return {"eval": {"task": "t"}, "samples": [{"id": 1, **inspect_sample(), **more}]}
+
+
+def inspect_sample() -> dict:
+    messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "a", "source": "generate"}]
+    return {"messages": messages, "scores": {"match": {"value": "C"}}}
+
+
+def with_span(**more) -> dict:
+    return {"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": "t", "name": "s", **more}]}]}]}
+
+
+def answered(message: dict) -> dict:
+    value = json.dumps([message])
+    attributes = {"gen_ai.operation.name": "chat", "gen_ai.output.messages": value}
+    return with_span(attributes=attributes)
+
+
+ODD = {
+    "chat, tools": ("chat", chat(tools=7), "line 1: tools is 7, expected a list"),
+    "verifiers, completion": ("verifiers", verifiers(completion={"a": 1}), 'line 1: completion is {"a": 1}, expected'),
+    "verifiers, tool_defs": ("verifiers", verifiers(tool_defs=True), "line 1: tool_defs is true, expected a list"),
+    "verifiers, calls": (
+        "verifiers",
+        verifiers(completion=[{"role": "assistant", "content": "", "tool_calls": 3}]),
+        "line 1: completion[0]: tool_calls is 3, expected a list",
+    ),
+    "inspect, samples": ("inspect", {"eval": {}, "samples": 5}, "samples is 5, expected a list"),
+    "inspect, eval": ("inspect", {"eval": [], "samples": []}, "eval is [], expected an object"),
+    "inspect, messages": ("inspect", inspected(messages="x"), 'samples[0]: messages is "x", expected a list'),
+    "inspect, scores": ("inspect", inspected(scores=[1]), "samples[0]: scores is [1], expected an object"),
+    "inspect, attachments": ("inspect", inspected(attachments=1), "samples[0]: attachments is 1, expected an object"),
+    "inspect, calls": (
+        "inspect",
+        inspected(messages=[{"role": "assistant", "content": "", "tool_calls": ["x"]}]),
+        'samples[0]: messages[0]: a tool call is "x", expected an object',
+    ),
+    "inspect, part": (
+        "inspect",
+        inspected(messages=[{"role": "user", "content": [{"type": "text", "text": 1}]}]),
+        "samples[0]: messages[0]: the text of a part is 1, expected a text",
+    ),
+    "inspect, score": ("inspect", inspected(scores={"m": {"value": 10**400}}), "samples[0]: the score 'm' is 1000"),
+    "spans": ("opentelemetry", {"resourceSpans": [1]}, "a value in resourceSpans is 1, expected an object"),
+    "spans, time": ("opentelemetry", with_span(startTimeUnixNano="x"), 'startTimeUnixNano is "x", expected a whole'),
+    "spans, status": ("opentelemetry", with_span(status=[]), "status is [], expected an object"),
+    "spans, key": ("opentelemetry", with_span(attributes=[{"key": []}]), "attributes: a key is [], expected a text"),
+    "spans, number": (
+        "opentelemetry",
+        with_span(attributes=[{"key": "a", "value": {"intValue": None}}]),
+        "attributes: intValue is null, expected a whole number",
+    ),
+    "spans, values": (
+        "opentelemetry",
+        with_span(attributes=[{"key": "a", "value": {"arrayValue": {"values": 1}}}]),
+        "attributes: values is 1, expected a list",
+    ),
+    "spans, parts": ("opentelemetry", answered({"parts": 4}), "parts is 4, expected a list"),
+    "spans, answers": (
+        "opentelemetry",
+        answered({"parts": [{"type": "tool_call_response", "response": "x"}, {"type": "text", "content": "y"}]}),
+        "gen_ai.output.messages has answers of tools in a message of the model",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_value_of_another_type_is_named_with_its_place(name, tmp_path):
+    kind, value, said = ODD[name]
+    path = tmp_path / ("log.json" if kind == "inspect" else "log.jsonl")
+    path.write_text(json.dumps(value) + "\n")
+    with pytest.raises(DataError, match=re.escape(said)) as raised:
+        import_log(path, tmp_path / "out", kind=kind)
+    assert "Error" not in str(raised.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_reader_that_fails_is_not_taken_for_a_log_that_is_wrong(tmp_path, monkeypatch):
+    """An error in the reader itself is not told as an error of the log."""
+
+    def broken(path, *, reward):
+        raise AttributeError("a bug")
+        yield
+
+    monkeypatch.setitem(FORMATS, "chat", broken)
+    (tmp_path / "log.jsonl").write_text(json.dumps(chat()) + "\n")
+    with pytest.raises(AttributeError, match="a bug"):
+        import_log(tmp_path / "log.jsonl", tmp_path / "out")

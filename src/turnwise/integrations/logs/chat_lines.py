@@ -7,7 +7,15 @@ from typing import Any
 from turnwise.environments.jsonl import read_objects
 from turnwise.errors import DataError, did_you_mean
 from turnwise.gateway.messages import short
-from turnwise.integrations.logs.logged import Logged, Response, read_history, read_outcome, read_responses, reward_of
+from turnwise.integrations.logs.logged import (
+    Logged,
+    Response,
+    member,
+    read_history,
+    read_outcome,
+    read_responses,
+    reward_of,
+)
 
 OF_RESPONSE = ("reward", "valid", "state_key", "actor")
 """Keys that a message of the assistant may have in addition to those of the API. With `weight` 0, as in files for
@@ -39,7 +47,7 @@ def read_chat_lines(path: Path, *, reward: str | None = None) -> Iterator[Logged
 
 def _responses(line: dict[str, Any], where: str) -> list[Response]:
     given = line["messages"]
-    responses = read_responses(read_history(given, where), line.get("tools"))
+    responses = read_responses(read_history(given, where), member(line, "tools", list, where))
     told = [message for message in given if message["role"] == "assistant"]
     for response, message in zip(responses, told, strict=True):
         extra = {name: message[name] for name in OF_RESPONSE if message.get(name) is not None}

@@ -3,6 +3,7 @@
 import json
 import lzma
 import struct
+import sys
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -14,7 +15,7 @@ import pyarrow as pa
 from turnwise.environments.jsonl import MOST_UNPACKED
 from turnwise.errors import DataError, did_you_mean
 from turnwise.gateway.messages import short
-from turnwise.integrations.logs.logged import Logged, read_history, read_outcome, read_responses
+from turnwise.integrations.logs.logged import Logged, member, read_history, read_outcome, read_responses, typed
 
 HEADER, SAMPLES, ATTACHED = "header.json", "samples/", "attachment://"
 MOST_OF_MEMBER = 2**28
@@ -35,13 +36,15 @@ def read_inspect(path: Path, *, reward: str | None = None) -> Iterator[Logged]:
     for where, told, sample in _samples(path):
         if not isinstance(sample, dict) or "messages" not in sample or "id" not in sample:
             raise DataError(f"{where}: expected a sample of Inspect, with id and messages")
-        attached = sample.get("attachments") or {}
-        kept = [message for message in sample["messages"] if isinstance(message, dict)]
-        messages = read_history([_message(message, attached) for message in kept], where)
+        attached = member(sample, "attachments", dict, where)
+        kept = [message for message in member(sample, "messages", list, where) if isinstance(message, dict)]
+        messages = read_history(
+            [_message(message, attached, f"{where}: messages[{number}]") for number, message in enumerate(kept)], where
+        )
         given = [message.get("source") != "input" for message in kept if message.get("role") == "assistant"]
         responses = [each for each, own in zip(read_responses(messages), given, strict=True) if own]
-        error, output = sample.get("error"), sample.get("output") or {}
-        value, grade = _score(sample.get("scores") or {}, reward, where)
+        error, output = sample.get("error"), member(sample, "output", dict, where)
+        value, grade = _score(member(sample, "scores", dict, where), reward, where)
         yield Logged(
             where,
             responses,
@@ -60,22 +63,24 @@ def _samples(path: Path) -> Iterator[tuple[str, dict[str, Any], Any]]:
             whole = _load(path.read_bytes(), str(path))
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror}") from None
-        for number, sample in enumerate(whole.get("samples") or ()):
-            yield f"{path}, samples[{number}]", whole.get("eval") or {}, sample
+        told = member(whole, "eval", dict, str(path))
+        for number, sample in enumerate(member(whole, "samples", list, str(path))):
+            yield f"{path}, samples[{number}]", told, sample
         return
     try:
         with zipfile.ZipFile(path) as archive:
-            if sum(member.file_size for member in archive.infolist()) > MOST_UNPACKED:
+            if sum(entry.file_size for entry in archive.infolist()) > MOST_UNPACKED:
                 raise DataError(
                     f"{path} unpacks to more than {MOST_UNPACKED >> 20} MiB; split it, or unpack its samples to .json"
                 )
             if HEADER not in archive.namelist():
                 raise DataError(f"{path} has no {HEADER}: Inspect has not finished it; end the evaluation first")
-            told = _load(_content(archive, archive.getinfo(HEADER)), f"{path}, {HEADER}").get("eval") or {}
-            for member in sorted(archive.infolist(), key=lambda member: member.filename):
-                if member.filename.startswith(SAMPLES) and member.filename.endswith(".json"):
-                    where = f"{path}, {member.filename}"
-                    yield where, told, _load(_content(archive, member), where)
+            where = f"{path}, {HEADER}"
+            told = member(_load(_content(archive, archive.getinfo(HEADER)), where), "eval", dict, where)
+            for entry in sorted(archive.infolist(), key=lambda entry: entry.filename):
+                if entry.filename.startswith(SAMPLES) and entry.filename.endswith(".json"):
+                    where = f"{path}, {entry.filename}"
+                    yield where, told, _load(_content(archive, entry), where)
     except DAMAGED as error:
         raise DataError(f"{path} is not a log of Inspect, or is damaged: {error}") from None
     except OSError as error:
@@ -111,23 +116,23 @@ def _load(data: bytes, where: str) -> Any:
     return value
 
 
-def _message(message: Mapping[str, Any], attached: Mapping[str, str]) -> dict[str, Any]:
+def _message(message: Mapping[str, Any], attached: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return a message in the form of chat completions: text only, calls nested, what is attached put back."""
     content = message.get("content")
     if isinstance(content, list):
         content = "".join(
-            _whole(part.get("text", ""), attached)
+            typed(_whole(part.get("text", ""), attached), str, f"{where}: the text of a part")
             for part in content
             if isinstance(part, dict) and part.get("type") == "text"
         )
     read = {"role": message.get("role"), "content": _whole(content, attached)}
-    calls = message.get("tool_calls") or ()
+    calls = [typed(call, dict, f"{where}: a tool call") for call in member(message, "tool_calls", list, where)]
     if calls:
         read["tool_calls"] = [{"function": {"name": c.get("function"), "arguments": c.get("arguments")}} for c in calls]
     return read
 
 
-def _whole(text: Any, attached: Mapping[str, str]) -> Any:
+def _whole(text: Any, attached: Mapping[str, Any]) -> Any:
     if isinstance(text, str) and text.startswith(ATTACHED):
         return attached.get(text.removeprefix(ATTACHED), text)
     return text
@@ -148,7 +153,7 @@ def _score(scores: Mapping[str, Any], reward: str | None, where: str) -> tuple[f
         raise DataError(f"{where}: there is no score {name!r}, which --reward names.{did_you_mean(name, found)}")
     value = found[name]
     number = GRADES.get(value) if isinstance(value, str) else value
-    if not isinstance(number, int | float):
+    if not isinstance(number, int | float) or abs(number) > sys.float_info.max:  # also too large for a float
         raise DataError(
             f"{where}: the score {name!r} is {short(value)}, expected a number or one of {', '.join(GRADES)}"
         )

@@ -3,12 +3,14 @@
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from turnwise.errors import DataError, EnvironmentFault, did_you_mean
 from turnwise.gateway.errors import BadRequest
-from turnwise.gateway.messages import Message, read_message
+from turnwise.gateway.messages import Message, read_message, short
 from turnwise.gateway.outcome import Outcome, as_outcome
+
+Kind = TypeVar("Kind", dict[str, Any], list[Any], str)
 
 
 @dataclasses.dataclass(slots=True)
@@ -77,6 +79,31 @@ class ReadLog(Protocol):
             DataError: The file is not such a log; the message names the place.
         """
         ...
+
+
+KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "a text"}
+"""Names of JSON's types, for errors."""
+
+
+def member(given: Mapping[str, Any], key: str, kind: type[Kind], where: str) -> Kind:
+    """Return a value of an object; an empty one if it is null or missing.
+
+    Raises:
+        DataError: It is of another type.
+    """
+    value = given.get(key)
+    return kind() if value is None else typed(value, kind, f"{where}: {key}")
+
+
+def typed(value: Any, kind: type[Kind], what: str) -> Kind:
+    """Return a value if it is of a type.
+
+    Raises:
+        DataError: It is not; the message calls it `what`.
+    """
+    if not isinstance(value, kind):
+        raise DataError(f"{what} is {short(value)}, expected {KINDS[kind]}")
+    return value
 
 
 def read_history(given: Any, where: str) -> list[Message]:

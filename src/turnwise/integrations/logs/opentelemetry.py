@@ -4,6 +4,7 @@ The spans follow the semantic conventions `gen_ai.*`, with the messages as attri
 """
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,13 +13,14 @@ from typing import Any
 from turnwise.environments.jsonl import UNREADABLE, open_text, read_objects
 from turnwise.errors import DataError
 from turnwise.gateway.messages import Message, short
-from turnwise.integrations.logs.logged import Logged, Response, read_history, read_outcome
+from turnwise.integrations.logs.logged import Logged, Response, member, read_history, read_outcome, typed
 
 CALLS = ("chat", "generate_content", "text_completion")
 """Values of gen_ai.operation.name that are calls of a model."""
 REWARD, SUCCESS, TASK = "turnwise.reward", "turnwise.success", "turnwise.task"
 """Attributes of our own, on any span of a trajectory."""
 EVALUATION = "gen_ai.evaluation"
+WHOLE = re.compile(r"-?[0-9]{1,30}")
 
 
 def read_opentelemetry(path: Path, *, reward: str | None = None) -> Iterator[Logged]:
@@ -52,14 +54,14 @@ class _Span:
     def __init__(self, data: Mapping[str, Any], where: str):
         self.where = f"{where}, span {short(data.get('name'))}"
         self.trace = str(data.get("traceId") or "")
-        self.begun = int(data.get("startTimeUnixNano") or 0)
-        self.attributes = _attributes(data.get("attributes"))
+        self.begun = _whole(data.get("startTimeUnixNano") or 0, f"{self.where}: startTimeUnixNano")
+        self.attributes = _attributes(data, self.where)
         self.evaluations = [
-            _attributes(event.get("attributes"))
-            for event in data.get("events") or ()
+            _attributes(event, self.where)
+            for event in member(data, "events", list, self.where)
             if isinstance(event, dict) and str(event.get("name", "")).startswith(EVALUATION)
         ]
-        self.failed = (data.get("status") or {}).get("code") in (2, "STATUS_CODE_ERROR")
+        self.failed = member(data, "status", dict, self.where).get("code") in (2, "STATUS_CODE_ERROR")
 
 
 def _exports(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -81,28 +83,46 @@ def _exports(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 def _spans(data: Any, where: str) -> Iterator[_Span]:
     if not isinstance(data, dict) or not ({"resourceSpans", "resourceLogs"} & data.keys()):
         raise DataError(f"{where}: expected an export of OTLP with the key 'resourceSpans'")
-    for resource in data.get("resourceSpans") or ():
-        for scope in resource.get("scopeSpans") or ():
-            for span in scope.get("spans") or ():
+    for resource in _objects(data, "resourceSpans", where):
+        for scope in _objects(resource, "scopeSpans", where):
+            for span in _objects(scope, "spans", where):
                 yield _Span(span, where)
 
 
-def _attributes(given: Any) -> dict[str, Any]:
-    if isinstance(given, dict):
+def _objects(data: dict[str, Any], key: str, where: str) -> list[dict[str, Any]]:
+    return [typed(each, dict, f"{where}: a value in {key}") for each in member(data, key, list, where)]
+
+
+def _attributes(data: Mapping[str, Any], where: str) -> dict[str, Any]:
+    if isinstance(given := data.get("attributes"), dict):
         return given
-    return {pair["key"]: _value(pair.get("value")) for pair in given or () if isinstance(pair, dict) and "key" in pair}
+    return _pairs(member(data, "attributes", list, where), f"{where}: attributes")
 
 
-def _value(value: Any) -> Any:
+def _pairs(given: list[Any], where: str) -> dict[str, Any]:
+    """Return KeyValues of OTLP as plain data."""
+    pairs = [pair for pair in given if isinstance(pair, dict) and "key" in pair]
+    return {typed(pair["key"], str, f"{where}: a key"): _value(pair.get("value"), where) for pair in pairs}
+
+
+def _value(value: Any, where: str) -> Any:
     """Return an AnyValue of OTLP as plain data."""
     if not isinstance(value, dict) or len(value) != 1:
         return value
     ((kind, inner),) = value.items()
-    if kind == "arrayValue":
-        return [_value(each) for each in inner.get("values") or ()]
-    if kind == "kvlistValue":
-        return {pair["key"]: _value(pair.get("value")) for pair in inner.get("values") or ()}
-    return int(inner) if kind == "intValue" else inner
+    if kind in ("arrayValue", "kvlistValue"):
+        values = member(typed(inner, dict, f"{where}: {kind}"), "values", list, where)
+        return [_value(each, where) for each in values] if kind == "arrayValue" else _pairs(values, where)
+    return _whole(inner, f"{where}: intValue") if kind == "intValue" else inner
+
+
+def _whole(value: Any, what: str) -> int:
+    """Return a whole number, which OTLP writes as text."""
+    if isinstance(value, str) and WHOLE.fullmatch(value):
+        return int(value)
+    if not isinstance(value, int):
+        raise DataError(f"{what} is {short(value)}, expected a whole number")
+    return value
 
 
 def _trajectory(name: str, spans: list[_Span], reward: str | None) -> Logged:
@@ -142,13 +162,17 @@ def _responses(span: _Span) -> Iterator[Response]:
         )
     system = _json(span, "gen_ai.system_instructions")
     begin = [{"role": "system", "parts": system}] if system else []
-    history = read_history([each for message in [*begin, *asked] for each in _messages(message)], span.where)
+    history = read_history(
+        [each for message in [*begin, *asked] for each in _messages(message, span.where)], span.where
+    )
     tools = [_tool(tool) for tool in _json(span, "gen_ai.tool.definitions")]
     for message in answered:
-        (read,) = read_history(_messages({"role": "assistant", **message}), span.where)
-        truncated = isinstance(message, dict) and message.get("finish_reason") == "length"
+        read = read_history(_messages({"role": "assistant", **message}, span.where), span.where)
+        if len(read) != 1:
+            raise DataError(f"{span.where}: gen_ai.output.messages has answers of tools in a message of the model")
+        truncated = message.get("finish_reason") == "length"
         actor = str(span.attributes.get("gen_ai.agent.name") or "")
-        yield Response(history, read, tools, truncated=truncated, actor=actor)
+        yield Response(history, read[0], tools, truncated=truncated, actor=actor)
 
 
 def _json(span: _Span, name: str) -> list[Any]:
@@ -163,11 +187,12 @@ def _json(span: _Span, name: str) -> list[Any]:
     return value
 
 
-def _messages(message: dict[str, Any]) -> list[Message]:
+def _messages(message: dict[str, Any], where: str) -> list[Message]:
     """Turn a message of parts into those of chat completions; what tools answered are messages of their own."""
     if "parts" not in message:
         return [message]
-    parts = [part if isinstance(part, dict) else {"type": "text", "content": part} for part in message["parts"] or ()]
+    given = member(message, "parts", list, where)
+    parts = [part if isinstance(part, dict) else {"type": "text", "content": part} for part in given]
     texts = [str(part.get("content") or "") for part in parts if part.get("type") == "text"]
     calls = [
         {"function": {"name": part.get("name"), "arguments": part.get("arguments") or {}}}

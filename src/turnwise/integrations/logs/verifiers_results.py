@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.environments.jsonl import read_objects
-from turnwise.integrations.logs.logged import Logged, read_history, read_outcome, read_responses, reward_of
+from turnwise.integrations.logs.logged import Logged, member, read_history, read_outcome, read_responses, reward_of
 
 NEEDED = ("example_id", "prompt", "completion")
 
@@ -16,9 +16,9 @@ def read_verifiers(path: Path, *, reward: str | None = None) -> Iterator[Logged]
     """Yield the trajectories of a file; see `ReadLog`. Rollouts of an example are a group."""
     for number, line in read_objects(path, NEEDED):
         where = f"{path}, line {number}"
-        prompt, completion = _messages(line["prompt"], "user"), _messages(line["completion"], "assistant")
+        prompt, completion = _messages(line, "prompt", "user", where), _messages(line, "completion", "assistant", where)
         messages = read_history([*prompt, *completion], where)
-        tools = [_tool(tool) for tool in line.get("tool_defs") or ()]
+        tools = [_tool(tool) for tool in member(line, "tool_defs", list, where)]
         responses = [each for each in read_responses(messages, tools) if len(each.history) >= len(prompt)]
         error = line.get("error")
         metrics = line.get("metrics") if isinstance(line.get("metrics"), dict) else {}
@@ -37,17 +37,17 @@ def _cause(error: Any) -> str:
     return str(error.get("error_chain_str") or error.get("error") or error) if isinstance(error, dict) else str(error)
 
 
-def _messages(given: Any, role: str) -> list[Any]:
+def _messages(line: dict[str, Any], key: str, role: str, where: str) -> list[Any]:
     """Return messages in the form of chat completions; a text is one message."""
-    if isinstance(given, str):
+    if isinstance(given := line[key], str):
         return [{"role": role, "content": given}]
-    return [_message(message) for message in given or ()]
+    return [_message(message, f"{where}: {key}[{n}]") for n, message in enumerate(member(line, key, list, where))]
 
 
-def _message(message: Any) -> Any:
+def _message(message: Any, where: str) -> Any:
     if not isinstance(message, dict) or not message.get("tool_calls"):
         return message
-    return {**message, "tool_calls": [_call(call) for call in message["tool_calls"]]}
+    return {**message, "tool_calls": [_call(call) for call in member(message, "tool_calls", list, where)]}
 
 
 def _call(call: Any) -> Any:

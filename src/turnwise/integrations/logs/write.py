@@ -18,9 +18,6 @@ from turnwise.integrations.recorded import RecordedRun
 from turnwise.models.policy import Policy
 from turnwise.rollout.trajectory import Trajectory
 
-_MALFORMED = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError, AssertionError)
-"""What a reader raises where a value has another type or form than its format says."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Scoring:
@@ -108,7 +105,7 @@ def import_log(
 
 
 def _read(path: Path, kind: str, reward: str | None) -> list[Logged]:
-    """Read all trajectories; a value of another type than the format's, deep inside, is told by what it broke.
+    """Read all trajectories.
 
     Raises:
         DataError: The file is not such a log.
@@ -118,14 +115,9 @@ def _read(path: Path, kind: str, reward: str | None) -> list[Logged]:
         for each in FORMATS[kind](path, reward=reward):
             found.append(_sound(each))
             make_trajectories(found[-1:])
-    except DataError:
-        raise
-    except _MALFORMED as error:
-        place = f"after {found[-1].where}" if found else "at its begin"
-        raise DataError(
-            f"{path}, {place}: a value is not as the format {kind!r} has it ({type(error).__name__}: {error}); "
-            "mend or remove that record, or choose another --format"
-        ) from None
+    except RecursionError:
+        place = f"after {found[-1].where}" if found else "at its start"
+        raise DataError(f"{path}, {place}: a value is nested too deeply; remove that record") from None
     return found
 
 
