@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from turnwise.environments.base import Environment, as_step, checked_step
+from turnwise.environments.base import Environment, as_step, checked_step, shown
 from turnwise.environments.isolation import TOKEN_VARIABLE
 from turnwise.environments.needs import needed
 from turnwise.environments.serve_guard import MAX_BODY, Guard, patient_protocol, token_for
@@ -24,6 +24,9 @@ EXTRA = "serve-env"
 
 PING_TIMEOUT_S = 600.0
 """Idle time after which a session ends (seconds); a computing trainer may be silent for long."""
+
+SPARE = 64
+"""Connections in addition to two per session: further ones take the place of callers that have asked nothing yet."""
 
 LISTED = 1000
 """Maximum number of tasks in a list; all can be requested by index."""
@@ -86,6 +89,8 @@ def make_app(config: EnvironmentConfig, *, sessions: int = 256) -> Any:
         ) -> Any:
             if further:
                 raise EnvironmentFault(f"reset() got {', '.join(further)}; expected seed, split, index or episode_id")
+            if not isinstance(split, str):
+                raise EnvironmentFault(f"reset(split={shown(split)}): expected the name of a split")
             tasks = await asyncio.to_thread(suite.tasks, split)
             index = _place(len(tasks), seed, index, split)
             self._task = {"split": split, "index": index, "task": suite.task_name(tasks[index])}
@@ -129,7 +134,8 @@ def make_app(config: EnvironmentConfig, *, sessions: int = 256) -> Any:
             return len(suite.tasks(split))
 
         def get_task(self, split: str, index: int) -> dict[str, Any]:
-            return {"split": split, "index": index, "task": suite.task_name(suite.tasks(split)[index])}
+            tasks = suite.tasks(split)
+            return {"split": split, "index": index, "task": suite.task_name(tasks[_place(len(tasks), 0, index, split)])}
 
         def get_task_range(self, split: str, start: int | None = None, stop: int | None = None) -> list[dict[str, Any]]:
             places = range(self.num_tasks(split))[start:stop]
@@ -141,11 +147,17 @@ def make_app(config: EnvironmentConfig, *, sessions: int = 256) -> Any:
     name = config.name.replace(":", ".")
     app = server.create_fastapi_app(Served, TextAction, TextObservation, max_concurrent_envs=sessions, env_name=name)
     responses = needed("starlette.responses", extra=EXTRA, by="serve-env")
+    exceptions = needed("fastapi.exceptions", extra=EXTRA, by="serve-env")
 
     async def refuse(request: Any, error: Exception) -> Any:
         return responses.JSONResponse({"detail": str(error)}, status_code=400)
 
+    async def malformed(request: Any, error: Any) -> Any:  # without the input, such as NaN, which JSON cannot hold
+        problems = [{name: each[name] for name in ("type", "loc", "msg")} for each in error.errors()]
+        return responses.JSONResponse({"detail": problems}, status_code=422)
+
     app.add_exception_handler(TurnwiseError, refuse)  # such as a split or an index that does not exist
+    app.add_exception_handler(exceptions.RequestValidationError, malformed)
     return app
 
 
@@ -162,7 +174,7 @@ def serve(config: EnvironmentConfig, *, host: str, port: int, sessions: int) -> 
         host=host,
         port=port,
         log_level="warning",
-        http=patient_protocol(EXTRA),
+        http=patient_protocol(EXTRA, most=2 * sessions + SPARE),
         ws_ping_timeout=PING_TIMEOUT_S,
         ws_max_size=MAX_BODY,
     )
@@ -170,8 +182,8 @@ def serve(config: EnvironmentConfig, *, host: str, port: int, sessions: int) -> 
 
 def _place(count: int, seed: int | None, index: int | None, split: str) -> int:
     if index is not None:
-        if not 0 <= index < count:
-            raise EnvironmentFault(f"reset(index={index}): split {split!r} has {count} tasks, counted from 0")
+        if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < count:
+            raise EnvironmentFault(f"reset(index={shown(index)}): split {split!r} has {count} tasks, counted from 0")
         return index
     return secrets.randbelow(count) if seed is None else seed % count
 

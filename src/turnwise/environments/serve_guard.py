@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import secrets
+import weakref
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -106,15 +107,29 @@ async def _refuse(send: Send, code: int, why: str) -> None:
     await send({"type": "http.response.body", "body": json.dumps({"detail": why}).encode()})
 
 
-def patient_protocol(extra: str) -> Any:
-    """Return uvicorn's HTTP protocol with a time limit for headers, which uvicorn lacks."""
+def patient_protocol(extra: str, most: int) -> Any:
+    """Return uvicorn's HTTP protocol with a time limit for headers and a bound of connections, which uvicorn lacks.
+
+    Args:
+        extra: Extra of turnwise that has uvicorn.
+        most: Connections at a time. A further one takes the place of the oldest caller that has asked nothing yet; if
+            there is none, it is closed.
+    """
     h11 = needed("uvicorn.protocols.http.h11_impl", extra=extra, by="serve-env")
 
+    silent: Any = weakref.WeakKeyDictionary()  # ordered; a connection that becomes a WebSocket has no end here
+
     class Patient(h11.H11Protocol):
-        """Close a connection whose headers do not arrive in time."""
+        """Close a connection whose headers do not arrive in time, or for which there is no room."""
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
+            silent[self] = None
+            if len(self.connections) > most:
+                asked = [each for each in silent if each.scope is not None or each.transport.is_closing()]
+                for each in asked:
+                    del silent[each]
+                next(iter(silent.keys())).transport.close()
             self._alarm = self.loop.call_later(HEADERS_S, self._late)
 
         def connection_lost(self, exc: Exception | None) -> None:

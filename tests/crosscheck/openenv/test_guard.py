@@ -86,6 +86,40 @@ def test_a_callers_mistake_is_4xx():
         assert connection.getresponse().status == 413
 
 
+ODD = ["x", "0", 1.5, 1.0, True, False, [], [0], {}, -1, 10**30, float("nan"), float("inf")]
+
+
+def test_a_value_that_is_not_an_index_a_seed_or_a_split_is_4xx():
+    with served() as url:
+        for value in ODD:
+            assert ask(url, "/reset", {"index": value}) in (400, 422), value
+        for value in ("x", 1.5, [], {}, -1, float("nan"), float("inf")):
+            assert ask(url, "/reset", {"seed": value}) in (400, 422), value
+        for value in (3, None, ["train"], {}, float("nan"), True, "../train"):
+            assert ask(url, "/reset", {"split": value}) in (400, 422), value
+        for value in ("x", [], float("nan")):
+            assert ask(url, "/step", {"action": {"text": "x"}, "timeout_s": value}) in (400, 422), value
+        assert ask(url, "/reset", b'{"index": ' + b"9" * 5000 + b"}") == 400
+        assert ask(url, "/reset", {"index": 0, "split": "valid"}) == 200
+
+
+def test_callers_that_ask_nothing_make_room_for_others():
+    with served("--sessions", "4") as url, contextlib.ExitStack() as held:  # 2 * 4 + 64 connections
+        place = url.removeprefix("http://").split(":")
+        begun = time.monotonic()
+        silent = [held.enter_context(socket.create_connection((place[0], int(place[1])), 10)) for _ in range(200)]
+        assert ask(url, "/health") == 200
+        time.sleep(0.5)
+        closed = 0
+        for each in silent:
+            each.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                closed += each.recv(1) == b""
+        assert time.monotonic() - begun < 9, "the time limit for headers closes them all"
+        assert 200 - 72 <= closed < 200
+        assert ask(url, "/reset", {"index": 0}) == 200
+
+
 def test_other_machines_need_the_token_and_our_client_sends_it(monkeypatch):
     with served("--host", "0.0.0.0", TURNWISE_SERVE_TOKEN=TOKEN) as url:
         assert ask(url, "/health") == 401
