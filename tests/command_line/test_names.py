@@ -1,14 +1,17 @@
 """Names that become folders stay inside the folder that they are given for."""
 
 import json
+from importlib.metadata import distributions
 
 import pytest
 
 from tests.command_line.outcomes import refused
 from tests.toys import small_config
+from turnwise import __version__
 from turnwise.checksums import KEY
+from turnwise.cli import main
 from turnwise.diagnostics.study import load_study, slug
-from turnwise.errors import ConfigError
+from turnwise.errors import DISTRIBUTION, ConfigError
 from turnwise.train.folder import RunFolder
 
 
@@ -86,3 +89,25 @@ def test_a_log_whose_name_names_no_run_asks_for_one(name, here, capsys):
 @pytest.mark.parametrize("name", ["../x", "/tmp/x", "a/b", ".."])
 def test_a_panel_is_a_name(name, capsys):
     assert f"there is no panel {name!r}" in refused(capsys, "compare", "a", "--panel", name, "--", "b")
+
+
+def test_a_second_distribution_that_owns_the_module_is_named(tmp_path, monkeypatch, capsys):
+    def versions() -> tuple[str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(["--version"])
+        assert ended.value.code == 0
+        return capsys.readouterr()
+
+    out, err = versions()
+    assert out.startswith(f"turnwise {__version__}, Python ")
+    assert bool(err) == any(distributions(name="turnwise"))
+    for name, version in (("turnwise", "9.8.7"), ("turnwise_other", "1")):
+        folder = tmp_path / f"{name}-{version}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    again, told = versions()
+    assert again == out
+    assert told.startswith("turnwise: a distribution 'turnwise' 9.8.7 is installed here too, ")
+    assert told.endswith(f"pip uninstall turnwise, and install {DISTRIBUTION} again\n")
+    assert told.count("\n") == 1
