@@ -14,6 +14,7 @@ from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.evaluation.play import common_failure
 from turnwise.rollout.environments import InProcessEnvironments
+from turnwise.rollout.failures import placed_failure
 from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.rollout.workers import WorkerEnvironments
 
@@ -30,8 +31,8 @@ def test_a_failure_names_its_turn_and_equal_causes_stay_equal(make):
     nan, built, again = trajectories
     assert nan.failure == again.failure
     assert (nan.failure or "").startswith(NAN)
-    assert (nan.placed_failure or "").endswith(" (at turn 2)")
-    assert (built.placed_failure or "").endswith(" (at the start)")
+    assert (placed_failure(nan) or "").endswith(" (at turn 2)")
+    assert (placed_failure(built) or "").endswith(" (at the start)")
     assert common_failure(trajectories) == f"2 x {nan.failure} (first in task {nan.task!r}, at turn 2)"
     assert common_failure([built]) == f"1 x {built.failure} (in task {built.task!r}, at the start)"
 
@@ -48,7 +49,7 @@ def test_a_failure_names_its_turn_and_equal_causes_stay_equal(make):
     ],
 )
 def test_every_kind_of_failure_says_where(given, told):
-    assert Trajectory(0, "task", **given).placed_failure == told
+    assert placed_failure(Trajectory(0, "task", **given)) == told
 
 
 def test_turns_that_differ_are_one_cause():

@@ -87,6 +87,7 @@ def _play_run(options: argparse.Namespace) -> int:
 def _show(game: Iterable[Any], screen: "_Screen", pause: Callable[[], None]) -> None:
     """Show the events of a game that a policy plays."""
     from turnwise.evaluation.watch import Observed, Responded
+    from turnwise.rollout.failures import placed_failure
 
     for event in game:
         if isinstance(event, Observed):
@@ -97,7 +98,7 @@ def _show(game: Iterable[Any], screen: "_Screen", pause: Callable[[], None]) -> 
         elif event.ended == "context":
             screen.note("ended: model.max_context has no room for another response")
         elif event.failure:
-            raise EnvironmentFault(f"the trajectory failed: {event.placed_failure}")
+            raise EnvironmentFault(f"the trajectory failed: {placed_failure(event)}")
 
 
 def _play_yourself(config: EnvironmentConfig, options: argparse.Namespace) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from turnwise.errors import RunError
+from turnwise.rollout.failures import placed_failure
 from turnwise.rollout.starts import Start, return_of
 from turnwise.rollout.trajectory import Trajectory
 
@@ -124,7 +125,7 @@ def continue_histories(
         done = part[-1] + 1
         if np.isnan(return_HK[:done]).all() and (first >= 2 * size or done == len(starts)):
             raise RunError(
-                f"all {done * continuations} continuations failed; the last one: {played[-1].placed_failure}"
+                f"all {done * continuations} continuations failed; the last one: {placed_failure(played[-1])}"
             )
         on_part(return_HK, done)
     return return_HK

@@ -8,6 +8,7 @@ import numpy as np
 
 from turnwise.environments.base import Task, shown
 from turnwise.rollout.collectors import Collector, OnTurn
+from turnwise.rollout.failures import reached
 from turnwise.rollout.metrics import objectives_of
 from turnwise.rollout.models import Models
 from turnwise.rollout.trajectory import Trajectory
@@ -102,7 +103,7 @@ def common_failure(trajectories: Sequence[Trajectory]) -> str:
         return ""
     (cause, times), *_ = Counter(trajectory.failure or NO_ROOM for trajectory in failed).most_common(1)
     first = next(trajectory for trajectory in failed if (trajectory.failure or NO_ROOM) == cause)
-    return f"{times} x {cause} ({'first ' * (times > 1)}in task {shown(first.task)}, {first.reached})"
+    return f"{times} x {cause} ({'first ' * (times > 1)}in task {shown(first.task)}, {reached(first)})"
 
 
 def invalid_frac(trajectories: Sequence[Trajectory]) -> float:

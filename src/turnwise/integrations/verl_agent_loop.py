@@ -41,6 +41,7 @@ from turnwise.models.settings import PromptConfig
 from turnwise.rollout.collect import play
 from turnwise.rollout.engine import Generation, Sampling
 from turnwise.rollout.environments import InProcessEnvironments
+from turnwise.rollout.failures import placed_failure
 from turnwise.rollout.starts import make_starts
 from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.terminal import say
@@ -125,7 +126,7 @@ class TurnwiseAgentLoop(AgentLoopBase):
         )
         trajectory = trajectories[0]
         if trajectory.failure is not None:
-            cause = trajectory.placed_failure
+            cause = placed_failure(trajectory)
             log.warning("a trajectory of task %r is left out of training: %s", trajectory.task, cause)
             return []
         if not trajectory.turns or len(trajectory.turns[0].prompt_ids) > prompt_length:

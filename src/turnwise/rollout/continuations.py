@@ -22,6 +22,7 @@ from turnwise.rollout.collectors import OnTurn, make_sampling
 from turnwise.rollout.context import make_context
 from turnwise.rollout.copies import Copies, forkable
 from turnwise.rollout.environments import Environments
+from turnwise.rollout.failures import placed_failure
 from turnwise.rollout.metrics import env_steps
 from turnwise.rollout.models import Models
 from turnwise.rollout.record import write_table
@@ -157,7 +158,7 @@ class Continuations:
         ]
         played = blocking(self._play(starts))
         if all(one.failure is not None for one in played):
-            raise RunError(f"all {len(played)} continuations failed; the last one: {played[-1].placed_failure}")
+            raise RunError(f"all {len(played)} continuations failed; the last one: {placed_failure(played[-1])}")
         self._played += played
         self._tokens += [start.token for start in starts]
         self.num_tokens += sum(map(_num_tokens, played))

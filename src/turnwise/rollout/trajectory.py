@@ -107,22 +107,6 @@ class Trajectory:
         return self.failure is None and bool(self.turns) and self.learns
 
     @property
-    def placed_failure(self) -> str | None:
-        """The cause of a failure with the turn at which it happened, counted from 1; None if there is no failure.
-
-        `failure` itself has no turn, so that equal causes can be counted. An imported log has none.
-        """
-        if self.failure is None or self.failure.startswith("log:") or len(self.turns) == self.shared > 0:
-            return self.failure  # a replay names its own turns
-        return f"{self.failure} ({self.reached})"
-
-    @property
-    def reached(self) -> str:
-        """Where a trajectory failed: in the last turn that began; a harness may fail after it."""
-        after = "after" if (self.failure or "").startswith("harness:") else "at"
-        return f"{after} turn {len(self.turns)}" if self.turns else "at the start"
-
-    @property
     def reward(self) -> float:
         """Total reward."""
         return sum(turn.reward for turn in self.turns)

@@ -9,6 +9,7 @@ from turnwise.config import Config
 from turnwise.errors import RunError
 from turnwise.metrics import credit_metrics
 from turnwise.rollout.experience import Experience
+from turnwise.rollout.failures import placed_failure
 from turnwise.rollout.record import write_rollouts
 from turnwise.stopping import Stop, Stopped, stoppable
 from turnwise.trace import Trace
@@ -123,7 +124,7 @@ def _finish_step(run: Run, step: int, experience: Experience, metrics: dict[str,
     if not vain and (last or stuck or step % config.checkpoint.every == 0):  # else a resumed run would be at its end
         run.save()
     if stuck:
-        cause = experience.trajectories[-1].placed_failure or (
+        cause = placed_failure(experience.trajectories[-1]) or (
             f"model.max_context={run.models.policy.policy.max_context} has no room for the first observation and a "
             f"response of rollout.max_new_tokens={config.rollout.max_new_tokens}"
         )

@@ -146,12 +146,8 @@ class Run:
         return self.step in (0, self.config.run.steps) or bool(every and self.step % every == 0)
 
     def close(self) -> None:
-        """Release environments and trackers.
-
-        Raises:
-            RunError: The folder was moved or deleted; trackers, which could make a new one there, are not closed then.
-        """
+        """Release environments and trackers."""
         blocking(self.environments.aclose())
-        self.folder.refuse_moved()
+        self.folder.refuse_moved()  # else a tracker could make a new folder there
         for tracker in self.folder.trackers:
             tracker.close()
