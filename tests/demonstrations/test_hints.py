@@ -20,7 +20,7 @@ from turnwise.errors import ConfigError
 from turnwise.measures.base import Played
 from turnwise.measures.step_rewards import step_rewards
 from turnwise.objective.tokens import Sequences
-from turnwise.rollout.collectors import Independent
+from turnwise.rollout.collectors import Independent, play_tasks
 from turnwise.rollout.demonstrations import hints
 from turnwise.rollout.demonstrations.hints import Hinted, hint_shares, hint_turns
 from turnwise.rollout.demonstrations.library import Demonstrations
@@ -135,7 +135,7 @@ def hinted_of(
     """Play groups of four, of tasks 0, 1, ..., of which some are declared successful, and their hinted groups."""
     models = models_of()
     environments = InProcessEnvironments(lambda task: make(task, turns=TURNS))
-    played = Independent(environments, ROLLOUT).play(models, range(len(successes)), seed=5)
+    played = play_tasks(Independent(environments, ROLLOUT), models, range(len(successes)), seed=5)
     for number, each in enumerate(played):
         each.success = number % 4 < successes[each.group]
         each.failure = "gone" if successes[each.group] < 0 else None

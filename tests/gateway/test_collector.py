@@ -20,7 +20,7 @@ from turnwise.gateway.settings import HarnessConfig
 from turnwise.models.pretrained import pretrained_policy
 from turnwise.models.settings import ModelConfig, PromptConfig
 from turnwise.models.tiny import tiny_policy
-from turnwise.rollout.collectors import make_collector
+from turnwise.rollout.collectors import make_collector, play_tasks
 from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.models import Models, NamedModel
@@ -52,7 +52,7 @@ def harness(name: str, **more) -> HarnessConfig:
 def same_games(models: Models, tasks: list, temperature: float | None) -> None:
     native = make_collector(ROLLOUT, InProcessEnvironments(suite.environment), suite.task_name)
     gateway = HarnessCollector(HarnessConfig(run="tests.gateway.asking:play_household"), ROLLOUT, suite.task_name)
-    expected, played = (each.play(models, tasks, seed=7, temperature=temperature) for each in (native, gateway))
+    expected, played = (play_tasks(each, models, tasks, seed=7, temperature=temperature) for each in (native, gateway))
     assert [trajectory.failure for trajectory in played] == [None] * len(played)
     for one, other in zip(played, expected, strict=True):
         assert (one.group, one.task, one.success, one.reward) == (other.group, other.task, other.success, other.reward)
@@ -164,7 +164,7 @@ def played(settings: HarnessConfig, engine=None, tasks=(0, 1)):
     models = Models(policy=NamedModel(policy, engine or LocalEngine(policy.model)))
     models.publish()
     rollout = RolloutConfig(groups=2, group_size=1, max_new_tokens=3)
-    return HarnessCollector(settings, rollout).play(models, tasks, seed=0)
+    return play_tasks(HarnessCollector(settings, rollout), models, tasks, seed=0)
 
 
 @pytest.mark.parametrize(

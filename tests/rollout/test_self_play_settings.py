@@ -7,7 +7,7 @@ from tests.toys import small_config
 from turnwise.config import parse_config
 from turnwise.environments.seats.base import ROLES
 from turnwise.errors import ConfigError
-from turnwise.rollout.collectors import make_collector
+from turnwise.rollout.collectors import make_collector, play_tasks
 from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.train.loop import train
@@ -15,7 +15,7 @@ from turnwise.train.loop import train
 
 def test_an_evaluation_is_played_as_its_tasks_say():
     tasks = [KUHN.tasks("valid")[number] for number in range(6)]
-    played = collector().play(models(), tasks, seed=0, group_size=1)
+    played = play_tasks(collector(), models(), tasks, seed=0, group_size=1)
     assert [one.info["role"] for one in played] == [ROLES[task.players.index("policy")] for task in tasks]
     assert all("actor" not in one.info for one in played)
 

@@ -20,9 +20,9 @@ from turnwise.rollout.engine import Generation, Sampling
 from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.experience import Experience
 from turnwise.rollout.models import Models, NamedModel
+from turnwise.rollout.pool import Pool
 from turnwise.rollout.record import read_rollouts
 from turnwise.rollout.settings import RolloutConfig
-from turnwise.rollout.source import Source
 from turnwise.rollout.stores.build import texts_of
 from turnwise.rollout.stores.reflection import AGAIN, FAILED, ReplayAndReflection, shown
 from turnwise.rollout.stores.rows import FILE
@@ -86,7 +86,7 @@ def played(steps: int = 4, share: float = 0.9, **settings: Any) -> tuple[list[Ex
     engine, store = Penitent(policy, share), Store(StoreConfig(**{**R3, **settings}), str)
     models = Models(policy=NamedModel(policy, engine))
     rollout, environments = RolloutConfig(groups=4, group_size=4, max_new_tokens=3), InProcessEnvironments(Coin)
-    source = ReplayAndReflection(Source(range(4), rollout, 0), store, range(4), environments, rollout, 0)
+    source = ReplayAndReflection(Pool(range(4), rollout, 0), store, range(4), environments, rollout, 0)
     collector = Independent(environments, rollout)
     return [source.next(collector, models, step) for step in range(1, steps + 1)], source, engine
 

@@ -24,9 +24,9 @@ from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.experience import Experience
 from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.models import Models, NamedModel
+from turnwise.rollout.pool import Pool
 from turnwise.rollout.record import read_rollouts
 from turnwise.rollout.settings import RolloutConfig
-from turnwise.rollout.source import Source
 from turnwise.rollout.stores.replay import Replaying
 from turnwise.rollout.stores.rows import FILE, read_store
 from turnwise.rollout.stores.settings import StoreConfig
@@ -47,7 +47,7 @@ def played(*, steps: int = 3, replays: int = 2) -> tuple[list[Experience], Store
     models.publish()
     collector = Independent(InProcessEnvironments(Colors), settings)
     store = Store(StoreConfig(name="rlep", capacity=64, replays=replays), str)
-    source = Replaying(Source(range(4), settings, 0), store, 0)
+    source = Replaying(Pool(range(4), settings, 0), store, 0)
     found = []
     for step in range(1, steps + 1):
         models.publish(step - 1)

@@ -3,35 +3,31 @@
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, TypeVar
 
 from turnwise.environments.base import Task
-from turnwise.environments.settings import EnvironmentConfig
-from turnwise.environments.suites import Suite
-from turnwise.errors import ConfigError, EnvironmentFault
+from turnwise.errors import EnvironmentFault
 from turnwise.gateway.harness import Endpoint, Harness, make_harness
 from turnwise.gateway.messages import last_message
+from turnwise.gateway.rows import Ledger
 from turnwise.gateway.server import Gateway
 from turnwise.gateway.session import Serving, Session, StateKey
 from turnwise.gateway.settings import HarnessConfig
 from turnwise.imports import import_named
-from turnwise.rollout.blocking import blocking
-from turnwise.rollout.collectors import Collector, OnTurn, make_collector, make_sampling
+from turnwise.models.format import Format
+from turnwise.rollout.collectors import Group, Independent, all_of, make_sampling
 from turnwise.rollout.environments import Environments, InProcessEnvironments
-from turnwise.rollout.models import Models
 from turnwise.rollout.settings import RolloutConfig
-from turnwise.rollout.starts import Start, make_starts
-from turnwise.rollout.stores.recall import Memory
-from turnwise.rollout.stores.reminded import Reminded, RemindedEnvironments
-from turnwise.rollout.stores.store import Store
-from turnwise.rollout.tables import check_roles
-from turnwise.rollout.tempering import Tempered
+from turnwise.rollout.starts import Start
 from turnwise.rollout.trajectory import Trajectory
-from turnwise.rollout.turn_budget import Budgeted, BudgetedEnvironments, TurnBudget
-from turnwise.rollout.workers import make_environments
+
+T = TypeVar("T")
+_NONE: Environments = InProcessEnvironments(lambda task: task)
+"""A harness has its own environment."""
 
 
-class HarnessCollector:
+class HarnessCollector(Independent):
     """Play each trajectory by a run of the harness, which finds the policy at an address of its own.
 
     Args:
@@ -45,132 +41,124 @@ class HarnessCollector:
     """
 
     def __init__(self, settings: HarnessConfig, rollout: RolloutConfig, task_name: Callable[[Task], str] = str):
-        self._settings, self._rollout, self._task_name = settings, rollout, task_name
+        super().__init__(_NONE, rollout, task_name)
+        self._harness_settings = settings
         self._harness: Harness = make_harness(settings)
         self._state_key: StateKey = import_named(settings.state_key) if settings.state_key else last_message
+        self._desks: dict[asyncio.AbstractEventLoop, _Desk] = {}
 
-    def play(
-        self,
-        models: Models,
-        tasks: Sequence[Task],
-        *,
-        seed: int,
-        group_size: int | None = None,
-        temperature: float | None = None,
-        on_turn: OnTurn = None,
-    ) -> list[Trajectory]:
-        """Play each task with a group of trajectories; see `Collector.play`.
+    async def play(self, group: Group) -> list[Trajectory]:
+        """Play a group; see `Collector.play`.
 
         A harness that fails, hangs or gives no reward loses its own trajectory only; `failure` holds the cause.
         """
-        starts = make_starts(tasks, group_size or self._rollout.group_size, self._task_name)
-        policy = models.policy.policy
-        serving = Serving(
-            engine=models.policy.sampler,
-            fmt=policy.format,
-            sampling=make_sampling(self._rollout, policy, seed=seed, temperature=temperature),
-            max_context=policy.max_context,
-            state_key=self._state_key,
-            stride=len(starts),
-        )
-        return blocking(self._play(serving, starts, on_turn))
+        starts, policy = group.starts(), group.models.policy.policy
+        async with self._desk(policy.format) as desk:
+            serving = Serving(
+                engine=group.engine,
+                fmt=policy.format,
+                sampling=make_sampling(self._settings, policy, seed=group.seed, temperature=group.temperature),
+                max_context=policy.max_context,
+                state_key=self._state_key,
+                stride=group.stride,
+                ledger=desk.ledger,
+            )
+            live = 0
 
-    async def _play(self, serving: Serving, starts: Sequence[Start], on_turn: OnTurn) -> list[Trajectory]:
-        token = secrets.token_urlsafe(24)
-        gateway = Gateway(serving, token=token)
-        address = await gateway.start()
-        room, live = asyncio.Semaphore(self._settings.concurrent), len(starts)
+            def tell(change: int) -> None:
+                nonlocal live
+                live += change
+                if group.on_turn:
+                    group.on_turn(live, len(starts))
 
-        async def play_one(number: int, start: Start) -> Trajectory:
-            nonlocal live
-            async with room:
-                session = gateway.open(Session(serving, number, group=start.group, task=start.name))
-                endpoint = Endpoint(f"{address}/s/{session.name}/v1", token, gateway.model)
-                trajectory = await self._play_session(session, start.task, endpoint)
-            live -= 1
-            if on_turn:
-                on_turn(live, len(starts))
-            return trajectory
+            async def play_one(start: Start) -> Trajectory:
+                assert start.conversation is not None
+                tell(1)
+                async with desk.room:
+                    session = Session(serving, start.conversation, group=start.group, task=start.name)
+                    trajectory = await self._play_session(desk, session, start.task)
+                tell(-1)
+                return trajectory
 
-        players = [asyncio.ensure_future(play_one(*numbered)) for numbered in enumerate(starts)]
-        everyone = asyncio.gather(*players)
+            return await desk.unless_lost(all_of([play_one(start) for start in starts]))
+
+    @contextlib.asynccontextmanager
+    async def _desk(self, fmt: Format) -> AsyncIterator["_Desk"]:
+        """Yield the desk of the running event loop, which opens with its first group and closes with its last."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._desks:
+            self._desks[loop] = _Desk(fmt, self._harness_settings.concurrent)
+        desk = self._desks[loop]
+        desk.groups += 1
         try:
-            await asyncio.wait({everyone, gateway.lost}, return_when=asyncio.FIRST_COMPLETED)
-            if gateway.lost.done():
-                await gateway.lost  # raises
-            return await everyone
+            await desk.open()
+            yield desk
         finally:
-            everyone.cancel()
-            await asyncio.gather(*players, return_exceptions=True)
-            with contextlib.suppress(asyncio.CancelledError):
-                await everyone
-            await gateway.aclose()
-            await serving.engine.aclose()
+            desk.groups -= 1
+            if not desk.groups:
+                self._desks.pop(loop, None)
+                await desk.gateway.aclose()
 
-    async def _play_session(self, session: Session, task: Task, endpoint: Endpoint) -> Trajectory:
-        failure = None
+    async def _play_session(self, desk: "_Desk", session: Session, task: Task) -> Trajectory:
+        settings, failure = self._harness_settings, None
+        desk.gateway.open(session)
+        endpoint = Endpoint(f"{desk.address}/s/{session.name}/v1", desk.token, desk.gateway.model)
         try:
-            async with asyncio.timeout(self._settings.timeout_s):
+            async with asyncio.timeout(settings.timeout_s):
                 outcome = await self._harness(task, endpoint)
             if outcome is not None and session.outcome is None:
                 session.finish(outcome)
         except TimeoutError:
-            failure = f"it took longer than harness.timeout_s={self._settings.timeout_s:g}"
+            failure = f"it took longer than harness.timeout_s={settings.timeout_s:g}"
         except EnvironmentFault as fault:
             failure = str(fault)
         finally:
             session.closed = True
+        desk.gateway.forget(session)
         return session.end(failure)
 
 
-def choose_collector(
-    harness: HarnessConfig | None,
-    rollout: RolloutConfig,
-    environment: EnvironmentConfig,
-    suite: Suite,
-    shared: Callable[[Environments], Environments] = lambda environments: environments,
-    store: Store | None = None,
-) -> tuple[Collector, Environments]:
-    """Make the collector of a recipe: that of its `[harness]`, else the one that `rollout.collector` names.
+class _Desk:
+    """Where the harnesses of one event loop find the policy.
 
     Args:
-        harness: The `[harness]` of a recipe, if any.
-        rollout: Its `[rollout]`.
-        environment: Its `[environment]`.
-        suite: Its tasks.
-        shared: Makes environments usable from the threads of the rollouts.
-        store: The store of the run, whose experiences turns are shown where it is a memory.
+        fmt: Conversation format of the policy.
+        concurrent: Harnesses at a time.
 
-    Returns:
-        The collector, and the environments where it plays; a harness needs none.
-
-    Raises:
-        ConfigError: The collector is unknown, or the harness cannot be imported.
+    Attributes:
+        gateway: Serves them.
+        address: Its address, once it is open.
+        token: What callers send.
+        room: Room for harnesses.
+        ledger: Rows of the engine that their sessions hold.
+        groups: Groups that are played.
     """
-    if rollout.token_temperature:
-        plain = rollout.model_copy(update={"token_temperature": None})
-        collector, environments = choose_collector(harness, plain, environment, suite, shared, store)
-        return Tempered(collector, rollout.token_temperature), environments
-    if harness is None:
-        if rollout.collector.name == "self_play":
-            if "role" not in getattr(suite, "gives", ()):
-                raise ConfigError(
-                    f"rollout.collector='self_play' needs an environment with seats, and {environment.name!r} has "
-                    "none; set environment.name=seats, or remove rollout.collector"
-                )
-            if roles := getattr(suite, "roles", ()):  # else the first matches tell
-                check_roles(roles, (rollout.collector.model_extra or {}).get("train"), rollout.group_size)
-        environments = shared(make_environments(suite, environment))
-        if rollout.turn_budget:
-            budget = TurnBudget(rollout.turn_budget)
-            environments = BudgetedEnvironments(environments, budget)
-            collector = make_collector(rollout, environments, suite.task_name)
-            return Budgeted(collector, environments, budget), environments
-        if store and store.settings.name == "slea_rl":
-            reminded = RemindedEnvironments(environments, Memory(store))
-            collector = make_collector(rollout, reminded, suite.task_name)
-            return Reminded(collector, reminded, bool(store.settings.evaluate)), environments
-        return make_collector(rollout, environments, suite.task_name), environments
-    return HarnessCollector(harness, rollout, suite.task_name), InProcessEnvironments(
-        lambda task: suite.environment(task)
-    )
+
+    def __init__(self, fmt: Format, concurrent: int):
+        self.token = secrets.token_urlsafe(24)
+        self.gateway = Gateway(fmt, token=self.token)
+        self.room, self.ledger = asyncio.Semaphore(concurrent), Ledger()
+        self.address, self.groups = "", 0
+        self._opening: asyncio.Task[str] | None = None
+
+    async def open(self) -> None:
+        """Listen, unless it does."""
+        if self._opening is None:
+            self._opening = asyncio.ensure_future(self.gateway.start())
+        self.address = await asyncio.shield(self._opening)
+
+    async def unless_lost(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await a coroutine, unless the engine is lost first.
+
+        Raises:
+            EngineLost: The engine is lost.
+        """
+        task = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait({task, self.gateway.lost}, return_when=asyncio.FIRST_COMPLETED)
+            if self.gateway.lost.done():
+                await self.gateway.lost  # raises
+            return await task
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)

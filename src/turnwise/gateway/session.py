@@ -14,7 +14,7 @@ from turnwise.gateway.errors import BadRequest
 from turnwise.gateway.messages import Message, history_keys, last_message, next_key
 from turnwise.gateway.outcome import Outcome
 from turnwise.gateway.prompter import Prompter
-from turnwise.gateway.rows import SharedRows
+from turnwise.gateway.rows import Ledger, SharedRows
 from turnwise.models.format import Format
 from turnwise.rollout.engine import Engine, Generation, Sampling
 from turnwise.rollout.trajectory import Trajectory, Turn
@@ -58,6 +58,7 @@ class Serving:
             trained, since the update would compute other probabilities than those sampled from.
         state_key: Names the state in which a response is given.
         stride: Added to the engine's number of a session for each further conversation; above every session's number.
+        ledger: Counts the rows of the engine that sessions hold; default: those of this object's sessions alone.
     """
 
     engine: Engine
@@ -68,6 +69,7 @@ class Serving:
     schemas: bool = False
     state_key: StateKey = last_message
     stride: int = 2**20
+    ledger: Ledger | None = None
 
     @functools.cached_property
     def prompter(self) -> Prompter:
@@ -77,7 +79,7 @@ class Serving:
     @functools.cached_property
     def rows(self) -> SharedRows:
         """Generates for all sessions, and holds as many of their conversations as the engine has rows."""
-        return SharedRows(self.engine)
+        return SharedRows(self.engine, self.ledger)
 
 
 class Session:

@@ -36,7 +36,8 @@ async def play(
         sampling: Sampling settings of all responses.
         max_context: Tokens; a trajectory ends ("context") when its conversation could exceed them.
         window: Observations and responses that a prompt repeats; None: the whole conversation.
-        on_turn: Called after every turn and every end of a trajectory, with the number of live trajectories and of all.
+        on_turn: Called at the start, after every turn and at every end of a trajectory, with the number of live
+            trajectories and of all.
         stride: Above all numbers of conversations; default: the number of starts.
         close: Whether this is the engine's last use in this event loop. Without, it keeps the prefixes that it knows.
 
@@ -92,6 +93,7 @@ async def play(
         if on_turn:
             on_turn(live, len(trajectories))
 
+    progress(live)
     players = [asyncio.ensure_future(play_one(*numbered)) for numbered in enumerate(trajectories)]
     try:
         await asyncio.gather(*players)

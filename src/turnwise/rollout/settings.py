@@ -132,6 +132,10 @@ class RolloutConfig(Section):
     max_lag: int = pydantic.Field(default=0, ge=0)
     """Steps by which rollouts may run ahead of the update, on the weights there are; 0 plays each step's tasks inside
     the step. See docs/how-to/play-ahead.md."""
+    order: Literal["started", "finished"] = "started"
+    """Which groups a step learns from. "started": those that were started first, whichever are done first, so that
+    steps do not depend on how fast episodes are. "finished": those that are done first, which is faster where episodes
+    differ, but prefers short ones and does not repeat."""
     temperature: float = pydantic.Field(default=1.0, gt=0)
     """Sampling temperature. Entropies and the loss are computed at it too; 1 leaves the policy as it is."""
     token_temperature: TokenTemperatureConfig | None = None
@@ -161,25 +165,10 @@ class RolloutConfig(Section):
             raise ValueError("rollout.filter='mixed' needs a rollout.group_size above 1: one trajectory is never mixed")
         if self.filter_from > 1 and self.filter == "none":
             raise ValueError(f"rollout.filter_from={self.filter_from} needs a filter; set rollout.filter=mixed")
-        if self.turn_budget and self.collector.name != "independent":
+        if self.turn_budget and self.collector.name == "self_play":
             raise ValueError(
-                f"rollout.turn_budget limits single trajectories, and rollout.collector={self.collector.name!r} plays "
-                "them together; remove one"
-            )
-        if self.turn_budget and self.max_lag:
-            raise ValueError(
-                f"rollout.turn_budget follows the trajectories before, and rollout.max_lag={self.max_lag} plays ahead "
-                "of them; remove one"
-            )
-        if self.max_lag and self.filter != "none":
-            raise ValueError(
-                f"rollout.max_lag={self.max_lag} plays tasks before it is known which groups rollout.filter="
-                f"{self.filter!r} drops; set rollout.filter=none or rollout.max_lag=0"
-            )
-        if self.max_lag and self.token_temperature:
-            raise ValueError(
-                f"rollout.token_temperature follows the batch before, and rollout.max_lag={self.max_lag} plays ahead "
-                "of it; remove one"
+                "rollout.turn_budget limits single trajectories, and rollout.collector='self_play' plays seats of one "
+                "match; remove one"
             )
         if self.token_temperature and (self.collector.model_extra or {}).get("past"):
             raise ValueError(
@@ -204,17 +193,20 @@ class RolloutConfig(Section):
                 f"rollout.step_budget.in_progress={self.in_progress}: expected more than rollout.groups={self.groups}, "
                 "else each step waits for all of them"
             )
+        if self.collector.name in ("arrol", "self_play"):
+            raise ValueError(
+                f"rollout.step_budget lets trajectories wait, and those of rollout.collector={self.collector.name!r} "
+                "wait for each other; remove one"
+            )
         others = {
             "collector": self.collector.name if self.collector.name != "independent" else None,
-            "turn_budget": self.turn_budget and self.turn_budget.name,
             "filter": self.filter if self.filter != "none" else None,
             "max_lag": self.max_lag or None,
-            "token_temperature": self.token_temperature and self.token_temperature.name,
         }
-        for name, given in others.items():
+        for name, given in others.items() if self.learns_played else ():
             if given is not None:
                 raise ValueError(
-                    f"rollout.step_budget carries whole groups of separate trajectories from step to step, which "
+                    f"rollout.step_budget.learn='played' learns before groups are complete, which "
                     f"rollout.{name}={given!r} does not allow; remove one of them"
                 )
         return self
