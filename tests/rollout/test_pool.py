@@ -1,8 +1,8 @@
-"""The pool: what steps learn from under lag, filters, budgets and orders, and every pair of these, and that it repeats."""
+"""The pool: what steps learn from under lag, filters, budgets and orders, and under every pair of these."""
 
 import asyncio
 import itertools
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -79,7 +79,7 @@ def test_steps_learn_from_whole_groups_of_equal_number_each_task_once(names):
     numbers = [number for each in found for number in each.numbers]
     assert len(set(numbers)) == len(numbers), "no task comes twice within an epoch"
     for each in found:
-        assert len(set(t.group for t in each.used)) == 2
+        assert len({t.group for t in each.used}) == 2
         assert len(each.used) == 4
         assert all(trajectory.ended == "terminated" for trajectory in each.trajectories)
         assert [t.task for t in each.trajectories] == [str(number) for number in each.numbers for _ in range(2)]
@@ -103,7 +103,7 @@ class Swift(Mixed):
 class Half(Colors):
     """Every second task is mixed within its group; the others are all lost."""
 
-    made: dict[int, int] = {}
+    made: ClassVar[dict[int, int]] = {}
 
     def __init__(self, seed: int):
         super().__init__(seed)
@@ -153,7 +153,7 @@ class Broken(Colors):
 class SlowSuccess(Colors):
     """Every fourth task takes 20 ms and eight turns, and is won by one of its trajectories; so it passes a filter."""
 
-    made: dict[int, int] = {}
+    made: ClassVar[dict[int, int]] = {}
 
     def __init__(self, seed: int):
         super().__init__(seed)

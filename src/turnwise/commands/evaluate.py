@@ -120,9 +120,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     policy.model.to(device)  # pyright: ignore[reportArgumentType]
     store = restored_store(config.store, checkpoint)
     environments = choose_environments(config.harness, config.environment, suite)
-    collector = choose_collector(
-        config.harness, config.rollout, config.environment.name, suite, environments, store
-    )
+    collector = choose_collector(config.rollout, config.environment.name, suite, environments, store)
     if learns_turns:
         restore_budget(collector, states, folder.path)
     models = Models(policy=NamedModel(policy, make_engine(config.engine, config.model.precision, policy)))

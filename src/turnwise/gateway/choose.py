@@ -3,10 +3,10 @@
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import Suite
 from turnwise.errors import ConfigError
-from turnwise.gateway.collector import HarnessCollector
+from turnwise.gateway.agents import Harnesses
 from turnwise.gateway.settings import HarnessConfig
 from turnwise.rollout.collectors import Collector, make_collector
-from turnwise.rollout.environments import Environments, InProcessEnvironments
+from turnwise.rollout.environments import Environments
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.stores.recall import Memory
 from turnwise.rollout.stores.reminded import Reminded
@@ -18,38 +18,35 @@ from turnwise.rollout.workers import make_environments
 
 
 def choose_environments(harness: HarnessConfig | None, environment: EnvironmentConfig, suite: Suite) -> Environments:
-    """Make the environments of a recipe; a harness needs none of its own."""
-    if harness is not None:
-        return InProcessEnvironments(suite.environment)
-    return make_environments(suite, environment)
+    """Make the environments of a recipe, or what plays in their place.
+
+    Raises:
+        ConfigError: The harness cannot be imported.
+    """
+    return make_environments(suite, environment) if harness is None else Harnesses(harness)
 
 
 def choose_collector(
-    harness: HarnessConfig | None,
     rollout: RolloutConfig,
     environment: str,
     suite: Suite,
     environments: Environments,
     store: Store | None = None,
 ) -> Collector:
-    """Make the collector of a recipe: that of its `[harness]`, else the one that `rollout.collector` names.
+    """Make the collector of a recipe.
 
     Args:
-        harness: The `[harness]` of a recipe, if any.
-        rollout: Its `[rollout]`.
+        rollout: The `[rollout]` of a recipe.
         environment: Name of its environment.
         suite: Its tasks.
         environments: Where they are played.
         store: The store of the run, whose experiences turns are shown where it is a memory.
 
     Raises:
-        ConfigError: The collector is unknown or does not fit the environment, or the harness cannot be imported.
+        ConfigError: The collector is unknown, or does not fit the environment.
     """
-    if harness is not None:
-        collector: Collector = HarnessCollector(harness, rollout, suite.task_name)
-    else:
-        _check_seats(rollout, environment, suite)
-        collector = make_collector(rollout, environments, suite.task_name)
+    _check_seats(rollout, environment, suite)
+    collector = make_collector(rollout, environments, suite.task_name)
     if store and store.settings.name == "slea_rl":
         collector = Reminded(collector, Memory(store))
     if rollout.turn_budget:

@@ -3,12 +3,13 @@
 import asyncio
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from turnwise.errors import EngineFault, EnvironmentFault
 from turnwise.models.format import Format
 from turnwise.rollout.context import make_context
 from turnwise.rollout.engine import Engine, Sampling
-from turnwise.rollout.environments import Environments
+from turnwise.rollout.environments import Environments, agents_of
 from turnwise.rollout.starts import Start, begin, begin_response
 from turnwise.rollout.trajectory import Trajectory, Turn
 
@@ -47,11 +48,20 @@ async def play(
     """
     trajectories = [start.trajectory() for start in starts]
     live = len(trajectories)
+    agents = agents_of(environments)
+    how: Any = {"engine": engine, "fmt": fmt, "sampling": sampling, "max_context": max_context}
 
     async def play_one(place: int, trajectory: Trajectory) -> None:
         nonlocal live
         start = starts[place]
         number = place if start.conversation is None else start.conversation
+        if agents:
+            try:
+                await agents.play(start, number, trajectory, stride=stride or len(trajectories), **how)
+            finally:
+                live -= 1
+            progress(live)
+            return
         context = make_context(fmt, number, window=window, stride=stride or len(trajectories))
         try:
             step, trajectory.copied = await begin(start, number, environments, context, fmt)

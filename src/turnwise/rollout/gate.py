@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from turnwise.environments.base import Step, Task
 from turnwise.rollout.blocking import Loop
 from turnwise.rollout.engine import Engine, Generation, Sampling
-from turnwise.rollout.environments import CopyingEnvironments, Environments
+from turnwise.rollout.environments import CopyingEnvironments, Environments, agents_of
 
 _NUMBERS = itertools.count()
 """Numbers of conversations and environments, of which no two are alike in this process."""
@@ -126,6 +126,7 @@ class OwnEnvironments:
 
     def __init__(self, environments: Environments):
         self._environments, self._numbers = environments, OwnNumbers()
+        self.agents = agents_of(environments)
 
     async def start(self, key: int, task: Task) -> Step:
         """Make the environment of a task and return its first step."""

@@ -69,7 +69,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     store = make_store(config.store, suite, tasks)
     inside = choose_environments(config.harness, config.environment, suite)
     environments = VisitedEnvironments(inside, loop)
-    collector = choose_collector(config.harness, rollout, config.environment.name, suite, environments, store)
+    collector = choose_collector(rollout, config.environment.name, suite, environments, store)
     source: Steps = Pool(tasks, rollout, seed, last_step=config.run.steps, loop=loop, environments=inside)
     about = {"tasks": tasks, "environments": environments, "rollout": rollout, "seed": seed}
     source = with_store(source, store, **about)

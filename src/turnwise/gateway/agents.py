@@ -1,12 +1,12 @@
-"""Play groups of trajectories through harnesses, concurrently."""
+"""Let a harness play trajectories: an agent with its own loop, which asks the policy through the gateway."""
 
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
 
-from turnwise.environments.base import Task
+from turnwise.environments.base import Step, Task
 from turnwise.errors import EnvironmentFault
 from turnwise.gateway.harness import Endpoint, Harness, make_harness
 from turnwise.gateway.messages import last_message
@@ -16,91 +16,84 @@ from turnwise.gateway.session import Serving, Session, StateKey
 from turnwise.gateway.settings import HarnessConfig
 from turnwise.imports import import_named
 from turnwise.models.format import Format
-from turnwise.rollout.collectors import Group, Independent, all_of, make_sampling
-from turnwise.rollout.environments import Environments, InProcessEnvironments
-from turnwise.rollout.settings import RolloutConfig
+from turnwise.rollout.engine import Engine, Sampling
 from turnwise.rollout.starts import Start
 from turnwise.rollout.trajectory import Trajectory
 
 T = TypeVar("T")
-_NONE: Environments = InProcessEnvironments(lambda task: task)
-"""A harness has its own environment."""
 
 
-class HarnessCollector(Independent):
-    """Play each trajectory by a run of the harness, which finds the policy at an address of its own.
+class Harnesses:
+    """Environments in which a harness plays, which finds the policy at an address of its own.
+
+    Sampling settings hold whatever a request says, but a request may ask for shorter responses and further stop texts.
 
     Args:
         settings: The `[harness]` of a recipe.
-        rollout: The `[rollout]` of a recipe. Its sampling settings hold whatever a request says, but a request may ask
-            for shorter responses and further stop texts.
-        task_name: Names a task in records.
+
+    Attributes:
+        agents: This object, which tells that trajectories are played here; see `Agents`.
 
     Raises:
         ConfigError: A function cannot be imported.
     """
 
-    def __init__(self, settings: HarnessConfig, rollout: RolloutConfig, task_name: Callable[[Task], str] = str):
-        super().__init__(_NONE, rollout, task_name)
-        self._harness_settings = settings
+    def __init__(self, settings: HarnessConfig):
+        self._settings = settings
         self._harness: Harness = make_harness(settings)
         self._state_key: StateKey = import_named(settings.state_key) if settings.state_key else last_message
         self._desks: dict[asyncio.AbstractEventLoop, _Desk] = {}
+        self.agents = self
 
-    async def play(self, group: Group) -> list[Trajectory]:
-        """Play a group; see `Collector.play`.
+    async def play(
+        self,
+        start: Start,
+        number: int,
+        trajectory: Trajectory,
+        *,
+        engine: Engine,
+        fmt: Format,
+        sampling: Sampling,
+        max_context: int,
+        stride: int,
+    ) -> None:
+        """Play a trajectory; see `Agents.play`.
 
         A harness that fails, hangs or gives no reward loses its own trajectory only; `failure` holds the cause.
         """
-        starts, policy = group.starts(), group.models.policy.policy
-        async with self._desk(policy.format) as desk:
+        async with self._desk(fmt) as desk:
             serving = Serving(
-                engine=group.engine,
-                fmt=policy.format,
-                sampling=make_sampling(self._settings, policy, seed=group.seed, temperature=group.temperature),
-                max_context=policy.max_context,
+                engine=engine,
+                fmt=fmt,
+                sampling=sampling,
+                max_context=max_context,
                 state_key=self._state_key,
-                stride=group.stride,
+                stride=stride,
                 ledger=desk.ledger,
             )
-            live = 0
-
-            def tell(change: int) -> None:
-                nonlocal live
-                live += change
-                if group.on_turn:
-                    group.on_turn(live, len(starts))
-
-            async def play_one(start: Start) -> Trajectory:
-                assert start.conversation is not None
-                tell(1)
-                async with desk.room:
-                    session = Session(serving, start.conversation, group=start.group, task=start.name)
-                    trajectory = await self._play_session(desk, session, start.task)
-                tell(-1)
-                return trajectory
-
-            return await desk.unless_lost(all_of([play_one(start) for start in starts]))
+            async with desk.room:
+                session = Session(serving, number, trajectory=trajectory, start=start)
+                await desk.unless_lost(self._play_session(desk, session, start.task))
 
     @contextlib.asynccontextmanager
     async def _desk(self, fmt: Format) -> AsyncIterator["_Desk"]:
-        """Yield the desk of the running event loop, which opens with its first group and closes with its last."""
+        """Yield the desk of the running event loop, which opens for the first trajectory and closes with the last."""
         loop = asyncio.get_running_loop()
         if loop not in self._desks:
-            self._desks[loop] = _Desk(fmt, self._harness_settings.concurrent)
+            self._desks[loop] = _Desk(fmt, self._settings.concurrent)
         desk = self._desks[loop]
-        desk.groups += 1
+        desk.trajectories += 1
         try:
             await desk.open()
             yield desk
         finally:
-            desk.groups -= 1
-            if not desk.groups:
+            desk.trajectories -= 1
+            if not desk.trajectories:
                 self._desks.pop(loop, None)
                 await desk.gateway.aclose()
 
-    async def _play_session(self, desk: "_Desk", session: Session, task: Task) -> Trajectory:
-        settings, failure = self._harness_settings, None
+    async def _play_session(self, desk: "_Desk", session: Session, task: Task) -> None:
+        settings, failure = self._settings, None
         desk.gateway.open(session)
         endpoint = Endpoint(f"{desk.address}/s/{session.name}/v1", desk.token, desk.gateway.model)
         try:
@@ -115,7 +108,21 @@ class HarnessCollector(Independent):
         finally:
             session.closed = True
         desk.gateway.forget(session)
-        return session.end(failure)
+        session.end(failure)
+
+    async def start(self, key: int, task: Task) -> Step:
+        """Refuse: a harness takes its steps itself."""
+        raise EnvironmentFault("a harness plays by itself; it has no single steps")
+
+    async def step(self, key: int, response: str) -> Step:
+        """Refuse: a harness takes its steps itself."""
+        raise EnvironmentFault("a harness plays by itself; it has no single steps")
+
+    def close(self, key: int) -> None:
+        """Do nothing: a harness ends with its trajectory."""
+
+    async def aclose(self) -> None:
+        """Do nothing: harnesses end with their trajectories."""
 
 
 class _Desk:
@@ -131,14 +138,14 @@ class _Desk:
         token: What callers send.
         room: Room for harnesses.
         ledger: Rows of the engine that their sessions hold.
-        groups: Groups that are played.
+        trajectories: Trajectories that are played.
     """
 
     def __init__(self, fmt: Format, concurrent: int):
         self.token = secrets.token_urlsafe(24)
         self.gateway = Gateway(fmt, token=self.token)
         self.room, self.ledger = asyncio.Semaphore(concurrent), Ledger()
-        self.address, self.groups = "", 0
+        self.address, self.trajectories = "", 0
         self._opening: asyncio.Task[str] | None = None
 
     async def open(self) -> None:
