@@ -1,10 +1,13 @@
 """An environment with what any feature may ask of one: three turns, an expert, and demonstrations with subgoals."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from tests.gateway.asking import ask, user
 from tests.toys import Colors
 from turnwise.environments.base import Step
+from turnwise.environments.settings import EnvironmentConfig
+from turnwise.environments.suites import Seeded
 from turnwise.gateway.harness import Endpoint
 from turnwise.judge.cases import Comparison
 
@@ -31,6 +34,16 @@ class Stairs(Colors):
             valid=told.valid,
             info={"success": self.won > 0},
         )
+
+
+class FewStairs(Seeded):
+    """Has four tasks, so that each is played again in the third step of two groups."""
+
+    def __init__(self, config: EnvironmentConfig):
+        super().__init__(Stairs, {})
+
+    def tasks(self, split: str) -> Sequence[int]:
+        return range(4)
 
 
 def play(task: Any, endpoint: Endpoint) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from tests.rollout.playing import POLICY
 from tests.train.test_step_budget import Interrupted, config, numbers, tables, weights
 
 import turnwise as tw
-from turnwise.config.windows import values_unfinished
+from turnwise.config.methods import values_unfinished
 from turnwise.errors import ConfigError
 from turnwise.methods.build import build_method
 from turnwise.rollout import windows

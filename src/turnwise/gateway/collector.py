@@ -160,17 +160,19 @@ def choose_collector(
                 )
             if roles := getattr(suite, "roles", ()):  # else the first matches tell
                 check_roles(roles, (rollout.collector.model_extra or {}).get("train"), rollout.group_size)
-        environments = shared(make_environments(suite, environment))
-        if rollout.turn_budget:
-            budget = TurnBudget(rollout.turn_budget)
-            environments = BudgetedEnvironments(environments, budget)
-            collector = make_collector(rollout, environments, suite.task_name)
-            return Budgeted(collector, environments, budget), environments
-        if store and store.settings.name == "slea_rl":
-            reminded = RemindedEnvironments(environments, Memory(store))
-            collector = make_collector(rollout, reminded, suite.task_name)
-            return Reminded(collector, reminded, bool(store.settings.evaluate)), environments
-        return make_collector(rollout, environments, suite.task_name), environments
+        plain = make_environments(suite, environment)
+        budget = TurnBudget(rollout.turn_budget) if rollout.turn_budget else None
+        limited = BudgetedEnvironments(plain, budget) if budget else None
+        environments = shared(limited or plain)
+        memory = Memory(store) if store and store.settings.name == "slea_rl" else None
+        reminded = RemindedEnvironments(environments, memory) if memory else None
+        collector = make_collector(rollout, reminded or environments, suite.task_name)
+        if reminded:
+            assert store
+            collector = Reminded(collector, reminded, bool(store.settings.evaluate))
+        if limited and budget:
+            collector = Budgeted(collector, limited, budget)
+        return collector, environments
     return HarnessCollector(harness, rollout, suite.task_name), InProcessEnvironments(
         lambda task: suite.environment(task)
     )

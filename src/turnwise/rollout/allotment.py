@@ -163,11 +163,6 @@ class Allotted(Independent):
         }
         if wrong := next((what for what, holds in limits.items() if not holds), None):
             raise ConfigError(f"rollout.collector.{wrong}")
-        if settings.max_lag:
-            raise ConfigError(
-                f"rollout.collector='v0' allots by the outcomes of earlier steps, and rollout.max_lag="
-                f"{settings.max_lag} plays ahead of them; remove one"
-            )
         self._least, self._most = least, most
         self._values = ValueModel(context, sharpness)
         self._prompts: dict[str, str] = {}

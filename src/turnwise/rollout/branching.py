@@ -13,7 +13,8 @@ from turnwise.rollout.collect import play
 from turnwise.rollout.collectors import Independent, OnTurn, make_sampling
 from turnwise.rollout.copies import forkable
 from turnwise.rollout.environments import Environments
-from turnwise.rollout.growth import REMEMBERS, RULES, Group, Growth, check_rule
+from turnwise.rollout.facets import REMEMBERS
+from turnwise.rollout.growth import RULES, Group, Growth, check_rule
 from turnwise.rollout.metrics import env_steps
 from turnwise.rollout.models import Models
 from turnwise.rollout.settings import RolloutConfig
@@ -133,11 +134,6 @@ class BranchingByHistory(Branching):
 
     def __init__(self, environments: Environments, settings: RolloutConfig, *arguments: Any, **options: Any):
         super().__init__(environments, settings, *arguments, **options)
-        if settings.max_lag:
-            raise ConfigError(
-                f"rollout.collector.rule={options['rule']!r} reads the outcomes of earlier steps, and rollout.max_lag="
-                f"{settings.max_lag} plays ahead of them; remove one"
-            )
         self._outcomes: dict[str, tuple[int, int]] = {}
 
     def play(

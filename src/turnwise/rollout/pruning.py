@@ -285,9 +285,4 @@ def _checked(options: dict[str, Any], settings: RolloutConfig) -> Options:
             f"rollout.collector.keep={checked.keep:g} leaves {number} of rollout.group_size={settings.group_size} "
             "trajectories, expected 2 or more; raise one of them"
         )
-    if settings.max_lag:
-        raise ConfigError(
-            f"rollout.collector='arrol' learns from the outcomes of earlier steps, and rollout.max_lag="
-            f"{settings.max_lag} plays ahead of them; remove one"
-        )
     return checked

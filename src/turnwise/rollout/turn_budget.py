@@ -166,8 +166,8 @@ class Budgeted:
     """
 
     def __init__(self, collector: Collector, environments: BudgetedEnvironments, budget: TurnBudget):
-        self._collector, self._environments, self.budget = collector, environments, budget
-        self.state_dict, self.load_state_dict = budget.state_dict, budget.load_state_dict
+        self._collector: Any = collector
+        self._environments, self.budget = environments, budget
 
     def play(
         self, models: Models, tasks: Sequence[Task], *, group_size: int | None = None, **more: Any
@@ -181,6 +181,17 @@ class Budgeted:
             ended = [each for each in free if each.usable and each.ended in ("terminated", "truncated")]
             self.budget.learn([len(trajectory.turns) for trajectory in ended])
         return played
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the turn counts, with the state of the collector."""
+        inner = self._collector.state_dict() if hasattr(self._collector, "state_dict") else {}
+        return {**inner, **self.budget.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state that `state_dict` returned."""
+        self.budget.load_state_dict(state)
+        if hasattr(self._collector, "load_state_dict"):
+            self._collector.load_state_dict({name: value for name, value in state.items() if name != "counts"})
 
 
 def restore_budget(budget: Any, states: Mapping[str, Any], run: object) -> None:

@@ -95,7 +95,10 @@ class Reminded:
     """
 
     def __init__(self, collector: Collector, environments: RemindedEnvironments, evaluate: bool):
-        self._collector, self._environments, self._evaluate = collector, environments, evaluate
+        self._collector: Any = collector
+        self._environments, self._evaluate = environments, evaluate
+        if hasattr(collector, "state_dict"):
+            self.state_dict, self.load_state_dict = self._collector.state_dict, self._collector.load_state_dict
 
     def play(
         self, models: Models, tasks: Sequence[Task], *, group_size: int | None = None, **more: Any
