@@ -21,7 +21,6 @@ class Section(pydantic.BaseModel):
             return data
         return {name: value for name, value in data.items() if value is not False or name not in optional(cls)}
 
-
     def parts(self) -> Iterator[Part]:
         """Return the parts that this section adds to a recipe; by default those of the sections within it."""
         for name in type(self).model_fields:

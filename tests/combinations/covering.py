@@ -1,6 +1,6 @@
 """A covering array: recipes of many features each, in which every pair that is allowed stands at least once.
 
-    python -m tests.combinations.covering        # write the array anew
+python -m tests.combinations.covering        # write the array anew
 """
 
 import json
@@ -30,9 +30,7 @@ def covering(most: int) -> list[list[str]]:
         row = sorted(min(open_, key=sorted), key=list(FEATURES).index)
         while len(row) < most:
             fits = [
-                name
-                for name in FEATURES
-                if name not in row and all(frozenset((name, other)) in pairs for other in row)
+                name for name in FEATURES if name not in row and all(frozenset((name, other)) in pairs for other in row)
             ]
             gains = {name: sum(frozenset((name, other)) in open_ for other in row) for name in fits}
             best = sorted((name for name in fits if gains[name]), key=lambda name: -gains[name])

@@ -15,16 +15,19 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from tqdm.auto import tqdm
+
 from tests.combinations.covering import array
 from tests.combinations.table import config_of
 from tests.train.kills import trained, whole
-from tqdm.auto import tqdm
-
 from turnwise.train.display import Display
 from turnwise.train.loop import train
 
 PATIENCE_S = 120
 STEPS = 2
+TIMED = {"lag", "workers"}
+"""Features with which time decides which weights play, or which responses are computed together: sums differ in their
+last bits without a kill too, and only the tasks of a run are the same."""
 
 # tqdm's own lock is shared by forks, and stays taken when one is killed that holds it; its thread would take it too.
 tqdm.set_lock(threading.RLock())
@@ -67,7 +70,7 @@ def outcome(features: list[str], folder: Path) -> str:
         return f"did not come to its last step: {told.read_text() if told.exists() else ''}"
     if (status := live(runs[1], told, resume=runs[1].run_folder)) != 0:
         return f"does not resume ({status}): {told.read_text() if told.exists() else ''}"
-    left = trained if "lag" in features else whole  # ahead of the update, time decides which weights play
+    left = trained if TIMED & {*features} else whole
     expected, found = (left(each.run_folder.parent, each.run.name) for each in runs)
     return ", ".join(name for name in expected if found[name] != expected[name])
 

@@ -1,8 +1,8 @@
 """Parts that play around a collector leave its state to the checkpoint."""
 
 import pytest
-from tests.combinations.table import config_of
 
+from tests.combinations.table import config_of
 from turnwise.environments.suites import make_suite
 from turnwise.gateway.collector import choose_collector
 from turnwise.rollout.stores.build import make_store

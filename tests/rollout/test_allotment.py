@@ -212,7 +212,7 @@ def test_wrong_options_are_said(options, message):
     [
         ({"collector": {"name": "v0", "least": 2, "most": 8}}, r"sharpness"),
         ({"collector": {**V0, "leest": 2}}, r"leest"),
-        ({"collector": V0, "max_lag": 1}, r"rollout\.max_lag=1 plays ahead of them"),
+        ({"collector": V0, "max_lag": 1}, r"rollout\.max_lag=1 plays ahead .*, and rollout\.collector='v0' allots"),
     ],
     ids=str,
 )

@@ -155,9 +155,13 @@ def test_an_option_without_a_published_value_must_be_given():
     settings = RolloutConfig.model_validate({"group_size": 8, "collector": {"name": "arrol", "explore": 0.1}})
     with pytest.raises(ConfigError, match="'arrol' needs the option 'memory'; no value is published"):
         make_collector(settings, InProcessEnvironments(Long), str)
-    ahead = RolloutConfig.model_validate({"group_size": 8, "collector": ARROL, "max_lag": 1})
-    with pytest.raises(ConfigError, match="plays ahead of them"):
-        make_collector(ahead, InProcessEnvironments(Long), str)
+
+
+@pytest.mark.parametrize("other", [{"rollout": {"max_lag": 1}}, {"engine": {"max_rows": 4}}], ids=str)
+def test_trajectories_that_cannot_wait_for_each_other_are_refused_before_a_run(tmp_path, other):
+    rollout = {"group_size": 8, "collector": ARROL, **other.get("rollout", {})}
+    with pytest.raises(ConfigError, match=r"(max_lag=1|max_rows=4) .*, and rollout\.collector='arrol' .*; remove"):
+        small_config(tmp_path, **{**other, "rollout": rollout})
 
 
 def test_rows_that_wait_for_each_other_are_refused():

@@ -276,13 +276,21 @@ def test_stored_successes_teach_a_policy_that_fails(tmp_path):
     ("sections", "message"),
     [
         ({"update": {"scoring": "engine"}}, r"entropies of the weights that sampled, .* set update\.scoring=trainer"),
-        ({"update": {"old_policy": "start"}}, r"old_policy='start' ignores that stored trajectories"),
-        ({"update": {"passes": {"name": "seeupo"}}}, r"weights of its step; remove \[store\]"),
+        (
+            {"update": {"old_policy": "start"}},
+            r"'rlep' replays trajectories of earlier weights, and update\.old_policy='start' .*; remove",
+        ),
+        (
+            {"update": {"passes": {"name": "seeupo"}}},
+            r"store\.name='rlep' .* earlier weights, and update\.passes\.name='seeupo' .*; remove one",
+        ),
         ({"store": {"name": "rlep", "replays": 1}}, r"store\.capacity"),
         ({"store": {**RLEP, "warm_up": 50}}, r"store\.warm_up is an option of store\.name='slea_rl' only, got 50"),
         ({"store": {**RLEP, "adaptive": False}}, r"store\.adaptive is an option of store\.name='prefix_sampling' only"),
-        ({"critic": {}}, r"\[critic\] would learn the returns of successes"),
-        ({"rollout": {"top_p": 0.95}}, r"the default with \[store\], needs rollout.top_p=1, got 0.95"),
+        (
+            {"rollout": {"top_p": 0.95}},
+            r"top_p=0\.95 .*, the default with store\.name='rlep', .*; set rollout\.top_p=1",
+        ),
     ],
     ids=str,
 )

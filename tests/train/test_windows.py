@@ -193,20 +193,32 @@ def test_methods_that_need_the_rewards_of_the_group_are_told_apart(method, fits)
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"method": "grpo"}, r"learns before trajectories have their rewards, and method 'grpo' .*; use egae"),
-        ({"method": "gae"}, r"method 'gae' does not value those that go on"),
+        ({"method": "grpo"}, r"learn='played' learns from half-played trajectories, and method 'grpo' .*; use egae"),
+        (
+            {"method": "gae"},
+            r"learn='played' learns from half-played trajectories, and method 'gae' does not value trajectories that go on",
+        ),
         ({"budget": {"tokens": 3}}, r"one or more for each of the 4 trajectories .* got rollout.step_budget.tokens=3"),
         ({"budget": {"tokens": 14, "in_progress": 5}}, r"rollout.groups=2 groups in progress; remove in_progress"),
         (
             {"store": {"name": "rlep", "capacity": 4, "replays": 1}, "critic": None},
-            r"has no whole trajectories, which \[store\] needs; remove one",
+            r"learn='played' learns from half-played trajectories, and store\.name='rlep' .*; set rollout\.step_budget\.learn='complete'",
         ),
-        ({"continuations": {"number": 2}}, r"which \[continuations\] needs"),
-        ({"update": {"tokens": {"name": "hapo"}}}, r"update\.tokens and update\.entropy compare all tokens of a step"),
-        ({"update": {"preference": {"name": "simpo"}}}, r"which update\.preference would compare with whole ones"),
+        (
+            {"continuations": {"number": 2}},
+            r"learn='played' learns from half-played trajectories, and \[continuations\] plays on from whole trajectories",
+        ),
+        (
+            {"update": {"tokens": {"name": "hapo"}}},
+            r"learn='played' learns from half-played trajectories, and update\.tokens='hapo' compares all tokens of a step",
+        ),
+        (
+            {"update": {"preference": {"name": "simpo"}}},
+            r"learn='played' learns from half-played trajectories, and update\.preference\.name='simpo' compares .* whole",
+        ),
         (
             {"critic": {"kind": "ridge", "peers": True, "visits": True}},
-            r"without their first turns, from which critic\.visits counts",
+            r"learn='played' learns from half-played trajectories, and critic\.visits=true counts visits from the first turn",
         ),
     ],
 )

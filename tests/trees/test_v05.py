@@ -7,6 +7,7 @@ import pytest
 from tests.rollout.playing import POLICY, STOP, word
 from tests.toys import Colors, ScriptedEngine, small_config
 
+from turnwise.config import parse_config
 from turnwise.environments.base import Step
 from turnwise.errors import ConfigError
 from turnwise.rollout.collectors import make_collector
@@ -140,8 +141,8 @@ def test_a_rule_that_cannot_work_is_refused(options, message):
 
 
 def test_playing_ahead_of_the_outcomes_is_refused():
-    settings = RolloutConfig.model_validate(
-        {"group_size": 8, "max_lag": 1, "collector": {"name": "branching", "rule": "v05"}}
-    )
-    with pytest.raises(ConfigError, match=r"rule='v05' reads the outcomes of earlier steps, and rollout\.max_lag=1"):
-        make_collector(settings, InProcessEnvironments(Known), str)
+    rollout = {"group_size": 8, "max_lag": 1, "collector": {"name": "branching", "rule": "v05"}}
+    with pytest.raises(
+        ConfigError, match=r"rollout\.max_lag=1 .*, and rollout\.collector\.rule='v05' reads the outcomes"
+    ):
+        parse_config({"rollout": rollout})

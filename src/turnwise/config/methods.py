@@ -20,15 +20,15 @@ def method_parts(transform: Transform, label: str, scoring: str) -> Iterator[Par
         label: Its name.
         scoring: Value of `update.scoring`.
     """
-    needs: dict[Facet, str] = {}
+    setting = f"method {label!r}"
     if not values_unfinished(transform):
-        needs[Facet.WHOLE] = "does not value trajectories that go on without their rewards, as egae does"
+        whole = {Facet.WHOLE: "does not value trajectories that go on without their rewards"}
+        yield Part(setting, needs=whole, mend="use egae, or gae with unfinished='repeat'")
     if any(name.endswith("_T") for name in transform.needs):
-        needs[Facet.UPDATE] = "gives each token its own advantage"
-    yield Part(f"method {label!r}", needs=needs, mend="choose another method" if needs else "")
+        yield Part(setting, needs={Facet.UPDATE: "gives each token its own advantage"}, mend="choose another method")
     if "info_gain" in transform.needs and scoring == "engine":
         compares = {Facet.WEIGHTS: "compares probabilities of the same weights with and without an observation"}
-        yield Part(f"method {label!r} with update.scoring='engine'", needs=compares, mend="set update.scoring=trainer")
+        yield Part(f"{setting} with update.scoring='engine'", needs=compares, mend="set update.scoring=trainer")
 
 
 def values_unfinished(transform: Transform) -> bool:

@@ -72,7 +72,6 @@ class ModelConfig(Section):
             )
         return self
 
-
     def parts(self) -> Iterator[Part]:
         """Return what the model breaks and needs; see `turnwise.facets`."""
         if self.name == "tiny":
@@ -99,7 +98,6 @@ class PromptConfig(Section):
         if self.think and self.plan:
             raise ValueError("prompt.think and prompt.plan ask for different responses; remove one of them")
         return self
-
 
     def parts(self) -> Iterator[Part]:
         """Return what each setting needs; see `turnwise.facets`."""

@@ -160,7 +160,9 @@ class UpdateConfig(Section):
             yield Part(f"update.mismatch_cap={self.mismatch_cap:g}", needs=needs)
         for name in ("tokens", "entropy"):
             if (rule := getattr(self, name)) is not None:
-                needs = dict.fromkeys((Facet.WHOLE, Facet.SAMPLED), "compares all tokens of a step") | {Facet.UPDATE: step}
+                needs = dict.fromkeys((Facet.WHOLE, Facet.SAMPLED), "compares all tokens of a step") | {
+                    Facet.UPDATE: step
+                }
                 yield Part(f"update.{name}={rule.name!r}", needs=needs)
         if self.preference:
             needs = {

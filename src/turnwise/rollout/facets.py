@@ -29,7 +29,7 @@ def _branching(setting: str, options: Options) -> Iterator[Part]:
     rule = options.get("rule")
     if rule in ENTROPIES:
         reads = {Facet.ENGINE: "needs the entropies of sampled tokens"}
-        yield Part(f"rollout.collector.rule={rule!r}", needs=reads, mend="set engine.name=local, or rule=tree_grpo")
+        yield Part(f"rollout.collector.rule={rule!r}", needs=reads, mend="set rollout.collector.rule=tree_grpo")
     if rule in REMEMBERS:
         reads = {Facet.OUTCOMES: "reads the outcomes of earlier steps"}
         yield Part(f"rollout.collector.rule={rule!r}", needs=reads)
@@ -63,7 +63,10 @@ def _self_play(setting: str, options: Options) -> Iterator[Part]:
         yield Part(
             f"rollout.collector.past={past}",
             {Facet.ENGINE: "plays with an engine of its own for earlier weights"},
-            {Facet.OUTCOMES: "copies weights, which must not change meanwhile", Facet.ENGINE: "plays with earlier weights"},
+            {
+                Facet.OUTCOMES: "copies weights, which must not change meanwhile",
+                Facet.ENGINE: "plays with earlier weights",
+            },
         )
 
 

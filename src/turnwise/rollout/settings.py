@@ -246,7 +246,9 @@ class RolloutConfig(Section):
         if self.keep_spread is not None:
             compares = "compares the rewards of groups"
             needs = {Facet.WHOLE: compares, Facet.ANSWERS: compares}
-            yield Part(f"rollout.keep_spread={self.keep_spread}", {Facet.GROUPS: "drops groups by their rewards"}, needs)
+            yield Part(
+                f"rollout.keep_spread={self.keep_spread}", {Facet.GROUPS: "drops groups by their rewards"}, needs
+            )
         if self.max_lag:
             breaks = {Facet.OUTCOMES: "plays ahead of the update", Facet.WEIGHTS: EARLIER}
             needs = {
@@ -303,7 +305,10 @@ class ContinuationsConfig(Section):
 
     def parts(self) -> Iterator[Part]:
         """Return what continuations need; see `turnwise.facets`."""
-        needs = {Facet.REPLAY: "plays on from turns, as the policy would", Facet.WHOLE: "plays on from whole trajectories"}
+        needs = {
+            Facet.REPLAY: "plays on from turns, as the policy would",
+            Facet.WHOLE: "plays on from whole trajectories",
+        }
         yield Part("[continuations]", needs=needs)
 
 
@@ -329,7 +334,7 @@ class EngineConfig(Section):
     def parts(self) -> Iterator[Part]:
         """Return what the engine breaks; see `turnwise.facets`."""
         if self.name == "server":
-            breaks = {Facet.ENGINE: "serves one version of the weights, and reports no entropies"}
+            breaks = {Facet.ENGINE: "serves one version of the weights without entropies"}
             yield Part("engine.name='server'", breaks, mend="set engine.name=local")
         if self.max_rows is not None:
             breaks = {Facet.ROOM: "lets responses wait for whole trajectories"}

@@ -89,7 +89,7 @@ class DemonstrationsConfig(Section):
                 Facet.OWN: "counts the successes of a group",
             }
         else:
-            single = "plays single turns of demonstrations, and asks no environment"
+            single = "plays single turns of demonstrations without an environment"
             breaks = dict.fromkeys((Facet.START, Facet.REPLAY, Facet.ANSWERS, Facet.COLLECTED), single)
             needs[Facet.OUTCOMES] = single
         yield Part(f"demonstrations.name={self.name!r}", breaks, needs)
