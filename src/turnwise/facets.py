@@ -52,22 +52,39 @@ class Part:
     mend: str = ""
 
 
+def for_all(reason: str, *facets: Facet) -> dict[Facet, str]:
+    """Return the same reason for several assumptions."""
+    return dict.fromkeys(facets, reason)
+
+
+class Conflict(ValueError):
+    """One part breaks what another one needs; the message explains it in one line.
+
+    Attributes:
+        breaking: The part that breaks an assumption.
+        needing: The part that needs it.
+        facet: The assumption.
+    """
+
+    def __init__(self, breaking: Part, needing: Part, facet: Facet):
+        self.breaking, self.needing, self.facet = breaking, needing, facet
+        mends = dict.fromkeys(part.mend for part in (needing, breaking) if part.mend)
+        super().__init__(
+            f"{breaking.setting} {breaking.breaks[facet]}, and {needing.setting} {needing.needs[facet]}; "
+            f"{', or '.join(mends) or 'remove one of them'}"
+        )
+
+
 def broken(facet: Facet, parts: Iterable[Part]) -> Part | None:
-    """Return the first part that breaks an assumption."""
+    """Return the first part that breaks an assumption; None if it holds."""
     return next((part for part in parts if facet in part.breaks), None)
 
 
 def refuse_conflicts(parts: Iterable[Part]) -> None:
-    """Raise a ValueError for the first two parts of which one breaks what the other needs."""
+    """Raise a Conflict for the first two parts of which one breaks what the other needs."""
     parts = [*parts]
     for needing in parts:
         for facet in needing.needs:
             breaking = broken(facet, (part for part in parts if part is not needing))
             if breaking is not None:
-                raise ValueError(explained(breaking, needing, facet))
-
-
-def explained(breaking: Part, needing: Part, facet: Facet) -> str:
-    """Explain a conflict in one line."""
-    mend = ", or ".join(dict.fromkeys(part.mend for part in (needing, breaking) if part.mend)) or "remove one of them"
-    return f"{breaking.setting} {breaking.breaks[facet]}, and {needing.setting} {needing.needs[facet]}; {mend}"
+                raise Conflict(breaking, needing, facet)

@@ -50,7 +50,7 @@ def live(config: Any, told: Path, *, resume: Path | None = None, killed: bool = 
     code = 1
     try:
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
-            train(config, resume=resume, **({"display": Killed()} if killed else {}))
+            train(config, resume=resume, display=Killed() if killed else None)
         code = 0
     except BaseException:
         told.write_text(traceback.format_exc())

@@ -15,13 +15,13 @@ TURNS = 3
 
 
 class Stairs(Colors):
-    """Pays each right color; it is won by two of three. A wrong first word of `say` is invalid."""
+    """Pays each right color, and is won by one of three."""
 
     def __init__(self, seed: int):
         super().__init__(seed, turns=TURNS)
 
     @staticmethod
-    def demonstrate(task: int, *, noise: float, seed: int) -> list[tuple[str, bool, str]]:
+    def demonstrate(task: int, *, noise: float, seed: int) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         colors = [Colors.color(task, turn) for turn in range(TURNS)]
         return [(color, True, colors[turn // 2]) for turn, color in enumerate(colors)]
 

@@ -8,8 +8,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pydantic
+
 from turnwise.config import Config, parse_config
 from turnwise.errors import ConfigError
+from turnwise.facets import Conflict
 
 HERE = Path(__file__).parent
 REFUSED = HERE / "refused.json"
@@ -80,6 +83,17 @@ def refusal(*features: str) -> str:
     except ConfigError as error:
         return str(error)
     return ""
+
+
+@functools.cache
+def conflict(*features: str) -> Conflict | None:
+    """The parts of a recipe with these features that do not go together; None if all do."""
+    try:
+        Config.model_validate(data_of(features))
+    except pydantic.ValidationError as error:
+        found = error.errors()[0].get("ctx", {}).get("error")
+        return found if isinstance(found, Conflict) else None
+    return None
 
 
 def refused() -> dict[tuple[str, str], str]:

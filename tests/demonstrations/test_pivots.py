@@ -245,11 +245,11 @@ def test_a_window_and_a_file_work_too(tmp_path):
         ({"demonstrations": {"name": "hpt", "reprofile": 0.5}}, r"reprofile is an option of .*'pivot_rl' only"),
         (
             {"continuations": {}},
-            r"demonstrations\.name='pivot_rl' plays single turns .*, and \[continuations\] plays on from turns",
+            r"name='pivot_rl' plays single turns .*, and \[continuations\] plays on from turns",
         ),
         (
             {"critic": {"kind": "ridge", "peers": True, "visits": True}, "method": "turn_ppo", "aem": False},
-            r"demonstrations\.name='pivot_rl' plays single turns .*, and critic\.visits=true counts turns from the start",
+            r"name='pivot_rl' plays single turns .*, and critic\.visits=true counts turns from the start",
         ),
         (
             {"rollout": {"max_lag": 1}},
@@ -257,11 +257,11 @@ def test_a_window_and_a_file_work_too(tmp_path):
         ),
         (
             {"method": "matchtir"},
-            r"demonstrations\.name='pivot_rl' plays single turns .*, and the measure 'step_rewards' reads info\['step_rewards'\] of an environment",
+            r"name='pivot_rl' plays single turns .*, and 'step_rewards' reads info\['step_rewards'\]",
         ),
         (
             {"measures": ["gold"]},
-            r"demonstrations\.name='pivot_rl' plays single turns .*, and the measure 'gold' reads .*; choose another method or measure",
+            r"name='pivot_rl' plays single turns .*, and the measure 'gold' reads .*; choose another method or measure",
         ),
     ],
     ids=str,

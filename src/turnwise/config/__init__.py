@@ -138,7 +138,7 @@ class Config(Section):
 
     @pydantic.model_validator(mode="after")
     def _parts_go_together(self) -> "Config":
-        """Refuse conflicts, and relate ratios to the weights that sampled each token where these may be earlier ones."""
+        """Refuse conflicts, and relate ratios to the weights that sampled where these may be earlier ones."""
         parts = [*self.parts()]
         refuse_conflicts(parts)
         earlier, update = broken(Facet.WEIGHTS, parts), self.update

@@ -25,7 +25,7 @@ from typing import Literal
 
 import pydantic
 
-from turnwise.facets import Facet, Part
+from turnwise.facets import Facet, Part, for_all
 from turnwise.objective.token_rules.base import Aggregate, Clip
 from turnwise.objective.token_rules.build import build_entropy_rule, build_token_rule
 from turnwise.section import Named, Section
@@ -160,9 +160,7 @@ class UpdateConfig(Section):
             yield Part(f"update.mismatch_cap={self.mismatch_cap:g}", needs=needs)
         for name in ("tokens", "entropy"):
             if (rule := getattr(self, name)) is not None:
-                needs = dict.fromkeys((Facet.WHOLE, Facet.SAMPLED), "compares all tokens of a step") | {
-                    Facet.UPDATE: step
-                }
+                needs = for_all("compares all tokens of a step", Facet.WHOLE, Facet.SAMPLED) | {Facet.UPDATE: step}
                 yield Part(f"update.{name}={rule.name!r}", needs=needs)
         if self.preference:
             needs = {

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar
 import pydantic
 
 from turnwise.errors import ConfigError
-from turnwise.facets import Facet, Part
+from turnwise.facets import Facet, Part, for_all
 from turnwise.options import check_names
 from turnwise.rollout.facets import collector_parts
 from turnwise.rollout.selection import build_selector
@@ -52,7 +52,7 @@ class TurnBudgetConfig(Section):
 
     def parts(self) -> Iterator[Part]:
         """Return what the budget breaks and needs; see `turnwise.facets`."""
-        needs = dict.fromkeys((Facet.TURNS, Facet.ANSWERS, Facet.SINGLE), "limits the turns of trajectories")
+        needs = for_all("limits the turns of trajectories", Facet.TURNS, Facet.ANSWERS, Facet.SINGLE)
         needs[Facet.START] = "counts turns from the start of a task"
         breaks = {}
         if self.name == "quantile":

@@ -6,7 +6,7 @@ from typing import Literal
 
 import pydantic
 
-from turnwise.facets import Facet, Part
+from turnwise.facets import Facet, Part, for_all
 from turnwise.section import Section
 
 
@@ -70,7 +70,7 @@ class DemonstrationsConfig(Section):
     def parts(self) -> Iterator[Part]:
         """Return what the demonstrations break and need; see `turnwise.facets`."""
         taught = "has demonstrations of whole tasks, with prompts of turnwise"
-        needs = dict.fromkeys((Facet.TURNS, Facet.SINGLE, Facet.WHOLE), taught)
+        needs = for_all(taught, Facet.TURNS, Facet.SINGLE, Facet.WHOLE)
         breaks: dict[Facet, str] = {}
         if self.name == "hpt":
             if not self.beside:
@@ -90,6 +90,6 @@ class DemonstrationsConfig(Section):
             }
         else:
             single = "plays single turns of demonstrations without an environment"
-            breaks = dict.fromkeys((Facet.START, Facet.REPLAY, Facet.ANSWERS, Facet.COLLECTED), single)
+            breaks = for_all(single, Facet.START, Facet.REPLAY, Facet.ANSWERS, Facet.COLLECTED)
             needs[Facet.OUTCOMES] = single
         yield Part(f"demonstrations.name={self.name!r}", breaks, needs)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import pydantic
 
-from turnwise.facets import Facet, Part
+from turnwise.facets import Facet, Part, for_all
 from turnwise.section import Section
 
 OF_NAME = {
@@ -125,7 +125,7 @@ class StoreConfig(Section):
 
     def parts(self) -> Iterator[Part]:
         """Return what the store breaks and needs; see `turnwise.facets`."""
-        needs = dict.fromkeys((Facet.SINGLE, Facet.WHOLE, Facet.ANSWERS), "stores whole trajectories of tasks")
+        needs = for_all("stores whole trajectories of tasks", Facet.SINGLE, Facet.WHOLE, Facet.ANSWERS)
         yield Part(f"store.name={self.name!r}", BREAKS[self.name], {**needs, **NEEDS[self.name]})
 
     def _check(self, option: str, wanted: bool, owner: str) -> None:
