@@ -3,6 +3,7 @@
 import functools
 import itertools
 import json
+import sys
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -101,10 +102,19 @@ def refused() -> dict[tuple[str, str], str]:
     return {pair: message for pair in PAIRS if (message := refusal(*pair))}
 
 
-def write() -> None:
-    """Write the refused pairs to their file, which may only get shorter."""
-    REFUSED.write_text(json.dumps({" + ".join(pair): message for pair, message in refused().items()}, indent=1) + "\n")
+def listed() -> dict[str, str]:
+    """The refused pairs of the file, each with the message."""
+    return json.loads(REFUSED.read_text())
+
+
+def main() -> None:
+    """Write the refused pairs to their file, which may only get shorter, or print them with `--print`."""
+    text = json.dumps({" + ".join(pair): message for pair, message in refused().items()}, indent=1) + "\n"
+    if "--print" in sys.argv[1:]:
+        print(text)
+    else:
+        REFUSED.write_text(text)
 
 
 if __name__ == "__main__":
-    write()
+    main()

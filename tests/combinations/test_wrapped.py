@@ -20,7 +20,7 @@ def test_the_state_of_a_collector_is_part_of_the_checkpoint(around):
     one, other = made
     assert isinstance(one, Part)
     assert isinstance(other, Part)
-    one.load_state_dict({"pairs": [["say red", 0.5]], "counts": [1, 2]})
+    one.load_state_dict({"pairs": [["say red", True]], "counts": [1, 2]})
     other.load_state_dict(one.state_dict())
-    assert other.state_dict()["pairs"] == [["say red", 0.5]]
+    assert other.state_dict()["pairs"] == [["say red", True]]
     assert other.state_dict().get("counts", [1, 2]) == [1, 2]

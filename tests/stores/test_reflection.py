@@ -270,7 +270,7 @@ def test_failures_are_ranked_where_a_success_is_replayed(tmp_path):
         ({"harness": {"run": "tests.toys:Colors"}}, r"\[harness\] .*makes the prompts, and store\.name='r3' plays"),
         (
             {"update": {"old_policy": "start"}},
-            r"store\.name='r3' replays .* of earlier weights, and update\.old_policy='start' .*; remove",
+            r"store\.name='r3' replays .*, and update\.old_policy='start' .*; remove",
         ),
         ({"update": {"scoring": "engine"}}, r"set update\.scoring=trainer"),
     ],
