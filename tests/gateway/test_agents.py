@@ -362,9 +362,11 @@ def test_a_summary_that_the_policy_writes_is_a_turn_with_credit(tmp_path):
 def test_settings_that_cannot_work_are_refused():
     with pytest.raises(ConfigError, match="cannot import 'no_such_module'"):
         Harnesses(HarnessConfig(run="no_such_module:play"))
-    with pytest.raises(ConfigError, match=r"rollout\.context='window' has no effect with \[harness\]"):
+    with pytest.raises(
+        ConfigError, match=r"\[harness\] .*makes the prompts, and rollout\.context='window' .*; remove one"
+    ):
         small_config("runs", harness={"run": "a:b"}, rollout={"context": "window"})  # pyright: ignore
-    with pytest.raises(ConfigError, match=r"prompt\.plan=true has no effect with \[harness\]"):
+    with pytest.raises(ConfigError, match=r"\[harness\] .*makes the prompts, and prompt\.plan=true .*; remove one"):
         small_config("runs", harness={"run": "a:b"}, prompt={"plan": True})  # pyright: ignore
     with pytest.raises(ConfigError, match=r"harness\.isolation is only for functions"):
         small_config("runs", harness={"run": "python agent.py", "isolation": "process"})  # pyright: ignore

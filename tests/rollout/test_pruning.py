@@ -157,6 +157,13 @@ def test_an_option_without_a_published_value_must_be_given():
         make_collector(settings, InProcessEnvironments(Long), str)
 
 
+@pytest.mark.parametrize("other", [{"rollout": {"step_budget": {"turns": 60}}}, {"engine": {"max_rows": 4}}], ids=str)
+def test_trajectories_that_cannot_wait_for_each_other_are_refused_before_a_run(tmp_path, other):
+    rollout = {"group_size": 8, "collector": ARROL, **other.get("rollout", {})}
+    with pytest.raises(ConfigError, match=r"(step_budget.turns=60|max_rows=4) .*, and rollout\.collector='arrol' .*; remove"):
+        small_config(tmp_path, **{**other, "rollout": rollout})
+
+
 def test_rows_that_wait_for_each_other_are_refused():
     with pytest.raises(ConfigError, match=r"remove engine\.max_rows"):
         play(collector(keep=0.5), LocalEngine(POLICY.model, max_rows=4))

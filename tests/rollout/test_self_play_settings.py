@@ -69,8 +69,8 @@ def test_settings_with_which_players_cannot_meet_are_refused(sections, message):
 
 def test_rollouts_ahead_cannot_copy_weights():
     settings = {"collector": {"name": "self_play", "past": 0.5}, "max_lag": 1}
-    with pytest.raises(ConfigError, match=r"past=0.5 copies weights while rollout.max_lag=1"):
-        make_collector(RolloutConfig.model_validate(settings), InProcessEnvironments(KUHN.environment), str)
+    with pytest.raises(ConfigError, match=r"rollout.max_lag=1 .*, and rollout.collector.past=0.5 copies weights"):
+        parse_config({"environment": {"name": "seats"}, "rollout": settings})
 
 
 def test_an_environment_without_seats_is_refused_before_anything_is_made(tmp_path):

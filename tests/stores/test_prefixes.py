@@ -303,10 +303,15 @@ def test_a_head_start_is_easier_and_a_handicap_harder(make, lucky):
     [
         ({"store": {"name": "prefix_sampling", "capacity": 4}}, r"store\.remaining needs a value"),
         ({"store": {**PREFIXES, "replays": 2}}, r"store\.replays is an option of store\.name='rlep' or"),
-        ({"rollout": {"max_lag": 1}}, r"rollout\.max_lag=1 plays before it is known where to start"),
-        ({"rollout": {"turn_budget": {"name": "fixed", "turns": 2}}}, r"rollout\.turn_budget counts turns"),
-        ({"harness": {"run": "tests.toys:Colors"}}, r"\[harness\] cannot start at a turn"),
-        ({"demonstrations": {"name": "hpt"}}, r"\[store\] adds trajectories to groups whose own successes"),
+        (
+            {"rollout": {"max_lag": 1}},
+            r"rollout\.max_lag=1 plays ahead of the update, and store\.name='prefix_sampling' begins .*; remove one",
+        ),
+        (
+            {"rollout": {"turn_budget": {"name": "fixed", "turns": 2}}},
+            r"store\.name='prefix_sampling' .*, and rollout\.turn_budget\.name='fixed' counts turns",
+        ),
+        ({"harness": {"run": "tests.toys:Colors"}}, r"\[harness\] .*, and store\.name='prefix_sampling' replays turns"),
     ],
     ids=str,
 )

@@ -259,10 +259,19 @@ def test_failures_are_ranked_where_a_success_is_replayed(tmp_path):
         ({"store": {**R3, "tau": None}}, r"store\.tau needs a value"),
         ({"store": {**R3, "transcript": None}}, r"store\.transcript needs a value"),
         ({"store": {"name": "rlep", "capacity": 4, "replays": 1, "tau": 0.5}}, r"store\.tau is an option of"),
-        ({"rollout": {"filter": "mixed"}}, r"rollout\.filter drops the groups that a replay would mix"),
-        ({"rollout": {"max_lag": 1}}, r"rollout\.max_lag=1 plays before it is known which tasks failed"),
-        ({"harness": {"run": "tests.toys:Colors"}}, r"\[harness\] makes its own prompts"),
-        ({"update": {"old_policy": "start"}}, r"old_policy='start' ignores that stored trajectories"),
+        (
+            {"rollout": {"filter": "mixed"}},
+            r"rollout\.filter='mixed' drops groups .*, and store\.name='r3' mixes replays",
+        ),
+        (
+            {"rollout": {"max_lag": 1}},
+            r"rollout\.max_lag=1 plays ahead of the update, and store\.name='r3' plays the tasks again that have failed",
+        ),
+        ({"harness": {"run": "tests.toys:Colors"}}, r"\[harness\] .*makes the prompts, and store\.name='r3' plays"),
+        (
+            {"update": {"old_policy": "start"}},
+            r"store\.name='r3' replays .*, and update\.old_policy='start' .*; remove",
+        ),
         ({"update": {"scoring": "engine"}}, r"set update\.scoring=trainer"),
     ],
     ids=str,

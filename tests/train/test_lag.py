@@ -175,21 +175,27 @@ def test_ratios_follow_the_lag_unless_a_cap_corrects_it(tmp_path, update, old_po
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"rollout": {"max_lag": 1, "filter": "mixed"}}, r"rollout.filter='mixed' drops; set rollout.filter=none or"),
-        ({"rollout": {"max_lag": 1, "top_p": 0.9}}, r"rollout.max_lag=1 needs rollout.top_p=1, got 0.9"),
-        ({"rollout": {"max_lag": 1}, "engine": {"max_rows": 4}}, r"engine.max_rows=4 .* remove one"),
+        (
+            {"rollout": {"max_lag": 1, "filter": "mixed"}},
+            r"max_lag=1 plays ahead .*, and rollout.filter='mixed' .*; remove one",
+        ),
+        ({"rollout": {"max_lag": 1, "top_p": 0.9}}, r"top_p=0.9 .*, and rollout.max_lag=1 .*; set rollout.top_p=1"),
+        (
+            {"rollout": {"max_lag": 1}, "engine": {"max_rows": 4}},
+            r"engine.max_rows=4 .*, and rollout.max_lag=1 .*; remove engine.max_rows",
+        ),
         (
             {"rollout": {"max_lag": 1}, "update": {"old_policy": "start"}},
-            r"ignores that rollout.max_lag=1 .* or add update.mismatch_cap=2 update.scoring",
+            r"max_lag=1 samples .*, and update.old_policy='start' .* or add update.mismatch_cap=2 update.scoring",
         ),
         ({"update": {"old_policy": "behavior", "mismatch_cap": 2.0}}, r"correct for the same difference; remove one"),
         (
             {"rollout": {"max_lag": 1}, "update": {"scoring": "engine", "mismatch_cap": 2.0}},
-            r"update.mismatch_cap weighs .* add update.scoring=trainer",
+            r"update.scoring='engine' .*, and update.mismatch_cap=2 weighs .*; set update.scoring=trainer",
         ),
         (
             {"rollout": {"max_lag": 1}, "update": {"scoring": "engine"}, "method": "infopo", "aem": False},
-            r"method 'infopo' compares probabilities .* rollout.max_lag=1 gives the first from earlier weights",
+            r"max_lag=1 samples .*, and method 'infopo' with update.scoring='engine' .*; set update.scoring=trainer",
         ),
         ({"rollout": {"max_lag": -1}}, r"rollout.max_lag: .*greater than or equal to 0, got -1"),
     ],

@@ -334,11 +334,14 @@ def test_tasks_wait_from_call_to_call_also_in_a_notebook():
         ({"step_budget": {}}, r"rollout.step_budget has tokens=None and turns=None; set exactly one"),
         ({"step_budget": {"turns": 7, "tokens": 30}}, r"has tokens=30 and turns=7; set exactly one"),
         ({"step_budget": {"turns": 8, "in_progress": 2}}, r"in_progress=2: expected more than rollout.groups=2"),
-        ({"max_lag": 1}, r"rollout.step_budget .* rollout.max_lag=1 does not allow; remove one"),
-        ({"filter": "mixed"}, r"rollout.filter='mixed' does not allow"),
-        ({"turn_budget": {"name": "fixed", "turns": 3}}, r"rollout.turn_budget='fixed' does not allow"),
-        ({"group_size": 6, "collector": {"name": "branching"}}, r"rollout.collector='branching' does not allow"),
-        ({"top_p": 0.9}, r"rollout.step_budget.turns=8 needs rollout.top_p=1"),
+        ({"max_lag": 1}, r"rollout.max_lag=1 .*, and rollout.step_budget.turns=8 .*; remove one"),
+        ({"filter": "mixed"}, r"turns=8 carries half-played groups .*, and rollout.filter='mixed' .*; remove one"),
+        ({"turn_budget": {"name": "quantile"}}, r"turns=8 carries .*, and rollout.turn_budget.name='quantile' follows"),
+        (
+            {"group_size": 6, "collector": {"name": "branching"}},
+            r"step_budget.turns=8 .*, and rollout.collector='branching' .*; remove one",
+        ),
+        ({"top_p": 0.9}, r"top_p=0.9 .*, and rollout.step_budget.turns=8 .*; set rollout.top_p=1"),
     ],
 )
 def test_what_cannot_be_carried_to_the_next_step_is_refused(tmp_path, sections, message):
@@ -350,10 +353,19 @@ def test_what_cannot_be_carried_to_the_next_step_is_refused(tmp_path, sections, 
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"engine": {"max_rows": 4}}, r"engine.max_rows=4 .* rollout.step_budget.turns=8 .* remove one"),
-        ({"update": {"old_policy": "start"}}, r"ignores that rollout.step_budget.turns=8 samples from earlier weights"),
-        ({"update": {"passes": {"name": "seeupo"}}}, r"update.passes needs .*; remove rollout.step_budget"),
-        ({"harness": {"run": "tests.gateway.asking:play_toy"}}, r"rollout.step_budget.turns=8 holds responses back"),
+        ({"engine": {"max_rows": 4}}, r"engine.max_rows=4 .* rollout.step_budget.turns=8 .*; remove engine.max_rows"),
+        (
+            {"update": {"old_policy": "start"}},
+            r"turns=8 samples from earlier weights, and update.old_policy='start' .*; remove",
+        ),
+        (
+            {"update": {"passes": {"name": "seeupo"}}},
+            r"step_budget.turns=8 samples .*, and update.passes.name=.*; remove one",
+        ),
+        (
+            {"harness": {"run": "tests.gateway.asking:play_toy"}},
+            r"\[harness\] plays .*, and rollout.step_budget.turns=8 .*; remove one",
+        ),
     ],
 )
 def test_what_needs_the_weights_of_the_step_is_refused(tmp_path, sections, message):

@@ -11,7 +11,7 @@ from tests.rollout.playing import POLICY
 from tests.train.test_step_budget import Interrupted, config, numbers, tables, weights
 
 import turnwise as tw
-from turnwise.config.windows import values_unfinished
+from turnwise.config.methods import values_unfinished
 from turnwise.errors import ConfigError
 from turnwise.methods.build import build_method
 from turnwise.rollout import take
@@ -197,20 +197,32 @@ def test_methods_that_need_the_rewards_of_the_group_are_told_apart(method, fits)
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"method": "grpo"}, r"learns before trajectories have their rewards, and method 'grpo' .*; use egae"),
-        ({"method": "gae"}, r"method 'gae' does not value those that go on"),
+        ({"method": "grpo"}, r"'played' learns from half-played .*, and method 'grpo' .*; use egae"),
+        (
+            {"method": "gae"},
+            r"'played' learns from half-played .*, and method 'gae' does not value trajectories that go on",
+        ),
         ({"budget": {"tokens": 3}}, r"one or more for each of the 4 trajectories .* got rollout.step_budget.tokens=3"),
         ({"budget": {"tokens": 14, "in_progress": 5}}, r"rollout.groups=2 groups in progress; remove in_progress"),
         (
             {"store": {"name": "rlep", "capacity": 4, "replays": 1}, "critic": None},
-            r"has no whole trajectories, which \[store\] needs; remove one",
+            r"'played' learns from half-played .*, and store\.name='rlep' .*; set .*\.learn='complete'",
         ),
-        ({"continuations": {"number": 2}}, r"which \[continuations\] needs"),
-        ({"update": {"tokens": {"name": "hapo"}}}, r"update\.tokens and update\.entropy compare all tokens of a step"),
-        ({"update": {"preference": {"name": "simpo"}}}, r"which update\.preference would compare with whole ones"),
+        (
+            {"continuations": {"number": 2}},
+            r"'played' learns from half-played .*, and \[continuations\] plays on from whole trajectories",
+        ),
+        (
+            {"update": {"tokens": {"name": "hapo"}}},
+            r"'played' learns from half-played .*, and update\.tokens='hapo' compares all tokens of a step",
+        ),
+        (
+            {"update": {"preference": {"name": "simpo"}}},
+            r"'played' learns from half-played .*, and update\.preference\.name='simpo' compares .* whole",
+        ),
         (
             {"critic": {"kind": "ridge", "peers": True, "visits": True}},
-            r"without their first turns, from which critic\.visits counts",
+            r"'played' learns from half-played .*, and critic\.visits=true counts visits from the first turn",
         ),
     ],
 )

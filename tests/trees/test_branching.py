@@ -363,7 +363,9 @@ def test_a_budget_too_small_for_one_trajectory_is_refused(options, message):
 
 
 def test_arpo_is_refused_with_an_engine_that_reports_no_entropies():
-    with pytest.raises(ConfigError, match=r"'arpo' needs the entropies of sampled tokens, which engine\.name='server'"):
+    with pytest.raises(
+        ConfigError, match=r"engine\.name='server' .*, and .*'arpo' needs the entropies of sampled tokens"
+    ):
         parse_config({"engine": {"name": "server"}, "rollout": {"collector": {"name": "branching", "rule": "arpo"}}})
 
 

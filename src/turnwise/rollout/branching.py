@@ -12,8 +12,9 @@ from turnwise.rollout import forks
 from turnwise.rollout.collectors import Batch, Group, Independent, make_sampling
 from turnwise.rollout.copies import forkable
 from turnwise.rollout.environments import Environments
+from turnwise.rollout.facets import REMEMBERS
 from turnwise.rollout.forks import Growth
-from turnwise.rollout.growth import REMEMBERS, RULES, check_rule
+from turnwise.rollout.growth import RULES, check_rule
 from turnwise.rollout.metrics import env_steps
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.starts import Start, fork

@@ -206,8 +206,3 @@ def _check(share: dict[str, float], every: int, keep: int, settings: RolloutConf
     for name, value in (("every", every), ("keep", keep)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ConfigError(f"{where}.{name}={value!r}: expected a whole number of 1 or more")
-    if share[PAST] and settings.max_lag:
-        raise ConfigError(
-            f"{where}.past={share[PAST]} copies weights while rollout.max_lag={settings.max_lag} lets them change; "
-            "remove one of them"
-        )
