@@ -4,7 +4,7 @@ import pytest
 
 from tests.combinations.table import config_of
 from turnwise.environments.suites import make_suite
-from turnwise.gateway.collector import choose_collector
+from turnwise.gateway.choose import choose_collector, choose_environments
 from turnwise.rollout.stores.build import make_store
 from turnwise.train.checkpoint import Part
 
@@ -14,10 +14,9 @@ def test_the_state_of_a_collector_is_part_of_the_checkpoint(around):
     config = config_of(["v0", *around])
     suite = make_suite(config.environment)
     store = make_store(config.store, suite, suite.tasks("train"))
-    made = [
-        choose_collector(config.harness, config.rollout, config.environment, suite, store=store)[0] for _ in range(2)
-    ]
-    one, other = made
+    environments = choose_environments(config.harness, config.environment, suite)
+    name = config.environment.name
+    one, other = (choose_collector(config.rollout, name, suite, environments, store) for _ in range(2))
     assert isinstance(one, Part)
     assert isinstance(other, Part)
     one.load_state_dict({"pairs": [["say red", True]], "counts": [1, 2]})

@@ -323,10 +323,6 @@ def test_a_resumed_run_is_the_same_to_the_bit(tmp_path, context):
             r"demonstrations\.name='adhint' begins at turns .*, and critic\.visits=true counts turns from the start",
         ),
         (
-            {"rollout": {"max_lag": 1}},
-            r"rollout\.max_lag=1 plays ahead of the update, and demonstrations\.name='adhint' gives hints by how hard",
-        ),
-        (
             {"rollout": {"turn_budget": {"name": "fixed", "turns": 2}}},
             r"demonstrations\.name='adhint' begins at turns .*, and rollout\.turn_budget\.name='fixed' counts turns",
         ),

@@ -160,7 +160,8 @@ def test_an_option_without_a_published_value_must_be_given():
 @pytest.mark.parametrize("other", [{"rollout": {"step_budget": {"turns": 60}}}, {"engine": {"max_rows": 4}}], ids=str)
 def test_trajectories_that_cannot_wait_for_each_other_are_refused_before_a_run(tmp_path, other):
     rollout = {"group_size": 8, "collector": ARROL, **other.get("rollout", {})}
-    with pytest.raises(ConfigError, match=r"(step_budget.turns=60|max_rows=4) .*, and rollout\.collector='arrol' .*; remove"):
+    message = r"(step_budget.turns=60|max_rows=4) .*, and rollout\.collector='arrol' .*; remove"
+    with pytest.raises(ConfigError, match=message):
         small_config(tmp_path, **{**other, "rollout": rollout})
 
 

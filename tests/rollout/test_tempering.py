@@ -164,10 +164,6 @@ def test_evaluation_is_not_tempered(tmp_path, monkeypatch):
             r"scoring='engine' .*, and rollout\.token_temperature\.name='hapo' .*; set update\.scoring=trainer",
         ),
         (
-            {"rollout": {"max_lag": 1}},
-            r"max_lag=1 plays ahead .*, and rollout\.token_temperature\.name='hapo' .*; remove one",
-        ),
-        (
             {"rollout": {"collector": {"name": "self_play", "past": 0.5}}},
             r"collector\.past=0\.5 plays with an engine of its own .*, and rollout\.token_temperature",
         ),

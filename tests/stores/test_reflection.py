@@ -263,10 +263,6 @@ def test_failures_are_ranked_where_a_success_is_replayed(tmp_path):
             {"rollout": {"filter": "mixed"}},
             r"rollout\.filter='mixed' drops groups .*, and store\.name='r3' mixes replays",
         ),
-        (
-            {"rollout": {"max_lag": 1}},
-            r"rollout\.max_lag=1 plays ahead of the update, and store\.name='r3' plays the tasks again that have failed",
-        ),
         ({"harness": {"run": "tests.toys:Colors"}}, r"\[harness\] .*makes the prompts, and store\.name='r3' plays"),
         (
             {"update": {"old_policy": "start"}},

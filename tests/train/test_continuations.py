@@ -68,7 +68,6 @@ NOT_POSSIBLE = {
         {"rollout": {"collector": "self_play"}},
         r"rollout.collector='self_play' .*, and \[continuations\] plays on",
     ),
-    "harness": ({"harness": {"run": "a:b"}}, r"\[harness\] .*, and \[continuations\] plays on"),
     "quantile": (
         {"rollout": {"turn_budget": {"name": "quantile"}}},
         r"turn_budget.name='quantile' .*, and \[continuations\] plays on",

@@ -175,10 +175,6 @@ def test_ratios_follow_the_lag_unless_a_cap_corrects_it(tmp_path, update, old_po
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        (
-            {"rollout": {"max_lag": 1, "filter": "mixed"}},
-            r"max_lag=1 plays ahead .*, and rollout.filter='mixed' .*; remove one",
-        ),
         ({"rollout": {"max_lag": 1, "top_p": 0.9}}, r"top_p=0.9 .*, and rollout.max_lag=1 .*; set rollout.top_p=1"),
         (
             {"rollout": {"max_lag": 1}, "engine": {"max_rows": 4}},

@@ -7,7 +7,6 @@ import pytest
 from tests.rollout.playing import POLICY, STOP, word
 from tests.toys import Colors, ScriptedEngine, small_config
 
-from turnwise.config import parse_config
 from turnwise.environments.base import Step
 from turnwise.errors import ConfigError
 from turnwise.rollout.collectors import make_collector, play_tasks
