@@ -80,7 +80,7 @@ async def serve(sessions, turns):
     fmt = chat_format(chat_models.tokenizer("qwen2_5"), PromptConfig())
     engine = Instant([*fmt.encode("go to cabinet 1 " * 8), fmt.stop_id])
     serving = Serving(engine, fmt, Sampling(max_new_tokens=64, stop_ids=(fmt.stop_id,)), 100_000)
-    gateway = Gateway(serving, opens=Recorder(serving, lambda played: None).open)
+    gateway = Gateway(serving.fmt, opens=Recorder(serving, lambda played: None).open)
     _, _, place = (await gateway.start()).partition("//")
     host, _, port = place.partition(":")
     context = multiprocessing.get_context("spawn")

@@ -1,20 +1,26 @@
 """Measure what playing ahead gains where one environment in eight is ten times slower.
 
     OMP_NUM_THREADS=1 python -m benchmarks.lag_speed
+    OMP_NUM_THREADS=1 python -m benchmarks.lag_speed --kind filter
+    OMP_NUM_THREADS=1 python -m benchmarks.lag_speed --kind harness
 
 Whole training runs of a tiny policy, two worker processes, eight trajectories of six turns per step, each of a task of
 its own, which says whether its environment is slow. Runs with and without lag take turns, so that other work on the
 machine slows all of them. The first three steps do not count. A run with lag trains as many steps more at its beginning
 and at its end, which do not count either: it is equally far ahead when the clock starts and when it stops, so that what
-was played before does not count as gained.
+was played before does not count as gained. With a filter, four groups of two are learned from, those with a success and
+a failure; with a harness, the same games are played through the gateway, by a function in threads.
 """
 
 import argparse
+import functools
 import itertools
+import json
 import random
 import statistics
 import tempfile
 import time
+import urllib.request
 from typing import Any
 
 from turnwise.config import parse_config
@@ -49,6 +55,32 @@ class Uneven:
         return Step(observation="say red", reward=float(won), terminated=self.turn == TURNS, info={"success": won})
 
 
+def play(task: int, endpoint: Any) -> dict[str, Any]:
+    """Play the environment as a harness, through the gateway."""
+    game, messages, total = Uneven(task, fast_ms=FAST_MS[0]), list[dict[str, str]](), 0.0
+    observation, ended, won = game.start(), False, False
+    while not ended:
+        messages.append({"role": "user", "content": observation})
+        body = json.dumps({"messages": messages, "model": endpoint.model}).encode()
+        headers = {"Authorization": f"Bearer {endpoint.api_key}", "Content-Type": "application/json"}
+        request = urllib.request.Request(f"{endpoint.base_url}/chat/completions", body, headers)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            messages.append(json.load(answer)["choices"][0]["message"])
+        step = game.step(messages[-1]["content"] or "")
+        observation, ended, won = step.observation, step.terminated, step.info["success"]
+        total += step.reward
+    return {"reward": total, "success": won}
+
+
+FAST_MS = [20.0]
+"""Of the games that a harness plays."""
+KINDS: dict[str, dict[str, Any]] = {
+    "native": {"rollout": {"groups": 8, "group_size": 1}},
+    "filter": {"rollout": {"groups": 4, "group_size": 2, "filter": "mixed"}},
+    "harness": {"rollout": {"groups": 8, "group_size": 1}, "harness": {"run": "benchmarks.lag_speed:play"}},
+}
+
+
 class Times(Display):
     """Note when each step ends."""
 
@@ -60,9 +92,12 @@ class Times(Display):
         self.ends.append(time.perf_counter())
 
 
-def seconds_per_step(lag: int, fast_ms: float, steps: int, hidden: int = 64, workers: int = 2) -> list[float]:
+def seconds_per_step(
+    lag: int, fast_ms: float, steps: int, hidden: int = 64, workers: int = 2, kind: str = "native"
+) -> list[float]:
     """Train a policy and return the seconds of `steps - WARM_UP` steps, whatever the lag."""
-    first, last = WARM_UP + lag, steps + lag
+    first, last, given = WARM_UP + lag, steps + lag, KINDS[kind]
+    FAST_MS[0] = fast_ms
     with tempfile.TemporaryDirectory() as folder:
         config = parse_config({
             "run": {"folder": folder, "name": f"lag-{lag}", "steps": last + lag, "threads": 1},
@@ -71,7 +106,8 @@ def seconds_per_step(lag: int, fast_ms: float, steps: int, hidden: int = 64, wor
             "warmstart": {"steps": 0},
             "method": "reinforce",
             "aem": False,
-            "rollout": {"groups": 8, "group_size": 1, "max_new_tokens": 8, "max_lag": lag},
+            **given,
+            "rollout": {**given["rollout"], "max_new_tokens": 8, "max_lag": lag},
             "evaluate": {"every": 0, "final_episodes": 2},
             "checkpoint": {"every": 1000},
         })  # fmt: skip
@@ -88,12 +124,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--hidden", type=int, default=64)
+    parser.add_argument("--kind", choices=KINDS, default="native")
     options = parser.parse_args()
     print("| ms per step, fast and slow | lag | steps per hour | times lag 0, each round |\n|-:|-:|-:|-|")
     for fast_ms in options.fast_ms:
         lags = [0, *options.lags]
+        measured = functools.partial(seconds_per_step, hidden=options.hidden, kind=options.kind)
         rounds = [
-            {lag: statistics.fmean(seconds_per_step(lag, fast_ms, options.steps, options.hidden)) for lag in lags}
+            {lag: statistics.fmean(measured(lag, fast_ms, options.steps)) for lag in lags}
             for _ in range(options.rounds)
         ]
         for lag in lags:

@@ -1,4 +1,4 @@
-"""Writes the pages of the reference that are made from the code: methods, trainers, settings and commands; and scale.
+"""Writes the pages of the reference made from code: methods, trainers, settings, combinations, commands, scale.
 
     python docs/generate.py            # write
     python docs/generate.py --check    # say what is out of date, exit code 1
@@ -10,7 +10,7 @@ which methods are missing, and why.
 import sys
 from pathlib import Path
 
-from generator import commands, methods, scale, settings, trainers
+from generator import combinations, commands, methods, scale, settings, trainers
 
 ROOT = Path(__file__).parents[1]
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 def main() -> int:
     """Write, or check."""
     made = methods.pages() | settings.pages() | commands.pages() | trainers.pages()
-    made |= scale.pages()
+    made |= scale.pages() | combinations.pages()
     stale = [path for path, text in made.items() if not path.exists() or path.read_text() != text]
     stale += [path for path in methods.PAGES.glob("*.md") if path not in made]
     if "--check" in sys.argv[1:]:

@@ -29,7 +29,7 @@ from turnwise.config import Config, load_config
 from turnwise.environments.crossroads.knobs import Knobs
 from turnwise.environments.suites import make_suite
 from turnwise.errors import TurnwiseError
-from turnwise.gateway.collector import choose_collector
+from turnwise.gateway.choose import choose_collector, choose_environments
 from turnwise.methods import METHODS
 from turnwise.objective.build import make_objective
 from turnwise.train.credit import make_transform
@@ -142,7 +142,8 @@ def configuration(chance: random.Random) -> Callable[[], object]:
         lone_note(transform, config.rollout.group_size)
         if config.environment.name in SMALL:
             suite = make_suite(config.environment)
-            choose_collector(config.harness, config.rollout, config.environment, suite)
+            environments = choose_environments(config.harness, config.environment, suite)
+            choose_collector(config.rollout, config.environment.name, suite, environments)
 
     call.__doc__ = f"load_config({recipe and recipe.name!r}, {given})"
     return call

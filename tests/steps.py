@@ -20,7 +20,7 @@ from turnwise.rollout.collectors import make_collector
 from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.experience import Experience
 from turnwise.rollout.models import Models, NamedModel
-from turnwise.rollout.source import Source
+from turnwise.rollout.pool import Pool
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.trace import Trace
 from turnwise.train.credit import make_transform
@@ -109,6 +109,6 @@ def gathered(
     engine: Any, policy: Any, suite: Any, tasks: Sequence[Any], selector: Any, config: Config, *, step: int
 ) -> Experience:
     """What a source with a selector of one's own gives a step."""
-    source = Source(tasks, config.rollout, config.run.seed, selector=selector)
+    source = Pool(tasks, config.rollout, config.run.seed, selector=selector)
     collector = make_collector(config.rollout, InProcessEnvironments(suite.environment), suite.task_name)
     return source.next(collector, Models(policy=NamedModel(policy, engine)), step)

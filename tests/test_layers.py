@@ -103,7 +103,7 @@ LAYERS = [
         "streams",
         "__init__",
     },
-    {"analysis", "section", "figures"},
+    {"analysis", "facets", "section", "figures"},
     {"environments"},
     {"models"},
     {"rollout"},

@@ -30,7 +30,7 @@ def test_the_main_path_can_be_read_in_one_sitting():
 def test_the_main_path_leads_from_the_command_to_the_loss():
     names = [file.relative_to(SOURCE).as_posix() for file in main_path()]
     assert names[0] == "commands/train.py"
-    for name in ("train/loop.py", "rollout/source.py", "measures/plan.py", "train/credit.py", "train/update.py"):
+    for name in ("train/loop.py", "rollout/pool.py", "measures/plan.py", "train/credit.py", "train/update.py"):
         assert name in names
     assert names[-1] == "objective/losses.py"
 

@@ -125,7 +125,7 @@ def small_config(folder: Path, **sections: Any) -> "Config":
 
 
 class ScriptedEngine:
-    """Answers with a function of conversation and turn; remembers what it was shown."""
+    """Answers with a function of the conversation's own number and turn; remembers what it was shown."""
 
     def __init__(self, respond: Callable[[int, int], list[int]]):
         self.respond = respond
@@ -137,7 +137,8 @@ class ScriptedEngine:
     async def generate(self, conversation: int, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         self.calls.append((conversation, list(prompt_ids)))
         self.samplings.append(sampling)
-        ids = self.respond(conversation, self._turns[conversation])
+        number = conversation if sampling.draws is None else sampling.draws
+        ids = self.respond(number, self._turns[conversation])
         self._turns[conversation] += 1
         await asyncio.sleep(0)
         return Generation(ids, [-0.5] * len(ids), ids[-1] not in sampling.stop_ids)

@@ -23,8 +23,9 @@ HEAD = """# Settings
 <!-- Made by `python docs/generate.py` from the docstrings of the fields. Edit those. -->
 
 A recipe is a TOML file with these keys; on the command line they are overrides such as `update.learning_rate=1e-4`.
-`turnwise config RECIPE` prints the resolved values. A recipe sets only what differs from the defaults, and an unknown
-key is an error. Keys marked "name and options" take a bare name, or a table with the name and its options:
+`turnwise config RECIPE` prints the resolved values, and [combinations](combinations.md) shows what goes together. A
+recipe sets only what differs from the defaults, and an unknown key is an error. Keys marked "name and options" take a
+bare name, or a table with the name and its options:
 `method = "gigpo"`, `method = { name = "hgpo", depth = 4 }`.
 
 ## General

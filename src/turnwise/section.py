@@ -1,9 +1,11 @@
 """Define the base classes of recipe sections. They do not import torch, so that recipes are checked fast."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
 import pydantic
+
+from turnwise.facets import Part
 
 
 class Section(pydantic.BaseModel):
@@ -18,6 +20,12 @@ class Section(pydantic.BaseModel):
         if not isinstance(data, Mapping):
             return data
         return {name: value for name, value in data.items() if value is not False or name not in optional(cls)}
+
+    def parts(self) -> Iterator[Part]:
+        """Return the parts that this section adds to a recipe; by default those of the sections within it."""
+        for name in type(self).model_fields:
+            if isinstance(inner := getattr(self, name), Section):
+                yield from inner.parts()
 
 
 class Named(pydantic.BaseModel):

@@ -20,7 +20,7 @@ from turnwise.errors import ConfigError
 from turnwise.measures.base import Played
 from turnwise.measures.step_rewards import step_rewards
 from turnwise.objective.tokens import Sequences
-from turnwise.rollout.collectors import Independent
+from turnwise.rollout.collectors import Independent, play_tasks
 from turnwise.rollout.demonstrations import hints
 from turnwise.rollout.demonstrations.hints import Hinted, hint_shares, hint_turns
 from turnwise.rollout.demonstrations.library import Demonstrations
@@ -135,7 +135,7 @@ def hinted_of(
     """Play groups of four, of tasks 0, 1, ..., of which some are declared successful, and their hinted groups."""
     models = models_of()
     environments = InProcessEnvironments(lambda task: make(task, turns=TURNS))
-    played = Independent(environments, ROLLOUT).play(models, range(len(successes)), seed=5)
+    played = play_tasks(Independent(environments, ROLLOUT), models, range(len(successes)), seed=5)
     for number, each in enumerate(played):
         each.success = number % 4 < successes[each.group]
         each.failure = "gone" if successes[each.group] < 0 else None
@@ -314,13 +314,18 @@ def test_a_resumed_run_is_the_same_to_the_bit(tmp_path, context):
         ({"demonstrations": {**ADHINT, "gate": 1}}, r"demonstrations\.gate is an option of .*'hpt' only"),
         ({"demonstrations": {"name": "hpt", "noise": 0.1}}, r"demonstrations\.noise is an option of .*'adhint' only"),
         ({"demonstrations": {**ADHINT, "w_min": 0.9}}, r"w_min=0\.9 is above demonstrations\.w_max=0\.8"),
-        ({"continuations": {}}, r"\[continuations\] would play on without the turns of a hint"),
+        (
+            {"continuations": {}},
+            r"demonstrations\.name='adhint' begins at turns .*, and \[continuations\] plays on from turns",
+        ),
         (
             {"critic": {"kind": "ridge", "peers": True, "visits": True}, "method": "turn_ppo", "aem": False},
-            r"critic\.visits counts turns from the start",
+            r"demonstrations\.name='adhint' begins at turns .*, and critic\.visits=true counts turns from the start",
         ),
-        ({"rollout": {"max_lag": 1}}, r"rollout\.max_lag=1 plays before it is known how hard"),
-        ({"rollout": {"turn_budget": {"name": "fixed", "turns": 2}}}, r"rollout\.turn_budget counts turns"),
+        (
+            {"rollout": {"turn_budget": {"name": "fixed", "turns": 2}}},
+            r"demonstrations\.name='adhint' begins at turns .*, and rollout\.turn_budget\.name='fixed' counts turns",
+        ),
     ],
     ids=str,
 )

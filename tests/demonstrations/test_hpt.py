@@ -273,14 +273,26 @@ def test_a_policy_that_always_fails_learns_from_demonstrations(tmp_path):
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"rollout": {"filter": "mixed"}}, r"rollout\.filter drops the groups .* combined with \[demonstrations\]"),
-        ({"update": {"passes": {"name": "seeupo"}}}, r"update\.passes has no turns of demonstrations"),
-        ({"update": {"tokens": {"name": "clip_cov", "frac": 1e-3}}}, r"update\.tokens compares all tokens"),
+        (
+            {"rollout": {"filter": "mixed"}},
+            r"rollout\.filter='mixed' drops groups .*, and demonstrations\.name='hpt' teaches",
+        ),
+        (
+            {"update": {"passes": {"name": "seeupo"}}},
+            r"update\.passes\.name='seeupo' .*, and demonstrations\.name='hpt' imitates",
+        ),
+        (
+            {"update": {"tokens": {"name": "clip_cov", "frac": 1e-3}}},
+            r"name='hpt' adds .*, and update\.tokens='clip_cov' compares all tokens",
+        ),
         (
             {"method": {"name": "istar"}, "reward_model": {}, "update": {"scoring": "trainer"}},
-            r"\[reward_model\] has no pairs with demonstrations",
+            r"name='hpt' adds demonstrations .*, and \[reward_model\] compares",
         ),
-        ({"update": {"preference": {"name": "simpo"}}}, r"update\.preference pairs trajectories that a demonstration"),
+        (
+            {"update": {"preference": {"name": "simpo"}}},
+            r"demonstrations take the place .*, and update\.preference\.name='simpo' pairs",
+        ),
         ({"demonstrations": {**HPT, "gate": 9}}, r"demonstrations\.gate=9 is above rollout\.group_size=4"),
         ({"demonstrations": {"name": "hptt"}}, r"demonstrations\.name"),
     ],

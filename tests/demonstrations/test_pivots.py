@@ -243,17 +243,26 @@ def test_a_window_and_a_file_work_too(tmp_path):
         ({"demonstrations": {**PIVOT_RL, "gate": 1}}, r"demonstrations\.gate is an option of .*'hpt' only"),
         ({"demonstrations": {"name": "hpt", "tasks": 3}}, r"demonstrations\.tasks is an option of .*'pivot_rl' only"),
         ({"demonstrations": {"name": "hpt", "reprofile": 0.5}}, r"reprofile is an option of .*'pivot_rl' only"),
-        ({"continuations": {}}, r"\[continuations\] would play on without the turns before a state"),
+        (
+            {"continuations": {}},
+            r"name='pivot_rl' plays single turns .*, and \[continuations\] plays on from turns",
+        ),
         (
             {"critic": {"kind": "ridge", "peers": True, "visits": True}, "method": "turn_ppo", "aem": False},
-            r"critic\.visits counts turns from the start",
+            r"name='pivot_rl' plays single turns .*, and critic\.visits=true counts turns from the start",
         ),
-        ({"rollout": {"max_lag": 1}}, r"rollout\.max_lag=1 plays tasks, and PivotRL plays single turns"),
+        (
+            {"rollout": {"max_lag": 1}},
+            r"rollout\.max_lag=1 plays ahead of the update, and demonstrations\.name='pivot_rl' plays single turns",
+        ),
         (
             {"method": "matchtir"},
-            r"reads info\['step_rewards'\] of an environment, and PivotRL asks none",
+            r"name='pivot_rl' plays single turns .*, and 'step_rewards' reads info\['step_rewards'\]",
         ),
-        ({"measures": ["gold"]}, r"'gold' reads info\['gold'\] of an environment, .*choose another method or measure"),
+        (
+            {"measures": ["gold"]},
+            r"name='pivot_rl' plays single turns .*, and the measure 'gold' reads .*; choose another method or measure",
+        ),
     ],
     ids=str,
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway.test_collector import harness, play_colors, played
+from tests.gateway.test_agents import harness, play_colors, played
 from turnwise.environments import supervise
 from turnwise.environments.base import MAX_REWARD
 from turnwise.errors import EnvironmentFault
@@ -49,7 +49,7 @@ def test_what_left_the_session_ends_with_the_program(tmp_path, how):
 def test_what_a_program_started_ends_with_the_trainer(tmp_path):
     mark = tmp_path / "alive"
     script = f"setsid sh -c '{ALIVE.format(mark=mark)}'; sleep 60"
-    code = "from tests.gateway.test_collector import played; from turnwise.gateway.settings import HarnessConfig\n"
+    code = "from tests.gateway.test_agents import played; from turnwise.gateway.settings import HarnessConfig\n"
     code += f"played(HarnessConfig(run=('sh', '-c', {script!r})), tasks=(0,))"
     trainer = subprocess.Popen([sys.executable, "-W", "ignore", "-c", code])
     try:

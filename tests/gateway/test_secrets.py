@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.gateway.test_collector import played
+from tests.gateway.test_agents import played
 from tests.needs import needs
 from tests.rollout.curious import SECRET
 from tests.rollout.test_isolation import holder  # noqa: F401 (a fixture)

@@ -51,7 +51,7 @@ def served(engine=None, **more) -> Iterator[tuple[Endpoint, Gateway]]:
     shared = serving(FMT, engine or ScriptedEngine(lambda conversation, turn: GREEN), **more)
 
     async def begin():
-        gateway = Gateway(shared, token=TOKEN)
+        gateway = Gateway(shared.fmt, token=TOKEN)
         found["address"] = await gateway.start()
         gateway.open(Session(shared, 0, name="one"))
         gateway.open(Session(shared, 1, name="two"))

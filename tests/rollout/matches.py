@@ -8,7 +8,7 @@ from turnwise.environments.seats.suite import Seats
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.models.settings import ModelConfig
 from turnwise.models.tiny import tiny_policy
-from turnwise.rollout.collectors import make_collector
+from turnwise.rollout.collectors import make_collector, play_tasks
 from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.models import Models, NamedModel
@@ -41,7 +41,7 @@ def models(engine: Any = None) -> Models:
 
 def play(num_tasks: int = 3, *, size: int = 8, seed: int = 0, made: Seats = KUHN, engine: Any = None, **options: Any):
     tasks = [made.tasks("train")[number] for number in range(num_tasks)]
-    return collector(size, made, **options).play(models(engine), tasks, seed=seed)
+    return play_tasks(collector(size, made, **options), models(engine), tasks, seed=seed)
 
 
 def run_config(folder, **further: Any):

@@ -6,6 +6,7 @@ import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -16,11 +17,11 @@ from tests.toys import Colors, color_policy, output_layer
 from turnwise.environments.base import Step
 from turnwise.errors import EngineLost
 from turnwise.objective.tokens import Sequences, score
-from turnwise.rollout.ahead import Ahead, InStep, make_rollouts
-from turnwise.rollout.blocking import blocking
+from turnwise.rollout.blocking import ThreadLoop, blocking, make_loop
 from turnwise.rollout.collect import play
 from turnwise.rollout.engine import Sampling
 from turnwise.rollout.environments import InProcessEnvironments
+from turnwise.rollout.gate import Gate, OwnConversations, OwnEnvironments, VisitedEngine
 from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.starts import make_starts
 from turnwise.rollout.trajectory import Trajectory
@@ -29,12 +30,13 @@ SAMPLING = Sampling(max_new_tokens=3, stop_ids=(STOP,), seed=3)
 
 
 @contextlib.contextmanager
-def ahead(batches: int) -> Iterator[Ahead]:
-    rollouts = Ahead(batches)
+def ahead() -> Iterator[ThreadLoop]:
+    loop = make_loop(apart=True)
+    assert isinstance(loop, ThreadLoop)
     try:
-        yield rollouts
+        yield loop
     finally:
-        rollouts.close()
+        loop.close()
 
 
 class Slow(Colors):
@@ -45,41 +47,41 @@ class Slow(Colors):
         return super().step(response)
 
 
-def player(
-    rollouts: Ahead, engine, make: Any = Colors, policy=POLICY
-) -> Callable[[list], Callable[[], list[Trajectory]]]:
-    """Start batches of four trajectories on an engine and environments that all batches share."""
-    engine = rollouts.engine(engine)
-    blocking(engine.update_weights(0))
-    environments = rollouts.environments(InProcessEnvironments(make))
+def player(loop: ThreadLoop, engine, make: Any = Colors, policy=POLICY) -> Any:
+    """Start groups of four trajectories on an engine and environments that all groups share."""
+    gate, environments = Gate(engine), InProcessEnvironments(make)
+    outside = VisitedEngine(gate, loop)
+    blocking(outside.update_weights(0))
+    threads = ThreadPoolExecutor(4)
 
     def start(tasks: list) -> Callable[[], list[Trajectory]]:
-        starts = make_starts(tasks, 2)
-        return rollouts.start(
-            lambda: blocking(
-                play(engine, starts, environments, policy.format, sampling=SAMPLING, max_context=policy.max_context)
-            )
+        work = play(
+            OwnConversations(gate),
+            make_starts(tasks, 2),
+            OwnEnvironments(environments),
+            policy.format,
+            sampling=SAMPLING,
+            max_context=policy.max_context,
         )
+        return threads.submit(loop.run, work).result
 
-    start.engine = engine  # type: ignore[attr-defined]
+    start.engine, start.threads = outside, threads  # type: ignore[attr-defined]
     return start
 
 
-def test_lag_0_plays_in_the_step_with_the_same_engine_and_environments():
-    rollouts = make_rollouts(0)
-    assert isinstance(rollouts, InStep)
-    engine, environments = LocalEngine(POLICY.model), InProcessEnvironments(Colors)
-    assert rollouts.engine(engine) is engine
-    assert rollouts.environments(environments) is environments
-    calls = []
-    begun = rollouts.start(lambda: calls.append(threading.current_thread()) or [])
-    assert calls == []
-    assert begun() == []
-    assert calls == [threading.main_thread()]
+def test_lag_0_plays_in_the_trainers_thread_and_ahead_in_another():
+    async def here() -> threading.Thread:
+        return threading.current_thread()
+
+    for apart in (False, True):
+        loop = make_loop(apart=apart)
+        assert (loop.run(here()) is threading.main_thread()) == (not apart)
+        assert blocking(loop.visit(here())).name == ("turnwise-rollouts" if apart else "MainThread")
+        loop.close()
 
 
 def test_batches_that_play_at_the_same_time_do_not_touch_each_other():
-    with ahead(3) as rollouts:
+    with ahead() as rollouts:
         start = player(rollouts, LocalEngine(POLICY.model, apart=True), lambda task: Slow(task, turns=3))
         begun = [start([task, task + 1]) for task in (0, 1, 2)]
         played = [wait() for wait in begun]
@@ -106,7 +108,7 @@ def test_weights_change_between_responses_and_every_turn_knows_its_version():
                 await asyncio.sleep(0.001)
             return await super().step(response)
 
-    with ahead(1) as rollouts:
+    with ahead() as rollouts:
         environment = lambda task: Meeting(task, turns=7)  # noqa: E731
         start = player(rollouts, LocalEngine(policy.model, apart=True), environment, policy=policy)
         engine = start.engine  # type: ignore[attr-defined]
@@ -155,22 +157,23 @@ def test_the_end_ends_what_is_played_and_leaves_no_thread():
     policy = color_policy(context=4096)
     for environment in (Endless, Deaf):
         start = time.monotonic()
-        with ahead(2) as rollouts:
+        with ahead() as rollouts:
             begin = player(rollouts, LocalEngine(policy.model, apart=True), environment, policy)
-            waits = [begin([0, 1]), begin([2, 3]), begin([4])]  # the third has no thread yet
+            waits = [begin([0, 1]), begin([2, 3]), begin([4])]
             time.sleep(0.05)
         assert time.monotonic() - start < 5
         for wait in waits:
             with contextlib.suppress(BaseException):
                 wait()
+        begin.threads.shutdown()
     assert set(threading.enumerate()) == before
 
 
 def test_what_was_asked_last_and_never_began_is_ended_without_a_warning():
-    stage = Ahead(1)._stage
-    stage.soon(time.sleep, 0.1)
-    asked = asyncio.run_coroutine_threadsafe(asyncio.sleep(60), stage._loop)
-    stage.close()
+    loop = ThreadLoop()
+    loop.soon(time.sleep, 0.1)
+    asked = asyncio.run_coroutine_threadsafe(asyncio.sleep(60), loop._loop)
+    loop.close()
     assert asked.cancelled()
     gc.collect()  # a coroutine that was never awaited warns when it is collected; warnings are errors here
 
@@ -180,7 +183,7 @@ def test_a_lost_engine_ends_the_step_that_waits_for_its_batch():
         async def generate(self, conversation, prompt_ids, sampling):
             raise EngineLost("the server is gone")
 
-    with ahead(1) as rollouts:
+    with ahead() as rollouts:
         wait = player(rollouts, Lost(POLICY.model))([0])
         with pytest.raises(EngineLost, match="the server is gone"):
             wait()

@@ -241,7 +241,7 @@ def test_same_seed_same_trajectories():
 def test_progress_counts_live_episodes():
     calls = []
     play(always(), [(0, 1), (0, 3)], Lasting, on_turn=lambda live, total: calls.append((live, total)))
-    assert calls == [(3, 4), (2, 4), (2, 4), (2, 4), (2, 4), (2, 4), (1, 4), (0, 4)]
+    assert calls == [(4, 4), (3, 4), (2, 4), (2, 4), (2, 4), (2, 4), (2, 4), (1, 4), (0, 4)]
 
 
 def test_a_signal_within_a_collection_reaches_the_caller_and_prints_nothing(caplog):

@@ -9,7 +9,7 @@ from tests.rollout.models import MODELS, STOPS, TOLERANCE, VOCABULARY, generate,
 from turnwise.errors import EngineFault
 from turnwise.rollout import local
 from turnwise.rollout.engine import Sampling
-from turnwise.rollout.half import Half
+from turnwise.rollout.line import Line
 from turnwise.rollout.local import LocalEngine
 
 
@@ -48,12 +48,13 @@ def test_a_response_in_pieces_has_the_state_before_its_first_token():
     model, prompt, sampling = make_model("qwen3"), [5, 6, 7], Sampling(max_new_tokens=6, seed=1)
 
     async def in_pieces():
-        half = Half(0, by_turns=False, cuts=True)
-        half.engine = LocalEngine(model)
-        half.grant(2)
-        response = asyncio.ensure_future(half.generate(0, prompt, sampling))
-        await half.idle()
-        half.grant(4)
+        waits = asyncio.Event()
+        line = Line(by_turns=False, cuts=True, on_change=waits.set)
+        response = asyncio.ensure_future(line.generate(LocalEngine(model), 0, prompt, sampling))
+        for share in (2, 4):
+            await waits.wait()
+            waits.clear()
+            line.grant(share)
         return await response
 
     whole, pieces = generate(LocalEngine(model), {0: prompt}, sampling)[0], asyncio.run(in_pieces())

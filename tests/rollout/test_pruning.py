@@ -12,7 +12,7 @@ from tests.toys import Colors, small_config
 from tests.train.test_every_method_trains import told, weights
 
 from turnwise.errors import ConfigError
-from turnwise.rollout.collectors import make_collector
+from turnwise.rollout.collectors import make_collector, play_tasks
 from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.metrics import rollout_metrics
@@ -35,7 +35,7 @@ def collector(size: int = 8, window: bool = False, **options):
 def play(made, engine=None, version=0, **further):
     models = Models(policy=NamedModel(POLICY, engine or LocalEngine(POLICY.model)))
     models.publish(version)
-    return made.play(models, [0, 1], seed=3, **further)
+    return play_tasks(made, models, [0, 1], seed=3, **further)
 
 
 def tokens(trajectory) -> list[int]:
@@ -155,9 +155,14 @@ def test_an_option_without_a_published_value_must_be_given():
     settings = RolloutConfig.model_validate({"group_size": 8, "collector": {"name": "arrol", "explore": 0.1}})
     with pytest.raises(ConfigError, match="'arrol' needs the option 'memory'; no value is published"):
         make_collector(settings, InProcessEnvironments(Long), str)
-    ahead = RolloutConfig.model_validate({"group_size": 8, "collector": ARROL, "max_lag": 1})
-    with pytest.raises(ConfigError, match="plays ahead of them"):
-        make_collector(ahead, InProcessEnvironments(Long), str)
+
+
+@pytest.mark.parametrize("other", [{"rollout": {"step_budget": {"turns": 60}}}, {"engine": {"max_rows": 4}}], ids=str)
+def test_trajectories_that_cannot_wait_for_each_other_are_refused_before_a_run(tmp_path, other):
+    rollout = {"group_size": 8, "collector": ARROL, **other.get("rollout", {})}
+    message = r"(step_budget.turns=60|max_rows=4) .*, and rollout\.collector='arrol' .*; remove"
+    with pytest.raises(ConfigError, match=message):
+        small_config(tmp_path, **{**other, "rollout": rollout})
 
 
 def test_rows_that_wait_for_each_other_are_refused():

@@ -18,7 +18,7 @@ from turnwise.environments.settings import EnvironmentConfig
 from turnwise.errors import ConfigError, EngineFault
 from turnwise.evaluation.assess import assess
 from turnwise.models.tiny import tiny_policy
-from turnwise.rollout.collectors import make_collector
+from turnwise.rollout.collectors import make_collector, play_tasks
 from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.metrics import rollout_metrics
@@ -81,8 +81,8 @@ def test_a_seat_sees_what_the_other_said():
     words = {"check": POLICY.format.response_ids("check"), "bet": POLICY.format.response_ids("bet")}
     engine = ScriptedEngine(lambda number, turn: words["check" if number % 2 == 0 else "bet"])
     settings = RolloutConfig.model_validate({"collector": {"name": "self_play"}, "group_size": 2, "max_new_tokens": 2})
-    played = make_collector(settings, Watched(KUHN.environment), str).play(
-        models(engine), [KUHN.tasks("train")[0]], seed=0
+    played = play_tasks(
+        make_collector(settings, Watched(KUHN.environment), str), models(engine), [KUHN.tasks("train")[0]], seed=0
     )
     assert asked[:2] == ["check", "bet"]
     assert played[1].turns[0].observation.endswith(": check")
@@ -92,7 +92,7 @@ def test_a_seat_sees_what_the_other_said():
 def test_a_seat_that_is_lost_ends_the_match_for_the_other_and_no_other_match():
     class Faulty(ScriptedEngine):
         async def generate(self, conversation, prompt_ids, sampling):
-            if conversation == 2:
+            if sampling.draws == 2:
                 await asyncio.sleep(0)
                 raise EngineFault("the server is gone")
             return await super().generate(conversation, prompt_ids, sampling)
@@ -109,7 +109,7 @@ def test_a_seat_whose_match_ends_before_it_acts_is_no_failure(tmp_path):
     words = POLICY_OF_BOARDS.format.response_ids("3")
     own = Models(policy=NamedModel(POLICY_OF_BOARDS, ScriptedEngine(lambda number, turn: words)))
     own.publish()
-    played = collector(2, made).play(own, [won], seed=0)
+    played = play_tasks(collector(2, made), own, [won], seed=0)
     assert [one.failure for one in played] == [None, None]
     assert [one.usable for one in played] == [True, False]
     assert rollout_metrics(played)["failed_frac"] == 0
@@ -128,7 +128,7 @@ def test_no_match_fails_however_long_its_opening(shares):
     own = Models(policy=NamedModel(POLICY_OF_BOARDS, LocalEngine(POLICY_OF_BOARDS.model)))
     own.publish()
     tasks = [made.tasks("train")[number] for number in range(40)]
-    played = collector(8, made, **shares).play(own, tasks, seed=0)
+    played = play_tasks(collector(8, made, **shares), own, tasks, seed=0)
     assert {one.failure for one in played} == {None}
     assert any(not one.turns for one in played), "no match tests what ends before a seat acts"
     assert rollout_metrics(played)["failed_frac"] == 0
@@ -162,14 +162,14 @@ def test_past_selves_play_with_their_weights_and_are_kept_in_bounds():
     tasks = [KUHN.tasks("train")[number] for number in range(4)]
     before = {name: each.detach().clone() for name, each in POLICY.model.named_parameters()}
     try:
-        first = made.play(own, tasks, seed=0)
+        first = play_tasks(made, own, tasks, seed=0)
         assert {one.info["actor"] for one in first} == {"policy", "step 0"}
         assert [one.learns for one in first] == [one.info["actor"] == "policy" for one in first]
         for version in (1, 2, 3, 4):
             with torch.no_grad():
                 POLICY.model.get_output_embeddings().weight.mul_(-1.0)
             own.publish(version)
-            played = made.play(own, tasks, seed=version)
+            played = play_tasks(made, own, tasks, seed=version)
         assert [version for version, _ in made.state_dict()["selves"]] == [2, 4]
         (actor,) = {one.info["actor"] for one in played if not one.learns}
         version = int(actor.removeprefix("step "))
@@ -189,13 +189,13 @@ def first_logprob(turn: Turn) -> float:
 def test_a_past_self_plays_with_the_weights_of_its_step():
     made, own = collector(past=1.0, every=100), models()
     tasks = [KUHN.tasks("train")[number] for number in range(3)]
-    made.play(own, tasks[:1], seed=0)
+    play_tasks(made, own, tasks[:1], seed=0)
     layer = POLICY.model.get_output_embeddings().weight
     with torch.no_grad():
         layer.mul_(-1.0)  # the policy of today prefers what it avoided
     try:
         own.publish(1)
-        played = made.play(own, tasks, seed=1)
+        played = play_tasks(made, own, tasks, seed=1)
         today = [first_logprob(one.turns[0]) for one in played]
     finally:
         with torch.no_grad():

@@ -7,15 +7,13 @@ from tests.toys import small_config
 from turnwise.config import parse_config
 from turnwise.environments.seats.base import ROLES
 from turnwise.errors import ConfigError
-from turnwise.rollout.collectors import make_collector
-from turnwise.rollout.environments import InProcessEnvironments
-from turnwise.rollout.settings import RolloutConfig
+from turnwise.rollout.collectors import play_tasks
 from turnwise.train.loop import train
 
 
 def test_an_evaluation_is_played_as_its_tasks_say():
     tasks = [KUHN.tasks("valid")[number] for number in range(6)]
-    played = collector().play(models(), tasks, seed=0, group_size=1)
+    played = play_tasks(collector(), models(), tasks, seed=0, group_size=1)
     assert [one.info["role"] for one in played] == [ROLES[task.players.index("policy")] for task in tasks]
     assert all("actor" not in one.info for one in played)
 
@@ -69,8 +67,8 @@ def test_settings_with_which_players_cannot_meet_are_refused(sections, message):
 
 def test_rollouts_ahead_cannot_copy_weights():
     settings = {"collector": {"name": "self_play", "past": 0.5}, "max_lag": 1}
-    with pytest.raises(ConfigError, match=r"past=0.5 copies weights while rollout.max_lag=1"):
-        make_collector(RolloutConfig.model_validate(settings), InProcessEnvironments(KUHN.environment), str)
+    with pytest.raises(ConfigError, match=r"rollout.max_lag=1 .*, and rollout.collector.past=0.5 copies weights"):
+        parse_config({"environment": {"name": "seats"}, "rollout": settings})
 
 
 def test_an_environment_without_seats_is_refused_before_anything_is_made(tmp_path):

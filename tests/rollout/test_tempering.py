@@ -155,10 +155,18 @@ def test_evaluation_is_not_tempered(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"engine": {"name": "server"}}, r"needs an engine that changes the temperature from token to token"),
-        ({"update": {"scoring": "engine"}}, r"token_temperature needs update\.scoring='trainer'"),
-        ({"rollout": {"max_lag": 1}}, r"rollout\.max_lag=1 plays ahead of it; remove one"),
-        ({"rollout": {"collector": {"name": "self_play", "past": 0.5}}}, r"does not reach the engine of the earlier"),
+        (
+            {"engine": {"name": "server"}},
+            r"engine\.name='server' .* changes the temperature from token to token; set engine\.name=local",
+        ),
+        (
+            {"update": {"scoring": "engine"}},
+            r"scoring='engine' .*, and rollout\.token_temperature\.name='hapo' .*; set update\.scoring=trainer",
+        ),
+        (
+            {"rollout": {"collector": {"name": "self_play", "past": 0.5}}},
+            r"collector\.past=0\.5 plays with an engine of its own .*, and rollout\.token_temperature",
+        ),
         ({"rollout": {"token_temperature": {"name": "hapo", "strength": 1.0}}}, r"strength: .* less than 1"),
     ],
 )

@@ -17,14 +17,14 @@ from turnwise.errors import ConfigError
 from turnwise.models.settings import ModelConfig
 from turnwise.models.tiny import tiny_policy
 from turnwise.objective.tokens import Sequences
-from turnwise.rollout.collectors import Independent
+from turnwise.rollout.collectors import Independent, play_tasks
 from turnwise.rollout.engine import Generation, Sampling
 from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.experience import Experience
 from turnwise.rollout.models import Models, NamedModel
+from turnwise.rollout.pool import Pool
 from turnwise.rollout.record import read_rollouts
 from turnwise.rollout.settings import RolloutConfig
-from turnwise.rollout.source import Source
 from turnwise.rollout.stores.build import texts_of
 from turnwise.rollout.stores.lessons import ASKED
 from turnwise.rollout.stores.recall import ADVICE, Experiences, Memory, Recalled
@@ -115,12 +115,12 @@ def played(steps: int = 6, tasks: Any = range(4), **settings: Any) -> tuple[list
     rollout = RolloutConfig(groups=4, group_size=24, max_new_tokens=3)
     environments = RemindedEnvironments(InProcessEnvironments(Secret), Memory(store))
     collector = Reminded(Independent(environments, rollout), environments, bool(given.evaluate))
-    source = Remembering(Source(tasks, rollout, 0), store, 0)
+    source = Remembering(Pool(tasks, rollout, 0), store, 0)
     found = []
     for step in range(1, steps + 1):
         models.publish(step - 1)
         found.append(source.next(collector, models, step))
-    return found, store, engine, lambda: collector.play(models, range(4), seed=1, group_size=1, temperature=1.0)
+    return found, store, engine, lambda: play_tasks(collector, models, range(4), seed=1, group_size=1, temperature=1.0)
 
 
 def success(experience: Experience) -> float:
@@ -354,10 +354,15 @@ def test_a_resumed_run_is_the_same_to_the_bit_and_held_out_tasks_stay_out(tmp_pa
         ({"store": {**SLEA, "actions": None}}, r"store\.actions needs a value"),
         ({"store": {**SLEA, "lesson_tokens": 4}}, r"store\.lesson_tokens is an option of store\.extract='policy' only"),
         ({"store": {**SLEA, "replays": 4}}, r"store\.replays is an option of store\.name='rlep' or"),
-        ({"rollout": {"max_lag": 1}}, r"rollout\.max_lag=1 plays while the memory changes"),
-        ({"rollout": {"turn_budget": {"name": "fixed", "turns": 2}}}, r"rollout\.turn_budget has environments of its"),
-        ({"harness": {"run": "tests.toys:Colors"}}, r"\[harness\] makes its own prompts"),
-        ({"continuations": {}}, r"\[continuations\] would play on without the memory"),
+        (
+            {"rollout": {"max_lag": 1}},
+            r"rollout\.max_lag=1 plays ahead of the update, and store\.name='slea_rl' shows .*; remove one",
+        ),
+        (
+            {"harness": {"run": "tests.toys:Colors"}},
+            r"\[harness\] .*, and store\.name='slea_rl' puts experiences into prompts; remove one",
+        ),
+        ({"continuations": {}}, r"store\.name='slea_rl' .*, and \[continuations\] plays on .*; remove one"),
     ],
     ids=str,
 )

@@ -20,9 +20,9 @@ from turnwise.rollout.engine import Generation, Sampling
 from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.experience import Experience
 from turnwise.rollout.models import Models, NamedModel
+from turnwise.rollout.pool import Pool
 from turnwise.rollout.record import read_rollouts
 from turnwise.rollout.settings import RolloutConfig
-from turnwise.rollout.source import Source
 from turnwise.rollout.stores.build import texts_of
 from turnwise.rollout.stores.reflection import AGAIN, FAILED, ReplayAndReflection, shown
 from turnwise.rollout.stores.rows import FILE
@@ -86,7 +86,7 @@ def played(steps: int = 4, share: float = 0.9, **settings: Any) -> tuple[list[Ex
     engine, store = Penitent(policy, share), Store(StoreConfig(**{**R3, **settings}), str)
     models = Models(policy=NamedModel(policy, engine))
     rollout, environments = RolloutConfig(groups=4, group_size=4, max_new_tokens=3), InProcessEnvironments(Coin)
-    source = ReplayAndReflection(Source(range(4), rollout, 0), store, range(4), environments, rollout, 0)
+    source = ReplayAndReflection(Pool(range(4), rollout, 0), store, range(4), environments, rollout, 0)
     collector = Independent(environments, rollout)
     return [source.next(collector, models, step) for step in range(1, steps + 1)], source, engine
 
@@ -259,10 +259,15 @@ def test_failures_are_ranked_where_a_success_is_replayed(tmp_path):
         ({"store": {**R3, "tau": None}}, r"store\.tau needs a value"),
         ({"store": {**R3, "transcript": None}}, r"store\.transcript needs a value"),
         ({"store": {"name": "rlep", "capacity": 4, "replays": 1, "tau": 0.5}}, r"store\.tau is an option of"),
-        ({"rollout": {"filter": "mixed"}}, r"rollout\.filter drops the groups that a replay would mix"),
-        ({"rollout": {"max_lag": 1}}, r"rollout\.max_lag=1 plays before it is known which tasks failed"),
-        ({"harness": {"run": "tests.toys:Colors"}}, r"\[harness\] makes its own prompts"),
-        ({"update": {"old_policy": "start"}}, r"old_policy='start' ignores that stored trajectories"),
+        (
+            {"rollout": {"filter": "mixed"}},
+            r"rollout\.filter='mixed' drops groups .*, and store\.name='r3' mixes replays",
+        ),
+        ({"harness": {"run": "tests.toys:Colors"}}, r"\[harness\] .*makes the prompts, and store\.name='r3' plays"),
+        (
+            {"update": {"old_policy": "start"}},
+            r"store\.name='r3' replays .*, and update\.old_policy='start' .*; remove",
+        ),
         ({"update": {"scoring": "engine"}}, r"set update\.scoring=trainer"),
     ],
     ids=str,

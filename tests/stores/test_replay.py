@@ -24,13 +24,14 @@ from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.experience import Experience
 from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.models import Models, NamedModel
+from turnwise.rollout.pool import Pool
 from turnwise.rollout.record import read_rollouts
 from turnwise.rollout.settings import RolloutConfig
-from turnwise.rollout.source import Source
 from turnwise.rollout.stores.replay import Replaying
 from turnwise.rollout.stores.rows import FILE, read_store
 from turnwise.rollout.stores.settings import StoreConfig
 from turnwise.rollout.stores.store import Store
+from turnwise.train import loop
 from turnwise.train.checkpoint import latest_checkpoint
 from turnwise.train.credit import Credit, make_transform
 from turnwise.train.folder import RunFolder
@@ -47,7 +48,7 @@ def played(*, steps: int = 3, replays: int = 2) -> tuple[list[Experience], Store
     models.publish()
     collector = Independent(InProcessEnvironments(Colors), settings)
     store = Store(StoreConfig(name="rlep", capacity=64, replays=replays), str)
-    source = Replaying(Source(range(4), settings, 0), store, 0)
+    source = Replaying(Pool(range(4), settings, 0), store, 0)
     found = []
     for step in range(1, steps + 1):
         models.publish(step - 1)
@@ -276,16 +277,50 @@ def test_stored_successes_teach_a_policy_that_fails(tmp_path):
     ("sections", "message"),
     [
         ({"update": {"scoring": "engine"}}, r"entropies of the weights that sampled, .* set update\.scoring=trainer"),
-        ({"update": {"old_policy": "start"}}, r"old_policy='start' ignores that stored trajectories"),
-        ({"update": {"passes": {"name": "seeupo"}}}, r"weights of its step; remove \[store\]"),
+        (
+            {"update": {"old_policy": "start"}},
+            r"'rlep' replays trajectories of earlier weights, and update\.old_policy='start' .*; remove",
+        ),
+        (
+            {"update": {"passes": {"name": "seeupo"}}},
+            r"store\.name='rlep' .* earlier weights, and update\.passes\.name='seeupo' .*; remove one",
+        ),
         ({"store": {"name": "rlep", "replays": 1}}, r"store\.capacity"),
         ({"store": {**RLEP, "warm_up": 50}}, r"store\.warm_up is an option of store\.name='slea_rl' only, got 50"),
         ({"store": {**RLEP, "adaptive": False}}, r"store\.adaptive is an option of store\.name='prefix_sampling' only"),
-        ({"critic": {}}, r"\[critic\] would learn the returns of successes"),
-        ({"rollout": {"top_p": 0.95}}, r"the default with \[store\], needs rollout.top_p=1, got 0.95"),
+        (
+            {"rollout": {"top_p": 0.95}},
+            r"top_p=0\.95 .*, the default with store\.name='rlep', .*; set rollout\.top_p=1",
+        ),
     ],
     ids=str,
 )
 def test_what_does_not_fit_is_said(tmp_path, sections, message):
     with pytest.raises(ConfigError, match=message):
         config_of(tmp_path, **sections)
+
+
+@pytest.mark.parametrize("kind", ["head", "ridge"])
+def test_a_critic_learns_no_returns_of_replays(tmp_path, monkeypatch, kind):
+    """They were chosen by their outcome, and would raise the values of all states that they passed."""
+    steps: list[Batch] = []
+    update = loop._update
+
+    def watch(run, measured, credit, step):
+        steps.append(measured.batch)
+        return update(run, measured, credit, step)
+
+    monkeypatch.setattr(loop, "_update", watch)
+    critic = {"critic": {"kind": kind, "target": "return"}, "method": "turn_ppo"}
+    lines = [
+        line
+        for line in train(config_of(tmp_path, run={"steps": 6}, **critic)).metrics()
+        if "update/value_target" in line
+    ]
+    differing = 0
+    for batch, line in zip(steps, lines, strict=True):
+        return_R = batch.trajectories.suffix_sum(batch.reward_R)
+        own_R = batch.columns["replayed"] == 0
+        assert line["update/value_target"] == pytest.approx(return_R[own_R].mean())
+        differing += return_R[own_R].mean() != pytest.approx(return_R.mean())
+    assert differing

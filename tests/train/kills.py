@@ -116,9 +116,9 @@ def whole(folder: Path, name: str = "run") -> dict:
     }
 
 
-def trained(folder: Path) -> dict:
+def trained(folder: Path, name: str = "run") -> dict:
     """Which tasks a finished run has trained and evaluated: ahead of the update, time decides which weights play."""
-    found = whole(folder)
+    found = whole(folder, name)
     return {
         "records": [(record["step"], "eval/success" in record) for record in found["metrics"]],
         "tasks": [sorted({(row["task"], row.get("trajectory", 0)) for row in table}) for table in found["tables"]],

@@ -312,7 +312,7 @@ def test_the_recipe_for_models_of_the_hub_trains_a_folder(tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ("recipe", "overrides", "said"),
     [
-        ("household-smollm2-aem", ["model.train=lora"], "add update.only_norms=false, with a learning rate"),
+        ("household-smollm2-aem", ["model.train=lora"], "set update.only_norms=false, with a learning rate"),
         ("household-tiny-aem", ["model.name=smollm2"], "household-qwen2.5-1.5b-aem, or add model.tie_embeddings=false"),
         (
             "household-tiny-aem",

@@ -64,9 +64,14 @@ NOT_POSSIBLE = {
         {"environment": {"name": "tests.train.test_continuations:Restless"}},
         r"cannot be forked, which continuations needs.*repeats = False",
     ),
-    "self-play": ({"rollout": {"collector": "self_play"}}, r"which rollout.collector='self_play' does not allow"),
-    "harness": ({"harness": {"run": "a:b"}}, r"which \[harness\] does not allow"),
-    "quantile": ({"rollout": {"turn_budget": {"name": "quantile"}}}, r"turn_budget.name='quantile' does not allow"),
+    "self-play": (
+        {"rollout": {"collector": "self_play"}},
+        r"rollout.collector='self_play' .*, and \[continuations\] plays on",
+    ),
+    "quantile": (
+        {"rollout": {"turn_budget": {"name": "quantile"}}},
+        r"turn_budget.name='quantile' .*, and \[continuations\] plays on",
+    ),
     "none": ({"continuations": {"number": 0}}, r"continuations.number: .*greater than or equal to 1"),
     "two values": ({"measures": ["value"], "critic": {}}, r"'continued' and 'value' both fill the column 'value'"),
     "an idle critic": ({"critic": {}}, r"critic has no effect"),

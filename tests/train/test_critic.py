@@ -116,6 +116,14 @@ def test_others_that_go_on_in_the_next_step_do_not_count():
     np.testing.assert_allclose(with_it[6:8, 0], (3 + 0.5 - 0.5) / 3, err_msg="it compares itself with those that ended")
 
 
+def test_replays_of_a_store_do_not_count():
+    """They were chosen by their outcome."""
+    replay = played(0, "ab", 5.0, 5.0)
+    replay.info["replayed"] = 1
+    with_it = beside_states([*GROUPS[:3], replay, GROUPS[3]], visits=True)
+    np.testing.assert_allclose(np.delete(with_it, [6, 7], axis=0), beside_states(GROUPS, visits=True))
+
+
 @given(
     visits=st.lists(st.text("abc", min_size=2, max_size=6), min_size=1, max_size=4),
     cut=st.integers(0, 4),

@@ -1,10 +1,8 @@
 """Runs whose rollouts play ahead of the update: bounded lag, no bias, resuming, ratios, errors."""
 
 import asyncio
-import concurrent.futures
-from collections import deque
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -18,14 +16,15 @@ from turnwise.errors import ConfigError
 from turnwise.objective.policy import PolicyTerm
 from turnwise.objective.settings import UpdateConfig
 from turnwise.objective.terms import Pass, StepView
-from turnwise.rollout.ahead import Ahead
+from turnwise.rollout.blocking import make_loop
 from turnwise.rollout.collectors import make_collector
 from turnwise.rollout.environments import InProcessEnvironments
+from turnwise.rollout.gate import Gate, VisitedEngine
 from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.models import Models, NamedModel
+from turnwise.rollout.pool import Pool
 from turnwise.rollout.record import read_rollouts
 from turnwise.rollout.settings import RolloutConfig
-from turnwise.rollout.source import Source
 from turnwise.segments import Segments
 from turnwise.trace import Trace
 from turnwise.train.checkpoint import latest_checkpoint, load_checkpoint
@@ -88,11 +87,11 @@ def test_a_resumed_run_plays_half_played_batches_again_and_trains_each_task_once
     folder = RunFolder(config.run_folder)
     step, _, states = load_checkpoint(latest_checkpoint(folder))
     assert step == 2
-    assert [list(map(str, numbers)) for numbers in states["selector"]["started"]] == tasks(whole)[2:4]
+    assert [list(map(str, each["numbers"])) for each in states["selector"]["in_flight"]] == tasks(whole)[2:4]
     resumed = train(config, resume=config.run_folder)
     assert tasks(resumed) == tasks(whole)
     assert [record["step"] for record in resumed.metrics() if "rollout/success" in record] == [1, 2, 3, 4, 5]
-    assert "started" not in load_checkpoint(latest_checkpoint(resumed))[2]["selector"]
+    assert "in_flight" not in load_checkpoint(latest_checkpoint(resumed))[2]["selector"]
 
 
 class SlowSuccess(Colors):
@@ -104,32 +103,18 @@ class SlowSuccess(Colors):
         return Step(observation="", terminated=True, info={"success": slow})
 
 
-class FirstDone(deque):
-    """Known wrong: hands out whichever started batch is done first."""
-
-    def popleft(self):
-        futures = {batch.played.__self__: batch for batch in self}
-        done = concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_COMPLETED).done
-        batch = next(batch for future, batch in futures.items() if future in done)
-        self.remove(batch)
-        return batch
-
-
-def learned_success(seed: int, *, first_done: bool) -> float:
+def learned_success(seed: int, *, order: Literal["started", "finished"]) -> float:
     """Success among the trajectories that the first 12 steps of a run learn from, with 4 steps ahead."""
-    policy = color_policy()
-    settings = RolloutConfig(groups=1, group_size=1, max_new_tokens=2, max_lag=4)
-    rollouts = Ahead(5)
+    policy, loop = color_policy(), make_loop(apart=True)
+    settings = RolloutConfig(groups=1, group_size=1, max_new_tokens=2, max_lag=4, order=order)
+    environments = InProcessEnvironments(SlowSuccess)
     try:
-        source = Source(range(400), settings, seed, last_step=10**6, rollouts=rollouts)
-        if first_done:
-            source._started = FirstDone()
-        environments = rollouts.environments(InProcessEnvironments(SlowSuccess))
-        models = Models(policy=NamedModel(policy, rollouts.engine(LocalEngine(policy.model, apart=True))))
-        collector = make_collector(settings, environments, str)
-        return float(np.mean([source.next(collector, models, step).metrics["success"] for step in range(1, 13)]))
+        pool = Pool(range(400), settings, seed, last_step=10**6, loop=loop, environments=environments)
+        engine = VisitedEngine(Gate(LocalEngine(policy.model, apart=True)), loop)
+        models, collector = Models(policy=NamedModel(policy, engine)), make_collector(settings, environments, str)
+        return float(np.mean([pool.next(collector, models, step).metrics["success"] for step in range(1, 13)]))
     finally:
-        rollouts.close()
+        loop.close()
 
 
 def interval(values: list[float]) -> tuple[float, float]:
@@ -138,9 +123,9 @@ def interval(values: list[float]) -> tuple[float, float]:
 
 
 def test_slow_episodes_are_not_under_represented():
-    ours = interval([learned_success(seed, first_done=False) for seed in range(20)])
+    ours = interval([learned_success(seed, order="started") for seed in range(20)])
     assert ours[0] < 0.25 < ours[1], ours  # the share of slow tasks
-    biased = interval([learned_success(seed, first_done=True) for seed in range(20)])
+    biased = interval([learned_success(seed, order="finished") for seed in range(20)])
     assert biased[1] < 0.25, biased
 
 
@@ -190,21 +175,23 @@ def test_ratios_follow_the_lag_unless_a_cap_corrects_it(tmp_path, update, old_po
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"rollout": {"max_lag": 1, "filter": "mixed"}}, r"rollout.filter='mixed' drops; set rollout.filter=none or"),
-        ({"rollout": {"max_lag": 1, "top_p": 0.9}}, r"rollout.max_lag=1 needs rollout.top_p=1, got 0.9"),
-        ({"rollout": {"max_lag": 1}, "engine": {"max_rows": 4}}, r"engine.max_rows=4 .* remove one"),
+        ({"rollout": {"max_lag": 1, "top_p": 0.9}}, r"top_p=0.9 .*, and rollout.max_lag=1 .*; set rollout.top_p=1"),
+        (
+            {"rollout": {"max_lag": 1}, "engine": {"max_rows": 4}},
+            r"engine.max_rows=4 .*, and rollout.max_lag=1 .*; remove engine.max_rows",
+        ),
         (
             {"rollout": {"max_lag": 1}, "update": {"old_policy": "start"}},
-            r"ignores that rollout.max_lag=1 .* or add update.mismatch_cap=2 update.scoring",
+            r"max_lag=1 samples .*, and update.old_policy='start' .* or add update.mismatch_cap=2 update.scoring",
         ),
         ({"update": {"old_policy": "behavior", "mismatch_cap": 2.0}}, r"correct for the same difference; remove one"),
         (
             {"rollout": {"max_lag": 1}, "update": {"scoring": "engine", "mismatch_cap": 2.0}},
-            r"update.mismatch_cap weighs .* add update.scoring=trainer",
+            r"update.scoring='engine' .*, and update.mismatch_cap=2 weighs .*; set update.scoring=trainer",
         ),
         (
             {"rollout": {"max_lag": 1}, "update": {"scoring": "engine"}, "method": "infopo", "aem": False},
-            r"method 'infopo' compares probabilities .* rollout.max_lag=1 gives the first from earlier weights",
+            r"max_lag=1 samples .*, and method 'infopo' with update.scoring='engine' .*; set update.scoring=trainer",
         ),
         ({"rollout": {"max_lag": -1}}, r"rollout.max_lag: .*greater than or equal to 0, got -1"),
     ],

@@ -224,9 +224,12 @@ def test_mistakes_are_told(tmp_path):
     for sections, message in (
         (
             {"update": {"passes": {"name": "seeupo"}, "preference": {"name": "simpo"}}},
-            "update.preference needs the whole",
+            "passes.name='seeupo' updates turn by turn, and update.preference.name='simpo' needs the whole",
         ),
-        ({"update": {"passes": {"name": "seeupo"}}, "critic": {"kind": "head"}}, "remove update.passes or"),
+        (
+            {"update": {"passes": {"name": "seeupo"}}, "critic": {"kind": "head"}},
+            "update.passes.name='seeupo' .*, and .critic. learns from the whole step; remove one",
+        ),
         ({"update": {"passes": {"name": "seeupoo"}}}, "update.passes.name"),
         (
             {
@@ -238,7 +241,7 @@ def test_mistakes_are_told(tmp_path):
                     "group_size": 4,
                 },
             },
-            "method 'spo_tree' gives each token its own; remove update.passes",
+            "update.passes.name='seeupo' .*, and method 'spo_tree' gives each token its own advantage; choose",
         ),
     ):
         with pytest.raises(ConfigError, match=message):

@@ -19,15 +19,15 @@ from tests.train.uneven import Uneven
 from turnwise.environments.base import Step
 from turnwise.errors import ConfigError, EngineLost
 from turnwise.objective.tokens import Sequences, score
-from turnwise.rollout.ahead import Lasting
 from turnwise.rollout.blocking import LastingLoop
 from turnwise.rollout.collectors import make_collector
 from turnwise.rollout.environments import InProcessEnvironments
+from turnwise.rollout.line import Budget
 from turnwise.rollout.models import Models, NamedModel
+from turnwise.rollout.pool import Pool
 from turnwise.rollout.record import read_rollouts
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.trajectory import Trajectory
-from turnwise.rollout.unfinished import Unfinished, _spend
 from turnwise.train.checkpoint import checkpoints, latest_checkpoint, load_checkpoint
 from turnwise.train.display import Display
 from turnwise.train.folder import RunFolder
@@ -137,15 +137,15 @@ class SlowSuccess(Colors):
         return Step(observation="say red", terminated=ended, info={"success": self.slow})
 
 
-class Forgetful(Unfinished):
+class Forgetful(Pool):
     """Known wrong: each step learns from what is complete first, and drops what is half-played."""
 
     dropped: list[Any]
 
     def next(self, *arguments: Any, **options: Any):
         experience = super().next(*arguments, **options)
-        self.dropped = [*getattr(self, "dropped", ()), *self._groups]
-        self._groups = []
+        self.dropped = [*getattr(self, "dropped", ()), *self.flights]
+        self.flights = []
         return experience
 
 
@@ -155,22 +155,22 @@ def source(
     *,
     groups: int,
     turns: int,
-    kind: type[Unfinished] = Unfinished,
+    kind: type[Pool] = Pool,
     seed: int = 0,
     last_step: int = 10,
 ):
     """A source of groups of two under a budget, and the collector that it does not need."""
     data = {"groups": groups, "group_size": 2, "max_new_tokens": 2, "step_budget": {"turns": turns}}
-    settings, rollouts = RolloutConfig.model_validate(data), Lasting()
+    settings, loop = RolloutConfig.model_validate(data), LastingLoop()
     environments = InProcessEnvironments(environment)
-    more = {"environments": environments, "task_name": str, "rollouts": rollouts, "last_step": last_step}
+    more: Any = {"environments": environments, "loop": loop, "last_step": last_step}
     try:
         yield kind(range(400), settings, seed, **more), make_collector(settings, environments, str)
     finally:
-        rollouts.close()
+        loop.close()
 
 
-def learned_success(seed: int, kind: type[Unfinished]) -> float:
+def learned_success(seed: int, kind: type[Pool]) -> float:
     """Success among the trajectories that ten steps learn from."""
     SlowSuccess.draws = random.Random(seed)
     models = Models(policy=NamedModel(POLICY, always("red")))
@@ -185,7 +185,7 @@ def interval(values: list[float]) -> tuple[float, float]:
 
 
 def test_slow_episodes_are_not_under_represented():
-    ours = interval([learned_success(seed, Unfinished) for seed in range(20)])
+    ours = interval([learned_success(seed, Pool) for seed in range(20)])
     assert ours[0] < 0.25 < ours[1], ours  # the share of slow trajectories
     biased = interval([learned_success(seed, Forgetful) for seed in range(20)])
     assert biased[1] < 0.25, biased
@@ -218,7 +218,7 @@ def test_a_resumed_run_goes_on_with_half_played_trajectories_bit_by_bit(tmp_path
         with pytest.raises(MemoryError):
             train(killed, display=Interrupted(at))
         states = load_checkpoint(latest_checkpoint(RunFolder(killed.run_folder)))[2]
-        half_played += len(states["selector"].get("unfinished", ()))
+        half_played += len(states["selector"].get("in_flight", ()))
         resumed = train(killed, resume=killed.run_folder)
         assert numbers(resumed) == numbers(whole)
         assert tables(resumed) == tables(whole)
@@ -260,7 +260,7 @@ def test_workers_keep_half_played_trajectories_over_an_evaluation(tmp_path):
 def test_a_lost_engine_ends_the_step_though_others_could_go_on():
     class PartlyLost(ScriptedEngine):
         async def generate(self, conversation, prompt_ids, sampling):
-            if conversation == 0:
+            if sampling.draws == 0:
                 raise EngineLost("the server is gone")
             return await super().generate(conversation, prompt_ids, sampling)
 
@@ -275,16 +275,17 @@ class Eater:
     """Stands for a trajectory that takes a number of turns."""
 
     def __init__(self, turns: int):
-        self.turns, self.share, self.granted, self.ended = turns, 0, [], False
+        self.turns, self.share, self.granted, self.rests = turns, 0, [], True
+        self.lines = {0: self}
 
-    async def idle(self) -> None:
-        eaten = min(self.turns, self.share)
-        self.turns, self.share = self.turns - eaten, self.share - eaten
-        self.ended = not self.turns
+    @property
+    def waits(self) -> bool:
+        return self.turns > 0
 
     def grant(self, share: int) -> None:
-        self.share = share
         self.granted.append(share)
+        eaten = min(self.turns, share)
+        self.turns, self.share = self.turns - eaten, share - eaten
 
 
 @pytest.mark.parametrize(
@@ -298,7 +299,7 @@ class Eater:
 )
 def test_trajectories_share_a_budget_equally_and_wait_for_each_other_rarely(turns, budget, granted, spent):
     eaters = [Eater(each) for each in turns]
-    assert asyncio.run(_spend(eaters, budget, 1)) == spent  # pyright: ignore[reportArgumentType]
+    assert asyncio.run(Budget(budget, 1).spend(eaters)) == spent  # pyright: ignore[reportArgumentType]
     assert [eater.granted for eater in eaters] == granted
 
 
@@ -333,11 +334,11 @@ def test_tasks_wait_from_call_to_call_also_in_a_notebook():
         ({"step_budget": {}}, r"rollout.step_budget has tokens=None and turns=None; set exactly one"),
         ({"step_budget": {"turns": 7, "tokens": 30}}, r"has tokens=30 and turns=7; set exactly one"),
         ({"step_budget": {"turns": 8, "in_progress": 2}}, r"in_progress=2: expected more than rollout.groups=2"),
-        ({"max_lag": 1}, r"rollout.step_budget .* rollout.max_lag=1 does not allow; remove one"),
-        ({"filter": "mixed"}, r"rollout.filter='mixed' does not allow"),
-        ({"turn_budget": {"name": "fixed", "turns": 3}}, r"rollout.turn_budget='fixed' does not allow"),
-        ({"group_size": 6, "collector": {"name": "branching"}}, r"rollout.collector='branching' does not allow"),
-        ({"top_p": 0.9}, r"rollout.step_budget.turns=8 needs rollout.top_p=1"),
+        (
+            {"group_size": 8, "collector": {"name": "arrol", "explore": 0.1, "memory": 8}},
+            r"step_budget.turns=8 lets trajectories wait, and rollout.collector='arrol' .* for each other; remove one",
+        ),
+        ({"top_p": 0.9}, r"top_p=0.9 .*, and rollout.step_budget.turns=8 .*; set rollout.top_p=1"),
     ],
 )
 def test_what_cannot_be_carried_to_the_next_step_is_refused(tmp_path, sections, message):
@@ -349,10 +350,15 @@ def test_what_cannot_be_carried_to_the_next_step_is_refused(tmp_path, sections, 
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"engine": {"max_rows": 4}}, r"engine.max_rows=4 .* rollout.step_budget.turns=8 .* remove one"),
-        ({"update": {"old_policy": "start"}}, r"ignores that rollout.step_budget.turns=8 samples from earlier weights"),
-        ({"update": {"passes": {"name": "seeupo"}}}, r"update.passes needs .*; remove rollout.step_budget"),
-        ({"harness": {"run": "tests.gateway.asking:play_toy"}}, r"rollout.step_budget.turns=8 holds responses back"),
+        ({"engine": {"max_rows": 4}}, r"engine.max_rows=4 .* rollout.step_budget.turns=8 .*; remove engine.max_rows"),
+        (
+            {"update": {"old_policy": "start"}},
+            r"turns=8 samples from earlier weights, and update.old_policy='start' .*; remove",
+        ),
+        (
+            {"update": {"passes": {"name": "seeupo"}}},
+            r"step_budget.turns=8 samples .*, and update.passes.name=.*; remove one",
+        ),
     ],
 )
 def test_what_needs_the_weights_of_the_step_is_refused(tmp_path, sections, message):

@@ -1,5 +1,6 @@
 """Steps that learn from what they have played, also of half-played trajectories: each token once, resuming."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,12 @@ from tests.rollout.playing import POLICY
 from tests.train.test_step_budget import Interrupted, config, numbers, tables, weights
 
 import turnwise as tw
-from turnwise.config.windows import values_unfinished
+from turnwise.config.methods import values_unfinished
 from turnwise.errors import ConfigError
 from turnwise.methods.build import build_method
-from turnwise.rollout import windows
+from turnwise.rollout import take
+from turnwise.rollout.line import Line
+from turnwise.rollout.pool import Learned
 from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.train import loop
 from turnwise.train.checkpoint import latest_checkpoint, load_checkpoint
@@ -47,22 +50,22 @@ def learned_tokens(steps) -> list[int]:
     return [int(measured.batch.tokens.lengths[credit.kept_R].sum()) for measured, credit in steps]
 
 
-class Twice(windows.Watched):
+class Twice(take.PlayedTokens):
     """Known wrong: a trajectory that ends is learned from whole, so that its earlier tokens count twice."""
 
-    def window(self, fmt):
-        window = super().window(fmt)
-        for turn in window.turns if window and self.ended else ():
+    def _window(self, *arguments: Any):
+        window = super()._window(*arguments)
+        for turn in window.turns if window and window.ended != "unfinished" else ():
             turn.learned = False
         return window
 
 
-class Tail(windows.Watched):
+class Tail(take.PlayedTokens):
     """Known wrong: what was played of a trajectory is learned from only when it ends."""
 
-    def window(self, fmt):
-        window = super().window(fmt)
-        for turn in window.turns if window and not self.ended else ():
+    def _window(self, *arguments: Any):
+        window = super()._window(*arguments)
+        for turn in window.turns if window and window.ended == "unfinished" else ():
             turn.learned = True
         return window
 
@@ -86,7 +89,7 @@ def test_each_token_is_in_the_loss_once_in_the_step_that_played_it(tmp_path, mon
 
 @pytest.mark.parametrize("kind", [Twice, Tail])
 def test_tokens_learned_twice_or_late_are_found(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(windows, "Watched", kind)
+    monkeypatch.setattr(take, "PlayedTokens", kind)
     given = config_of(tmp_path, evaluate={"every": 0, "final_episodes": 1})
     steps, folder = watched(monkeypatch, given)
     lines = {line["step"]: line for line in folder.metrics() if "rollout/spent" in line}
@@ -132,7 +135,7 @@ def test_turns_are_cut_where_steps_ended():
         return Turn("o", "k", [9], ids, [-float(each) for each in ids], "r", False, **more)
 
     turns = [turn([1, 2, 3, 4, 5], reward=1.0, valid=False, fresh=True), turn([6])]
-    pieces = windows.cut(turns, [2, 4], [0, 0, 1, 1, 2, 2], POLICY.format)
+    pieces = take.cut(turns, [2, 4], [0, 0, 1, 1, 2, 2], POLICY.format)
     assert [each.response_ids for each in pieces] == [[1, 2], [3, 4], [5], [6]]
     assert [each.prompt_ids for each in pieces] == [[9], [], [], [9]]
     assert [each.behavior_logprobs for each in pieces] == [[-1, -2], [-3, -4], [-5], [-6]]
@@ -165,7 +168,8 @@ def test_a_resumed_run_goes_on_inside_responses_bit_by_bit(tmp_path):
     with pytest.raises(MemoryError):
         train(killed, display=Interrupted(2))
     states = load_checkpoint(latest_checkpoint(RunFolder(killed.run_folder)))[2]
-    last = [half[-1] for group in states["selector"]["unfinished"] for half in group["sampled"] if half]
+    groups = [group for batch in states["selector"]["in_flight"] for group in batch["groups"].values()]
+    last = [line[-1] for group in groups for line in group["sampled"] if line]
     assert any(each["truncated"] and len(each["token_ids"]) < 3 for each in last), "no half-played response"
     resumed = train(killed, resume=killed.run_folder)
     assert numbers(resumed) == numbers(whole)
@@ -193,20 +197,32 @@ def test_methods_that_need_the_rewards_of_the_group_are_told_apart(method, fits)
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"method": "grpo"}, r"learns before trajectories have their rewards, and method 'grpo' .*; use egae"),
-        ({"method": "gae"}, r"method 'gae' does not value those that go on"),
+        ({"method": "grpo"}, r"'played' learns from half-played .*, and method 'grpo' .*; use egae"),
+        (
+            {"method": "gae"},
+            r"'played' learns from half-played .*, and method 'gae' does not value trajectories that go on",
+        ),
         ({"budget": {"tokens": 3}}, r"one or more for each of the 4 trajectories .* got rollout.step_budget.tokens=3"),
         ({"budget": {"tokens": 14, "in_progress": 5}}, r"rollout.groups=2 groups in progress; remove in_progress"),
         (
             {"store": {"name": "rlep", "capacity": 4, "replays": 1}, "critic": None},
-            r"has no whole trajectories, which \[store\] needs; remove one",
+            r"'played' learns from half-played .*, and store\.name='rlep' .*; set .*\.learn='complete'",
         ),
-        ({"continuations": {"number": 2}}, r"which \[continuations\] needs"),
-        ({"update": {"tokens": {"name": "hapo"}}}, r"update\.tokens and update\.entropy compare all tokens of a step"),
-        ({"update": {"preference": {"name": "simpo"}}}, r"which update\.preference would compare with whole ones"),
+        (
+            {"continuations": {"number": 2}},
+            r"'played' learns from half-played .*, and \[continuations\] plays on from whole trajectories",
+        ),
+        (
+            {"update": {"tokens": {"name": "hapo"}}},
+            r"'played' learns from half-played .*, and update\.tokens='hapo' compares all tokens of a step",
+        ),
+        (
+            {"update": {"preference": {"name": "simpo"}}},
+            r"'played' learns from half-played .*, and update\.preference\.name='simpo' compares .* whole",
+        ),
         (
             {"critic": {"kind": "ridge", "peers": True, "visits": True}},
-            r"without their first turns, from which critic\.visits counts",
+            r"'played' learns from half-played .*, and critic\.visits=true counts visits from the first turn",
         ),
     ],
 )
@@ -216,8 +232,10 @@ def test_what_needs_whole_trajectories_is_refused_before_the_run(tmp_path, secti
 
 
 def test_a_failed_trajectory_is_told_once():
-    half = windows.Watched(0, by_turns=False)
-    half.into = Trajectory(0, "task", failure="environment: broken", ended="failed")
-    half._task = type("Done", (), {"done": staticmethod(lambda: True)})()  # pyright: ignore[reportAttributeAccessIssue]
-    assert half.window(POLICY.format) == half.into
-    assert half.window(POLICY.format) is None
+    failed = Trajectory(0, "task", failure="environment: broken", ended="failed")
+    line = Line(by_turns=False, cuts=True, on_change=lambda: None)
+    flight: Any = SimpleNamespace(watched={0: failed}, lines={0: line}, learned={0: Learned()})
+    told: list[Trajectory] = []
+    assert take.PlayedTokens()._window(flight, 0, POLICY.format, told) == failed
+    assert take.PlayedTokens()._window(flight, 0, POLICY.format, told) is None
+    assert told == [failed]

@@ -13,7 +13,7 @@ from tests.toys import Colors, small_config
 from turnwise.config import parse_config
 from turnwise.environments.base import Step
 from turnwise.errors import ConfigError
-from turnwise.rollout.collectors import make_collector
+from turnwise.rollout.collectors import make_collector, play_tasks
 from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.growth import Fork, Group, arpo, at2po, carl, tree_grpo
 from turnwise.rollout.local import LocalEngine
@@ -61,7 +61,7 @@ def models(engine=None) -> Models:
 
 def play(environment: type = Long, engine=None, tasks=(0, 1, 2), seed=0, **options) -> list[Trajectory]:
     collector = make_collector(settings(**options), InProcessEnvironments(environment), str)
-    return collector.play(models(engine), list(tasks), seed=seed)
+    return play_tasks(collector, models(engine), list(tasks), seed=seed)
 
 
 # -- the rules, alone --------------------------------------------------------------------------------------------------
@@ -308,7 +308,7 @@ def test_a_group_stops_once_its_budget_is_spent():
 
 def test_an_evaluation_has_no_forks():
     collector = make_collector(settings(rule="tree_grpo"), InProcessEnvironments(Long), str)
-    played = collector.play(models(), [0, 1], seed=0, group_size=3, temperature=0.0)
+    played = play_tasks(collector, models(), [0, 1], seed=0, group_size=3, temperature=0.0)
     assert len(played) == 6
     assert not any(one.shared for one in played)
 
@@ -363,7 +363,9 @@ def test_a_budget_too_small_for_one_trajectory_is_refused(options, message):
 
 
 def test_arpo_is_refused_with_an_engine_that_reports_no_entropies():
-    with pytest.raises(ConfigError, match=r"'arpo' needs the entropies of sampled tokens, which engine\.name='server'"):
+    with pytest.raises(
+        ConfigError, match=r"engine\.name='server' .*, and .*'arpo' needs the entropies of sampled tokens"
+    ):
         parse_config({"engine": {"name": "server"}, "rollout": {"collector": {"name": "branching", "rule": "arpo"}}})
 
 

@@ -15,11 +15,11 @@ from turnwise.environments.check_plays import play as play_check
 from turnwise.environments.check_plays import scripted
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
-from turnwise.rollout.ahead import Ahead
-from turnwise.rollout.blocking import blocking
-from turnwise.rollout.collectors import make_collector
+from turnwise.rollout.blocking import blocking, make_loop
+from turnwise.rollout.collectors import make_collector, play_tasks
 from turnwise.rollout.copies import Copies
 from turnwise.rollout.environments import Environments, InProcessEnvironments
+from turnwise.rollout.gate import Gate, VisitedEngine, VisitedEnvironments
 from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.metrics import rollout_metrics
 from turnwise.rollout.models import Models, NamedModel
@@ -37,7 +37,7 @@ def play(environments: Environments, *, tasks=(0, 1, 2), engine=None, **options:
     }
     collector = make_collector(RolloutConfig.model_validate(data), environments, str)
     models = Models(policy=NamedModel(POLICY, engine or LocalEngine(POLICY.model)))
-    return collector.play(models, list(tasks), seed=3)
+    return play_tasks(collector, models, list(tasks), seed=3)
 
 
 def told(trajectories: list[Trajectory]) -> list[Any]:
@@ -138,15 +138,15 @@ def test_what_is_not_kept_cannot_be_forked():
 
 
 def test_rollouts_ahead_of_the_update_copy_too():
-    rollouts = Ahead(1)
+    loop = make_loop(apart=True)
     try:
-        engine = rollouts.engine(LocalEngine(POLICY.model, apart=True))
+        engine = VisitedEngine(Gate(LocalEngine(POLICY.model, apart=True)), loop)
         blocking(engine.update_weights())
-        environments = rollouts.environments(InProcessEnvironments(Copied))
+        environments = VisitedEnvironments(InProcessEnvironments(Copied), loop)
         Counting.steps = 0
-        played = rollouts.start(lambda: play(environments, engine=engine))()
+        played = play(environments, engine=engine)
     finally:
-        rollouts.close()
+        loop.close()
     assert Counting.steps == len(distinct_turns(played)) < sum(len(each.turns) for each in played)
 
 

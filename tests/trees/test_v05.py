@@ -9,7 +9,7 @@ from tests.toys import Colors, ScriptedEngine, small_config
 
 from turnwise.environments.base import Step
 from turnwise.errors import ConfigError
-from turnwise.rollout.collectors import make_collector
+from turnwise.rollout.collectors import make_collector, play_tasks
 from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.growth import Group, gain_of_another, v05
 from turnwise.rollout.models import Models, NamedModel
@@ -90,7 +90,7 @@ def collector(**options: Any) -> Any:
 
 def sizes(made: Any, tasks: list[int], **options: Any) -> list[int]:
     models = Models(policy=NamedModel(POLICY, ScriptedEngine(lambda *_: [*word("red"), STOP])))
-    played = made.play(models, tasks, seed=0, **options)
+    played = play_tasks(made, models, tasks, seed=0, **options)
     return np.bincount([trajectory.group for trajectory in played]).tolist()
 
 
@@ -137,11 +137,3 @@ def test_a_run_trains_on_groups_of_different_sizes_and_its_history_is_in_its_che
 def test_a_rule_that_cannot_work_is_refused(options, message):
     with pytest.raises(ConfigError, match=message):
         collector(**options)
-
-
-def test_playing_ahead_of_the_outcomes_is_refused():
-    settings = RolloutConfig.model_validate(
-        {"group_size": 8, "max_lag": 1, "collector": {"name": "branching", "rule": "v05"}}
-    )
-    with pytest.raises(ConfigError, match=r"rule='v05' reads the outcomes of earlier steps, and rollout\.max_lag=1"):
-        make_collector(settings, InProcessEnvironments(Known), str)

@@ -92,7 +92,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     from turnwise.evaluation.panels import check_tasks, find_panel, task_digest
     from turnwise.evaluation.play import common_failure, evaluate, panel
     from turnwise.evaluation.scores import as_markdown, as_table, evaluation_record, rows_by_type, write_evaluation
-    from turnwise.gateway.collector import choose_collector
+    from turnwise.gateway.choose import choose_collector, choose_environments
     from turnwise.rollout.engines import check_engine, make_engine
     from turnwise.rollout.models import Models, NamedModel
     from turnwise.rollout.stores.build import restored_store
@@ -119,7 +119,8 @@ def _evaluate(options: argparse.Namespace) -> int:
     step, policy, states = load_checkpoint(checkpoint, to_play=not learns_turns)
     policy.model.to(device)  # pyright: ignore[reportArgumentType]
     store = restored_store(config.store, checkpoint)
-    collector, _ = choose_collector(config.harness, config.rollout, config.environment, suite, store=store)
+    environments = choose_environments(config.harness, config.environment, suite)
+    collector = choose_collector(config.rollout, config.environment.name, suite, environments, store)
     if learns_turns:
         restore_budget(collector, states, folder.path)
     models = Models(policy=NamedModel(policy, make_engine(config.engine, config.model.precision, policy)))

@@ -85,7 +85,7 @@ async def _serve(models: Any, sampling: Any, options: argparse.Namespace, config
         serving, write, batch=options.batch, patience_s=options.reward_timeout, sessions=options.sessions
     )
     token = token_for(options.host)
-    gateway = Gateway(serving, token=token, opens=recorder.open)
+    gateway = Gateway(serving.fmt, token=token, opens=recorder.open)
     address = await gateway.start(options.host, options.port)
     try:
         if options.out is not None:

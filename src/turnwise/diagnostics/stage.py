@@ -25,7 +25,7 @@ from turnwise.objective.scorer import Scorer
 from turnwise.objective.tokens import Sequences
 from turnwise.objective.values import ValueTerm
 from turnwise.rollout.blocking import blocking
-from turnwise.rollout.collectors import Independent, OnTurn, make_collector, play_starts
+from turnwise.rollout.collectors import Independent, OnTurn, make_collector, play_starts, play_tasks
 from turnwise.rollout.continuations import Continuations
 from turnwise.rollout.engines import make_engine
 from turnwise.rollout.environments import Environments
@@ -146,7 +146,7 @@ class Stage:
         collector = make_collector(self.config.rollout, self.environments, self.suite.task_name)
         if after:  # other tasks, and other draws too
             seed = int(np.random.default_rng([seed, Stream.STUDIED_TASKS, after]).integers(2**62))
-        played = collector.play(self.models, chosen_tasks, seed=seed, on_turn=self.on_turn)
+        played = play_tasks(collector, self.models, chosen_tasks, seed=seed, on_turn=self.on_turn)
         return [trajectory for trajectory in played if trajectory.usable], chosen_tasks
 
     def held_out(self, num_tasks: int, split: str | None = None) -> list[Task]:
@@ -157,7 +157,7 @@ class Stage:
     def play_tasks(self, tasks: Sequence[Task], *, seed: int, group_size: int, temperature: float) -> list[Trajectory]:
         """Play each task with independent trajectories."""
         collector = Independent(self.environments, self.config.rollout, self.suite.task_name)
-        return collector.play(self.models, tasks, seed=seed, group_size=group_size, temperature=temperature)
+        return play_tasks(collector, self.models, tasks, seed=seed, group_size=group_size, temperature=temperature)
 
     def play(self, starts: Sequence[Start], *, seed: int) -> list[Trajectory]:
         """Play one trajectory per start."""

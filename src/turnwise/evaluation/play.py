@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from turnwise.environments.base import Task, shown
-from turnwise.rollout.collectors import Collector, OnTurn
+from turnwise.rollout.collectors import Collector, OnTurn, play_tasks
 from turnwise.rollout.failures import reached
 from turnwise.rollout.metrics import objectives_of
 from turnwise.rollout.models import Models
@@ -45,8 +45,8 @@ def evaluate(
     Returns:
         Metrics (`evaluation_metrics`) and trajectories.
     """
-    trajectories = collector.play(
-        models, panel(tasks, episodes), seed=seed, group_size=1, temperature=temperature, on_turn=on_turn
+    trajectories = play_tasks(
+        collector, models, panel(tasks, episodes), seed=seed, group_size=1, temperature=temperature, on_turn=on_turn
     )
     return evaluation_metrics(trajectories), trajectories
 

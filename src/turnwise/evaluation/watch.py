@@ -11,7 +11,7 @@ import numpy as np
 from turnwise.environments.base import Step, Task
 from turnwise.errors import EngineFault
 from turnwise.models.policy import Policy
-from turnwise.rollout.collectors import make_collector
+from turnwise.rollout.collectors import make_collector, play_tasks
 from turnwise.rollout.engine import Engine, Generation, Sampling
 from turnwise.rollout.environments import Environments
 from turnwise.rollout.models import Models, NamedModel
@@ -57,7 +57,7 @@ def watch(
     def play() -> None:
         try:
             models.publish()
-            events.put(collector.play(models, [task], seed=seed, group_size=1, temperature=temperature)[0])
+            events.put(play_tasks(collector, models, [task], seed=seed, group_size=1, temperature=temperature)[0])
         except BaseException as error:  # raised again where it is watched
             events.put(error)
 

@@ -11,7 +11,8 @@ from turnwise.gateway.dialects import DIALECTS, error_body_at
 from turnwise.gateway.errors import BadRequest
 from turnwise.gateway.http import Answer, HttpServer, Request
 from turnwise.gateway.outcome import as_outcome
-from turnwise.gateway.session import Serving, Session
+from turnwise.gateway.session import Session
+from turnwise.models.format import Format
 
 SESSION_HEADER = b"x-turnwise-session"
 STATE_HEADER = b"x-turnwise-state-key"
@@ -32,7 +33,7 @@ class Gateway:
     `X-Turnwise-Harness`.
 
     Args:
-        serving: What all sessions share.
+        fmt: Conversation format of the model.
         model: Name of the model in answers.
         token: Token that callers must send; None: none is needed.
         opens: Opens a session that a caller names first, for its task; None: such a name is refused.
@@ -40,13 +41,13 @@ class Gateway:
 
     def __init__(
         self,
-        serving: Serving,
+        fmt: Format,
         *,
         model: str = "policy",
         token: str | None = None,
         opens: Callable[[str, str], Session] | None = None,
     ):
-        self.serving, self.model, self._opens = serving, model, opens
+        self.model, self._fmt, self._opens = model, fmt, opens
         self.sessions: dict[str, Session] = {}
         self._ended: dict[str, None] = {}  # in the order in which they ended
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -127,7 +128,7 @@ class Gateway:
         return Answer(events=dialect.events(call, content)) if call.stream else Answer(content)
 
     def _decode(self, ids: Sequence[int]) -> str:
-        return str(self.serving.fmt.tokenizer.decode(list(ids)))
+        return str(self._fmt.tokenizer.decode(list(ids)))
 
     def _models(self) -> dict[str, Any]:
         model = {"id": self.model, "object": "model", "created": self._created, "owned_by": "turnwise"}

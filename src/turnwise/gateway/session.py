@@ -14,9 +14,11 @@ from turnwise.gateway.errors import BadRequest
 from turnwise.gateway.messages import Message, history_keys, last_message, next_key
 from turnwise.gateway.outcome import Outcome
 from turnwise.gateway.prompter import Prompter
-from turnwise.gateway.rows import SharedRows
+from turnwise.gateway.record import Record
+from turnwise.gateway.rows import Ledger, SharedRows
 from turnwise.models.format import Format
 from turnwise.rollout.engine import Engine, Generation, Sampling
+from turnwise.rollout.starts import Start
 from turnwise.rollout.trajectory import Trajectory, Turn
 
 CHARACTERS_PER_TOKEN = 16
@@ -58,6 +60,7 @@ class Serving:
             trained, since the update would compute other probabilities than those sampled from.
         state_key: Names the state in which a response is given.
         stride: Added to the engine's number of a session for each further conversation; above every session's number.
+        ledger: Counts the rows of the engine that sessions hold; default: those of this object's sessions alone.
     """
 
     engine: Engine
@@ -68,6 +71,7 @@ class Serving:
     schemas: bool = False
     state_key: StateKey = last_message
     stride: int = 2**20
+    ledger: Ledger | None = None
 
     @functools.cached_property
     def prompter(self) -> Prompter:
@@ -77,7 +81,7 @@ class Serving:
     @functools.cached_property
     def rows(self) -> SharedRows:
         """Generates for all sessions, and holds as many of their conversations as the engine has rows."""
-        return SharedRows(self.engine)
+        return SharedRows(self.engine, self.ledger)
 
 
 class Session:
@@ -87,13 +91,26 @@ class Session:
         serving: What all sessions share.
         number: Number of the session, the engine's number of its first conversation.
         name: Name in addresses; default: a new one that cannot be guessed.
-        group: Group of the trajectory.
         task: Name of the task.
+        trajectory: Gets the turns; default: a new one.
+        start: Turns that are given: as many requests are answered from them, and checked.
     """
 
-    def __init__(self, serving: Serving, number: int, *, name: str = "", group: int = 0, task: str = ""):
+    def __init__(
+        self,
+        serving: Serving,
+        number: int,
+        *,
+        name: str = "",
+        task: str = "",
+        trajectory: Trajectory | None = None,
+        start: Start | None = None,
+    ):
         self.name = name or secrets.token_urlsafe(12)
-        self.trajectory = Trajectory(group, task)
+        self.trajectory = trajectory or Trajectory(0, task)
+        self._record = (
+            Record(start, self.trajectory) if start and (start.turns or start.observation is not None) else None
+        )
         self.outcome: Outcome | None = None
         self.fault = ""  # why the last call failed, if the engine did
         self.full = False  # whether the last call was too long
@@ -178,7 +195,10 @@ class Session:
                 param="messages",
                 code="context_length_exceeded",
             )
-        generations, conversations = await self._generate(parent, ids, sampling, call.n)
+        if self._record and self._record.left:
+            return self._given(self._record, call, keys, ids), len(ids)
+        begun = self._record.begun(last_message(call.messages)) if self._record else None
+        generations, conversations = await self._generate(parent, ids, sampling, call.n, begun)
         self._check_open()  # a reward that came meanwhile belongs to the response before
         replies = []
         for index, generation in enumerate(generations):
@@ -201,6 +221,8 @@ class Session:
                 version=generation.version,
                 actor=actor,
             )
+            if begun and self._record:
+                turn.origin, turn.begun = self._record.origin, len(begun.token_ids)
             turns.append(turn)
             known = _Known(turn, [*ids, *generation.token_ids], conversations[index])
             # of equal responses to one prompt, the first is the one that a history means
@@ -210,6 +232,18 @@ class Session:
             if not index and not self._running:
                 self._held = known
         return replies, len(ids)
+
+    def _given(self, record: Record, call: Call, keys: Sequence[bytes], ids: list[int]) -> list[Reply]:
+        """Answer a request from the record."""
+        replies = []
+        for _ in range(call.n):
+            turn = record.next(ids, last_message(call.messages))
+            reply = make_reply(record.generation(turn), self._serving.fmt.text(turn.response_ids), call)
+            known = _Known(turn, [*ids, *turn.response_ids], -1)  # the engine has no conversation of it
+            self._known.setdefault(next_key(keys[-1], reply.message), known)
+            self._said[next_key(b"", reply.message)] = known
+            replies.append(reply)
+        return replies
 
     def _state_key(self, call: Call) -> Hashable:
         try:
@@ -246,7 +280,7 @@ class Session:
         return dataclasses.replace(given, max_new_tokens=longest, stop=stop, schema=call.schema, **changed)
 
     async def _generate(
-        self, parent: _Known | None, ids: list[int], sampling: Sampling, count: int
+        self, parent: _Known | None, ids: list[int], sampling: Sampling, count: int, begun: Generation | None = None
     ) -> tuple[list[Generation], list[int]]:
         """Generate `count` responses to a prompt, and return them with the numbers of their conversations.
 
@@ -263,9 +297,11 @@ class Session:
                 engine.close([held.conversation])
         self._running += 1
         keep = 0
+        first = begun.token_ids if begun else []
+        sampling = dataclasses.replace(sampling, begun=len(first))
         try:
-            work = (engine.generate(conversation, ids, sampling) for conversation in conversations)
-            generations = await asyncio.gather(*work)
+            work = (engine.generate(conversation, [*ids, *first], sampling) for conversation in conversations)
+            generations = [begun.joined(made) if begun else made for made in await asyncio.gather(*work)]
             self.fault, keep = "", 1
         except EngineFault as fault:
             self.fault = str(fault)
@@ -310,7 +346,10 @@ class Session:
         self._said.clear()
         self.remembered.clear()
         trajectory, outcome = self.trajectory, self.outcome
-        if outcome is not None and trajectory.turns:
+        lost = self._record and self._record.lost(trajectory)
+        if lost:
+            trajectory.failure, trajectory.ended = f"harness: {lost}", "failed"
+        elif outcome is not None and trajectory.turns:
             trajectory.turns[-1].reward = outcome.reward
             trajectory.success, trajectory.info, trajectory.ended = outcome.success, outcome.info, "terminated"
         elif self.full and trajectory.turns:

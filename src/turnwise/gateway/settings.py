@@ -1,9 +1,11 @@
 """Define the `[harness]` section of a recipe."""
 
+from collections.abc import Iterator
 from typing import Literal
 
 import pydantic
 
+from turnwise.facets import Facet, Part
 from turnwise.section import Section
 
 
@@ -31,6 +33,10 @@ class HarnessConfig(Section):
         if self.isolation == "process" and self.function is None:
             raise ValueError("harness.isolation is only for functions; a command has a process of its own, remove it")
         return self
+
+    def parts(self) -> Iterator[Part]:
+        """Return what the harness breaks and needs; see `turnwise.facets`."""
+        yield Part("[harness]", {Facet.TURNS: "plays the turns and makes the prompts"})
 
     @property
     def function(self) -> str | None:

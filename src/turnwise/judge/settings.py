@@ -1,9 +1,11 @@
 """Define the section `[judge]` of a recipe."""
 
+from collections.abc import Iterator
 from typing import Literal
 
 import pydantic
 
+from turnwise.facets import Part
 from turnwise.rollout.settings import EngineConfig
 from turnwise.section import Section
 
@@ -32,6 +34,10 @@ class JudgeConfig(Section):
     """Whether the judge reads what the environment answered; ArenaRL's reads responses only."""
     tournament: Tournament = "single_elimination"
     """How the trajectories of a group meet, for the column `rank`; see `turnwise.shaping.tournament`."""
+
+    def parts(self) -> Iterator[Part]:
+        """Return nothing: the judge's engine does not play."""
+        yield from ()
 
     @pydantic.model_validator(mode="after")
     def _one_judge(self) -> "JudgeConfig":

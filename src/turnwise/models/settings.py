@@ -1,10 +1,12 @@
 """Define the sections `[model]`, `[prompt]` and `[critic]` of a recipe."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 import pydantic
 
+from turnwise.facets import Facet, Part
 from turnwise.section import Section
 
 ONLY_TINY = ("hidden_size", "num_layers", "num_heads", "tie_embeddings")
@@ -70,6 +72,13 @@ class ModelConfig(Section):
             )
         return self
 
+    def parts(self) -> Iterator[Part]:
+        """Return what the model breaks and needs; see `turnwise.facets`."""
+        if self.name == "tiny":
+            yield Part("model.name='tiny'", {Facet.CHAT: "is not a chat model"})
+        if self.train == "lora":
+            yield Part("model.train='lora'", {Facet.UNFROZEN: "trains adapters alone"})
+
 
 class PromptConfig(Section):
     """Configure what a policy reads in addition to observations, and writes in addition to actions."""
@@ -90,6 +99,16 @@ class PromptConfig(Section):
             raise ValueError("prompt.think and prompt.plan ask for different responses; remove one of them")
         return self
 
+    def parts(self) -> Iterator[Part]:
+        """Return what each setting needs; see `turnwise.facets`."""
+        for name in ("system", "admissible", "think"):
+            if value := getattr(self, name):
+                given = f"prompt.{name}={str(value).lower() if value is True else repr(value)}"
+                yield Part(given, needs={Facet.CHAT: "is for chat models"}, mend=f"remove prompt.{name}")
+        if self.plan:
+            asks = "asks for a subgoal in each prompt"
+            yield Part("prompt.plan=true", needs={Facet.TURNS: asks})
+
 
 class RewardModelConfig(Section):
     """Configure an implicit reward model (iStar): a second model that learns which trajectories of a group succeed."""
@@ -100,6 +119,14 @@ class RewardModelConfig(Section):
     """Factor of log-ratios in the scores that its pairs are compared by."""
     max_grad_norm: float = pydantic.Field(default=10.0, gt=0)
     """Norm to which a larger gradient is scaled down."""
+
+    def parts(self) -> Iterator[Part]:
+        """Return what the reward model needs; see `turnwise.facets`."""
+        needs = {
+            Facet.SCORED: "compares two models by the same passes",
+            Facet.SAMPLED: "compares trajectories of the policy",
+        }
+        yield Part("[reward_model]", needs=needs)
 
 
 class CriticConfig(Section):
@@ -193,6 +220,23 @@ class CriticConfig(Section):
                 f"critic.hidden_size={self.hidden_size} must be a multiple of 2 * num_heads={2 * self.num_heads}"
             )
         return self
+
+    def parts(self) -> Iterator[Part]:
+        """Return what the critic needs; see `turnwise.facets`."""
+        needs = {
+            Facet.UPDATE: "learns from the whole step",
+            Facet.SAMPLED: "learns the returns of the policy",
+        }
+        yield Part("[critic]", needs=needs)
+        if self.peers:
+            alone = {Facet.SINGLE: "reads the returns of others in the group, which tell those of a match's players"}
+            yield Part("critic.peers=true", needs=alone, mend="set critic.peers=false and critic.visits=false")
+        if self.visits:
+            needs = {
+                Facet.START: "counts turns from the start of a task",
+                Facet.WHOLE: "counts visits from the first turn on",
+            }
+            yield Part("critic.visits=true", needs=needs, mend="set critic.visits=false")
 
     def _changed(self, field: str) -> bool:
         return getattr(self, field) != type(self).model_fields[field].default

@@ -17,7 +17,8 @@ def beside_states(trajectories: Sequence[Trajectory], *, visits: bool) -> Float[
         t  turn, from 0
         b  1 if the trajectory has been in this state before, else 0
 
-    Others that go on in the next step tell nothing yet, and do not count. Nor do those of the same tree (a fork and
+    Others that go on in the next step tell nothing yet, and do not count. Nor do replays of a store, which were chosen
+    by their outcome, and those of the same tree (a fork and
     where it comes from): their returns depend on the turns that they share with this one.
 
     Args:
@@ -32,7 +33,7 @@ def beside_states(trajectories: Sequence[Trajectory], *, visits: bool) -> Float[
     group_N = np.array([each.group for each in trajectories])
     groups = Segments.from_sorted_ids(group_N)
     trees = Labels.of(group_N, np.array([-1 - n if t.tree is None else t.tree for n, t in enumerate(trajectories)]))
-    ended_N = np.array([float(each.ended != "unfinished") for each in trajectories])
+    ended_N = np.array([float(each.ended != "unfinished" and "replayed" not in each.info) for each in trajectories])
     return_N = ended_N * np.array([each.reward for each in trajectories])
     sum_N, num_N = (_of_others(values_N, groups, trees) for values_N in (return_N, ended_N))
     mean_R = of.broadcast(sum_N / np.maximum(num_N, 1))

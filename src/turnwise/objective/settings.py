@@ -20,10 +20,12 @@ SAMPO's optional mask leaves out responses with A < 0 and a ratio below exp(-del
 It is not here. Below 1 - clip_low such a response has no gradient already; the mask also weighs up the others.
 """
 
+from collections.abc import Iterator
 from typing import Literal
 
 import pydantic
 
+from turnwise.facets import Facet, Part, for_all
 from turnwise.objective.token_rules.base import Aggregate, Clip
 from turnwise.objective.token_rules.build import build_entropy_rule, build_token_rule
 from turnwise.section import Named, Section
@@ -141,6 +143,40 @@ class UpdateConfig(Section):
     max_tokens: int = pydantic.Field(default=16384, ge=1)
     """Padded tokens per micro-batch. It limits memory; the gradient does not depend on it."""
 
+    def parts(self) -> Iterator[Part]:
+        """Return what each setting breaks and needs; see `turnwise.facets`."""
+        step = "needs the whole step"
+        if self.old_policy == "start" and self.mismatch_cap is None:
+            needs = {Facet.WEIGHTS: "relates ratios to the weights of the step"}
+            mend = "remove update.old_policy, or add update.mismatch_cap=2 update.scoring=trainer"
+            yield Part("update.old_policy='start'", needs=needs, mend=mend)
+        yield from behavior_parts(self)
+        if self.scoring == "engine":
+            breaks = {Facet.SCORED: "takes probabilities and entropies from the engine"}
+            needs = {Facet.DISTRIBUTION: "takes the probabilities that the engine reports"}
+            yield Part("update.scoring='engine'", breaks, needs, mend="set update.scoring=trainer")
+        if self.mismatch_cap is not None:
+            needs = {Facet.SCORED: "weighs tokens by the trainer's probabilities over the engine's", Facet.UPDATE: step}
+            yield Part(f"update.mismatch_cap={self.mismatch_cap:g}", needs=needs)
+        for name in ("tokens", "entropy"):
+            if (rule := getattr(self, name)) is not None:
+                needs = for_all("compares all tokens of a step", Facet.WHOLE, Facet.SAMPLED) | {Facet.UPDATE: step}
+                yield Part(f"update.{name}={rule.name!r}", needs=needs)
+        if self.preference:
+            needs = {
+                Facet.WHOLE: "compares the rewards of whole trajectories",
+                Facet.KEPT: "pairs the trajectories of a group",
+                Facet.UPDATE: step,
+            }
+            yield Part(f"update.preference.name={self.preference.name!r}", needs=needs)
+        if self.passes:
+            needs = {Facet.WEIGHTS: "updates the weights that sampled"}
+            yield Part(f"update.passes.name={self.passes.name!r}", {Facet.UPDATE: "updates turn by turn"}, needs)
+        if self.only_norms:
+            needs = {Facet.UNFROZEN: "trains the gains of normalisation layers"}
+            mend = "set update.only_norms=false, with a learning rate for adapters such as update.learning_rate=1e-4"
+            yield Part("update.only_norms=true", needs=needs, mend=mend)
+
     @pydantic.model_validator(mode="after")
     def _parts_fit(self) -> "UpdateConfig":
         if self.clip_correction and (self.clip != "ppo" or not self.policy):
@@ -163,15 +199,18 @@ class UpdateConfig(Section):
             )
         if not (self.policy or self.preference or self.terms):
             raise ValueError("update.policy=false leaves nothing to learn from; set update.preference or update.terms")
-        if self.passes:
-            needs_step = {"preference": self.preference, "old_policy='behavior'": self.old_policy == "behavior"}
-            needs_step |= {"mismatch_cap": self.mismatch_cap, "tokens": self.tokens, "entropy": self.entropy}
-            if other := next((name for name, value in needs_step.items() if value), None):
-                raise ValueError(
-                    f"update.passes updates turn by turn, and update.{other} needs the whole step; remove one"
-                )
         if self.tokens:
             build_token_rule(self.tokens.name, self.tokens.model_extra or {})
         if self.entropy:
             build_entropy_rule(self.entropy.name, self.entropy.model_extra or {})
         return self
+
+
+def behavior_parts(update: UpdateConfig) -> Iterator[Part]:
+    """Return the part of ratios that are relative to the weights that sampled."""
+    if update.old_policy == "behavior":
+        needs = {
+            Facet.DISTRIBUTION: "relates ratios to the probabilities that the engine reports",
+            Facet.UPDATE: "needs the whole step",
+        }
+        yield Part("update.old_policy='behavior'", needs=needs)

@@ -238,9 +238,13 @@ class ValueTerm:
         return turns.following(targets.get("value", return_R)), known_R
 
     def _has_ended(self, column: str, step: StepView) -> Bool[np.ndarray, " reads"]:
-        """Return which reads are of trajectories that do not go on in the next step; the return of others is open."""
+        """Return which reads are of trajectories whose returns are the policy's.
+
+        The return of one that goes on in the next step is open, and a replay of a store was chosen by its outcome.
+        """
         batch = step.batch
-        ended_R = batch.columns.get("unfinished", np.zeros(batch.num_responses)) == 0
+        none_R = np.zeros(batch.num_responses)
+        ended_R = (batch.columns.get("unfinished", none_R) == 0) & (batch.columns.get("replayed", none_R) == 0)
         assert batch.tokens is not None
         return batch.tokens.broadcast(ended_R) if column == "value_T" else ended_R
 

@@ -10,18 +10,13 @@ import numpy as np
 from turnwise.environments.base import Task
 from turnwise.errors import ConfigError, EnvironmentFault
 from turnwise.options import check_names, check_value
-from turnwise.rollout.blocking import blocking
-from turnwise.rollout.collectors import Independent, OnTurn, play_starts
+from turnwise.rollout.collectors import Batch, Group, Independent
 from turnwise.rollout.environments import Environments
+from turnwise.rollout.gate import OwnEnvironments
 from turnwise.rollout.metrics import PREDICTED
-from turnwise.rollout.models import Models
 from turnwise.rollout.settings import RolloutConfig
-from turnwise.rollout.starts import Start
 from turnwise.rollout.stores.similarity import Similar, words_of
 from turnwise.rollout.trajectory import Trajectory
-
-ASKED = 2**34
-"""Key of the environment that is asked for its first observation; those of trajectories are below."""
 
 
 def utility(size: np.ndarray, p: np.ndarray) -> np.ndarray:
@@ -163,56 +158,45 @@ class Allotted(Independent):
         }
         if wrong := next((what for what, holds in limits.items() if not holds), None):
             raise ConfigError(f"rollout.collector.{wrong}")
-        if settings.max_lag:
-            raise ConfigError(
-                f"rollout.collector='v0' allots by the outcomes of earlier steps, and rollout.max_lag="
-                f"{settings.max_lag} plays ahead of them; remove one"
-            )
         self._least, self._most = least, most
         self._values = ValueModel(context, sharpness)
         self._prompts: dict[str, str] = {}
 
-    def play(
-        self,
-        models: Models,
-        tasks: Sequence[Task],
-        *,
-        seed: int,
-        group_size: int | None = None,
-        temperature: float | None = None,
-        on_turn: OnTurn = None,
-    ) -> list[Trajectory]:
-        """Play each task with its share of the trajectories, or with a given group size; see `Collector.play`."""
-        if group_size is not None:
-            return super().play(
-                models, tasks, seed=seed, group_size=group_size, temperature=temperature, on_turn=on_turn
-            )
-        names = [self._task_name(task) for task in tasks]
-        p_G = self._values.predict(blocking(self._prompts_of(tasks, names)))
-        sizes = np.full(len(tasks), self._settings.group_size)
+    async def plan(self, batch: Batch) -> list[Group]:
+        """Divide a batch, and its trajectories among the groups; see `Collector.plan`. An evaluation divides evenly."""
+        if not batch.training:
+            return await super().plan(batch)
+        names = [self._task_name(task) for task in batch.tasks]
+        p_G = self._values.predict(await self._prompts_of(batch, names))
+        sizes = np.full(len(batch.tasks), self._settings.group_size)
         if self._values.pairs:
             sizes = allot(p_G, int(sizes.sum()), least=self._least, most=self._most)
-        starts = [
-            Start(task, group, names[group]) for group, task in enumerate(tasks) for _ in range(int(sizes[group]))
-        ]
-        played = play_starts(
-            models, starts, self._environments, self._settings, seed=seed, temperature=temperature, on_turn=on_turn
-        )
-        for each in played:
-            each.info = {**each.info, PREDICTED: float(p_G[each.group])}
-        self._values.learn([(self._prompts[each.task], each.success) for each in played if each.usable])
+        return self._groups(batch, sizes.tolist(), p_G.tolist(), most=self._most)
+
+    async def play(self, group: Group) -> list[Trajectory]:
+        """Play a group, and tell what was predicted; see `Collector.play`."""
+        played = await super().play(group)
+        for each in played if group.plan is not None else ():
+            each.info = {**each.info, PREDICTED: group.plan}
         return played
 
-    async def _prompts_of(self, tasks: Sequence[Task], names: Sequence[str]) -> list[str]:
+    def learn(self, played: Sequence[tuple[Group, list[Trajectory]]]) -> None:
+        """Remember the outcomes; see `Collector.learn`."""
+        self._values.learn(
+            [(self._prompts[each.task], each.success) for _, own in played for each in own if each.usable]
+        )
+
+    async def _prompts_of(self, batch: Batch, names: Sequence[str]) -> list[str]:
         """Return the first observation of each task; empty where the environment fails."""
-        for task, name in zip(tasks, names, strict=True):
+        environments = OwnEnvironments(batch.environments or self._environments)
+        for task, name in zip(batch.tasks, names, strict=True):
             if name not in self._prompts:
                 try:
-                    self._prompts[name] = (await self._environments.start(ASKED, task)).observation
+                    self._prompts[name] = (await environments.start(0, task)).observation
                 except EnvironmentFault:
                     self._prompts[name] = ""  # its trajectories tell the cause
                 finally:
-                    self._environments.close(ASKED)
+                    environments.close(0)
         return [self._prompts[name] for name in names]
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,10 +1,13 @@
-"""Run coroutines from synchronous code."""
+"""Run coroutines from synchronous code, and give rollouts an event loop that lasts from step to step."""
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Iterator
+import threading
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
+
+from turnwise.errors import EngineLost
 
 T = TypeVar("T")
 PATIENCE_S = 10.0
@@ -21,8 +24,40 @@ def blocking(work: Coroutine[Any, Any, T]) -> T:
         return other.submit(_run, work).result()
 
 
+class Loop(Protocol):
+    """An event loop in which rollouts live from step to step.
+
+    Attributes:
+        apart: Whether it has a thread of its own, and goes on while the trainer learns.
+    """
+
+    apart: bool
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the loop, and wait for it."""
+        ...
+
+    async def visit(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await a coroutine that belongs to the loop, in another event loop.
+
+        Raises:
+            EngineLost: The loop was closed.
+        """
+        ...
+
+    def soon(self, call: Callable[..., Any], *arguments: Any) -> None:
+        """Call a function in the loop, after what was asked before."""
+        ...
+
+    def close(self) -> None:
+        """Cancel what the loop does, and end it."""
+        ...
+
+
 class LastingLoop:
-    """Run coroutines from synchronous code in one event loop, in which tasks wait from one call to the next."""
+    """A loop in the trainer's thread: what it does rests between two calls of `run`. See `Loop` for the methods."""
+
+    apart = False
 
     def __init__(self) -> None:
         self._runner, self._reports = asyncio.Runner(), _Reports()
@@ -38,6 +73,14 @@ class LastingLoop:
             self._other = ThreadPoolExecutor(1)
         return self._other.submit(self._run, work).result()
 
+    async def visit(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await a coroutine, while the loop rests."""
+        return await work
+
+    def soon(self, call: Callable[..., Any], *arguments: Any) -> None:
+        """Call a function, while the loop rests."""
+        call(*arguments)
+
     def close(self) -> None:
         """Cancel the tasks that wait, and close the loop."""
         with self._reports.muted_by_a_signal():
@@ -51,6 +94,62 @@ class LastingLoop:
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         with self._reports.muted_by_a_signal():
             return self._runner.run(self._reports.watch(work))
+
+
+class ThreadLoop:
+    """A loop on a thread of its own, which goes on while the trainer learns. See `Loop` for the methods."""
+
+    apart = True
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._ended = False
+        self._thread = threading.Thread(target=self._loop.run_forever, name="turnwise-rollouts", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the loop, and wait for it; what interrupts the wait cancels it."""
+        future = asyncio.run_coroutine_threadsafe(self._unless_ended(work), self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    async def visit(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await a coroutine of the loop in another event loop."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._unless_ended(work), self._loop))
+
+    async def _unless_ended(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._ended:
+            work.close()
+            raise EngineLost("the rollouts of this run have ended")
+        return await work
+
+    def soon(self, call: Callable[..., Any], *arguments: Any) -> None:
+        """Call a function in the loop."""
+        self._loop.call_soon_threadsafe(call, *arguments)
+
+    def close(self) -> None:
+        """Cancel what the loop does, and end its thread."""
+        self.soon(self._cancel)
+        self.soon(self._loop.stop)
+        self._thread.join()
+        if tasks := asyncio.all_tasks(self._loop):
+            for task in tasks:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.wait(tasks, timeout=PATIENCE_S))
+        self._loop.close()
+
+    def _cancel(self) -> None:
+        self._ended = True
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+
+
+def make_loop(*, apart: bool) -> Loop:
+    """Make the loop of a run's rollouts: on a thread of its own if they go on while the trainer learns."""
+    return ThreadLoop() if apart else LastingLoop()
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:

@@ -8,14 +8,14 @@ import numpy as np
 
 from turnwise.environments.base import Task
 from turnwise.errors import ConfigError
-from turnwise.rollout.blocking import blocking
-from turnwise.rollout.collect import play
-from turnwise.rollout.collectors import Independent, OnTurn, make_sampling
+from turnwise.rollout import forks
+from turnwise.rollout.collectors import Batch, Group, Independent, make_sampling
 from turnwise.rollout.copies import forkable
 from turnwise.rollout.environments import Environments
-from turnwise.rollout.growth import REMEMBERS, RULES, Group, Growth, check_rule
+from turnwise.rollout.facets import REMEMBERS
+from turnwise.rollout.forks import Growth
+from turnwise.rollout.growth import RULES, check_rule
 from turnwise.rollout.metrics import env_steps
-from turnwise.rollout.models import Models
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.starts import Start, fork
 from turnwise.rollout.token_growth import TOP
@@ -66,55 +66,28 @@ class Branching(Independent):
         self._max_tokens, self._max_env_steps = max_tokens, max_env_steps
         self._spread_top = options.get("top", TOP) if rule == "rose" else 0
 
-    def play(
-        self,
-        models: Models,
-        tasks: Sequence[Task],
-        *,
-        seed: int,
-        group_size: int | None = None,
-        temperature: float | None = None,
-        on_turn: OnTurn = None,
-    ) -> list[Trajectory]:
-        """Play each task with a group of trajectories; see `Collector.play`."""
-        if group_size is not None:
-            return super().play(
-                models, tasks, seed=seed, group_size=group_size, temperature=temperature, on_turn=on_turn
-            )
-        return blocking(self._play(models, tasks, seed, temperature, on_turn))
+    async def play(self, group: Group) -> list[Trajectory]:
+        """Play a group wave by wave; see `Collector.play`."""
+        if not group.training:
+            return await super().play(group)
+        layer: Any = group.models.policy.policy.model.get_output_embeddings()
+        draws = np.random.default_rng([group.seed, Stream.BRANCHING, group.number])
+        told = forks.Group(group.size, layer.weight.shape[0], group.plan, draws)
+        growing = _Growing(group, self._rule(told, **self._options))
+        sampling = make_sampling(
+            self._settings, group.models.policy.policy, seed=group.seed, temperature=group.temperature
+        )
+        sampling = dataclasses.replace(sampling, spread_top=self._spread_top)
+        async with forkable(group.environments, group.engine) as environments:
+            while starts := growing.starts():
+                growing.paths += await self._play_starts(group, starts, environments=environments, sampling=sampling)
+                growing.spent = self._is_spent(growing.paths)
+        return growing.paths
 
-    async def _play(
-        self, models: Models, tasks: Sequence[Task], seed: int, temperature: float | None, on_turn: OnTurn
-    ) -> list[Trajectory]:
-        policy, engine, size = models.policy.policy, models.policy.sampler, self._settings.group_size
-        layer: Any = policy.model.get_output_embeddings()
-        groups = []
-        for number, task in enumerate(tasks):
-            draws = np.random.default_rng([seed, Stream.BRANCHING, number])
-            name = self._task_name(task)
-            growth = self._rule(Group(size, layer.weight.shape[0], self._history(name), draws), **self._options)
-            groups.append(_Growing(number, task, name, size, growth))
-        async with forkable(self._environments, engine) as environments:
-            sampling = make_sampling(self._settings, policy, seed=seed, temperature=temperature)
-            sampling = dataclasses.replace(sampling, spread_top=self._spread_top)
-            while wave := [(group, start) for group in groups for start in group.starts()]:
-                played = await play(
-                    engine,
-                    [start for _, start in wave],
-                    environments,
-                    policy.format,
-                    sampling=sampling,
-                    max_context=policy.max_context,
-                    window=self._settings.remembered,
-                    on_turn=on_turn,
-                    stride=size * len(tasks),
-                    close=False,
-                )
-                for (group, _), trajectory in zip(wave, played, strict=True):
-                    group.paths.append(trajectory)
-                for group in groups:
-                    group.spent = self._is_spent(group.paths)
-        return [trajectory for group in groups for trajectory in group.paths]
+    async def plan(self, batch: Batch) -> list[Group]:
+        """Divide a batch into its groups, which know the history of their tasks; see `Collector.plan`."""
+        groups = await super().plan(batch)
+        return [dataclasses.replace(group, plan=self._history(group.name)) for group in groups]
 
     def _history(self, name: str) -> tuple[int, int]:
         """Return the number of a task's earlier trajectories and of those that succeeded."""
@@ -133,23 +106,13 @@ class BranchingByHistory(Branching):
 
     def __init__(self, environments: Environments, settings: RolloutConfig, *arguments: Any, **options: Any):
         super().__init__(environments, settings, *arguments, **options)
-        if settings.max_lag:
-            raise ConfigError(
-                f"rollout.collector.rule={options['rule']!r} reads the outcomes of earlier steps, and rollout.max_lag="
-                f"{settings.max_lag} plays ahead of them; remove one"
-            )
         self._outcomes: dict[str, tuple[int, int]] = {}
 
-    def play(
-        self, models: Models, tasks: Sequence[Task], *, group_size: int | None = None, **more: Any
-    ) -> list[Trajectory]:
-        """Play each task with a group of trajectories, and remember which succeeded; see `Collector.play`."""
-        played = super().play(models, tasks, group_size=group_size, **more)
-        for trajectory in played if group_size is None else ():
-            if trajectory.usable:
-                number, succeeded = self._history(trajectory.task)
-                self._outcomes[trajectory.task] = number + 1, succeeded + trajectory.success
-        return played
+    def learn(self, played: Sequence[tuple[Group, list[Trajectory]]]) -> None:
+        """Remember which trajectories succeeded; see `Collector.learn`."""
+        for trajectory in (each for _, own in played for each in own if each.usable):
+            number, succeeded = self._history(trajectory.task)
+            self._outcomes[trajectory.task] = number + 1, succeeded + trajectory.success
 
     def _history(self, name: str) -> tuple[int, int]:
         return self._outcomes.get(name, (0, 0))
@@ -173,22 +136,9 @@ def make_branching(environments: Environments, *arguments: Any, rule: str = "tre
 
 @dataclasses.dataclass
 class _Growing:
-    """A group while it is played.
+    """A group while it is played: its rule, its trajectories so far, and whether a budget is spent."""
 
-    Attributes:
-        number: Number of the group.
-        task: Its task.
-        name: Name of the task.
-        size: Most trajectories of the group.
-        growth: Its rule.
-        paths: Trajectories so far.
-        spent: Whether a budget is spent.
-    """
-
-    number: int
-    task: Task
-    name: str
-    size: int
+    group: Group
     growth: Growth
     paths: list[Trajectory] = dataclasses.field(default_factory=list)
     spent: bool = False
@@ -201,15 +151,16 @@ class _Growing:
             wanted = self.growth.send(list(self.paths)) if self.paths else next(self.growth)
         except StopIteration:
             return []
+        group = self.group
         trees = 1 + max((path.tree or 0 for path in self.paths), default=-1)
         starts = []
         for place, ask in enumerate(wanted):
             if ask is None:
-                start = Start(self.task, self.number, self.name, tree=trees)
+                start = Start(group.task, group.number, group.name, tree=trees)
                 trees += 1
             else:
-                start = fork(self.paths[ask.parent], ask.turn, self.task, ask.token)
-                start = dataclasses.replace(start, origin=self.number * self.size + ask.parent)
-            conversation = self.number * self.size + len(self.paths) + place
+                start = fork(self.paths[ask.parent], ask.turn, group.task, ask.token)
+                start = dataclasses.replace(start, origin=group.first + ask.parent)
+            conversation = group.first + len(self.paths) + place
             starts.append(dataclasses.replace(start, conversation=conversation))
         return starts

@@ -1,6 +1,6 @@
 """Let several policies play: an engine that sends each conversation to the engine of its player."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from turnwise.rollout.engine import Engine, Generation, Sampling
 
@@ -10,15 +10,15 @@ class Cast:
 
     Args:
         engines: Engines of the players.
-        player: `[conversations]` index of the engine that plays each conversation. The numbers of later prompts of a
-            conversation differ by multiples of its length.
+        player: Index of the engine that plays each trajectory, by its number.
+        stride: Above these numbers; conversation c belongs to trajectory `c % stride`.
     """
 
-    def __init__(self, engines: Sequence[Engine], player: Sequence[int]):
-        self._engines, self._player = engines, player
+    def __init__(self, engines: Sequence[Engine], player: Mapping[int, int], stride: int):
+        self._engines, self._player, self._stride = engines, player, stride
 
     def _engine(self, conversation: int) -> Engine:
-        return self._engines[self._player[conversation % len(self._player)]]
+        return self._engines[self._player[conversation % self._stride]]
 
     async def generate(self, conversation: int, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         """Continue a conversation with its player's weights."""

@@ -3,12 +3,13 @@
 import asyncio
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from turnwise.errors import EngineFault, EnvironmentFault
 from turnwise.models.format import Format
 from turnwise.rollout.context import make_context
 from turnwise.rollout.engine import Engine, Sampling
-from turnwise.rollout.environments import Environments
+from turnwise.rollout.environments import Environments, agents_of
 from turnwise.rollout.starts import Start, begin, begin_response
 from turnwise.rollout.trajectory import Trajectory, Turn
 
@@ -36,7 +37,8 @@ async def play(
         sampling: Sampling settings of all responses.
         max_context: Tokens; a trajectory ends ("context") when its conversation could exceed them.
         window: Observations and responses that a prompt repeats; None: the whole conversation.
-        on_turn: Called after every turn and every end of a trajectory, with the number of live trajectories and of all.
+        on_turn: Called at the start, after every turn and at every end of a trajectory, with the number of live
+            trajectories and of all.
         stride: Above all numbers of conversations; default: the number of starts.
         close: Whether this is the engine's last use in this event loop. Without, it keeps the prefixes that it knows.
 
@@ -46,11 +48,20 @@ async def play(
     """
     trajectories = [start.trajectory() for start in starts]
     live = len(trajectories)
+    agents = agents_of(environments)
+    how: Any = {"engine": engine, "fmt": fmt, "sampling": sampling, "max_context": max_context}
 
     async def play_one(place: int, trajectory: Trajectory) -> None:
         nonlocal live
         start = starts[place]
         number = place if start.conversation is None else start.conversation
+        if agents:
+            try:
+                await agents.play(start, number, trajectory, stride=stride or len(trajectories), **how)
+            finally:
+                live -= 1
+            progress(live)
+            return
         context = make_context(fmt, number, window=window, stride=stride or len(trajectories))
         try:
             step, trajectory.copied = await begin(start, number, environments, context, fmt)
@@ -92,6 +103,7 @@ async def play(
         if on_turn:
             on_turn(live, len(trajectories))
 
+    progress(live)
     players = [asyncio.ensure_future(play_one(*numbered)) for numbered in enumerate(trajectories)]
     try:
         await asyncio.gather(*players)

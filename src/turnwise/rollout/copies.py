@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from turnwise.environments.base import Step, Task
 from turnwise.errors import EnvironmentFault
 from turnwise.rollout.engine import Engine
-from turnwise.rollout.environments import CopyingEnvironments, Environments
+from turnwise.rollout.environments import CopyingEnvironments, Environments, agents_of
 
 FIRST_COPY = 2**33
 """Key of the first copy; those of trajectories are below."""
@@ -101,7 +101,8 @@ class Copies:
 @contextlib.asynccontextmanager
 async def forkable(environments: Environments, engine: Engine) -> AsyncIterator[Environments]:
     """Yield environments, as `Copies` where they can be copied; at the end, release the copies and close the engine."""
-    forked = Copies(environments) if isinstance(environments, CopyingEnvironments) else environments
+    copying = isinstance(environments, CopyingEnvironments) and not agents_of(environments)
+    forked = Copies(environments) if copying else environments
     try:
         yield forked
     finally:

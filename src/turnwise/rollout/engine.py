@@ -41,7 +41,8 @@ class Sampling:
         stop: Texts that also end a response; the response includes the token that completes one.
         temperature: Divides the logits; 0 takes the most likely token.
         top_p: Sample from the smallest set of tokens with this much probability.
-        seed: Same seed, conversation number, prompt and weights give the same response, whatever else is generated.
+        seed: Same seed, draws, prompt and weights give the same response, whatever else is generated.
+        draws: Number that the random draws depend on; None: that of the conversation.
         tempering: Temperature per token, for engines that can; a server cannot.
         begun: Last tokens of the prompt that begin the response. `max_new_tokens` and stop texts count them; the
             `Generation` does not have them.
@@ -55,6 +56,7 @@ class Sampling:
     temperature: float = 1.0
     top_p: float = 1.0
     seed: int = 0
+    draws: int | None = None
     tempering: Tempering | None = None
     begun: int = 0
     spread_top: int = 0

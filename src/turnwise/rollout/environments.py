@@ -63,6 +63,11 @@ class CopyingEnvironments(Environments, Protocol):
         ...
 
 
+def agents_of(environments: Environments) -> Any:
+    """Return what plays whole trajectories in environments, an `Agents`; None where they are asked step by step."""
+    return getattr(environments, "agents", None)
+
+
 class InProcessEnvironments:
     """Play environments in this process. Environments whose methods are coroutines run concurrently.
 

@@ -330,10 +330,6 @@ RULES: dict[str, Callable[..., Growth]] = {
 """Branching rules by the name that `rollout.collector.rule` takes."""
 
 
-REMEMBERS = ("v05",)
-"""Rules that read the history of a task."""
-
-
 def check_rule(name: str, options: Mapping[str, Any], size: int) -> None:
     """Check the name and the options of a rule.
 

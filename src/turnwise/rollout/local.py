@@ -98,7 +98,7 @@ class LocalEngine:
         self._start = np.zeros(0, dtype=np.int64)  # place of the first token that is drawn for the latest response
         self._begun = np.zeros(0, dtype=np.int64)  # tokens of that response before it
         self._most = np.zeros(0, dtype=np.int64)  # tokens that it may have at most, with those
-        self._conversation = np.zeros(0, dtype=np.int64)
+        self._draws = np.zeros(0, dtype=np.int64)  # what the random draws depend on
         self._sampling = np.zeros(0, dtype=np.int64)  # index of the row's in:
         self._samplings: list[Sampling] = []
 
@@ -254,10 +254,13 @@ class LocalEngine:
             soon[row] = self._start[row] = len(request.prompt)
             self._ids[row, : len(request.prompt)] = request.prompt
             self._begun[row], self._most[row] = request.sampling.begun, request.sampling.max_new_tokens
-            alike = dataclasses.replace(request.sampling, begun=0, max_new_tokens=0)  # drawn together, whatever these
+            # drawn together, whatever these are
+            alike = dataclasses.replace(request.sampling, begun=0, max_new_tokens=0, draws=None)
             if alike not in self._samplings:
                 self._samplings.append(alike)
             self._sampling[row] = self._samplings.index(alike)
+            draws = request.sampling.draws
+            self._draws[row] = request.conversation if draws is None else draws
             admitted.append(row)
         return admitted
 
@@ -278,7 +281,7 @@ class LocalEngine:
         self._free.discard(row)
         if shared and row != donor:
             self._cache.copy(donor, row, shared)
-        self._length[row], self._conversation[row] = shared, request.conversation
+        self._length[row] = shared
         self._row_of[request.conversation] = row
         return row
 
@@ -303,7 +306,7 @@ class LocalEngine:
         if num_rows > rows or num_places > places:
             rows = rows if num_rows <= rows else max(num_rows, min(rows * 3 // 2, self.max_rows or sys.maxsize))
             places = places if num_places <= places else attention.aligned(max(num_places, places * 3 // 2, 64))
-            numbers = ("_length", "_start", "_begun", "_most", "_conversation", "_sampling")
+            numbers = ("_length", "_start", "_begun", "_most", "_draws", "_sampling")
             for name in ("_ids", "_logprobs", "_entropies", "_spreads", *numbers):
                 old = getattr(self, name)
                 larger = np.zeros((rows, places)[: old.ndim], dtype=old.dtype)
@@ -352,7 +355,7 @@ class LocalEngine:
 
     def _draw_alike(self, rows: np.ndarray, logits: torch.Tensor, sampling: Sampling) -> None:
         places = self._length[rows]
-        where = torch.from_numpy(np.stack([self._conversation[rows], places])).to(logits.device)
+        where = torch.from_numpy(np.stack([self._draws[rows], places])).to(logits.device)
         drawn = sample(logits, sampling, uniform(sampling.seed, where[0], where[1]))
         tokens, logprobs, self._entropies[rows, places] = (column.cpu().numpy() for column in drawn)
         if sampling.spread_top:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from turnwise.rollout.starts import REPLAY
 from turnwise.rollout.trajectory import Trajectory, distinct_turns
 from turnwise.rollout.turn_budget import CUT
 
@@ -31,6 +32,7 @@ def rollout_metrics(
     own = [trajectory for trajectory in trajectories if trajectory.learns]
     turns = distinct_turns(usable)
     pruned = sum(trajectory.ended == "pruned" for trajectory in trajectories)
+    diverged = sum(REPLAY in (trajectory.failure or "") for trajectory in trajectories)
     limits = [float(trajectory.info[CUT]) for trajectory in own if CUT in trajectory.info]
     rejected = [tokens for trajectory in trajectories for tokens in trajectory.info.get(RESAMPLED, ())]
     mean = lambda values: float(np.mean(values)) if len(values) else 0.0  # noqa: E731
@@ -47,6 +49,7 @@ def rollout_metrics(
         "context_frac": mean([trajectory.ended == "context" for trajectory in own]),
         **({"turn_budget": max(limits), "turn_budget_frac": len(limits) / len(own)} if limits else {}),
         **({"pruned_frac": pruned / len(trajectories)} if pruned else {}),
+        **({"diverged": float(diverged)} if diverged else {}),
         **_predictions(usable),
         "failed_frac": 1 - len(usable) / max(1, len(own)),
         **_resampled(trajectories, len(rejected)),

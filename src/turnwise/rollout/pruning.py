@@ -11,12 +11,10 @@ from jaxtyping import Bool, Float
 
 from turnwise.environments.base import Task
 from turnwise.errors import ConfigError, EngineFault
-from turnwise.rollout.collectors import Independent, OnTurn, play_starts
+from turnwise.rollout.collectors import Batch, Group, Independent
 from turnwise.rollout.engine import Engine, Generation, Sampling
 from turnwise.rollout.environments import Environments
-from turnwise.rollout.models import Models
 from turnwise.rollout.settings import RolloutConfig, checked_options
-from turnwise.rollout.starts import make_starts
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.streams import Stream
 
@@ -76,67 +74,57 @@ class Pruning(Independent):
         self._options = _checked(options, settings)
         self._labelled: list[list[float]] = []  # features of kept trajectories, and whether each succeeded
 
-    def play(
-        self,
-        models: Models,
-        tasks: Sequence[Task],
-        *,
-        seed: int,
-        group_size: int | None = None,
-        temperature: float | None = None,
-        on_turn: OnTurn = None,
-    ) -> list[Trajectory]:
-        """Play each task with a group of trajectories; see `Collector.play`. A given group size prunes nothing."""
-        if group_size is not None:
-            return super().play(
-                models, tasks, seed=seed, group_size=group_size, temperature=temperature, on_turn=on_turn
-            )
-        size = self._settings.group_size
-        if getattr(models.policy.sampler, "max_rows", None) is not None:
+    async def plan(self, batch: Batch) -> list[Group]:
+        """Divide a batch into its groups, which know the estimate so far; see `Collector.plan`."""
+        if batch.training and getattr(batch.engine or batch.models.policy.sampler, "max_rows", None) is not None:
             raise ConfigError(
                 "engine.max_rows lets responses wait for whole trajectories, and those of rollout.collector='arrol' "
                 "wait for each other; remove engine.max_rows"
             )
-        starts = make_starts(tasks, size, self._task_name)
-        lots = np.random.default_rng([seed, Stream.PRUNING]).random(len(starts))
-        prunes, estimate = models.policy.version >= self._options.warmup, Estimate(self._labelled)
+        prunes, estimate = batch.models.policy.version >= self._options.warmup, Estimate(self._labelled)
+        groups = await super().plan(batch)
+        lots = np.random.default_rng([batch.seed, Stream.PRUNING]).random(groups[0].stride if groups else 0)
+        return [
+            dataclasses.replace(group, plan=_Plan(estimate, lots[group.first : group.first + group.size], prunes))
+            for group in groups
+        ]
+
+    async def play(self, group: Group) -> list[Trajectory]:
+        """Play a group; see `Collector.play`. An evaluation prunes nothing."""
+        if not group.training:
+            return await super().play(group)
+        plan: _Plan = group.plan
 
         def decide(seen: Float[np.ndarray, "N F"], waits_N: Bool[np.ndarray, " N"]) -> Bool[np.ndarray, " N"]:
-            chance_N = estimate(seen)
-            kept_N = np.ones(len(starts), dtype=bool)
-            for first in range(0, len(starts), size) if prunes else ():
-                group = slice(first, first + size)
-                kept_N[group] = survivors(chance_N[group], waits_N[group], self._options.keep)
-            return kept_N | (lots < self._options.explore)
+            kept_N = np.ones(group.size, dtype=bool)
+            if plan.prunes:
+                kept_N = survivors(plan.estimate(seen), waits_N, self._options.keep)
+            return kept_N | (plan.lots < self._options.explore)
 
-        engine = Waiting(models.policy.sampler, len(starts), self._options.tokens, decide)
+        engine = Waiting(group.engine, group.size, self._options.tokens, decide, group.first, group.stride)
 
         def watched(live: int, total: int) -> None:
             engine.watch(live)
-            if on_turn:
-                on_turn(live, total)
+            if group.on_turn:
+                group.on_turn(live, total)
 
-        played = play_starts(
-            models,
-            starts,
-            self._environments,
-            self._settings,
-            seed=seed,
-            temperature=temperature,
-            on_turn=watched,
-            engine=engine,
-        )
-        for number, (trajectory, features) in enumerate(zip(played, engine.features(), strict=True)):
+        played = await self._play_starts(group, group.starts(), engine=engine, on_turn=watched)
+        policy = group.models.policy
+        for number, trajectory in enumerate(played):
             if number in engine.pruned:
                 turn = trajectory.turns[-1]
                 turn.add(engine.pruned[number])
-                turn.response = models.policy.policy.format.text(turn.response_ids)
-                turn.version = models.policy.version  # of a response without tokens too, which no engine has stamped
+                turn.response = policy.policy.format.text(turn.response_ids)
+                turn.version = policy.version  # of a response without tokens too, which no engine has stamped
                 trajectory.failure, trajectory.ended, trajectory.learns = None, "pruned", False
-            elif trajectory.usable:
-                self._labelled.append([*features.tolist(), float(trajectory.success)])
-        self._labelled = self._labelled[-self._options.memory :]
         return played
+
+    def learn(self, played: Sequence[tuple[Group, list[Trajectory]]]) -> None:
+        """Label the trajectories that ended by themselves; see `Collector.learn`."""
+        for trajectory in (each for _, own in played for each in own if each.usable):
+            logprobs = [logprob for turn in trajectory.turns for logprob in turn.behavior_logprobs]
+            self._labelled.append([*_features(logprobs[: self._options.tokens]), float(trajectory.success)])
+        self._labelled = self._labelled[-self._options.memory :]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the labelled trajectories, for checkpoints."""
@@ -147,21 +135,35 @@ class Pruning(Independent):
         self._labelled = [list(row) for row in state["labelled"]]
 
 
+@dataclasses.dataclass(frozen=True)
+class _Plan:
+    """How a group is pruned: the estimate of success, a draw per trajectory, and whether any is pruned."""
+
+    estimate: "Estimate"
+    lots: np.ndarray
+    prunes: bool
+
+
 class Waiting:
     """An engine whose conversations wait for a decision after their first tokens; see `Engine` for the other methods.
 
     Args:
         engine: Generates.
-        number: Number of trajectories; conversation c belongs to trajectory `c % number`.
+        number: Number of trajectories.
         tokens: Generated tokens after which a trajectory waits.
         decide: Says which trajectories go on, given features of all and which of them wait.
+        first: Number of the first trajectory among those that are numbered together.
+        stride: Their number; conversation c belongs to trajectory `c % stride - first`.
 
     Attributes:
         pruned: What was generated of the response in which each pruned trajectory ended.
     """
 
-    def __init__(self, engine: Engine, number: int, tokens: int, decide: Decide):
+    def __init__(
+        self, engine: Engine, number: int, tokens: int, decide: Decide, first: int = 0, stride: int | None = None
+    ):
         self._engine, self._number, self._tokens, self._decide = engine, number, tokens, decide
+        self._first, self._stride = first, stride or number
         self.aclose, self.update_weights, self.close = engine.aclose, engine.update_weights, engine.close
         self._logprobs: list[list[float]] = [[] for _ in range(number)]  # of the first tokens of each trajectory
         self._waits: dict[int, asyncio.Future[bool]] = {}
@@ -171,7 +173,7 @@ class Waiting:
 
     async def generate(self, conversation: int, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         """Continue a conversation; see `Engine.generate`."""
-        number = conversation % self._number
+        number = conversation % self._stride - self._first
         left = self._tokens - len(self._logprobs[number])
         if number in self._decided or left >= sampling.max_new_tokens:
             made = await self._engine.generate(conversation, prompt_ids, sampling)
@@ -284,10 +286,5 @@ def _checked(options: dict[str, Any], settings: RolloutConfig) -> Options:
         raise ConfigError(
             f"rollout.collector.keep={checked.keep:g} leaves {number} of rollout.group_size={settings.group_size} "
             "trajectories, expected 2 or more; raise one of them"
-        )
-    if settings.max_lag:
-        raise ConfigError(
-            f"rollout.collector='arrol' learns from the outcomes of earlier steps, and rollout.max_lag="
-            f"{settings.max_lag} plays ahead of them; remove one"
         )
     return checked

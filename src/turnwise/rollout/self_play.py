@@ -14,9 +14,10 @@ from turnwise.environments.seats.base import POLICY, Deal
 from turnwise.environments.seats.match import OPPONENTS
 from turnwise.errors import ConfigError
 from turnwise.rollout.cast import Cast
-from turnwise.rollout.collectors import Independent, OnTurn, play_starts
+from turnwise.rollout.collectors import Batch, Group, Independent
 from turnwise.rollout.engine import Engine
 from turnwise.rollout.environments import Environments
+from turnwise.rollout.gate import Gate, OwnConversations, VisitedEngine
 from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.models import Models
 from turnwise.rollout.settings import RolloutConfig
@@ -75,69 +76,62 @@ class SelfPlay(Independent):
         self._selves: list[tuple[int, bytes]] = []  # version and weights; bytes, which copies of the state share
         self._past_model: Any = None  # a transformers.PreTrainedModel
 
-    def play(
-        self,
-        models: Models,
-        tasks: Sequence[Task],
-        *,
-        seed: int,
-        group_size: int | None = None,
-        temperature: float | None = None,
-        on_turn: OnTurn = None,
-    ) -> list[Trajectory]:
-        """Play each task with a group of matches; see `Collector.play`."""
-        if group_size is not None:
-            return super().play(
-                models, tasks, seed=seed, group_size=group_size, temperature=temperature, on_turn=on_turn
-            )
-        rng = np.random.default_rng([seed, Stream.OPPONENTS])
-        self._remember(models)
+    async def plan(self, batch: Batch) -> list[Group]:
+        """Divide a batch into its groups, and seat the players of all matches; see `Collector.plan`."""
+        if not batch.training:
+            return await super().plan(batch)
+        rng = np.random.default_rng([batch.seed, Stream.OPPONENTS])
+        self._remember(batch.models)
         version, weights = self._selves[rng.integers(len(self._selves))] if self._selves else (0, b"")
-        places = self._places(tasks, rng)
-        engines = [models.policy.sampler]
-        if any(place.actor == PAST for place in places):
-            engines.append(self._past_engine(models, version, weights))
-        tables = Tables(self._environments)
-        trajectories = play_starts(
-            models,
-            [place.start for place in places],
-            tables,
-            self._settings,
-            seed=seed,
-            temperature=temperature,
-            on_turn=on_turn,
-            engine=Cast(engines, [int(place.actor == PAST) for place in places]),
-        )
-        for number, (trajectory, place) in enumerate(zip(trajectories, places, strict=True)):
-            trajectory.learns = place.learns
-            if number in tables.unasked:
-                _end_unasked(trajectory, tables.unasked[number])
-            trajectory.info["actor"] = f"step {version}" if place.actor == PAST else POLICY
-        return trajectories
+        seated = [self._places(group, task, rng) for group, task in enumerate(batch.tasks)]
+        past = None
+        if any(place.actor == PAST for places in seated for place in places):
+            past = self._past_engine(batch.models, version, weights)
+        plans = [_Plan(places, version, past) for places in seated]
+        sizes = [len(places) for places in seated]
+        return self._groups(batch, sizes, plans, most=self._settings.group_size)
 
-    def _places(self, tasks: Sequence[Task], rng: np.random.Generator) -> list["_Place"]:
-        """Seat the players of all matches."""
+    async def play(self, group: Group) -> list[Trajectory]:
+        """Play a group of matches; see `Collector.play`."""
+        if not group.training:
+            return await super().play(group)
+        plan: _Plan = group.plan
+        tables = Tables(group.environments)
+        engines = [group.engine, *([OwnConversations(plan.past)] if plan.past else ())]
+        player = {group.first + place: int(each.actor == PAST) for place, each in enumerate(plan.places)}
+        starts = [
+            Start(each.seat, group.number, group.name, conversation=group.first + place)
+            for place, each in enumerate(plan.places)
+        ]
+        played = await self._play_starts(group, starts, environments=tables, engine=Cast(engines, player, group.stride))
+        for start, trajectory, place in zip(starts, played, plan.places, strict=True):
+            trajectory.learns = place.learns
+            assert start.conversation is not None
+            if start.conversation in tables.unasked:
+                _end_unasked(trajectory, tables.unasked[start.conversation])
+            trajectory.info["actor"] = f"step {plan.version}" if place.actor == PAST else POLICY
+        return played
+
+    def _places(self, group: int, task: Task, rng: np.random.Generator) -> list["_Place"]:
+        """Seat the players of a group's matches."""
         kinds, shares = list(self._share), list(self._share.values())
+        if not isinstance(task, Deal):
+            raise ConfigError(
+                f"rollout.collector='self_play' needs tasks with seats, got {type(task).__name__}; set "
+                "environment.name=seats, or remove rollout.collector"
+            )
+        check_roles(task.roles, self._train, self._settings.group_size)
+        train = self._train or tuple(dict.fromkeys(task.roles))
+        matches = self._settings.group_size // len(task.roles)
         places: list[_Place] = []
-        for group, task in enumerate(tasks):
-            if not isinstance(task, Deal):
-                raise ConfigError(
-                    f"rollout.collector='self_play' needs tasks with seats, got {type(task).__name__}; set "
-                    "environment.name=seats, or remove rollout.collector"
-                )
-            check_roles(task.roles, self._train, self._settings.group_size)
-            train = self._train or tuple(dict.fromkeys(task.roles))
-            matches = self._settings.group_size // len(task.roles)
-            for match in range(group * matches, (group + 1) * matches):
-                kind = kinds[rng.choice(len(kinds), p=shares)]
-                own = train[match % len(train)]
-                players = [kind if kind in OPPONENTS and role != own else POLICY for role in task.roles]
-                deal = dataclasses.replace(task, players=tuple(players))
-                for seat in (seat for seat, player in enumerate(players) if player == POLICY):
-                    actor = PAST if kind == PAST and task.roles[seat] != own else POLICY
-                    learns = actor == POLICY and task.roles[seat] in train
-                    start = Start(SeatAt(match, seat, deal), group, self._task_name(task))
-                    places.append(_Place(start, actor, learns))
+        for match in range(group * matches, (group + 1) * matches):
+            kind = kinds[rng.choice(len(kinds), p=shares)]
+            own = train[match % len(train)]
+            players = [kind if kind in OPPONENTS and role != own else POLICY for role in task.roles]
+            deal = dataclasses.replace(task, players=tuple(players))
+            for seat in (seat for seat, player in enumerate(players) if player == POLICY):
+                actor = PAST if kind == PAST and task.roles[seat] != own else POLICY
+                places.append(_Place(SeatAt(match, seat, deal), actor, actor == POLICY and task.roles[seat] in train))
         return places
 
     def _remember(self, models: Models) -> None:
@@ -152,6 +146,8 @@ class SelfPlay(Independent):
     def _past_engine(self, models: Models, version: int, weights: bytes) -> Engine:
         """Make an engine that plays with earlier weights."""
         policy, engine = models.policy.policy, models.policy.sampler
+        while isinstance(engine, (Gate, VisitedEngine)):
+            engine = engine.engine
         assert isinstance(engine, LocalEngine), "Config refuses other engines"
         if self._past_model is None:
             self._past_model = copy.deepcopy(policy.model)
@@ -175,10 +171,19 @@ class SelfPlay(Independent):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Place:
-    """A trajectory to play: where it begins, who plays it, and whether a step learns from it."""
+class _Plan:
+    """Who plays the trajectories of a group, and the past self that does: its version and its engine."""
 
-    start: Start
+    places: "list[_Place]"
+    version: int
+    past: Engine | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Place:
+    """A trajectory to play: its seat, who plays it, and whether a step learns from it."""
+
+    seat: SeatAt
     actor: str
     learns: bool
 
@@ -201,8 +206,3 @@ def _check(share: dict[str, float], every: int, keep: int, settings: RolloutConf
     for name, value in (("every", every), ("keep", keep)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ConfigError(f"{where}.{name}={value!r}: expected a whole number of 1 or more")
-    if share[PAST] and settings.max_lag:
-        raise ConfigError(
-            f"{where}.past={share[PAST]} copies weights while rollout.max_lag={settings.max_lag} lets them change; "
-            "remove one of them"
-        )

@@ -169,7 +169,7 @@ class ServerEngine:
                 "ignore_eos": True,  # `stop_ids` holds all stop tokens
                 "temperature": sampling.temperature,
                 "top_p": sampling.top_p,
-                "seed": _seed(sampling.seed, conversation, len(prompt)),
+                "seed": _seed(sampling.seed, conversation if sampling.draws is None else sampling.draws, len(prompt)),
                 "logprobs": 0,  # of the sampled token only
                 "detokenize": False,
                 **({} if sampling.schema is None else {"structured_outputs": {"json": sampling.schema}}),

@@ -1,17 +1,23 @@
 """Define the `[rollout]` and `[engine]` sections of a recipe."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import pydantic
 
 from turnwise.errors import ConfigError
+from turnwise.facets import Facet, Part, for_all
 from turnwise.options import check_names
+from turnwise.rollout.facets import collector_parts
 from turnwise.rollout.selection import build_selector
 from turnwise.section import Named, Section
 
 Model = TypeVar("Model", bound=pydantic.BaseModel)
+
+EARLIER = "samples from earlier weights"
+BETWEEN = "changes the weights between responses"
+CORRECTS = "relates ratios to the probabilities that the engine reports"
 
 
 class SelectConfig(Named):
@@ -44,6 +50,16 @@ class TurnBudgetConfig(Section):
     """One training trajectory of this many has no limit, and only these count. With limited ones among them, the
     limit could fall but never rise."""
 
+    def parts(self) -> Iterator[Part]:
+        """Return what the budget breaks and needs; see `turnwise.facets`."""
+        needs = for_all("limits the turns of trajectories", Facet.TURNS, Facet.ANSWERS, Facet.SINGLE)
+        needs[Facet.START] = "counts turns from the start of a task"
+        breaks = {}
+        if self.name == "quantile":
+            needs[Facet.SEPARATE] = "lets some trajectories of a group go on without a limit"
+            breaks = {Facet.REPLAY: "lifts the limit for some trajectories, which a replay would not"}
+        yield Part(f"rollout.turn_budget.name={self.name!r}", breaks, needs)
+
     @pydantic.model_validator(mode="after")
     def _fixed_has_turns(self) -> "TurnBudgetConfig":
         if (self.name == "fixed") != (self.turns is not None):
@@ -64,6 +80,14 @@ class TokenTemperatureConfig(Section):
     """Quantile of the last batch's entropies at which the temperature does not change."""
     sign: Literal["paper", "release"] = "paper"
     """"release": raise it at low entropies too, as the released code does."""
+
+    def parts(self) -> Iterator[Part]:
+        """Return what the temperatures need; see `turnwise.facets`."""
+        needs = {
+            Facet.ENGINE: "changes the temperature from token to token",
+            Facet.SCORED: "has the engine sample at temperatures that are not the policy's",
+        }
+        yield Part(f"rollout.token_temperature.name={self.name!r}", needs=needs)
 
 
 class StepBudgetConfig(Section):
@@ -88,6 +112,33 @@ class StepBudgetConfig(Section):
                 f"rollout.step_budget has tokens={self.tokens} and turns={self.turns}; set exactly one of them"
             )
         return self
+
+    def parts(self) -> Iterator[Part]:
+        """Return what the budget breaks and needs; see `turnwise.facets`."""
+        breaks = {
+            Facet.OUTCOMES: "carries half-played groups from step to step",
+            Facet.WEIGHTS: EARLIER,
+            Facet.FREE: "lets trajectories wait",
+        }
+        needs = {
+            Facet.ROOM: BETWEEN,
+            Facet.DISTRIBUTION: CORRECTS,
+        }
+        yield Part(self.setting, breaks, needs)
+        if self.learn == "played":
+            breaks = {
+                Facet.WHOLE: "learns from half-played trajectories",
+                Facet.COLLECTED: "looks into trajectories while they are played",
+                Facet.OUTCOMES: "learns before a group has its outcome",
+            }
+            needs = {Facet.TURNS: "looks into trajectories while they are played"}
+            mend = "set rollout.step_budget.learn='complete'"
+            yield Part("rollout.step_budget.learn='played'", breaks, needs, mend=mend)
+
+    @property
+    def setting(self) -> str:
+        """The budget as a recipe says it, for messages."""
+        return f"rollout.step_budget.{'tokens' if self.tokens else 'turns'}={self.amount}"
 
     @property
     def amount(self) -> int:
@@ -132,6 +183,10 @@ class RolloutConfig(Section):
     max_lag: int = pydantic.Field(default=0, ge=0)
     """Steps by which rollouts may run ahead of the update, on the weights there are; 0 plays each step's tasks inside
     the step. See docs/how-to/play-ahead.md."""
+    order: Literal["started", "finished"] = "started"
+    """Which groups a step learns from. "started": those that were started first, whichever are done first, so that
+    steps do not depend on how fast episodes are. "finished": those that are done first, which is faster where episodes
+    differ, but prefers short ones and does not repeat."""
     temperature: float = pydantic.Field(default=1.0, gt=0)
     """Sampling temperature. Entropies and the loss are computed at it too; 1 leaves the policy as it is."""
     token_temperature: TokenTemperatureConfig | None = None
@@ -155,84 +210,63 @@ class RolloutConfig(Section):
         return self.window if self.context == "window" else None
 
     @pydantic.model_validator(mode="after")
-    def _selector_exists(self) -> "RolloutConfig":
+    def _groups_can_be_chosen(self) -> "RolloutConfig":
         build_selector(self.select.name, self.select.model_extra or {}, num_tasks=1, seed=0)
         if self.filter == "mixed" and self.group_size == 1:
             raise ValueError("rollout.filter='mixed' needs a rollout.group_size above 1: one trajectory is never mixed")
         if self.filter_from > 1 and self.filter == "none":
             raise ValueError(f"rollout.filter_from={self.filter_from} needs a filter; set rollout.filter=mixed")
-        if self.turn_budget and self.collector.name != "independent":
-            raise ValueError(
-                f"rollout.turn_budget limits single trajectories, and rollout.collector={self.collector.name!r} plays "
-                "them together; remove one"
-            )
-        if self.turn_budget and self.max_lag:
-            raise ValueError(
-                f"rollout.turn_budget follows the trajectories before, and rollout.max_lag={self.max_lag} plays ahead "
-                "of them; remove one"
-            )
-        if self.max_lag and self.filter != "none":
-            raise ValueError(
-                f"rollout.max_lag={self.max_lag} plays tasks before it is known which groups rollout.filter="
-                f"{self.filter!r} drops; set rollout.filter=none or rollout.max_lag=0"
-            )
-        if self.max_lag and self.token_temperature:
-            raise ValueError(
-                f"rollout.token_temperature follows the batch before, and rollout.max_lag={self.max_lag} plays ahead "
-                "of it; remove one"
-            )
-        if self.token_temperature and (self.collector.model_extra or {}).get("past"):
-            raise ValueError(
-                "rollout.token_temperature does not reach the engine of the earlier selves that rollout.collector.past "
-                "plays with; remove one"
-            )
-        if self.samples_earlier and self.top_p < 1:
-            raise ValueError(
-                f"{self.samples_earlier} needs rollout.top_p=1, got {self.top_p:g}; with a lower top_p the "
-                "engine reports probabilities of a truncated distribution"
-            )
         return self
 
     @pydantic.model_validator(mode="after")
-    def _a_step_budget_is_alone(self) -> "RolloutConfig":
+    def _a_step_budget_has_room(self) -> "RolloutConfig":
         if self.step_budget is None:
             return self
-        if self.learns_played:
-            self._played_is_learned_at_once()
-        elif self.in_progress <= self.groups:
+        places = self.groups * self.group_size
+        if self.learns_played and self.step_budget.in_progress is not None:
+            raise ValueError(
+                f"rollout.step_budget.learn='played' has rollout.groups={self.groups} groups in progress; remove "
+                "in_progress"
+            )
+        if self.learns_played and self.step_budget.amount < places:
+            raise ValueError(
+                "rollout.step_budget.learn='played' needs a budget of one or more for each of the "
+                f"{places} trajectories in progress, got {self.samples_earlier}; raise it"
+            )
+        if not self.learns_played and self.in_progress <= self.groups:
             raise ValueError(
                 f"rollout.step_budget.in_progress={self.in_progress}: expected more than rollout.groups={self.groups}, "
                 "else each step waits for all of them"
             )
-        others = {
-            "collector": self.collector.name if self.collector.name != "independent" else None,
-            "turn_budget": self.turn_budget and self.turn_budget.name,
-            "filter": self.filter if self.filter != "none" else None,
-            "max_lag": self.max_lag or None,
-            "token_temperature": self.token_temperature and self.token_temperature.name,
-        }
-        for name, given in others.items():
-            if given is not None:
-                raise ValueError(
-                    f"rollout.step_budget carries whole groups of separate trajectories from step to step, which "
-                    f"rollout.{name}={given!r} does not allow; remove one of them"
-                )
         return self
 
-    def _played_is_learned_at_once(self) -> None:
-        assert self.step_budget is not None
-        name, places = "rollout.step_budget.learn='played'", self.groups * self.group_size
-        if self.step_budget.in_progress is not None:
-            raise ValueError(f"{name} has rollout.groups={self.groups} groups in progress; remove in_progress")
+    def parts(self) -> Iterator[Part]:
+        """Return what the rollouts break and need; see `turnwise.facets`."""
+        yield from collector_parts(self.collector.name, self.collector.model_extra or {})
+        yield from super().parts()
+        if self.filter != "none":
+            drops = {Facet.GROUPS: "drops groups by their outcomes"}
+            needs = {Facet.WHOLE: "drops groups by their outcomes"}
+            yield Part(f"rollout.filter={self.filter!r}", drops, needs)
         if self.keep_spread is not None:
-            raise ValueError(
-                f"{name} learns before groups have rewards, which rollout.keep_spread compares; remove one"
+            compares = "compares the rewards of groups"
+            needs = {Facet.WHOLE: compares, Facet.ANSWERS: compares}
+            yield Part(
+                f"rollout.keep_spread={self.keep_spread}", {Facet.GROUPS: "drops groups by their rewards"}, needs
             )
-        if self.step_budget.amount < places:
-            raise ValueError(
-                f"{name} needs a budget of one or more for each of the {places} trajectories in progress, got "
-                f"{self.samples_earlier}; raise it"
-            )
+        if self.max_lag:
+            breaks = {Facet.OUTCOMES: "plays ahead of the update", Facet.WEIGHTS: EARLIER}
+            needs = {
+                Facet.WHOLE: "plays whole groups of later steps",
+                Facet.ROOM: BETWEEN,
+                Facet.DISTRIBUTION: CORRECTS,
+            }
+            yield Part(f"rollout.max_lag={self.max_lag}", breaks, needs)
+        if self.top_p < 1:
+            breaks = {Facet.DISTRIBUTION: "samples from a truncated distribution"}
+            yield Part(f"rollout.top_p={self.top_p:g}", breaks, mend="set rollout.top_p=1")
+        if self.context != "append":
+            yield Part(f"rollout.context={self.context!r}", needs={Facet.TURNS: "makes prompts of the last turns"})
 
     @property
     def learns_played(self) -> bool:
@@ -251,8 +285,7 @@ class RolloutConfig(Section):
     def samples_earlier(self) -> str:
         """The setting with which steps learn from turns that earlier weights sampled, for messages; empty if none."""
         if self.step_budget:
-            unit = "tokens" if self.step_budget.tokens else "turns"
-            return f"rollout.step_budget.{unit}={self.step_budget.amount}"
+            return self.step_budget.setting
         return f"rollout.max_lag={self.max_lag}" if self.max_lag else ""
 
     def filter_at(self, step: int) -> Literal["none", "mixed", "not-all-correct"]:
@@ -275,6 +308,14 @@ class ContinuationsConfig(Section):
     at_once: int | None = pydantic.Field(default=None, ge=1)
     """Continuations played concurrently. Default: as many as a step has trajectories, which fit into memory."""
 
+    def parts(self) -> Iterator[Part]:
+        """Return what continuations need; see `turnwise.facets`."""
+        needs = {
+            Facet.REPLAY: "plays on from turns, as the policy would",
+            Facet.WHOLE: "plays on from whole trajectories",
+        }
+        yield Part("[continuations]", needs=needs)
+
 
 class EngineConfig(Section):
     """Settings of the engine that generates the responses."""
@@ -294,6 +335,15 @@ class EngineConfig(Section):
     """Time for which a failed request is retried (seconds); then the run ends, and can be resumed."""
     sync_folder: Path | None = None
     """Folder for new weights that trainer and server both see under this path. Default: a temporary folder."""
+
+    def parts(self) -> Iterator[Part]:
+        """Return what the engine breaks; see `turnwise.facets`."""
+        if self.name == "server":
+            breaks = {Facet.ENGINE: "serves one version of the weights without entropies"}
+            yield Part("engine.name='server'", breaks, mend="set engine.name=local")
+        if self.max_rows is not None:
+            breaks = {Facet.ROOM: "lets responses wait for whole trajectories"}
+            yield Part(f"engine.max_rows={self.max_rows}", breaks, mend="remove engine.max_rows")
 
 
 def checked_options(collector: str, kind: type[Model], options: Mapping[str, Any]) -> Model:

@@ -18,6 +18,9 @@ from turnwise.rollout.copies import Copies
 from turnwise.rollout.environments import Environments
 from turnwise.rollout.trajectory import Trajectory, Turn
 
+REPLAY = "the replay "
+"""What the failure of a trajectory says whose given turns were not answered as before."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Start:

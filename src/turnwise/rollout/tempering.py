@@ -16,10 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from turnwise.environments.base import Task
-from turnwise.rollout.collectors import Collector
+from turnwise.rollout.around import Around
+from turnwise.rollout.collectors import Batch, Collector, Group
 from turnwise.rollout.engine import Engine, Generation, Sampling, Tempering
-from turnwise.rollout.models import Models
 from turnwise.rollout.sampling import MIN_ENTROPY
 from turnwise.rollout.settings import TokenTemperatureConfig
 from turnwise.rollout.trajectory import Trajectory, distinct_turns
@@ -54,8 +53,8 @@ class TemperedEngine:
         return await self._engine.generate(conversation, prompt_ids, sampling)
 
 
-class Tempered:
-    """Play training batches with a collector at a temperature per token, which follows the batch before.
+class Tempered(Around):
+    """Play training batches with a collector at a temperature per token, which follows the step before.
 
     Args:
         collector: Plays.
@@ -63,34 +62,30 @@ class Tempered:
     """
 
     def __init__(self, collector: Collector, settings: TokenTemperatureConfig):
-        self._collector: Any = collector
+        super().__init__(collector)
         self._settings = settings
         self._tempering: Tempering | None = None
 
-    def play(
-        self, models: Models, tasks: Sequence[Task], *, group_size: int | None = None, **more: Any
-    ) -> list[Trajectory]:
-        """Play each task with a group of trajectories; see `Collector.play`. A given group size means evaluation."""
-        training = group_size is None
-        if training and self._tempering:
-            tempered = TemperedEngine(models.policy.sampler, self._tempering)
-            models = Models(**{**models, "policy": dataclasses.replace(models.policy, engine=tempered)})
-        played = self._collector.play(models, tasks, group_size=group_size, **more)
-        if training:
-            turns = distinct_turns(trajectory for trajectory in played if trajectory.usable)
-            entropies = [turn.behavior_entropies for turn in turns if turn.behavior_entropies]
-            self._tempering = tempering_of(np.concatenate(entropies or [[]]), self._settings)
-        return played
+    async def plan(self, batch: Batch) -> list[Group]:
+        """Divide a batch into its groups, whose engines follow the temperatures; see `Collector.plan`."""
+        groups = await super().plan(batch)
+        if not batch.training or self._tempering is None:
+            return groups
+        return [dataclasses.replace(each, engine=TemperedEngine(each.engine, self._tempering)) for each in groups]
+
+    def learn(self, played: Sequence[tuple[Group, list[Trajectory]]]) -> None:
+        """Compute the temperatures of the next step; see `Collector.learn`."""
+        super().learn(played)
+        turns = distinct_turns(each for _, own in played for each in own if each.usable)
+        entropies = [turn.behavior_entropies for turn in turns if turn.behavior_entropies]
+        self._tempering = tempering_of(np.concatenate(entropies or [[]]), self._settings)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the temperatures of the next batch, with the state of the collector."""
-        inner = self._collector.state_dict() if hasattr(self._collector, "state_dict") else {}
-        return {**inner, "tempering": self._tempering and dataclasses.asdict(self._tempering)}
+        """Return the temperatures of the next step, beside the state of the collector."""
+        return {**super().state_dict(), "tempering": self._tempering and dataclasses.asdict(self._tempering)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state that `state_dict` returned."""
-        inner = {name: value for name, value in state.items() if name != "tempering"}
-        if hasattr(self._collector, "load_state_dict"):
-            self._collector.load_state_dict(inner)
+        super().load_state_dict({name: value for name, value in state.items() if name != "tempering"})
         given = state.get("tempering")
         self._tempering = Tempering(**given) if given else None

@@ -12,9 +12,9 @@ import numpy as np
 
 from turnwise.environments.base import Step, Task
 from turnwise.errors import ConfigError
-from turnwise.rollout.collectors import Collector
+from turnwise.rollout.around import Around
+from turnwise.rollout.collectors import Batch, Collector, Group
 from turnwise.rollout.environments import Environments
-from turnwise.rollout.models import Models
 from turnwise.rollout.settings import TurnBudgetConfig
 from turnwise.rollout.trajectory import Trajectory
 
@@ -126,22 +126,19 @@ class BudgetedEnvironments:
     Args:
         environments: Where they are played.
         budget: Knows the limit.
-
-    Attributes:
         exempts: Whether some trajectories have no limit, as in training.
     """
 
-    def __init__(self, environments: Environments, budget: TurnBudget):
-        self._environments, self._budget = environments, budget
+    def __init__(self, environments: Environments, budget: TurnBudget, *, exempts: bool = False):
+        self._environments, self._extend = environments, budget.settings.extend
+        self._limit, self._is_free = budget.limit, budget.is_free if exempts else lambda number: False
         self._live: dict[int, _Live] = {}
-        self.exempts = False
         self.close, self.aclose = environments.close, environments.aclose
 
     async def start(self, key: int, task: Task) -> Step:
         """Start a trajectory; see `Environments.start`."""
         step = await self._environments.start(key, task)
-        limit = None if self.exempts and self._budget.is_free(key) else self._budget.limit
-        self._live[key] = _Live(Progress(step.key), limit)
+        self._live[key] = _Live(Progress(step.key), None if self._is_free(key) else self._limit)
         return step
 
     async def step(self, key: int, response: str) -> Step:
@@ -151,36 +148,50 @@ class BudgetedEnvironments:
         live.progress.add(step.key, step.reward, step.valid)
         if step.ended or live.limit is None:
             return step
-        if stops_after(live.progress.turns, live.limit, self._budget.settings.extend):
+        if stops_after(live.progress.turns, live.limit, self._extend):
             return dataclasses.replace(step, truncated=True, info={**step.info, CUT: live.limit})
         return step
 
 
-class Budgeted:
+class Budgeted(Around):
     """Play with a collector under a turn budget, which learns from the trajectories that training plays without one.
 
     Args:
-        collector: Plays in `environments`, one trajectory per start, numbered in order.
-        environments: Where it plays.
+        collector: Plays.
         budget: The budget.
     """
 
-    def __init__(self, collector: Collector, environments: BudgetedEnvironments, budget: TurnBudget):
-        self._collector, self._environments, self.budget = collector, environments, budget
-        self.state_dict, self.load_state_dict = budget.state_dict, budget.load_state_dict
+    def __init__(self, collector: Collector, budget: TurnBudget):
+        super().__init__(collector)
+        self.budget = budget
 
-    def play(
-        self, models: Models, tasks: Sequence[Task], *, group_size: int | None = None, **more: Any
-    ) -> list[Trajectory]:
-        """Play each task with a group of trajectories; see `Collector.play`. A given group size means evaluation."""
-        training = group_size is None
-        self._environments.exempts = training
-        played = self._collector.play(models, tasks, group_size=group_size, **more)
-        if training:
-            free = [trajectory for number, trajectory in enumerate(played) if self.budget.is_free(number)]
-            ended = [each for each in free if each.usable and each.ended in ("terminated", "truncated")]
-            self.budget.learn([len(trajectory.turns) for trajectory in ended])
-        return played
+    async def plan(self, batch: Batch) -> list[Group]:
+        """Divide a batch into its groups, whose environments end at the limit; see `Collector.plan`."""
+        return [
+            dataclasses.replace(
+                group,
+                environments=BudgetedEnvironments(group.environments, self.budget, exempts=group.training),
+            )
+            for group in await super().plan(batch)
+        ]
+
+    def learn(self, played: Sequence[tuple[Group, list[Trajectory]]]) -> None:
+        """Take in the turns of trajectories without a limit; see `Collector.learn`."""
+        super().learn(played)
+        free = [
+            each for group, own in played for number, each in enumerate(own, group.first) if self.budget.is_free(number)
+        ]
+        ended = [each for each in free if each.usable and each.ended in ("terminated", "truncated")]
+        self.budget.learn([len(trajectory.turns) for trajectory in ended])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the turn counts, beside the state of the collector."""
+        return {**super().state_dict(), **self.budget.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state that `state_dict` returned."""
+        super().load_state_dict(state)
+        self.budget.load_state_dict(state)
 
 
 def restore_budget(budget: Any, states: Mapping[str, Any], run: object) -> None:

@@ -8,20 +8,21 @@ from typing import Any
 from turnwise.cache import check_writable
 from turnwise.config import Config
 from turnwise.environments.suites import make_suite, tasks_of
-from turnwise.gateway.collector import choose_collector
+from turnwise.gateway.choose import choose_collector, choose_environments
 from turnwise.judge.judge import make_judge
 from turnwise.measures.monitor import Monitor
 from turnwise.measures.verdict import check_environment, refuse_idle
 from turnwise.models.policy import freeze_but_norms
 from turnwise.objective.build import make_objective
 from turnwise.objective.values import ValueTerm
-from turnwise.rollout.ahead import make_rollouts
+from turnwise.rollout.blocking import make_loop
 from turnwise.rollout.continuations import Continuations
 from turnwise.rollout.engines import check_engine, make_engine
 from turnwise.rollout.experience import Steps
+from turnwise.rollout.gate import Gate, VisitedEngine, VisitedEnvironments
 from turnwise.rollout.models import Models, NamedModel
+from turnwise.rollout.pool import Pool
 from turnwise.rollout.stores.build import make_store, with_store
-from turnwise.rollout.windows import make_source
 from turnwise.stopping import Stop
 from turnwise.train.checkpoint import checkpoints, load_parts
 from turnwise.train.credit import Credit, make_transform
@@ -61,15 +62,15 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     optional = config.optional_models
     measures = make_plan(transform, objective, config.update, config.engine, config.label, config.measures, optional)
     check_environment(measures, suite, config.environment.name, tasks)
-    rollouts = make_rollouts(rollout.max_lag, lasting=rollout.step_budget is not None)
-    held.callback(rollouts.close)
+    loop = make_loop(apart=rollout.max_lag > 0)
+    held.callback(loop.close)
     estimated = critic_columns(config.critic, measures)
     refuse_idle(optional, measures)
     store = make_store(config.store, suite, tasks)
-    collector, environments = choose_collector(
-        config.harness, config.rollout, config.environment, suite, rollouts.environments, store
-    )
-    source: Steps = make_source(tasks, rollout, seed, config.run.steps, rollouts, environments, suite)
+    inside = choose_environments(config.harness, config.environment, suite)
+    environments = VisitedEnvironments(inside, loop)
+    collector = choose_collector(rollout, config.environment.name, suite, environments, store)
+    source: Steps = Pool(tasks, rollout, seed, last_step=config.run.steps, loop=loop, environments=inside)
     about = {"tasks": tasks, "environments": environments, "rollout": rollout, "seed": seed}
     source = with_store(source, store, **about)
     source = with_demonstrations(source, config.demonstrations, suite=suite, **about)
@@ -95,9 +96,8 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     )
     policy.model.to(device)  # pyright: ignore[reportArgumentType]
     optimizer = make_optimizer(policy, config.update)
-    engine = rollouts.engine(
-        make_engine(config.engine, config.model.precision, policy, apart=config.rollout.max_lag > 0)
-    )
+    engine = make_engine(config.engine, config.model.precision, policy, apart=rollout.max_lag > 0)
+    engine = VisitedEngine(Gate(engine), loop)
     models = {"policy": NamedModel(policy, engine, optimizer)}
     if config.critic:
         models["critic"], critic = make_critic(policy, config.critic, estimated, seed)

@@ -59,7 +59,7 @@ def session(*responses: str, family: str = "qwen2_5") -> Iterator[tuple[str, Ses
     shared = serving(fmt, engine, max_context=200_000)
 
     async def begin() -> None:
-        made["gateway"] = Gateway(shared, token=KEY)
+        made["gateway"] = Gateway(shared.fmt, token=KEY)
         made["address"] = await made["gateway"].start()
         made["session"] = made["gateway"].open(Session(shared, 0))
         ready.set()

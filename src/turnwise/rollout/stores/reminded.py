@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from turnwise.environments.base import Step, Task
-from turnwise.rollout.collectors import Collector
+from turnwise.rollout.around import Around
+from turnwise.rollout.collectors import Batch, Collector, Group
 from turnwise.rollout.environments import Environments
-from turnwise.rollout.models import Models
 from turnwise.rollout.stores.recall import Memory, Recalled
 from turnwise.rollout.trajectory import Trajectory
 
@@ -45,16 +45,11 @@ class RemindedEnvironments:
     Args:
         environments: Where trajectories are played.
         memory: Recalls the experiences.
-
-    Attributes:
-        memory: Recalls the experiences.
-        reminds: Whether it does.
     """
 
     def __init__(self, environments: Environments, memory: Memory):
-        self._environments, self.memory = environments, memory
+        self._environments, self._memory = environments, memory
         self._played: dict[int, _Played] = {}
-        self.reminds = False
         self.aclose = environments.aclose
 
     async def start(self, key: int, task: Task) -> Step:
@@ -70,11 +65,9 @@ class RemindedEnvironments:
         return self._reminded(key, step)
 
     def _reminded(self, key: int, step: Step) -> Step:
-        if not self.reminds:
-            return step
         played = self._played[key]
-        if not step.ended and (found := self.memory.recall(step.observation, played.first)):
-            lines = lines_of(found, self.memory.store.settings.characters)
+        if not step.ended and (found := self._memory.recall(step.observation, played.first)):
+            lines = lines_of(found, self._memory.store.settings.characters)
             step = with_lines(step, lines)
             played.recalled += [{"turn": played.turns, **each.origin} for each in found[: len(lines)]]
         return dataclasses.replace(step, info={**step.info, RECALLED: list(played.recalled)})
@@ -85,25 +78,28 @@ class RemindedEnvironments:
         self._environments.close(key)
 
 
-class Reminded:
-    """Play with a collector whose environments remind after the warm-up, in evaluations if the settings say so.
+class Reminded(Around):
+    """Remind of experiences after the warm-up, in evaluations if the settings say so.
 
     Args:
-        collector: Plays in `environments`.
-        environments: Where it plays.
-        evaluate: Whether evaluations are reminded.
+        collector: Plays.
+        memory: Recalls the experiences.
     """
 
-    def __init__(self, collector: Collector, environments: RemindedEnvironments, evaluate: bool):
-        self._collector, self._environments, self._evaluate = collector, environments, evaluate
+    def __init__(self, collector: Collector, memory: Memory):
+        super().__init__(collector)
+        self._memory = memory
 
-    def play(
-        self, models: Models, tasks: Sequence[Task], *, group_size: int | None = None, **more: Any
-    ) -> list[Trajectory]:
-        """Play each task with a group of trajectories; see `Collector.play`. A given group size means evaluation."""
-        warm = models.policy.version >= self._environments.memory.store.settings.warm_up
-        self._environments.reminds = warm and (group_size is None or self._evaluate)
-        return self._collector.play(models, tasks, group_size=group_size, **more)
+    async def plan(self, batch: Batch) -> list[Group]:
+        """Divide a batch into its groups, whose environments remind; see `Collector.plan`."""
+        groups, settings = await super().plan(batch), self._memory.store.settings
+        warm = batch.models.policy.version >= settings.warm_up
+        if not warm or not (batch.training or settings.evaluate):
+            return groups
+        return [
+            dataclasses.replace(group, environments=RemindedEnvironments(group.environments, self._memory))
+            for group in groups
+        ]
 
 
 def without_lines(trajectory: Trajectory) -> Trajectory:

@@ -1,10 +1,12 @@
 """Define the `[store]` section of a recipe."""
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import pydantic
 
+from turnwise.facets import Facet, Part, for_all
 from turnwise.section import Section
 
 OF_NAME = {
@@ -14,6 +16,38 @@ OF_NAME = {
     "slea_rl": ("extract", "evaluate", "shown", "warnings", "min_similarity", "warm_up", "least", "characters"),
 }
 """Options that only some stores have, by the name of the store."""
+
+REPLAYS: Mapping[Facet, str] = {
+    Facet.WEIGHTS: "replays trajectories of earlier weights",
+    Facet.OWN: "adds stored trajectories of a chosen outcome to groups",
+}
+SCORED: Mapping[Facet, str] = {Facet.SCORED: "stores entropies of the weights that sampled, which are not the step's"}
+BREAKS: Mapping[str, Mapping[Facet, str]] = {
+    "rlep": REPLAYS,
+    "r3": {**REPLAYS, Facet.REPLAY: "shows failures in prompts, which a replay would not"},
+    "prefix_sampling": {
+        Facet.START: "begins at turns of stored trajectories",
+        Facet.REPLAY: "begins at turns that are part of a prompt",
+    },
+    "slea_rl": {Facet.REPLAY: "shows experiences in prompts, which a replay would not"},
+}
+"""What each store breaks, by its name; see `turnwise.facets`."""
+NEEDS: Mapping[str, Mapping[Facet, str]] = {
+    "rlep": SCORED,
+    "r3": {
+        **SCORED,
+        Facet.TURNS: "plays failed tasks again with other prompts",
+        Facet.GROUPS: "mixes replays into groups of a single outcome",
+    },
+    "prefix_sampling": {
+        Facet.REPLAY: "replays turns of stored trajectories",
+    },
+    "slea_rl": {
+        Facet.TURNS: "puts experiences into prompts",
+        Facet.OUTCOMES: "shows what the step before has played",
+    },
+}
+"""What each store needs, by its name."""
 
 
 def of_store(option: str, name: Any) -> bool:
@@ -85,6 +119,11 @@ class StoreConfig(Section):
         for extract, option in (("rule", "actions"), ("policy", "lesson_tokens")):
             self._check(option, self.extract == extract, f"store.extract={extract!r}")
         return self
+
+    def parts(self) -> Iterator[Part]:
+        """Return what the store breaks and needs; see `turnwise.facets`."""
+        needs = for_all("stores whole trajectories of tasks", Facet.SINGLE, Facet.WHOLE, Facet.ANSWERS)
+        yield Part(f"store.name={self.name!r}", BREAKS[self.name], {**needs, **NEEDS[self.name]})
 
     def _check(self, option: str, wanted: bool, owner: str) -> None:
         given, usual = getattr(self, option), type(self).model_fields[option].default

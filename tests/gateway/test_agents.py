@@ -15,12 +15,12 @@ from tests.toys import ScriptedEngine, color_policy, small_config
 from turnwise.environments.launchers import make_launcher
 from turnwise.environments.suites import TeachingSuite
 from turnwise.errors import ConfigError, EngineLost
-from turnwise.gateway.collector import HarnessCollector
+from turnwise.gateway.agents import Harnesses
 from turnwise.gateway.settings import HarnessConfig
 from turnwise.models.pretrained import pretrained_policy
 from turnwise.models.settings import ModelConfig, PromptConfig
 from turnwise.models.tiny import tiny_policy
-from turnwise.rollout.collectors import make_collector
+from turnwise.rollout.collectors import make_collector, play_tasks
 from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.models import Models, NamedModel
@@ -46,13 +46,14 @@ def models_of(name: str) -> Models:
 
 
 def harness(name: str, **more) -> HarnessConfig:
-    return HarnessConfig(run=f"tests.gateway.test_collector:{name}", **more)
+    return HarnessConfig(run=f"tests.gateway.test_agents:{name}", **more)
 
 
 def same_games(models: Models, tasks: list, temperature: float | None) -> None:
     native = make_collector(ROLLOUT, InProcessEnvironments(suite.environment), suite.task_name)
-    gateway = HarnessCollector(HarnessConfig(run="tests.gateway.asking:play_household"), ROLLOUT, suite.task_name)
-    expected, played = (each.play(models, tasks, seed=7, temperature=temperature) for each in (native, gateway))
+    harnesses = Harnesses(HarnessConfig(run="tests.gateway.asking:play_household"))
+    gateway = make_collector(ROLLOUT, harnesses, suite.task_name)
+    expected, played = (play_tasks(each, models, tasks, seed=7, temperature=temperature) for each in (native, gateway))
     assert [trajectory.failure for trajectory in played] == [None] * len(played)
     for one, other in zip(played, expected, strict=True):
         assert (one.group, one.task, one.success, one.reward) == (other.group, other.task, other.success, other.reward)
@@ -164,7 +165,7 @@ def played(settings: HarnessConfig, engine=None, tasks=(0, 1)):
     models = Models(policy=NamedModel(policy, engine or LocalEngine(policy.model)))
     models.publish()
     rollout = RolloutConfig(groups=2, group_size=1, max_new_tokens=3)
-    return HarnessCollector(settings, rollout).play(models, tasks, seed=0)
+    return play_tasks(make_collector(rollout, Harnesses(settings), str), models, tasks, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -321,7 +322,7 @@ def test_a_program_inside_bubblewrap_reaches_the_gateway_and_nothing_of_the_user
 def test_bubblewrap_that_is_missing_is_said(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(ConfigError, match="isolation 'bubblewrap' needs the program 'bwrap'"):
-        HarnessCollector(HarnessConfig(run="agent", isolation="bubblewrap"), ROLLOUT)
+        Harnesses(HarnessConfig(run="agent", isolation="bubblewrap"))
 
 
 COUNT = iter(range(10**6))
@@ -342,7 +343,7 @@ def test_a_summary_that_the_policy_writes_is_a_turn_with_credit(tmp_path):
         small_config(
             tmp_path,
             run={"steps": 1},
-            harness={"run": "tests.gateway.test_collector:summarise", "concurrent": 1},
+            harness={"run": "tests.gateway.test_agents:summarise", "concurrent": 1},
             method="grpo",
             aem=False,
             evaluate={"final_episodes": 1},
@@ -360,10 +361,12 @@ def test_a_summary_that_the_policy_writes_is_a_turn_with_credit(tmp_path):
 
 def test_settings_that_cannot_work_are_refused():
     with pytest.raises(ConfigError, match="cannot import 'no_such_module'"):
-        HarnessCollector(HarnessConfig(run="no_such_module:play"), ROLLOUT)
-    with pytest.raises(ConfigError, match=r"rollout\.context='window' has no effect with \[harness\]"):
+        Harnesses(HarnessConfig(run="no_such_module:play"))
+    with pytest.raises(
+        ConfigError, match=r"\[harness\] .*makes the prompts, and rollout\.context='window' .*; remove one"
+    ):
         small_config("runs", harness={"run": "a:b"}, rollout={"context": "window"})  # pyright: ignore
-    with pytest.raises(ConfigError, match=r"prompt\.plan=true has no effect with \[harness\]"):
+    with pytest.raises(ConfigError, match=r"\[harness\] .*makes the prompts, and prompt\.plan=true .*; remove one"):
         small_config("runs", harness={"run": "a:b"}, prompt={"plan": True})  # pyright: ignore
     with pytest.raises(ConfigError, match=r"harness\.isolation is only for functions"):
         small_config("runs", harness={"run": "python agent.py", "isolation": "process"})  # pyright: ignore

@@ -1,0 +1,82 @@
+"""The page of combinations: which features of recipes go together, from a table and the facets of parts."""
+
+import json
+import string
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from generator.text import item, wrap
+from turnwise.facets import Conflict
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "reference" / "combinations.md"
+MADE = "<!-- Made by `python docs/generate.py` from `tests/combinations/features.toml` and the facets of the parts. -->"
+INTRODUCTION = """
+Each part of a recipe says which assumptions it breaks and which ones it needs
+([why](../decisions/0052-facets.md)). Two features go together unless one breaks what the other needs. Of {pairs} pairs
+of the {features} features below that share no setting, turnwise refuses {refused}, before a run and in one line that
+names both settings and says what to change. The others are trained and resumed by the tests."""
+LEGEND = """
+A row and a column are two features. `.` works, `=` sets the same thing twice, and a letter is the assumption that one
+of them breaks and the other one needs."""
+
+
+def toml(value: Any) -> str:
+    """A value as a recipe has it."""
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{name} = {toml(inner)}' for name, inner in value.items())} }}"
+    return f"[{', '.join(map(toml, value))}]" if isinstance(value, list) else json.dumps(value)
+
+
+def pages() -> dict[Path, str]:
+    """The page."""
+    sys.path.append(str(ROOT))
+    from tests.combinations.table import FEATURES, PAIRS, conflict
+
+    names = list(FEATURES)
+    conflicts = {frozenset(pair): found for pair in PAIRS if (found := conflict(*pair))}
+    pairs = {frozenset(pair) for pair in PAIRS}
+    facets = dict.fromkeys(each.facet for each in conflicts.values())
+    letters = dict(zip(facets, string.ascii_uppercase, strict=False))
+
+    def cell(one: str, other: str) -> str:
+        pair = frozenset((one, other))
+        if one == other:
+            return " "
+        return letters[conflicts[pair].facet] if pair in conflicts else "." if pair in pairs else "="
+
+    numbers = [str(number) for number in range(1, len(names) + 1)]
+    grid = [
+        " " * 23 + "".join(number[0] if len(number) > 1 else " " for number in numbers),
+        " " * 23 + "".join(number[-1] for number in numbers),
+        *(
+            f"{numbers[row]:>2} {one:<20}{''.join(cell(one, other) for other in names)}"
+            for row, one in enumerate(names)
+        ),
+    ]
+    numbered = zip(numbers, FEATURES.items(), strict=True)
+    features = [
+        wrap(
+            f"`{', '.join(f'{section} = {toml(value)}' for section, value in settings.items())}`",
+            f"{number}. **{name}**: ",
+            "   ",
+        )
+        for number, (name, settings) in numbered
+    ]
+    told = {"pairs": len(PAIRS), "features": len(FEATURES), "refused": len(conflicts)}
+    blocks = ["# Combinations", MADE, wrap(INTRODUCTION.format(**told)), "## Every pair", wrap(LEGEND)]
+    blocks += ["```text\n" + "\n".join(grid) + "\n```", "## Why not"]
+    for facet, letter in letters.items():
+        of_facet = [each for each in conflicts.values() if each.facet is facet]
+        blocks += [f"### {letter}: {facet.value}", *sides(of_facet)]
+    return {PAGE: "\n\n".join([*blocks, "## The features", "\n".join(features)]) + "\n"}
+
+
+def sides(conflicts: list[Conflict]) -> list[str]:
+    """Who breaks an assumption, and who needs it."""
+    facet = conflicts[0].facet
+    breaking = dict.fromkeys(f"`{each.breaking.setting}` {each.breaking.breaks[facet]}" for each in conflicts)
+    needing = dict.fromkeys(f"`{each.needing.setting}` {each.needing.needs[facet]}" for each in conflicts)
+    return ["Broken by:", "\n".join(map(item, breaking)), "Needed by:", "\n".join(map(item, needing))]

@@ -1,0 +1,48 @@
+"""Derive what a method breaks and needs from what it declares."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from turnwise.batch import Batch
+from turnwise.columns import COLUMNS
+from turnwise.facets import Facet, Part
+from turnwise.segments import Segments
+from turnwise.transform import Transform
+
+
+def method_parts(transform: Transform, label: str, scoring: str) -> Iterator[Part]:
+    """Return the parts that a method adds to a recipe; see `turnwise.facets`.
+
+    Args:
+        transform: Method of the recipe.
+        label: Its name.
+        scoring: Value of `update.scoring`.
+    """
+    setting = f"method {label!r}"
+    if not values_unfinished(transform):
+        whole = {Facet.WHOLE: "does not value trajectories that go on without their rewards"}
+        yield Part(setting, needs=whole, mend="use egae, or gae with unfinished='repeat'")
+    if any(name.endswith("_T") for name in transform.needs):
+        yield Part(setting, needs={Facet.UPDATE: "gives each token its own advantage"}, mend="choose another method")
+    if "info_gain" in transform.needs and scoring == "engine":
+        compares = {Facet.WEIGHTS: "compares probabilities of the same weights with and without an observation"}
+        yield Part(f"{setting} with update.scoring='engine'", needs=compares, mend="set update.scoring=trainer")
+
+
+def values_unfinished(transform: Transform) -> bool:
+    """Return whether a method values a trajectory that goes on by a critic, whatever others of its group get."""
+    if "finished" not in transform.needs or not {"value", "value_T"} & set(transform.needs):
+        return False
+    lost, won = (transform.trace(_example(transform, reward))[0].advantage_R for reward in (0.0, 1.0))
+    return np.array_equal(lost[2:], won[2:])
+
+
+def _example(transform: Transform, reward: float) -> Batch:
+    """Make two trajectories of two responses, the first with a reward, the second unfinished."""
+    ended = [0.0, reward, 0.0, 0.0]
+    kinds = {name: COLUMNS[name].kind if name in COLUMNS else "value" for name in transform.needs}
+    columns: dict[str, Any] = {name: [0.5] * 4 if kind == "value" else ["a"] * 4 for name, kind in kinds.items()}
+    columns |= {"finished": [1.0, 1.0, 0.0, 0.0], "value": [0.25, 0.5, 0.75, 0.5], "success": [reward] * 2 + [0.0] * 2}
+    return Batch(Segments([0, 2]), Segments([0, 2, 4]), ended, columns, Segments([0, 1, 2, 3, 4]))

@@ -1,0 +1,91 @@
+"""Compare what the parts of a recipe take for granted, and explain a conflict in the words of two settings.
+
+A part, such as a collector or a loss term, breaks some assumptions and needs others. It declares both where its
+settings are defined, and knows no other part: two parts conflict if one breaks what the other needs.
+"""
+
+import dataclasses
+import enum
+from collections.abc import Iterable, Mapping
+
+
+class Facet(enum.Enum):
+    """Assumptions that parts of a recipe break or need."""
+
+    TURNS = "turnwise plays the turns and makes the prompts"
+    ANSWERS = "environments of the tasks answer the responses"
+    SINGLE = "each trajectory is a game of its own"
+    COLLECTED = "a collector plays the groups of tasks"
+    SEPARATE = "no trajectory depends on others of its group"
+    START = "a trajectory begins at the start of its task"
+    REPLAY = "the turns of a trajectory can be played again"
+    WHOLE = "a step learns from whole trajectories"
+    GROUPS = "a step learns from all groups that it played"
+    OWN = "a group has the trajectories that the step played for it, and no others"
+    KEPT = "the policy loss learns from every trajectory of a group"
+    SAMPLED = "the policy sampled all that a step learns from"
+    UPDATE = "one update learns from the whole step"
+    OUTCOMES = "the groups of a step are played in that step, after the outcomes of the step before are known"
+    FREE = "a trajectory goes on whatever others do"
+    ROOM = "no trajectory waits until others have ended"
+    WEIGHTS = "the weights at the start of the step sampled its responses"
+    DISTRIBUTION = "the engine reports the probabilities of the policy's whole distribution"
+    SCORED = "the trainer scores the responses"
+    ENGINE = "one engine in the trainer generates every response"
+    CHAT = "the policy is a chat model"
+    UNFROZEN = "the policy's own weights are trained"
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A part of a recipe, with the assumptions that it breaks and needs.
+
+    Attributes:
+        setting: What adds the part, as a user writes it, such as "rollout.max_lag=1" or "[harness]".
+        breaks: Assumptions that do not hold with the part, each with what it does: "plays ahead of the update".
+        needs: Assumptions without which the part does not work, each with what it does: "counts all turns of a task".
+        mend: What to change instead of removing the part, such as "set update.scoring=trainer".
+    """
+
+    setting: str
+    breaks: Mapping[Facet, str] = dataclasses.field(default_factory=dict)
+    needs: Mapping[Facet, str] = dataclasses.field(default_factory=dict)
+    mend: str = ""
+
+
+def for_all(reason: str, *facets: Facet) -> dict[Facet, str]:
+    """Return the same reason for several assumptions."""
+    return dict.fromkeys(facets, reason)
+
+
+class Conflict(ValueError):
+    """One part breaks what another one needs; the message explains it in one line.
+
+    Attributes:
+        breaking: The part that breaks an assumption.
+        needing: The part that needs it.
+        facet: The assumption.
+    """
+
+    def __init__(self, breaking: Part, needing: Part, facet: Facet):
+        self.breaking, self.needing, self.facet = breaking, needing, facet
+        mends = dict.fromkeys(part.mend for part in (needing, breaking) if part.mend)
+        super().__init__(
+            f"{breaking.setting} {breaking.breaks[facet]}, and {needing.setting} {needing.needs[facet]}; "
+            f"{', or '.join(mends) or 'remove one of them'}"
+        )
+
+
+def broken(facet: Facet, parts: Iterable[Part]) -> Part | None:
+    """Return the first part that breaks an assumption; None if it holds."""
+    return next((part for part in parts if facet in part.breaks), None)
+
+
+def refuse_conflicts(parts: Iterable[Part]) -> None:
+    """Raise a Conflict for the first two parts of which one breaks what the other needs."""
+    parts = [*parts]
+    for needing in parts:
+        for facet in needing.needs:
+            breaking = broken(facet, (part for part in parts if part is not needing))
+            if breaking is not None:
+                raise Conflict(breaking, needing, facet)

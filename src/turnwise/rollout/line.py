@@ -1,0 +1,198 @@
+"""Meter what a trajectory generates: it goes on while its share of a budget lasts, then waits for another one."""
+
+import asyncio
+import dataclasses
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from turnwise.errors import EnvironmentFault
+from turnwise.rollout.engine import Engine, Generation, Sampling
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sampled:
+    """A response, or a piece of one, with a checksum of its prompt."""
+
+    prompt: int
+    generation: Generation
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> "Sampled":
+        """Restore an element of `Line.state`."""
+        return cls(state["prompt"], Generation(**{name: each for name, each in state.items() if name != "prompt"}))
+
+    def state(self) -> dict[str, Any]:
+        """Return plain data, for checkpoints."""
+        return {"prompt": self.prompt, **dataclasses.asdict(self.generation)}
+
+
+class Line:
+    """The responses of one trajectory.
+
+    What a resumed run had sampled before is answered from memory, so that the trajectory gets to where it was.
+
+    Args:
+        by_turns: Whether the budget counts turns rather than tokens.
+        cuts: Whether a budget of tokens may end inside a response, which goes on from there.
+        sampled: Responses so far; of a response that waits inside, its pieces.
+        on_change: Called when the trajectory begins to wait.
+
+    Attributes:
+        share: Turns or tokens that the trajectory may still generate.
+        open: First tokens of a response that waits inside; None: it waits between two responses, or has ended.
+    """
+
+    def __init__(self, *, by_turns: bool, cuts: bool, sampled: Sequence[Sampled] = (), on_change: Callable[[], None]):
+        self.by_turns, self.cuts, self.sampled = by_turns, cuts and not by_turns, list(sampled)
+        self.open: Generation | None = None
+        self.share = 0
+        self._on_change = on_change
+        self._turn, self._piece = 0, 0
+        self._go: asyncio.Future[None] | None = None
+        self._one_by_one = asyncio.Lock()
+
+    @property
+    def waits(self) -> bool:
+        """Whether the trajectory waits for a share."""
+        return self._go is not None
+
+    def grant(self, share: int) -> None:
+        """Let the trajectory go on until its share is used up."""
+        self.share = share
+        assert self._go is not None
+        if not self._go.done():
+            self._go.set_result(None)
+        self._go = None
+
+    async def generate(
+        self, engine: Engine, conversation: int, prompt_ids: Sequence[int], sampling: Sampling
+    ) -> Generation:
+        """Continue a conversation of the trajectory; see `Engine.generate`. With `cuts`, in pieces."""
+        async with self._one_by_one:
+            prompt, self.open = zlib.crc32(np.array(prompt_ids, dtype=np.int64).tobytes()), None
+            self._turn += 1
+            while True:
+                if self._piece == len(self.sampled):
+                    made = await self._sample(engine, conversation, prompt_ids, sampling)
+                    self.sampled.append(Sampled(prompt, made))
+                each = self.sampled[self._piece]
+                self._piece += 1
+                if each.prompt != prompt:
+                    raise EnvironmentFault(
+                        f"the resumed run played the trajectory again, and before turn {self._turn} its environment "
+                        "answered otherwise than before; only environments that repeat can go on after a resume"
+                    )
+                made = each.generation if self.open is None else self.open.joined(each.generation)
+                if not self.cuts or not made.truncated or len(made.token_ids) >= sampling.max_new_tokens:
+                    self.open = None
+                    return made
+                self.open = made
+
+    async def _sample(
+        self, engine: Engine, conversation: int, prompt_ids: Sequence[int], sampling: Sampling
+    ) -> Generation:
+        """Sample a response or, with `cuts`, the piece of it that the share holds."""
+        begun = self.open.token_ids if self.open else []
+        while self.share < (1 if self.by_turns or self.cuts else sampling.max_new_tokens):
+            self._go = go = asyncio.get_running_loop().create_future()
+            self._on_change()
+            try:
+                await go
+            finally:
+                self._go = None if self._go is go else self._go
+        if self.cuts:
+            most = min(sampling.max_new_tokens, len(begun) + self.share)
+            sampling = dataclasses.replace(sampling, begun=len(begun), max_new_tokens=most)
+        generation = await engine.generate(conversation, [*prompt_ids, *begun], sampling)
+        self.share -= 1 if self.by_turns else len(generation.token_ids)
+        return generation
+
+
+class MeteredEngine:
+    """The engine of a group whose trajectories wait for shares of a budget; see `Engine` for the methods.
+
+    Args:
+        engine: Generates.
+        lines: The responses of each trajectory, by its number.
+        stride: Above these numbers; conversation c belongs to trajectory `c % stride`.
+    """
+
+    def __init__(self, engine: Engine, lines: Mapping[int, Line], stride: int):
+        self._engine, self._lines, self._stride = engine, lines, stride
+        self.close, self.aclose, self.update_weights = engine.close, engine.aclose, engine.update_weights
+        self.max_rows: int | None = getattr(engine, "max_rows", None)
+
+    async def generate(self, conversation: int, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+        """Continue a conversation, within the trajectory's share."""
+        line = self._lines[conversation % self._stride]
+        return await line.generate(self._engine, conversation, prompt_ids, sampling)
+
+
+class Budget:
+    """Divide the budget of a step among the trajectories in progress.
+
+    Args:
+        amount: Turns or tokens.
+        least: Those of the longest response.
+    """
+
+    def __init__(self, amount: int, least: int):
+        self._amount, self._least = amount, least
+        self._changed = asyncio.Event()
+
+    def changed(self) -> None:
+        """Tell that a trajectory waits, or that one has ended."""
+        self._changed.set()
+
+    async def spend(self, playing: Sequence["Metered"]) -> int:
+        """Let trajectories share the budget until it does not hold another response; returns what was spent.
+
+        Args:
+            playing: Groups in progress, in the order in which a small budget goes round.
+        """
+        left = self._amount
+        while True:
+            await self._rest(playing)
+            live = [line for group in playing for line in group.lines.values() if line.waits][: left // self._least]
+            if not live:
+                return self._amount - left
+            share = max(self._least, left // len(live))
+            for line in live:
+                line.grant(share)
+            await self._rest(playing)
+            left -= sum(share - line.share for line in live)
+
+    async def _rest(self, playing: Sequence["Metered"]) -> None:
+        """Wait until every group waits for shares, or has ended."""
+        while not all(group.rests for group in playing):
+            self._changed.clear()
+            await self._changed.wait()
+
+
+class Metered:
+    """A group in progress under a budget.
+
+    Args:
+        first: Number of its first trajectory.
+        size: Number of its trajectories.
+        make: Makes the line of a trajectory, by its place in the group.
+
+    Attributes:
+        lines: The responses of each trajectory, by its number.
+        live: Trajectories that have not ended.
+        playing: Plays the group.
+    """
+
+    def __init__(self, first: int, size: int, make: Callable[[int], Line]):
+        self.lines = {first + place: make(place) for place in range(size)}
+        self.live = 0
+        self.playing: asyncio.Task[Any] | None = None
+
+    @property
+    def rests(self) -> bool:
+        """Whether all its trajectories wait for shares, or have ended."""
+        assert self.playing is not None
+        return self.playing.done() or 0 < self.live == sum(line.waits for line in self.lines.values())

@@ -1,0 +1,192 @@
+"""The pool: what steps learn from under lag, filters, budgets and orders, and under every pair of these."""
+
+import asyncio
+import itertools
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from tests.rollout.playing import POLICY
+from tests.toys import Colors
+
+from turnwise.environments.base import Step
+from turnwise.rollout.blocking import make_loop
+from turnwise.rollout.collectors import make_collector
+from turnwise.rollout.environments import InProcessEnvironments
+from turnwise.rollout.gate import Gate, VisitedEngine
+from turnwise.rollout.local import LocalEngine
+from turnwise.rollout.models import Models, NamedModel
+from turnwise.rollout.pool import Pool
+from turnwise.rollout.settings import RolloutConfig
+
+PARTS: dict[str, dict[str, Any]] = {
+    "lag": {"max_lag": 2},
+    "filter": {"filter": "mixed"},
+    "budget": {"step_budget": {"turns": 24}},
+}
+
+
+class Uneven(Colors):
+    """Tasks `4k` are slow: six turns and 4 ms each, and always won. Of the others, odd trajectories are won at once."""
+
+    made = itertools.count()
+
+    def __init__(self, seed: int):
+        super().__init__(seed)
+        self.slow = seed % 4 == 0
+        self.number = next(self.made)
+
+    async def step(self, response: str) -> Step:  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.played += 1
+        await asyncio.sleep(0.004 if self.slow else 0)
+        won = self.slow or bool(self.number % 2)
+        return Step(observation="say red", terminated=not self.slow or self.played == 6, info={"success": won})
+
+
+class Mixed(Uneven):
+    """As `Uneven`, but one trajectory of a slow group fails, so that a filter keeps all groups."""
+
+    async def step(self, response: str) -> Step:  # pyright: ignore[reportIncompatibleMethodOverride]
+        step = await super().step(response)
+        return Step(observation="say red", terminated=step.terminated, info={"success": self.number % 2 == 0})
+
+
+def experiences(environment: Any, steps: int, *, seed: int = 0, tasks: int = 400, **settings: Any) -> list[Any]:
+    """Play some steps; two groups of two trajectories each, unless told otherwise."""
+    given = {"groups": 2, "group_size": 2, "max_new_tokens": 2, **settings}
+    rollout = RolloutConfig.model_validate(given)
+    loop, environments = make_loop(apart=rollout.max_lag > 0), InProcessEnvironments(environment)
+    try:
+        pool = Pool(range(tasks), rollout, seed, last_step=steps, loop=loop, environments=environments)
+        engine = VisitedEngine(Gate(LocalEngine(POLICY.model, apart=rollout.max_lag > 0)), loop)
+        models, collector = Models(policy=NamedModel(POLICY, engine)), make_collector(rollout, environments, str)
+        models.publish()
+        return [pool.next(collector, models, step) for step in range(1, steps + 1)]
+    finally:
+        loop.close()
+
+
+def merged(*names: str) -> dict[str, Any]:
+    return {name: value for part in names for name, value in PARTS[part].items()}
+
+
+COMBINED = [each for count in (1, 2, 3) for each in itertools.combinations(PARTS, count)]
+
+
+@pytest.mark.parametrize("names", COMBINED, ids="+".join)
+def test_steps_learn_from_whole_groups_of_equal_number_each_task_once(names):
+    found = experiences(Mixed, 6, **merged(*names))
+    numbers = [number for each in found for number in each.numbers]
+    assert len(set(numbers)) == len(numbers), "no task comes twice within an epoch"
+    for each in found:
+        assert len({t.group for t in each.used}) == 2
+        assert len(each.used) == 4
+        assert all(trajectory.ended == "terminated" for trajectory in each.trajectories)
+        assert [t.task for t in each.trajectories] == [str(number) for number in each.numbers for _ in range(2)]
+
+
+@pytest.mark.parametrize("names", [each for each in COMBINED if "budget" not in each], ids="+".join)
+def test_the_tasks_of_a_step_are_those_that_were_started_first_however_slow(names):
+    slow, fast = ([each.numbers for each in experiences(kind, 5, **merged(*names))] for kind in (Mixed, Swift))
+    assert slow == fast
+
+
+class Swift(Mixed):
+    """As `Mixed`, without waiting."""
+
+    async def step(self, response: str) -> Step:  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.played += 1
+        ended = not self.slow or self.played == 6
+        return Step(observation="say red", terminated=ended, info={"success": self.number % 2 == 0})
+
+
+class Half(Colors):
+    """Every second task is mixed within its group; the others are all lost."""
+
+    made: ClassVar[dict[int, int]] = {}
+
+    def __init__(self, seed: int):
+        super().__init__(seed)
+        self.place = self.made.get(seed, 0)
+        self.made[seed] = self.place + 1
+
+    def step(self, response: str) -> Step:
+        won = self.seed % 2 == 0 and self.place % 2 == 0
+        return Step(observation="", terminated=True, info={"success": won})
+
+
+@pytest.mark.parametrize("lag", [0, 2])
+def test_a_dropped_group_makes_room_for_one_other_and_no_more(lag):
+    Half.made = {}
+    found = experiences(Half, 4, filter="mixed", max_lag=lag, groups=3)
+    for each in found:
+        assert len({trajectory.group for trajectory in each.used}) == 3
+        assert all(number % 2 == 0 for number in (each.numbers[t.group] for t in each.used))
+        played = len(each.numbers)
+        assert each.metrics["kept_frac"] == pytest.approx(3 / played)
+        assert each.numbers[-1] % 2 == 0, "the last group is the one that filled the step"
+    started = sum(Half.made.values()) // 2
+    assert started == sum(len(each.numbers) for each in found), "nothing was played in vain"
+
+
+def test_a_step_that_no_group_fills_ends_at_its_limit():
+    (found,) = experiences(Doomed, 1, filter="mixed", max_batches=3)
+    assert len(found.numbers) == 6
+    assert found.metrics["batches"] == 3
+    assert not found.used
+    (broken,) = experiences(Broken, 1, filter="mixed", max_batches=9)
+    assert len(broken.numbers) == 2, "further ones would fail too"
+
+
+class Doomed(Colors):
+    """Never won."""
+
+    def step(self, response: str) -> Step:
+        return Step(observation="", terminated=True, info={"success": False})
+
+
+class Broken(Colors):
+    def step(self, response: str) -> Step:
+        raise OSError("the game server is gone")
+
+
+class SlowSuccess(Colors):
+    """Every fourth task takes 20 ms and eight turns, and is won by one of its trajectories; so it passes a filter."""
+
+    made: ClassVar[dict[int, int]] = {}
+
+    def __init__(self, seed: int):
+        super().__init__(seed)
+        self.slow, self.place = seed % 4 == 0, self.made.get(seed, 0)
+        self.made[seed] = self.place + 1
+
+    async def step(self, response: str) -> Step:  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.played += 1
+        await asyncio.sleep(0.02 if self.slow and self.played == 1 else 0)
+        won = self.slow or self.place % 2 == 0
+        ended = not self.slow or self.played == 8
+        return Step(observation="say red", terminated=ended, info={"success": won and self.place % 2 == 0})
+
+
+def slow_share(seed: int, **settings: Any) -> float:
+    """Share of slow tasks among the groups that ten steps learn from."""
+    SlowSuccess.made = {}
+    found = experiences(SlowSuccess, 10, seed=seed, groups=2, **settings)
+    learned = [each.numbers[group] % 4 == 0 for each in found for group in {t.group for t in each.used}]
+    return float(np.mean(learned))
+
+
+def interval(values: list[float]) -> tuple[float, float]:
+    half = 1.96 * float(np.std(values, ddof=1)) / len(values) ** 0.5
+    return float(np.mean(values)) - half, float(np.mean(values)) + half
+
+
+@pytest.mark.parametrize("names", COMBINED, ids="+".join)
+def test_slow_means_successful_is_not_under_represented(names):
+    low, high = interval([slow_share(seed, **merged(*names)) for seed in range(20)])
+    assert low < 0.25 < high, (low, high)
+
+
+def test_the_order_of_the_finished_prefers_fast_episodes_which_is_why_it_is_not_the_default():
+    low, high = interval([slow_share(seed, max_lag=4, order="finished") for seed in range(20)])
+    assert high < 0.25, (low, high)
