@@ -20,7 +20,7 @@ from turnwise.errors import ConfigError
 from turnwise.measures.base import Played
 from turnwise.measures.step_rewards import step_rewards
 from turnwise.objective.tokens import Sequences
-from turnwise.rollout.collectors import Independent, play_tasks
+from turnwise.rollout.collectors import Independent
 from turnwise.rollout.demonstrations import hints
 from turnwise.rollout.demonstrations.hints import Hinted, hint_shares, hint_turns
 from turnwise.rollout.demonstrations.library import Demonstrations
@@ -29,6 +29,7 @@ from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.experience import Experience
 from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.models import Models, NamedModel
+from turnwise.rollout.plays import play_tasks
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.train.checkpoint import latest_checkpoint
 from turnwise.train.credit import Credit, make_transform

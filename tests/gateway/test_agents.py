@@ -20,10 +20,11 @@ from turnwise.gateway.settings import HarnessConfig
 from turnwise.models.pretrained import pretrained_policy
 from turnwise.models.settings import ModelConfig, PromptConfig
 from turnwise.models.tiny import tiny_policy
-from turnwise.rollout.collectors import make_collector, play_tasks
+from turnwise.rollout.collectors import make_collector
 from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.models import Models, NamedModel
+from turnwise.rollout.plays import play_tasks
 from turnwise.rollout.record import read_rollouts
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.train.loop import train

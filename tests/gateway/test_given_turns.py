@@ -10,10 +10,11 @@ from tests.gateway.asking import ask, suite, user
 from tests.gateway.test_agents import ROLLOUT, SAME, models_of
 from turnwise.gateway.agents import Harnesses
 from turnwise.gateway.settings import HarnessConfig
-from turnwise.rollout.collectors import make_collector, play_starts, play_tasks
+from turnwise.rollout.collectors import make_collector
 from turnwise.rollout.continuations import Continuations
 from turnwise.rollout.environments import Environments, InProcessEnvironments
 from turnwise.rollout.metrics import rollout_metrics
+from turnwise.rollout.plays import play_starts, play_tasks
 from turnwise.rollout.settings import ContinuationsConfig, RolloutConfig
 from turnwise.rollout.starts import fork
 from turnwise.rollout.trajectory import Trajectory

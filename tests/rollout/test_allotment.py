@@ -13,10 +13,11 @@ from turnwise.config import override_config
 from turnwise.environments.base import Step
 from turnwise.errors import ConfigError
 from turnwise.rollout.allotment import Allotted, ValueModel, allot, utility
-from turnwise.rollout.collectors import make_collector, play_tasks
+from turnwise.rollout.collectors import make_collector
 from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.models import Models, NamedModel
+from turnwise.rollout.plays import play_tasks
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.train.checkpoint import latest_checkpoint
 from turnwise.train.folder import RunFolder

@@ -185,8 +185,3 @@ def interval(values: list[float]) -> tuple[float, float]:
 def test_slow_means_successful_is_not_under_represented(names):
     low, high = interval([slow_share(seed, **merged(*names)) for seed in range(20)])
     assert low < 0.25 < high, (low, high)
-
-
-def test_the_order_of_the_finished_prefers_fast_episodes_which_is_why_it_is_not_the_default():
-    low, high = interval([slow_share(seed, max_lag=4, order="finished") for seed in range(20)])
-    assert high < 0.25, (low, high)

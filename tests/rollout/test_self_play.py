@@ -18,11 +18,12 @@ from turnwise.environments.settings import EnvironmentConfig
 from turnwise.errors import ConfigError, EngineFault
 from turnwise.evaluation.assess import assess
 from turnwise.models.tiny import tiny_policy
-from turnwise.rollout.collectors import make_collector, play_tasks
+from turnwise.rollout.collectors import make_collector
 from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.metrics import rollout_metrics
 from turnwise.rollout.models import Models, NamedModel
+from turnwise.rollout.plays import play_tasks
 from turnwise.rollout.record import read_rollouts, write_rollouts
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.trajectory import Trajectory, Turn

@@ -7,7 +7,7 @@ from tests.toys import small_config
 from turnwise.config import parse_config
 from turnwise.environments.seats.base import ROLES
 from turnwise.errors import ConfigError
-from turnwise.rollout.collectors import play_tasks
+from turnwise.rollout.plays import play_tasks
 from turnwise.train.loop import train
 
 

@@ -15,10 +15,11 @@ from turnwise.diagnostics.turn_budgets import Limit, compare_limits, spent
 from turnwise.environments.splits import split_seeds
 from turnwise.errors import ConfigError
 from turnwise.evaluation.play import panel
-from turnwise.rollout.collectors import Independent, play_tasks
+from turnwise.rollout.collectors import Independent
 from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.models import Models, NamedModel
+from turnwise.rollout.plays import play_tasks
 from turnwise.rollout.settings import RolloutConfig, TurnBudgetConfig
 from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.rollout.turn_budget import (

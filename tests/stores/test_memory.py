@@ -17,11 +17,12 @@ from turnwise.errors import ConfigError
 from turnwise.models.settings import ModelConfig
 from turnwise.models.tiny import tiny_policy
 from turnwise.objective.tokens import Sequences
-from turnwise.rollout.collectors import Independent, play_tasks
+from turnwise.rollout.collectors import Independent
 from turnwise.rollout.engine import Generation, Sampling
 from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.experience import Experience
 from turnwise.rollout.models import Models, NamedModel
+from turnwise.rollout.plays import play_tasks
 from turnwise.rollout.pool import Pool
 from turnwise.rollout.record import read_rollouts
 from turnwise.rollout.settings import RolloutConfig

@@ -16,11 +16,12 @@ from turnwise.errors import ConfigError
 from turnwise.measures.base import Played
 from turnwise.measures.step_rewards import step_rewards
 from turnwise.objective.tokens import Sequences
-from turnwise.rollout.collectors import Independent, play_tasks
+from turnwise.rollout.collectors import Independent
 from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.experience import Experience
 from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.models import Models, NamedModel
+from turnwise.rollout.plays import play_tasks
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.stores.prefixes import PrefixSampling, Ratio, replayed_turns
 from turnwise.rollout.stores.rows import FILE, read_store

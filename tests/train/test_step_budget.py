@@ -145,7 +145,7 @@ class Forgetful(Pool):
     def next(self, *arguments: Any, **options: Any):
         experience = super().next(*arguments, **options)
         self.dropped = [*getattr(self, "dropped", ()), *self.flights]
-        self.flights = []
+        self.flights.clear()
         return experience
 
 

@@ -14,9 +14,9 @@ import turnwise as tw
 from turnwise.config.methods import values_unfinished
 from turnwise.errors import ConfigError
 from turnwise.methods.build import build_method
-from turnwise.rollout import take
+from turnwise.rollout import played, take
+from turnwise.rollout.flight import Learned
 from turnwise.rollout.line import Line
-from turnwise.rollout.pool import Learned
 from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.train import loop
 from turnwise.train.checkpoint import latest_checkpoint, load_checkpoint
@@ -50,7 +50,7 @@ def learned_tokens(steps) -> list[int]:
     return [int(measured.batch.tokens.lengths[credit.kept_R].sum()) for measured, credit in steps]
 
 
-class Twice(take.PlayedTokens):
+class Twice(played.PlayedTokens):
     """Known wrong: a trajectory that ends is learned from whole, so that its earlier tokens count twice."""
 
     def _window(self, *arguments: Any):
@@ -60,7 +60,7 @@ class Twice(take.PlayedTokens):
         return window
 
 
-class Tail(take.PlayedTokens):
+class Tail(played.PlayedTokens):
     """Known wrong: what was played of a trajectory is learned from only when it ends."""
 
     def _window(self, *arguments: Any):
@@ -135,7 +135,7 @@ def test_turns_are_cut_where_steps_ended():
         return Turn("o", "k", [9], ids, [-float(each) for each in ids], "r", False, **more)
 
     turns = [turn([1, 2, 3, 4, 5], reward=1.0, valid=False, fresh=True), turn([6])]
-    pieces = take.cut(turns, [2, 4], [0, 0, 1, 1, 2, 2], POLICY.format)
+    pieces = played.cut(turns, [2, 4], [0, 0, 1, 1, 2, 2], POLICY.format)
     assert [each.response_ids for each in pieces] == [[1, 2], [3, 4], [5], [6]]
     assert [each.prompt_ids for each in pieces] == [[9], [], [], [9]]
     assert [each.behavior_logprobs for each in pieces] == [[-1, -2], [-3, -4], [-5], [-6]]
@@ -236,6 +236,6 @@ def test_a_failed_trajectory_is_told_once():
     line = Line(by_turns=False, cuts=True, on_change=lambda: None)
     flight: Any = SimpleNamespace(watched={0: failed}, lines={0: line}, learned={0: Learned()})
     told: list[Trajectory] = []
-    assert take.PlayedTokens()._window(flight, 0, POLICY.format, told) == failed
-    assert take.PlayedTokens()._window(flight, 0, POLICY.format, told) is None
+    assert played.PlayedTokens()._window(flight, 0, POLICY.format, told) == failed
+    assert played.PlayedTokens()._window(flight, 0, POLICY.format, told) is None
     assert told == [failed]

@@ -13,12 +13,13 @@ from tests.toys import Colors, small_config
 from turnwise.config import parse_config
 from turnwise.environments.base import Step
 from turnwise.errors import ConfigError
-from turnwise.rollout.collectors import make_collector, play_tasks
+from turnwise.rollout.collectors import make_collector
 from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.growth import Fork, Group, arpo, at2po, carl, tree_grpo
 from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.metrics import rollout_metrics
 from turnwise.rollout.models import Models, NamedModel
+from turnwise.rollout.plays import play_tasks
 from turnwise.rollout.record import read_rollouts
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.trajectory import Trajectory, Turn, distinct_turns

@@ -16,13 +16,14 @@ from turnwise.environments.check_plays import scripted
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.rollout.blocking import blocking, make_loop
-from turnwise.rollout.collectors import make_collector, play_tasks
+from turnwise.rollout.collectors import make_collector
 from turnwise.rollout.copies import Copies
 from turnwise.rollout.environments import Environments, InProcessEnvironments
 from turnwise.rollout.gate import Gate, VisitedEngine, VisitedEnvironments
 from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.metrics import rollout_metrics
 from turnwise.rollout.models import Models, NamedModel
+from turnwise.rollout.plays import play_tasks
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.trajectory import Trajectory, distinct_turns
 from turnwise.rollout.workers import WorkerEnvironments

@@ -9,10 +9,11 @@ from tests.toys import Colors, ScriptedEngine, small_config
 
 from turnwise.environments.base import Step
 from turnwise.errors import ConfigError
-from turnwise.rollout.collectors import make_collector, play_tasks
+from turnwise.rollout.collectors import make_collector
 from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.growth import Group, gain_of_another, v05
 from turnwise.rollout.models import Models, NamedModel
+from turnwise.rollout.plays import play_tasks
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.train.checkpoint import latest_checkpoint, load_checkpoint

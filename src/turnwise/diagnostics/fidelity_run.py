@@ -28,8 +28,8 @@ from turnwise.errors import ConfigError, RunError, TurnwiseError, did_you_mean
 from turnwise.files import replacing
 from turnwise.methods import METHODS
 from turnwise.methods.build import named_method
-from turnwise.rollout.collectors import OnTurn
 from turnwise.rollout.continuations import Histories
+from turnwise.rollout.groups import OnTurn
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.train.folder import RunFolder
 from turnwise.transform import Transform

@@ -21,7 +21,7 @@ from turnwise.diagnostics.stage import Stage
 from turnwise.errors import ConfigError, RunError
 from turnwise.models.policy import autocast, trainable
 from turnwise.objective.tokens import generated_logprobs
-from turnwise.rollout.collectors import OnTurn
+from turnwise.rollout.groups import OnTurn
 from turnwise.train.credit import named_transform
 from turnwise.train.folder import RunFolder
 

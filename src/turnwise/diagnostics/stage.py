@@ -25,11 +25,13 @@ from turnwise.objective.scorer import Scorer
 from turnwise.objective.tokens import Sequences
 from turnwise.objective.values import ValueTerm
 from turnwise.rollout.blocking import blocking
-from turnwise.rollout.collectors import Independent, OnTurn, make_collector, play_starts, play_tasks
+from turnwise.rollout.collectors import Independent, make_collector
 from turnwise.rollout.continuations import Continuations
 from turnwise.rollout.engines import make_engine
 from turnwise.rollout.environments import Environments
+from turnwise.rollout.groups import OnTurn
 from turnwise.rollout.models import Models, NamedModel
+from turnwise.rollout.plays import play_starts, play_tasks
 from turnwise.rollout.starts import Start
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.rollout.turn_budget import BudgetedEnvironments, TurnBudget, restore_budget

@@ -11,10 +11,11 @@ import numpy as np
 from turnwise.environments.base import Step, Task
 from turnwise.errors import EngineFault
 from turnwise.models.policy import Policy
-from turnwise.rollout.collectors import make_collector, play_tasks
+from turnwise.rollout.collectors import make_collector
 from turnwise.rollout.engine import Engine, Generation, Sampling
 from turnwise.rollout.environments import Environments
 from turnwise.rollout.models import Models, NamedModel
+from turnwise.rollout.plays import play_tasks
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.trajectory import Trajectory
 

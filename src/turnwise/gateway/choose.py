@@ -5,8 +5,9 @@ from turnwise.environments.suites import Suite
 from turnwise.errors import ConfigError
 from turnwise.gateway.agents import Harnesses
 from turnwise.gateway.settings import HarnessConfig
-from turnwise.rollout.collectors import Collector, make_collector
+from turnwise.rollout.collectors import make_collector
 from turnwise.rollout.environments import Environments
+from turnwise.rollout.groups import Collector
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.stores.recall import Memory
 from turnwise.rollout.stores.reminded import Reminded

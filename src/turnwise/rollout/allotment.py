@@ -10,9 +10,10 @@ import numpy as np
 from turnwise.environments.base import Task
 from turnwise.errors import ConfigError, EnvironmentFault
 from turnwise.options import check_names, check_value
-from turnwise.rollout.collectors import Batch, Group, Independent
+from turnwise.rollout.collectors import Independent
 from turnwise.rollout.environments import Environments
 from turnwise.rollout.gate import OwnEnvironments
+from turnwise.rollout.groups import Batch, Group
 from turnwise.rollout.metrics import PREDICTED
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.stores.similarity import Similar, words_of

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from turnwise.rollout.collectors import Batch, Collector, Group
+from turnwise.rollout.groups import Batch, Collector, Group
 from turnwise.rollout.trajectory import Trajectory
 
 

@@ -9,11 +9,12 @@ import numpy as np
 from turnwise.environments.base import Task
 from turnwise.errors import ConfigError
 from turnwise.rollout import forks
-from turnwise.rollout.collectors import Batch, Group, Independent, make_sampling
+from turnwise.rollout.collectors import Independent, make_sampling
 from turnwise.rollout.copies import forkable
 from turnwise.rollout.environments import Environments
 from turnwise.rollout.facets import REMEMBERS
 from turnwise.rollout.forks import Growth
+from turnwise.rollout.groups import Batch, Group
 from turnwise.rollout.growth import RULES, check_rule
 from turnwise.rollout.metrics import env_steps
 from turnwise.rollout.settings import RolloutConfig

@@ -1,131 +1,23 @@
-"""Define collectors: how the group of a task is played."""
+"""Play the trajectories of a group independently, and find other collectors by name."""
 
-import asyncio
-import dataclasses
 import inspect
 import itertools
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from turnwise.environments.base import Task
 from turnwise.errors import ConfigError, did_you_mean
 from turnwise.imports import import_named
 from turnwise.models.policy import Policy
 from turnwise.options import check_names
-from turnwise.rollout.blocking import blocking
 from turnwise.rollout.collect import play
-from turnwise.rollout.engine import Engine, Sampling
+from turnwise.rollout.engine import Sampling
 from turnwise.rollout.environments import Environments
 from turnwise.rollout.gate import OwnConversations, OwnEnvironments
-from turnwise.rollout.models import Models
+from turnwise.rollout.groups import Batch, Collector, Group
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.starts import Start
 from turnwise.rollout.trajectory import Trajectory
-
-T = TypeVar("T")
-OnTurn = Callable[[int, int], None] | None
-"""Called after every turn with the number of live trajectories and of all."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Batch:
-    """Tasks to play at the same time, a group each.
-
-    Attributes:
-        models: Models of the run; the policy acts.
-        tasks: One per group.
-        places: Number of each group among those that are numbered together; default: 0, 1, ...
-        together: How many groups are numbered together; default: those of the batch.
-        seed: Seed of the sampling. Draws depend on it, on a group's number, and on a trajectory's place in the group.
-        group_size: Trajectories per task, as in an evaluation; None: training, with the recipe's number.
-        temperature: Default: the recipe's, with its top_p. A given one sets top_p to 1.
-        on_turn: Progress callback.
-        engine: Generates; default: the policy's.
-        environments: Where the tasks are played; default: those of the collector.
-    """
-
-    models: Models
-    tasks: Sequence[Task]
-    places: Sequence[int] | None = None
-    together: int | None = None
-    seed: int
-    group_size: int | None = None
-    temperature: float | None = None
-    on_turn: OnTurn = None
-    engine: Engine | None = None
-    environments: Environments | None = None
-
-    @property
-    def training(self) -> bool:
-        """Whether steps learn from the batch; otherwise it evaluates."""
-        return self.group_size is None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Group:
-    """A group to play.
-
-    Attributes:
-        models: Models of the run; the policy acts.
-        task: Its task.
-        name: Name of the task in records.
-        number: Its number among the groups that are numbered together.
-        size: Its trajectories.
-        first: Number of its first trajectory.
-        stride: Above the numbers of all trajectories that are numbered together.
-        seed: Seed of the sampling.
-        training: Whether steps learn from it.
-        temperature: That of an evaluation; None: the recipe's.
-        engine: Generates for this group; conversations have the numbers of their trajectories, plus multiples of
-            `stride`.
-        environments: Where it is played.
-        on_turn: Progress callback.
-        plan: What the collector has decided about the group.
-        watched: Takes in the trajectories while they are played, for steps that learn from half-played ones.
-    """
-
-    models: Models
-    task: Task
-    name: str
-    number: int
-    size: int
-    first: int
-    stride: int
-    seed: int
-    training: bool
-    temperature: float | None
-    engine: Engine
-    environments: Environments
-    on_turn: OnTurn = None
-    plan: Any = None
-    watched: dict[int, Trajectory] | None = None
-
-    def starts(self) -> list[Start]:
-        """Start the task once per trajectory."""
-        numbers = range(self.first, self.first + self.size)
-        starts = [Start(self.task, self.number, self.name, conversation=number) for number in numbers]
-        if self.watched is None:
-            return starts
-        self.watched.update({number: Trajectory(self.number, self.name) for number in numbers})
-        return [
-            dataclasses.replace(start, into=self.watched[number]) for start, number in zip(starts, numbers, strict=True)
-        ]
-
-
-class Collector(Protocol):
-    """Plays groups of trajectories. One that remembers has `state_dict` and `load_state_dict` too."""
-
-    async def plan(self, batch: Batch) -> list[Group]:
-        """Divide a batch into its groups, one per task."""
-        ...
-
-    async def play(self, group: Group) -> list[Trajectory]:
-        """Play a group. Different groups are played concurrently, on one event loop."""
-        ...
-
-    def learn(self, played: Sequence[tuple[Group, list[Trajectory]]]) -> None:
-        """Take in what a step has played, in the order in which the groups were started."""
-        ...
 
 
 class Independent:
@@ -207,101 +99,6 @@ class Independent:
             "close": False,
         }
         return await play(starts=starts, fmt=policy.format, **how | more)
-
-
-def play_tasks(
-    collector: Collector,
-    models: Models,
-    tasks: Sequence[Task],
-    *,
-    seed: int,
-    group_size: int | None = None,
-    temperature: float | None = None,
-    on_turn: OnTurn = None,
-) -> list[Trajectory]:
-    """Play each task with a group of trajectories, and wait for all; see `Batch` for the arguments.
-
-    Returns:
-        Trajectories, those of a group adjacent, groups numbered from 0.
-    """
-    batch = Batch(
-        models=models, tasks=tasks, seed=seed, group_size=group_size, temperature=temperature, on_turn=on_turn
-    )
-    return blocking(_play_batch(collector, batch))
-
-
-async def _play_batch(collector: Collector, batch: Batch) -> list[Trajectory]:
-    progress = Progress(batch.on_turn)
-    groups = [dataclasses.replace(each, on_turn=progress.part()) for each in await collector.plan(batch)]
-    try:
-        played = await all_of([collector.play(group) for group in groups])
-    finally:
-        await batch.models.policy.sampler.aclose()
-    if batch.training:
-        collector.learn(list(zip(groups, played, strict=True)))
-    return [trajectory for each in played for trajectory in each]
-
-
-async def all_of(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Await coroutines concurrently; what one raises cancels the others, and is raised once all have ended."""
-    tasks = [asyncio.ensure_future(work) for work in works]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-class Progress:
-    """Add up the progress of groups.
-
-    Args:
-        on_turn: Called with the sums.
-    """
-
-    def __init__(self, on_turn: OnTurn):
-        self._on_turn = on_turn
-        self._parts: list[tuple[int, int]] = []
-
-    def part(self) -> OnTurn:
-        """Return the callback of another group."""
-        if self._on_turn is None:
-            return None
-        place = len(self._parts)
-        self._parts.append((0, 0))
-
-        def told(live: int, total: int) -> None:
-            self._parts[place] = live, total
-            assert self._on_turn is not None
-            self._on_turn(sum(live for live, _ in self._parts), sum(total for _, total in self._parts))
-
-        return told
-
-
-def play_starts(
-    models: Models,
-    starts: Sequence[Start],
-    environments: Environments,
-    settings: RolloutConfig,
-    *,
-    seed: int,
-    temperature: float | None = None,
-    on_turn: OnTurn = None,
-) -> list[Trajectory]:
-    """Play one trajectory per start, concurrently, with the policy; see `Batch` for the other arguments."""
-    policy = models.policy.policy
-    played = play(
-        models.policy.sampler,
-        starts,
-        environments,
-        policy.format,
-        sampling=make_sampling(settings, policy, seed=seed, temperature=temperature),
-        max_context=policy.max_context,
-        window=settings.remembered,
-        on_turn=on_turn,
-    )
-    return blocking(played)
 
 
 def make_sampling(settings: RolloutConfig, policy: Policy, *, seed: int, temperature: float | None = None) -> Sampling:

@@ -18,11 +18,12 @@ from turnwise.environments.base import Step, Task
 from turnwise.errors import EnvironmentFault, RunError
 from turnwise.rollout.blocking import blocking
 from turnwise.rollout.collect import play
-from turnwise.rollout.collectors import OnTurn, make_sampling
+from turnwise.rollout.collectors import make_sampling
 from turnwise.rollout.context import make_context
 from turnwise.rollout.copies import Copies, forkable
 from turnwise.rollout.environments import Environments
 from turnwise.rollout.failures import placed_failure
+from turnwise.rollout.groups import OnTurn
 from turnwise.rollout.metrics import env_steps
 from turnwise.rollout.models import Models
 from turnwise.rollout.record import write_table

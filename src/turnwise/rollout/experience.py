@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from turnwise.environments.base import Task
-from turnwise.rollout.collectors import Collector, OnTurn
+from turnwise.rollout.groups import Collector, OnTurn
 from turnwise.rollout.models import Models
 from turnwise.rollout.selection import GroupFilter, kept
 from turnwise.rollout.trajectory import Trajectory

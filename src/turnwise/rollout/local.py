@@ -259,8 +259,7 @@ class LocalEngine:
             if alike not in self._samplings:
                 self._samplings.append(alike)
             self._sampling[row] = self._samplings.index(alike)
-            draws = request.sampling.draws
-            self._draws[row] = request.conversation if draws is None else draws
+            self._draws[row] = request.conversation if request.sampling.draws is None else request.sampling.draws
             admitted.append(row)
         return admitted
 

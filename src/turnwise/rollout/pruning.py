@@ -11,9 +11,10 @@ from jaxtyping import Bool, Float
 
 from turnwise.environments.base import Task
 from turnwise.errors import ConfigError, EngineFault
-from turnwise.rollout.collectors import Batch, Group, Independent
+from turnwise.rollout.collectors import Independent
 from turnwise.rollout.engine import Engine, Generation, Sampling
 from turnwise.rollout.environments import Environments
+from turnwise.rollout.groups import Batch, Group
 from turnwise.rollout.settings import RolloutConfig, checked_options
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.streams import Stream

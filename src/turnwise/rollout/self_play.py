@@ -14,10 +14,11 @@ from turnwise.environments.seats.base import POLICY, Deal
 from turnwise.environments.seats.match import OPPONENTS
 from turnwise.errors import ConfigError
 from turnwise.rollout.cast import Cast
-from turnwise.rollout.collectors import Batch, Group, Independent
+from turnwise.rollout.collectors import Independent
 from turnwise.rollout.engine import Engine
 from turnwise.rollout.environments import Environments
 from turnwise.rollout.gate import Gate, OwnConversations, VisitedEngine
+from turnwise.rollout.groups import Batch, Group
 from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.models import Models
 from turnwise.rollout.settings import RolloutConfig

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from turnwise.rollout.around import Around
-from turnwise.rollout.collectors import Batch, Collector, Group
 from turnwise.rollout.engine import Engine, Generation, Sampling, Tempering
+from turnwise.rollout.groups import Batch, Collector, Group
 from turnwise.rollout.sampling import MIN_ENTROPY
 from turnwise.rollout.settings import TokenTemperatureConfig
 from turnwise.rollout.trajectory import Trajectory, distinct_turns

@@ -13,8 +13,8 @@ import numpy as np
 from turnwise.environments.base import Step, Task
 from turnwise.errors import ConfigError
 from turnwise.rollout.around import Around
-from turnwise.rollout.collectors import Batch, Collector, Group
 from turnwise.rollout.environments import Environments
+from turnwise.rollout.groups import Batch, Collector, Group
 from turnwise.rollout.settings import TurnBudgetConfig
 from turnwise.rollout.trajectory import Trajectory
 

@@ -18,9 +18,9 @@ from turnwise.objective.prober import Prober
 from turnwise.objective.scorer import Scorer
 from turnwise.objective.tokens import Sequences
 from turnwise.rollout.blocking import blocking
-from turnwise.rollout.collectors import Collector
 from turnwise.rollout.environments import Environments
 from turnwise.rollout.experience import Steps
+from turnwise.rollout.groups import Collector
 from turnwise.rollout.models import Models
 from turnwise.rollout.stores.store import Store
 from turnwise.rollout.trajectory import Trajectory

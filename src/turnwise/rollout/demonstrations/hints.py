@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from turnwise.rollout.collectors import Collector, OnTurn, play_starts
 from turnwise.rollout.demonstrations.library import Demonstrations, alone
 from turnwise.rollout.demonstrations.settings import DemonstrationsConfig
 from turnwise.rollout.environments import Environments
 from turnwise.rollout.experience import Experience, Steps, learned_from, outcomes
+from turnwise.rollout.groups import Collector, OnTurn
 from turnwise.rollout.models import Models
+from turnwise.rollout.plays import play_starts
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.starts import Start
 from turnwise.rollout.stores.replay import with_more

@@ -12,13 +12,14 @@ from turnwise.environments.base import Step
 from turnwise.errors import RunError
 from turnwise.imports import import_named
 from turnwise.models.policy import Policy
-from turnwise.rollout.collectors import Collector, OnTurn, play_starts
 from turnwise.rollout.demonstrations.library import Demonstrations, alone
 from turnwise.rollout.demonstrations.settings import DemonstrationsConfig
 from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.experience import Experience, Steps, outcomes
+from turnwise.rollout.groups import Collector, OnTurn
 from turnwise.rollout.metrics import costs, rollout_metrics
 from turnwise.rollout.models import Models
+from turnwise.rollout.plays import play_starts
 from turnwise.rollout.selection import kept
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.starts import Start

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from turnwise.rollout.collectors import Collector, OnTurn
 from turnwise.rollout.demonstrations.library import Demonstrations
 from turnwise.rollout.demonstrations.settings import DemonstrationsConfig
 from turnwise.rollout.experience import Experience, Steps, outcomes
+from turnwise.rollout.groups import Collector, OnTurn
 from turnwise.rollout.models import Models
 from turnwise.rollout.trajectory import Trajectory
 

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from turnwise.environments.base import Task
-from turnwise.rollout.collectors import Collector, OnTurn, play_starts
 from turnwise.rollout.demonstrations.hints import DIGITS
 from turnwise.rollout.demonstrations.library import alone
 from turnwise.rollout.environments import Environments
 from turnwise.rollout.experience import Experience, Steps, learned_from, outcomes
+from turnwise.rollout.groups import Collector, OnTurn
 from turnwise.rollout.models import Models
+from turnwise.rollout.plays import play_starts
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.starts import fork
 from turnwise.rollout.stores.replay import with_more

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from turnwise.environments.base import Step, Task
-from turnwise.rollout.collectors import Collector, OnTurn, play_starts
 from turnwise.rollout.environments import Environments
 from turnwise.rollout.experience import Experience, Steps, learned_from, outcomes
+from turnwise.rollout.groups import Collector, OnTurn
 from turnwise.rollout.models import Models
+from turnwise.rollout.plays import play_starts
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.starts import Start
 from turnwise.rollout.stores.lessons import RESPONSE

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from turnwise.models.format import Format
-from turnwise.rollout.collectors import Collector, OnTurn
 from turnwise.rollout.experience import Experience, Steps
+from turnwise.rollout.groups import Collector, OnTurn
 from turnwise.rollout.models import Models
 from turnwise.rollout.stores.lessons import lessons
 from turnwise.rollout.stores.recall import ADVICE

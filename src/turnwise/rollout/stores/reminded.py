@@ -6,8 +6,8 @@ from typing import Any
 
 from turnwise.environments.base import Step, Task
 from turnwise.rollout.around import Around
-from turnwise.rollout.collectors import Batch, Collector, Group
 from turnwise.rollout.environments import Environments
+from turnwise.rollout.groups import Batch, Collector, Group
 from turnwise.rollout.stores.recall import Memory, Recalled
 from turnwise.rollout.trajectory import Trajectory
 

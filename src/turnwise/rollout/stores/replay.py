@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from turnwise.environments.base import Task
-from turnwise.rollout.collectors import Collector, OnTurn
 from turnwise.rollout.experience import Experience, Steps
+from turnwise.rollout.groups import Collector, OnTurn
 from turnwise.rollout.metrics import costs
 from turnwise.rollout.models import Models
 from turnwise.rollout.stores.rows import Row, make_row

@@ -1,0 +1,88 @@
+"""Hold a group in flight: what is played, and what steps have learned of it."""
+
+import asyncio
+import dataclasses
+
+from turnwise.rollout.groups import Group
+from turnwise.rollout.line import Line, Metered
+from turnwise.rollout.trajectory import Trajectory
+
+
+@dataclasses.dataclass(eq=False)
+class Flight:
+    """A group in flight.
+
+    Attributes:
+        step: The step for which it was started.
+        number: Number of its task among the tasks.
+        batch: Batch with which it was started.
+        group: What is played.
+        playing: Plays it.
+        metered: Its share of a budget, if there is one.
+        learned: What steps have learned of its trajectories, by their numbers, where they learn from half-played ones.
+        live: Trajectories that have not ended, and all.
+    """
+
+    step: int
+    number: int
+    batch: "Started"
+    group: Group
+    playing: asyncio.Task[list[Trajectory]]
+    metered: Metered | None = None
+    learned: dict[int, "Learned"] = dataclasses.field(default_factory=dict)
+    live: tuple[int, int] = (0, 0)
+
+    @property
+    def watched(self) -> dict[int, Trajectory]:
+        """Its trajectories while they are played, by their numbers."""
+        return self.group.watched or {}
+
+    @property
+    def lines(self) -> dict[int, Line]:
+        """The responses of its trajectories, by their numbers."""
+        assert self.metered is not None
+        return self.metered.lines
+
+    @property
+    def done(self) -> bool:
+        """Whether all its trajectories have ended."""
+        return self.playing.done()
+
+    @property
+    def trajectories(self) -> list[Trajectory]:
+        """Its trajectories, once it is done.
+
+        Raises:
+            EngineLost: The engine was lost.
+        """
+        return self.playing.result()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Started:
+    """Groups that were started together.
+
+    Attributes:
+        step: The step for which they were started.
+        seed: Seed of their draws.
+        numbers: Numbers of their tasks.
+        places: Their numbers among the groups that are numbered together.
+    """
+
+    step: int
+    seed: int
+    numbers: list[int]
+    places: list[int]
+
+
+@dataclasses.dataclass
+class Learned:
+    """What steps have learned of a half-played trajectory.
+
+    Attributes:
+        ends: Its generated tokens at the ends of the steps so far.
+        told: Whether a step had it after its end.
+    """
+
+    ends: list[int] = dataclasses.field(default_factory=list)
+    told: bool = False

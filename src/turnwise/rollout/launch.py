@@ -1,0 +1,229 @@
+"""Start groups: choose their tasks, number them, and play them on the running event loop."""
+
+import asyncio
+import dataclasses
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from turnwise.environments.base import Task
+from turnwise.rollout.environments import Environments
+from turnwise.rollout.flight import Flight, Learned, Started
+from turnwise.rollout.gate import VisitedEngine
+from turnwise.rollout.groups import Batch, Group
+from turnwise.rollout.line import Budget, Line, Metered, MeteredEngine, Sampled
+from turnwise.rollout.selection import TaskSelector
+from turnwise.rollout.settings import RolloutConfig
+
+_OURS = ("in_flight", "seats", "started", "unfinished", "learned")
+"""Keys of the state that are not those of the task selection."""
+
+
+class Launch:
+    """Start groups, keep those in flight, and start them again in a resumed run.
+
+    Args:
+        tasks: Tasks to train on.
+        settings: The `[rollout]` of a recipe.
+        seed: Seed of the run.
+        selector: Chooses the tasks.
+        environments: Where groups are played; default: those of the collector.
+
+    Attributes:
+        flights: Groups in flight, in the order of their start.
+        finished: Those that are done, in the order of their end.
+        selector: Chooses the tasks.
+        on_change: Called when a group has progressed.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        settings: RolloutConfig,
+        seed: int,
+        selector: TaskSelector,
+        environments: Environments | None,
+    ):
+        self.tasks, self.settings, self._seed = tasks, settings, seed
+        self.selector, self._environments = selector, environments
+        self.flights: list[Flight] = []
+        self.finished: list[Flight] = []
+        self.on_change: Callable[[], None] = lambda: None
+        self._collector: Any = None
+        self._models: Any = None
+        self._awaited = 0
+        self._again: list[dict[str, Any]] = []  # batches that an earlier process had started
+        self._given: list[int] = []  # tasks that an earlier version of the package had started
+        self._orders: dict[int, Iterator[int]] = {}
+        self._seats: Counter[tuple[int, int]] = Counter()  # groups started so far for a step at a place
+        self._budget: Budget | None = None
+
+    def follow(self, collector: Any, models: Any, step: int) -> None:
+        """Take in what plays from now on, and the step that waits."""
+        self._collector, self._models, self._awaited = collector, models, step
+
+    async def start(self, step: int, count: int) -> None:
+        """Start groups for a step, of the tasks that the selector chooses next for it."""
+        if count < 1:
+            return
+        if step not in self._orders:
+            self._orders[step] = self.selector.choose(step)
+        order = self._orders[step]
+        self._orders = {each: order for each, order in self._orders.items() if each >= self._awaited}
+        self._seats = Counter({seat: count for seat, count in self._seats.items() if seat[0] >= self._awaited})
+        given, self._given = self._given[:count], self._given[count:]
+        numbers, places = [*given, *itertools.islice(order, count - len(given))], self._free_places(step, count)
+        later = [self._seats[step, place] for place in places]
+        for place in places:
+            self._seats[step, place] += 1
+        for part in sorted({*later}):  # those of a place that was taken before have draws of their own
+            own = [each for each, seat in enumerate(later) if seat == part]
+            batch = Started(step, self._seed_of(step, part), [numbers[n] for n in own], [places[n] for n in own])
+            await self._play(batch, range(len(own)))
+
+    def _seed_of(self, step: int, part: int) -> int:
+        most = 1 if self.settings.filter == "none" else self.settings.max_batches
+        return (self._seed * 100_003 + step) * most + part % most + (part // most << 52)
+
+    def _free_places(self, step: int, count: int) -> list[int]:
+        """Return numbers for groups: with a budget those that no group in flight has, else the next ones of a step."""
+        groups = self.settings.groups
+        if self.settings.step_budget:
+            taken = {flight.group.number for flight in self.flights}
+            return list(itertools.islice((each for each in itertools.count() if each not in taken), count))
+        begun = sum(self._seats[step, place] for place in range(groups))
+        return [(begun + each) % groups for each in range(count)]
+
+    @property
+    def _together(self) -> int:
+        """Groups that are numbered together."""
+        return self.settings.in_progress if self.settings.step_budget else self.settings.groups
+
+    async def _play(self, started: Started, chosen: Sequence[int], sampled: Mapping[int, Any] | None = None) -> None:
+        """Start the chosen groups of a batch."""
+        models, environments, engine = self._models, self._environments, self._models.policy.sampler
+        batch = Batch(
+            models=models,
+            tasks=[self.tasks[number] for number in started.numbers],
+            places=started.places,
+            together=self._together,
+            seed=started.seed,
+            engine=engine.engine if isinstance(engine, VisitedEngine) else engine,
+            environments=environments,
+        )
+        planned = await self._collector.plan(batch)
+        for place in chosen:
+            self._fly(started, place, planned[place], (sampled or {}).get(place, ()))
+
+    def _fly(self, started: Started, place: int, group: Group, sampled: Sequence[Any]) -> None:
+        """Start a group of a batch."""
+        metered = self._metered(group, sampled) if self.settings.step_budget else None
+
+        def told(live: int, total: int) -> None:
+            flight.live = live, total
+            if metered:
+                metered.live = live
+                self.budget.changed()
+            self.on_change()
+
+        group = dataclasses.replace(group, on_turn=told)
+        if metered:
+            watched = {} if self.settings.learns_played else None
+            engine = MeteredEngine(group.engine, metered.lines, group.stride)
+            group = dataclasses.replace(group, engine=engine, watched=watched)
+        playing = asyncio.ensure_future(self._collector.play(group))
+        flight = Flight(started.step, started.numbers[place], started, group, playing, metered)
+        flight.learned = {number: Learned() for number in range(group.first, group.first + group.size)}
+        if metered:
+            metered.playing = playing
+        self.flights.append(flight)
+        playing.add_done_callback(lambda _: self._ended(flight))
+
+    def _ended(self, flight: Flight) -> None:
+        self.finished.append(flight)
+        if self._budget:
+            self._budget.changed()
+
+    def _metered(self, group: Group, sampled: Sequence[Any]) -> Metered:
+        """Make the lines of a group that waits for shares of the budget."""
+        step_budget, budget = self.settings.step_budget, self.budget
+        assert step_budget is not None
+
+        def line(place: int) -> Line:
+            past = [Sampled.of(each) for each in sampled[place]] if place < len(sampled) else ()
+            by_turns, cuts = step_budget.turns is not None, self.settings.learns_played
+            return Line(by_turns=by_turns, cuts=cuts, sampled=past, on_change=budget.changed)
+
+        return Metered(group.first, group.size, line)
+
+    @property
+    def budget(self) -> Budget:
+        """The budget of each step."""
+        assert self.settings.step_budget is not None
+        if self._budget is None:
+            by_tokens = self.settings.step_budget.tokens and not self.settings.learns_played
+            least = self.settings.max_new_tokens if by_tokens else 1
+            self._budget = Budget(self.settings.step_budget.amount, least)
+        return self._budget
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of task selection and the groups in flight, for checkpoints."""
+        batches = dict.fromkeys(flight.batch for flight in self.flights)
+        in_flight = [self._state(each, [flight for flight in self.flights if flight.batch is each]) for each in batches]
+        in_flight += self._again
+        if not in_flight:
+            return self.selector.state
+        seats = [[*seat, count] for seat, count in self._seats.items()]
+        return {**self.selector.state, "in_flight": in_flight, "seats": seats}
+
+    @staticmethod
+    def _state(batch: Started, flights: Sequence[Flight]) -> dict[str, Any]:
+        groups = {}
+        for flight in flights:
+            lines = flight.lines.values() if flight.metered else ()
+            groups[flight.group.number] = {
+                "sampled": [[each.state() for each in line.sampled] for line in lines],
+                "learned": [(list(each.ends), each.told) for each in flight.learned.values()],
+            }
+        return {**dataclasses.asdict(batch), "groups": groups}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state that `state_dict` returned. Groups in flight are played again so far.
+
+        Under a budget, their responses are those of the checkpoint, and only their environments answer again.
+        """
+        self._again = [*state.get("in_flight", ()), *_of_earlier_versions(state)]
+        self._given = [number for batch in state.get("started", ()) for number in batch]
+        self._seats = Counter({(step, place): count for step, place, count in state.get("seats", ())})
+        self.selector.state = {name: value for name, value in state.items() if name not in _OURS}
+
+    async def start_again(self) -> None:
+        """Start the groups that an earlier process had in flight."""
+        again, self._again = self._again, []
+        for each in again:
+            batch = Started(*(each[name] for name in ("step", "seed", "numbers", "places")))
+            groups = each["groups"]
+            chosen = [place for place, number in enumerate(batch.places) if number in groups]
+            begun = len(self.flights)
+            await self._play(batch, chosen, {place: groups[batch.places[place]]["sampled"] for place in chosen})
+            for flight in self.flights[begun:]:
+                learned = groups[flight.group.number]["learned"]
+                told = [Learned(list(ends), told) for ends, told in learned]
+                flight.learned = dict(zip(flight.learned, told, strict=True))
+
+
+def _of_earlier_versions(state: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the half-played groups of a checkpoint that was saved before version 0.3 as batches of one group."""
+    groups = state.get("unfinished", ())
+    learned = state.get("learned") or [[([], False)] * len(group["sampled"]) for group in groups]
+    return [
+        {
+            "step": 0,
+            "seed": group["seed"],
+            "numbers": [group["task"]],
+            "places": [group["place"]],
+            "groups": {group["place"]: {"sampled": group["sampled"], "learned": told}},
+        }
+        for group, told in zip(groups, learned, strict=True)
+    ]

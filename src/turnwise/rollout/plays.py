@@ -1,0 +1,114 @@
+"""Play tasks or starts and wait for them, as evaluations and analyses do."""
+
+import asyncio
+import dataclasses
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+from turnwise.environments.base import Task
+from turnwise.rollout.blocking import blocking
+from turnwise.rollout.collect import play
+from turnwise.rollout.collectors import make_sampling
+from turnwise.rollout.environments import Environments
+from turnwise.rollout.groups import Batch, Collector, OnTurn
+from turnwise.rollout.models import Models
+from turnwise.rollout.settings import RolloutConfig
+from turnwise.rollout.starts import Start
+from turnwise.rollout.trajectory import Trajectory
+
+T = TypeVar("T")
+
+
+def play_tasks(
+    collector: Collector,
+    models: Models,
+    tasks: Sequence[Task],
+    *,
+    seed: int,
+    group_size: int | None = None,
+    temperature: float | None = None,
+    on_turn: OnTurn = None,
+) -> list[Trajectory]:
+    """Play each task with a group of trajectories, and wait for all; see `Batch` for the arguments.
+
+    Returns:
+        Trajectories, those of a group adjacent, groups numbered from 0.
+    """
+    batch = Batch(
+        models=models, tasks=tasks, seed=seed, group_size=group_size, temperature=temperature, on_turn=on_turn
+    )
+    return blocking(_play_batch(collector, batch))
+
+
+async def _play_batch(collector: Collector, batch: Batch) -> list[Trajectory]:
+    progress = Progress(batch.on_turn)
+    groups = [dataclasses.replace(each, on_turn=progress.part()) for each in await collector.plan(batch)]
+    try:
+        played = await all_of([collector.play(group) for group in groups])
+    finally:
+        await batch.models.policy.sampler.aclose()
+    if batch.training:
+        collector.learn(list(zip(groups, played, strict=True)))
+    return [trajectory for each in played for trajectory in each]
+
+
+async def all_of(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Await coroutines concurrently; what one raises cancels the others, and is raised once all have ended."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class Progress:
+    """Add up the progress of groups.
+
+    Args:
+        on_turn: Called with the sums.
+    """
+
+    def __init__(self, on_turn: OnTurn):
+        self._on_turn = on_turn
+        self._parts: list[tuple[int, int]] = []
+
+    def part(self) -> OnTurn:
+        """Return the callback of another group."""
+        if self._on_turn is None:
+            return None
+        place = len(self._parts)
+        self._parts.append((0, 0))
+
+        def told(live: int, total: int) -> None:
+            self._parts[place] = live, total
+            assert self._on_turn is not None
+            self._on_turn(sum(live for live, _ in self._parts), sum(total for _, total in self._parts))
+
+        return told
+
+
+def play_starts(
+    models: Models,
+    starts: Sequence[Start],
+    environments: Environments,
+    settings: RolloutConfig,
+    *,
+    seed: int,
+    temperature: float | None = None,
+    on_turn: OnTurn = None,
+) -> list[Trajectory]:
+    """Play one trajectory per start, concurrently, with the policy; see `Batch` for the other arguments."""
+    policy = models.policy.policy
+    played = play(
+        models.policy.sampler,
+        starts,
+        environments,
+        policy.format,
+        sampling=make_sampling(settings, policy, seed=seed, temperature=temperature),
+        max_context=policy.max_context,
+        window=settings.remembered,
+        on_turn=on_turn,
+    )
+    return blocking(played)
