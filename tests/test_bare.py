@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bare import choose, machine
+from tests.bare import choose, machine, narrow
 from tests.needs import HOW, PACKAGES, PROGRAMS, REASON, reason, summarise
 
 SOURCE = machine.ROOT / "src" / "turnwise"
@@ -65,11 +65,96 @@ def test_files_that_depend_on_the_machine_are_chosen_by_their_text(tmp_path, mon
     assert chosen == {name for name in texts if Path(name).name.startswith("test_")} - {"plain/test_sum.py"}
 
 
+MACHINE = {
+    "conftest.py": """
+import pytest
+from tests.needs import skip_without
+
+@pytest.fixture
+def shop():
+    skip_without("Stemmer")
+
+@pytest.fixture
+def deeper(shop): ...
+""",
+    "test_package.py": """
+import subprocess
+from importlib.util import find_spec
+import pytest
+from tests.needs import needs
+
+MARK = needs("pandas")
+
+def ask():
+    return find_spec("peft")
+
+class Asking:
+    def __init__(self):
+        ask()
+
+def test_plain(): ...
+
+@MARK
+def test_marked(): ...
+
+@pytest.mark.parametrize("number", [1, pytest.param(2, marks=MARK)])
+def test_some(number): ...
+
+def test_asks():
+    Asking()
+
+def test_fixture(deeper): ...
+
+def test_fixture_by_name(request):
+    request.getfixturevalue("shop")
+
+def test_starts():
+    subprocess.run([])
+""",
+    "test_program.py": """
+def test_sandbox():
+    assert ["bwrap"]
+
+def test_careless(): ...
+""",
+    "test_at_once.py": """
+import pytest
+pytest.importorskip("json")
+
+def test_all(): ...
+""",
+    "test_none.py": "def test_none(): ...",
+}
+
+
+def test_in_chosen_files_only_tests_that_may_depend_on_the_machine_are_kept(tmp_path):
+    for name, text in MACHINE.items():
+        (tmp_path / name).write_text(text)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "--collect-only",
+        "-q",
+        "-p",
+        "tests.bare.narrow",
+        "-p",
+        "no:cacheprovider",
+    ]
+    done = subprocess.run(
+        [*command, "--rootdir", tmp_path, tmp_path], cwd=machine.ROOT, capture_output=True, text=True, check=False
+    )
+    kept = {line.partition("::")[2] for line in done.stdout.splitlines() if "::" in line}
+    asking = {"test_marked", "test_some[2]", "test_asks", "test_fixture", "test_fixture_by_name", "test_starts"}
+    assert kept == {*asking, "test_sandbox", "test_careless", "test_all"}, done.stdout + done.stderr
+
+
 def test_programs_that_turnwise_looks_for_are_hidden():
     asked = re.compile(r"""\b(?:which|installed|needed_program)\(\s*["']([\w.-]+)["']""")
     named = {name for path in SOURCE.rglob("*.py") for name in asked.findall(path.read_text())}
     assert named - ALWAYS, "no file of turnwise looks for a program: the pattern is out of date"
     assert named <= {*PROGRAMS, *ALWAYS}
+    assert not named & narrow.ONLY_TESTS, "turnwise starts them: files of tests that name them stay whole"
 
 
 def test_packages_of_extras_are_hidden():

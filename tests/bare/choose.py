@@ -21,19 +21,19 @@ IMPORTED = re.compile(r"^\s*(?:from|import) (tests(?:\.\w+)*)(?: import \(?([\w\
 
 def chosen_files() -> list[Path]:
     """List the files that may skip a test: by their own text, that of a helper, or of a `conftest.py` above them."""
-    texts = {path: path.read_text() for path in sorted(TESTS.rglob("*.py")) if not _is_aside(path)}
+    texts = {path: path.read_text() for path in sorted(TESTS.rglob("*.py")) if not is_aside(path)}
     found = {path for path, text in texts.items() if DEPENDS.search(text)}
-    uses = {path: _helpers(path, text) for path, text in texts.items()}
+    uses = {path: helpers(path, text) for path, text in texts.items()}
     while more := {path for path in texts.keys() - found if uses[path] & found}:
         found |= more
     return [path for path in texts if path in found and path.name.startswith("test_")]
 
 
-def _is_aside(path: Path) -> bool:
+def is_aside(path: Path) -> bool:
     return any(path == place or place in path.parents for place in ASIDE)
 
 
-def _helpers(path: Path, text: str) -> set[Path]:
+def helpers(path: Path, text: str) -> set[Path]:
     """List the files of the tests that a file imports, and those whose fixtures it can ask for."""
     found = {folder / "conftest.py" for folder in path.parents if folder == TESTS or TESTS in folder.parents}
     for module, names in IMPORTED.findall(text):

@@ -20,7 +20,7 @@ from tests.train.kills import whole  # also makes tqdm safe to fork
 import turnwise.commands.common
 import turnwise.report.write
 import turnwise.train.figure
-from turnwise.cli import main
+from turnwise.__main__ import main
 from turnwise.stopping import SIGNALS
 from turnwise.train import last_step
 from turnwise.train.folder import RunFolder, by_step
@@ -49,8 +49,11 @@ def live(folder: Path, command: list[str], prepare: Callable[[], None] = lambda:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in a shell's background ignores it
         turnwise.commands.common.load_config = lambda recipe, overrides: small_config(folder, **SETTINGS)
         prepare()
-        status = main(command)
+        sys.argv = ["turnwise", *command]
+        status = main()
         sys.stdout.flush()
+    except KeyboardInterrupt:  # before or after the command, where Python itself would end so
+        status = 128 + signal.SIGINT
     finally:
         os._exit(status)
 

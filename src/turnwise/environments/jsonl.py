@@ -16,6 +16,8 @@ UNREADABLE = (OSError, EOFError, ValueError, zlib.error)
 
 MOST_UNPACKED = 2**30
 """What a compressed file may unpack to (bytes)."""
+MOST_VALUES = 2**24
+"""Brackets, braces and commas of a text in JSON: each value brings one, and takes up to 200 bytes once it is read."""
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 """First bytes of files in UTF-16."""
 
@@ -66,6 +68,23 @@ def lines_of(file: IO[str], path: Path) -> Iterator[str]:
         yield line
 
 
+def refuse_many_values(text: str | bytes, where: str) -> None:
+    """Raise if a text in JSON would fill the memory: `[[],[],...` takes 28 times its length once it is read.
+
+    Args:
+        text: The text.
+        where: Its place, for messages.
+
+    Raises:
+        DataError: It has too many values.
+    """
+    if len(text) <= MOST_VALUES:
+        return
+    count = sum(map(text.count, "[{,")) if isinstance(text, str) else sum(map(text.count, (b"[", b"{", b",")))
+    if count > MOST_VALUES:
+        raise DataError(f"{where} has more than {MOST_VALUES >> 20} Mi values; split it")
+
+
 def check_unique(path: Path, what: str, key: str, names: Sequence[str]) -> None:
     """Raise unless a file has names, each once.
 
@@ -105,6 +124,7 @@ def read_objects(path: Path, keys: Sequence[str] = ()) -> Iterator[tuple[int, di
             for number, written in enumerate(lines_of(file, path), start=1):
                 if not written.strip():
                     continue
+                refuse_many_values(written, f"{path}, line {number},")
                 try:
                     line = json.loads(written)
                 except (ValueError, RecursionError) as error:

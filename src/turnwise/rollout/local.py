@@ -254,8 +254,7 @@ class LocalEngine:
             soon[row] = self._start[row] = len(request.prompt)
             self._ids[row, : len(request.prompt)] = request.prompt
             self._begun[row], self._most[row] = request.sampling.begun, request.sampling.max_new_tokens
-            # drawn together, whatever these are
-            alike = dataclasses.replace(request.sampling, begun=0, max_new_tokens=0, draws=None)
+            alike = dataclasses.replace(request.sampling, begun=0, max_new_tokens=0, draws=None)  # drawn together
             if alike not in self._samplings:
                 self._samplings.append(alike)
             self._sampling[row] = self._samplings.index(alike)

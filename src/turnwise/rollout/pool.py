@@ -43,10 +43,7 @@ class Pool:
         environments: Where they are played; default: those of the collector.
 
     Attributes:
-        tasks: Tasks to train on.
-        settings: The `[rollout]` of a recipe.
-        last_step: Last step of the run.
-        selector: Chooses the tasks.
+        tasks, settings, last_step, selector: As given.
         start, state_dict, load_state_dict: See `Launch`.
     """
 

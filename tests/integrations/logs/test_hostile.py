@@ -2,19 +2,23 @@
 
 import gzip
 import json
+import os
 import re
 import resource
 import subprocess
 import sys
+import tracemalloc
 import zipfile
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from tests.integrations.logs.test_formats import chat, lines, span, verifiers
 
 from turnwise.cli import main
 from turnwise.errors import DataError
 from turnwise.integrations.logs.formats import FORMATS
+from turnwise.integrations.logs.inspect_logs import ZSTANDARD
 from turnwise.integrations.logs.write import import_log
 
 
@@ -28,14 +32,14 @@ def refused(path: Path, capsys) -> str:
     return said
 
 
-def bomb(path: Path, megabytes: int, members: int) -> Path:
-    """Write an archive whose samples are blanks."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+def bomb(path: Path, megabytes: int, members: int, packed: int = zipfile.ZIP_DEFLATED, text: bytes = b" ") -> Path:
+    """Write an archive whose samples are blanks, or repeat another text."""
+    with zipfile.ZipFile(path, "w", packed, compresslevel=1) as archive:
         archive.writestr("header.json", '{"eval": {}}')
         for number in range(members):
             with archive.open(f"samples/{number}.json", "w", force_zip64=True) as member:
                 for _ in range(megabytes):
-                    member.write(b" " * 2**20)
+                    member.write(text * (2**20 // len(text)))
     return path
 
 
@@ -47,24 +51,85 @@ def test_an_archive_that_would_fill_the_memory_is_refused(tmp_path, capsys, mega
     assert said in refused(path, capsys)
 
 
-def test_an_archive_that_lies_about_its_size_is_not_unpacked(tmp_path):
-    """The size in the directory is forged to 9 bytes; the import may take 2 GiB of address space at most."""
-    path = bomb(tmp_path / "bomb.eval", 1500, 1)
+def with_forged_size(path: Path) -> Path:
+    """Say in the directory of an archive that its last member has 9 bytes."""
     data = bytearray(path.read_bytes())
     place = data.rindex(b"PK\x01\x02")
     data[place + 24 : place + 28] = (9).to_bytes(4, "little")
     path.write_bytes(data)
-    code = "import sys; from turnwise.cli import main; sys.exit(main(['import', 'bomb.eval']))"
+    return path
+
+
+def refused_within(folder: Path, name: str, most: int) -> str:
+    """Import a log with the command, which may hold so many bytes; returns the one line."""
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        cwd=tmp_path,
+        [sys.executable, "-W", "ignore", "-m", "turnwise", "import", name],
+        cwd=folder,
         capture_output=True,
         text=True,
         check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (2**31, 2**31)),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (most, most)),
     )
     assert done.returncode == 2, done.stderr[-2000:]
-    assert done.stderr.count("\n") == 1
+    (said,) = done.stderr.splitlines()
+    return said
+
+
+def test_an_archive_that_lies_about_its_size_is_not_unpacked(tmp_path):
+    """The import may take 2 GiB at most."""
+    with_forged_size(bomb(tmp_path / "bomb.eval", 1500, 1))
+    refused_within(tmp_path, "bomb.eval", 2**31)
+
+
+@pytest.mark.parametrize("packed", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_compression_that_python_unpacks_whole_is_refused(tmp_path, capsys, packed):
+    """Of 281 kB, whose directory says 9 bytes, such a member took 4.3 GB."""
+    path = with_forged_size(bomb(tmp_path / "bomb.eval", 24, 1, packed))
+    tracemalloc.start()
+    try:
+        said = refused(path, capsys)
+        assert tracemalloc.get_traced_memory()[1] < 2**24
+    finally:
+        tracemalloc.stop()
+    assert f"has the compression {packed}, and Inspect writes 0, 8 or 93 only" in said
+
+
+@pytest.mark.slow
+def test_five_gigabytes_in_a_megabyte_and_a_half_are_refused(tmp_path):
+    """Compressed as well as Zstandard can; a block is compressed once, and repeated."""
+    block = pa.compress(b" " * 2**24, codec="zstd", asbytes=True)
+    assert isinstance(block, bytes)
+    packed, size = block * 300, 300 * 2**24
+    path = tmp_path / "bomb.eval"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("header.json", '{"eval": {}}')
+        archive.writestr("noise.bin", os.urandom(1_500_000 - len(packed)))
+        archive.writestr("samples/0.json", packed)
+        member = archive.getinfo("samples/0.json")
+        member.compress_type, member.file_size = ZSTANDARD, size
+    assert size > 5 * 10**9
+    assert 1_400_000 < path.stat().st_size < 1_600_000
+    assert "bomb.eval unpacks to more than 1024 MiB" in refused_within(tmp_path, "bomb.eval", 2**31)
+
+
+def test_values_that_would_fill_the_memory_are_refused(tmp_path, capsys, monkeypatch):
+    """`[],[],...` takes 28 times its length once it is read: 257 kB, unpacked to 252 MiB, took 7.2 GB."""
+    path = bomb(tmp_path / "bomb.eval", 26, 1, text=b"[],")
+    tracemalloc.start()
+    try:
+        assert "bomb.eval, samples/0.json, has more than 16 Mi values; split it" in refused(path, capsys)
+        assert tracemalloc.get_traced_memory()[1] < 2**26
+    finally:
+        tracemalloc.stop()
+    monkeypatch.setattr("turnwise.environments.jsonl.MOST_VALUES", 1000)
+    values = json.dumps(chat(info=[[]] * 1000)).encode()
+    for name, data in {
+        "log.jsonl": values,
+        "later.jsonl": json.dumps(chat()).encode() + b"\n" + values,
+        "indented.json.gz": gzip.compress(b"[\n" + values + b"\n]"),
+    }.items():
+        (tmp_path / name).write_bytes(data)
+        assert "values; split it" in refused(tmp_path / name, capsys)
 
 
 def test_a_compressed_file_that_would_fill_the_memory_is_refused(tmp_path, capsys, monkeypatch):

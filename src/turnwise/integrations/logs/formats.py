@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from turnwise.environments.jsonl import UNREADABLE, lines_of, open_text
+from turnwise.environments.jsonl import UNREADABLE, lines_of, open_text, refuse_many_values
 from turnwise.errors import DataError
 from turnwise.integrations.logs.chat_lines import read_chat_lines
 from turnwise.integrations.logs.inspect_logs import read_inspect
@@ -53,11 +53,15 @@ def _first_keys(path: Path) -> set[str]:
             first = next((line for line in lines_of(file, path) if line.strip()), "")
         if not first:
             raise DataError(f"{path} is empty; expected one object per line")
+        refuse_many_values(first, f"{path}, line 1,")
         try:
             value = json.loads(first)
         except ValueError:
             with open_text(path) as file:
-                value = json.loads(file.read())
+                whole = file.read()
+            if path.suffix == ".gz":
+                refuse_many_values(whole, str(path))
+            value = json.loads(whole)
     except DataError:
         raise
     except OSError as error:

@@ -1,7 +1,6 @@
 """Read logs of Inspect: .eval files, which are archives of JSON, and .json files."""
 
 import json
-import lzma
 import struct
 import sys
 import zipfile
@@ -12,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from turnwise.environments.jsonl import MOST_UNPACKED
+from turnwise.environments.jsonl import MOST_UNPACKED, refuse_many_values
 from turnwise.errors import DataError, did_you_mean
 from turnwise.gateway.messages import short
 from turnwise.integrations.logs.logged import Logged, member, read_history, read_outcome, read_responses, typed
@@ -22,8 +21,10 @@ MOST_OF_MEMBER = 2**28
 """What a member of an archive may unpack to (bytes)."""
 ZSTANDARD = 93
 """Number of the compression in archives."""
+BOUNDED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, ZSTANDARD)
+"""Compressions that Inspect writes. What has another one is unpacked whole by Python, whatever size it declares."""
 DAMAGED = (
-    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError, pa.ArrowException),
+    *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, pa.ArrowException),
     *(RuntimeError, struct.error, UnicodeDecodeError, OverflowError),
 )
 """What reading an archive raises that is damaged or encrypted, or whose own numbers are wrong."""
@@ -88,9 +89,20 @@ def _samples(path: Path) -> Iterator[tuple[str, dict[str, Any], Any]]:
 
 
 def _content(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
-    """Return a member of an archive; Inspect writes Zstandard, which zipfile reads from Python 3.14 on."""
+    """Return a member of an archive, within limits."""
     if member.file_size > MOST_OF_MEMBER:
         raise zipfile.BadZipFile(f"{member.filename} unpacks to more than {MOST_OF_MEMBER >> 20} MiB")
+    if member.compress_type not in BOUNDED:
+        raise zipfile.BadZipFile(
+            f"{member.filename} has the compression {member.compress_type}, and Inspect writes 0, 8 or 93 only"
+        )
+    data = _unpacked(archive, member)
+    refuse_many_values(data, f"{archive.filename}, {member.filename},")
+    return data
+
+
+def _unpacked(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
+    """Unpack a member; Inspect writes Zstandard, which zipfile reads from Python 3.14 on."""
     if member.compress_type != ZSTANDARD:
         with archive.open(member) as content:
             return content.read(MOST_OF_MEMBER)
