@@ -72,7 +72,7 @@ $(INSTALLED): pyproject.toml constraints.txt $(HASHED)
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 
-# Versions and hashes of all that is installed, but torch and what its CUDA build brings. Versions in the file stay where
+# Versions and hashes of all that is installed, but torch and what its CUDA build brings. Versions in the file stay if
 # they still fit; `make lock ARGS=--upgrade` takes the newest.
 HASH := $(BIN)/python -m uv pip compile --generate-hashes --universal --python-version 3.11 --no-header --no-annotate \
   --no-emit-find-links --quiet
