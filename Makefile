@@ -72,13 +72,16 @@ $(INSTALLED): pyproject.toml constraints.txt $(HASHED)
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 
-# Versions and hashes of all that is installed, but torch and what its CUDA build brings.
+# Versions and hashes of all that is installed, but torch and what its CUDA build brings. Versions in the file stay if
+# they still fit; `make lock ARGS=--upgrade` takes the newest.
 HASH := $(BIN)/python -m uv pip compile --generate-hashes --universal --python-version 3.11 --no-header --no-annotate \
   --no-emit-find-links --quiet
 lock: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet uv
 	$(HASH) --constraint constraints.txt --extra train --group test --group check --group docs pyproject.toml \
-	  | awk '/^[a-z]/ {keep = !/^(torch|triton|nvidia-|cuda-)/} keep' > $(HASHED)
+	  --output-file $(HASHED) $(ARGS) > /dev/null
+	awk '/^[a-z]/ {keep = !/^(torch|triton|nvidia-|cuda-)/} keep' $(HASHED) > $(HASHED).part
+	mv $(HASHED).part $(HASHED)
 
 # Installed without what they ask for: an accelerator's packages.
 ALONE_verl := verl==0.9.1
@@ -115,6 +118,7 @@ test-newest test-lowest: test-%: .venv-%/tested
 	  --python .venv-$*/bin/python --resolution $(if $(filter lowest,$*),lowest-direct,highest) \
 	  --constraint /dev/stdin --extra train --extra lora --output-file .venv-$*/versions.txt pyproject.toml
 	.venv-$*/bin/python -m pip install --quiet --constraint .venv-$*/versions.txt --editable '.[train,lora]' --group test
+	$(if $(filter lowest,$*),.venv-$*/bin/python -m tests.bounds .venv-$*/versions.txt)
 	touch $@
 
 clean:

@@ -6,6 +6,7 @@ The default profile is deterministic: the same examples on every machine, and no
 
 import gc
 import os
+import signal
 from collections.abc import Generator, Iterator
 
 import jaxtyping
@@ -20,6 +21,10 @@ settings.register_profile("default", max_examples=25, derandomize=True, deadline
 settings.register_profile("quick", max_examples=5, derandomize=True, database=None, deadline=None)  # make test-quick
 settings.register_profile("thorough", max_examples=2000, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background jobs ignore it, and hand that on
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

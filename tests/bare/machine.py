@@ -37,7 +37,9 @@ def make_environment(folder: Path) -> Path:
     (packages,) = folder.glob("lib/python*/site-packages")
     for found in kept_distributions():
         for top in {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
-            if not top.endswith(".pth"):  # a path of its own would lead back to all packages
+            if top.endswith(".pth"):  # a path of its own would lead back to all packages
+                continue
+            if not (packages / top).is_symlink():  # torch for CUDA brings a dozen distributions that share `nvidia`
                 (packages / top).symlink_to(Path(str(found.locate_file(top))))
     (packages / "turnwise.pth").write_text(f"{source_folder()}\n")
     script = folder / "bin" / "turnwise"

@@ -94,7 +94,7 @@ def test_games_played_again_are_no_further_games(tmp_path):
     single, repeated = (compare([sides[0]], [sides[1]]) for sides in (once, often))
     assert len(repeated.pairs[0].by_task) == TASKS
     assert repeated.difference == single.difference
-    assert repeated.wins == single.wins
+    assert repr(repeated.wins) == repr(single.wins)  # its p is nan, which from Python 3.13 on differs from itself
 
 
 def on_panel(run: Run, successes: list[bool], *, temperature: float = 0.4, name: str = "p-step-2") -> Run:

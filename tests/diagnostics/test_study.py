@@ -235,7 +235,8 @@ def test_finished_runs_keep_what_the_study_says_and_stay_finished_elsewhere(fini
     assert not (study.jobs[0].path / ".rollouts").exists()
     assert (study.jobs[0].path / "figure.png").exists()
     ((_, after),) = results(study)
-    assert (after.success, after.difference, after.by_type) == (before.success, before.difference, before.by_type)
+    was, now = ((each.success, each.difference, each.by_type) for each in (before, after))
+    assert repr(now) == repr(was)  # a p is nan, which from Python 3.13 on differs from itself
 
 
 def test_a_study_like_another_asks_the_same_of_other_recipes(here):

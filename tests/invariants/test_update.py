@@ -63,9 +63,19 @@ def moved(policy: Policy, size: float, seed: int) -> Policy:
     return other
 
 
-@functools.cache
 def experience() -> tuple[Policy, Policy, Policy, list[Trajectory], np.ndarray]:
-    """Policy to update, sampling policy, reference, ragged trajectories, and advantages, 0 for three trajectories."""
+    """Policy to update, sampling policy, reference, ragged trajectories, and advantages, 0 for three trajectories.
+
+    Made once for all tests, but no policy keeps gradients that an earlier test left.
+    """
+    policy, old, reference, trajectories, advantage_R = _experience()
+    for each in (policy, old, reference):
+        each.model.zero_grad()
+    return policy, old, reference, trajectories, advantage_R
+
+
+@functools.cache
+def _experience() -> tuple[Policy, Policy, Policy, list[Trajectory], np.ndarray]:
     policy = make_policy()
     old = moved(policy, 0.02, 1)
     played = play(

@@ -200,17 +200,21 @@ def test_on_a_terminal_enter_shows_the_next_turn_and_ctrl_c_ends_cleanly():
     command = [sys.executable, "-m", "turnwise.cli", "play", "demo"]
     player = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
     os.close(theirs)
-    shown = read_until(ours, "Your task is to:")
-    time.sleep(0.5)
-    assert "nats" not in shown + read_now(ours)  # waits
-    os.write(ours, b"\n")
-    read_until(ours, "reward")
-    time.sleep(0.5)  # it waits again: a signal on the way into input() counts only with the next key, which is Python's
-    player.send_signal(signal.SIGINT)
-    rest = read_until(ours, "turnwise: interrupted")
-    assert player.wait(30) == 130
-    assert "Traceback" not in rest
-    os.close(ours)
+    try:
+        shown = read_until(ours, "Your task is to:")
+        time.sleep(0.5)
+        assert "nats" not in shown + read_now(ours)  # waits
+        os.write(ours, b"\n")
+        read_until(ours, "reward")
+        time.sleep(0.5)  # it waits again: a signal on the way into input() counts only with the next key, as in Python
+        player.send_signal(signal.SIGINT)
+        rest = read_until(ours, "turnwise: interrupted")
+        assert player.wait(30) == 130
+        assert "Traceback" not in rest
+    finally:
+        player.kill()
+        player.wait()
+        os.close(ours)
 
 
 def read_now(terminal: int) -> str:

@@ -1,6 +1,5 @@
 """`turnwise report`: a folder or a server, and one line for a mistake."""
 
-import functools
 import http.client
 import json
 import os
@@ -85,9 +84,7 @@ def test_live_serves_what_training_adds_and_ends_at_control_c(tmp_path):
         port = free.getsockname()[1]
     often = "import sys, turnwise.cli, turnwise.report.live as live; live.EVERY_S = 0.2; sys.exit(turnwise.cli.main())"
     command = [sys.executable, "-c", often, "report", "--live", str(run), "--port", str(port)]
-    # a shell's background jobs ignore SIGINT, and hand that on
-    heed = functools.partial(signal.signal, signal.SIGINT, signal.default_int_handler)
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=heed)
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout.readline().startswith(f"http://127.0.0.1:{port}/")
         assert 'data-live="yes"' in get(port, "/")

@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -48,14 +48,6 @@ PHASES = {
 """What a phase calls, recorded steps before it, the step that is saved, and settings."""
 
 
-@pytest.fixture
-def default_handler() -> Iterator[None]:
-    """A shell's background jobs ignore SIGINT, and hand that on."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 def press_ctrl_c_in(monkeypatch, owner: object, name: str, when: Callable[[], bool]) -> None:
     """Have a function press Ctrl-C once, as soon as it should."""
     function, pressed = getattr(owner, name), []
@@ -73,7 +65,6 @@ def steps_of(folder: Path) -> list[int]:
     return [record["step"] for record in RunFolder(folder).metrics() if "rollout/success" in record]
 
 
-@pytest.mark.usefixtures("default_handler")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # sockets close with the process
 @pytest.mark.parametrize("phase", PHASES)
 def test_ctrl_c_saves_the_last_completed_step(phase, tmp_path, monkeypatch, capsys):
@@ -95,7 +86,6 @@ def test_ctrl_c_saves_the_last_completed_step(phase, tmp_path, monkeypatch, caps
     assert {name for name in expected if name != "names" and found[name] != expected[name]} == set()
 
 
-@pytest.mark.usefixtures("default_handler")
 def test_ctrl_c_in_the_warm_start_says_how_to_start_again(tmp_path, monkeypatch, capsys):
     config = small_config(tmp_path)
     monkeypatch.setattr(turnwise.commands.common, "load_config", lambda *_: config)
@@ -107,7 +97,6 @@ def test_ctrl_c_in_the_warm_start_says_how_to_start_again(tmp_path, monkeypatch,
     assert main(["train", "any.toml"]) == 0
 
 
-@pytest.mark.usefixtures("default_handler")
 def test_ctrl_c_before_the_first_checkpoint_says_how_to_start_again(tmp_path, monkeypatch, capsys):
     config = small_config(tmp_path)
     monkeypatch.setattr(turnwise.commands.common, "load_config", lambda *_: config)
@@ -120,7 +109,6 @@ def test_ctrl_c_before_the_first_checkpoint_says_how_to_start_again(tmp_path, mo
     assert main(again) == 0
 
 
-@pytest.mark.usefixtures("default_handler")
 def test_ctrl_c_saves_for_callers_of_the_library_too(tmp_path, monkeypatch):
     config = small_config(tmp_path, **SETTINGS)
     press_ctrl_c_in(monkeypatch, Run, "measure", lambda: len(steps_of(config.run_folder)) == 2)
@@ -130,10 +118,13 @@ def test_ctrl_c_saves_for_callers_of_the_library_too(tmp_path, monkeypatch):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_handler_of_the_callers_stays(tmp_path, default_handler):
+def test_a_handler_of_the_callers_stays(tmp_path):
     def mine(number, frame):
         raise AssertionError
 
-    signal.signal(signal.SIGINT, mine)
-    with stoppable():
-        assert signal.getsignal(signal.SIGINT) is mine
+    before = signal.signal(signal.SIGINT, mine)
+    try:
+        with stoppable():
+            assert signal.getsignal(signal.SIGINT) is mine
+    finally:
+        signal.signal(signal.SIGINT, before)

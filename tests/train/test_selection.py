@@ -151,10 +151,10 @@ def test_a_hundred_thousand_tasks_are_no_matter():
     selector = vade(100_000, observed_decay=0.2, unobserved_decay=0.999)
     best = float("inf")
     for step in range(5):  # the best of five: other processes share the machine
-        start = time.perf_counter()
+        start = time.process_time()
         chosen = take(selector, step, 32)
         selector.observe(np.array(chosen), np.full(32, 2), np.full(32, 6))
-        best = min(best, time.perf_counter() - start)
+        best = min(best, time.process_time() - start)
     assert best < 0.15
 
 
