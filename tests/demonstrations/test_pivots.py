@@ -257,7 +257,7 @@ def test_a_window_and_a_file_work_too(tmp_path):
         ),
         (
             {"method": "matchtir"},
-            r"name='pivot_rl' plays single turns .*, and 'step_rewards' reads info\['step_rewards'\]",
+            r"name='pivot_rl' plays single turns .*, and .*'step_rewards' reads info\['step_rewards'\]",
         ),
         (
             {"measures": ["gold"]},

@@ -14,7 +14,7 @@ from turnwise.errors import ConfigError, DamagedError, DataError, RunError
 from turnwise.rollout.stores.rows import FILE, Row, make_row, read_store, write_store
 from turnwise.rollout.stores.settings import StoreConfig
 from turnwise.rollout.stores.store import Store
-from turnwise.rollout.trajectory import Trajectory
+from turnwise.rollout.trajectory import Trajectory, Turn
 
 
 def row(task: int = 0, step: int = 1, key: Any = ("room", 3, (1.5, None)), **fields: Any) -> Row:
@@ -162,3 +162,12 @@ def test_a_store_to_start_with_must_be_of_the_same_tasks(tmp_path):
 def test_stored_trajectories_are_plain():
     assert isinstance(row().trajectory, Trajectory)
     assert row().trajectory.tree is None
+
+
+def test_a_fork_inside_a_response_is_stored_without_the_one_that_it_comes_from():
+    """A stored trajectory is alone: all tokens of its responses are its own."""
+    whole = Turn("o", "k", [1], [2, 3], [-1.0, -1.0], "r", False)
+    forked = dataclasses.replace(whole, response_ids=[2, 4], origin=whole, begun=1)
+    (turn,) = make_row(0, 1, Trajectory(0, "0", [forked])).trajectory.turns
+    assert turn == dataclasses.replace(forked, origin=None, begun=0)
+    assert turn.num_generated == 2

@@ -12,7 +12,7 @@ from typing import Any
 
 import pydantic
 
-from turnwise.config.methods import method_parts
+from turnwise.config.methods import measure_parts, method_parts
 from turnwise.config.mistakes import explain
 from turnwise.config.overrides import apply
 from turnwise.config.recipes import find_recipe, read_recipe
@@ -157,8 +157,7 @@ class Config(Section):
         if broken(Facet.ANSWERS, parts):
             needs, further = {f"method {self.label!r}": transform.needs}, self.measures
             plan = plan_measures(needs, scoring=self.update.scoring, further=further, models=self.optional_models)
-            for each in plan.measures:
-                parts += each.parts()
+            parts += measure_parts(plan.measures)
         yield from parts
 
     @property

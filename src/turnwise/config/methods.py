@@ -1,6 +1,6 @@
-"""Derive what a method breaks and needs from what it declares."""
+"""Derive what methods and measures break and need from what they declare."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -8,6 +8,7 @@ import numpy as np
 from turnwise.batch import Batch
 from turnwise.columns import COLUMNS
 from turnwise.facets import Facet, Part
+from turnwise.measures.base import Measure
 from turnwise.segments import Segments
 from turnwise.transform import Transform
 
@@ -29,6 +30,14 @@ def method_parts(transform: Transform, label: str, scoring: str) -> Iterator[Par
     if "info_gain" in transform.needs and scoring == "engine":
         compares = {Facet.WEIGHTS: "compares probabilities of the same weights with and without an observation"}
         yield Part(f"{setting} with update.scoring='engine'", needs=compares, mend="set update.scoring=trainer")
+
+
+def measure_parts(measures: Iterable[Measure]) -> Iterator[Part]:
+    """Return the parts that measures add to a recipe; see `turnwise.facets`."""
+    for each in measures:
+        for key in each.reads:
+            needs = {Facet.ANSWERS: f"reads info[{key!r}] of an environment"}
+            yield Part(f"the measure {each.name!r}", needs=needs, mend="choose another method or measure")
 
 
 def values_unfinished(transform: Transform) -> bool:

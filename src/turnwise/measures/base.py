@@ -1,7 +1,7 @@
 """Define measures and their input."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
@@ -9,7 +9,6 @@ import numpy as np
 
 from turnwise.environments.base import Task
 from turnwise.errors import ConfigError
-from turnwise.facets import Facet, Part
 from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.segments import Segments
 
@@ -105,12 +104,6 @@ class Measure:
     def level(self) -> Literal["response", "token"]:
         """Whether its columns have a value per response or per token."""
         return "token" if self.provides[0].endswith("_T") else "response"
-
-    def parts(self) -> Iterator[Part]:
-        """Return what the measure needs; see `turnwise.facets`."""
-        for key in self.reads:
-            needs = {Facet.ANSWERS: f"reads info[{key!r}] of an environment"}
-            yield Part(f"the measure {self.name!r}", needs=needs, mend="choose another method or measure")
 
     @property
     def is_free(self) -> bool:

@@ -103,7 +103,8 @@ def _to_record(row: Row) -> dict[str, Any]:
     for turn in trajectory.turns:
         # without hidden states, which belong to the weights that sampled
         told = {field.name: getattr(turn, field.name) for field in dataclasses.fields(Turn) if field.compare}
-        turns.append(told | {"state_key": _key_record(turn.state_key)})
+        alone = {"origin": None, "begun": 0}  # of a fork inside a response too, all tokens are its own
+        turns.append(told | alone | {"state_key": _key_record(turn.state_key)})
     version = min((turn.version for turn in trajectory.turns), default=0)
     of_trajectory = {name: getattr(trajectory, name) for name in _OF_TRAJECTORY}
     of_trajectory["info"] = json.loads(as_json(trajectory.info))
