@@ -9,6 +9,7 @@ A policy from random weights imitates an expert on frozen lakes for some seconds
 
 import argparse
 import time
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -32,16 +33,16 @@ from turnwise.rollout.starts import make_starts
 from turnwise.train.demonstrate import Teaching, demonstrations
 from turnwise.train.warmstart import imitate
 
-GROUPS, GROUP_SIZE, EPISODES = 16, 8, 256
+TASKS, GROUP_SIZE, EPISODES = 16, 8, 256  # tasks to learn, trajectories of each in a step, held-out tasks
 MAX_TOKENS = 16_384  # of a micro-batch, padding included
 METHOD = tw.gigpo()  # any method that keeps no state; `turnwise methods` lists them
 
 # -- an environment and a policy that knows its words ------------------------------------------------------------------
 
-lakes = EnvironmentConfig(name="frozen_lake", max_steps=12, options={"size": 4, "frozen_frac": 0.7, "num_train": 64})
+lakes = EnvironmentConfig(name="frozen_lake", max_steps=12, options={"size": 4, "frozen_frac": 0.7, "num_train": 1500})
 suite = make_suite(lakes)
 environments = InProcessEnvironments(suite.environment)
-train_tasks, held_out = suite.tasks("train"), suite.tasks("valid")
+train_tasks, held_out = suite.tasks("train")[:TASKS], suite.tasks("valid")
 policy = tiny_policy(suite.words(), ModelConfig(max_context=512), seed=0)
 model = policy.model
 
@@ -63,7 +64,7 @@ def warm_up(steps: int) -> None:
 # -- play --------------------------------------------------------------------------------------------------------------
 
 
-def play_groups(engine: LocalEngine, tasks: list, group_size: int, seed: int) -> list:
+def play_groups(engine: LocalEngine, tasks: Sequence, group_size: int, seed: int) -> list:
     """Play each task `group_size` times; a trajectory alternates between engine and environment at its own pace."""
     sampling = Sampling(max_new_tokens=4, stop_ids=(policy.format.stop_id,), seed=seed)
     starts = make_starts(tasks, group_size, suite.task_name)
@@ -120,10 +121,8 @@ def main(steps: int, warm_steps: int) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=4e-4)
     before = success_of(engine)
     print(f"held-out success after imitation: {before:.2f} ({time.perf_counter() - begun:.0f} s)")
-    generator = np.random.default_rng(0)
     for step in range(1, steps + 1):
-        tasks = [train_tasks[number] for number in generator.choice(len(train_tasks), GROUPS, replace=False)]
-        trajectories = play_groups(engine, tasks, GROUP_SIZE, seed=step)
+        trajectories = play_groups(engine, train_tasks, GROUP_SIZE, seed=step)  # a group per task
         loss = learn(trajectories, optimizer)
         blocking(engine.update_weights(step))  # forget keys and values of the old weights
         success = np.mean([trajectory.success for trajectory in trajectories])

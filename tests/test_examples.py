@@ -92,8 +92,8 @@ def test_the_parts_make_a_loop_that_reads_public_names_alone(tmp_path):
 @needs("gymnasium")
 def test_the_loop_raises_success(tmp_path):
     steps, before, after = rates(run([SCRIPTS["rl_loop"]], tmp_path))
-    assert sum(steps[-3:]) / 3 > sum(steps[:3]) / 3 + 0.1
-    assert after > before + 0.1
+    assert sum(steps[-3:]) > sum(steps[:3]) + 0.6
+    assert after > before + 0.05
 
 
 @needs("trl")

@@ -52,7 +52,7 @@ def put(target: str, replacement: Any) -> None:
     if isinstance(replacement, Changed):
         replacement = replacement.change(old)
     if key:
-        assert key in (old or {}), target
+        assert old and key in old, target
         old[key] = replacement
     else:
         assert hasattr(owner, name), target

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.toys import small_config
+from tests.toys import Colors, small_config
 
 from turnwise.checksums import KEY, sealed
 from turnwise.cli import main
@@ -133,4 +133,4 @@ def test_a_recipe_with_a_part_that_was_removed_is_told_so(capsys):
     assert "unknown update.tokens 'actfocus'. It was removed after version 0.2; https://" in capsys.readouterr().err
     settings = RolloutConfig.model_validate({"collector": "t2po"})
     with pytest.raises(ConfigError, match=r"unknown rollout.collector 't2po'. It was removed after version 0.2; https"):
-        make_collector(settings, InProcessEnvironments(dict), str)
+        make_collector(settings, InProcessEnvironments(Colors), str)
