@@ -52,7 +52,8 @@ def put(target: str, replacement: Any) -> None:
     if isinstance(replacement, Changed):
         replacement = replacement.change(old)
     if key:
-        assert old and key in old, target
+        assert old, target
+        assert key in old, target
         old[key] = replacement
     else:
         assert hasattr(owner, name), target
