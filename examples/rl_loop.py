@@ -10,6 +10,7 @@ A policy from random weights imitates an expert on frozen lakes for some seconds
 import argparse
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,7 +41,7 @@ METHOD = tw.gigpo()  # any method that keeps no state; `turnwise methods` lists 
 # -- an environment and a policy that knows its words ------------------------------------------------------------------
 
 lakes = EnvironmentConfig(name="frozen_lake", max_steps=12, options={"size": 4, "frozen_frac": 0.7, "num_train": 1500})
-suite = make_suite(lakes)
+suite: Any = make_suite(lakes)  # this one has words and an expert too
 environments = InProcessEnvironments(suite.environment)
 train_tasks, held_out = suite.tasks("train")[:TASKS], suite.tasks("valid")
 policy = tiny_policy(suite.words(), ModelConfig(max_context=512), seed=0)
