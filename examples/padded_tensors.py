@@ -2,7 +2,7 @@
 
     python examples/padded_tensors.py
 
-Row layouts differ between trainers; docs/how-to/other-trainers.md has the lines for five of them.
+Row layouts differ between trainers; docs/how-to/other-trainers.md has the lines for nine of them.
 """
 
 import torch

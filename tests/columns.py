@@ -51,7 +51,6 @@ RANGES: dict[str, tuple[float, float]] = {
     "switch": (0, 1),
     "subgoal_changed": (0, 1),
     "part_T": (0, 4),
-    "action_T": (0, 1),
     "effective_rank": (1.0, 8.0),
     "rank_velocity": (-1.0, 1.0),
     "rank_acceleration": (-1.0, 1.0),

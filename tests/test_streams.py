@@ -56,7 +56,8 @@ def users() -> dict[str, set[str]]:
 
 
 def test_numbers_are_distinct_and_those_of_earlier_runs():
-    assert [stream.value for stream in Stream] == list(range(1, len(Stream) + 1))
+    removed = {21}  # drawn by a collector that is gone; a new stream that took it would repeat the draws of old runs
+    assert [stream.value for stream in Stream] == sorted({*range(1, len(Stream) + len(removed) + 1)} - removed)
     assert (Stream.MINI_BATCHES, Stream.EPOCHS, Stream.TOKEN_RULES) == (3, 4, 6), "runs with a seed would change"
 
 

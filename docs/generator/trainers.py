@@ -20,10 +20,8 @@ CONDITIONS = {
     "decoupled loss": "`actor.use_decoupled_loss=true`",
     "engine's log-probabilities": "the engine returns log-probabilities of sampled tokens",
     "environments": "turnwise's environments play",
-    "PPO": "the algorithm is NeMo-RL's `ppo`, which has a critic",
     "reference": "the run has a reference model",
     "`return_is_success`": "the sum of a trajectory's rewards is its success, 0 to 1",
-    "step rows": "its step environments play, one row per response",
     "`turnwise_sync`": "verl's trainer is one of ours, which passes on entropies",
     "vLLM": "vLLM generates",
 }

@@ -90,7 +90,6 @@ COLUMNS: dict[str, Column] = {
         "part of its response: 0 the decision to keep or switch, 1 the subgoal, 2 the action; 3 decision and action, 4 "
         "subgoal and action",
     ),
-    "action_T": Column("value", "1 for the tokens of the response that are its action, 0 for the others"),
     "effective_rank": Column("value", "effective rank of the response's hidden states"),
     "rank_velocity": Column("value", "mean excess of its effective rank over that of its earlier prefixes"),
     "rank_acceleration": Column("value", "mean growth of that excess from prefix to prefix"),

@@ -9,7 +9,7 @@ from numbers import Integral, Real
 from typing import Any, Literal, Union, get_args, get_origin
 
 from turnwise.batch import Batch
-from turnwise.errors import BatchError, ConfigError, did_you_mean
+from turnwise.errors import BatchError, ConfigError, did_you_mean, guide
 
 SIMPLE = {
     float: (Real, "a number"),
@@ -20,6 +20,21 @@ SIMPLE = {
 """Annotations whose values are checked: the accepted type, and its name in messages."""
 FACTORS = ("discount", "decay", "turn_discount", "action_decay", "subgoal_decay")
 """Options that are a factor per turn, or per token, wherever there is one."""
+
+REMOVED = ("actfocus", "t2po")
+"""Token rules and collectors that earlier versions had."""
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """Say that a name is unknown, with the closest one, or that it was removed.
+
+    Args:
+        what: Setting that has the name.
+        name: The name.
+        known: Names that there are.
+    """
+    gone = f" It was removed after version 0.2; {guide('reference/methods.md')} says why" * (name in REMOVED)
+    return f"unknown {what} {name!r}.{gone or did_you_mean(name, known)}"
 
 
 def bind(name: str, signature: inspect.Signature, args: tuple, kwargs: Mapping[str, Any]) -> inspect.BoundArguments:

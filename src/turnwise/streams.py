@@ -30,6 +30,5 @@ class Stream(enum.IntEnum):
     TRANSITIONS = 17
     PRUNING = 18
     LESSONS = 19
-    REFLECTION = 20
-    RESAMPLING = 21
+    REFLECTION = 20  # 21 was drawn by a collector that is gone
     DAGGER = 22

@@ -1,4 +1,4 @@
-"""The adapters for trainers that do not install here, on batches as their sources describe them.
+"""The adapters and the page's lines for trainers that do not install here, on batches as their sources describe them.
 
 Read at: prime-rl 039b4009f84aa9996a5cca4ae6ab257de094ff81 (`orchestrator/algo/advantage.py`, `routing.py`); NeMo-RL
 00925dd1e44b816b5cb6afa27d23d7bd7af2b957 (`algorithms/advantage_estimator.py`); slime
@@ -8,8 +8,12 @@ names on the package index are placeholders (nemo-rl 0.0.0), other packages (sli
 SkyRL are in test_areal_skyrl.py.
 """
 
+import importlib
+import re
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +21,7 @@ import torch
 
 import turnwise as tw
 from turnwise.errors import ConfigError, IntegrationError
-from turnwise.integrations import areal, nemo_rl, prime_rl, roll, skyrl, slime
+from turnwise.integrations import areal, prime_rl, skyrl
 from turnwise.integrations.padded import padded_advantages
 from turnwise.integrations.trainers import TRAINERS, methods_of
 
@@ -87,15 +91,58 @@ def close(actual, wanted):
     np.testing.assert_allclose(np.asarray(actual), wanted, rtol=2e-6, atol=2e-6)
 
 
-PPO = tw.METHODS["ppo"](standardize=False)
+PAGE = (Path(__file__).parents[2] / "docs/how-to/other-trainers.md").read_text()
+
+
+def section(heading: str) -> str:
+    return PAGE.split(f"## {heading}\n")[1].split("\n## ")[0]
+
+
+@pytest.fixture
+def written(tmp_path, monkeypatch):
+    """Import the file that a section of the page tells users to write, with another method in it."""
+
+    def write(heading: str, method: str) -> Any:
+        ((name, code),) = re.findall(r"```python (\w+)\.py\n(.*?)```", section(heading), re.DOTALL)
+        assert len(code.strip().splitlines()) <= 30
+        (tmp_path / f"{name}.py").write_text(re.sub(r"tw\.\w+\(\)", method, code))
+        monkeypatch.syspath_prepend(tmp_path)
+        importlib.invalidate_caches()
+        names.append(name)
+        return importlib.import_module(name)
+
+    names: list[str] = []
+    yield write
+    for name in names:
+        del sys.modules[name]
+
+
+def start(heading: str) -> None:
+    """Run the lines of a section that put ours in the trainer's place."""
+    exec(re.findall(r"```py\n(.*?)```", section(heading), re.DOTALL)[0], {})
+
+
+def trainer_of(monkeypatch, name: str, **content) -> ModuleType:
+    """Stand a module of a trainer in for its package."""
+    parts = name.split(".")
+    above: ModuleType | None = None
+    for stop in range(1, len(parts) + 1):
+        module = ModuleType(".".join(parts[:stop]))
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        if above:
+            setattr(above, parts[stop - 1], module)
+        above = module
+    assert above
+    vars(above).update(content)
+    return above
 
 
 # -- NeMo-RL -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ids", [torch.tensor([7, 7, 9, 9]), torch.tensor([[1, 2], [1, 2], [1, 3], [1, 3]])])
-def test_nemo_rl_calls_an_estimator_with_prompts_rewards_and_mask(ids):
-    estimator = nemo_rl.TurnwiseAdvantageEstimator(tw.trloo())
+def test_nemo_rl_calls_an_estimator_with_prompts_rewards_and_mask(ids, written):
+    estimator = written("NeMo-RL", "tw.trloo()").Credit()
     rewards = torch.tensor([sum(paid) for paid in PAID])
     actual = estimator.compute_advantage(
         prompt_ids=ids, rewards=rewards, mask=torch.tensor(MASK).float(), baseline=None
@@ -103,31 +150,20 @@ def test_nemo_rl_calls_an_estimator_with_prompts_rewards_and_mask(ids):
     close(actual, expected(tw.trloo(), outcome=True))
 
 
-def test_nemo_rl_leaves_out_rows_that_must_not_count_and_gives_ppo_its_returns():
-    values = torch.tensor(table("value_T"))
-    estimator = nemo_rl.TurnwiseAdvantageEstimator(PPO, with_returns=True)
+def test_nemo_rl_leaves_out_rows_that_must_not_count(written):
+    estimator = written("NeMo-RL", "tw.dr_grpo()").Credit()
+    given = {"prompt_ids": torch.tensor([7, 7, 9, 9]), "mask": torch.tensor(MASK).float()}
     rewards = torch.tensor([sum(paid) for paid in PAID])
-    given = {"prompt_ids": torch.arange(4), "rewards": rewards, "values": values}
-    advantages, returns = estimator.compute_advantage(mask=torch.tensor(MASK).float(), **given)
-    wanted = expected(PPO, ("value_T",), outcome=True)
-    close(advantages, wanted)
-    close(np.asarray(returns) * MASK, (wanted + table("value_T")) * MASK)
-    some = torch.tensor([1.0, 1.0, 1.0, 0.0])
-    left, _ = estimator.compute_advantage(mask=torch.tensor(MASK).float(), valid_mask=some, **given)
-    close(left[:3], wanted[:3])
-    assert not left[3].any()
+    left = estimator.compute_advantage(rewards=rewards, valid_mask=torch.tensor([1.0, 1.0, 1.0, 0.0]), **given)
+    close(left[:2], expected(tw.dr_grpo(), outcome=True)[:2])
+    assert not left[2:].any(), "the third is alone"
 
 
-def test_nemo_rl_makes_our_estimator_from_its_configuration(monkeypatch):
-    module = ModuleType("nemo_rl.algorithms.grpo")
-    for name in ("nemo_rl", "nemo_rl.algorithms"):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    monkeypatch.setitem(sys.modules, "nemo_rl.algorithms.grpo", module)
-    with pytest.raises(AttributeError, match="_create_advantage_estimator"):
-        nemo_rl.install(tw.grpo())
-    module._create_advantage_estimator = lambda config: "theirs"
-    nemo_rl.install(tw.grpo())
-    assert isinstance(module._create_advantage_estimator({}), nemo_rl.TurnwiseAdvantageEstimator)
+def test_nemo_rl_makes_our_estimator_from_its_configuration(written, monkeypatch):
+    module = trainer_of(monkeypatch, "nemo_rl.algorithms.grpo", _create_advantage_estimator=lambda config: "theirs")
+    ours = written("NeMo-RL", "tw.grpo()").Credit
+    start("NeMo-RL")
+    assert isinstance(module._create_advantage_estimator({}), ours)
 
 
 # -- slime -------------------------------------------------------------------------------------------------------------
@@ -149,10 +185,10 @@ def samples(**changes):
     ]
 
 
-def test_slime_carries_advantages_of_tokens_from_the_manager_to_the_ranks():
-    rewards, advantages = slime.paths(tw.mica(discount=0.5))
+def test_slime_carries_advantages_of_tokens_from_the_manager_to_the_ranks(written):
+    credit = written("slime", "tw.mica(discount=0.5)")
     made = samples()
-    raw, rows = rewards(None, made)
+    raw, rows = credit.rewards(None, made)
     wanted = expected(tw.mica(discount=0.5), outcome=True)
     assert raw == [sum(paid) for paid in PAID]
     assert len(rows) == 4
@@ -161,54 +197,43 @@ def test_slime_carries_advantages_of_tokens_from_the_manager_to_the_ranks():
         "loss_masks": [torch.tensor(made[row].loss_mask) for row in rank],
         "metadata": [made[row].train_metadata for row in rank],
     }
-    advantages(None, data)
+    credit.advantages(None, data)
     for row, own in zip(rank, data["advantages"], strict=True):
         close(own, wanted[row, : made[row].response_length])
     assert data["returns"] is data["advantages"]
 
 
-def test_slime_without_its_other_half_is_one_line():
-    _, advantages = slime.paths(tw.grpo())
-    with pytest.raises(IntegrationError, match="custom-reward-post-process-path"):
-        advantages(None, {"loss_masks": []})
-
-
-def test_slime_leaves_out_a_removed_sample():
-    rewards, _ = slime.paths(tw.dr_grpo())
+def test_slime_leaves_out_a_removed_sample(written):
     made = samples()
     made[1].remove_sample = True
-    _, rows = rewards(None, made)
+    _, rows = written("slime", "tw.dr_grpo()").rewards(None, made)
     assert rows[:2] == [0.0, 0.0], "the other one is alone"
 
 
 # -- ROLL --------------------------------------------------------------------------------------------------------------
 
 
-def roll_batch(*, steps):
+def roll_batch():
     """`DataProto` of ROLL: its masks have one token more, since token t is predicted at place t - 1."""
-    if steps:
-        rows = [(row, number) for row, lengths in enumerate(ROWS) for number in range(len(lengths))]
-        mask = np.zeros((len(rows), 6), dtype=bool)
-        for place, (row, number) in enumerate(rows):
-            mask[place, 2 : 2 + ROWS[row][number]] = True
-        labels = {
-            "traj_group_id": np.array([f"g{row // 2}" for row, _ in rows], dtype=object),
-            "traj_id": np.array([f"t{row}" for row, _ in rows], dtype=object),
-            "step": np.array([number for _, number in rows], dtype=object),
-            "step_scores": np.array([PAID[row][number] for row, number in rows], dtype=object),
-            "state_hash": np.array([f"s{number % 2}" for _, number in rows], dtype=object),
-        }
-        return SimpleNamespace(batch={"response_mask": torch.tensor(mask)}, non_tensor_batch=labels)
-    scores = np.zeros((4, WIDTH + 1), dtype=np.float32)
-    scores[:, -1] = [sum(paid) for paid in PAID]
-    mask = np.pad(MASK, ((0, 0), (1, 0))).astype(bool)
-    labels = {name: np.array([0, 0, 1, 1] if "group" in name else [*range(4)]) for name in ("traj_group_id", "traj_id")}
-    tensors = {"response_mask": torch.tensor(mask), "scores": torch.tensor(scores)}
-    return SimpleNamespace(batch=tensors | {"values": torch.tensor(table("value_T"))}, non_tensor_batch=labels)
+    rows = [(row, number) for row, lengths in enumerate(ROWS) for number in range(len(lengths))]
+    mask = np.zeros((len(rows), 6), dtype=bool)
+    for place, (row, number) in enumerate(rows):
+        mask[place, 2 : 2 + ROWS[row][number]] = True
+    labels = {
+        "traj_group_id": np.array([f"g{row // 2}" for row, _ in rows], dtype=object),
+        "traj_id": np.array([f"t{row}" for row, _ in rows], dtype=object),
+        "step": np.array([number for _, number in rows], dtype=object),
+        "step_scores": np.array([PAID[row][number] for row, number in rows], dtype=object),
+        "state_hash": np.array([f"s{number % 2}" for _, number in rows], dtype=object),
+    }
+    return SimpleNamespace(batch={"response_mask": torch.tensor(mask)}, non_tensor_batch=labels)
 
 
-def test_roll_rows_of_steps_have_states_and_rewards_of_their_own():
-    data = roll_batch(steps=True)
+def test_roll_rows_of_steps_have_states_and_rewards_of_their_own(written, monkeypatch):
+    module = trainer_of(monkeypatch, "roll.pipeline.agentic.agentic_pipeline")
+    written("ROLL", "tw.gigpo()")
+    start("ROLL")
+    data = roll_batch()
     order = np.random.default_rng(0).permutation(len(data.non_tensor_batch["step"]))  # ROLL reorders rows
     data.batch["response_mask"] = data.batch["response_mask"][order]
     data.non_tensor_batch = {name: labels[order] for name, labels in data.non_tensor_batch.items()}
@@ -216,34 +241,12 @@ def test_roll_rows_of_steps_have_states_and_rewards_of_their_own():
     keys = [f"s{turn % 2}" for turn in batch.turn_R]
     with_states = tw.Batch(batch.groups, batch.trajectories, batch.reward_R, {"state_key": keys}, batch.tokens)
     wanted = tw.gigpo()(with_states)
-    rows = roll.credit(data, tw.gigpo()).batch["advantages"]
-    mask = data.batch["response_mask"][:, 1:]
+    given = {"gamma": 1.0, "lambd": 1.0, "adv_estimator": "grpo", "whiten_advantages": False}
+    tensors = module.agentic_compute_advantage(data=data, **given).batch
+    rows, mask = tensors["advantages"], tensors["response_mask"][:, 1:]
     for place, row in enumerate(order):
         close(rows[place], wanted[row] * mask[place].numpy())
-    assert data.batch["raw_advantages"] is rows
-
-
-def test_roll_rows_of_trajectories_and_a_critic():
-    data = roll.credit(roll_batch(steps=False), PPO)
-    wanted = expected(PPO, ("value_T",), outcome=True)
-    close(data.batch["advantages"], wanted)
-    close(np.asarray(data.batch["returns"]) * MASK, (wanted + table("value_T")) * MASK)
-    with pytest.raises(IntegrationError, match="StepEnvManager"):
-        roll.credit(roll_batch(steps=False), tw.gigpo())
-
-
-def test_roll_calls_ours_where_it_called_its_own(monkeypatch):
-    module = ModuleType("roll.pipeline.agentic.agentic_pipeline")
-    for name in ("roll", "roll.pipeline", "roll.pipeline.agentic"):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    sys.modules["roll.pipeline.agentic"].agentic_pipeline = module
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    roll.install(tw.trloo())
-    data = roll_batch(steps=False)
-    made = module.agentic_compute_advantage(
-        data=data, gamma=1.0, lambd=1.0, adv_estimator="grpo", whiten_advantages=False
-    )
-    close(made.batch["advantages"], expected(tw.trloo(), outcome=True))
+    assert tensors["raw_advantages"] is rows is tensors["returns"]
 
 
 # -- prime-rl ----------------------------------------------------------------------------------------------------------
@@ -323,8 +326,6 @@ def test_prime_rl_refuses_a_rollout_that_it_would_cut():
 
 def test_a_column_that_a_trainer_lacks_and_state_are_refused_at_once():
     for make in (
-        lambda method: nemo_rl.TurnwiseAdvantageEstimator(method),
-        slime.paths,
         lambda method: skyrl.with_credit(object, method),
         lambda method: areal.assign_credit(None, method),
     ):
@@ -345,12 +346,23 @@ def test_a_name_or_a_constructor_is_no_method(method):
 
 
 def test_a_success_may_be_the_return():
-    made = nemo_rl.TurnwiseAdvantageEstimator(tw.METHODS["ngrpo"](), return_is_success=True)
-    rewards = torch.tensor([1.0, 0.0, 0.5, 0.0])
-    given = {"prompt_ids": torch.tensor([0, 0, 1, 1]), "mask": torch.tensor(MASK)}
-    assert made.compute_advantage(rewards=rewards, **given).any()
+    given = {"row": "trajectory", "response_mask": MASK, "group": [0, 0, 1, 1], "return_is_success": True}
+    rewards = np.array([1.0, 0.0, 0.5, 0.0])
+    assert padded_advantages(tw.METHODS["ngrpo"](), rewards=rewards, **given).tokens.any()
     with pytest.raises(IntegrationError, match="rewards sum to 10, expected 0 to 1"):
-        made.compute_advantage(rewards=10 * rewards, **given)
+        padded_advantages(tw.METHODS["ngrpo"](), rewards=10 * rewards, **given)
+
+
+@pytest.mark.parametrize(("module", "trainer"), [("nemo_rl", "NeMo-RL"), ("slime", "slime"), ("roll", "ROLL")])
+def test_the_import_of_an_adapter_that_is_gone_says_what_to_write_instead(module, trainer):
+    for _ in range(2):  # the second time too, when Python has seen the module already
+        with pytest.raises(ImportError, match=f"no longer has an adapter for {trainer}; write the lines of") as caught:
+            importlib.import_module(f"turnwise.integrations.{module}")
+        (link,) = re.findall(r"main/docs/(\S+)#(\S+) instead", str(caught.value))
+        assert "\n" not in str(caught.value)
+        assert link[0] == "how-to/other-trainers.md"
+        assert f"\n## {trainer}\n" in PAGE
+        assert link[1] == trainer.lower()
 
 
 def test_the_table_says_what_each_trainer_needs():

@@ -66,9 +66,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "hapo, release": {"tokens": {"name": "hapo", "sign": "release", "quantile": 0.4}, "dual_clip": 1.2},
     "flexible_clip": {"tokens": {"name": "flexible_clip", "upper": [0.6, 0.01], "lower": [0.5, 0.01]}},
     "adapo": {"tokens": {"name": "adapo", "rate": 0.1, "high_min": 0.6, "high_max": 0.8}},
-    "actfocus": {
-        "tokens": {"name": "actfocus", "reasoning": 0.1, "low": 0.5, "high": 2.0, "normalize": True},
-    },
     "gain_clip": {
         "tokens": {"name": "gain_clip", "width": 1.0},
         "importance": "response",

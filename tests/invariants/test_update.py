@@ -105,9 +105,7 @@ def _scored_by_old(max_tokens: int, scoring: str, reference: bool) -> Measured:
     config = make_config(max_tokens=max_tokens, scoring=scoring)
     scored = score_trajectories(old.model, trajectories, config, reference=ref.model if reference else None)
     gold = np.random.default_rng(1).normal(-2.0, 1.0, scored.batch.num_responses)
-    assert scored.batch.tokens is not None
-    action_T = np.random.default_rng(2).integers(0, 2, scored.batch.tokens.num_elements)
-    return with_column(scored, gold_logprob=gold, action_T=action_T)
+    return with_column(scored, gold_logprob=gold)
 
 
 def gradient(config: Config, *, reference: bool = False, state: Any = None) -> Gradient:

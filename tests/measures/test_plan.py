@@ -110,9 +110,7 @@ def test_a_measure_of_ones_own_is_taken_and_recorded(tmp_path):
 def test_the_record_keeps_what_only_the_steps_models_can_tell():
     kept = recorded_columns(MEASURES.values())
     of_policy = {"entropy", "logprob", "rare_logprob", "peak_entropy", "mismatch", "mismatch_min"}
-    of_probes = {column for each in MEASURES.values() if each.model == "probe" for column in each.provides} - {
-        "action_T"
-    }
+    of_probes = {column for each in MEASURES.values() if each.model == "probe" for column in each.provides}
     assert {"gold_logprob", "info_gain", "hindsight_logprob"} < of_probes
     assert set(kept) == of_policy | of_probes | {
         "implicit_reward",

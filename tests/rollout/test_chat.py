@@ -74,30 +74,6 @@ def test_the_environment_reads_the_last_action(text, expected):
 
 
 @pytest.mark.parametrize(
-    ("text", "action"),
-    [
-        ("<think>go to</think><action>go to cabinet 1</action>", "go to cabinet 1"),
-        ("<action>no</action> or <action>yes it is</action>?", "yes it is"),
-        ("<action></action>", None),
-        ("<action>go to", None),
-        ("go to cabinet 1", None),
-    ],
-)
-def test_the_tokens_of_the_last_action_are_found(text, action):
-    words = tokenizer("qwen3")
-    fmt = chat_format(words, PromptConfig(think=True))
-    ids = [*words.encode(text, add_special_tokens=False), fmt.stop_id]
-    first, stop = fmt.action_span(ids)
-    if action is None:
-        assert first == stop
-    else:
-        assert action in words.decode(ids[first:stop])
-        assert action not in words.decode(ids[first + 1 : stop])
-        assert action not in words.decode(ids[first : stop - 1])
-    assert chat_format(words, PromptConfig()).action_span(ids) == (0, len(ids))
-
-
-@pytest.mark.parametrize(
     ("text", "thought"),
     [("<think>go to a</think><action>go</action>", "go to a"), ("<think>cut short", "cut short"), ("go to", None)],
 )

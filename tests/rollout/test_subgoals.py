@@ -10,7 +10,6 @@ from turnwise.environments.alfworld.subgoals import with_subgoals
 from turnwise.environments.base import Demonstrated, Step
 from turnwise.environments.suites import make_suite
 from turnwise.errors import ConfigError
-from turnwise.measures.acted import actions
 from turnwise.measures.base import Played
 from turnwise.measures.planned import parts
 from turnwise.models.settings import CriticConfig, ModelConfig
@@ -88,15 +87,6 @@ def test_a_tiny_policy_has_a_token_per_tag():
     assert (planned.switch, planned.subgoal, planned.cuts) == (False, "blue pink", (3, 7))
     assert FORMAT.action(FORMAT.text(ids)) == ("red", True)
     assert FORMAT.action("red") == ("red", False)
-
-
-def test_the_tokens_of_an_action_are_measured():
-    """Three of the decision, four of a subgoal of two words, a tag, the action of two words, a tag and the stop."""
-    ids = FORMAT.response_ids("red pink", subgoal="blue pink", switch=False)
-    told = trajectory(0, ([1], ids), ([1], ids[:9]), ([1], ids))
-    columns = actions.run(Played([told], probe=SimpleNamespace(format=FORMAT)), {})
-    whole = [0] * 8 + [1, 1, 0, 0]
-    assert columns["action_T"].tolist() == [*whole, *[0] * 9, *whole]
 
 
 @pytest.mark.parametrize("window", [None, 1])

@@ -23,7 +23,6 @@ OPEN = {
     "flexible_clip": {"upper": [0.5, 0.2], "lower": [0.4, 0.1]},
     "adapo": {"rate": 0.1, "high_min": 0.1, "high_max": 0.4},
     "repo": {"zeta": 0.02},
-    "actfocus": {"reasoning": 0.3, "low": 0.5, "high": 2.0, "normalize": True},
 }
 
 
@@ -31,7 +30,7 @@ OPEN = {
     ("override", "message"),
     [
         ("update.tokens=stear", r"unknown update.tokens 'stear'. Did you mean 'steer'\?"),
-        ("update.tokens.name=zzz", r"unknown update.tokens 'zzz'. Known: actfocus, adapo, clip_cov, d3s_mask, .*steer"),
+        ("update.tokens.name=zzz", r"unknown update.tokens 'zzz'. Known: adapo, clip_cov, d3s_mask, .*steer"),
         ("update.entropy=eppo", r"unknown update.entropy 'eppo'. Did you mean 'epo'\?"),
         ("update.tokens={name='steer', weight_mim=0.5}", r"'steer' has no option 'weight_mim'. .* 'weight_min'\?"),
         ("update.tokens={name='steer', weight_min=2.0}", r"weight_min=2.0 of 'steer': .*less than or equal to 1"),

@@ -10,7 +10,6 @@ from tests.token_rules.steps import WIDTHS, column, given, step
 import turnwise as tw
 from turnwise.objective.token_rules import (
     StepTokens,
-    actfocus,
     adapo,
     epo,
     flexible_clip,
@@ -54,32 +53,6 @@ def test_hapo_widens_the_clip_for_what_a_token_may_do():
 def test_hapo_of_equal_or_zero_entropies():
     for entropy in (0.7, 0.0):
         np.testing.assert_array_equal(column(hapo(step(1.0, np.full(4, -1.0), entropy)).tilt_T), 0)
-
-
-def acting(action: list[list[int]], **fields: Any) -> StepTokens:
-    """Tokens of responses of one group, with 1 for the tokens of the action."""
-    turns = [[{"reward": 0.0, "action_T": marks}] for marks in action]
-    return step(**fields, batch=tw.Batch.from_trajectories([turns]))
-
-
-def test_actfocus_weighs_actions_by_their_entropy_and_reasoning_little():
-    """Entropies of actions 1, 3, 8 with mean 4; the last response has no action."""
-    tokens = acting([[0, 0, 1], [0, 1, 1], [0, 0]], entropy=[5, 6, 1, 7, 3, 8, 2, 9], advantage=1.0)
-    options: Any = {"reasoning": 0.25, "low": 0.5, "high": 1.5}
-    credit = actfocus(tokens, **options, normalize=False)
-    expected = np.array([0.25, 0.25, 0.5, 0.25, 0.75, 1.5, 1.0, 1.0])
-    assert given(credit) == {"factor_T"}
-    np.testing.assert_allclose(column(credit.factor_T), expected)
-    normalized = column(actfocus(tokens, **options, normalize=True).factor_T)
-    np.testing.assert_allclose(normalized, expected / expected.mean())
-
-
-def test_actfocus_of_certain_actions_weighs_them_alike():
-    options: Any = {"reasoning": 0.25, "low": 0.5, "high": 0.75, "normalize": False}
-    tokens = acting([[0, 1, 1]], entropy=[5, 0, 0], advantage=1.0)
-    np.testing.assert_allclose(column(actfocus(tokens, **options).factor_T), [0.25, 1, 1])
-    none = acting([[0, 0]], entropy=[5, 1], advantage=1.0)
-    np.testing.assert_allclose(column(actfocus(none, **options).factor_T), [1, 1])
 
 
 def informed(gold: list[list[float]], **fields: Any) -> StepTokens:

@@ -12,7 +12,6 @@ import turnwise as tw
 from turnwise.errors import ConfigError
 from turnwise.objective.token_rules import (
     StepTokens,
-    actfocus,
     adapo,
     clip_cov,
     d3s_mask,
@@ -190,7 +189,6 @@ def test_d3s_tells_equal_products_apart_by_lot():
             "zeta=1.0 must lie between zeta_min=0.1 and zeta_max=0.5",
         ),
         (lambda: adapo(step(), rate=0.1, high_min=0.3, high_max=0.2), "high_min=0.3 is above high_max=0.2"),
-        (lambda: actfocus(step(), reasoning=0.1, low=2, high=1, normalize=True), "low=2 is above high=1; give"),
     ],
 )
 def test_options_at_odds_are_one_clear_line(call, message):
@@ -206,7 +204,6 @@ RULES: Any = [
     spo_mask,
     hapo,
     gain_clip,
-    lambda tokens: actfocus(tokens, reasoning=0.1, low=0.5, high=2.0, normalize=True),
     lambda tokens: d3s_mask(tokens, first_frac=0.5, last_frac=0.5),
     lambda tokens: flexible_clip(tokens, **WIDTHS),
     lambda tokens: repo(tokens, zeta=0.1, zeta_max=0.1),
@@ -220,7 +217,7 @@ RULES: Any = [
 def test_rules_leave_what_they_get_as_it_is(rule):
     generator = np.random.default_rng(0)
     columns = generator.normal(size=50), -generator.exponential(size=50), generator.exponential(size=50)
-    turns = [[{"reward": 0, "gold_logprob": n * t, "action_T": [0, 1]} for t in range(5)] for n in range(5)]
+    turns = [[{"reward": 0, "gold_logprob": n * t, "num_tokens": 2} for t in range(5)] for n in range(5)]
     batch = tw.Batch.from_trajectories([turns])
     before = [values.copy() for values in columns]
     for values in columns:

@@ -13,11 +13,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.toys import Colors, small_config
 
+from turnwise.checksums import KEY, sealed
 from turnwise.cli import main
-from turnwise.errors import RunError
+from turnwise.errors import ConfigError, RunError
 from turnwise.objective.token_rules import TOKEN_RULES, repo
+from turnwise.rollout.collectors import make_collector
+from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.record import read_rollouts
+from turnwise.rollout.settings import RolloutConfig
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train
 from turnwise.train.recorded import base_advantage, read_step
@@ -96,3 +101,36 @@ def test_a_state_that_a_run_lacks_is_refused_in_one_line(old):
     shutil.rmtree(old / "checkpoints" / "step-000004")
     with pytest.raises(RunError, match=r"a state of loss term 'entropy_rule', which this run lacks"):
         train(plain, resume=old)
+
+
+REMOVED = {
+    "update.tokens": ("update", {"name": "actfocus", "reasoning": 0.1, "low": 0.5, "high": 2.0, "normalize": True}),
+    "rollout.collector": ("rollout", {"name": "t2po", "alpha": 0.5, "most_entropy": 2.0}),
+}
+"""Settings of version 0.2 that name parts which are gone, with their sections."""
+
+
+@pytest.mark.parametrize("setting", REMOVED)
+def test_a_run_of_a_part_that_was_removed_is_read_and_not_resumed(setting, tmp_path, capsys):
+    section, given = REMOVED[setting]
+    path = train(small_config(tmp_path / "runs")).path
+    record = json.loads((path / "config.json").read_text())
+    record["config"][section][setting.split(".")[1]] = given
+    (path / "config.json").write_text(json.dumps(sealed({name: x for name, x in record.items() if name != KEY})))
+    before = {each: each.read_bytes() for each in path.rglob("*") if each.is_file()}
+    for command in ("report", "recredit", "eval", "analyse turns"):
+        assert main([*command.split(), str(path)]) == 0
+    capsys.readouterr()
+    assert main(["train", "--resume", str(path), "run.steps=9"]) == 2
+    told = capsys.readouterr().err
+    assert f"was trained with {setting}={given['name']!r}, which this version of turnwise lacks; resume it with" in told
+    assert told.count("\n") == 1
+    assert all(each.read_bytes() == content for each, content in before.items())
+
+
+def test_a_recipe_with_a_part_that_was_removed_is_told_so(capsys):
+    assert main(["config", "frozen-lake-tiny-grpo", "update.tokens=actfocus"]) == 2
+    assert "unknown update.tokens 'actfocus'. It was removed after version 0.2; https://" in capsys.readouterr().err
+    settings = RolloutConfig.model_validate({"collector": "t2po"})
+    with pytest.raises(ConfigError, match=r"unknown rollout.collector 't2po'. It was removed after version 0.2; https"):
+        make_collector(settings, InProcessEnvironments(Colors), str)

@@ -142,7 +142,6 @@ FILL: dict[str, Callable[[At], Any]] = {
     "value_switch": lambda at: at.value,
     "switch": lambda at: at.turn.turn == 0 or at.trajectory.turns[at.turn.turn - 1].place != at.turn.place,
     "subgoal_changed": lambda at: 0.0,
-    "action_T": lambda at: (0.0, 1.0)[-len(at.turn.token_logprob) :],
     "part_T": lambda at: ((0.0, 2.0) if at.turn.turn else (1.0, 2.0))[-len(at.turn.token_logprob) :],
     "effective_rank": lambda at: np.exp(sum(at.turn.token_entropy)),  # there are no hidden states
     "rank_velocity": lambda at: np.ptp(np.exp(np.cumsum(at.turn.token_entropy))),  # the second prefix over the first

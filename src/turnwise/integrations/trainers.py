@@ -134,22 +134,6 @@ TRAINERS: Mapping[str, Trainer] = {
             _columns((SAMPLED, ""), (("ref_logprob",), "reference"), (MISMATCH, "decoupled loss"), (CRITIC, "critic"))
             | RETURN,
         ),
-        Trainer(
-            "NeMo-RL",
-            "commit 00925dd1e44b816b5cb6afa27d23d7bd7af2b957",
-            _columns((SAMPLED, ""), (("ref_logprob",), "reference"), (CRITIC, "PPO")) | RETURN,
-        ),
-        Trainer(
-            "slime",
-            "commit 0d234f3e3a83c81b7d37209994e0b994deacbb24",
-            _columns((SAMPLED, "engine's log-probabilities")) | RETURN,
-        ),
-        Trainer(
-            "ROLL",
-            "commit 51e53586d87babf0bf02716eb6b77f4ee3de2e97",
-            _columns((SAMPLED, ""), (("ref_logprob",), "reference"), (CRITIC, "critic"), (("state_key",), "step rows"))
-            | RETURN,
-        ),
     )
 }
 

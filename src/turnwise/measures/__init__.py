@@ -6,7 +6,6 @@ the columns that it needs. To add a measure, write its file and add it to `MEASU
 
 from turnwise.errors import ConfigError, did_you_mean
 from turnwise.imports import import_named
-from turnwise.measures.acted import actions
 from turnwise.measures.base import Measure, Played, measure
 from turnwise.measures.continued import continued, continued_cuts
 from turnwise.measures.edited import hindsight, information, prompt
@@ -57,7 +56,6 @@ MEASURES: dict[str, Measure] = {
         hindsight,
         prompt,
         ranks,
-        actions,
         step_rewards,
         rank,
         progress,

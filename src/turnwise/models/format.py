@@ -78,13 +78,6 @@ class Format:
         """Return the parts of a plan-and-act response."""
         return self._read(tuple(response_ids))
 
-    def action_span(self, response_ids: Sequence[int]) -> tuple[int, int]:
-        """Return the first token of a response's action and the one after its last; equal if it has none.
-
-        Tokens that the action shares with a tag belong to it. Without a form that marks it, it is the whole response.
-        """
-        return self._find(ACTION, tuple(response_ids)) if self.think or self.plan else (0, len(response_ids))
-
     def thought_span(self, response_ids: Sequence[int]) -> tuple[int, int]:
         """Return the first token of a response's reasoning and the one after its last; equal if it has none.
 

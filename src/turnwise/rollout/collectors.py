@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from turnwise.environments.base import Task
-from turnwise.errors import ConfigError, did_you_mean
+from turnwise.errors import ConfigError
 from turnwise.imports import import_named
 from turnwise.models.policy import Policy
-from turnwise.options import check_names
+from turnwise.options import check_names, unknown
 from turnwise.rollout.collect import play
 from turnwise.rollout.engine import Sampling
 from turnwise.rollout.environments import Environments
@@ -131,7 +131,7 @@ def make_collector(settings: RolloutConfig, environments: Environments, task_nam
     """
     name, options = settings.collector.name, settings.collector.model_extra or {}
     if name not in COLLECTORS:
-        raise ConfigError(f"unknown rollout.collector {name!r}.{did_you_mean(name, COLLECTORS)}")
+        raise ConfigError(unknown("rollout.collector", name, COLLECTORS))
     make = import_named(COLLECTORS[name])
     parameters = inspect.signature(make).parameters.values()
     if not any(each.kind is each.VAR_KEYWORD for each in parameters):  # those check their options themselves

@@ -8,8 +8,6 @@ from turnwise.rollout.starts import REPLAY
 from turnwise.rollout.trajectory import Trajectory, distinct_turns
 from turnwise.rollout.turn_budget import CUT
 
-RESAMPLED = "resampled"
-"""Key of `info` with the numbers of tokens of the responses that were sampled and not taken."""
 PREDICTED = "predicted_success"
 """Key of `info` with the success that was predicted for the task."""
 
@@ -34,7 +32,6 @@ def rollout_metrics(
     pruned = sum(trajectory.ended == "pruned" for trajectory in trajectories)
     diverged = sum(REPLAY in (trajectory.failure or "") for trajectory in trajectories)
     limits = [float(trajectory.info[CUT]) for trajectory in own if CUT in trajectory.info]
-    rejected = [tokens for trajectory in trajectories for tokens in trajectory.info.get(RESAMPLED, ())]
     mean = lambda values: float(np.mean(values)) if len(values) else 0.0  # noqa: E731
     return {
         "trajectories": float(sum(trajectory.ended != "unfinished" for trajectory in own)),
@@ -52,16 +49,14 @@ def rollout_metrics(
         **({"diverged": float(diverged)} if diverged else {}),
         **_predictions(usable),
         "failed_frac": 1 - len(usable) / max(1, len(own)),
-        **_resampled(trajectories, len(rejected)),
         **costs(trajectories),
         **objectives_of(usable),
     }
 
 
 def costs(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Count the tokens that were generated for trajectories, rejected ones too, and their environment steps."""
-    rejected = sum(sum(trajectory.info.get(RESAMPLED, ())) for trajectory in trajectories)
-    tokens = rejected + sum(turn.num_generated for turn in distinct_turns(trajectories))
+    """Count the tokens that were generated for trajectories, and their environment steps."""
+    tokens = sum(turn.num_generated for turn in distinct_turns(trajectories))
     return {"tokens": float(tokens), "env_steps": float(env_steps(trajectories))}
 
 
@@ -79,14 +74,6 @@ def _predictions(usable: Sequence[Trajectory]) -> dict[str, float]:
     sizes = np.bincount([each.group for each in usable])
     told = {"predicted_success": float(pairs[:, 0].mean()), "brier": float(((pairs[:, 0] - pairs[:, 1]) ** 2).mean())}
     return told | {"group_size_max": float(sizes.max())}
-
-
-def _resampled(trajectories: Sequence[Trajectory], num_rejected: int) -> dict[str, float]:
-    """Return the rejected responses as a share of all that were sampled; empty without re-sampling."""
-    if not any(RESAMPLED in trajectory.info for trajectory in trajectories):
-        return {}
-    taken = len(distinct_turns(trajectories))
-    return {"resampled_frac": num_rejected / max(1, num_rejected + taken)}
 
 
 def env_steps(trajectories: Iterable[Trajectory]) -> int:

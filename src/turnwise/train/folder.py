@@ -28,6 +28,7 @@ from turnwise.checksums import KEY, RUN_KEY, refuse_other_run, run_of, sealed, u
 from turnwise.config import Config, parse_config
 from turnwise.errors import ConfigError, DamagedError, DataError, RunError, did_you_mean
 from turnwise.files import aside, provenance, remove_remains, write_json, write_text
+from turnwise.options import REMOVED
 from turnwise.rollout.record import FORMAT, check_format, read_table
 from turnwise.rollout.stores.settings import of_store
 from turnwise.train.trackers import Tracker
@@ -204,6 +205,15 @@ class RunFolder:
         record = {**record, RUN_KEY: run} if (run := run_of(self.path)) else record
         return json.dumps(sealed(record) if self.verified else record) + "\n"
 
+    def refuse_removed(self) -> None:
+        """Raise if the run trained with a part that this version lacks, so that it can be read but not resumed."""
+        data = json.loads((self.path / "config.json").read_text(encoding="utf-8"))
+        for setting, name in _removed(data["config"]).items():
+            raise RunError(
+                f"{self.path} was trained with {setting}={name!r}, which this version of turnwise lacks; resume it "
+                f"with the version that made it{_made_by(data)}. {UNCHANGED}"
+            )
+
     @cached_property
     def verified(self) -> bool:
         """Whether the run's files have checksums; versions up to 0.1 wrote none."""
@@ -326,6 +336,14 @@ def _made_by(record: Mapping[str, Any]) -> str:
     return f", turnwise {versions['turnwise']}" if isinstance(versions, dict) and "turnwise" in versions else ""
 
 
+def _removed(config: Any) -> dict[str, str]:
+    """Return the settings of a configuration that name a part which was removed, with the names."""
+    settings = {"update.tokens": "update", "rollout.collector": "rollout"}
+    given = {each: (config.get(section) or {}).get(each.split(".")[1]) for each, section in settings.items()}
+    names = {each: named.get("name") for each, named in given.items() if isinstance(named, Mapping)}
+    return {each: name for each, name in names.items() if name in REMOVED}
+
+
 def _as_now(config: Any) -> Any:
     """Give a configuration of an earlier version the meaning that it had, without what is refused and had no effect."""
     given = {name: dict(config.get(name) or {}) for name in ("environment", "update", "warmstart", "store")}
@@ -339,9 +357,13 @@ def _as_now(config: Any) -> Any:
     if update.get("policy") is False or update.get("scoring") == "engine":
         idle += ["mismatch_cap", "mismatch_level"]
         idle += ["old_policy"] if update.get("old_policy") == "start" else []  # with a lag, refused without the cap
+    removed = _removed(config)
+    idle += ["tokens"] if "update.tokens" in removed else []
+    rollout = {k: v for k, v in (config.get("rollout") or {}).items() if f"rollout.{k}" not in removed}
     update = {name: value for name, value in update.items() if name not in idle}
     if warm_start.get("steps") == 0:
         warm_start.pop("dagger_rounds", None)
     store = {name: value for name, value in store.items() if of_store(name, store.get("name"))}
     now = {"run": run, "environment": environment, "update": update, "warmstart": warm_start, "store": store or None}
+    now |= {"rollout": rollout}
     return {**config, **{name: section for name, section in now.items() if name in config}}

@@ -12,7 +12,8 @@ from turnwise.train.folder import RunFolder, by_step
 
 
 def refuse_what_would_lose(folder: RunFolder, steps: int) -> None:
-    """Raise if resuming would discard results, since it drops records after the last checkpoint."""
+    """Raise if resuming would discard results, since it drops records after the last checkpoint, or change the loss."""
+    folder.refuse_removed()
     if (done := max(by_step(folder.checkpoints), default=0)) > steps:
         raise RunError(
             f"{folder.path} has done {done} steps, but run.steps={steps}; set run.steps to {done} or more. "

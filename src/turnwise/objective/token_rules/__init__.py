@@ -12,7 +12,6 @@ batch declares them with `@reads(...)`.
 
 from collections.abc import Callable
 
-from turnwise.objective.token_rules.actfocus import actfocus
 from turnwise.objective.token_rules.adapo import adapo
 from turnwise.objective.token_rules.base import Corridor, StepTokens, TokenCredit
 from turnwise.objective.token_rules.covariance import clip_cov, kl_cov
@@ -35,7 +34,6 @@ TOKEN_RULES: dict[str, Callable[..., TokenCredit]] = {
     "repo": repo,
     "adapo": adapo,
     "gain_clip": gain_clip,
-    "actfocus": actfocus,
 }
 """Rules for `update.tokens` by name."""
 
@@ -48,7 +46,6 @@ __all__ = [
     "Corridor",
     "StepTokens",
     "TokenCredit",
-    "actfocus",
     "adapo",
     "clip_cov",
     "d3s_mask",

@@ -9,10 +9,10 @@ import numpy as np
 import pydantic
 
 from turnwise.batch import Batch
-from turnwise.errors import ConfigError, did_you_mean
+from turnwise.errors import ConfigError
 from turnwise.objective.token_rules import ENTROPY_RULES, TOKEN_RULES, Corridor, StepTokens, TokenCredit
 from turnwise.objective.token_rules.base import columns_of
-from turnwise.options import check_names
+from turnwise.options import check_names, unknown
 from turnwise.segments import Segments
 
 
@@ -32,7 +32,7 @@ def build_entropy_rule(name: str, options: Mapping[str, Any]) -> Callable[[StepT
 
 def _build(section: str, rules: Mapping[str, Callable[..., Any]], name: str, options: Mapping[str, Any]) -> Any:
     if name not in rules:
-        raise ConfigError(f"unknown update.{section} {name!r}.{did_you_mean(name, rules)}")
+        raise ConfigError(unknown(f"update.{section}", name, rules))
     known = {p.name: p for p in inspect.signature(rules[name]).parameters.values() if p.kind is p.KEYWORD_ONLY}
     check_names(f"update.{section} {name!r}", options, known)
     for option, value in options.items():

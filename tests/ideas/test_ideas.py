@@ -1,0 +1,72 @@
+"""Each optional feature has a test of its idea, which fails while the idea is switched off, and most have a recipe."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from tests.ideas.run import put
+from tests.ideas.table import IDEAS
+from turnwise.config.recipes import shipped_recipes
+from turnwise.measures import MEASURES
+from turnwise.models.settings import CriticConfig
+from turnwise.objective.settings import PreferenceConfig
+from turnwise.objective.token_rules import ENTROPY_RULES, TOKEN_RULES
+from turnwise.rollout.collectors import COLLECTORS
+from turnwise.rollout.demonstrations.settings import DemonstrationsConfig
+from turnwise.rollout.growth import RULES
+from turnwise.rollout.selection import SELECTORS
+from turnwise.rollout.stores.settings import StoreConfig
+
+ROOT = Path(__file__).parents[2]
+
+
+def kinds(section, field: str = "name") -> tuple[str, ...]:
+    return get_args(section.model_fields[field].annotation)
+
+
+REGISTERED = {
+    "collector": {*COLLECTORS} - {"independent"},
+    "branching rule": RULES,
+    "store": kinds(StoreConfig),
+    "demonstrations": kinds(DemonstrationsConfig),
+    "token rule": TOKEN_RULES,
+    "entropy rule": ENTROPY_RULES,
+    "critic": kinds(CriticConfig, "kind"),
+    "preference": kinds(PreferenceConfig),
+    "select": {*SELECTORS} - {"epochs"},
+    "probe": [name for name, each in MEASURES.items() if each.model == "probe"],
+}
+"""Kinds by feature."""
+
+
+def test_every_kind_that_is_registered_has_an_entry():
+    assert {f"{feature} {kind}" for feature, names in REGISTERED.items() for kind in names} <= {*IDEAS}
+
+
+@pytest.mark.parametrize("name", IDEAS)
+def test_an_entry_names_a_recipe_and_a_test_that_exist(name):
+    idea = IDEAS[name]
+    assert not idea.recipe or idea.recipe in shipped_recipes()
+    path, _, test = idea.test.partition("::")
+    tree = ast.parse((ROOT / "tests" / path).read_text())
+    assert test in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    assert idea.off
+
+
+def test_what_is_not_there_cannot_be_replaced():
+    for target in ("turnwise.rollout.growth:nothing", "turnwise.rollout.growth:RULES/nothing"):
+        with pytest.raises(AssertionError, match="nothing"):
+            put(target, None)
+
+
+@pytest.mark.slow
+def test_each_test_fails_while_the_idea_is_switched_off():
+    command = [sys.executable, "-m", "tests.ideas.run"]
+    told = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert told.stdout.splitlines() == [f"failed  {name}" for name in IDEAS]
