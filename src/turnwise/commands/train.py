@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from turnwise.commands.common import INTERRUPTED, quiet, recipe
+from turnwise.commands.common import INTERRUPTED, note_on_method, quiet, recipe
 from turnwise.config import Config, override_config
 from turnwise.errors import ConfigError
 from turnwise.terminal import say, say_next
@@ -57,7 +57,9 @@ def _new(options: argparse.Namespace) -> Config:
             "no recipe given; name one, such as household-tiny-aem (`turnwise recipes` lists them), or resume with "
             "--resume RUN"
         )
-    return recipe(options)
+    config = recipe(options)
+    note_on_method(config, options)
+    return config
 
 
 def _resumed(options: argparse.Namespace) -> Config:
