@@ -70,7 +70,6 @@ def seconds_per_step(lag: int, fast_ms: float, steps: int, hidden: int = 64, wor
             "model": {"hidden_size": hidden, "num_layers": 2, "max_context": 256},
             "warmstart": {"steps": 0},
             "method": "reinforce",
-            "aem": False,
             "rollout": {"groups": 8, "group_size": 1, "max_new_tokens": 8, "max_lag": lag},
             "evaluate": {"every": 0, "final_episodes": 2},
             "checkpoint": {"every": 1000},

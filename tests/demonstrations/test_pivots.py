@@ -190,7 +190,7 @@ def config_of(folder: Path, **sections: Any):
     return small_config(
         folder,
         **{
-            "aem": False,
+            "method": "grpo",
             "environment": {"options": {"turns": 3}},
             "rollout": {"groups": 6, "group_size": 8},
             "evaluate": {"every": 0, "final_episodes": 64, "temperature": 1.0},
@@ -245,7 +245,7 @@ def test_a_window_and_a_file_work_too(tmp_path):
         ({"demonstrations": {"name": "hpt", "reprofile": 0.5}}, r"reprofile is an option of .*'pivot_rl' only"),
         ({"continuations": {}}, r"\[continuations\] would play on without the turns before a state"),
         (
-            {"critic": {"kind": "ridge", "peers": True, "visits": True}, "method": "turn_ppo", "aem": False},
+            {"critic": {"kind": "ridge", "peers": True, "visits": True}, "method": "turn_ppo"},
             r"critic\.visits counts turns from the start",
         ),
         ({"rollout": {"max_lag": 1}}, r"rollout\.max_lag=1 plays tasks, and PivotRL plays single turns"),

@@ -158,7 +158,6 @@ def test_a_run_learns_from_what_is_taken_and_resumes(tmp_path):
     config = small_config(
         tmp_path,
         method="gigpo",
-        aem=False,
         environment={"name": "tests.rollout.test_starts:Long", "max_steps": 6},
         rollout={"groups": 2, "group_size": 4, "collector": T2PO},
         checkpoint={"every": 1},

@@ -203,7 +203,7 @@ def test_ratios_follow_the_lag_unless_a_cap_corrects_it(tmp_path, update, old_po
             r"update.mismatch_cap weighs .* add update.scoring=trainer",
         ),
         (
-            {"rollout": {"max_lag": 1}, "update": {"scoring": "engine"}, "method": "infopo", "aem": False},
+            {"rollout": {"max_lag": 1}, "update": {"scoring": "engine"}, "method": "infopo"},
             r"method 'infopo' compares probabilities .* rollout.max_lag=1 gives the first from earlier weights",
         ),
         ({"rollout": {"max_lag": -1}}, r"rollout.max_lag: .*greater than or equal to 0, got -1"),
