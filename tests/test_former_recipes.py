@@ -128,7 +128,12 @@ def here(tmp_path, monkeypatch) -> Path:
     small = small_config(tmp_path).model_dump(mode="json")
     del small["method"]
     sections = {name: section for name, section in small.items() if isinstance(section, dict)}
-    monkeypatch.setattr("turnwise.train.loop.train", lambda config, **_: RunFolder(config.run_folder))
+
+    def train(config, display, **_):
+        display.count("demonstrations", 1, 1)
+        return RunFolder(config.run_folder)
+
+    monkeypatch.setattr("turnwise.train.loop.train", train)
     lines = [f"{name} = {as_toml(section)}" for name, section in sections.items()]
     (tmp_path / "mine.toml").write_text("\n".join(lines) + "\n")
     return tmp_path

@@ -88,14 +88,14 @@ def _recipe_and_overrides(options: argparse.Namespace) -> tuple[Path | None, lis
     return Path(recipe) if recipe else None, overrides
 
 
-def note_on_method(config: Config, options: argparse.Namespace) -> None:
-    """Print a note if the method of `recipe overrides...` is not what earlier versions trained."""
+def notes_on_method(config: Config, options: argparse.Namespace) -> list[str]:
+    """Say if the method of `recipe overrides...` is not what earlier versions trained."""
     path, overrides = _recipe_and_overrides(options)
     file = find_recipe(path) if path else None
     told = read_recipe(file)[file] if file else {}
     ours = file is not None and file.parent == FOLDER  # these name every modifier that they train with
-    if text := note_on_absence(config.method.name, told, overrides, ours):
-        note(text)
+    text = note_on_absence(config.method.name, told, overrides, ours)
+    return [text] if text else []
 
 
 def open_run(path: Path) -> tuple["RunFolder", Config]:
