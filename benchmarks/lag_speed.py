@@ -105,7 +105,6 @@ def seconds_per_step(
             "model": {"hidden_size": hidden, "num_layers": 2, "max_context": 256},
             "warmstart": {"steps": 0},
             "method": "reinforce",
-            "aem": False,
             **given,
             "rollout": {**given["rollout"], "max_new_tokens": 8, "max_lag": lag},
             "evaluate": {"every": 0, "final_episodes": 2},

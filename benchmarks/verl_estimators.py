@@ -74,7 +74,7 @@ def functions(rows: dict[str, Any]) -> dict[str, Callable[[], Any]]:
         "verl rloo_vectorized": lambda: registry["rloo_vectorized"](**rows),
         "turnwise_grpo": ours("turnwise_grpo", {}),
         "turnwise_rloo": ours("turnwise_rloo", {}),
-        "turnwise, AEM on GRPO": ours("turnwise", {"turnwise": {"method": "grpo", "aem": True}}, entropies=entropies),
+        "turnwise, AEM on GRPO": ours("turnwise", {"turnwise": {"method": "grpo+aem"}}, entropies=entropies),
     }
 
 

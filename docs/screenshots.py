@@ -14,7 +14,7 @@ from PIL import Image
 from playwright.sync_api import Page, ViewportSize, sync_playwright
 
 from turnwise.figures import DARK, LIGHT, save
-from turnwise.report.credit import METHODS
+from turnwise.methods import COMPARED
 from turnwise.report.write import write_report
 from turnwise.train.figure import run_figure
 from turnwise.train.folder import RunFolder
@@ -40,7 +40,7 @@ def main() -> None:
 def shoot_report(runs: list[Path], turn: str | None) -> None:
     """Take pictures of the first screen and of the rollouts, wide and on a phone."""
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        url = write_report(runs, Path(folder) / "report", METHODS).as_uri()
+        url = write_report(runs, Path(folder) / "report", COMPARED).as_uri()
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"], timeout=PATIENCE_MS
         )

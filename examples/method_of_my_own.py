@@ -4,7 +4,7 @@
 
 To train with it, put the file where Python finds it, such as the working directory:
 
-    turnwise train recipes/household-tiny-aem.toml method=method_of_my_own:first_visits aem=false run.name=mine
+    turnwise train recipes/household-tiny-aem.toml method=method_of_my_own:first_visits run.name=mine
 """
 
 import numpy as np
@@ -50,7 +50,7 @@ def main() -> None:
     print(trace.advantage_R.round(2))  # [ 0.71  0.71  0.18  0.18 -0.71 -0.71]
 
     # by name, as in a recipe; AEM goes around it as around any other
-    mine = build_method("method_of_my_own:first_visits", {"repeated": 0.5}, with_aem=True)
+    mine = build_method("method_of_my_own:first_visits+aem", {"repeated": 0.5})
     print(mine.needs)  # ('state_key', 'entropy')
 
 

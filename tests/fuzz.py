@@ -105,7 +105,7 @@ def keys() -> list[str]:
     knobs = [field.name for field in dataclasses.fields(Knobs)]
     return [
         *below(Config, ""),
-        "aem",
+        "aem",  # of versions up to 0.2
         *(f"method.{name}" for name in sorted(options)),
         *(f"environment.options.{name}" for name in ("setting", "num_train", *knobs)),
         *(f"rollout.collector.{name}" for name in ("rule", "max_tokens", "max_env_steps", "initial", "beam")),

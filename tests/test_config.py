@@ -66,7 +66,7 @@ def test_bare_words_are_texts(override, value):
     [
         ("rune.steps=3", r"unknown key 'rune'. Did you mean 'run'\?"),
         ("run.stepz=3", r"unknown key 'run.stepz'. Did you mean 'steps'\?"),
-        ("zzz=red", r"unknown key 'zzz'. Known: aem, checkpoint, "),
+        ("zzz=red", r"unknown key 'zzz'. Known: checkpoint, "),
         ("run.steps=many", r'run.steps: expected a whole number, got "many"'),
         ("run.steps=2.5", r"run.steps: expected a whole number, got 2.5"),
         ("run.steps=-1", r"run.steps: .*greater than or equal to 0, got -1"),
@@ -85,8 +85,8 @@ def test_bare_words_are_texts(override, value):
         ("method=gippo", r"unknown method 'gippo'. Did you mean 'gigpo'\?"),
         ("method=3", r"method: .*, got 3"),
         ("method.discount=0.5", r"method 'grpo' has no option 'discount'"),
-        ("method.temperature=hot", r"method option aem.temperature='hot': expected float"),
-        ("method.temperature=true", r"method option aem.temperature=True: expected float"),
+        ("method={name='grpo+aem', temperature='hot'}", r"method option aem.temperature='hot': expected float"),
+        ("method={name='grpo+aem', temperature=true}", r"method option aem.temperature=True: expected float"),
         ("run.steps", "override 'run.steps' does not have the form section.key=value"),
         ("=3", "does not have the form section.key=value"),
         (".=3", "does not have the form section.key=value"),
@@ -95,8 +95,8 @@ def test_bare_words_are_texts(override, value):
         ("method=GRPO", r"unknown method 'GRPO'. Did you mean 'grpo'\?"),
         ('method={"name":"grpo"}', 'is not a value of TOML; write tables as {name = "grpo"}'),
         ("measures=[entropy]", r'lists as \["a", "b"\], in quotes'),
-        ("method.temperature=nan", "method option aem.temperature=nan: expected a finite number"),
-        ("method.temperature=inf", "method option aem.temperature=inf: expected a finite number"),
+        ("method={name='grpo+aem', temperature=nan}", "method option aem.temperature=nan: expected a finite number"),
+        ("method={name='grpo+aem', temperature=inf}", "method option aem.temperature=inf: expected a finite number"),
         ("run.seed=100000000000000000000000000", "run.seed: Input should be less than 4294967296"),
         ("rollout.max_new_tokens=1024", "leaves no room for an observation in model.max_context=1024 tokens"),
     ],
@@ -145,37 +145,37 @@ def test_a_run_in_place_of_a_recipe_is_told_how_to_go_on(tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "name"),
     [
+        ([], "grpo(convention='turnwise')"),
         (
-            [],
+            ["method=grpo+aem"],
             "aem(grpo(convention='turnwise'), temperature=1.0, scope='group', min_range=0.1, shuffle=False, seed=0, "
             "keep='all')",
         ),
-        (["aem=false"], "grpo(convention='turnwise')"),
         (
-            ["aem=false", "method=gigpo"],
+            ["method=gigpo"],
             "gigpo(discount=0.95, weight=1.0, scale=True, similarity=None, convention='turnwise')",
         ),
         (
-            ["aem=false", "method=gigpo", "method.discount=0.5"],
+            ["method=gigpo", "method.discount=0.5"],
             "gigpo(discount=0.5, weight=1.0, scale=True, similarity=None, convention='turnwise')",
         ),
-        (["aem=false", "method.name=rloo"], "rloo(convention='turnwise')"),
+        (["method.name=rloo"], "rloo(convention='turnwise')"),
         (
-            ["method.temperature=0.5"],
+            ["method=grpo+aem", "method.temperature=0.5"],
             "aem(grpo(convention='turnwise'), temperature=0.5, scope='group', min_range=0.1, shuffle=False, seed=0, "
             "keep='all')",
         ),
         (
-            ["method=rloo", "method.scope=batch"],
+            ["method=rloo+aem", "method.scope=batch"],
             "aem(rloo(convention='turnwise'), temperature=1.0, scope='batch', min_range=0.1, shuffle=False, seed=0, "
             "keep='all')",
         ),
         (
-            ["method=aem", "aem=false"],
+            ["method=aem"],
             "aem(temperature=1.0, scope='group', min_range=0.1, shuffle=False, seed=0, keep='all')",
         ),
         (
-            ["method=reinforce", "method.temperature=2.0"],
+            ["method.name=reinforce+aem", "method.temperature=2.0"],
             "aem(reinforce(discount=1.0), temperature=2.0, scope='group', min_range=0.1, shuffle=False, seed=0, "
             "keep='all')",
         ),
@@ -185,11 +185,12 @@ def test_overrides_of_the_method_do_what_they_say(recipe, overrides, name):
     assert make_transform(load_config(recipe, overrides).method).name == f"chain({name}, add_penalty(weight=1.0))"
 
 
-def test_an_option_of_aem_without_aem_is_said_so(recipe):
+def test_an_option_of_a_modifier_without_it_is_said_so(recipe):
     with pytest.raises(
-        ConfigError, match=r"method 'grpo' has no option 'temperature'; it belongs to aem, which is off"
+        ConfigError,
+        match=r"method 'grpo' has no option 'temperature'; aem, empg and hcapo have it, as in method = .grpo\+aem.",
     ):
-        load_config(recipe, ["aem=false", "method.temperature=0.5"])
+        load_config(recipe, ["method=grpo", "method.temperature=0.5"])
 
 
 def test_a_configuration_is_frozen_and_survives_its_own_dump():
@@ -228,7 +229,7 @@ def test_false_leaves_out_what_a_section_may_lack(tmp_path):
     again = load_config(Path("household-tiny-seeupo"), ["update.passes=false", "update.passes.name=seeupo"])
     assert again.update == passes.update
     store = "store={name='slea_rl', extract='rule', actions=2, capacity=8, evaluate=false}"
-    slea = load_config(Path("household-tiny-aem"), [store, "aem=false"])
+    slea = load_config(Path("household-tiny-aem"), [store, "method=grpo"])
     assert slea.store is not None
     assert slea.store.evaluate is False
     for setting in ("log.wandb", "engine.sync_folder"):

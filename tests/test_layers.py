@@ -3,6 +3,7 @@
 import ast
 import functools
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import turnwise
+from turnwise.config.recipes import shipped_recipes
 
 SOURCE = Path(turnwise.__file__).parent
 FILES = {file.relative_to(SOURCE).as_posix(): file for file in sorted(SOURCE.rglob("*.py"))}
@@ -141,6 +143,33 @@ def test_layers_of_the_package_import_downwards_only(path):
             assert height(folder(module)) <= height(own), f"{path} imports {module}, which lies above it"
 
 
+ABOUT_AEM = {
+    "methods/aem.py",  # defines it
+    "methods/__init__.py",  # registers it
+    "methods/former.py",  # reads recipes that named it by a key
+    "methods/empg.py",  # compares itself with it
+    "transforms/modulation.py",  # its coefficient
+    "entropy.py",  # its theory, and the analyses of its paper
+    "analysis/__main__.py",
+    "analysis/drift.py",
+    "analysis/tables.py",
+    "diagnostics/dynamics.py",
+    "diagnostics/surprisal.py",
+}
+"""Files that may name AEM. To all others it is a method like any other."""
+
+
+def test_a_method_is_named_only_where_it_is_defined_registered_or_documented():
+    recipes = re.compile("|".join(sorted(shipped_recipes(), key=len, reverse=True)))
+    page = {file.relative_to(SOURCE).as_posix(): file for file in SOURCE.glob("report/page/*.js")}
+    naming = {
+        path
+        for path, file in (FILES | page).items()
+        if re.search(r"(?<![a-z])aem(?![a-z])", recipes.sub("", file.read_text()), re.IGNORECASE)
+    }
+    assert naming == ABOUT_AEM
+
+
 @pytest.mark.parametrize("path", FILES)
 def test_no_file_is_longer_than_400_lines(path):
     assert len(FILES[path].read_text().splitlines()) <= 400
@@ -171,8 +200,11 @@ def names_for_type_checkers() -> dict[str, str]:
     """What `turnwise/__init__.py` tells a type checker: name to module."""
     statements = ast.parse(FILES["__init__.py"].read_text()).body
     (checked,) = (node for node in statements if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
-    imported = [node for node in checked.body if isinstance(node, ast.ImportFrom)]
-    return {alias.name: str(node.module) for node in imported for alias in node.names}
+    imported = [(alias.name, str(node.module)) for node in checked.body for alias in getattr(node, "names", ())]
+    whole = [module for name, module in imported if name == "*"]
+    return {name: module for name, module in imported if name != "*"} | {
+        name: module for module in whole for name in importlib.import_module(module).__all__
+    }
 
 
 def test_every_public_name_is_found_where_a_type_checker_finds_it():

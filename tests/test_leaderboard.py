@@ -18,7 +18,7 @@ PLAN = """
 methods = ["grpo", "rloo", "grpo+aem"]
 groups = 6
 continuations = 6
-settings = ["aem=false", "run.steps=2", "run.threads=1", "warmstart.steps=0", "rollout.groups=2", "evaluate.every=0",
+settings = ["method=grpo", "run.steps=2", "run.threads=1", "warmstart.steps=0", "rollout.groups=2", "evaluate.every=0",
   "evaluate.final_episodes=4", "model.hidden_size=16", "model.num_layers=1", "model.num_heads=2",
   "environment.options.num_train=50", "environment.options.turns=3", "environment.options.critical=1",
   "rollout.max_new_tokens=2"]

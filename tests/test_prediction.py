@@ -140,9 +140,9 @@ settings = ["run.steps=2", "warmstart.steps=0"]
 folder = "{folder}"
 
 [methods]
-"grpo" = ["method=grpo", "aem=false"]
-"grpo + aem" = ["method=grpo", "aem=true"]
-"gigpo" = ["method=gigpo", "aem=false"]
+"grpo" = ["method=grpo"]
+"grpo + aem" = ["method=grpo+aem"]
+"gigpo" = ["method=gigpo"]
 """
 
 

@@ -117,10 +117,11 @@ def small_config(folder: Path, **sections: Any) -> "Config":
         "rollout": {"groups": 3, "group_size": 4, "max_new_tokens": 3},
         "evaluate": {"episodes": 8, "final_episodes": 8},
         "update": {"learning_rate": 0.01, "warmup_steps": 0},
-        "aem": True,
+        "method": "grpo+aem",
     }
     for name, section in sections.items():
-        data[name] = {**data[name], **section} if isinstance(section, dict) and name in data else section
+        both = isinstance(section, dict) and isinstance(data.get(name), dict)
+        data[name] = {**data[name], **section} if both else section
     return parse_config(data)
 
 

@@ -28,14 +28,15 @@ recipe sets only what differs from the defaults, and an unknown key is an error.
 bare name, or a table with the name and its options:
 `method = "gigpo"`, `method = { name = "hgpo", depth = 4 }`.
 
+## Methods that modify others
+
+`method = "gigpo+aem"` puts AEM around GiGPO. Every method with an argument `base` may follow a `+`, a function of your
+own too, and several may follow each other. An option goes to the part that has it, as in
+`method = { name = "gigpo+aem", discount = 0.9, temperature = 0.5 }`. If two parts have it, name the part:
+`method = "empg(temperature=2.0)+aem(temperature=0.5)"`. Recipes of versions up to 0.2 have a key `aem`, which was true
+where it was missing. It is still read, and a note says how to write it now.
+
 ## General
-
-### `aem`
-
-*true or false, default `true`*
-
-Whether AEM modulates the advantage of `method`. `aem = true` stands for
-`method = { name = "aem", base = { name = ... } }`; options of `method` go to AEM or to its base, whichever has them.
 """
 PLAIN = {int: "integer", float: "number", bool: "true or false", str: "text", Path: "path"}
 BOUNDS = {

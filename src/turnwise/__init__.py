@@ -2,10 +2,10 @@
 
     import turnwise as tw
 
-    batch, order = tw.Batch.from_arrays(group=..., trajectory=..., reward=..., columns={"entropy": ...})
-    advantage[order] = tw.aem(tw.grpo())(batch)
+    batch, order = tw.Batch.from_arrays(group=..., trajectory=..., reward=..., columns={"state_key": ...})
+    advantage[order] = tw.gigpo()(batch)
 
-To read the code, start with `segments`, `batch`, `transform`, `methods.grpo`, `methods.aem`, `train.loop`.
+To read the code, start with `segments`, `batch`, `transform`, `methods.grpo`, `train.loop`.
 
 The public names are imported on first use, so that `import turnwise` is fast.
 """
@@ -15,318 +15,59 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from turnwise.batch import Batch
-    from turnwise.card import Card, Gradient
-    from turnwise.columns import COLUMNS
-    from turnwise.errors import BatchError, ConfigError, DataError, TurnwiseError
-    from turnwise.methods import (
-        METHODS,
-        a2tgpo,
-        a_grae,
-        ace,
-        adora,
-        advevo,
-        aem,
-        archer,
-        arena_rl,
-        arpo,
-        at2po,
-        bilevel_gae,
-        blup,
-        canon,
-        carl,
-        d3s,
-        dr_grpo,
-        egae,
-        empg,
-        gae,
-        gagpo,
-        gigpo,
-        graph_gpo,
-        grpo,
-        grpo_n,
-        hapo,
-        hcapo,
-        hgpo,
-        hiper,
-        igpo,
-        infopo,
-        istar,
-        mars,
-        matchtir,
-        mica,
-        ngrpo,
-        ppo,
-        progrpo,
-        proxmo,
-        r3,
-        rae,
-        reinforce,
-        reinforce_pp,
-        reinforce_pp_baseline,
-        rloo,
-        rose,
-        rtmc,
-        spae,
-        spo,
-        spo_chain,
-        spo_tree,
-        srgpo,
-        tp_grpo,
-        tree_grpo,
-        treerl,
-        trloo,
-        turn_ppo,
-        unlikeliness,
-        v05,
-        verl_er,
-        vine_ppo,
-    )
-    from turnwise.segments import Labels, Partition, Segments
-    from turnwise.trace import Trace
-    from turnwise.transform import Transform, block, card_of, chain, method, mix, trial
-    from turnwise.transforms import (
-        add_clarity_bonus,
-        add_confidence_gap,
-        add_information,
-        add_length_reward,
-        add_penalty,
-        add_potential_gain,
-        add_rank_bonus,
-        add_turn_gains,
-        add_value_change,
-        amplify_sure_errors,
-        center_by_cluster,
-        center_by_distinct,
-        center_by_group,
-        center_by_halves,
-        center_by_similarity,
-        compare_actions,
-        compare_by_history,
-        compare_with_state,
-        credit_actions,
-        credit_parts,
-        credit_subgoals,
-        credit_switches,
-        damp_after_saturation,
-        discounted_return,
-        entropy_coefficient,
-        favor_unlikely,
-        keep_extremes,
-        keep_sign,
-        keep_tried,
-        mask_by_drift,
-        modulate_by_entropy,
-        outcome_return,
-        penalize_changing,
-        penalize_keeping,
-        penalize_overlong,
-        predict_effects,
-        rank_failures,
-        reject_by_profile,
-        reject_mismatch,
-        reward_gold_gain,
-        reward_nearness,
-        reward_rank,
-        reward_turning_points,
-        scalarize,
-        scale_by_group_std,
-        scale_by_largest,
-        share_between_forks,
-        skip_uniform_success,
-        spare_successes,
-        standardize_by_tokens,
-        standardize_in_random_groups,
-        standardize_turn_rewards,
-        standardize_with_virtual,
-        step_potential,
-        subtract_leave_one_out,
-        subtract_running_mean,
-        subtract_shrunk_mean,
-        success_return,
-        sum_td_errors,
-        sum_td_errors_of_states,
-        sum_token_td_errors,
-        sum_two_level_td_errors,
-        take_column,
-        tf_idf,
-        value_tree_nodes,
-        weigh_by_hindsight,
-        weigh_by_length_contrast,
-        weigh_by_progress,
-        weigh_by_success_rate,
-        weigh_turn_rewards,
-    )
+    from turnwise.batch import Batch as Batch
+    from turnwise.card import Card as Card
+    from turnwise.card import Gradient as Gradient
+    from turnwise.columns import COLUMNS as COLUMNS
+    from turnwise.errors import BatchError as BatchError
+    from turnwise.errors import ConfigError as ConfigError
+    from turnwise.errors import DataError as DataError
+    from turnwise.errors import TurnwiseError as TurnwiseError
+    from turnwise.methods import *  # noqa: F403
+    from turnwise.segments import Labels as Labels
+    from turnwise.segments import Partition as Partition
+    from turnwise.segments import Segments as Segments
+    from turnwise.trace import Trace as Trace
+    from turnwise.transform import Transform as Transform
+    from turnwise.transform import block as block
+    from turnwise.transform import card_of as card_of
+    from turnwise.transform import chain as chain
+    from turnwise.transform import method as method
+    from turnwise.transform import mix as mix
+    from turnwise.transform import trial as trial
+    from turnwise.transforms import *  # noqa: F403
 
 __version__ = "0.2.0"
 
-__all__ = [
-    "COLUMNS",
-    "METHODS",
-    "Batch",
-    "BatchError",
-    "Card",
-    "ConfigError",
-    "DataError",
-    "Gradient",
-    "Labels",
-    "Partition",
-    "Segments",
-    "Trace",
-    "Transform",
-    "TurnwiseError",
-    "a2tgpo",
-    "a_grae",
-    "ace",
-    "add_clarity_bonus",
-    "add_confidence_gap",
-    "add_information",
-    "add_length_reward",
-    "add_penalty",
-    "add_potential_gain",
-    "add_rank_bonus",
-    "add_turn_gains",
-    "add_value_change",
-    "adora",
-    "advevo",
-    "aem",
-    "amplify_sure_errors",
-    "archer",
-    "arena_rl",
-    "arpo",
-    "at2po",
-    "bilevel_gae",
-    "block",
-    "blup",
-    "canon",
-    "card_of",
-    "carl",
-    "center_by_cluster",
-    "center_by_distinct",
-    "center_by_group",
-    "center_by_halves",
-    "center_by_similarity",
-    "chain",
-    "compare_actions",
-    "compare_by_history",
-    "compare_with_state",
-    "credit_actions",
-    "credit_parts",
-    "credit_subgoals",
-    "credit_switches",
-    "d3s",
-    "damp_after_saturation",
-    "discounted_return",
-    "dr_grpo",
-    "egae",
-    "empg",
-    "entropy_coefficient",
-    "favor_unlikely",
-    "gae",
-    "gagpo",
-    "gigpo",
-    "graph_gpo",
-    "grpo",
-    "grpo_n",
-    "hapo",
-    "hcapo",
-    "hgpo",
-    "hiper",
-    "igpo",
-    "infopo",
-    "istar",
-    "keep_extremes",
-    "keep_sign",
-    "keep_tried",
-    "mars",
-    "mask_by_drift",
-    "matchtir",
-    "method",
-    "mica",
-    "mix",
-    "modulate_by_entropy",
-    "ngrpo",
-    "outcome_return",
-    "penalize_changing",
-    "penalize_keeping",
-    "penalize_overlong",
-    "ppo",
-    "predict_effects",
-    "progrpo",
-    "proxmo",
-    "r3",
-    "rae",
-    "rank_failures",
-    "reinforce",
-    "reinforce_pp",
-    "reinforce_pp_baseline",
-    "reject_by_profile",
-    "reject_mismatch",
-    "reward_gold_gain",
-    "reward_nearness",
-    "reward_rank",
-    "reward_turning_points",
-    "rloo",
-    "rose",
-    "rtmc",
-    "scalarize",
-    "scale_by_group_std",
-    "scale_by_largest",
-    "share_between_forks",
-    "skip_uniform_success",
-    "spae",
-    "spare_successes",
-    "spo",
-    "spo_chain",
-    "spo_tree",
-    "srgpo",
-    "standardize_by_tokens",
-    "standardize_in_random_groups",
-    "standardize_turn_rewards",
-    "standardize_with_virtual",
-    "step_potential",
-    "subtract_leave_one_out",
-    "subtract_running_mean",
-    "subtract_shrunk_mean",
-    "success_return",
-    "sum_td_errors",
-    "sum_td_errors_of_states",
-    "sum_token_td_errors",
-    "sum_two_level_td_errors",
-    "take_column",
-    "tf_idf",
-    "tp_grpo",
-    "tree_grpo",
-    "treerl",
-    "trial",
-    "trloo",
-    "turn_ppo",
-    "unlikeliness",
-    "v05",
-    "value_tree_nodes",
-    "verl_er",
-    "vine_ppo",
-    "weigh_by_hindsight",
-    "weigh_by_length_contrast",
-    "weigh_by_progress",
-    "weigh_by_success_rate",
-    "weigh_turn_rewards",
-]
+_HOMES: dict[str, tuple[str, ...]] = {
+    "errors": ("TurnwiseError", "ConfigError", "BatchError", "DataError"),
+    "columns": ("COLUMNS",),
+    "segments": ("Segments", "Labels", "Partition"),
+    "batch": ("Batch",),
+    "trace": ("Trace",),
+    "card": ("Card", "Gradient"),
+    "transform": ("Transform", "block", "card_of", "chain", "method", "mix", "trial"),
+    "transforms": (),
+    "methods": (),
+}
+"""Modules that define the public names, lower layers first, and those names; all of `__all__` where none is listed."""
 
-_HOMES = ("errors", "columns", "segments", "batch", "trace", "card", "transform", "transforms", "methods")
-"""Modules that define the public names, lower layers first."""
+
+def _names_of(home: str) -> tuple[str, ...]:
+    """List the public names that a module defines; of methods and transforms they are written there alone."""
+    return _HOMES[home] or tuple(import_module(f"{__name__}.{home}").__all__)
 
 
 def _find(name: str) -> Any:
     """Import a public name, or a module that defines some, on first use (PEP 562)."""
     if name in _HOMES:
         return import_module(f"{__name__}.{name}")
-    if name in __all__:
-        for home in _HOMES:
-            module = import_module(f"{__name__}.{home}")
-            if hasattr(module, name):
-                globals()[name] = found = getattr(module, name)  # later uses skip this function
-                return found
+    if name == "__all__":
+        return sorted(name for home in _HOMES for name in _names_of(home))
+    for home in _HOMES if not name.startswith("_") else ():
+        if name in _names_of(home):
+            globals()[name] = found = getattr(import_module(f"{__name__}.{home}"), name)  # skips this function later
+            return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
 
 
@@ -336,4 +77,4 @@ if not TYPE_CHECKING:  # else a type checker would accept every name
 
 def __dir__() -> list[str]:
     """List the public names for tab completion, imported or not."""
-    return sorted({*__all__, *_HOMES, *globals()})
+    return sorted({*_find("__all__"), *_HOMES, *globals()})

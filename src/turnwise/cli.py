@@ -5,15 +5,15 @@ turnwise play demo                                              watch its policy
 turnwise recipes                                                list the recipes
 turnwise get-model smollm2                                      fetch a model that some recipes need
 turnwise train household-tiny-aem                               train a recipe, by name or file
-turnwise train household-tiny-aem method=gigpo aem=false run.name=b
+turnwise train household-tiny-aem method=gigpo run.name=b
 turnwise train --resume runs/b                                  resume after an interruption
 turnwise eval runs/b --episodes 512                             evaluate the last checkpoint
 turnwise eval runs/b --panel household-compact-valid-256        evaluate on tasks that are the same for every run
-turnwise compare runs/aem -- runs/grpo                          compare two sets of runs, with confidence intervals
-turnwise study studies/aem-household.toml                       train a grid of methods and seeds, and compare them
+turnwise compare runs/gigpo -- runs/grpo                        compare two sets of runs, with confidence intervals
+turnwise study studies/turn-ppo-household.toml                  train a grid of methods and seeds, and compare them
 turnwise recredit runs/b --method gigpo                         assign another method's credit to recorded rollouts
 turnwise analyse fidelity runs/b                                measure how close credit is to the truth
-turnwise analyse surprisal runs/b                               run the analyses of AEM's paper
+turnwise analyse surprisal runs/b                               analyse entropy and its modulation
 turnwise report runs/b                                          write a page: curves, trajectories, credit per response
 turnwise methods                                                list the credit assignment methods
 turnwise methods --bias                                         compute each method's effect on the gradient exactly
@@ -56,7 +56,7 @@ from turnwise.commands import (
     train,
     verl,
 )
-from turnwise.commands.common import INTERRUPTED
+from turnwise.commands.common import INTERRUPTED, notes_on_former_words
 from turnwise.errors import DISTRIBUTION, TurnwiseError, did_you_mean, install, one_line
 from turnwise.files import FULL, describe_refusal, refused_by_disk
 from turnwise.stopping import Stopped, stoppable
@@ -127,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(arguments: Sequence[str] | None) -> int:
     options = _parse(arguments)
     try:
-        with stoppable() as options.stop:
+        with stoppable() as options.stop, notes_on_former_words():
             return options.run(options)
     except TurnwiseError as error:
         say(f"turnwise: {error}", file=sys.stderr)

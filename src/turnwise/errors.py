@@ -82,6 +82,10 @@ class EngineLost(TurnwiseError, RuntimeError):
     """The engine is unavailable: nothing can be generated until it is restarted."""
 
 
+class FormerWarning(FutureWarning):
+    """A recipe or a call is written as in earlier versions; the text says in one line how to write it now."""
+
+
 def text_of(error: BaseException) -> str:
     """Return the text of an error of any class."""
     try:

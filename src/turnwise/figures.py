@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -14,17 +15,13 @@ from matplotlib.ticker import MaxNLocator
 from turnwise.files import replacing
 
 NAMED = {
-    "grpo": "#1f4e79",
-    "grpo+aem": "#b3541e",
-    "gigpo": "#3b7d4f",
-    "gigpo+aem": "#7a4f9a",
-    "dapo": "#4a90c4",
-    "dapo+aem": "#d98c5f",
-    "gspo": "#2a8a8a",
-    "gspo+aem": "#a23b5a",
-    "empg": "#8a6d1d",
+    "grpo": ("#1f4e79", "#b3541e"),
+    "gigpo": ("#3b7d4f", "#7a4f9a"),
+    "dapo": ("#4a90c4", "#d98c5f"),
+    "gspo": ("#2a8a8a", "#a23b5a"),
+    "empg": ("#8a6d1d",),
 }
-"""Colours of arms that many figures show."""
+"""Colours of arms that many figures show: alone, and with a modifier, as in "grpo + empg"."""
 FURTHER = ("#555555", "#6f8f2f", "#b07cc6", "#d4a72c", "#7fb3a6", "#e07fa0", "#3b3b98", "#a0522d", "#9aa5b1")
 """Colours of all other arms, by a hash of their name."""
 DPI = 130
@@ -63,7 +60,10 @@ def arm_colors(arms: Iterable[str]) -> dict[str, str]:
     for arm in sorted(set(arms)):
         name = arm.lower().replace(" ", "")
         first = zlib.crc32(name.encode()) % len(FURTHER)
-        candidates = [NAMED[name]] if name in NAMED else [*FURTHER[first:], *FURTHER[:first], *NAMED.values()]
+        base, plus, _ = name.partition("+")
+        own = NAMED.get(base, ())[bool(plus) :][:1]
+        named = itertools.chain.from_iterable(NAMED.values())
+        candidates = [*own, *FURTHER[first:], *FURTHER[:first], *named]
         result[arm] = next((color for color in candidates if color not in result.values()), candidates[0])
     return result
 

@@ -117,7 +117,7 @@ def test_what_needs_no_torch_imports_none(here, arguments):
 
 def test_options_of_methods_are_checked_without_run_time_types(here):
     """Under pytest, shapes and types are checked at run time, which a user does not have."""
-    command = [*COMMAND, "config", "tiny.toml", "method.temperature=2"]
+    command = [*COMMAND, "config", "tiny.toml", "method=grpo+aem", "method.temperature=2"]
     assert subprocess.run(command, cwd=here, capture_output=True, check=False).returncode == 0
     result = subprocess.run(
         [*command, "method.convention=verll"], cwd=here, capture_output=True, text=True, check=False

@@ -28,9 +28,18 @@ BAD = {
     "a folder that is not a run": (["train", "--resume", "."], ". is not a run folder"),
     "eval of no run": (["eval", "nowhere"], "nowhere is not a run folder"),
     "unknown method": (["train", "tiny.toml", "method=grp"], "unknown method 'grp'. Did you mean 'grpo'?"),
-    "unknown method option": (["train", "tiny.toml", "method.temprature=1"], "Did you mean 'temperature'?"),
-    "option of aem": (["train", "tiny.toml", "aem=false", "method.scope=batch"], "belongs to aem, which is off"),
-    "option of a wrong type": (["train", "tiny.toml", "method.temperature=hot"], "'hot': expected float"),
+    "unknown method option": (
+        ["train", "tiny.toml", "method=grpo+aem", "method.temprature=1"],
+        "Did you mean 'temperature'?",
+    ),
+    "option of aem": (
+        ["train", "tiny.toml", "method=grpo", "method.scope=batch"],
+        "has no option 'scope'; aem and empg have it, as in method = \"grpo+aem\"",
+    ),
+    "option of a wrong type": (
+        ["train", "tiny.toml", "method=grpo+aem", "method.temperature=hot"],
+        "'hot': expected float",
+    ),
     "unknown environment": (["train", "tiny.toml", "environment.name=hausehold"], "Did you mean 'household'?"),
     "environment option": (["train", "tiny.toml", "environment.options.sizes=3"], "Did you mean 'size'?"),
     "value of an option": (["train", "tiny.toml", "environment.options.size=tin"], "expected one of tiny, small"),

@@ -194,7 +194,7 @@ def test_hints_that_are_learned_from_are_found(monkeypatch):
 def check_baselines(make: Any = hinted_of) -> None:
     """GRPO by hand: (r - mean) / (std + 1e-6), std of n - 1, over each group by itself."""
     experience = make(0, 0, 0)
-    config = small_config(Path("unused"), aem=False, method="grpo", environment={"invalid_penalty": 0.0})
+    config = small_config(Path("unused"), method="grpo", environment={"invalid_penalty": 0.0})
     batch = measured(color_policy(context=256).model, experience.used, config).batch
     advantage_R = Credit(make_transform(config.method)).update(batch).advantage_R
     first_N = np.concatenate([[0], np.cumsum([len(each.turns) for each in experience.used])[:-1]])
@@ -261,7 +261,6 @@ def config_of(folder: Path, **sections: Any):
     return small_config(
         folder,
         **{
-            "aem": False,
             "method": "dr_grpo",
             "environment": {"name": "tests.demonstrations.test_hpt:Sparse", "options": {"turns": 3}},
             "rollout": {"groups": 8, "group_size": 4},
@@ -320,7 +319,7 @@ def test_a_resumed_run_is_the_same_to_the_bit(tmp_path, context):
             r"demonstrations\.name='adhint' begins at turns .*, and \[continuations\] plays on from turns",
         ),
         (
-            {"critic": {"kind": "ridge", "peers": True, "visits": True}, "method": "turn_ppo", "aem": False},
+            {"critic": {"kind": "ridge", "peers": True, "visits": True}, "method": "turn_ppo"},
             r"demonstrations\.name='adhint' begins at turns .*, and critic\.visits=true counts turns from the start",
         ),
         (

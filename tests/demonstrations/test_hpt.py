@@ -249,7 +249,6 @@ class Sparse(Colors):
 
 def run_of(folder: Path, **sections: Any) -> list[dict[str, Any]]:
     sections = {
-        "aem": False,
         "method": "dr_grpo",
         "environment": {"name": "tests.demonstrations.test_hpt:Sparse", "options": {"turns": 3}},
         "rollout": {"groups": 8, "group_size": 4},

@@ -190,7 +190,7 @@ def config_of(folder: Path, **sections: Any):
     return small_config(
         folder,
         **{
-            "aem": False,
+            "method": "grpo",
             "environment": {"options": {"turns": 3}},
             "rollout": {"groups": 6, "group_size": 8},
             "evaluate": {"every": 0, "final_episodes": 64, "temperature": 1.0},
@@ -248,7 +248,7 @@ def test_a_window_and_a_file_work_too(tmp_path):
             r"name='pivot_rl' plays single turns .*, and \[continuations\] plays on from turns",
         ),
         (
-            {"critic": {"kind": "ridge", "peers": True, "visits": True}, "method": "turn_ppo", "aem": False},
+            {"critic": {"kind": "ridge", "peers": True, "visits": True}, "method": "turn_ppo"},
             r"name='pivot_rl' plays single turns .*, and critic\.visits=true counts turns from the start",
         ),
         (

@@ -216,10 +216,10 @@ def entropies(folder, seeds, values, **sections):
 
 def test_masked_runs_are_held_against_the_theorem(tmp_path):
     falls = entropies(
-        tmp_path / "p", range(3), [0.5, 0.4, 0.3, 0.2, 0.1, 0.1], method={"name": "grpo", "keep": "positive"}
+        tmp_path / "p", range(3), [0.5, 0.4, 0.3, 0.2, 0.1, 0.1], method={"name": "grpo+aem", "keep": "positive"}
     )
     wrong = entropies(
-        tmp_path / "n", range(3), [0.5, 0.5, 0.4, 0.4, 0.3, 0.3], method={"name": "grpo", "keep": "negative"}
+        tmp_path / "n", range(3), [0.5, 0.5, 0.4, 0.4, 0.3, 0.3], method={"name": "grpo+aem", "keep": "negative"}
     )
     table = {line[0]: line for line in masked_table([*falls, *wrong, *entropies(tmp_path / "a", range(2), [0.5] * 6)])}
     assert table["positive"][-2:] == ("falls", "yes")
@@ -227,7 +227,7 @@ def test_masked_runs_are_held_against_the_theorem(tmp_path):
     assert table["all"][-2:] == ("-", "-")
     with pytest.raises(RunError, match="masked its gradients"):
         masked_table(entropies(tmp_path / "b", range(2), [0.5] * 6))
-    begun = entropies(tmp_path / "c", range(1), [0.5] * 2, method={"name": "grpo", "keep": "positive"})
+    begun = entropies(tmp_path / "c", range(1), [0.5] * 2, method={"name": "grpo+aem", "keep": "positive"})
     with pytest.raises(RunError, match="2 common steps, expected 3 or more"):
         masked_table([*falls, *begun])
 
@@ -248,7 +248,7 @@ def test_dynamics_by_hand(tmp_path):
 
 def test_arms_are_told_apart_over_the_steps_that_all_have(tmp_path):
     whole = entropies(tmp_path / "a", range(3), [0.6, 0.6, 0.4, 0.4, 0.2, 0.2])
-    begun = entropies(tmp_path / "b", range(3), [0.6, 0.6, 0.4], method={"name": "grpo"})
+    begun = entropies(tmp_path / "b", range(3), [0.6, 0.6, 0.4], method="grpo+aem")
     told = [line for line in dynamics_table({"whole": whole, "begun": begun}) if line[2].startswith("mean token")]
     assert told[0][3:6] == told[1][3:6]
 

@@ -128,7 +128,7 @@ def runs(tmp_path_factory) -> list[Run]:
         patch.setattr("turnwise.train.prepare.warm_policy", lambda *_, **__: (_policy(), False))
         for name, options in (("grpo", {}), ("grpo_n", {"sign": "negative"})):
             method = {"name": name, **options}
-            made.append(train(small_config(folder, method=method, aem=False, **setup(name))))
+            made.append(train(small_config(folder, method=method, **setup(name))))
     return [Run(*RunFolder.open(each.path)) for each in made]
 
 

@@ -28,8 +28,10 @@ def wins(count: int) -> list[bool]:
 def lucky(folder: Path) -> tuple[list[Run], list[Run]]:
     """Seeds differ by far more than the methods: A is better by 1 or 2 games of 40 in every seed."""
     starts = [5, 12, 20, 28, 33, 9]
-    a = [made_run(folder / "a", seed, wins(start + 1 + seed % 2), aem=True) for seed, start in enumerate(starts)]
-    b = [made_run(folder / "b", seed, wins(start), aem=False) for seed, start in enumerate(starts)]
+    a = [
+        made_run(folder / "a", seed, wins(start + 1 + seed % 2), method="grpo+aem") for seed, start in enumerate(starts)
+    ]
+    b = [made_run(folder / "b", seed, wins(start), method="grpo") for seed, start in enumerate(starts)]
     return a, b
 
 
@@ -46,7 +48,9 @@ def test_pairing_shows_what_unpaired_runs_cannot(luck, tmp_path):
     assert paired.difference.shown
     assert paired.verdict.startswith("Shown: grpo + aem is better")
     assert paired.wins.value == 1.0
-    other = [made_run(tmp_path / "c", 100 + n, wins(int(run.success(2) * TASKS)), aem=False) for n, run in enumerate(b)]
+    other = [
+        made_run(tmp_path / "c", 100 + n, wins(int(run.success(2) * TASKS)), method="grpo") for n, run in enumerate(b)
+    ]
     unpaired = compare(a, other)  # the same numbers under other seeds
     assert unpaired.unit == "runs, not paired"
     assert unpaired.difference.value == pytest.approx(1.5 / TASKS)
@@ -68,7 +72,7 @@ def test_success_is_that_of_the_episodes_that_both_have(tmp_path):
 
 
 def test_one_run_each_is_about_these_two_alone(tmp_path):
-    a, b = made_run(tmp_path / "a", 0, wins(30)), made_run(tmp_path / "b", 0, wins(12), aem=False)
+    a, b = made_run(tmp_path / "a", 0, wins(30)), made_run(tmp_path / "b", 0, wins(12), method="grpo")
     made = compare([a], [b])
     assert made.unit == "tasks, paired"
     assert made.difference.shown
@@ -76,7 +80,7 @@ def test_one_run_each_is_about_these_two_alone(tmp_path):
     generator = np.random.default_rng(0)
     swapped = [bool(x) for x in generator.random(TASKS) < 0.5]
     c = made_run(tmp_path / "c", 0, swapped)
-    d = made_run(tmp_path / "d", 0, swapped[::-1], aem=False)
+    d = made_run(tmp_path / "d", 0, swapped[::-1], method="grpo")
     assert compare([c], [d]).verdict.startswith("Not shown")
 
 
@@ -86,7 +90,7 @@ def test_games_played_again_are_no_further_games(tmp_path):
         generator.random(TASKS) < 0.5 for _ in "ab"
     )  # what a game gives is fixed: playing it four times says nothing more
     once, often = [], []
-    for name, won, method in (("a", a, {}), ("b", b, {"aem": False})):
+    for name, won, method in (("a", a, {}), ("b", b, {"method": "grpo"})):
         once.append(made_run(tmp_path / name, 0, won.tolist(), **method))
         often.append(made_run(tmp_path / f"{name}4", 0, np.tile(won, 4).tolist(), **method))
         path = often[-1].folder.evaluations / "step-000002.parquet"
@@ -111,7 +115,10 @@ def test_runs_of_other_recipes_are_compared_on_a_panel(tmp_path):
         ("a", (0, 1, 2), {}),
         ("b", (5, 6, 7), {"environment": {"eval_split": "elsewhere"}}),
     ):
-        runs = [made_run(tmp_path / side, seed, wins(3), aem=side == "a", **elsewhere) for seed in seeds]
+        runs = [
+            made_run(tmp_path / side, seed, wins(3), method="grpo+aem" if side == "a" else "grpo", **elsewhere)
+            for seed in seeds
+        ]
         sides.append([on_panel(run, wins(10 + run.config.run.seed)) for run in runs])
     made = compare(*sides, panel="p")
     assert made.unit == "runs, not paired"
@@ -131,7 +138,7 @@ def test_what_is_unfinished_or_alone_is_left_out_and_said(luck, tmp_path):
     half = made_run(tmp_path / "a", 50, wins(3))
     lines = half.folder.metrics_path.read_text().splitlines()
     half.folder.metrics_path.write_text("\n".join(lines[:-1]) + "\n")
-    alone = made_run(tmp_path / "b", 60, wins(3), aem=False)
+    alone = made_run(tmp_path / "b", 60, wins(3), method="grpo")
     made = compare([*a, half], [*b, alone])
     assert made.runs == (6, 6)
     assert [note.split(",")[0] for note in made.notes] == [
@@ -142,15 +149,15 @@ def test_what_is_unfinished_or_alone_is_left_out_and_said(luck, tmp_path):
 
 def test_sides_that_mix_methods_are_said(luck, tmp_path):
     a, b = luck
-    odd = made_run(tmp_path / "x", 7, wins(9), method="rloo")
-    made = compare([*a, odd], [*b, made_run(tmp_path / "y", 7, wins(9), aem=False)])
+    odd = made_run(tmp_path / "x", 7, wins(9), method="rloo+aem")
+    made = compare([*a, odd], [*b, made_run(tmp_path / "y", 7, wins(9), method="grpo")])
     assert any(note == "A mixes 2 methods: grpo + aem, rloo + aem" for note in made.notes)
 
 
 def test_more_seeds_needed_are_said(tmp_path):
     counts = [(20, 17), (18, 20), (25, 23), (9, 12), (30, 28)]
     a = [made_run(tmp_path / "a", seed, wins(one)) for seed, (one, _) in enumerate(counts)]
-    b = [made_run(tmp_path / "b", seed, wins(other), aem=False) for seed, (_, other) in enumerate(counts)]
+    b = [made_run(tmp_path / "b", seed, wins(other), method="grpo") for seed, (_, other) in enumerate(counts)]
     made = compare(a, b)
     differences = np.array([one - other for one, other in counts]) / TASKS
     assert made.spread == pytest.approx(differences.std(ddof=1))
@@ -165,7 +172,7 @@ def test_worlds_are_strata_of_equal_weight(tmp_path):
         large = [made_run(tmp_path / f"{name}2", seed, wins(20 + seed % 2 + 3 * shift), **options) for seed in range(6)]
         return [*small, *large]
 
-    made = compare(side("a", 2), side("b", 0, aem=False))
+    made = compare(side("a", 2), side("b", 0, method="grpo"))
     assert made.difference.value == pytest.approx((2 + 6) / 2 / TASKS)
     assert made.unit.startswith("seeds, paired, within each of 2 environments")
 
@@ -189,7 +196,7 @@ def test_sample_efficiency_counts_runs_that_never_get_there_with_the_budget(tmp_
         made_run(tmp_path / "a", seed, wins(32), steps=4, curve={2: level})
         for seed, level in enumerate((0.5, 0.45, 0.4))
     ]
-    b = [made_run(tmp_path / "b", seed, wins(final), steps=4, aem=False) for seed, final in enumerate((24, 20, 8))]
+    b = [made_run(tmp_path / "b", seed, wins(final), steps=4, method="grpo") for seed, final in enumerate((24, 20, 8))]
     made = compare(a, b, level=0.4).efficiency
     assert made is not None
     assert (made.level, made.budget, made.reached) == (0.4, 48.0, (3, 2))
@@ -203,7 +210,7 @@ def test_sample_efficiency_counts_runs_that_never_get_there_with_the_budget(tmp_
 def test_a_table_by_task_type(tmp_path):
     kinds = ["heat"] * 20 + ["cool"] * 20
     a = [made_run(tmp_path / "a", seed, wins(20), kinds=kinds) for seed in (0, 1)]
-    b = [made_run(tmp_path / "b", seed, wins(10), kinds=kinds, aem=False) for seed in (0, 1)]
+    b = [made_run(tmp_path / "b", seed, wins(10), kinds=kinds, method="grpo") for seed in (0, 1)]
     assert compare(a, b).by_type == {"cool": (0.0, 0.0, 80), "heat": (1.0, 0.5, 80)}
 
 

@@ -19,8 +19,8 @@ def side(folder, count: int, **sections):
 @pytest.fixture
 def unequal(tmp_path):
     """A won more games, with AEM, and after five times the warm start."""
-    a = side(tmp_path / "a", 30, aem=True, warmstart={"steps": 0, "games": 3000})
-    b = side(tmp_path / "b", 10, aem=False, warmstart={"steps": 0, "games": 600})
+    a = side(tmp_path / "a", 30, method="grpo+aem", warmstart={"steps": 0, "games": 3000})
+    b = side(tmp_path / "b", 10, method="grpo", warmstart={"steps": 0, "games": 600})
     return a, b
 
 
@@ -56,7 +56,7 @@ def test_other_settings_of_the_method_are_named_beside_the_verdict(tmp_path):
     made = compare(a, b)
     assert made.verdict.startswith("Shown")
     assert any("update.clip_high (0.3 against 0.2)" in note for note in made.notes)
-    equal = compare(side(tmp_path / "c", 30, aem=True), side(tmp_path / "d", 10, aem=False))
+    equal = compare(side(tmp_path / "c", 30, method="grpo+aem"), side(tmp_path / "d", 10, method="grpo"))
     assert not any("differ" in note for note in equal.notes)
 
 

@@ -180,8 +180,8 @@ def measured(**fields: Any) -> FidelityOfRun:
 @pytest.mark.parametrize(
     ("surest", "least_sure", "said"),
     [
-        ((0.8, 1.2), (0.2, 0.7), "The surest fifth .* AEM weighs the right ones up"),
-        ((0.2, 0.7), (0.8, 1.2), "The most uncertain fifth .* AEM weighs the wrong ones up"),
+        ((0.8, 1.2), (0.2, 0.7), "The surest fifth .* modulation weighs the right ones up"),
+        ((0.2, 0.7), (0.8, 1.2), "The most uncertain fifth .* modulation weighs the wrong ones up"),
         ((0.8, 1.2), (0.7, 1.1), "not shown: their intervals overlap"),
         ((0.7, 1.1), (0.8, 1.2), "not shown: their intervals overlap"),
         (None, (0.8, 1.2), "Entropies hardly differ"),
@@ -249,7 +249,7 @@ def test_too_few_tasks_are_said_before_anything_is_continued(tmp_path, monkeypat
 def test_self_play_is_refused(tmp_path):
     environment = {"name": "seats", "options": {"game": "kuhn"}, "max_steps": 8}
     rollout = {"groups": 2, "collector": {"name": "self_play"}}
-    folder = opened(tmp_path, environment=environment, rollout=rollout, method="rloo", aem=False)
+    folder = opened(tmp_path, environment=environment, rollout=rollout, method="rloo")
     with pytest.raises(ConfigError, match=r"collector='self_play', whose trajectories need the other seats"):
         measure_run(folder, ["grpo"], groups=3, continuations=2)
 

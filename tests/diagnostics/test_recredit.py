@@ -21,20 +21,19 @@ from turnwise.train.loop import train
 
 TWO_TURNS = {"environment": {"options": {"turns": 2}}, "run": {"steps": 3}, "rollout": {"groups": 2, "group_size": 4}}
 OWN = {
-    "aem": {"method": {"name": "gigpo", "scope": "batch"}, "aem": True},
-    "stateful": {"method": "v05", "aem": True},
-    "of log-probabilities": {"method": "unlikeliness", "aem": False},
-    "of a reference": {"method": {"name": "ace", "weight": 0.5}, "aem": False},
-    "of actions": {"method": "rtmc", "aem": False},
-    "of states and ends": {"method": "graph_gpo", "aem": False, "environment": {"name": "tests.rollout.walks:Ways"}},
-    "of continuations": {"method": "vine_ppo", "aem": False, "continuations": {"number": 2}},
+    "aem": {"method": {"name": "gigpo+aem", "scope": "batch"}},
+    "stateful": {"method": "v05+aem"},
+    "of log-probabilities": {"method": "unlikeliness"},
+    "of a reference": {"method": {"name": "ace", "weight": 0.5}},
+    "of actions": {"method": "rtmc"},
+    "of states and ends": {"method": "graph_gpo", "environment": {"name": "tests.rollout.walks:Ways"}},
+    "of continuations": {"method": "vine_ppo", "continuations": {"number": 2}},
     "of a tree": {
         "method": "carl",
-        "aem": False,
         "rollout": {**TWO_TURNS["rollout"], "collector": {"name": "branching", "rule": "carl", "starts": 2}},
     },
-    "a filter": {"method": "grpo", "aem": False, "rollout": {**TWO_TURNS["rollout"], "filter": "not-all-correct"}},
-    "a broken world": {"method": "grpo", "aem": True, "environment": {"name": "tests.toys:Levels"}},
+    "a filter": {"method": "grpo", "rollout": {**TWO_TURNS["rollout"], "filter": "not-all-correct"}},
+    "a broken world": {"method": "grpo+aem", "environment": {"name": "tests.toys:Levels"}},
 }
 
 
@@ -63,7 +62,7 @@ def test_the_runs_own_method_gives_exactly_the_recorded_advantages(name, runs):
 
 def test_a_method_with_state_replays_the_steps_before(runs):
     folder, _ = RunFolder.open(runs["aem"].path)
-    method = make_transform(parse_config({"method": "v05", "aem": False}).method)
+    method = make_transform(parse_config({"method": "v05"}).method)
     whole = list(replay(folder, method, invalid_penalty=0.1))
     ((last, trace),) = replay(folder, method, invalid_penalty=0.1, only=3)
     assert last.step == 3
@@ -99,7 +98,7 @@ def test_a_record_of_another_version_is_refused(runs, tmp_path):
 
 def test_a_method_that_a_rollout_cannot_feed_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="needs the column 'value'"):
-        train(small_config(tmp_path, method="gae", aem=False))
+        train(small_config(tmp_path, method="gae"))
 
 
 def by_hand(advantage: list[float], words: list[str]) -> Recorded:
@@ -188,12 +187,12 @@ def test_a_file_that_exists_is_never_overwritten(runs, tmp_path, capsys):
     ("arguments", "expected"),
     [
         (["--method", "grp"], "unknown method 'grp'. Did you mean 'grpo'?"),
-        (["--method", "gae", "aem=false"], "needs the column 'value'"),
+        (["--method", "gae"], "needs the column 'value'"),
         (["--method", "gae+aem"], "method 'gae + aem' needs the column 'value'"),
         (["--method", "grpo+aem", "aem=false"], "grpo+aem includes AEM, but aem=false removes it"),
-        (["--method", "grpo+aec"], "expected a method's name, or NAME+aem"),
+        (["--method", "grpo+aec"], "method 'grpo+aec': nothing named 'aec' may follow a +. Did you mean 'aem'?"),
         (["--step", "9"], "has no rollouts of step 9; recorded steps: 1 to 3"),
-        (["run.steps=3"], "recredit accepts only method.* and aem="),
+        (["run.steps=3"], "recredit accepts only --method and method.*"),
         (["--method", "grpo", "--method", "rloo", "--out", "x"], "--out needs a single --method"),
     ],
 )

@@ -36,8 +36,8 @@ compare = [["grpo + aem", "grpo"]]
 notes = "What others report."
 
 [methods]
-"grpo" = ["method=grpo", "aem=false"]
-"grpo + aem" = ["method=grpo", "aem=true"]
+"grpo" = ["method=grpo"]
+"grpo + aem" = ["method=grpo+aem"]
 """
 
 
@@ -315,7 +315,7 @@ BAD = {
     "no TOML": ("[", "is not valid TOML"),
     "unknown key": (STUDY.replace("seeds", "seds"), "Did you mean 'seeds'?"),
     "unknown arm": (STUDY.replace('"grpo"]]', '"gro"]]'), "which is not a method of this study. Did you mean 'grpo'?"),
-    "bad override": (STUDY.replace("aem=true", "ae=true"), "unknown key 'ae'. Did you mean 'aem'?"),
+    "bad override": (STUDY.replace("method=grpo+aem", "methot=grpo"), "unknown key 'methot'. Did you mean 'method'?"),
     "bad method": (STUDY.replace("method=grpo", "method=grp"), "unknown method 'grp'"),
     "missing recipe": (STUDY.replace("toy.toml", "tow.toml"), "Did you mean 'toy.toml'?"),
     "no seeds": (STUDY.replace("seeds = 2", "seeds = 0"), "seeds: "),
@@ -330,15 +330,18 @@ BAD = {
     ),
     "what the study says": (STUDY + '"c" = ["run.seed=3"]\n', "'run.seed=3' is set by the study"),
     "one arm twice": (
-        STUDY.replace("aem=true", "aem=false"),
+        STUDY.replace("method=grpo+aem", "method=grpo"),
         "small.toml: 'grpo' and 'grpo + aem' have the same settings on toy.toml; remove one of them",
     ),
     "compared across environments": (
-        STUDY.replace('"aem=true"', '"aem=true", "environment.max_steps=7"'),
+        STUDY.replace('"method=grpo+aem"', '"method=grpo+aem", "environment.max_steps=7"'),
         "compare lists 'grpo + aem' against 'grpo', which are evaluated in different environments on toy.toml: "
         "max_steps is 7 and ",
     ),
-    "one folder": (STUDY + '"grpo aem" = ["aem=true"]\n"grpo/aem" = ["aem=true"]\n', "would share the folder"),
+    "one folder": (
+        STUDY + '"grpo aem" = ["method=grpo+aem"]\n"grpo/aem" = ["method=grpo+aem"]\n',
+        "would share the folder",
+    ),
 }
 
 
@@ -355,7 +358,7 @@ def test_a_mistake_is_one_line_before_anything_runs(case, here, capsys):
 
 def test_an_override_that_makes_two_arms_the_same_is_refused(here):
     with pytest.raises(ConfigError, match="'grpo' and 'grpo \\+ aem' have the same settings"):
-        load_study(Path("small.toml"), ("aem=true",))
+        load_study(Path("small.toml"), ("method=grpo+aem",))
 
 
 def test_nothing_finished_is_said(here, capsys):

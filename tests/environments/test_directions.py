@@ -263,7 +263,6 @@ def test_a_policy_follows_the_direction_that_it_is_told(told, update, follows, t
         warmstart={"games": 8, "steps": 30, "observation_weight": 0.0},
         update={"learning_rate": 5e-3, "scoring": "engine", **update},
         method="rloo",
-        aem=False,
     )
     folder = train(config)
     trajectories, _ = read_rollouts(folder.rollouts / "step-000001.parquet")

@@ -83,7 +83,7 @@ def test_training_through_a_harness_learns_what_native_training_learns(tmp_path)
     """Two steps from the same weights: equal tokens, and losses and norms of gradients that agree."""
     shared = {
         "environment": {"options": {"turns": 2}, "invalid_penalty": 0.0},  # a harness does not tell invalid responses
-        "method": "grpo",
+        "method": "grpo+aem",
         "evaluate": {"every": 0, "final_episodes": 2},
     }
     runs = {}
@@ -346,7 +346,6 @@ def test_a_summary_that_the_policy_writes_is_a_turn_with_credit(tmp_path):
             run={"steps": 1},
             harness={"run": "tests.gateway.test_agents:summarise", "concurrent": 1},
             method="grpo",
-            aem=False,
             evaluate={"final_episodes": 1},
         )
     )

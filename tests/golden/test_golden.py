@@ -32,7 +32,7 @@ OF_TERMS = [case for case in CASES if "expected_loss" in case.values[0]]
 @pytest.mark.parametrize("case", [case for case in CASES if case not in OF_TERMS])
 def test_credit_equals_the_golden_numbers(case):
     batch = tw.Batch.from_trajectories(case["groups"])
-    method = build_method(case["method"], case["options"], with_aem=False)
+    method = build_method(case["method"], case["options"])
     np.testing.assert_allclose(advantage(method, batch), case["expected"], rtol=case["rtol"], atol=1e-15)
     if batch.tokens is not None and "expected_T" in case:
         advantage_T = method.trace(batch)[0].advantage_T(batch.tokens)

@@ -76,21 +76,20 @@ def separately(self: Any, *arguments: Any, **named: Any) -> Any:
     return Independent.play(self, *arguments, **named)
 
 
-def in_the_step(self: Any, play: Any) -> Any:
-    """Play a batch when it is asked for."""
-    return play
+async def in_the_step(self: Any, pool: Any, step: int) -> None:
+    """Start groups in the step that learns from them."""
+    await pool.start(step, pool.settings.groups - len(pool.flights))
 
 
-async def without_end(halves: Any, budget: int, least: int) -> int:
+async def without_end(self: Any, playing: Any) -> int:
     """Play all trajectories to their ends, whatever the budget."""
-    for half in halves:
-        await half.idle()
-    while live := [half for half in halves if not half.ended]:
-        for half in live:
-            half.grant(10_000)
-        for half in live:
-            await half.idle()
-    return budget
+    while True:
+        await self._rest(playing)
+        live = [line for group in playing for line in group.lines.values() if line.waits]
+        if not live:
+            return self._amount
+        for line in live:
+            line.grant(10_000)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,17 +241,17 @@ IDEAS: dict[str, Idea] = {
     ),
     "step budget": Idea(
         "train/test_step_budget.py::test_a_run_learns_from_the_tasks_of_one_without_a_budget_in_steps_of_equal_size",
-        {"turnwise.rollout.unfinished:_spend": without_end},
+        {"turnwise.rollout.line:Budget.spend": without_end},
         "frozen-lake-tiny-step-budget",
     ),
     "step budget whose played tokens are learned": Idea(
         "train/test_windows.py::test_each_token_is_in_the_loss_once_in_the_step_that_played_it",
-        {"turnwise.rollout.unfinished:_spend": without_end},
+        {"turnwise.rollout.line:Budget.spend": without_end},
         "frozen-lake-tiny-t-ppo",
     ),
     "lag": Idea(
         "train/test_lag.py::test_the_lag_is_bounded_and_the_tasks_are_those_of_lag_0",
-        {"turnwise.rollout.ahead:Ahead.start": in_the_step},
+        {"turnwise.rollout.take:WholeGroups._fill": in_the_step},
         "frozen-lake-tiny-lag",
     ),
     "token temperature": Idea(
@@ -268,12 +267,12 @@ IDEAS: dict[str, Idea] = {
     ),
     "filter": Idea(
         "train/test_filters.py::test_mixed_groups_are_kept_and_the_others_replaced",
-        {"turnwise.rollout.source:kept": lambda _, successes_G, __: np.ones(len(successes_G), dtype=bool)},
+        {"turnwise.rollout.take:kept": lambda _, successes_G, __: np.ones(len(successes_G), dtype=bool)},
         "frozen-lake-tiny-dapo",
     ),
     "keep_spread": Idea(
         "train/test_filters.py::test_groups_are_learned_from_by_the_spread_of_their_rewards",
-        {"turnwise.rollout.source:widest": lambda spread_G, *_: np.ones(len(spread_G), dtype=bool)},
+        {"turnwise.rollout.take:widest": lambda spread_G, *_: np.ones(len(spread_G), dtype=bool)},
         "frozen-lake-tiny-keep-spread",
     ),
     # -- token rules

@@ -85,7 +85,6 @@ def test_a_run_learns_with_it_and_a_critic(tmp_path):
     config = small_config(
         tmp_path,
         method="turn_ppo",
-        aem=False,
         environment={"options": {"turns": 2}},
         critic={"learning_rate": 0.1, "trunk_gradient": 0.5},
         update={**NARROW, "clip_correction": "figure", "mini_batches": 2, "epochs": 2, "learning_rate": 0.1},

@@ -254,7 +254,7 @@ def decide_by_length(cases):
 
 
 def judged(folder, **sections):
-    data = {"method": "arena_rl", "aem": False, "judge": {"run": "tests.judge.test_judge:decide_by_length"}}
+    data = {"method": "arena_rl", "judge": {"run": "tests.judge.test_judge:decide_by_length"}}
     return small_config(folder, **(data | sections))
 
 

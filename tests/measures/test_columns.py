@@ -85,7 +85,7 @@ def test_the_rarest_fifth_is_at_least_one_token(num, kept):
 
 
 def test_a_method_that_needs_what_no_rollout_knows_is_refused_before_anything_is_played(tmp_path):
-    config = small_config(tmp_path, method="gae", aem=False)
+    config = small_config(tmp_path, method="gae")
     with pytest.raises(
         ConfigError, match=r"method 'gae' needs the column 'value' \(estimated return.*no measure of this run provides"
     ):
@@ -95,6 +95,6 @@ def test_a_method_that_needs_what_no_rollout_knows_is_refused_before_anything_is
         ConfigError,
         match=r"method 'hiper' needs the column 'switch' .*Add prompt\.plan=true to the recipe",
     ):
-        train(small_config(tmp_path, method="hiper", aem=False))
+        train(small_config(tmp_path, method="hiper"))
     with pytest.raises(ConfigError, match=r"'step_rewards' \(step_reward\) reads info\['step_rewards'\], which"):
-        train(small_config(tmp_path, method="matchtir", aem=False))
+        train(small_config(tmp_path, method="matchtir"))

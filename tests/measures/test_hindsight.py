@@ -157,7 +157,6 @@ def test_probes_of_a_run_are_metrics(tmp_path):
     config = small_config(
         tmp_path,
         method="infopo",
-        aem=False,
         measures=["prompt"],
         rollout={"context": "window", "window": 1},
         environment={"name": "tests.train.test_every_method_trains:Stairs"},

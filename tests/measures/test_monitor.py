@@ -162,7 +162,7 @@ def test_a_run_reports_it_and_learns_the_same(tmp_path):
 )
 def test_it_leaves_runs_with_stores_and_demonstrations_alone_too(extra, used, tmp_path, monkeypatch):
     monkeypatch.setattr(Seeded, "tasks", lambda self, split: range(4))  # they come back, as their replays need
-    extra = {"aem": False, "method": "dr_grpo", "rollout": {"groups": 4, "group_size": 4}, "run": {"steps": 4}, **extra}
+    extra = {"method": "dr_grpo", "rollout": {"groups": 4, "group_size": 4}, "run": {"steps": 4}, **extra}
     plain = train(config_of(tmp_path / "plain", **extra))
     folder = train(config_of(tmp_path / "watched", monitor={"every": 2, "samples": 8}, **extra))
     assert sum(told(folder, number)[used] for number in (2, 4)) > 0

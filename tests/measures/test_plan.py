@@ -131,17 +131,15 @@ def test_the_record_keeps_what_only_the_steps_models_can_tell():
     assert isinstance(longest_word, Measure)
 
 
-def test_aem_is_a_word_for_a_method():
-    assert load_config(None).method.model_dump() == {"name": "aem", "base": {"name": "grpo"}}
-    assert load_config(None, ["aem=false"]).method.model_dump() == {"name": "grpo"}
-    given = load_config(None, ["method=gigpo", "method.temperature=2.0", "method.discount=0.5"])
+def test_a_modifier_is_a_method_around_another():
+    assert load_config(None).method.model_dump() == {"name": "grpo"}
+    assert load_config(None, ["method=grpo+aem"]).method.model_dump() == {"name": "aem", "base": {"name": "grpo"}}
+    given = load_config(None, ["method=gigpo+aem", "method.temperature=2.0", "method.discount=0.5"])
     assert given.method.model_dump() == {"name": "aem", "base": {"name": "gigpo", "discount": 0.5}, "temperature": 2.0}
     assert given.label == "gigpo + aem"
     assert parse_config(given.model_dump(mode="json")) == given
-    old = parse_config(
-        {"method": {"name": "gigpo", "temperature": 2.0, "discount": 0.5}, "aem": True}
-    )  # of version 0.1
-    assert old == given
+    table = parse_config({"method": {"name": "gigpo+aem", "temperature": 2.0, "discount": 0.5}})
+    assert table == given
 
 
 def test_played_knows_its_tokens():

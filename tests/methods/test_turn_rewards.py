@@ -26,7 +26,7 @@ def test_mica_compares_a_turn_that_nobody_else_reached_in_the_second_part_only()
 
 def test_mica_asks_for_its_discount():
     with pytest.raises(ConfigError, match=r"^method 'mica' needs the option 'discount'; no value is published"):
-        build_method("mica", {}, with_aem=False)
+        build_method("mica", {})
 
 
 def test_srgpo_adds_the_step_reward_among_steps_of_all_tasks():

@@ -15,7 +15,7 @@ from turnwise.diagnostics.study import load_study
 from turnwise.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
-STUDY = 'recipes = ["{recipe}"]\nseeds = 1\n[methods]\ngrpo = ["aem=false"]\n'
+STUDY = 'recipes = ["{recipe}"]\nseeds = 1\n[methods]\ngrpo = ["method=grpo"]\n'
 
 
 def test_a_name_is_a_recipe_and_a_file_of_that_name_wins(tmp_path, monkeypatch):
@@ -147,7 +147,9 @@ def test_a_recipe_is_what_a_study_has_measured(name):
 
 def test_a_recipe_extends_another_key_by_key(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("own.toml").write_text('extends = "household-tiny-aem"\naem = false\n[environment.options]\nnum_train = 7\n')
+    Path("own.toml").write_text(
+        'extends = "household-tiny-aem"\nmethod = "grpo"\n[environment.options]\nnum_train = 7\n'
+    )
     Path("further.toml").write_text('extends = "own.toml"\n[run]\nsteps = 3\n')
     config, shipped = load_config(Path("further.toml")), load_config(Path("household-tiny-aem"))
     assert (config.run.name, config.run.steps, config.method.label) == ("further", 3, "grpo")

@@ -49,7 +49,7 @@ def write_run(
     write_json(path / "config.json", {"config": config.model_dump(mode="json"), "created": "2026-01-01T00:00:00Z"})
     write_tokenizer(path / "checkpoints" / "step-000000" / "tokenizer.json")
     (path / "rollouts").mkdir()
-    method = method or build_method("grpo", {}, with_aem=True)
+    method = method or build_method("grpo+aem", {})
     generator, records = np.random.default_rng(seed), [evaluation(0, 0.3)]
     for step in range(1, steps + 1):
         records.append(write_step(path, generator, step, groups, group_size, turns, method, failed=failed, level=level))

@@ -3,8 +3,9 @@
 import numpy as np
 from tests.toys import small_config
 
+from turnwise.methods import COMPARED
 from turnwise.report.build import ReportData
-from turnwise.report.credit import METHODS, OtherMethods
+from turnwise.report.credit import OtherMethods
 from turnwise.train import loop
 from turnwise.train.folder import RunFolder
 from turnwise.train.recorded import read_step
@@ -20,7 +21,7 @@ def test_what_the_trainer_recorded_is_recomputed_and_shown(tmp_path):
         step = read_step(file)
         (again,) = own(step).values()
         np.testing.assert_allclose(again, step.values("advantage"), rtol=0, atol=1e-9)
-    data = ReportData([path], tmp_path / "page", METHODS)
+    data = ReportData([path], tmp_path / "page", COMPARED)
     data.update()
     shown = data.runs[0].summary()
     assert shown["train"]["step"] == [int(file.stem.split("-")[1]) for file in files]

@@ -57,7 +57,7 @@ def run_config(folder, **further: Any):
         "rollout": {"groups": 6, "group_size": 8, "max_new_tokens": 2, "collector": {"name": "self_play"}},
         "evaluate": {"every": 0, "episodes": 4, "final_episodes": 4, "temperature": 1.0},
         "checkpoint": {"every": 1, "keep": 9},
-        "aem": False,
+        "method": "grpo",
     }
     for name, section in further.items():
         sections[name] = {**sections[name], **section} if isinstance(section, dict) and name in sections else section

@@ -175,7 +175,6 @@ def test_a_run_prunes_after_its_warm_up_learns_and_resumes(tmp_path):
     config = small_config(
         tmp_path,
         method="grpo",
-        aem=False,
         environment={"name": "tests.rollout.test_starts:Long", "max_steps": 6},
         rollout={"groups": 3, "group_size": 6, "collector": {**ARROL, "warmup": 1}},
         checkpoint={"every": 1},

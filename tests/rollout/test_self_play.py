@@ -264,7 +264,7 @@ def test_seats_play_in_worker_processes_too(tmp_path):
 
 
 def test_a_method_by_role_is_refused_where_nobody_tells_the_role(tmp_path):
-    config = small_config(tmp_path, method="mars", aem=False)
+    config = small_config(tmp_path, method="mars")
     with pytest.raises(ConfigError, match=r"reads info\['role'\].*choose environment.name=seats"):
         train(config)
 
@@ -319,4 +319,4 @@ def test_a_critic_that_sees_peers_would_see_the_own_match(tmp_path):
         "critic": {"kind": "ridge", "peers": True},
     }
     with pytest.raises(ConfigError, match=r"critic.peers tells the returns of others .* set critic.peers=false"):
-        small_config(tmp_path, method="turn_ppo", aem=False, **sections)
+        small_config(tmp_path, method="turn_ppo", **sections)

@@ -116,7 +116,7 @@ def config_of(folder, **sections: Any):
 
 @pytest.mark.parametrize("rollout", [{}, {"turn_budget": {"name": "quantile"}}], ids=["alone", "with a turn budget"])
 def test_a_run_tempers_from_its_second_step_on_and_resumes(tmp_path, rollout):
-    config = config_of(tmp_path, rollout=rollout, method="hapo", aem=False, update={"mismatch_cap": 2.0})
+    config = config_of(tmp_path, rollout=rollout, method="hapo", update={"mismatch_cap": 2.0})
     folder = train(config)
     first, second = (told(folder, step) for step in (1, 2))
     assert first["update/mismatch_weight"] == pytest.approx(1.0, abs=1e-5)

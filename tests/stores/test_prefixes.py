@@ -261,7 +261,7 @@ def test_a_resumed_run_is_the_same_to_the_bit(tmp_path):
 @pytest.mark.parametrize("context", ["append", "window"])
 def test_methods_train_on_prefixes(tmp_path, context):
     rollout = {"groups": 6, "group_size": 8, "context": context}
-    sections = {"rollout": rollout, "environment": {"options": {"turns": 2}}, "method": "gigpo", "aem": False}
+    sections = {"rollout": rollout, "environment": {"options": {"turns": 2}}, "method": "gigpo"}
     lines = rollouts(train(config_of(tmp_path, run={"steps": 4}, **sections)))
     assert sum(line["rollout/prefixes"] for line in lines) > 0
     assert all(line["rollout/trajectories"] == 8 * (6 + line["rollout/prefixes"]) for line in lines)

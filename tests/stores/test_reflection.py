@@ -180,7 +180,7 @@ def test_ratios_of_replays_are_relative_to_the_weights_that_sampled(tmp_path):
     """Known wrong: `old_policy = "start"`. The stored probabilities differ from the present policy's."""
     steps, _, engine = played(steps=5)
     assert any("replayed" in each.info for each in steps[-1].used)
-    sections = {"aem": False, "method": "dr_grpo", "environment": {"invalid_penalty": 0.0}, "store": R3}
+    sections = {"method": "dr_grpo", "environment": {"invalid_penalty": 0.0}, "store": R3}
     given = {"clip": "none", "max_grad_norm": 1e9}
     config = small_config(tmp_path, **sections, update=given)
     assert config.update.old_policy == "behavior"
@@ -207,7 +207,6 @@ def config_of(folder: Path, **sections: Any):
             "evaluate": {"every": 0},
             "store": R3,
             "method": METHOD,
-            "aem": False,
             "checkpoint": {"every": 1},
             **sections,
         },

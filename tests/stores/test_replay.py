@@ -95,7 +95,7 @@ def test_no_replay_is_drawn_twice_for_a_group():
 def test_a_lone_failure_and_a_replay_have_contrast():
     """Fails if replays had no part in the group's baseline: a group of failures would then have no advantage."""
     steps, _ = played()
-    policy, config = color_policy(), small_config(Path("unused"), aem=False)
+    policy, config = color_policy(), small_config(Path("unused"), method="grpo")
     signals = 0
     for experience in steps:
         batch = measured(policy.model, experience.used, config).batch
@@ -132,7 +132,7 @@ def test_ratios_are_relative_to_the_weights_that_sampled(tmp_path):
     steps, _ = played()
     experience, policy = steps[-1], color_policy(seed=3)
     given = {"clip": "none", "max_grad_norm": 1e9}
-    sections = {"aem": False, "method": "dr_grpo", "environment": {"invalid_penalty": 0.0}}
+    sections = {"method": "dr_grpo", "environment": {"invalid_penalty": 0.0}}
     config = small_config(tmp_path, **sections, store=RLEP, update=given)
     assert config.update.old_policy == "behavior"
     batch = measured(policy.model, experience.used, config).batch
@@ -239,9 +239,9 @@ def test_a_run_can_start_with_the_successes_of_another(tmp_path):
     assert line["rollout/stored"] == json.loads(stored.read_text().splitlines()[0])["rows"]
 
 
-@pytest.mark.parametrize("method", ["grpo", "gigpo", "rloo"])
+@pytest.mark.parametrize("method", ["grpo+aem", "gigpo", "rloo"])
 def test_methods_learn_with_replays(tmp_path, method):
-    config = config_of(tmp_path, run={"steps": 3}, method=method, aem=method == "grpo")
+    config = config_of(tmp_path, run={"steps": 3}, method=method)
     lines = [line for line in train(config).metrics() if "update/loss" in line]
     assert lines[-1]["rollout/replayed"] > 0
     assert all(np.isfinite(line["update/loss"]) for line in lines)
@@ -265,7 +265,12 @@ def test_stored_successes_teach_a_policy_that_fails(tmp_path):
     def mean_logprob(folder: RunFolder) -> float:
         return float(score(load_policy(latest_checkpoint(folder)).model, sequences)[0].mean())
 
-    sections = {"run": {"steps": 10, "seed": 3}, "environment": environment, "rollout": {"group_size": 2}, "aem": False}
+    sections = {
+        "run": {"steps": 10, "seed": 3},
+        "environment": environment,
+        "rollout": {"group_size": 2},
+        "method": "grpo",
+    }
     sections["update"] = {"mismatch_cap": 2.0}
     without = train(config_of(tmp_path / "without", store=None, **sections))
     assert not any(line["rollout/success"] for line in rollouts(without)), "the seed has no success of its own"

@@ -26,7 +26,7 @@ from turnwise.train.loop import train
 
 SETTINGS = {
     "run": {"steps": 6},
-    "method": "v05",  # it keeps a state
+    "method": "v05+aem",  # it keeps a state
     "evaluate": {"every": 3},
     "checkpoint": {"every": 2, "keep": 1},
 }
@@ -45,7 +45,6 @@ KINDS = {
     "store": {"store": {"name": "rlep", "capacity": 64, "replays": 2}, "method": "grpo"},
     "demonstrations": {
         "method": "dr_grpo",
-        "aem": False,
         "demonstrations": {"name": "hpt", "gate": 0},
         "update": {"learning_rate": 0.01, "clip": "none", "aggregate": "constant"},
         **TURNS,
@@ -62,13 +61,11 @@ KINDS = {
     "self-play": {
         **SEATS,
         "method": "mars",
-        "aem": False,
         "rollout": {"collector": {"name": "self_play", "past": 0.5, "random": 0.2, "every": 1, "keep": 2}},
     },
-    "reward model": {"method": "istar", "aem": False, "reward_model": {"learning_rate": 0.01}, **TURNS},
+    "reward model": {"method": "istar", "reward_model": {"learning_rate": 0.01}, **TURNS},
     "judge": {
         "method": "arena_rl",
-        "aem": False,
         "judge": {"run": "tests.train.test_every_method_trains:decide"},
     },
 }

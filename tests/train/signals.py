@@ -28,7 +28,7 @@ from turnwise.train.loop import train
 
 SETTINGS = {
     "run": {"steps": 6},
-    "method": "v05",  # it keeps a state
+    "method": "v05+aem",  # it keeps a state
     "evaluate": {"every": 3},
     "checkpoint": {"every": 100, "keep": 9},  # only signals save, and the last step
     "update": {"learning_rate": 0.01, "warmup_steps": 0, "epochs": 2, "mini_batches": 2},

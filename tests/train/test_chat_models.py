@@ -222,7 +222,7 @@ def test_the_copy_for_generating_has_the_same_weights_rounded(way):
             "smollm2",
             {"rollout": {"context": "window", "window": 1}, "update": {"importance": "trajectory", "max_tokens": 200}},
         ),
-        ("qwen2_5", {"model": {"train": "top", "top_layers": 1, "precision": "bf16"}, "method": "gigpo"}),
+        ("qwen2_5", {"model": {"train": "top", "top_layers": 1, "precision": "bf16"}, "method": "gigpo+aem"}),
         (
             "qwen3",
             {

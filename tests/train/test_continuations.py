@@ -56,7 +56,7 @@ class Restless(Colors):
     repeats = False
 
 
-CONTINUED = {"method": "vine_ppo", "aem": False, "continuations": {"number": 2}}
+CONTINUED = {"method": "vine_ppo", "continuations": {"number": 2}}
 NOT_POSSIBLE = {
     "no continuations": ({"continuations": None}, r"needs the column 'value_after' .* Add continuations\.number=9 to"),
     "no effect": ({"method": "grpo"}, r"continuations has no effect: .* add measures=\['continued'\]"),
@@ -91,7 +91,7 @@ def test_what_cannot_be_continued_is_refused_before_the_first_step(case, tmp_pat
 
 
 def test_the_command_refuses_in_one_line(tmp_path, capsys):
-    asked = ["environment.name=tests.train.test_continuations:Restless", "method=vine_ppo", "aem=false"]
+    asked = ["environment.name=tests.train.test_continuations:Restless", "method=vine_ppo"]
     where = [f"run.folder={tmp_path}", "run.name=r", "continuations.number=2", "model.hidden_size=16"]
     assert main(["train", *asked, *where]) == 2
     said = capsys.readouterr().err.strip()

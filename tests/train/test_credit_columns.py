@@ -22,20 +22,20 @@ def test_the_recorded_coefficient_is_the_methods():
     expected = tw.entropy_coefficient(BATCH, temperature=2.0, scope="batch")
     options = {"temperature": 2.0, "scope": "batch"}
     for data in (
-        {"method": {"name": "grpo", **options}, "aem": True},
-        {"method": {"name": "aem", **options}, "aem": False},
-        {"method": {"name": "aem", "base": "rloo", **options}, "aem": True},
-        {"method": {"name": "mix", "parts": [{"name": "aem", **options}]}, "aem": False},
+        {"method": {"name": "grpo+aem", **options}},
+        {"method": {"name": "aem", **options}},
+        {"method": {"name": "aem", "base": "rloo", **options}},
+        {"method": {"name": "mix", "parts": [{"name": "aem", **options}]}},
     ):
         np.testing.assert_allclose(coefficients(data), expected, rtol=1e-12)
-    np.testing.assert_array_equal(coefficients({"method": "grpo", "aem": False}), 1.0)
+    np.testing.assert_array_equal(coefficients({"method": "grpo"}), 1.0)
     assert expected.std() > 0.01
 
 
 @pytest.mark.parametrize(
     "method",
     [
-        {"name": "grpo", "keep": "positive", "min_range": 0.0},
+        {"name": "grpo+aem", "keep": "positive", "min_range": 0.0},
         {"name": "mix", "parts": ["grpo", {"name": "aem", "min_range": 0.0}]},
     ],
 )
@@ -43,14 +43,13 @@ def test_a_record_adds_up(tmp_path, method):
     """Base, coefficient and the result of each block stand in the record, also where a part of a mix is modulated (T1,
     T2).
     """
-    aem = method["name"] != "mix"
-    folder = train(small_config(tmp_path, method=method, aem=aem))
+    folder = train(small_config(tmp_path, method=method))
     _, columns = read_rollouts(folder.rollouts / "step-000002.parquet")
     last = [name for name in columns if name.startswith("trace.") and name.endswith("add_penalty")]
     np.testing.assert_array_equal(columns[last[0]], columns["advantage"])
     first = next(name for name in columns if name.startswith("trace.0."))
     assert first.endswith("modulate_by_entropy")
-    if aem:
+    if method["name"] != "mix":
         np.testing.assert_allclose(columns[first], columns["base"] * columns["alpha"], atol=1e-12)
     else:
         before_penalty = next(name for name in columns if ".mix" in name and not name.endswith("coefficient"))

@@ -36,7 +36,7 @@ def config_of(folder, critic: Any, *, method: Any = "gae", **sections: Any):
     }
     for name, section in sections.items():
         data[name] = {**data.get(name, {}), **section} if isinstance(section, dict) else section
-    return small_config(folder, method=method, aem=False, critic=critic, **data)
+    return small_config(folder, method=method, critic=critic, **data)
 
 
 # -- ridge regression --------------------------------------------------------------------------------------------------

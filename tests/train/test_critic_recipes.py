@@ -75,7 +75,7 @@ def test_a_critic_may_have_a_name_on_the_hub():
 
 
 def test_the_command_line_makes_a_critic():
-    config = load_config(None, ["method=gae", "aem=false", "critic.kind=ridge", "critic.memory=3"])
+    config = load_config(None, ["method=gae", "critic.kind=ridge", "critic.memory=3"])
     assert config.critic == CriticConfig(kind="ridge", memory=3)
     assert copy.deepcopy(config) == config
 

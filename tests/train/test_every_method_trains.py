@@ -96,7 +96,6 @@ def config_of(name: str, folder, *, continued: bool = False, **further: Any):
         helper |= {"prompt": {"plan": True}, "warmstart": {"steps": 60, "games": 16, "learning_rate": 0.02}}
     sections = {
         "method": {"name": name, **tw.card_of(tw.METHODS[name]).trial},
-        "aem": False,
         "environment": {
             "name": f"tests.train.test_every_method_trains:{'Talk' if talks else 'Plans' if plans else 'Stairs'}",
             "max_steps": 1 if talks else 3,

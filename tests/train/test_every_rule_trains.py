@@ -16,7 +16,7 @@ from turnwise.train.loop import train
 def config_of(section: str, name: str, folder):
     return small_config(
         folder,
-        aem=False,
+        method="grpo",
         environment={
             "name": "tests.train.test_every_method_trains:Stairs",
             "max_steps": 3,

@@ -26,13 +26,13 @@ from turnwise.train.update import Learner
 
 SETTINGS = {
     "run": {"steps": 4},
-    "method": "v05",  # it keeps a state
+    "method": "v05+aem",  # it keeps a state
     "evaluate": {"every": 3},
     "checkpoint": {"every": 3, "keep": 9},
     "update": {"learning_rate": 0.01, "warmup_steps": 0},
 }
 WORKERS = {"environment": {"workers": 1}, "engine": {"max_rows": 1}}  # one at a time: sums in a fixed order
-CONTINUATIONS = {"method": "vine_ppo", "aem": False, "continuations": {"number": 1}}
+CONTINUATIONS = {"method": "vine_ppo", "continuations": {"number": 1}}
 PHASES = {
     "playing": ((ConsoleDisplay, "turn"), 2, 2, {}),
     "playing in workers": ((ConsoleDisplay, "turn"), 2, 2, WORKERS),

@@ -190,7 +190,7 @@ def test_ratios_follow_the_lag_unless_a_cap_corrects_it(tmp_path, update, old_po
             r"update.scoring='engine' .*, and update.mismatch_cap=2 weighs .*; set update.scoring=trainer",
         ),
         (
-            {"rollout": {"max_lag": 1}, "update": {"scoring": "engine"}, "method": "infopo", "aem": False},
+            {"rollout": {"max_lag": 1}, "update": {"scoring": "engine"}, "method": "infopo"},
             r"max_lag=1 samples .*, and method 'infopo' with update.scoring='engine' .*; set update.scoring=trainer",
         ),
         ({"rollout": {"max_lag": -1}}, r"rollout.max_lag: .*greater than or equal to 0, got -1"),

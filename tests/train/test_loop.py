@@ -101,7 +101,7 @@ def test_household_games_run(tmp_path):
         warmstart={"steps": 3, "games": 8, "batch_size": 4},
         model={"max_context": 512},
         rollout={"groups": 2, "group_size": 3, "max_new_tokens": 8},
-        method="gigpo",
+        method="gigpo+aem",
     )
     folder = train(config)
     assert len(steps(folder)) == 2
@@ -153,12 +153,11 @@ class FewLevels(Seeded):
         return range(20)
 
 
-@pytest.mark.parametrize("method", ["grpo", "running_mean"])
+@pytest.mark.parametrize("method", ["grpo+aem", "running_mean"])
 def test_a_run_that_was_interrupted_goes_on_as_if_it_never_was(tmp_path, monkeypatch, method):
     monkeypatch.setitem(METHODS, "running_mean", running_mean)
     settings: dict[str, Any] = {
         "method": method,
-        "aem": method == "grpo",
         "environment": {"options": {"turns": 2}},
         "evaluate": {"every": 3},
         "checkpoint": {"every": 3},

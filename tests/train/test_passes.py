@@ -196,7 +196,6 @@ def test_a_diverged_trajectory_keeps_its_number():
 def test_a_run_learns_by_passes(tmp_path):
     config = small_config(
         tmp_path,
-        aem=False,
         method="dr_grpo",
         run={"steps": 8},
         environment={"options": {"turns": 2}},
@@ -235,7 +234,6 @@ def test_mistakes_are_told(tmp_path):
             {
                 "update": {"passes": {"name": "seeupo"}},
                 "method": "spo_tree",
-                "aem": False,
                 "rollout": {
                     "collector": {"name": "branching", "rule": "spo_tree", "branching": [2, 2]},
                     "group_size": 4,

@@ -129,7 +129,7 @@ def test_an_update_prefers_the_better_of_each_pair(level):
 def test_a_run_learns_from_pairs_alone(tmp_path):
     config = small_config(
         tmp_path,
-        aem=False,
+        method="grpo",
         run={"steps": 18},
         rollout={"groups": 16, "group_size": 8},
         evaluate={"every": 0},

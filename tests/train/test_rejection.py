@@ -46,7 +46,7 @@ def test_mini_batches_weigh_up_to_the_step():
 
 def test_rejection_sampling_trains_and_impossible_weights_are_refused(tmp_path):
     term = {"name": "turnwise.objective.rejection:BestOfGroup"}
-    folder = train(small_config(tmp_path, update={"policy": False, "terms": [term]}, aem=False))
+    folder = train(small_config(tmp_path, update={"policy": False, "terms": [term]}, method="grpo"))
     lines = [line for line in folder.metrics() if "update/winners" in line]
     assert len(lines) == 2
     for weight in (0.0, -1.0, float("nan")):

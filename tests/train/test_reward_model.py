@@ -180,7 +180,7 @@ def test_a_gradient_that_is_not_finite_is_one_line():
 def config_of(folder, **sections: Any):
     return small_config(
         folder,
-        aem=False,
+        method="grpo",
         environment={"options": {"turns": 2}},
         evaluate={"every": 0, "episodes": 1, "final_episodes": 1},
         checkpoint={"every": 1},

@@ -169,7 +169,7 @@ def test_a_selector_is_a_name_and_options():
     config = load_config(None, GIVEN)
     assert config.rollout.select.model_dump() == VADE
     assert parse_config(config.model_dump(mode="json")) == config
-    assert parse_config({"aem": True, "rollout": {"select": VADE}}) == config
+    assert parse_config({"method": "grpo+aem", "rollout": {"select": VADE}}) == config
     assert load_config(None).rollout.select.name == "epochs"
     assert isinstance(build_selector("epochs", {}, num_tasks=3, seed=0), Epochs)
 

@@ -91,7 +91,7 @@ def test_a_run_learns_from_the_tasks_of_one_without_a_budget_in_steps_of_equal_s
 
 
 def test_every_turn_knows_the_weights_that_sampled_it_and_their_probabilities(tmp_path):
-    folder = train(config(tmp_path, checkpoint={"every": 1, "keep": 20}, aem=False, method="grpo"))
+    folder = train(config(tmp_path, checkpoint={"every": 1, "keep": 20}, method="grpo"))
     policies = {
         load_checkpoint(path, to_play=True)[0]: load_checkpoint(path, to_play=True)[1] for path in checkpoints(folder)
     }
@@ -113,7 +113,7 @@ def test_every_turn_knows_the_weights_that_sampled_it_and_their_probabilities(tm
 
 
 def test_complete_groups_know_their_tasks_which_continuations_play_on(tmp_path):
-    folder = train(config(tmp_path, method="vine_ppo", aem=False, continuations={"number": 2}))
+    folder = train(config(tmp_path, method="vine_ppo", continuations={"number": 2}))
     lines = [record for record in folder.metrics() if "rollout/spent" in record]
     assert any(line["rollout/unfinished"] for line in lines)
     assert all(line["measure/continued_failed_frac"] == 0 for line in lines)

@@ -15,9 +15,9 @@ def test_every_method_runs(tmp_path, method, aem):
     config = small_config(
         tmp_path,
         run={"steps": 1},
-        aem=aem,
         environment={"options": {"turns": 2}},
-        method={"name": method, **({"min_range": 0.0} if aem else {})},  # a random policy's entropies differ little
+        # a random policy's entropies differ little
+        method={"name": f"{method}+aem", "min_range": 0.0} if aem else method,
         update={"aggregate": "constant" if method == "dr_grpo" else "token-mean"},
     )
     [record] = steps(train(config))
@@ -29,11 +29,10 @@ def test_every_method_runs(tmp_path, method, aem):
 @pytest.mark.parametrize("options", [{"temperature": 2.0}, {"shuffle": True, "seed": 3}, {"scope": "batch"}], ids=str)
 def test_the_recorded_coefficient_is_the_one_applied(tmp_path, options):
     tables = []
-    for aem, method in ((False, {"name": "grpo"}), (True, {"name": "grpo", "min_range": 0.0, **options})):
+    for name, method in (("plain", "grpo"), ("modulated", {"name": "grpo+aem", "min_range": 0.0, **options})):
         config = small_config(
-            tmp_path / str(aem),
+            tmp_path / name,
             run={"steps": 1},
-            aem=aem,
             method=method,
             rollout={"groups": 8},
             environment={"invalid_penalty": 0.0},

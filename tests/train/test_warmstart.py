@@ -68,7 +68,7 @@ def test_what_matters_is_learned_anew(tmp_path, change):
     [
         {"run": {"name": "other", "steps": 99}},
         {"environment": {"eval_split": "test", "success_reward": 3.0, "invalid_penalty": 0.5}},
-        {"method": "gigpo", "aem": False},
+        {"method": "gigpo"},
         {"rollout": {"groups": 2, "temperature": 0.5}},
         {"update": {"learning_rate": 0.5}},
         {"evaluate": {"every": 1}, "checkpoint": {"every": 3}},

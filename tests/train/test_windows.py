@@ -28,7 +28,7 @@ EGAE = {"name": "egae", "decay": 0.9}
 
 def config_of(folder, *, budget: Any = None, method: Any = None, **sections: Any):
     learn = {"learn": "played", **(budget or {"tokens": 14})}
-    more = {"aem": False, "critic": {"target": "return"}, **sections}
+    more = {"critic": {"target": "return"}, **sections}
     return config(folder, budget=learn, method=method or EGAE, **more)
 
 

@@ -379,7 +379,7 @@ def test_arpo_is_refused_with_an_engine_that_reports_no_entropies():
 def test_a_run_with_forks_trains_and_records_shared_turns_once(rule, options, tmp_path):
     config = small_config(
         tmp_path,
-        method=rule,
+        method=f"{rule}+aem",
         environment={"name": "tests.trees.test_branching:Long", "max_steps": 6},
         rollout={"groups": 3, "group_size": 6, "collector": {"name": "branching", "rule": rule, **options}},
     )

@@ -94,7 +94,6 @@ def config_of(folder, method, size: int, **collector):
     return small_config(
         folder,
         method=method,
-        aem=False,
         environment={"name": "tests.trees.test_branching:Long", "max_steps": 6},
         rollout={"groups": 3, "group_size": size, "collector": {"name": "branching", **collector}},
     )

@@ -118,7 +118,7 @@ def test_a_run_trains_on_groups_of_different_sizes_and_its_history_is_in_its_che
         "max_new_tokens": 3,
         "collector": {"name": "branching", "rule": "v05", "unseen": 0.9},
     }
-    folder = train(small_config(tmp_path, method={"name": "v05", "unseen": 0.9}, aem=False, rollout=rollout))
+    folder = train(small_config(tmp_path, method={"name": "v05", "unseen": 0.9}, rollout=rollout))
     outcomes = load_checkpoint(latest_checkpoint(folder))[2]["collector"]["outcomes"]
     assert sum(number for number, _ in outcomes.values()) == sum(
         record["rollout/env_steps"] for record in folder.metrics() if "rollout/env_steps" in record

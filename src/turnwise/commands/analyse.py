@@ -16,13 +16,14 @@ from turnwise.commands.common import (
     refuse_written,
     say_written,
 )
+from turnwise.methods import COMPARED
 from turnwise.tables import Table
 from turnwise.terminal import print_table
 
 
 def add(commands: Any) -> None:
     """Add the command and its analyses."""
-    analyse = commands.add_parser("analyse", help="measure credit on your runs, and run the analyses of AEM's paper")
+    analyse = commands.add_parser("analyse", help="measure credit on your runs, and analyse entropy and its modulation")
     kinds = analyse.add_subparsers(required=True, metavar="ANALYSIS")
     surprisal = kinds.add_parser("surprisal", help="A: alpha - 1 against Monte-Carlo relative surprisal")
     surprisal.add_argument("run_folder", type=Path, metavar="RUN", help="folder of a run")
@@ -40,7 +41,7 @@ def add(commands: Any) -> None:
         "--method",
         action="append",
         metavar="NAME",
-        help="method to measure; may be repeated; default: grpo and grpo+aem",
+        help=f"method to measure; may be repeated; default: {' and '.join(COMPARED[:2])}",
     )
     noise.add_argument("--groups", type=count, default=32, help="groups to play; default: 32")
     noise.add_argument("--step", type=int, help="step of the checkpoint; default: the last")
@@ -51,7 +52,7 @@ def add(commands: Any) -> None:
     for parser, run in ((masked, _masked), (dynamics, _dynamics)):
         parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders, or folders of runs")
         parser.set_defaults(run=run)
-    cost = kinds.add_parser("cost", help="D: seconds by stage, and AEM's share")
+    cost = kinds.add_parser("cost", help="D: seconds by stage, and the share of modulation")
     cost.add_argument("run_folder", type=Path, metavar="RUN", help="folder of a run")
     cost.set_defaults(run=_cost)
     for parser in (surprisal, cost):
@@ -97,7 +98,7 @@ def _noise(options: argparse.Namespace) -> int:
     with ConsoleDisplay() as display:
         found = measure_noise(
             folder,
-            options.method or ["grpo", "grpo+aem"],
+            options.method or COMPARED[:2],
             step=options.step,
             groups=options.groups,
             seed=options.seed,
@@ -129,7 +130,7 @@ def _dynamics(options: argparse.Namespace) -> int:
 
     arms = by_label(find_runs(options.runs))
     head = (
-        "Means over the steps that all runs have, 95 % over runs. The paper: AEM keeps entropy higher early and "
+        "Means over the steps that all runs have, 95 % over runs. The paper: modulation keeps entropy higher early and "
         "lower late, GRPO's collapses early."
     )
     return _written(options, None, "dynamics", head, dynamics_table(arms), dynamics_figure(arms))

@@ -1,15 +1,19 @@
 """Share helpers between commands."""
 
 import argparse
+import contextlib
 import math
 import sys
 import time
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from turnwise.config import Config, load_config
-from turnwise.errors import ConfigError
+from turnwise.config.recipes import FOLDER, find_recipe, read_recipe
+from turnwise.errors import ConfigError, FormerWarning
+from turnwise.methods.former import note_on_absence
 from turnwise.terminal import is_tenth, say, say_over
 
 if TYPE_CHECKING:
@@ -73,10 +77,25 @@ def _number(text: str) -> float:
 
 def recipe(options: argparse.Namespace) -> Config:
     """Load the configuration of `recipe overrides...`. The recipe may be left out."""
+    return load_config(*_recipe_and_overrides(options))
+
+
+def _recipe_and_overrides(options: argparse.Namespace) -> tuple[Path | None, list[str]]:
+    """Split `recipe overrides...`. The recipe may be left out."""
     recipe, overrides = options.recipe, list(options.overrides)
     if recipe is not None and "=" in recipe and not Path(recipe).exists():
         recipe, overrides = None, [recipe, *overrides]
-    return load_config(Path(recipe) if recipe else None, overrides)
+    return Path(recipe) if recipe else None, overrides
+
+
+def notes_on_method(config: Config, options: argparse.Namespace) -> list[str]:
+    """Say if the method of `recipe overrides...` is not what earlier versions trained."""
+    path, overrides = _recipe_and_overrides(options)
+    file = find_recipe(path) if path else None
+    told = read_recipe(file)[file] if file else {}
+    ours = file is not None and file.parent == FOLDER  # these name every modifier that they train with
+    text = note_on_absence(config.method.name, told, overrides, ours)
+    return [text] if text else []
 
 
 def open_run(path: Path) -> tuple["RunFolder", Config]:
@@ -122,6 +141,24 @@ def say_written(path: Path | None) -> None:
 def note(text: str) -> None:
     """Print a note on stderr."""
     say(f"note: {text}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def notes_on_former_words() -> Iterator[None]:
+    """Print what is written as in earlier versions, and how to write it now: each once, as a note."""
+    noted: set[str] = set()
+
+    def show(message: Warning | str, category: type[Warning], *place: Any, **further: Any) -> None:
+        if not issubclass(category, FormerWarning):
+            shown(message, category, *place, **further)
+        elif str(message) not in noted:
+            noted.add(str(message))
+            note(str(message))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", FormerWarning)
+        shown, warnings.showwarning = warnings.showwarning, show
+        yield
 
 
 def progress(items: Iterable[T], total: int, what: str) -> Iterator[T]:

@@ -50,7 +50,7 @@ def demo_run() -> Path:
     archive = resources.files("turnwise") / "demo" / ARCHIVE
     target = cache_folder() / f"demo-{_digest(archive)}"
     if not target.exists():
-        from turnwise.report.credit import METHODS
+        from turnwise.methods import COMPARED
         from turnwise.report.write import write_report
 
         check_writable(target.parent, mend="; set TURNWISE_CACHE to a folder that is writable")
@@ -58,7 +58,7 @@ def demo_run() -> Path:
             with tarfile.open(fileobj=file, mode="r:xz") as content:
                 content.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.3 has none
                 content.extractall(temporary)
-            write_report([temporary / RUN], temporary / RUN / "report", METHODS)
+            write_report([temporary / RUN], temporary / RUN / "report", COMPARED)
     return target / RUN
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from turnwise.commands.common import count, note, quiet
 from turnwise.config import Config, override_config
 from turnwise.errors import ConfigError, RunError
+from turnwise.methods.former import KEY
 from turnwise.terminal import print_table, say, say_next
 
 IDLE = {
@@ -22,7 +23,7 @@ IDLE = {
     "run.folder": "; name the run's folder",
     **dict.fromkeys(("model.", "prompt."), "; the checkpoint has its own model and conversation format"),
     **dict.fromkeys(
-        ("method", "measures", "aem=", "update.", "warmstart.", "checkpoint.", "log."),
+        ("method", "measures", f"{KEY}=", "update.", "warmstart.", "checkpoint.", "log."),
         "; the policy is already trained",
     ),
     **dict.fromkeys(

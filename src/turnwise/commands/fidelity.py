@@ -15,6 +15,7 @@ from turnwise.commands.common import (
     refuse_written,
     say_written,
 )
+from turnwise.methods import COMPARED
 from turnwise.terminal import print_page
 
 
@@ -27,8 +28,8 @@ def add(kinds: Any) -> None:
         "--method",
         action="append",
         metavar="NAME",
-        help="method to measure, such as gigpo+aem, turn_ppo+visits or 'gae(decay=0.7)'; may be repeated, the first is "
-        "compared with; default: grpo, grpo+aem, gigpo",
+        help="method to measure, such as gigpo+empg, turn_ppo+visits or 'gae(decay=0.7)'; may be repeated, the first "
+        f"is compared with; default: {', '.join(COMPARED[:3])}",
     )
     chosen.add_argument(
         "--all",
@@ -70,7 +71,7 @@ def _fidelity(options: argparse.Namespace) -> int:
     with ConsoleDisplay() as display:
         found = measure_run(
             folder,
-            () if options.all else options.method or ("grpo", "grpo+aem", "gigpo"),
+            () if options.all else options.method or COMPARED[:3],
             step=options.step,
             groups=options.groups,
             continuations=options.continuations,

@@ -16,7 +16,9 @@ def add(commands: Any) -> None:
     what.add_argument(
         "--bias", action="store_true", help="measure direction and noise of each method's gradient in small problems"
     )
-    what.add_argument("--drift", action="store_true", help="measure what steps do to entropy, with and without AEM")
+    what.add_argument(
+        "--drift", action="store_true", help="measure what steps do to entropy, also when it is modulated"
+    )
     methods.add_argument("--problem", metavar="NAME", help="with --bias: show only this problem, in more detail")
     methods.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     methods.set_defaults(run=_methods)

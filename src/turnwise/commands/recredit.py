@@ -35,11 +35,12 @@ def add(commands: Any) -> None:
     """Add the command."""
     recredit = commands.add_parser("recredit", help="assign the credit of other methods to a run's recorded rollouts")
     recredit.add_argument("run_folder", type=Path, metavar="RUN", help="folder of a run")
+    recredit.add_argument("overrides", nargs="*", default=[], help="options of the method, such as method.discount=0.9")
     recredit.add_argument(
-        "overrides", nargs="*", default=[], help="options of the method, such as method.discount=0.9 aem=false"
-    )
-    recredit.add_argument(
-        "--method", action="append", metavar="NAME", help="NAME, or NAME+aem; may be repeated; default: the run's own"
+        "--method",
+        action="append",
+        metavar="NAME",
+        help="such as gigpo, or gigpo+empg; may be repeated; default: the run's own",
     )
     recredit.add_argument("--step", type=int, help="replay only this step; default: all")
     recredit.add_argument("--out", type=Path, metavar="FILE", help="Parquet file for the advantages of a single method")
@@ -52,13 +53,14 @@ def _recredit(options: argparse.Namespace) -> int:
     from turnwise.config import override_config
     from turnwise.diagnostics.recredit import replay, statistics, write_credit
     from turnwise.measures.plan import plan_measures
-    from turnwise.methods.build import split_name
+    from turnwise.methods import COMPARED
+    from turnwise.methods.former import is_former
     from turnwise.train.credit import make_transform
 
-    foreign = [given for given in options.overrides if not given.startswith(("method.", "aem="))]
+    foreign = [given for given in options.overrides if not (given.startswith("method.") or is_former(given))]
     if foreign:
         raise ConfigError(
-            f"{foreign[0]!r}: recredit accepts only method.* and aem=, since the rollouts are already recorded"
+            f"{foreign[0]!r}: recredit accepts only --method and method.*, since the rollouts are already recorded"
         )
     if options.out and len(options.method or []) > 1:
         raise ConfigError("--out needs a single --method; run the command once per method")
@@ -67,12 +69,7 @@ def _recredit(options: argparse.Namespace) -> int:
     table: list[Sequence[str]] = [HEAD]
     signal = True
     for name in options.method or [None]:
-        overrides = options.overrides
-        if name is not None:
-            base, with_aem = split_name(name)
-            if with_aem and "aem=false" in overrides:
-                raise ConfigError(f"--method {name} includes AEM, but aem=false removes it; remove one of them")
-            overrides = [f"method={base}", f"aem={str(with_aem).lower()}", *overrides]
+        overrides = options.overrides if name is None else [f"method={name}", *options.overrides]
         asked = override_config(config, overrides)
         transform, penalty = make_transform(asked.method), config.environment.invalid_penalty
         plan_measures(
@@ -104,6 +101,6 @@ def _recredit(options: argparse.Namespace) -> int:
         return 0
     if folder.without_weights:
         return 0
-    names = " ".join(f"--method {name}" for name in options.method or ["grpo", "grpo+aem"])
+    names = " ".join(f"--method {name}" for name in options.method or COMPARED[:2])
     say_next(f"turnwise analyse noise {shlex.quote(str(folder.path))} {names}", "groups that a step needs")
     return 0

@@ -23,14 +23,14 @@ def add(commands: Any) -> None:
     report.add_argument("--live", action="store_true", help="serve the page and keep it up to date; write nothing")
     report.add_argument("--port", type=natural, help="with --live: port to listen on; default: 8010; 0: a free one")
     report.add_argument("--host", help="with --live: address to listen on; default: 127.0.0.1 (this machine only)")
-    report.add_argument("--methods", metavar="A,B+aem", help="methods that recompute the credit of recorded responses")
+    report.add_argument("--methods", metavar="A,B,...", help="methods that recompute the credit of recorded responses")
     report.set_defaults(run=_report)
 
 
 def _report(options: argparse.Namespace) -> int:
-    from turnwise.report.credit import METHODS
+    from turnwise.methods import COMPARED
 
-    given = METHODS if options.methods is None else [name.strip() for name in options.methods.split(",")]
+    given = COMPARED if options.methods is None else [name.strip() for name in options.methods.split(",")]
     methods = [name for name in given if name]
     if not options.live:
         if options.port is not None or options.host is not None:

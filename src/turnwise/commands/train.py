@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from turnwise.commands.common import INTERRUPTED, quiet, recipe
+from turnwise.commands.common import INTERRUPTED, notes_on_method, quiet, recipe
 from turnwise.config import Config, override_config
 from turnwise.errors import ConfigError
 from turnwise.terminal import say, say_next
@@ -39,7 +39,7 @@ def _train(options: argparse.Namespace) -> int:
         from turnwise.train.display import ConsoleDisplay
         from turnwise.train.loop import train
 
-        with ConsoleDisplay() as display:
+        with ConsoleDisplay(notes=[] if options.resume else notes_on_method(config, options)) as display:
             folder = train(config, resume=options.resume, display=display, stop=options.stop)
         say_next(f"turnwise report {shlex.quote(str(folder.path))}", "curves, trajectories, credit per turn")
     except KeyboardInterrupt as error:

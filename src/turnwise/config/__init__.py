@@ -5,7 +5,7 @@ A recipe is a TOML file; overrides such as `a.b=c` follow it. Unknown keys and w
 
 import copy
 import dataclasses
-import json
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,14 @@ from turnwise.config.sections import (
     WarmStartConfig,
 )
 from turnwise.environments.settings import EnvironmentConfig
-from turnwise.errors import ConfigError
+from turnwise.errors import ConfigError, FormerWarning
 from turnwise.facets import Facet, Part, broken, refuse_conflicts
 from turnwise.gateway.settings import HarnessConfig
 from turnwise.judge.settings import JudgeConfig
 from turnwise.measures.monitor import MonitorConfig
 from turnwise.measures.plan import plan_measures
-from turnwise.methods.build import build_method, with_aem_around
+from turnwise.methods.build import build_method
+from turnwise.methods.former import read_former, refuse_contradiction
 from turnwise.models.settings import CriticConfig, ModelConfig, PromptConfig, RewardModelConfig
 from turnwise.objective.settings import UpdateConfig, behavior_parts
 from turnwise.rollout.demonstrations.settings import DemonstrationsConfig
@@ -79,24 +80,8 @@ class Config(Section):
 
     @pydantic.model_validator(mode="before")
     @classmethod
-    def _aem_is_a_method(cls, data: Any) -> Any:
-        """Turn `aem = true` into the method that it stands for."""
-        if not isinstance(data, Mapping) or "aem" not in data:
-            return data
-        data = dict(data)
-        given = data.pop("aem")
-        try:
-            wanted = pydantic.TypeAdapter(bool).validate_python(given)
-        except pydantic.ValidationError:
-            raise ValueError(f"aem: expected true or false, got {json.dumps(given, default=str)}") from None
-        method = data.get("method", {})
-        options = {"name": method} if isinstance(method, str) else method
-        if wanted and isinstance(options, Mapping):
-            options = dict(options)
-            name = options.pop("name", MethodConfig.model_fields["name"].default)
-            if isinstance(name, str) and name != "aem":
-                data["method"] = with_aem_around(name, options)
-        return data
+    def _reads_former_recipes(cls, data: Any) -> Any:
+        return read_former(data, MethodConfig.model_fields["name"].default) if isinstance(data, Mapping) else data
 
     @pydantic.model_validator(mode="after")
     def _a_response_fits(self) -> "Config":
@@ -162,7 +147,7 @@ class Config(Section):
 
     @property
     def label(self) -> str:
-        """Display name of the method, such as "grpo + aem"."""
+        """Display name of the method, such as "gigpo + empg"."""
         return self.method.label
 
     @property
@@ -181,7 +166,7 @@ class Config(Section):
 def load_config(recipe: Path | None, overrides: Sequence[str] = ()) -> Config:
     """Load a recipe and apply overrides such as `update.learning_rate=1e-4`.
 
-    The recipe is a file, or the name of one that comes with the package. AEM modulates the method unless `aem = false`.
+    The recipe is a file, or the name of one that comes with the package.
 
     Raises:
         ConfigError: The file, or one that it extends, is missing or is not TOML, a key is unknown, or a value has the
@@ -195,20 +180,22 @@ def load_config(recipe: Path | None, overrides: Sequence[str] = ()) -> Config:
         data = copy.deepcopy(files[recipe])
         if isinstance(run := data.setdefault("run", {}), dict):
             run.setdefault("name", recipe.stem)
-    data.setdefault("aem", True)
+    refuse_contradiction(overrides)
     for override in overrides:
         apply(data, override, Config)
     try:
         return parse_config(data)
     except ConfigError as error:
-        wrong = next((file for file, told in files.items() if _mistake({"aem": True, **told}) == str(error)), None)
+        wrong = next((file for file, told in files.items() if _mistake(told) == str(error)), None)
         raise ConfigError(f"{wrong}: {error}" if wrong else str(error)) from None
 
 
 def _mistake(data: dict[str, Any]) -> str:
     """Return what is wrong with plain data, or nothing."""
     try:
-        parse_config(data)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FormerWarning)
+            parse_config(data)
     except ConfigError as error:
         return str(error)
     return ""
@@ -216,7 +203,8 @@ def _mistake(data: dict[str, Any]) -> str:
 
 def override_config(config: Config, overrides: Sequence[str]) -> Config:
     """Return a configuration with overrides applied."""
-    data = config.model_dump(mode="json") | config.method.spoken
+    data = config.model_dump(mode="json") | {"method": config.method.written}
+    refuse_contradiction(overrides)
     for override in overrides:
         apply(data, override, Config)
     return parse_config(data)

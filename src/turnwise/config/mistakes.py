@@ -47,7 +47,7 @@ def explain(error: Any, whole: type[pydantic.BaseModel]) -> str:
             return f"{where!r} is a key of a study, not of a recipe; run the file with `turnwise study`"
         if where == "extends":
             return "'extends' is a key of a recipe's file, not an override; name the recipe first: RECIPE KEY=VALUE"
-        known = [*fields.model_fields, *(["aem", "extends"] if fields is whole else [])]
+        known = [*fields.model_fields, *(["extends"] if fields is whole else [])]
         return f"unknown key {where!r}.{_in_sections(where, whole) or did_you_mean(location[-1], known)}"
     if error["type"] == "model_type" and isinstance(error["input"], str):
         return (

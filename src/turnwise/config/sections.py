@@ -1,10 +1,12 @@
 """Define the sections of a recipe that no single package owns."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pydantic
 
+from turnwise.methods.names import as_table, as_written, label_of
 from turnwise.section import Named, Section
 
 
@@ -87,34 +89,34 @@ class MethodConfig(Named):
 
     name: str = "grpo"
 
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _modifiers_are_tables(cls, value: Any) -> Any:
+        """Turn a name such as "gigpo+empg" into tables, each modifier around its base."""
+        table = {"name": value} if isinstance(value, str) else value
+        if not isinstance(table, Mapping):
+            return value
+        options = dict(table)
+        name = options.pop("name", cls.model_fields["name"].default)
+        return as_table(name, options) if isinstance(name, str) else value
+
     @property
     def label(self) -> str:
-        """Display name of the method, such as "grpo + aem"."""
-        if self.name != "aem":
-            return self.name
-        base = (self.model_extra or {}).get("base") or "grpo"
-        return f"{base if isinstance(base, str) else base['name']} + aem"
+        """Display name of the method, such as "gigpo + empg"."""
+        return label_of(self.model_dump())
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options of the method, including those of the base that AEM modulates."""
-        spoken = self.spoken["method"]
-        base = spoken.get("base") if self.name == "aem" else None
-        own = {name: value for name, value in spoken.items() if name not in ("name", "base" if base else "")}
-        return {name: value for name, value in (base or {}).items() if name != "name"} | own
+        """Options of the method, including those of the base that it modifies."""
+        written = self.written
+        base = written.get("base")
+        both = {**(base if isinstance(base, Mapping) else {}), **written}
+        return {name: value for name, value in both.items() if name not in ("name", "base")}
 
     @property
-    def spoken(self) -> dict[str, Any]:
-        """Keys `method` and `aem` as a recipe would have them; `aem` is False if the method's name says all."""
-        data = self.model_dump(mode="json")
-        if self.name != "aem":
-            return {"method": data, "aem": False}
-        base = data.pop("base", None) or {"name": "grpo"}
-        base = {"name": base} if isinstance(base, str) else base
-        own = {name: value for name, value in data.items() if name != "name"}
-        if own.keys() & base.keys():
-            return {"method": {**data, "base": base}, "aem": True}
-        return {"method": base | own, "aem": True}
+    def written(self) -> dict[str, Any]:
+        """The method as a recipe writes it, such as `{"name": "gigpo+empg"}`."""
+        return as_written(self.model_dump(mode="json"))
 
 
 class EvaluateConfig(Section):

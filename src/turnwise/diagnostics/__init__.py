@@ -1,7 +1,7 @@
-"""Analyse finished runs: comparisons with intervals, studies over seeds, replayed credit, and AEM's analyses.
+"""Analyse finished runs: comparisons with intervals, studies over seeds, replayed credit, entropy and surprisal.
 
-    turnwise compare runs/aem -- runs/grpo          compare A with B, with intervals
-    turnwise study studies/aem-household.toml       train a grid of methods and seeds, and compare
+    turnwise compare runs/gigpo -- runs/grpo        compare A with B, with intervals
+    turnwise study studies/turn-ppo-household.toml  train a grid of methods and seeds, and compare
     turnwise recredit runs/a --method gigpo         assign another method's credit to the same rollouts
     turnwise analyse surprisal runs/a               make the paper's figures from your run
 

@@ -8,7 +8,7 @@ from typing import Any
 from turnwise.config import Config
 from turnwise.section import flattened
 
-OF_THE_METHOD = ("method", "aem", "update.", "rollout.filter")
+OF_THE_METHOD = ("method", "update.", "rollout.filter")
 """Settings that make a method what it is: credit, loss, optimiser, and the groups that it learns from."""
 IRRELEVANT = (
     "run.name",
@@ -47,7 +47,7 @@ class Difference:
     @property
     def is_of_the_credit(self) -> bool:
         """Whether the setting is part of what the label of a run says."""
-        return self.setting.split(".")[0] in ("method", "aem")
+        return self.setting.split(".")[0] == "method"
 
     def __str__(self) -> str:
         return f"{self.setting} ({self.a} against {self.b})"
@@ -55,7 +55,7 @@ class Difference:
 
 def settings_of(config: Config, *, irrelevant: tuple[str, ...] = IRRELEVANT) -> dict[str, Any]:
     """Settings by their dotted names; the default leaves out those that no trained weight depends on."""
-    plain = flattened(config.model_dump(mode="json") | config.method.spoken)
+    plain = flattened(config.model_dump(mode="json") | {"method": config.method.written})
     return {name: value for name, value in plain.items() if not name.startswith(irrelevant)}
 
 

@@ -3,7 +3,7 @@
     drift = <A, e> / (|A| |e|),  e = sum over a response's tokens of (surprisal - entropy)     over some responses
 
 Credit A for a response moves the entropy of its tokens at the rate A e along the natural gradient, in a table of
-independent states; docs/tutorials/02-aem-from-the-drift-of-entropy.md derives it. Over responses that is
+independent states; a tutorial in docs derives it. Over responses that is
 dH = -Cov(A, log pi), because e averages zero under the policy. Divided by both sizes it is a cosine, as fidelity is:
 the size of credit does not count. Positive: entropy rises.
 """

@@ -45,7 +45,7 @@ class Importance:
         kind: The kind.
         share: Share of all responses.
         square: Mean squared true advantage.
-        alpha: Mean coefficient that AEM gives these responses.
+        alpha: Mean coefficient that modulation by entropy gives these responses.
     """
 
     kind: str
@@ -129,7 +129,7 @@ def importance(
         kind: Name of the kind.
         of_R: `[responses]` bool, those of the kind.
         truth: True advantages.
-        alpha_R: `[responses]` AEM's coefficients.
+        alpha_R: `[responses]` coefficients of modulation by entropy.
         groups: Segments of the responses, one per group; the unit of the interval.
     """
     counted_R = of_R & truth.known_R

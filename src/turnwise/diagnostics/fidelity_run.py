@@ -28,6 +28,7 @@ from turnwise.errors import ConfigError, RunError, TurnwiseError, did_you_mean
 from turnwise.files import replacing
 from turnwise.methods import METHODS
 from turnwise.methods.build import named_method
+from turnwise.methods.names import modifiers, split_at_plus
 from turnwise.rollout.continuations import Histories
 from turnwise.rollout.groups import OnTurn
 from turnwise.rollout.trajectory import Trajectory
@@ -106,7 +107,7 @@ def measure_run(
 
     Args:
         folder: Folder of the run.
-        methods: Names such as "grpo" or "gigpo+aem", with default options and without the penalty for invalid
+        methods: Names such as "grpo" or "gigpo+empg", with default options and without the penalty for invalid
             responses; the first one is what others are compared with. A method that needs a critic gets one by ridge
             regression; with "turn_ppo+peers" or "turn_ppo+visits" it sees more. One that needs continuations gets
             those of `[continuations]`. Default: all that can be measured without continuations of their own.
@@ -228,16 +229,18 @@ def _measurable(stage: Stage, name: str, groups: int) -> Transform:
 
 
 def fidelity_method(name: str) -> Transform:
-    """Build a method by a name such as "gigpo+aem", "gae(decay=0.7)" or "turn_ppo+peers", without a penalty.
+    """Build a method by a name such as "gigpo+empg", "gae(decay=0.7)" or "turn_ppo+peers", without a penalty.
 
     Raises:
         ConfigError: There is no such method, it needs an option, or it has no critic that could see more.
     """
     base, end = split_sight(name)
-    _, plus, last = base.rpartition("+")
-    if plus and last != "aem":
-        ends = ["aem", *(known.removeprefix("+") for known in SEES if known)]
-        raise ConfigError(f"method {name!r}: {'+' + last!r} is no end of a method's name.{did_you_mean(last, ends)}")
+    _, *further = split_at_plus(base)
+    ends = [*modifiers(), *(known.removeprefix("+") for known in SEES if known)]
+    if unknown := next((each for each in further if ":" not in each and each.partition("(")[0] not in ends), None):
+        raise ConfigError(
+            f"method {name!r}: {'+' + unknown!r} is no end of a method's name.{did_you_mean(unknown, ends)}"
+        )
     method = named_method(base)
     if end and not needs_critic(method):
         raise ConfigError(f"method {name!r}: {base!r} has no critic that could see more; leave out {end!r}")

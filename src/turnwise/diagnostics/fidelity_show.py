@@ -50,25 +50,27 @@ def _above(fidelities: Fidelities, name: str) -> str:
 
 
 def importance_table(found: FidelityOfRun) -> list[tuple[str, ...]]:
-    """Tabulate how much is decided by which responses, beside AEM's coefficient."""
-    rows: list[tuple[str, ...]] = [("responses", "share", "mean A*^2", "AEM's mean alpha")]
+    """Tabulate how much is decided by which responses, and the coefficient of modulation by entropy."""
+    rows: list[tuple[str, ...]] = [("responses", "share", "mean A*^2", "mean alpha")]
     for one in found.importance:
         rows.append((one.kind, f"{one.share:.0%}", one.square.text(4), f"{one.alpha:.3f}"))
     return rows
 
 
 def verdict(found: FidelityOfRun) -> str:
-    """Say in one sentence whether AEM weighs up the responses that decide more."""
+    """Say in one sentence whether modulation by entropy weighs up the responses that decide more."""
     surest, least_sure = (
         next((one for one in found.importance if one.kind == f"entropy, {name} fifth"), None)
         for name in (FIFTHS[0], FIFTHS[-1])
     )
     if surest is None or least_sure is None:
-        return "Entropies hardly differ, so AEM changes little here."
+        return "Entropies hardly differ, so modulation by entropy changes little here."
     if surest.square.low > least_sure.square.high:
-        return "The surest fifth of responses decides more than the most uncertain one: AEM weighs the right ones up."
+        told = "The surest fifth of responses decides more than the most uncertain one"
+        return f"{told}: modulation weighs the right ones up."
     if surest.square.high < least_sure.square.low:
-        return "The most uncertain fifth of responses decides more than the surest one: AEM weighs the wrong ones up."
+        told = "The most uncertain fifth of responses decides more than the surest one"
+        return f"{told}: modulation weighs the wrong ones up."
     return "Whether sure or uncertain responses decide more is not shown: their intervals overlap."
 
 
@@ -97,7 +99,7 @@ def critics_lines(found: FidelityOfRun) -> list[str]:
 
 
 def fidelity_figure(found: FidelityOfRun) -> Figure:
-    """Plot fidelity by method, and the mean squared true advantage by fifth of entropy beside AEM's coefficient."""
+    """Plot fidelity by method, and the mean squared true advantage by fifth of entropy beside the coefficient."""
     by_method = sorted(found.fidelities.by_method.items(), key=lambda item: item[1].value)
     made = Figure(figsize=(10.5, max(4.0, 1.2 + 0.24 * len(by_method))), layout="constrained")
     left, right = made.subplots(1, 2, width_ratios=[3, 2])
@@ -127,8 +129,8 @@ def fidelity_figure(found: FidelityOfRun) -> Figure:
         title="which responses decide",
     )
     other = right.twinx()
-    other.plot(places, [one.alpha for one in fifths], "o-", color=LIGHT.other, label="AEM's mean alpha")
-    other.set_ylabel("AEM's mean alpha")
+    other.plot(places, [one.alpha for one in fifths], "o-", color=LIGHT.other, label="mean alpha")
+    other.set_ylabel("mean alpha")
     handles = [axes.get_legend_handles_labels() for axes in (right, other)]
     right.legend([h for pair in handles for h in pair[0]], [t for pair in handles for t in pair[1]], loc="upper center")
     return made

@@ -79,7 +79,7 @@ def measure_noise(
 
     Args:
         folder: Folder of the run.
-        methods: Names such as "grpo" or "gigpo+aem", with their default options.
+        methods: Names such as "grpo" or "gigpo+empg", with their default options.
         step: Step of the checkpoint; default: the last.
         groups: Number of groups of `rollout.group_size` trajectories, each on another task.
         seed: Seed of tasks, draws and projection.

@@ -3,11 +3,11 @@
     recipes = ["household-tiny-aem"]                      # names, or files relative to the study's file
     seeds = 30
     settings = ["run.steps=130"]                          # overrides for all runs
-    compare = [["grpo + aem", "grpo"]]                    # A against B
+    compare = [["gigpo + empg", "gigpo"]]                 # A against B
 
     [methods]                                             # name = overrides
-    "grpo" = ["method=grpo", "aem=false"]
-    "grpo + aem" = ["method=grpo", "aem=true"]
+    "gigpo" = ["method=gigpo"]
+    "gigpo + empg" = ["method=gigpo+empg"]
 
 Its runs are ordinary run folders, runs/STUDY/RECIPE/METHOD/seed-NN. Seeds are the outer loop, so that a study that is
 stopped early has pairs to compare.

@@ -1,7 +1,7 @@
 """Assign credit in trainers with padded `[rows, length]` tensors, such as verl-agent, SkyRL, OpenRLHF and slime.
 
     advantages, per_row = padded_advantages(
-        tw.aem(tw.grpo()), row="turn", rewards=rewards, response_mask=mask,
+        tw.empg(tw.grpo()), row="turn", rewards=rewards, response_mask=mask,
         group=uid, trajectory=traj_uid, turn=turn, entropies=entropies,
     )
 

@@ -35,7 +35,7 @@ def advantages(
     Args:
         inputs: `rollouts`, verifiers' outputs with `reward` and `trajectory` (steps with `tokens`), and
             `completion_lengths`, the number of tokens to return for each.
-        method: Name of a method.
+        method: Name of a method, such as "gigpo" or "gigpo+empg".
         options: Its options.
         columns: Column to the key of a step's `extras` that holds it, such as `{state_key = "state"}`.
         return_is_success: Let the reward of a rollout, 0 to 1, be its column `success`.
@@ -45,7 +45,7 @@ def advantages(
             training samples, whose places this function is not told.
         ConfigError: The method keeps state, or does not exist.
     """
-    assign = build_method(method, options or {}, with_aem=False)
+    assign = build_method(method, options or {})
     given = {*(columns or {}), *(["success"] if return_is_success else [])}
     TRAINERS["prime-rl"].check(assign, given)
     groups = [[_responses(rollout, columns or {}, return_is_success) for rollout in inputs.rollouts]]

@@ -40,7 +40,7 @@ class RecordedRun:
     def __init__(self, path: Path, config: Config, told: Mapping[str, Any] | None = None):
         data = config.model_dump(mode="json")
         given = {"run": {**data.get("run", {}), "folder": str(path.parent), "name": path.name}}
-        config = parse_config({**data, **given, "method": "grpo", "aem": False})
+        config = parse_config({**data, **given, "method": "grpo"})
         self.folder = RunFolder.create(config, told)
         self._penalty = config.environment.invalid_penalty
         self._credit = Credit(make_transform(config.method))

@@ -1,7 +1,7 @@
 """Use turnwise methods in TRL's `GRPOTrainer`.
 
     trainer = TurnwiseGRPOTrainer(
-        model, reward_funcs=..., args=GRPOConfig(...), train_dataset=..., method=tw.aem(tw.grpo())
+        model, reward_funcs=..., args=GRPOConfig(...), train_dataset=..., method=tw.empg(tw.grpo())
     )
 
 Only the advantages change. Generation, environments, losses, logs and processes stay TRL's.

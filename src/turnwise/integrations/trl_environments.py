@@ -2,7 +2,7 @@
 
     config = EnvironmentConfig(name="household", options={"size": "tiny"}, max_steps=20)
     trainer = TurnwiseGRPOTrainer(
-        model, args=args, method=tw.aem(tw.gigpo()),
+        model, args=args, method=tw.empg(tw.gigpo()),
         environment_factory=environment_factory(config), train_dataset=Dataset.from_list(rows(config)),
     )
 

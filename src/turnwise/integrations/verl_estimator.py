@@ -12,6 +12,8 @@ from turnwise.integrations.trainers import FREE, TRAINERS
 from turnwise.integrations.verl_rows import Record, verl_batch
 from turnwise.methods import METHODS
 from turnwise.methods.build import build_method
+from turnwise.methods.former import read_former
+from turnwise.methods.names import as_written, split_at_plus
 from turnwise.metrics import adapter_metrics
 from turnwise.transform import Transform, chain, trial
 from turnwise.transforms import add_penalty
@@ -72,25 +74,26 @@ def configured(settings: Mapping[str, Any], name: str | None = None) -> Transfor
     """Build the method that `algorithm.turnwise` configures.
 
     Args:
-        settings: Keys `method`, `aem` (default: false), `options`, `penalty` (default: false), which subtracts the
-            column `penalty` at the end, and `return_is_success` (default: false), which `estimate` reads.
+        settings: Keys `method`, `options`, `penalty` (default: false), which subtracts the column `penalty` at the
+            end, and `return_is_success` (default: false), which `estimate` reads.
         name: Name of the method, if the estimator's name contains it.
 
     Raises:
         ConfigError: A setting is unknown, or the method cannot be used.
     """
-    known = ("method", "aem", "options", "penalty", "return_is_success")
+    settings = read_former(settings, name or "grpo")
+    known = ("method", "options", "penalty", "return_is_success")
     for key in settings:
         if key not in known:
             raise ConfigError(f"unknown key algorithm.turnwise.{key}.{did_you_mean(key, known)}")
-    if name is not None and settings.get("method", name) != name:
+    asked = settings.get("method", name or "grpo")
+    written = as_written({"name": asked} if isinstance(asked, str) else asked)
+    if name is not None and split_at_plus(written["name"])[0] != name:
         raise ConfigError(
             f"algorithm.adv_estimator names {name!r}, but algorithm.turnwise.method={settings['method']!r}; remove "
             "the latter, or set adv_estimator=turnwise"
         )
-    method = build_method(
-        name or settings.get("method", "grpo"), settings.get("options") or {}, with_aem=bool(settings.get("aem"))
-    )
+    method = build_method(written.pop("name"), {**written, **(settings.get("options") or {})})
     TRAINERS["verl"].check(method, given=method.needs)  # an agent loop may record any column
     return chain(method, add_penalty()) if settings.get("penalty") else method
 

@@ -1,4 +1,4 @@
-"""Measure the mean token entropy of each response, which AEM uses."""
+"""Measure the mean token entropy of each response, which modulation by entropy uses."""
 
 from turnwise.measures.base import Columns, Played, measure
 

@@ -1,102 +1,62 @@
 """Build a method from a name and options, as a recipe gives them.
 
-{name = "gigpo", discount = 0.9} {name = "empg", base = {name = "hgpo", depth = 4}} {name = "mix", parts = ["grpo",
-{name = "gigpo"}], weights = [0.5, 0.5]} {name = "my_module:my_method", discount = 0.9}  # your own function that
-returns a `Transform`; options are its arguments
+{name = "gigpo", discount = 0.9}
+{name = "hgpo+empg", depth = 4, bonus = 0.05}                # a modifier around a method
+{name = "mix", parts = ["grpo", {name = "gigpo"}], weights = [0.5, 0.5]}
+{name = "my_module:my_method", discount = 0.9}               # your own function; options are its arguments
 """
 
 import inspect
 import math
-import tomllib
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Union, cast, get_args, get_origin
 
 from turnwise.errors import ConfigError, did_you_mean
-from turnwise.imports import import_named
-from turnwise.methods import METHODS
+from turnwise.methods.names import MIX_OPTIONS, as_table, constructor, modifiers, parameters
 from turnwise.options import choice
 from turnwise.transform import Transform, mix
 
-MIX_OPTIONS = ("parts", "weights")
-
-
-def split_name(name: str) -> tuple[str, bool]:
-    """Split a name such as "gigpo+aem" into the method's name and whether AEM modulates it.
-
-    Raises:
-        ConfigError: The suffix is not "+aem".
-    """
-    base, _, modulation = name.partition("+")
-    if modulation not in ("", "aem"):
-        raise ConfigError(f"method {name!r}: expected a method's name, or NAME+aem")
-    return base, bool(modulation)
-
 
 def named_method(name: str) -> Transform:
-    """Build a method by a name such as "gigpo+aem" or "gae(decay=0.7)", with default options beside those named.
+    """Build a method by a name such as "gigpo+empg" or "gae(decay=0.7)", with default options beside those named.
 
     Raises:
         ConfigError: There is no such method, it needs an option, or options are not as in TOML.
     """
-    base, with_aem = split_name(name)
-    base, options = _split_options(base)
-    return build_method(base, options, with_aem=with_aem)
+    return build_method(name, {})
 
 
-def _split_options(name: str) -> tuple[str, dict[str, Any]]:
-    """Split "gae(decay=0.7)" into the name and its options."""
-    base, bracket, inside = name.partition("(")
-    try:
-        given = inside.removesuffix(")") if inside.endswith(")") else inside + "("
-        return base, tomllib.loads(f"options = {{{given}}}")["options"] if bracket else {}
-    except tomllib.TOMLDecodeError:
-        raise ConfigError(f"method {name!r}: expected options as in {base}(option=1.0, other='word')") from None
-
-
-def build_method(name: str, options: Mapping[str, Any], *, with_aem: bool = False) -> Transform:
+def build_method(name: str, options: Mapping[str, Any]) -> Transform:
     """Build `METHODS[name]`, or call your own `module:function`.
 
     Args:
-        name: Name of the method.
-        options: Options of the method.
-        with_aem: Whether AEM modulates the method, as with `aem = true` in a recipe; see `with_aem_around`.
+        name: Name of the method, which may hold modifiers and options, such as "gigpo(discount=0.9)+empg".
+        options: Options of the method; with modifiers, each goes to the part that has it.
 
     Raises:
         ConfigError: The name or an option is unknown, missing, or of the wrong type.
     """
-    if with_aem and name != "aem":
-        whole = with_aem_around(name, options)
-        name, options = "aem", {option: value for option, value in whole.items() if option != "name"}
+    table = as_table(name, options)
+    name = table.pop("name")
     if name == "mix":
-        return _mixed(options)
-    own = _parameters(name)
-    for option in options:
+        return _mixed(table)
+    own = parameters(name)
+    for option in table:
         if option not in own:
-            off = "; it belongs to aem, which is off" if option in _parameters("aem") else ""
-            raise ConfigError(f"method {name!r} has no option {option!r}{off}.{did_you_mean(option, own)}")
-    return _construct(name, options)
+            further = _who_has(option, name)
+            raise ConfigError(f"method {name!r} has no option {option!r}{further}.{did_you_mean(option, own)}")
+    return _construct(name, table)
 
 
-def with_aem_around(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of AEM around a method. Each option goes to the one of the two that has it.
-
-    Raises:
-        ConfigError: Neither or both have an option.
-    """
-    modulation = _parameters("aem")
-    modulation.pop("base")
-    own = dict.fromkeys(MIX_OPTIONS) if name == "mix" else _parameters(name)
-    for option in options:
-        if option in own and option in modulation:
-            raise ConfigError(
-                f"{name!r} and 'aem' both have an option {option!r}; say whose: "
-                f'method = {{name = "aem", base = {{name = "{name}", {option} = ...}}}}'
-            )
-        if option not in own and option not in modulation:
-            raise ConfigError(f"method {name!r} has no option {option!r}.{did_you_mean(option, [*own, *modulation])}")
-    base = {"name": name, **{option: value for option, value in options.items() if option in own}}
-    return {"name": "aem", "base": base, **{option: value for option, value in options.items() if option in modulation}}
+def _who_has(option: str, name: str) -> str:
+    """Say which modifiers have an option that a method lacks."""
+    having = [modifier for modifier in modifiers() if option in parameters(modifier)] if option != "base" else []
+    if not having:
+        return ""
+    *others, last = having
+    named = f"{', '.join(others)} and {last} have it" if others else f"{last} has it"
+    return f'; {named}, as in method = "{name}+{having[0]}"'
 
 
 def _plain(data: object) -> Transform:
@@ -117,47 +77,29 @@ def _mixed(options: Mapping[str, Any]) -> Transform:
     return mix(*map(_plain, options["parts"]), weights=options.get("weights"))
 
 
-def _parameters(name: str) -> dict[str, inspect.Parameter]:
-    return dict(inspect.signature(_constructor(name), eval_str=True).parameters)
-
-
-def _constructor(name: str) -> Callable[..., Transform]:
-    if ":" in name:
-        made = import_named(name)
-        if isinstance(made, Transform) or not callable(made):
-            raise ConfigError(
-                f"method {name!r} is not a function; write one that returns a Transform, for example chain(...)"
-            )
-        return cast(Callable[..., Transform], made)
-    if name not in METHODS:
-        hint = did_you_mean(name, [*METHODS, "mix"])
-        raise ConfigError(f"unknown method {name!r}.{hint} See `turnwise methods`; name your own as 'module:function'")
-    return METHODS[name]
-
-
 def _construct(name: str, options: Mapping[str, Any]) -> Transform:
     """Call the constructor after checking names and types of the options."""
-    parameters = _parameters(name)
-    missing = [k for k, p in parameters.items() if p.default is p.empty and k not in options]
+    options_of = cast("dict[str, inspect.Parameter]", parameters(name))
+    missing = [k for k, p in options_of.items() if p.default is p.empty and k not in options]
     if missing:
         raise ConfigError(f"method {name!r} needs the option {missing[0]!r}; no value is published, choose one")
     checked: dict[str, Any] = {}
     for option, value in options.items():
         if option == "base":
             checked[option] = _plain(value)
-        elif get_origin(parameters[option].annotation) is Literal:
-            choice(f"method option {name}.{option}", value, parameters[option].annotation)
+        elif get_origin(options_of[option].annotation) is Literal:
+            choice(f"method option {name}.{option}", value, options_of[option].annotation)
             checked[option] = value
-        elif parameters[option].annotation is inspect.Parameter.empty or _fits(value, parameters[option].annotation):
+        elif options_of[option].annotation is inspect.Parameter.empty or _fits(value, options_of[option].annotation):
             if isinstance(value, float) and not math.isfinite(value):
                 raise ConfigError(f"method option {name}.{option}={value!r}: expected a finite number")
-            checked[option] = float(value) if parameters[option].annotation is float else value
+            checked[option] = float(value) if options_of[option].annotation is float else value
         else:
-            expected = parameters[option].annotation
+            expected = options_of[option].annotation
             expected = getattr(expected, "__name__", None) or str(expected).replace("typing.", "")
             raise ConfigError(f"method option {name}.{option}={value!r}: expected {expected}")
     try:
-        made = _constructor(name)(**checked)
+        made = constructor(name)(**checked)
     except ConfigError as error:  # of a part of the method, which may not name it
         raise error if name in str(error) else ConfigError(f"method {name!r}: {error}") from None
     if not isinstance(made, Transform):

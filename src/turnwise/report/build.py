@@ -29,7 +29,7 @@ class ReportData:
     Args:
         paths: Run folders.
         folder: Folder to write the data to.
-        methods: Methods to compare with, such as "gigpo+aem".
+        methods: Methods to compare with, such as "gigpo+empg".
         wait: Whether a path may not exist yet; the run joins once its folder is there.
         on_problem: Called with every damaged or doubled file, which the page leaves out.
 

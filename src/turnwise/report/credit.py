@@ -9,9 +9,6 @@ from turnwise.train.credit import Credit, named_transform
 from turnwise.train.recorded import KNOWN, Step, lacking, recorded_batch
 from turnwise.transform import Transform
 
-METHODS = ("grpo", "grpo+aem", "dr_grpo", "rloo", "gigpo", "gigpo+aem", "hgpo", "empg")
-"""Default methods to compare with."""
-
 
 class OtherMethods:
     """Compute the credit that other methods assign. Methods with state need the steps in order.
@@ -20,7 +17,7 @@ class OtherMethods:
         left_out: Column that a step lacks, such as that of an imported log, by the method that needs it.
 
     Args:
-        names: Names of methods, such as "gigpo" or "gigpo+aem".
+        names: Names of methods, such as "gigpo" or "gigpo+empg".
         invalid_penalty: `environment.invalid_penalty` of the run.
 
     Raises:

@@ -49,5 +49,5 @@ def make_transform(method: MethodConfig, windows: bool = False) -> Transform:
 
 
 def named_transform(name: str) -> Transform:
-    """Build a method by name, such as "gigpo+aem", with default options, and the penalty for invalid responses."""
+    """Build a method by name, such as "gigpo+empg", with default options, and the penalty for invalid responses."""
     return chain(named_method(name), add_penalty())

@@ -1,7 +1,7 @@
 """Show the progress of a run: a live table at a terminal, plain lines elsewhere."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -47,10 +47,16 @@ class Display:
 
 
 class ConsoleDisplay(Display):
-    """Show a table and progress bars at a terminal, else a line per step; then a summary and a figure."""
+    """Show a table and progress bars at a terminal, else a line per step; then a summary and a figure.
 
-    def __init__(self, console: Console | None = None):
+    Args:
+        console: Where to print; default: stderr.
+        notes: Notes to print as the run begins, after all that can refuse it.
+    """
+
+    def __init__(self, console: Console | None = None, notes: Sequence[str] = ()):
         self.console = console or make_console()
+        self._pending = list(notes)
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=12),
@@ -104,6 +110,7 @@ class ConsoleDisplay(Display):
 
     def evaluation(self, step: int, metrics: Mapping[str, float], failure: str = "") -> None:
         """Print one permanent line."""
+        self._begin()
         self.console.print(f"held-out after step {step}: {describe(metrics, failure)}", highlight=False, soft_wrap=True)
 
     def finish(self, folder: RunFolder, label: str) -> None:
@@ -147,7 +154,12 @@ class ConsoleDisplay(Display):
             table.add_row(str(number), *(numbers.get(name, "") for name in fitting), note)
         return Group(table, self._progress) if self._rows else self._progress
 
+    def _begin(self) -> None:
+        while self._pending:
+            self.note(self._pending.pop(0))
+
     def _advance(self, name: str, done: int, total: int, note: str) -> None:
+        self._begin()
         if self.console.is_terminal:
             if name not in self._bars:
                 self._bars[name] = self._progress.add_task(name, total=total, note=note)

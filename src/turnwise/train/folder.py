@@ -28,6 +28,7 @@ from turnwise.checksums import KEY, RUN_KEY, refuse_other_run, run_of, sealed, u
 from turnwise.config import Config, parse_config
 from turnwise.errors import ConfigError, DamagedError, DataError, RunError, did_you_mean
 from turnwise.files import aside, provenance, remove_remains, write_json, write_text
+from turnwise.methods.former import read_former
 from turnwise.options import REMOVED
 from turnwise.rollout.record import FORMAT, check_format, read_table
 from turnwise.rollout.stores.settings import of_store
@@ -346,6 +347,7 @@ def _removed(config: Any) -> dict[str, str]:
 
 def _as_now(config: Any) -> Any:
     """Give a configuration of an earlier version the meaning that it had, without what is refused and had no effect."""
+    config = read_former(config, quietly=True)
     given = {name: dict(config.get(name) or {}) for name in ("environment", "update", "warmstart", "store")}
     environment, update, warm_start, store = given.values()
     if not ("image" in environment or environment.get("workers")) and environment.get("isolation") == "worker":

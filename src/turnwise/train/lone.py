@@ -31,5 +31,5 @@ def lone_note(transform: Transform, group_size: int) -> str:
         return ""
     return (
         "rollout.group_size=1: the method compares the trajectories of a group, so a lone one gets no credit and only "
-        "penalties are learned; raise rollout.group_size, or set method=reinforce aem=false"
+        "penalties are learned; raise rollout.group_size, or set method=reinforce"
     )

@@ -213,8 +213,8 @@ def test_grpo_in_verls_convention_is_verls_own(seed, several, monkeypatch):
 @pytest.mark.parametrize(
     ("method", "own"),
     [
-        (tw.aem(tw.grpo()), {"method": "grpo", "aem": True}),
-        (tw.aem(tw.rloo(), temperature=0.5), {"method": "rloo", "aem": True, "options": {"temperature": 0.5}}),
+        (tw.aem(tw.grpo()), {"method": "grpo+aem"}),
+        (tw.aem(tw.rloo(), temperature=0.5), {"method": "rloo+aem", "options": {"temperature": 0.5}}),
         (tw.empg(), {"method": "empg"}),
     ],
     ids=str,
@@ -236,7 +236,7 @@ def test_what_a_loop_recorded_reaches_gigpo(monkeypatch):
             state, reward = f"s{(group + session + turn) % 2}", groups[group][session][turn]["reward"]
             groups[group][session][turn]["state_key"] = state
             rows[key]["extra_fields"] = {RECORD: {"reward": [reward], "state_key": [state]}}
-    actual, _ = advantages(settings("turnwise", method="gigpo", aem=True), keys, rows, monkeypatch)
+    actual, _ = advantages(settings("turnwise", method="gigpo+aem"), keys, rows, monkeypatch)
     assert_same(actual, expected(tw.aem(tw.gigpo()), keys, rows, groups))
 
 
@@ -379,7 +379,7 @@ def test_gae_on_responses_of_one_token_is_verls():
 @pytest.mark.parametrize(
     ("own", "message"),
     [
-        ({"method": "grpo", "aem": True}, "needs column 'entropy'.*set trainer.v1.trainer_mode=turnwise_sync"),
+        ({"method": "grpo+aem"}, "needs column 'entropy'.*set trainer.v1.trainer_mode=turnwise_sync"),
         ({"method": "gigpo"}, "needs column 'state_key'.*verl_agent_loop"),
     ],
 )
@@ -413,7 +413,7 @@ def test_a_wrong_configuration_fails_before_anything_starts(config, message):
 
 
 def test_entropies_that_bypass_mode_leaves_unmeasured_are_refused_at_once():
-    config = settings("turnwise", aem=True)
+    config = settings("turnwise", method="grpo+aem")
     config.algorithm.rollout_correction = {"bypass_mode": True}
     with pytest.raises(ConfigError, match="bypass_mode=True skips them"):
         trainer_base.get_trainer_cls("turnwise_sync")(config)

@@ -69,11 +69,11 @@ def test_verl_check_misses_a_plug_in_that_is_switched_off():
 
 CASES = {
     "AEM on whole conversations": (
-        ["+algorithm.turnwise.method=grpo", "+algorithm.turnwise.aem=true"],
+        ["+algorithm.turnwise.method=grpo+aem"],
         tw.aem(tw.grpo()),
     ),
     "AEM on GiGPO, a row per turn": (
-        ["+algorithm.turnwise.method=gigpo", "+algorithm.turnwise.aem=true", "window=1"],
+        ["+algorithm.turnwise.method=gigpo+aem", "window=1"],
         tw.aem(tw.gigpo()),
     ),
 }

@@ -222,7 +222,7 @@ def test_kinds_and_splits():
 
 
 def test_matchtir_trains_here_and_refuses_an_environment_without_a_reference(tmp_path):
-    sections = {"method": "matchtir", "aem": False}
+    sections = {"method": "matchtir"}
     desk = {"name": "helpdesk", "max_steps": 5, "options": {"kinds": "status,price", "num_train": 8, "num_valid": 8}}
     folder = train(
         small_config(

@@ -151,7 +151,7 @@ def _summary(kind: str, steps: Sequence[Sequence[Trajectory]], *, scored: bool) 
         missing.append(f"responses of {silent} of {len(every)} trajectories: they get no credit")
     if not scored:
         missing.append(
-            "entropies, log-probabilities and token ids: --score MODEL computes them for methods such as aem"
+            "entropies, log-probabilities and token ids: --score MODEL computes them for methods such as empg"
         )
     if unrewarded:
         missing.append(f"the reward of {unrewarded} of {len(every)} trajectories: they get no credit")

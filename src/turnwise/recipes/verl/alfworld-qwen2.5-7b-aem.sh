@@ -12,8 +12,7 @@ python -m turnwise.integrations.verl_agent_loop alfworld-loop.yaml valid.parquet
 
 python -m verl.trainer.main_ppo \
   algorithm.adv_estimator=turnwise \
-  +algorithm.turnwise.method=grpo \
-  +algorithm.turnwise.aem=true \
+  +algorithm.turnwise.method=grpo+aem \
   +algorithm.turnwise.penalty=true \
   trainer.v1.trainer_mode=turnwise_sync \
   data.train_files="$PWD/train.parquet" \

@@ -17,8 +17,7 @@ python -m turnwise.integrations.verl_agent_loop swe-loop.yaml valid.parquet --sp
 
 python -m verl.trainer.main_ppo \
   algorithm.adv_estimator=turnwise \
-  +algorithm.turnwise.method=rloo \
-  +algorithm.turnwise.aem=true \
+  +algorithm.turnwise.method=rloo+aem \
   algorithm.filter_groups.enable=true \
   algorithm.filter_groups.metric=reward \
   algorithm.filter_groups.max_inflight_gen_batches=2 \

@@ -10,7 +10,7 @@
   /** The numbers of a card, in its order. */
   turnwise.MEANING = {
     H: "mean entropy of the response's tokens, in nats",
-    α: "coefficient on base; AEM's is above 1 for confident responses, below 1 for uncertain ones",
+    α: "coefficient on base; above 1 the response counts more, as a confident one where entropy modulates",
     base: "advantage before coefficients and penalties, computed from the returns",
     A: "advantage that the update used",
   };
