@@ -101,8 +101,9 @@ class Copies:
 @contextlib.asynccontextmanager
 async def forkable(environments: Environments, engine: Engine) -> AsyncIterator[Environments]:
     """Yield environments, as `Copies` where they can be copied; at the end, release the copies and close the engine."""
-    copying = isinstance(environments, CopyingEnvironments) and not agents_of(environments)
-    forked = Copies(environments) if copying else environments
+    forked = environments
+    if isinstance(environments, CopyingEnvironments) and not agents_of(environments):
+        forked = Copies(environments)
     try:
         yield forked
     finally:

@@ -90,16 +90,15 @@ class Session:
             when = "after the end" if self._ended else "before start()"
             raise EnvironmentFault(f"step() {when} of task {self.task.instance_id}")
         self._num_steps += 1
-        valid, begun, lost = True, time.monotonic(), ""
+        valid, begun = True, time.monotonic()
         try:
             name, arguments = read_call(response)
             observation = "" if name == "submit" else self._tools.call(name, arguments)
         except Rejected as rejected:
             name, observation, valid = "", str(rejected), False
         except EnvironmentFault as fault:
-            lost = f"the workspace is lost: {fault}"
-        if lost:
-            return self._end(no_success(self.task, lost), "The workspace is lost.", valid)
+            lost = no_success(self.task, f"the workspace is lost: {fault}")
+            return self._end(lost, "The workspace is lost.", valid)
         self._seconds += time.monotonic() - begun
         if name == "submit" or self._seconds > self.budget.seconds:
             return self._submit(name, valid)
