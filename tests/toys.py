@@ -136,9 +136,9 @@ class ScriptedEngine:
         self._turns: Counter[int] = Counter()
 
     async def generate(self, conversation: int, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
-        self.calls.append((conversation, list(prompt_ids)))
-        self.samplings.append(sampling)
         number = conversation if sampling.draws is None else sampling.draws
+        self.calls.append((number, list(prompt_ids)))
+        self.samplings.append(sampling)
         ids = self.respond(number, self._turns[conversation])
         self._turns[conversation] += 1
         await asyncio.sleep(0)

@@ -101,7 +101,7 @@ def trained(run: RunFolder):
 def test_a_method_is_named_with_its_own_options():
     assert "entropy" in named_transform("gigpo+aem").needs
     assert "entropy" not in named_transform("rloo").needs
-    with pytest.raises(ConfigError, match="expected a method's name, or NAME"):
+    with pytest.raises(ConfigError, match="nothing named 'amm' may follow a"):
         named_transform("grpo+amm")
     with pytest.raises(ConfigError, match="unknown method 'grp'"):
         named_transform("grp")

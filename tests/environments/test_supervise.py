@@ -72,7 +72,7 @@ def test_a_group_ends_with_all_that_was_started_in_it(group, tmp_path):
 
 
 def test_a_program_is_in_a_group_of_its_own_and_the_supervisor_is_not(group):
-    (inside, outside), code = supervised("sh", "-c", "cat /proc/self/cgroup /proc/$PPID/cgroup | grep ^0::")
+    (inside, outside), code = supervised("sh", "-c", "sleep 1; cat /proc/self/cgroup /proc/$PPID/cgroup | grep ^0::")
     assert code == 0
     assert inside.startswith(outside.rstrip("/") + "/turnwise-")
     assert not Path(group._own, Path(inside).name).exists(), "the group is left"

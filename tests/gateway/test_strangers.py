@@ -159,7 +159,7 @@ def test_json_that_cannot_be_written_again_is_400(value):
 
 def test_a_long_prompt_is_refused_before_it_is_tokenised():
     with served() as (endpoint, gateway):
-        tokenizer, encoded = gateway.serving.fmt.tokenizer, []
+        tokenizer, encoded = gateway._fmt.tokenizer, []
         plain = tokenizer.encode
         tokenizer.encode = lambda *given, **more: encoded.append(given) or plain(*given, **more)  # pyright: ignore
         try:

@@ -8,7 +8,6 @@ import torch
 from tests.integrations.test_trainers import (
     MASK,
     PAID,
-    PPO,
     ROWS,
     WIDTH,
     close,
@@ -21,6 +20,8 @@ from tests.integrations.test_trainers import (
 import turnwise as tw
 from turnwise.errors import IntegrationError
 from turnwise.integrations import areal, skyrl
+
+PPO = tw.METHODS["ppo"](standardize=False)
 
 
 def areal_groups():

@@ -167,7 +167,7 @@ def test_progress_counts_those_that_fail_and_those_without_room_too():
     calls = []
     play(always(), ["constructor"], Faulty, on_turn=lambda live, total: calls.append((live, total)))
     play(always(), [0], Colors, max_context=3, on_turn=lambda live, total: calls.append((live, total)))
-    assert calls == [(1, 2), (0, 2)] * 2
+    assert calls == [(2, 2), (1, 2), (0, 2)] * 2
 
 
 # --- what is let go of ---
@@ -237,8 +237,12 @@ def test_cancelling_a_collection_cleans_up_everything():
 def test_an_error_of_ours_ends_the_collection_and_cleans_up():
     environments, engine = Kept(lambda seed: Colors(seed, turns=3)), LocalEngine(POLICY.model)
 
+    told: list[int] = []
+
     def break_(live: int, total: int) -> None:
-        raise ZeroDivisionError
+        told.append(live)
+        if len(told) > 1:  # the first call is before anything is played
+            raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         play(engine, [0, 1], environments, on_turn=break_)

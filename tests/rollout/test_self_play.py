@@ -318,5 +318,5 @@ def test_a_critic_that_sees_peers_would_see_the_own_match(tmp_path):
         "rollout": {"collector": {"name": "self_play"}, "group_size": 8},
         "critic": {"kind": "ridge", "peers": True},
     }
-    with pytest.raises(ConfigError, match=r"critic.peers tells the returns of others .* set critic.peers=false"):
+    with pytest.raises(ConfigError, match=r"critic.peers=true reads the returns of others .* set critic.peers=false"):
         small_config(tmp_path, method="turn_ppo", **sections)

@@ -24,7 +24,6 @@ from turnwise.rollout.settings import RolloutConfig, TurnBudgetConfig
 from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.rollout.turn_budget import (
     Budgeted,
-    BudgetedEnvironments,
     TurnBudget,
     quantile_of,
     stops_after,
@@ -61,8 +60,7 @@ def played(settings: dict[str, Any] | None, *, turns: int = 7, tasks: int = 6) -
         collector: Any = Independent(environments, rollout)
     else:
         budget = TurnBudget(TurnBudgetConfig(**settings))
-        environments = BudgetedEnvironments(environments, budget)
-        collector = Budgeted(Independent(environments, rollout), environments, budget)
+        collector = Budgeted(Independent(environments, rollout), budget)
     return play_tasks(collector, models, range(tasks), seed=0, group_size=2)
 
 
@@ -89,8 +87,8 @@ def test_training_spares_some_trajectories_and_learns_from_them_alone():
     settings = TurnBudgetConfig(name="quantile", quantile=0.75, free_every=2, history=64)
     budget, tasks = TurnBudget(settings), range(8)
     budget.learn([3] * 16)
-    environments = BudgetedEnvironments(InProcessEnvironments(Uneven), budget)
-    collector = Budgeted(Independent(environments, RolloutConfig(group_size=2, max_new_tokens=3)), environments, budget)
+    rollout = RolloutConfig(group_size=2, max_new_tokens=3)
+    collector = Budgeted(Independent(InProcessEnvironments(Uneven), rollout), budget)
     policy = color_policy(context=256)
     models = Models(policy=NamedModel(policy, LocalEngine(policy.model)))
     models.publish()

@@ -63,8 +63,11 @@ def exists(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    with open(f"/proc/{pid}/stat") as stat:  # a zombie that nobody has waited for is dead, too
-        return stat.read().rpartition(")")[2].split()[0] != "Z"
+    try:
+        with open(f"/proc/{pid}/stat") as stat:  # a zombie that nobody has waited for is dead, too
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+        return False
 
 
 def soon(condition) -> bool:

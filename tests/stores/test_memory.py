@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.stores.same import content
 from tests.stores.test_replay import plain, rollouts
 from tests.toys import COLORS, ScriptedEngine, small_config, trajectory
 from turnwise.cli import main
@@ -30,7 +31,7 @@ from turnwise.rollout.stores.build import texts_of
 from turnwise.rollout.stores.lessons import ASKED
 from turnwise.rollout.stores.recall import ADVICE, Experiences, Memory, Recalled
 from turnwise.rollout.stores.remember import Remembering, actions_of
-from turnwise.rollout.stores.reminded import FAILURE, RECALLED, SUCCESS, Reminded, RemindedEnvironments, lines_of
+from turnwise.rollout.stores.reminded import FAILURE, RECALLED, SUCCESS, Reminded, lines_of
 from turnwise.rollout.stores.rows import FILE, Row, make_row, read_store
 from turnwise.rollout.stores.settings import StoreConfig
 from turnwise.rollout.stores.similarity import similarity
@@ -114,8 +115,7 @@ def played(steps: int = 6, tasks: Any = range(4), **settings: Any) -> tuple[list
     engine, store = Believer(policy), Store(given, str)
     models = Models(policy=NamedModel(policy, engine))
     rollout = RolloutConfig(groups=4, group_size=24, max_new_tokens=3)
-    environments = RemindedEnvironments(InProcessEnvironments(Secret), Memory(store))
-    collector = Reminded(Independent(environments, rollout), environments, bool(given.evaluate))
+    collector = Reminded(Independent(InProcessEnvironments(Secret), rollout), Memory(store))
     source = Remembering(Pool(tasks, rollout, 0), store, 0)
     found = []
     for step in range(1, steps + 1):
@@ -330,7 +330,7 @@ def test_a_resumed_run_is_the_same_to_the_bit_and_held_out_tasks_stay_out(tmp_pa
     assert rollouts(part)[-1]["rollout/recalled_frac"] > 0
     ends = [latest_checkpoint(folder) for folder in (whole, part)]
     for name in (FILE, "model.safetensors"):
-        one, other = ((end / name).read_bytes() for end in ends)
+        one, other = (content(end / name) for end in ends)
         assert one == other, name
     assert {row.trajectory.task for row in read_store(ends[0] / FILE)} <= {"0", "1", "2", "3"}
     recorded, _ = read_rollouts(part.rollouts / "step-000005.parquet")

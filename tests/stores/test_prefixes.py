@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.demonstrations.test_hints import Told
+from tests.stores.same import content
 from tests.stores.test_replay import plain, rollouts
 from tests.toys import Colors, color_policy, small_config
 from turnwise.config import override_config
@@ -252,7 +253,7 @@ def test_a_resumed_run_is_the_same_to_the_bit(tmp_path):
     part = train(override_config(RunFolder.open(part.path)[1], ["run.steps=6"]), resume=part.path)
     assert plain(rollouts(part)) == plain(rollouts(whole))
     for name in (FILE, "model.safetensors"):
-        one, other = ((latest_checkpoint(folder) / name).read_bytes() for folder in (whole, part))
+        one, other = (content(latest_checkpoint(folder) / name) for folder in (whole, part))
         assert one == other, name
     assert sum(line["rollout/prefixes"] for line in rollouts(part)[3:]) > 0
     assert all(row.step == 6 for row in read_store(latest_checkpoint(part) / FILE))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.stores.same import content
 from tests.stores.test_replay import plain, ratio_gradient, rollouts
 from tests.toys import COLORS, ScriptedEngine, small_config
 from turnwise.config import override_config
@@ -219,7 +220,7 @@ def test_a_resumed_run_is_the_same_to_the_bit(tmp_path):
     part = train(override_config(RunFolder.open(part.path)[1], ["run.steps=5"]), resume=part.path)
     assert plain(rollouts(part)) == plain(rollouts(whole))
     for name in (FILE, "model.safetensors"):
-        one, other = ((latest_checkpoint(folder) / name).read_bytes() for folder in (whole, part))
+        one, other = (content(latest_checkpoint(folder) / name) for folder in (whole, part))
         assert one == other, name
     assert rollouts(part)[-1]["rollout/reflections"] > 0
     assert sum(line["rollout/replayed"] for line in rollouts(part)) > 0

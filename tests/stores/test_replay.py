@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.steps import measured, updated
+from tests.stores.same import content
 from tests.toys import Colors, color_policy, small_config
 from turnwise.batch import Batch
 from turnwise.cli import main
@@ -199,7 +200,7 @@ def test_a_resumed_run_is_the_same_to_the_bit(tmp_path):
     assert rollouts(part)[-1]["rollout/replayed"] > 0
     ends = [latest_checkpoint(folder) for folder in (whole, part)]
     for name in (FILE, "model.safetensors"):
-        one, other = ((end / name).read_bytes() for end in ends)
+        one, other = (content(end / name) for end in ends)
         assert one == other, name
     trajectories, _ = read_rollouts(part.rollouts / "step-000005.parquet")
     assert any("replayed" in each.info for each in trajectories)

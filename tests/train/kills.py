@@ -19,6 +19,7 @@ import torch
 from tests.toys import small_config
 from tqdm.auto import tqdm
 
+from turnwise.checksums import RUN_KEY
 from turnwise.rollout.record import read_table
 from turnwise.train.checkpoint import latest_checkpoint, load_checkpoint
 from turnwise.train.folder import RunFolder
@@ -103,12 +104,14 @@ def whole(folder: Path, name: str = "run") -> dict:
     tables = [read_table(path, ()) for folder in run.tables for path in sorted(folder.glob("*"))]
     _, policy, states = load_checkpoint(latest_checkpoint(run))
     stored = states.pop("store", None)
+    lines = map(json.loads, stored.read_text().splitlines()) if stored else ()
     return {
         "metrics": records,
         "tables": [table.to_pylist() for table in tables],
         "weights": {name: weight.tolist() for name, weight in policy.model.state_dict().items()},
         "states": {name: repr(state) for name, state in states.items()},
-        "store": stored and [{**record, "crc32": ""} for record in map(json.loads, stored.read_text().splitlines())],
+        "store": stored
+        and [{**record, "crc32": "", RUN_KEY: ""} for record in map(json.loads, stored.read_text().splitlines())],
         "names": sorted(str(path.relative_to(run.path)) for path in run.path.rglob("*") if path.name != ".lock"),
     }
 

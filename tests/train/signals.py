@@ -59,8 +59,10 @@ def live(folder: Path, command: list[str], prepare: Callable[[], None] = lambda:
 
 
 def training(folder: Path, prepare: Callable[[], None] = lambda: None) -> int:
-    run = folder / "run"
-    return live(folder, ["train", "--resume", str(run)] if run.exists() else ["train", "any.toml"], prepare)
+    run, recipe = folder / "run", folder / "any.toml"
+    folder.mkdir(parents=True, exist_ok=True)
+    recipe.touch()
+    return live(folder, ["train", "--resume", str(run)] if run.exists() else ["train", str(recipe)], prepare)
 
 
 def ended(process: int) -> int:

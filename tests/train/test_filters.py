@@ -129,7 +129,7 @@ def test_the_filter_gives_up_after_its_batches_and_goes_on_with_what_there_is(tm
 def test_all_wrong_groups_can_be_kept(tmp_path):
     experience, _ = play(tmp_path, ("always", "never", "red"), filter="not-all-correct")
     assert groups(experience) == [1, 2, 4]  # group 5 is one too many
-    assert [experience.metrics[name] for name in ("batches", "kept_frac", "filled_frac")] == [2, 2 / 3, 1]
+    assert [experience.metrics[name] for name in ("batches", "kept_frac", "filled_frac")] == [2, 3 / 5, 1]
 
 
 def test_a_group_is_judged_by_its_usable_trajectories(tmp_path):

@@ -100,7 +100,8 @@ def test_a_full_disk_is_one_line_and_the_run_resumes_from_the_last_checkpoint(
 
     with monkeypatch.context() as patched:
         patched.setattr(Run, name, filling)
-        assert main(["train", "any.toml"]) == 2
+        (tmp_path / "any.toml").touch()
+        assert main(["train", str(tmp_path / "any.toml")]) == 2
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.startswith("turnwise: cannot write")
     assert f"no space left on {small}" in said

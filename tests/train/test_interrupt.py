@@ -65,6 +65,13 @@ def steps_of(folder: Path) -> list[int]:
     return [record["step"] for record in RunFolder(folder).metrics() if "rollout/success" in record]
 
 
+def any_recipe(folder: Path) -> str:
+    """A file that is read in place of the configuration that a test gives."""
+    path = folder / "any.toml"
+    path.touch()
+    return str(path)
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # sockets close with the process
 @pytest.mark.parametrize("phase", PHASES)
 def test_ctrl_c_saves_the_last_completed_step(phase, tmp_path, monkeypatch, capsys):
@@ -75,7 +82,7 @@ def test_ctrl_c_saves_the_last_completed_step(phase, tmp_path, monkeypatch, caps
     monkeypatch.setattr(turnwise.commands.common, "load_config", lambda *_: config)
     with monkeypatch.context() as patched:
         press_ctrl_c_in(patched, owner, name, lambda: len(steps_of(run)) == recorded)
-        assert main(["train", "any.toml"]) == 130
+        assert main(["train", any_recipe(tmp_path)]) == 130
     said = capsys.readouterr().err.splitlines()[-1]
     assert said == (
         f"turnwise: interrupted; resume from the checkpoint of step {saved} with `turnwise train --resume {run}`"
@@ -91,10 +98,10 @@ def test_ctrl_c_in_the_warm_start_says_how_to_start_again(tmp_path, monkeypatch,
     monkeypatch.setattr(turnwise.commands.common, "load_config", lambda *_: config)
     with monkeypatch.context() as patched:
         press_ctrl_c_in(patched, prepare, "warm_policy", lambda: True)
-        assert main(["train", "any.toml"]) == 130
+        assert main(["train", any_recipe(tmp_path)]) == 130
     said = "turnwise: interrupted; no checkpoint was saved; start again with the same command"
     assert capsys.readouterr().err.splitlines()[-1] == said
-    assert main(["train", "any.toml"]) == 0
+    assert main(["train", any_recipe(tmp_path)]) == 0
 
 
 def test_ctrl_c_before_the_first_checkpoint_says_how_to_start_again(tmp_path, monkeypatch, capsys):
@@ -102,7 +109,7 @@ def test_ctrl_c_before_the_first_checkpoint_says_how_to_start_again(tmp_path, mo
     monkeypatch.setattr(turnwise.commands.common, "load_config", lambda *_: config)
     with monkeypatch.context() as patched:
         press_ctrl_c_in(patched, prepare, "open_trackers", lambda: True)
-        assert main(["train", "any.toml"]) == 130
+        assert main(["train", any_recipe(tmp_path)]) == 130
     again = ["train", "--resume", str(config.run_folder)]
     said = f"turnwise: interrupted; no checkpoint was saved; start again with `turnwise {' '.join(again)}`"
     assert capsys.readouterr().err.splitlines()[-1] == said

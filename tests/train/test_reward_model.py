@@ -178,14 +178,13 @@ def test_a_gradient_that_is_not_finite_is_one_line():
 
 
 def config_of(folder, **sections: Any):
-    return small_config(
-        folder,
-        method="grpo",
-        environment={"options": {"turns": 2}},
-        evaluate={"every": 0, "episodes": 1, "final_episodes": 1},
-        checkpoint={"every": 1},
-        **sections,
-    )
+    given = {
+        "method": "grpo",
+        "environment": {"options": {"turns": 2}},
+        "evaluate": {"every": 0, "episodes": 1, "final_episodes": 1},
+        "checkpoint": {"every": 1},
+    }
+    return small_config(folder, **{**given, **sections})
 
 
 def test_rewards_of_a_step_come_before_its_update(tmp_path):

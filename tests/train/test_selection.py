@@ -3,6 +3,7 @@ scripted.
 """
 
 import itertools
+import math
 import time
 
 import numpy as np
@@ -169,7 +170,7 @@ def test_a_selector_is_a_name_and_options():
     config = load_config(None, GIVEN)
     assert config.rollout.select.model_dump() == VADE
     assert parse_config(config.model_dump(mode="json")) == config
-    assert parse_config({"method": "grpo+aem", "rollout": {"select": VADE}}) == config
+    assert parse_config({"rollout": {"select": VADE}}) == config
     assert load_config(None).rollout.select.name == "epochs"
     assert isinstance(build_selector("epochs", {}, num_tasks=3, seed=0), Epochs)
 
@@ -240,7 +241,7 @@ def test_dropped_groups_are_recorded_without_credit(tmp_path):
         [record] = [r for r in folder.metrics() if r["step"] == step and "rollout/success" in r]
         by_group = [list(group) for _, group in itertools.groupby(rows, key=lambda row: row["group"])]
         assert [group[0]["group"] for group in by_group] == list(range(len(by_group)))
-        assert len(by_group) == 3 * record["rollout/batches"] > 3
+        assert math.ceil(len(by_group) / 3) == record["rollout/batches"] > 1
         mixed = [len({row["success"] for row in group if row["failure"] is None}) == 2 for group in by_group]
         used = [any(row["advantage"] is not None for row in group) for group in by_group]
         assert used == [m and sum(mixed[: n + 1]) <= 3 for n, m in enumerate(mixed)]

@@ -236,5 +236,5 @@ def test_a_run_with_treerl_or_rose_learns(rule, method, tmp_path, batches):  # n
 
 
 def test_rose_is_refused_with_an_engine_that_reports_no_entropies():
-    with pytest.raises(ConfigError, match=r"'rose' needs the entropies of sampled tokens, which engine\.name='server'"):
+    with pytest.raises(ConfigError, match=r"engine\.name='server' .*, and .*rule='rose' needs the entropies"):
         parse_config({"engine": {"name": "server"}, "rollout": {"collector": {"name": "branching", "rule": "rose"}}})

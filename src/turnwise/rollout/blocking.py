@@ -54,10 +54,29 @@ class Loop(Protocol):
         ...
 
 
-class LastingLoop:
-    """A loop in the trainer's thread: what it does rests between two calls of `run`. See `Loop` for the methods."""
+class StepLoop:
+    """A loop in the trainer's thread, a new one for each call: nothing rests in it. See `Loop` for the methods."""
 
     apart = False
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine."""
+        return blocking(work)
+
+    async def visit(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await a coroutine in the present loop."""
+        return await work
+
+    def soon(self, call: Callable[..., Any], *arguments: Any) -> None:
+        """Call a function."""
+        call(*arguments)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class LastingLoop(StepLoop):
+    """A loop in the trainer's thread: what it does rests between two calls of `run`. See `Loop` for the methods."""
 
     def __init__(self) -> None:
         self._runner, self._reports = asyncio.Runner(), _Reports()
@@ -72,14 +91,6 @@ class LastingLoop:
                 return self._run(work)
             self._other = ThreadPoolExecutor(1)
         return self._other.submit(self._run, work).result()
-
-    async def visit(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await a coroutine, while the loop rests."""
-        return await work
-
-    def soon(self, call: Callable[..., Any], *arguments: Any) -> None:
-        """Call a function, while the loop rests."""
-        call(*arguments)
 
     def close(self) -> None:
         """Cancel the tasks that wait, and close the loop."""
@@ -147,9 +158,14 @@ class ThreadLoop:
             task.cancel()
 
 
-def make_loop(*, apart: bool) -> Loop:
-    """Make the loop of a run's rollouts: on a thread of its own if they go on while the trainer learns."""
-    return ThreadLoop() if apart else LastingLoop()
+def make_loop(*, apart: bool, lasting: bool = False) -> Loop:
+    """Make the loop of a run's rollouts.
+
+    Args:
+        apart: Whether they go on while the trainer learns, on a thread of their own.
+        lasting: Whether they rest between steps.
+    """
+    return ThreadLoop() if apart else LastingLoop() if lasting else StepLoop()
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:

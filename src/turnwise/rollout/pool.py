@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from turnwise.environments.base import Task
 from turnwise.models.format import Format
-from turnwise.rollout.blocking import LastingLoop, Loop
+from turnwise.rollout.blocking import Loop, StepLoop
 from turnwise.rollout.environments import Environments
 from turnwise.rollout.experience import Experience
 from turnwise.rollout.flight import Flight
@@ -65,7 +65,7 @@ class Pool:
         self.tasks, self.settings, self.last_step = tasks, settings, last_step
         self.selector = selector or build_selector(name, options, num_tasks=len(tasks), seed=seed)
         self._launch = Launch(tasks, settings, seed, self.selector, environments)
-        self._take, self._loop = take or make_take(settings), loop or LastingLoop()
+        self._take, self._loop = take or make_take(settings), loop or StepLoop()
         self.start, self.state_dict = self._launch.start, self._launch.state_dict
         self.load_state_dict = self._launch.load_state_dict
         self._spending: asyncio.Task[int] | None = None
@@ -87,10 +87,11 @@ class Pool:
                 await self._models.policy.sampler.aclose()
             return experience
         except BaseException:
-            await self._end()
+            await self.end()
             raise
 
-    async def _end(self) -> None:
+    async def end(self) -> None:
+        """End the groups in flight."""
         if self._spending:
             self._spending.cancel()
         for flight in self.flights:

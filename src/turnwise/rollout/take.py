@@ -60,8 +60,11 @@ class WholeGroups:
             passed += kept_G[-1] or group_filter == "none"
             if not any(usable_G[-wanted:]) and len(usable_G) >= wanted:
                 break
-            if not kept_G[-1] and group_filter != "none":
+            room = self._most(settings, step) + settings.max_lag * settings.groups - len(taken) - len(pool.flights)
+            if not kept_G[-1] and group_filter != "none" and room > 0:
                 await pool.start(flight.step if settings.max_lag else step, 1)
+        if not (settings.step_budget or settings.max_lag):
+            await pool.end()  # what a step that ends early has not taken
         experience = self._learned(pool, step, taken, np.array(kept_G, dtype=bool), spent)
         if settings.step_budget and settings.max_lag and step < pool.last_step:
             await self._fill(pool, step + 1)

@@ -139,8 +139,7 @@ def config(folder, *, game: dict[str, Any], **sections: Any):
     return small_config(
         folder,
         environment={"name": "seats", "max_steps": 3, "options": game, **sections.pop("environment", {})},
-        method="grpo",
-        **sections,
+        **{"method": "grpo", **sections},
     )
 
 

@@ -95,7 +95,7 @@ FORGED = {
 
 @pytest.mark.parametrize("how", FORGED)
 @pytest.mark.parametrize("program", ["find", "tar", "grep", "cat", "timeout"])
-def test_programs_that_the_agent_has_replaced_do_not_fail_its_trajectory(program, how, stand_in, tmp_path):  # noqa: F811
+def test_programs_that_the_agent_replaced_do_not_fail_its_trajectory(program, how, stand_in, tmp_path):  # noqa: F811
     playing = session(lambda: Docker("image:1", LIMITS), lambda changes: Grade(False, "graded"))
     playing.start()
     (tmp_path / "testbed" / "a.txt").write_text("changed\n")

@@ -54,7 +54,7 @@ def test_report_and_recredit_work_without_ids_and_say_what_is_missing(log, capsy
     assert told.out.startswith("runs/log: 4 trajectories with 6 responses, format chat; 2 groups, rewards differ in 1")
     assert [entry for entry in told.err.splitlines() if entry.startswith("note: missing: ")] == [
         "note: missing: entropies, log-probabilities and token ids: "
-        "--score MODEL computes them for methods such as aem",
+        "--score MODEL computes them for methods such as empg",
         "note: missing: the reward of 1 of 4 trajectories: they get no credit",
     ]
     played, columns = read_rollouts(Path("runs/log/rollouts/step-000001.parquet"))
