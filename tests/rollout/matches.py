@@ -60,5 +60,6 @@ def run_config(folder, **further: Any):
         "method": "grpo",
     }
     for name, section in further.items():
-        sections[name] = {**sections[name], **section} if isinstance(section, dict) and name in sections else section
+        both = isinstance(section, dict) and isinstance(sections.get(name), dict)
+        sections[name] = {**sections[name], **section} if both else section
     return small_config(folder, **sections)

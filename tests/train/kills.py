@@ -104,14 +104,13 @@ def whole(folder: Path, name: str = "run") -> dict:
     tables = [read_table(path, ()) for folder in run.tables for path in sorted(folder.glob("*"))]
     _, policy, states = load_checkpoint(latest_checkpoint(run))
     stored = states.pop("store", None)
-    lines = map(json.loads, stored.read_text().splitlines()) if stored else ()
+    lines = stored.read_text().splitlines() if stored else ()
     return {
         "metrics": records,
         "tables": [table.to_pylist() for table in tables],
         "weights": {name: weight.tolist() for name, weight in policy.model.state_dict().items()},
         "states": {name: repr(state) for name, state in states.items()},
-        "store": stored
-        and [{**record, "crc32": "", RUN_KEY: ""} for record in map(json.loads, stored.read_text().splitlines())],
+        "store": [{**record, "crc32": "", RUN_KEY: ""} for record in map(json.loads, lines)],
         "names": sorted(str(path.relative_to(run.path)) for path in run.path.rglob("*") if path.name != ".lock"),
     }
 
