@@ -55,7 +55,8 @@ def experiences(environment: Any, steps: int, *, seed: int = 0, tasks: int = 400
     """Play some steps; two groups of two trajectories each, unless told otherwise."""
     given = {"groups": 2, "group_size": 2, "max_new_tokens": 2, **settings}
     rollout = RolloutConfig.model_validate(given)
-    loop, environments = make_loop(apart=rollout.max_lag > 0), InProcessEnvironments(environment)
+    loop = make_loop(apart=rollout.max_lag > 0, lasting=rollout.step_budget is not None)
+    environments = InProcessEnvironments(environment)
     try:
         pool = Pool(range(tasks), rollout, seed, last_step=steps, loop=loop, environments=environments)
         engine = VisitedEngine(Gate(LocalEngine(POLICY.model, apart=rollout.max_lag > 0)), loop)

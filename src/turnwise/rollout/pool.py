@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from turnwise.environments.base import Task
 from turnwise.models.format import Format
-from turnwise.rollout.blocking import Loop, StepLoop
+from turnwise.rollout.blocking import Loop, make_loop
 from turnwise.rollout.environments import Environments
 from turnwise.rollout.experience import Experience
 from turnwise.rollout.flight import Flight
@@ -65,7 +65,8 @@ class Pool:
         self.tasks, self.settings, self.last_step = tasks, settings, last_step
         self.selector = selector or build_selector(name, options, num_tasks=len(tasks), seed=seed)
         self._launch = Launch(tasks, settings, seed, self.selector, environments)
-        self._take, self._loop = take or make_take(settings), loop or StepLoop()
+        self._take = take or make_take(settings)
+        self._loop = loop or make_loop(apart=False, lasting=settings.step_budget is not None)
         self.start, self.state_dict = self._launch.start, self._launch.state_dict
         self.load_state_dict = self._launch.load_state_dict
         self._spending: asyncio.Task[int] | None = None
