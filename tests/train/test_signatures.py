@@ -26,7 +26,7 @@ def test_a_measure_of_ones_own_says_what_is_the_same_state(tmp_path, batches):  
     config = small_config(
         tmp_path,
         method={"name": "rtmc", "state": "folded", "action": "call"},
-        measures=["tests.train.test_signatures:signatures", "played", "actions"],
+        measures=["tests.train.test_signatures:signatures", "played"],
         environment={"options": {"turns": 3}, "invalid_penalty": 0.0},
         rollout={"group_size": 8},
         run={"steps": 1},
