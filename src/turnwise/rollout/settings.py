@@ -121,6 +121,7 @@ class StepBudgetConfig(Section):
             Facet.FREE: "lets trajectories wait",
         }
         needs = {
+            Facet.TURNS: "lets trajectories wait, where an agent would keep its place",
             Facet.ROOM: BETWEEN,
             Facet.DISTRIBUTION: CORRECTS,
         }
