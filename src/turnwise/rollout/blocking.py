@@ -146,11 +146,17 @@ class ThreadLoop:
         self.soon(self._cancel)
         self.soon(self._loop.stop)
         self._thread.join()
-        if tasks := asyncio.all_tasks(self._loop):
-            for task in tasks:
-                task.cancel()
-            self._loop.run_until_complete(asyncio.wait(tasks, timeout=PATIENCE_S))
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:
+            task.cancel()
+        self._loop.run_until_complete(self._settle(tasks))
         self._loop.close()
+
+    @staticmethod
+    async def _settle(tasks: set[asyncio.Task[Any]]) -> None:
+        if tasks:
+            await asyncio.wait(tasks, timeout=PATIENCE_S)
+        await asyncio.sleep(0)  # who waits for what ended just before the loop is told, too
 
     def _cancel(self) -> None:
         self._ended = True
