@@ -56,7 +56,7 @@ class Experience:
 
 
 class Steps(Protocol):
-    """Collects the experience of each step; `Source` does."""
+    """Collects the experience of each step; `Pool` does."""
 
     def next(self, collector: Collector, models: Models, step: int, on_turn: OnTurn = None) -> Experience:
         """Collect the experience of a step."""
