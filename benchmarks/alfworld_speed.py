@@ -21,9 +21,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))  # the offi
 
 from benchmarks.credit_speed import cpu
 
-from turnwise.environments.alfworld.engine import compile_game
-from turnwise.environments.alfworld.environment import AlfworldEnvironment
-from turnwise.environments.alfworld.files import find_games, load_game
+from turnwise.worlds.alfworld.engine import compile_game
+from turnwise.worlds.alfworld.environment import AlfworldEnvironment
+from turnwise.worlds.alfworld.files import find_games, load_game
 
 FEW, MANY = 20, 2000
 """Steps of a game."""

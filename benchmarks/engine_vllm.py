@@ -31,9 +31,9 @@ from benchmarks.rollout_speed import NO_STOP, prompts, together
 from benchmarks.tables import ratios, spread, table
 from transformers import PreTrainedModel
 
-from turnwise.rollout.engine import Engine, Sampling
-from turnwise.rollout.local import LocalEngine
-from turnwise.rollout.server import ServerEngine
+from turnwise.engines.base import Engine, Sampling
+from turnwise.engines.local import LocalEngine
+from turnwise.engines.server import ServerEngine
 from turnwise.rollout.settings import EngineConfig
 
 CONTEXT = 2048

@@ -26,7 +26,7 @@ class Instant:
 
     async def generate(self, conversation, prompt_ids, sampling):
         """Answer."""
-        from turnwise.rollout.engine import Generation
+        from turnwise.engines.base import Generation
 
         return Generation(list(self.ids), [-0.5] * len(self.ids), False, [0.5] * len(self.ids))
 
@@ -70,12 +70,12 @@ async def serve(sessions, turns):
     """Serve until the client is done, and return its measurements and the processor time of a call."""
     from tests.rollout import chat_models
 
-    from turnwise.gateway.recorder import Recorder
-    from turnwise.gateway.server import Gateway
-    from turnwise.gateway.session import Serving
+    from turnwise.engines.base import Sampling
+    from turnwise.extensions.gateway.recorder import Recorder
+    from turnwise.extensions.gateway.server import Gateway
+    from turnwise.extensions.gateway.session import Serving
     from turnwise.models.chat import chat_format
     from turnwise.models.settings import PromptConfig
-    from turnwise.rollout.engine import Sampling
 
     fmt = chat_format(chat_models.tokenizer("qwen2_5"), PromptConfig())
     engine = Instant([*fmt.encode("go to cabinet 1 " * 8), fmt.stop_id])

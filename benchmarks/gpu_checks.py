@@ -15,14 +15,14 @@ from benchmarks.rollout_speed import NO_STOP, VOCABULARY, make_model, prompts, t
 from benchmarks.scoring import make_sequences, naive_logprobs
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
+from turnwise.base.blocking import blocking
 from turnwise.config import load_config, parse_config
+from turnwise.engines.base import Sampling
+from turnwise.engines.local import LocalEngine
 from turnwise.models.policy import autocast, trainable
 from turnwise.models.settings import ModelConfig
 from turnwise.objective.gradient import Budget
 from turnwise.objective.tokens import Sequences, generated_logprobs, score
-from turnwise.rollout.blocking import blocking
-from turnwise.rollout.engine import Sampling
-from turnwise.rollout.local import LocalEngine
 from turnwise.train.display import Display
 from turnwise.train.loop import train
 
@@ -119,7 +119,7 @@ def parity(setting: Setting) -> dict[str, Any]:
 
 
 def _sequences(ids: list[list[int]], spans: list[list[int]]) -> Sequences:
-    from turnwise.segments import Segments
+    from turnwise.credit.segments import Segments
 
     tokens = Segments.from_lengths([len(span) for span in spans])
     return Sequences([np.array(each) for each in ids], [np.array(each) for each in spans], tokens, np.arange(len(ids)))

@@ -17,9 +17,9 @@ from benchmarks.common import make_smollm2
 from benchmarks.rollout_speed import NO_STOP, make_model, prompts, together
 from benchmarks.tables import table
 
-from turnwise.rollout.blocking import blocking
-from turnwise.rollout.engine import Sampling
-from turnwise.rollout.local import LocalEngine
+from turnwise.base.blocking import blocking
+from turnwise.engines.base import Sampling
+from turnwise.engines.local import LocalEngine
 
 RESPONSE = 8
 """Tokens of a response."""

@@ -10,7 +10,11 @@ import time
 
 import torch
 
+from turnwise.base.blocking import blocking
 from turnwise.config import load_config
+from turnwise.engines.base import Sampling
+from turnwise.engines.local import LocalEngine
+from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.environments.suites import make_suite
 from turnwise.measures import MEASURES, Played
 from turnwise.models.pretrained import pretrained_policy
@@ -20,11 +24,7 @@ from turnwise.objective.gradient import Budget
 from turnwise.objective.prober import Prober
 from turnwise.objective.scorer import Scorer
 from turnwise.objective.tokens import Sequences
-from turnwise.rollout.blocking import blocking
 from turnwise.rollout.collect import play
-from turnwise.rollout.engine import Sampling
-from turnwise.rollout.environments import InProcessEnvironments
-from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.starts import make_starts
 
 PROBES = ("gold", "information", "hindsight", "prompt", "ranks", "answers")

@@ -15,7 +15,7 @@ from benchmarks.credit_speed import cpu
 from tests.report.browser import chromium
 from tests.report.synthetic import write_run
 
-from turnwise.report.write import write_report
+from turnwise.lab.report.write import write_report
 
 
 def main() -> None:

@@ -20,10 +20,10 @@ from benchmarks.common import counted, describe, interleaved, make_smollm2, one_
 from benchmarks.tables import ratios, spread, table
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
+from turnwise.engines.base import Engine, Sampling
+from turnwise.engines.local import LocalEngine
 from turnwise.models.caches import CACHE
 from turnwise.models.policy import frozen_copy
-from turnwise.rollout.engine import Engine, Sampling
-from turnwise.rollout.local import LocalEngine
 
 VOCABULARY = 512
 STOPS = tuple(range(40))  # a response of random tokens is 13 tokens long on average where there is no limit

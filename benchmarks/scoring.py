@@ -29,8 +29,8 @@ import torch
 from benchmarks.common import describe, make_smollm2, one_thread, timed
 from benchmarks.tables import ratios, spread, table
 
+from turnwise.credit.segments import Segments
 from turnwise.objective.tokens import Sequences, chunked_logprobs, score
-from turnwise.segments import Segments
 
 VARIANTS = {"naive": 1.0, "turnwise, 20 % generated": 0.2, "turnwise, all generated": 1.0}
 RESPONSE = 16

@@ -15,9 +15,9 @@ from benchmarks.common import describe, interleaved, make_smollm2, one_thread
 from benchmarks.tables import ratios, spread, table
 from benchmarks.update_packing import apart, make_pass
 
+from turnwise.credit.segments import Segments
 from turnwise.objective.tokens import Sequences
 from turnwise.rollout.trajectory import Trajectory, Turn
-from turnwise.segments import Segments
 
 
 def make_tree(turns: int, forks: tuple[int, ...], prompt: int, response: int) -> list[Trajectory]:

@@ -18,10 +18,10 @@ from benchmarks.common import counted, describe, interleaved, make_smollm2, one_
 from benchmarks.tables import ratios, spread, table
 from transformers import PreTrainedModel
 
+from turnwise.credit.segments import Segments
 from turnwise.objective.losses import policy_loss, token_weights
 from turnwise.objective.tokens import Sequences, generated_logprobs, score
 from turnwise.rollout.trajectory import Trajectory, Turn
-from turnwise.segments import Segments
 
 Gradient = list[torch.Tensor]
 

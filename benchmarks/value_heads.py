@@ -10,7 +10,12 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from turnwise.base.blocking import blocking
 from turnwise.config import parse_config
+from turnwise.credit.trace import Trace
+from turnwise.engines.base import Sampling
+from turnwise.engines.local import LocalEngine
+from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.environments.suites import make_suite
 from turnwise.measures.base import Played
 from turnwise.measures.plan import plan_measures
@@ -22,13 +27,8 @@ from turnwise.objective.gradient import Budget
 from turnwise.objective.scorer import Scorer
 from turnwise.objective.tokens import Sequences
 from turnwise.objective.values import ValueTerm
-from turnwise.rollout.blocking import blocking
 from turnwise.rollout.collect import play
-from turnwise.rollout.engine import Sampling
-from turnwise.rollout.environments import InProcessEnvironments
-from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.starts import make_starts
-from turnwise.trace import Trace
 from turnwise.train.update import Learner, Measured
 
 PAIRS = 15

@@ -18,11 +18,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from turnwise.environments.bm25 import K1, B, analyse
-from turnwise.environments.webshop.catalogue import data_folder
-from turnwise.environments.webshop.environment import WebshopEnvironment
-from turnwise.environments.webshop.pages import MAX_HITS, PAGE_SIZE
-from turnwise.environments.webshop.shop import Shop, load_shop
+from turnwise.worlds.bm25 import K1, B, analyse
+from turnwise.worlds.webshop.catalogue import data_folder
+from turnwise.worlds.webshop.environment import WebshopEnvironment
+from turnwise.worlds.webshop.pages import MAX_HITS, PAGE_SIZE
+from turnwise.worlds.webshop.shop import Shop, load_shop
 
 Search = Callable[[str], list[str]]
 RESULTS = re.compile(r"Page (\d+) \(Total results: ")

@@ -13,10 +13,10 @@ import os
 import platform
 import time
 
+from turnwise.base.errors import EnvironmentFault
 from turnwise.environments.base import Step
-from turnwise.errors import EnvironmentFault
-from turnwise.rollout.environments import Environments, InProcessEnvironments
-from turnwise.rollout.workers import WorkerEnvironments
+from turnwise.environments.hosts import Environments, InProcessEnvironments
+from turnwise.environments.workers import WorkerEnvironments
 
 
 class Echo:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from turnwise.base.files import write_json
 from turnwise.commands.demo import ARCHIVE, RUN
 from turnwise.config import load_config
-from turnwise.files import write_json
 from turnwise.train.checkpoint import checkpoint_at
 from turnwise.train.display import ConsoleDisplay
 from turnwise.train.folder import RunFolder, by_step

@@ -13,9 +13,9 @@ from typing import Literal
 from PIL import Image
 from playwright.sync_api import Page, ViewportSize, sync_playwright
 
-from turnwise.figures import DARK, LIGHT, save
-from turnwise.methods import COMPARED
-from turnwise.report.write import write_report
+from turnwise.base.figures import DARK, LIGHT, save
+from turnwise.credit.methods import COMPARED
+from turnwise.lab.report.write import write_report
 from turnwise.train.figure import run_figure
 from turnwise.train.folder import RunFolder
 

@@ -10,7 +10,7 @@ To train with it, put the file where Python finds it, such as the working direct
 import numpy as np
 
 import turnwise as tw
-from turnwise.methods.build import build_method
+from turnwise.credit.methods.build import build_method
 
 
 @tw.block(needs=("state_key",), coefficient=True)

@@ -16,7 +16,11 @@ import numpy as np
 import torch
 
 import turnwise as tw
+from turnwise.base.blocking import blocking
 from turnwise.config import EngineConfig, ModelConfig, RolloutConfig, WarmStartConfig
+from turnwise.engines.base import Sampling
+from turnwise.engines.local import LocalEngine
+from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.measures import Played
@@ -25,11 +29,7 @@ from turnwise.models.tiny import tiny_policy
 from turnwise.objective.losses import policy_loss, token_weights
 from turnwise.objective.terms import as_tensor
 from turnwise.objective.tokens import Sequences, generated_logprobs, score
-from turnwise.rollout.blocking import blocking
 from turnwise.rollout.collect import play
-from turnwise.rollout.engine import Sampling
-from turnwise.rollout.environments import InProcessEnvironments
-from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.starts import make_starts
 from turnwise.train.demonstrate import Teaching, demonstrations
 from turnwise.train.warmstart import imitate

@@ -18,11 +18,11 @@ from typing import Any
 
 from leaderboard_page import WHENS, as_lines, rounded, write_page
 
+from turnwise.base.errors import ConfigError, TurnwiseError, did_you_mean
+from turnwise.base.files import write_text
 from turnwise.config import load_config
-from turnwise.diagnostics.fidelity_run import fidelity_method, measure_run
-from turnwise.diagnostics.fidelity_show import as_json
-from turnwise.errors import ConfigError, TurnwiseError, did_you_mean
-from turnwise.files import write_text
+from turnwise.lab.diagnostics.fidelity_run import fidelity_method, measure_run
+from turnwise.lab.diagnostics.fidelity_show import as_json
 from turnwise.train.display import ConsoleDisplay
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from turnwise.diagnostics.fidelity_run import fidelity_method
-from turnwise.diagnostics.noise import Noise
-from turnwise.diagnostics.paid import paid_measures
-from turnwise.diagnostics.show import p_text
-from turnwise.diagnostics.statistics import Interval, contrast, holm
-from turnwise.errors import ConfigError
-from turnwise.files import write_text
-from turnwise.tables import Page, Table, page_as_markdown, wrapped
+from turnwise.base.errors import ConfigError
+from turnwise.base.files import write_text
+from turnwise.base.tables import Page, Table, page_as_markdown, wrapped
+from turnwise.lab.diagnostics.fidelity_run import fidelity_method
+from turnwise.lab.diagnostics.noise import Noise
+from turnwise.lab.diagnostics.paid import paid_measures
+from turnwise.lab.diagnostics.show import p_text
+from turnwise.lab.diagnostics.statistics import Interval, contrast, holm
 
 WHENS = ("start", "middle", "end")
 DIGITS = 4

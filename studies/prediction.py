@@ -18,13 +18,13 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from turnwise.diagnostics.runs import Run
-from turnwise.diagnostics.show import p_text
-from turnwise.diagnostics.statistics import holm
-from turnwise.diagnostics.study import finished, load_study
-from turnwise.errors import RunError, TurnwiseError
-from turnwise.files import write_json, write_text
-from turnwise.tables import Page, Table, page_as_markdown
+from turnwise.base.errors import RunError, TurnwiseError
+from turnwise.base.files import write_json, write_text
+from turnwise.base.tables import Page, Table, page_as_markdown
+from turnwise.lab.diagnostics.runs import Run
+from turnwise.lab.diagnostics.show import p_text
+from turnwise.lab.diagnostics.statistics import holm
+from turnwise.lab.diagnostics.study import finished, load_study
 
 ROOT = Path(__file__).parents[1]
 STUDIES = {

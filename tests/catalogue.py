@@ -5,9 +5,9 @@ method that compares whole trajectories only is named in `EPISODE` and gets the 
 """
 
 import turnwise as tw
-from turnwise.methods.gigpo import Convention as GigpoConvention
-from turnwise.methods.grpo import Convention as GrpoConvention
-from turnwise.methods.rloo import Convention as RlooConvention
+from turnwise.credit.methods.gigpo import Convention as GigpoConvention
+from turnwise.credit.methods.grpo import Convention as GrpoConvention
+from turnwise.credit.methods.rloo import Convention as RlooConvention
 
 
 def _conventions(literal) -> tuple[str, ...]:

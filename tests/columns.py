@@ -8,7 +8,7 @@ import zlib
 
 import numpy as np
 
-from turnwise.columns import COLUMNS
+from turnwise.credit.columns import COLUMNS
 
 RANGES: dict[str, tuple[float, float]] = {
     "entropy": (0.0, 2.0),

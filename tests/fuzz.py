@@ -24,17 +24,17 @@ import numpy as np
 import pydantic
 
 import turnwise as tw
-from turnwise.cli import main
+from turnwise.base.errors import TurnwiseError
+from turnwise.commands.cli import main
 from turnwise.config import Config, load_config
-from turnwise.environments.crossroads.knobs import Knobs
+from turnwise.credit.methods import METHODS
 from turnwise.environments.suites import make_suite
-from turnwise.errors import TurnwiseError
-from turnwise.gateway.choose import choose_collector, choose_environments
-from turnwise.methods import METHODS
+from turnwise.extensions.gateway.choose import choose_collector, choose_environments
 from turnwise.objective.build import make_objective
 from turnwise.train.credit import make_transform
 from turnwise.train.lone import lone_note
 from turnwise.train.parts import make_plan
+from turnwise.worlds.crossroads.knobs import Knobs
 
 RECIPES = sorted(Path(__file__).parents[1].resolve().glob("recipes/*.toml"))
 TEXTS = (

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.fuzz import described, report
 from tests.toys import small_config
-from turnwise.cli import main
+from turnwise.commands.cli import main
 from turnwise.train.loop import train
 
 COMMANDS: dict[str, Callable[[str], list[str]]] = {

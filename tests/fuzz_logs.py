@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.fuzz import described, report
 from tests.integrations.logs.test_formats import EVAL, chat, sample, traced, verifiers
-from turnwise.cli import main
+from turnwise.commands.cli import main
 
 DEEP: Any = []
 for _ in range(600):

@@ -20,7 +20,7 @@ from pathlib import Path
 from tests.toys import small_config
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
-from turnwise.rollout.workers import WorkerEnvironments
+from turnwise.environments.workers import WorkerEnvironments
 from turnwise.train.display import Display
 from turnwise.train.loop import train
 

@@ -161,7 +161,7 @@ def serving(command: Sequence[str], says: str, guard: str, **variables: str) -> 
         The address, the process id, and a function that ends the command and returns what it said.
     """
     limit = f"guard.HEADERS_S = {SHORT_HEADERS_S}; " if SECONDS < 60 else ""
-    code = f"import sys, {guard} as guard; {limit}from turnwise.cli import main; sys.exit(main())"
+    code = f"import sys, {guard} as guard; {limit}from turnwise.commands.cli import main; sys.exit(main())"
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", code, *command],

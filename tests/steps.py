@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from turnwise.batch import Batch
 from turnwise.config import Config
+from turnwise.credit.batch import Batch
+from turnwise.credit.trace import Trace
+from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.measures.base import Played
 from turnwise.measures.plan import plan_measures
 from turnwise.objective.build import make_objective
@@ -17,12 +19,10 @@ from turnwise.objective.scorer import Scorer
 from turnwise.objective.tokens import Sequences
 from turnwise.objective.values import ValueTerm
 from turnwise.rollout.collectors import make_collector
-from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.experience import Experience
 from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.pool import Pool
 from turnwise.rollout.trajectory import Trajectory
-from turnwise.trace import Trace
 from turnwise.train.credit import make_transform
 from turnwise.train.update import Learner, Measured
 

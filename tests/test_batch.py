@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import turnwise as tw
-from turnwise.errors import BatchError, TurnwiseError
+from turnwise.base.errors import BatchError, TurnwiseError
 
 
 def rows(**changes):

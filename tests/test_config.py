@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from turnwise.base.errors import ConfigError
 from turnwise.config import Config, load_config, override_config, parse_config
-from turnwise.errors import ConfigError
 from turnwise.train.credit import make_transform
 
 RECIPES = sorted(Path(__file__).parents[1].glob("recipes/*.toml"))

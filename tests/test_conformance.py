@@ -13,8 +13,8 @@ import turnwise as tw
 from tests.catalogue import ALL, BLOCK_TRIAL
 from tests.columns import make_columns, test_every_column_has_values  # noqa: F401, collected here
 from tests.properties.strategies import advantage
-from turnwise import transforms
-from turnwise.errors import BatchError
+from turnwise.base.errors import BatchError
+from turnwise.credit import transforms
 
 BLOCKS = {
     name: getattr(transforms, name)(**BLOCK_TRIAL.get(name, {}))

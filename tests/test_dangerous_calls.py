@@ -13,16 +13,16 @@ LOADERS = {"load", "loads", "Unpickler", "open"}
 CODE = {"eval", "exec"}
 DOWN = "the trainer, which is trusted, wrote it for a process that is less trusted"
 ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
-    ("src/turnwise/rollout/worker_process.py", "pickle.load"): (1, DOWN),
-    ("src/turnwise/rollout/worker_process.py", "pickle.loads"): (3, DOWN),
-    ("src/turnwise/gateway/child.py", "pickle.load"): (1, DOWN),
+    ("src/turnwise/environments/worker_process.py", "pickle.load"): (1, DOWN),
+    ("src/turnwise/environments/worker_process.py", "pickle.loads"): (3, DOWN),
+    ("src/turnwise/extensions/gateway/child.py", "pickle.load"): (1, DOWN),
     ("src/turnwise/environments/check_apart.py", "pickle.load"): (1, DOWN),
     ("src/turnwise/environments/tamper_apart.py", "pickle.load"): (1, DOWN),
     ("src/turnwise/environments/check.py", "pickle.loads"): (
         1,
         "a task that the same process has pickled one call before",
     ),
-    ("src/turnwise/environments/swe/inside/calls.py", "pickle.loads"): (
+    ("src/turnwise/worlds/swe/inside/calls.py", "pickle.loads"): (
         1,
         "inside a sandbox; the right version of the repository pickled it, before an agent saw it",
     ),

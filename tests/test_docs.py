@@ -16,13 +16,13 @@ import pytest
 
 from tests.needs import skip_without
 from tests.promises import assert_printed
-from turnwise.cli import _parse
+from turnwise.base.errors import ConfigError
+from turnwise.commands.cli import _parse
 from turnwise.config import load_config
 from turnwise.config.recipes import find_recipe
-from turnwise.diagnostics.study import load_study
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
-from turnwise.errors import ConfigError
+from turnwise.lab.diagnostics.study import load_study
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

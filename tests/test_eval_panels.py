@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.toys import Colors, small_config
-from turnwise.cli import main
-from turnwise.evaluation.panels import PANELS, Panel, task_digest
+from turnwise.commands.cli import main
 from turnwise.train import loop
+from turnwise.train.evaluation.panels import PANELS, Panel, task_digest
 
 NAMES = [str(1_000_000 + index * 100_000 // 6) for index in range(6)]
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from turnwise.files import remove_remains, replacing, write_text
+from turnwise.base.files import remove_remains, replacing, write_text
 
 
 def test_a_file_is_replaced_in_one_move(tmp_path):
@@ -37,9 +37,8 @@ def test_what_could_not_be_written_leaves_nothing(tmp_path, error):
 
 
 def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path):
-    killed = (
-        "import os, sys; from turnwise.files import replacing; r = replacing(__import__('pathlib').Path(sys.argv[1]))"
-    )
+    killed = "import os, sys; from turnwise.base.files import replacing"
+    killed += "; r = replacing(__import__('pathlib').Path(sys.argv[1]))"
     killed += "; open(r.__enter__(), 'w').close(); os.kill(os.getpid(), 9)"
     (tmp_path / "rollouts").mkdir()
     for name in ("rollouts/step-000003.parquet", "metrics.jsonl"):

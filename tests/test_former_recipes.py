@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.toys import small_config
-from turnwise.checksums import KEY
-from turnwise.cli import main
+from turnwise.base.checksums import KEY
+from turnwise.base.errors import ConfigError, FormerWarning
+from turnwise.commands.cli import main
 from turnwise.config import load_config, override_config, parse_config
-from turnwise.errors import ConfigError, FormerWarning
 from turnwise.integrations.verl_estimator import configured
 from turnwise.train.folder import RunFolder
 

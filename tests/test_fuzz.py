@@ -13,7 +13,7 @@ import pytest
 from tests.doses import doses
 from tests.fuzz import configuration, finding, fuzz
 from tests.fuzz import library as library_call
-from turnwise.errors import ConfigError
+from turnwise.base.errors import ConfigError
 
 
 class Verbose(ConfigError):

@@ -18,19 +18,21 @@ FILES = {file.relative_to(SOURCE).as_posix(): file for file in sorted(SOURCE.rgl
 
 # lower layers first; a file may import its own layer and those below
 CREDIT_LAYERS = [
-    "errors.py",
-    "imports.py",
-    "inputs.py",
-    "segments.py",
-    "columns.py",
-    "batch.py",
-    "trace.py",
-    "card.py",
-    "metrics.py",
-    "options.py",
-    "transform.py",
-    "transforms/",
-    "methods/",
+    "base/version.py",
+    "base/moved.py",
+    "base/errors.py",
+    "base/imports.py",
+    "credit/inputs.py",
+    "credit/segments.py",
+    "credit/columns.py",
+    "credit/batch.py",
+    "credit/trace.py",
+    "credit/card.py",
+    "credit/metrics.py",
+    "credit/options.py",
+    "credit/transform.py",
+    "credit/transforms/",
+    "credit/methods/",
 ]
 ALLOWED_OUTSIDE = {"numpy", "jaxtyping"}
 
@@ -71,7 +73,7 @@ def test_there_are_files_of_every_credit_layer():
     assert {layer(path) for path in CREDIT_FILES} == set(range(len(CREDIT_LAYERS)))
 
 
-@pytest.mark.parametrize("path", [*CREDIT_FILES, "entropy.py"])
+@pytest.mark.parametrize("path", [*CREDIT_FILES, "credit/entropy.py"])
 def test_the_credit_core_needs_numpy_only(path):
     outside = {module.split(".")[0] for module in imports(path)} - {"turnwise"} - sys.stdlib_module_names
     assert outside <= ALLOWED_OUTSIDE
@@ -90,35 +92,14 @@ def test_credit_layers_import_downwards_only(path):
 
 # The rest of the package, lowest first; what stands in one line may import each other, and all that is above it.
 LAYERS = [
-    {
-        *(name.removesuffix(".py").removesuffix("/") for name in CREDIT_LAYERS),
-        "entropy",
-        "shaping",
-        "tables",
-        "terminal",
-        "cache",
-        "files",
-        "packaged",
-        "loopback",
-        "checksums",
-        "stopping",
-        "streams",
-        "__init__",
-    },
-    {"analysis", "facets", "section", "figures"},
-    {"environments"},
+    {"base"},
+    {"credit"},
+    {"environments", "worlds"},
     {"models"},
-    {"rollout"},
-    {"gateway", "judge"},
-    {"objective"},
-    {"measures"},
-    {"config"},
-    {"evaluation"},
-    {"train"},
-    {"diagnostics"},
-    {"report"},
+    {"engines", "rollout", "objective", "measures", "config", "train", "extensions"},
+    {"lab"},
     {"integrations"},
-    {"commands", "cli", "__main__"},
+    {"commands", "__main__"},
 ]
 
 
@@ -144,24 +125,24 @@ def test_layers_of_the_package_import_downwards_only(path):
 
 
 ABOUT_AEM = {
-    "methods/aem.py",  # defines it
-    "methods/__init__.py",  # registers it
-    "methods/former.py",  # reads recipes that named it by a key
-    "methods/empg.py",  # compares itself with it
-    "transforms/modulation.py",  # its coefficient
-    "entropy.py",  # its theory, and the analyses of its paper
-    "analysis/__main__.py",
-    "analysis/drift.py",
-    "analysis/tables.py",
-    "diagnostics/dynamics.py",
-    "diagnostics/surprisal.py",
+    "credit/methods/aem.py",  # defines it
+    "credit/methods/__init__.py",  # registers it
+    "credit/methods/former.py",  # reads recipes that named it by a key
+    "credit/methods/empg.py",  # compares itself with it
+    "credit/transforms/modulation.py",  # its coefficient
+    "credit/entropy.py",  # its theory, and the analyses of its paper
+    "credit/analysis/__main__.py",
+    "credit/analysis/drift.py",
+    "credit/analysis/tables.py",
+    "lab/diagnostics/dynamics.py",
+    "lab/diagnostics/surprisal.py",
 }
 """Files that may name AEM. To all others it is a method like any other."""
 
 
 def test_a_method_is_named_only_where_it_is_defined_registered_or_documented():
     recipes = re.compile("|".join(sorted(shipped_recipes(), key=len, reverse=True)))
-    page = {file.relative_to(SOURCE).as_posix(): file for file in SOURCE.glob("report/page/*.js")}
+    page = {file.relative_to(SOURCE).as_posix(): file for file in SOURCE.glob("lab/report/page/*.js")}
     naming = {
         path
         for path, file in (FILES | page).items()

@@ -8,11 +8,11 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from tests.toys import small_config
+from turnwise.credit.segments import Segments
 from turnwise.models import policy
 from turnwise.models.settings import ModelConfig
 from turnwise.objective import tokens
 from turnwise.objective.tokens import Sequences, chunked_logprobs
-from turnwise.segments import Segments
 from turnwise.train.loop import train
 
 

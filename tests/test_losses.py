@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from turnwise.errors import ConfigError
+from turnwise.base.errors import ConfigError
+from turnwise.credit.segments import Segments
 from turnwise.objective.losses import policy_loss, span_log_ratio, token_weights
 from turnwise.objective.regularizers import entropy_loss, kl_loss
-from turnwise.segments import Segments
 
 # ratio, advantage, -min(ratio * A, clip(ratio, 0.8, 1.3) * A), does the clip bind
 CLIP = [

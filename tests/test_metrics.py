@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import turnwise as tw
-from turnwise.metrics import adapter_metrics, credit_metrics
+from turnwise.credit.metrics import adapter_metrics, credit_metrics
 
 COLUMNS = {
     "entropy": [0.5, 1.0, 2.0],

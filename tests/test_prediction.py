@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from turnwise.diagnostics.study import load_study
-from turnwise.errors import RunError
-from turnwise.tables import page_as_markdown
+from turnwise.base.errors import RunError
+from turnwise.base.tables import page_as_markdown
+from turnwise.lab.diagnostics.study import load_study
 from turnwise.train.folder import RunFolder
 
 ROOT = Path(__file__).parents[1]

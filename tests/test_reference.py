@@ -11,11 +11,11 @@ import pytest
 
 import turnwise as tw
 from tests.toys import small_config
-from turnwise.cli import _parser
+from turnwise.base.section import Section
+from turnwise.commands.cli import _parser
 from turnwise.config import Config
-from turnwise.diagnostics.study import StudyConfig
+from turnwise.lab.diagnostics.study import StudyConfig
 from turnwise.measures.verdict import how_to_train
-from turnwise.section import Section
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = {page.stem: page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md")}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import turnwise as tw
-from turnwise.errors import BatchError
+from turnwise.base.errors import BatchError
 
 VALUES = np.array([1.0, 2.0, 3.0, 4.0, 6.0])
 

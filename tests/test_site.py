@@ -15,7 +15,7 @@ import pytest
 import turnwise as tw
 from tests.needs import needs
 from tests.report.browser import PATIENCE_MS, chromium
-from turnwise.cli import _parser
+from turnwise.commands.cli import _parser
 
 pytestmark = needs("mkdocs")
 

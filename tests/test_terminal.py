@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from turnwise.tables import page_as_markdown, page_as_text
-from turnwise.terminal import STYLES, is_tenth, print_page, print_table, say_next
+from turnwise.base.tables import page_as_markdown, page_as_text
+from turnwise.base.terminal import STYLES, is_tenth, print_page, print_table, say_next
 
 LONG = "pick_clean_then_place_in_recep"
 TABLE = [("task type", "grpo + aem", "A - B"), (LONG, "0.125", "+0.125"), ("look [train]", "0.5", "-")]
@@ -80,7 +80,7 @@ def test_every_colour_is_legible_on_white_and_on_black():
 def test_texts_of_bars_have_the_colour_of_the_terminal():
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TimeRemainingColumn
 
-    from turnwise.terminal import make_console
+    from turnwise.base.terminal import make_console
 
     file = io.StringIO()
     columns = (BarColumn(), MofNCompleteColumn(), TaskProgressColumn(), TimeRemainingColumn())

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.toys import color_policy, output_layer, trajectory
-from turnwise.errors import BatchError
+from turnwise.base.errors import BatchError
+from turnwise.credit.segments import Segments
 from turnwise.objective.tokens import Sequences, chunked_logprobs, generated_logprobs, score
-from turnwise.segments import Segments
 
 EXACT = 1e-6  # float32 log-probabilities of size 1 to 10: the same sums in another order
 

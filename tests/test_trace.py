@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import turnwise as tw
-from turnwise.transforms import add_penalty, scale_by_group_std
+from turnwise.credit.transforms import add_penalty, scale_by_group_std
 
 BATCH = tw.Batch.from_trajectories(
     [

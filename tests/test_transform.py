@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import turnwise as tw
-from turnwise.errors import BatchError, ConfigError
+from turnwise.base.errors import BatchError, ConfigError
 
 
 def make_batch(reward=(1.0, 0.0, 4.0), **columns) -> tw.Batch:

@@ -7,7 +7,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from turnwise.cli import main
+from turnwise.commands.cli import main
 from turnwise.integrations import verl_check
 from turnwise.integrations.verl_check import check, verdict
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from turnwise.engines.base import Generation, Sampling
 from turnwise.environments.base import Step
-from turnwise.rollout.engine import Generation, Sampling
 from turnwise.rollout.trajectory import Trajectory, Turn
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from generator.text import item, wrap
-from turnwise.facets import Conflict
+from turnwise.base.facets import Conflict
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "combinations.md"

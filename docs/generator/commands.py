@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from generator.text import item, sentence
-from turnwise import cli
+from turnwise.commands import cli
 
 PAGE = Path(__file__).parents[1] / "reference" / "commands.md"
 HEAD = """# Commands

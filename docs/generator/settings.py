@@ -13,9 +13,9 @@ import pydantic
 from pydantic_core import PydanticUndefined
 
 from generator.text import prose, sentence, wrap
+from turnwise.base.section import Named, Section
 from turnwise.config import Config
-from turnwise.diagnostics.study import StudyConfig
-from turnwise.section import Named, Section
+from turnwise.lab.diagnostics.study import StudyConfig
 
 PAGE = Path(__file__).parents[1] / "reference" / "settings.md"
 HEAD = """# Settings

@@ -6,7 +6,7 @@ import sys
 def main() -> int:
     """Run the command line and return the exit code; an interrupt while modules are imported is one line."""
     try:
-        from turnwise.cli import main as run
+        from turnwise.commands.cli import main as run
 
         return run()
     except KeyboardInterrupt:

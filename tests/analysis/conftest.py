@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnwise.analysis.drift import Drift, measure_drift
+from turnwise.credit.analysis.drift import Drift, measure_drift
 
 
 @pytest.fixture(scope="session")

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import turnwise as tw
-from turnwise.analysis.bias import HISTORY, measure, problems_of, rows, size_of
-from turnwise.analysis.decisions import PROBLEMS, STOP, Problem
-from turnwise.analysis.groups import enumerate_groups
+from turnwise.credit.analysis.bias import HISTORY, measure, problems_of, rows, size_of
+from turnwise.credit.analysis.decisions import PROBLEMS, STOP, Problem
+from turnwise.credit.analysis.groups import enumerate_groups
 
 EXACT = {"rtol": 1e-10, "atol": 1e-12}  # the same sum in another order
 SPARSE = PROBLEMS["sparse"]

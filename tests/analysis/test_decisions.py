@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import turnwise as tw
-from turnwise.analysis.decisions import MOVE, PROBLEMS, STAY, STOP, Problem
-from turnwise.analysis.filling import FILL, fill
-from turnwise.analysis.groups import enumerate_groups
+from turnwise.credit.analysis.decisions import MOVE, PROBLEMS, STAY, STOP, Problem
+from turnwise.credit.analysis.filling import FILL, fill
+from turnwise.credit.analysis.groups import enumerate_groups
 
 each = pytest.mark.parametrize("problem", PROBLEMS.values(), ids=list(PROBLEMS))
 EXACT = {"rtol": 1e-12, "atol": 1e-12}  # the same sum in another order

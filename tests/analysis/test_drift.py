@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import turnwise as tw
-from turnwise.analysis.drift import ADVANTAGES, POLICIES, REGIMES, OneState
-from turnwise.entropy import TreePolicy
+from turnwise.credit.analysis.drift import ADVANTAGES, POLICIES, REGIMES, OneState
+from turnwise.credit.entropy import TreePolicy
 
 EXACT = {"rtol": 1e-10, "atol": 1e-12}  # the same sum in another order
 REWARD = np.array([1.0, -1.0, 0.5, 2.0, -0.3, 0.0])

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import turnwise as tw
-from turnwise.analysis.decisions import PROBLEMS
-from turnwise.analysis.groups import enumerate_groups, multisets
+from turnwise.credit.analysis.decisions import PROBLEMS
+from turnwise.credit.analysis.groups import enumerate_groups, multisets
 
 EXACT = {"rtol": 1e-10, "atol": 1e-12}  # the same sum in another order
 SPARSE, UNEVEN = PROBLEMS["sparse"], PROBLEMS["uneven"]

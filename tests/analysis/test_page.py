@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import turnwise as tw
-from turnwise.analysis.bias import rows
-from turnwise.analysis.decisions import PROBLEMS
-from turnwise.analysis.tables import across_problems, drifts, in_one_problem, summary
-from turnwise.cli import main
+from turnwise.base.tables import as_markdown, as_text
 from turnwise.commands import common
-from turnwise.tables import as_markdown, as_text
+from turnwise.commands.cli import main
+from turnwise.credit.analysis.bias import rows
+from turnwise.credit.analysis.decisions import PROBLEMS
+from turnwise.credit.analysis.tables import across_problems, drifts, in_one_problem, summary
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "bias.md"
 FEW = ("rloo", "grpo", "dr_grpo", "gigpo", "aem")
@@ -54,7 +54,7 @@ def compare(printed: list[list[str]], made: list[list[str]], *, key: int = 1) ->
     for line in made[1:]:
         there = on_page[tuple(line[:key])]
         assert all(map(agree, there, line)), (
-            f"the page says\n{there}\nthe code gives\n{line}\nrun python -m turnwise.analysis"
+            f"the page says\n{there}\nthe code gives\n{line}\nrun python -m turnwise.credit.analysis"
         )
 
 
@@ -78,13 +78,15 @@ def test_the_page_is_what_the_code_gives_for_every_method():
 def test_the_page_declares_what_the_methods_declare():
     declared = {line[0]: line[1] for line in section("")[2:]}
     made = {name: str(tw.trial(make).gradient) for name, make in tw.METHODS.items()}
-    assert declared == {name: text.partition(":")[0] for name, text in made.items()}, "run python -m turnwise.analysis"
+    assert declared == {name: text.partition(":")[0] for name, text in made.items()}, (
+        "run python -m turnwise.credit.analysis"
+    )
 
 
 def test_the_page_has_every_method_and_every_problem():
-    assert [line[0] for line in section("")[2:]] == list(tw.METHODS), "run python -m turnwise.analysis"
+    assert [line[0] for line in section("")[2:]] == list(tw.METHODS), "run python -m turnwise.credit.analysis"
     assert [line[0] for line in section("The problems")[2:]] == list(PROBLEMS)
-    assert "`python -m turnwise.analysis > docs/reference/bias.md`" in PAGE.read_text().splitlines()[0]
+    assert "`python -m turnwise.credit.analysis > docs/reference/bias.md`" in PAGE.read_text().splitlines()[0]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +152,7 @@ def test_tables_for_people_and_for_markdown():
 @pytest.fixture
 def quick(monkeypatch):
     """Two methods only."""
-    monkeypatch.setattr("turnwise.analysis.bias.METHODS", {name: tw.METHODS[name] for name in ("rloo", "aem")})
+    monkeypatch.setattr("turnwise.credit.analysis.bias.METHODS", {name: tw.METHODS[name] for name in ("rloo", "aem")})
 
 
 def test_methods_bias_prints_a_line_a_method(quick, capsys):
@@ -194,7 +196,7 @@ def test_progress_shows_after_two_seconds_on_a_terminal_and_is_wiped(monkeypatch
 
 
 def test_analysis_needs_numpy_only():
-    code = "import sys, turnwise.analysis.__main__; print(*{name.split('.')[0] for name in sys.modules})"
+    code = "import sys, turnwise.credit.analysis.__main__; print(*{name.split('.')[0] for name in sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"torch", "scipy", "rich", "pydantic", "matplotlib", "pandas"} & set(done.stdout.split())
 
@@ -202,4 +204,4 @@ def test_analysis_needs_numpy_only():
 def test_importing_turnwise_does_not_import_the_analysis():
     code = "import sys, turnwise; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not [name for name in done.stdout.split() if name.startswith("turnwise.analysis")]
+    assert not [name for name in done.stdout.split() if name.startswith("turnwise.credit.analysis")]

@@ -8,8 +8,8 @@ from tests.toys import Colors
 from turnwise.environments.base import Step
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import Seeded
-from turnwise.gateway.harness import Endpoint
-from turnwise.judge.cases import Comparison
+from turnwise.extensions.gateway.harness import Endpoint
+from turnwise.extensions.judge.cases import Comparison
 
 TURNS = 3
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pydantic
 
+from turnwise.base.errors import ConfigError
+from turnwise.base.facets import Conflict
 from turnwise.config import Config, parse_config
-from turnwise.errors import ConfigError
-from turnwise.facets import Conflict
 
 HERE = Path(__file__).parent
 REFUSED = HERE / "refused.json"

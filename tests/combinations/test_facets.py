@@ -6,13 +6,13 @@ from collections import defaultdict
 import pytest
 
 from tests.combinations.table import FEATURES, config_of, data_of
+from turnwise.base.errors import ConfigError
+from turnwise.base.facets import Conflict, Facet, Part, refuse_conflicts
 from turnwise.config import Config, load_config, parse_config
 from turnwise.config.recipes import shipped_recipes
-from turnwise.errors import ConfigError
-from turnwise.facets import Conflict, Facet, Part, refuse_conflicts
+from turnwise.extensions.branching.growth import RULES
 from turnwise.rollout.collectors import COLLECTORS
 from turnwise.rollout.facets import COLLECTORS as FACETS
-from turnwise.rollout.growth import RULES
 
 AHEAD = Part("ahead=1", {Facet.OUTCOMES: "plays ahead"}, {Facet.OUTCOMES: "starts the groups of each step"})
 FURTHER = [

@@ -4,8 +4,8 @@ import pytest
 
 from tests.combinations.table import config_of
 from turnwise.environments.suites import make_suite
-from turnwise.gateway.choose import choose_collector, choose_environments
-from turnwise.rollout.stores.build import make_store
+from turnwise.extensions.gateway.choose import choose_collector, choose_environments
+from turnwise.extensions.stores.build import make_store
 from turnwise.train.checkpoint import Part
 
 

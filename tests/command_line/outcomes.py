@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from turnwise.cli import main
+from turnwise.commands.cli import main
 
 
 def tree(folder: Path) -> dict[str, bytes | None]:

@@ -2,7 +2,7 @@
 
 import sys
 
-COMMAND = [sys.executable, "-m", "turnwise.cli"]
+COMMAND = [sys.executable, "-m", "turnwise.commands.cli"]
 QUICK = [
     "environment.name=doors:Door",
     "warmstart.steps=0",

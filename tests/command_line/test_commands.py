@@ -8,8 +8,8 @@ import pytest
 
 from tests.command_line.outcomes import tree
 from tests.command_line.settings import COMMAND, QUICK
-from turnwise.cli import main
-from turnwise.methods import METHODS
+from turnwise.commands.cli import main
+from turnwise.credit.methods import METHODS
 from turnwise.train.folder import RunFolder
 
 HEAVY = ("torch", "transformers", "tokenizers", "pyarrow", "matplotlib", "rich")
@@ -109,7 +109,9 @@ def test_config_prints_json_and_touches_nothing(here, capsys):
 
 @pytest.mark.parametrize("arguments", [["config", "tiny.toml"], ["methods"]])
 def test_what_needs_no_torch_imports_none(here, arguments):
-    code = f"import sys; from turnwise.cli import main; main({arguments!r}); print(*sys.modules, file=sys.stderr)"
+    code = (
+        f"import sys; from turnwise.commands.cli import main; main({arguments!r}); print(*sys.modules, file=sys.stderr)"
+    )
     result = subprocess.run([sys.executable, "-c", code], cwd=here, capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[0] for name in result.stderr.split()}
     assert not loaded & set(HEAVY)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.command_line.outcomes import refused
 from tests.command_line.settings import COMMAND, QUICK
-from turnwise.cli import main
+from turnwise.commands.cli import main
 from turnwise.train import loop
 from turnwise.train.folder import RunFolder
 

@@ -7,7 +7,7 @@ import pytest
 from tests.command_line.outcomes import one_line, refused, tree
 from tests.command_line.settings import QUICK
 from tests.toys import small_config
-from turnwise.cli import _parse, main
+from turnwise.commands.cli import _parse, main
 from turnwise.train import loop
 
 BAD = {

@@ -8,10 +8,10 @@ import pytest
 from tests.command_line.outcomes import refused
 from tests.toys import small_config
 from turnwise import __version__
-from turnwise.checksums import KEY
-from turnwise.cli import main
-from turnwise.diagnostics.study import load_study, slug
-from turnwise.errors import DISTRIBUTION, ConfigError
+from turnwise.base.checksums import KEY
+from turnwise.base.errors import DISTRIBUTION, ConfigError
+from turnwise.commands.cli import main
+from turnwise.lab.diagnostics.study import load_study, slug
 from turnwise.train.folder import RunFolder
 
 

@@ -14,20 +14,20 @@ from tests.demonstrations.test_hpt import library, written
 from tests.steps import measured
 from tests.stores.test_replay import plain, rollouts
 from tests.toys import Colors, color_policy, small_config
+from turnwise.base.errors import ConfigError
 from turnwise.config import override_config
+from turnwise.engines.local import LocalEngine
 from turnwise.environments.base import Step
-from turnwise.errors import ConfigError
+from turnwise.environments.hosts import InProcessEnvironments
+from turnwise.extensions.demonstrations import hints
+from turnwise.extensions.demonstrations.hints import Hinted, hint_shares, hint_turns
+from turnwise.extensions.demonstrations.library import Demonstrations
+from turnwise.extensions.demonstrations.settings import DemonstrationsConfig
 from turnwise.measures.base import Played
 from turnwise.measures.step_rewards import step_rewards
 from turnwise.objective.tokens import Sequences
 from turnwise.rollout.collectors import Independent
-from turnwise.rollout.demonstrations import hints
-from turnwise.rollout.demonstrations.hints import Hinted, hint_shares, hint_turns
-from turnwise.rollout.demonstrations.library import Demonstrations
-from turnwise.rollout.demonstrations.settings import DemonstrationsConfig
-from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.experience import Experience
-from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.plays import play_tasks
 from turnwise.rollout.settings import RolloutConfig

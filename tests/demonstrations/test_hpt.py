@@ -13,22 +13,22 @@ import torch
 from tests.invariants.test_update import Frozen, assert_same, difference, experience, flat_gradient, make_config
 from tests.steps import measured
 from tests.toys import COLORS, Colors, color_policy, small_config
+from turnwise.base.errors import ConfigError
 from turnwise.config import Config
+from turnwise.credit.trace import Trace
 from turnwise.environments.base import Demonstrated, Step
 from turnwise.environments.suites import Seeded
-from turnwise.errors import ConfigError
+from turnwise.extensions.demonstrations.imitation import imitation_terms, make_learner, with_lesson
+from turnwise.extensions.demonstrations.library import Demonstrations
+from turnwise.extensions.demonstrations.settings import DemonstrationsConfig
+from turnwise.extensions.demonstrations.taught import Lesson, Taught
+from turnwise.extensions.demonstrations.term import TaughtView
 from turnwise.objective.build import make_objective
-from turnwise.objective.imitation import TaughtView
 from turnwise.objective.objective import Objective
 from turnwise.objective.tokens import Sequences, generated_logprobs
-from turnwise.rollout.demonstrations.library import Demonstrations
-from turnwise.rollout.demonstrations.settings import DemonstrationsConfig
-from turnwise.rollout.demonstrations.taught import Lesson, Taught
 from turnwise.rollout.experience import Experience, Steps
 from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.trajectory import Trajectory
-from turnwise.trace import Trace
-from turnwise.train.imitation import imitation_terms, make_learner, with_lesson
 from turnwise.train.loop import train
 from turnwise.train.update import Learner
 
@@ -363,7 +363,7 @@ def test_a_second_line_of_a_task_is_refused(tmp_path):
 
 
 def test_a_bad_file_ends_the_command_before_anything_is_made(tmp_path, capsys):
-    from turnwise.cli import main
+    from turnwise.commands.cli import main
 
     file = written(tmp_path, {"task": "1", "responses": ["say"]})
     recipe = tmp_path / "recipe.toml"

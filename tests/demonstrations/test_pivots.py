@@ -12,16 +12,16 @@ from rich.console import Console
 from tests.demonstrations.test_hpt import library, written
 from tests.stores.test_replay import plain, rollouts
 from tests.toys import Colors, color_policy, small_config
+from turnwise.base.errors import ConfigError, RunError
 from turnwise.config import override_config
+from turnwise.engines.base import Generation
+from turnwise.engines.local import LocalEngine
 from turnwise.environments.base import Step
-from turnwise.errors import ConfigError, RunError
+from turnwise.extensions.demonstrations.library import Demonstrations
+from turnwise.extensions.demonstrations.pivots import OneTurn, Pivots, State, same_action
+from turnwise.extensions.demonstrations.settings import DemonstrationsConfig
 from turnwise.objective.tokens import Sequences
-from turnwise.rollout.demonstrations.library import Demonstrations
-from turnwise.rollout.demonstrations.pivots import OneTurn, Pivots, State, same_action
-from turnwise.rollout.demonstrations.settings import DemonstrationsConfig
-from turnwise.rollout.engine import Generation
 from turnwise.rollout.experience import Experience
-from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.trajectory import Trajectory

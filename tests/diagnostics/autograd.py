@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from turnwise.batch import Batch
-from turnwise.diagnostics.stage import Stage
+from turnwise.credit.batch import Batch
+from turnwise.lab.diagnostics.stage import Stage
 from turnwise.models.policy import trainable
 from turnwise.objective.tokens import Sequences, generated_logprobs
 

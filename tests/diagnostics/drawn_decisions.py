@@ -4,11 +4,11 @@ import functools
 
 import numpy as np
 
-from turnwise.analysis.decisions import PROBLEMS, Problem
-from turnwise.analysis.decisions import Trajectory as Decisions
-from turnwise.batch import Batch
-from turnwise.diagnostics.values import Truth, true_advantages
-from turnwise.segments import Segments
+from turnwise.credit.analysis.decisions import PROBLEMS, Problem
+from turnwise.credit.analysis.decisions import Trajectory as Decisions
+from turnwise.credit.batch import Batch
+from turnwise.credit.segments import Segments
+from turnwise.lab.diagnostics.values import Truth, true_advantages
 
 
 @functools.cache

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from tests.toys import small_config
 
-from turnwise.diagnostics.runs import Run
-from turnwise.evaluation.outcomes import write_outcomes
+from turnwise.lab.diagnostics.runs import Run
 from turnwise.rollout.trajectory import Trajectory, Turn
+from turnwise.train.evaluation.outcomes import write_outcomes
 from turnwise.train.folder import RunFolder
 
 

@@ -8,14 +8,20 @@ from tests.diagnostics.made import made_run
 from tests.toys import color_policy, small_config
 
 import turnwise as tw
-from turnwise.cli import main
-from turnwise.diagnostics.dynamics import aem_seconds, by_label, curve, dynamics_table, masked_table
-from turnwise.diagnostics.runs import Run
-from turnwise.diagnostics.surprisal import SurprisalOfStates, correlation, measure_surprisal, partial, surprisal_table
-from turnwise.errors import RunError
+from turnwise.base.errors import RunError
+from turnwise.commands.cli import main
+from turnwise.engines.local import LocalEngine
+from turnwise.lab.diagnostics.dynamics import aem_seconds, by_label, curve, dynamics_table, masked_table
+from turnwise.lab.diagnostics.runs import Run
+from turnwise.lab.diagnostics.surprisal import (
+    SurprisalOfStates,
+    correlation,
+    measure_surprisal,
+    partial,
+    surprisal_table,
+)
 from turnwise.models.policy import Policy, load_policy
 from turnwise.objective.tokens import Sequences, score
-from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.record import read_rollouts
 from turnwise.rollout.trajectory import Turn
 from turnwise.train.folder import RunFolder

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from tests.diagnostics.made import made_run
 from tests.toys import color_policy, small_config
 
-from turnwise.cli import main
-from turnwise.diagnostics.capability import (
+from turnwise.base.errors import ConfigError
+from turnwise.commands.cli import main
+from turnwise.environments.suites import make_suite
+from turnwise.lab.diagnostics.capability import (
     Played,
     as_json,
     capability_of,
@@ -22,13 +24,11 @@ from turnwise.diagnostics.capability import (
     play_checkpoint,
     solved_table,
 )
-from turnwise.diagnostics.runs import Run
-from turnwise.environments.suites import make_suite
-from turnwise.errors import ConfigError
-from turnwise.evaluation.pass_at_k import budgets, pass_at_k
-from turnwise.evaluation.play import panel
+from turnwise.lab.diagnostics.runs import Run
 from turnwise.models.policy import Policy
 from turnwise.train.checkpoint import save_checkpoint
+from turnwise.train.evaluation.pass_at_k import budgets, pass_at_k
+from turnwise.train.evaluation.play import panel
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from tests.diagnostics.made import episode, made_run
 
-from turnwise.cli import main
-from turnwise.diagnostics.compare import compare, rollouts_to
-from turnwise.diagnostics.runs import Run, find_runs
-from turnwise.diagnostics.show import figure, page, table
-from turnwise.diagnostics.statistics import Interval
-from turnwise.errors import DataError, RunError
-from turnwise.evaluation.outcomes import write_outcomes
-from turnwise.tables import page_as_markdown
+from turnwise.base.errors import DataError, RunError
+from turnwise.base.tables import page_as_markdown
+from turnwise.commands.cli import main
+from turnwise.lab.diagnostics.compare import compare, rollouts_to
+from turnwise.lab.diagnostics.runs import Run, find_runs
+from turnwise.lab.diagnostics.show import figure, page, table
+from turnwise.lab.diagnostics.statistics import Interval
+from turnwise.train.evaluation.outcomes import write_outcomes
 
 TASKS = 40
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from tests.diagnostics.made import made_run
 
-from turnwise.diagnostics.compare import compare, rollouts_to
-from turnwise.diagnostics.statistics import contrast, detectable, pairs_needed
+from turnwise.lab.diagnostics.compare import compare, rollouts_to
+from turnwise.lab.diagnostics.statistics import contrast, detectable, pairs_needed
 
 TASKS = 40
 

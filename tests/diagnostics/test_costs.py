@@ -3,9 +3,9 @@
 import pytest
 
 import turnwise as tw
-from turnwise.diagnostics import costs
-from turnwise.segments import Segments
-from turnwise.transform import Transform
+from turnwise.credit.segments import Segments
+from turnwise.credit.transform import Transform
+from turnwise.lab.diagnostics import costs
 
 
 def test_times_are_those_of_the_credit_per_thousand_responses(monkeypatch):

@@ -3,9 +3,9 @@
 import pytest
 from tests.diagnostics.made import made_run
 
-from turnwise.cli import main
-from turnwise.diagnostics.compare import compare
-from turnwise.diagnostics.differences import differences
+from turnwise.commands.cli import main
+from turnwise.lab.diagnostics.compare import compare
+from turnwise.lab.diagnostics.differences import differences
 
 SEEDS = range(4)
 

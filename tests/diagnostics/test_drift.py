@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import turnwise as tw
-from turnwise.batch import Batch
-from turnwise.diagnostics.drift import measure_drift
-from turnwise.segments import Segments
+from turnwise.credit.batch import Batch
+from turnwise.credit.segments import Segments
+from turnwise.lab.diagnostics.drift import measure_drift
 
 POLICIES = {
     "bandit": {(): [1 / 2, 1 / 4, 1 / 8, 1 / 8]},

@@ -8,18 +8,18 @@ from tests.diagnostics.drawn_decisions import draw_groups, estimated_advantages,
 from tests.toys import Colors, small_config, trajectory
 
 import turnwise as tw
-from turnwise.analysis.decisions import PROBLEMS
-from turnwise.cli import main
-from turnwise.diagnostics import fidelity_run
-from turnwise.diagnostics.critics import explained
-from turnwise.diagnostics.fidelity import cosine, group_sums, importance, measure_fidelity
-from turnwise.diagnostics.fidelity_run import measure_run
-from turnwise.diagnostics.stage import Stage
-from turnwise.diagnostics.values import Truth, continue_histories, true_advantages
-from turnwise.errors import ConfigError, RunError
+from turnwise.base.errors import ConfigError, RunError
+from turnwise.commands.cli import main
+from turnwise.credit.analysis.decisions import PROBLEMS
+from turnwise.credit.segments import Segments
+from turnwise.extensions.continuations.play import Histories
+from turnwise.lab.diagnostics import fidelity_run
+from turnwise.lab.diagnostics.critics import explained
+from turnwise.lab.diagnostics.fidelity import cosine, group_sums, importance, measure_fidelity
+from turnwise.lab.diagnostics.fidelity_run import measure_run
+from turnwise.lab.diagnostics.stage import Stage
+from turnwise.lab.diagnostics.values import Truth, continue_histories, true_advantages
 from turnwise.objective.scorer import Scorer
-from turnwise.rollout.continuations import Histories
-from turnwise.segments import Segments
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train
 

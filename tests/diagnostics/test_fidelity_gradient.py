@@ -9,12 +9,12 @@ from tests.diagnostics.drawn_decisions import draw_groups, exact_advantages, ret
 from tests.toys import small_config
 
 import turnwise as tw
-from turnwise.analysis.decisions import PROBLEMS
-from turnwise.diagnostics.fidelity import cosine
-from turnwise.diagnostics.fidelity_gradient import PERFECT, Errors, compare_gradients, response_gradients
-from turnwise.diagnostics.fidelity_run import MEASURED, measure_run
-from turnwise.diagnostics.stage import Stage
-from turnwise.diagnostics.values import Truth, true_advantages
+from turnwise.credit.analysis.decisions import PROBLEMS
+from turnwise.lab.diagnostics.fidelity import cosine
+from turnwise.lab.diagnostics.fidelity_gradient import PERFECT, Errors, compare_gradients, response_gradients
+from turnwise.lab.diagnostics.fidelity_run import MEASURED, measure_run
+from turnwise.lab.diagnostics.stage import Stage
+from turnwise.lab.diagnostics.values import Truth, true_advantages
 from turnwise.models.policy import trainable
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train

@@ -10,24 +10,24 @@ import pytest
 import torch
 from tests.toys import COLORS, Colors, small_config, trajectory
 
-from turnwise.batch import Batch
-from turnwise.cli import main
-from turnwise.diagnostics import fidelity_run
-from turnwise.diagnostics.fidelity import Fidelities, Importance
-from turnwise.diagnostics.fidelity_gradient import Errors, compare_gradients
-from turnwise.diagnostics.fidelity_run import FidelityOfRun, fidelity_method, measure_run
-from turnwise.diagnostics.fidelity_show import as_json, critics_lines, fidelity_table, lacking_lines, verdict
-from turnwise.diagnostics.stage import Stage
-from turnwise.diagnostics.statistics import Interval
-from turnwise.diagnostics.values import Truth, continue_histories, estimated_values, true_advantages
+from turnwise.base.errors import ConfigError, RunError
+from turnwise.commands.cli import main
+from turnwise.credit.batch import Batch
+from turnwise.credit.segments import Segments
 from turnwise.environments.base import Step
 from turnwise.environments.suites import Seeded
-from turnwise.errors import ConfigError, RunError
+from turnwise.extensions.continuations.play import Histories
+from turnwise.lab.diagnostics import fidelity_run
+from turnwise.lab.diagnostics.fidelity import Fidelities, Importance
+from turnwise.lab.diagnostics.fidelity_gradient import Errors, compare_gradients
+from turnwise.lab.diagnostics.fidelity_run import FidelityOfRun, fidelity_method, measure_run
+from turnwise.lab.diagnostics.fidelity_show import as_json, critics_lines, fidelity_table, lacking_lines, verdict
+from turnwise.lab.diagnostics.stage import Stage
+from turnwise.lab.diagnostics.statistics import Interval
+from turnwise.lab.diagnostics.values import Truth, continue_histories, estimated_values, true_advantages
 from turnwise.models.policy import Policy
 from turnwise.rollout.context import make_context
-from turnwise.rollout.continuations import Histories
 from turnwise.rollout.starts import Start
-from turnwise.segments import Segments
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train
 

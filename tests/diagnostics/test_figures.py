@@ -10,10 +10,10 @@ from matplotlib.ticker import MaxNLocator
 from PIL import Image
 from tests.diagnostics.made import made_run
 
-from turnwise.diagnostics.compare import compare
-from turnwise.diagnostics.dynamics import dynamics_figure
-from turnwise.diagnostics.show import curves, figure, forest
-from turnwise.figures import DARK, FURTHER, LIGHT, NAMED, arm_colors
+from turnwise.base.figures import DARK, FURTHER, LIGHT, NAMED, arm_colors
+from turnwise.lab.diagnostics.compare import compare
+from turnwise.lab.diagnostics.dynamics import dynamics_figure
+from turnwise.lab.diagnostics.show import curves, figure, forest
 from turnwise.train.figure import run_figure
 
 STUDY = ("grpo", "grpo + aem", "aem reversed", "aem shuffled", "aem in trajectory", "aem in batch", "gigpo")

@@ -6,11 +6,11 @@ import torch
 from tests.diagnostics.autograd import group_gradients
 from tests.toys import small_config
 
-from turnwise.cli import main
-from turnwise.diagnostics import noise
-from turnwise.diagnostics.noise import SKETCH, Noise, measure_noise, noise_of, noise_table, sketch
-from turnwise.diagnostics.stage import Stage
-from turnwise.errors import ConfigError
+from turnwise.base.errors import ConfigError
+from turnwise.commands.cli import main
+from turnwise.lab.diagnostics import noise
+from turnwise.lab.diagnostics.noise import SKETCH, Noise, measure_noise, noise_of, noise_table, sketch
+from turnwise.lab.diagnostics.stage import Stage
 from turnwise.train.credit import named_transform
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train

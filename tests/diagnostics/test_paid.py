@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from tests.toys import small_config
 
-from turnwise.diagnostics import fidelity_run
-from turnwise.diagnostics.critics import needs_critic
-from turnwise.diagnostics.fidelity_record import CREDIT
-from turnwise.diagnostics.fidelity_run import fidelity_method, measure_run
-from turnwise.diagnostics.paid import paid_measures, plays_on
-from turnwise.diagnostics.stage import Stage
-from turnwise.errors import ConfigError, RunError
-from turnwise.rollout.continuations import Continuations
+from turnwise.base.errors import ConfigError, RunError
+from turnwise.extensions.continuations.play import Continuations
+from turnwise.lab.diagnostics import fidelity_run
+from turnwise.lab.diagnostics.critics import needs_critic
+from turnwise.lab.diagnostics.fidelity_record import CREDIT
+from turnwise.lab.diagnostics.fidelity_run import fidelity_method, measure_run
+from turnwise.lab.diagnostics.paid import paid_measures, plays_on
+from turnwise.lab.diagnostics.stage import Stage
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train
 

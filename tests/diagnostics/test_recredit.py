@@ -9,12 +9,12 @@ import pytest
 from tests.toys import small_config
 
 import turnwise as tw
-from turnwise.cli import main
+from turnwise.base.errors import ConfigError, DataError, RunError
+from turnwise.commands.cli import main
 from turnwise.config import parse_config
-from turnwise.diagnostics.recredit import Recorded, _third, read_recorded, replay, signal_and_noise, statistics
-from turnwise.errors import ConfigError, DataError, RunError
+from turnwise.credit.segments import Segments
+from turnwise.lab.diagnostics.recredit import Recorded, _third, read_recorded, replay, signal_and_noise, statistics
 from turnwise.rollout.record import read_rollouts, read_table, write_table
-from turnwise.segments import Segments
 from turnwise.train.credit import make_transform
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from turnwise.diagnostics.statistics import (
+from turnwise.lab.diagnostics.statistics import (
     Interval,
     contrast,
     detectable,

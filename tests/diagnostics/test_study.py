@@ -18,13 +18,13 @@ from filelock import FileLock
 from rich.console import Console
 from tests.toys import small_config
 
-from turnwise.cache import held
-from turnwise.cli import main
+from turnwise.base.cache import held
+from turnwise.base.errors import ConfigError, RunError
+from turnwise.commands.cli import main
 from turnwise.config import load_config
-from turnwise.diagnostics import runner as runner_module
-from turnwise.diagnostics.runner import Runner, log_of
-from turnwise.diagnostics.study import Job, load_study, results, state
-from turnwise.errors import ConfigError, RunError
+from turnwise.lab.diagnostics import runner as runner_module
+from turnwise.lab.diagnostics.runner import Runner, log_of
+from turnwise.lab.diagnostics.study import Job, load_study, results, state
 from turnwise.train.folder import RunFolder, by_step
 from turnwise.train.loop import train
 
@@ -146,7 +146,7 @@ def test_a_study_runs_compares_and_does_nothing_twice(finished, done, capsys):
 @pytest.mark.parametrize(("number", "said"), [(signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "interrupted")])
 def test_a_killed_study_takes_its_runs_with_it_and_goes_on(here, capsys, number, said):
     (here / "small.toml").write_text(STUDY.replace("seeds = 2", "seeds = 1"))
-    arguments = [sys.executable, "-m", "turnwise.cli", "study", "small.toml", "--jobs", "2", "run.steps=40"]
+    arguments = [sys.executable, "-m", "turnwise.commands.cli", "study", "small.toml", "--jobs", "2", "run.steps=40"]
     study = load_study(Path("small.toml"), ("run.steps=40",))
 
     def ended_at(step: int, number: int) -> tuple[int, str]:
@@ -189,7 +189,7 @@ def test_a_study_killed_at_random_moments_ends_with_the_metrics_of_an_undisturbe
 
     kills, moments = int(os.environ.get("TURNWISE_KILLS", "4")), random.Random(0)
     own, overrides = Path("runs/small"), ("run.steps=30", "checkpoint.every=5", "evaluate.every=10")
-    command = [sys.executable, "-m", "turnwise.cli", "study", "small.toml", "--jobs", "2", *overrides]
+    command = [sys.executable, "-m", "turnwise.commands.cli", "study", "small.toml", "--jobs", "2", *overrides]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": {**os.environ, "OMP_NUM_THREADS": "1"}}
     begun = time.monotonic()
     assert subprocess.run(command, check=False, **quiet).returncode == 0

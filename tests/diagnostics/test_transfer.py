@@ -5,8 +5,8 @@ import pytest
 from tests.diagnostics.test_fidelity_gradient import drawn
 
 import turnwise as tw
-from turnwise.diagnostics.fidelity_gradient import PERFECT, compare_gradients
-from turnwise.diagnostics.transfer import measure_transfer
+from turnwise.lab.diagnostics.fidelity_gradient import PERFECT, compare_gradients
+from turnwise.lab.diagnostics.transfer import measure_transfer
 
 COMMON = np.array([0.6, 0.8, 0.0, 0.0])
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tests.needs import needs
 
-from turnwise.environments.bm25 import LuceneIndex, analyse, stored_length
-from turnwise.errors import ConfigError
+from turnwise.base.errors import ConfigError
+from turnwise.worlds.bm25 import LuceneIndex, analyse, stored_length
 
 
 @needs("Stemmer")

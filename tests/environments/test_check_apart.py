@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from turnwise.base.errors import ConfigError
 from turnwise.environments.check_apart import check_apart
 from turnwise.environments.settings import EnvironmentConfig
-from turnwise.errors import ConfigError
 
 
 def check(name: str, kind: str = "", **more: Any) -> list[str]:

@@ -10,14 +10,14 @@ import pytest
 from tests.needs import needs
 from tests.toys import Colors, small_config
 
+from turnwise.base.errors import ConfigError, EnvironmentFault
 from turnwise.config import parse_config
 from turnwise.environments.base import Step, checked_step
-from turnwise.environments.directions import DirectedSuite
 from turnwise.environments.settings import DirectionConfig, EnvironmentConfig
 from turnwise.environments.suites import Seeded, SuiteEnvironments, make_suite
-from turnwise.errors import ConfigError, EnvironmentFault
 from turnwise.rollout.record import read_rollouts
 from turnwise.train.loop import train
+from turnwise.worlds.directions import DirectedSuite
 
 
 class Verbose:
@@ -242,7 +242,7 @@ class Eight(Seeded):
         return range(8)
 
 
-DPA = {"policy": False, "terms": [{"name": "turnwise.objective.rejection:BestOfGroup"}]}
+DPA = {"policy": False, "terms": [{"name": "turnwise.extensions.preference.rejection:BestOfGroup"}]}
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from tests.needs import skip_without
 
+from turnwise.base.errors import ConfigError, DataError
 from turnwise.config import load_config
 from turnwise.environments.suites import make_suite
-from turnwise.errors import ConfigError, DataError
-from turnwise.evaluation.panels import PANELS, check_tasks, find_panel, on_panel, task_digest
+from turnwise.train.evaluation.panels import PANELS, check_tasks, find_panel, on_panel, task_digest
 
 OPENINGS = {
     "household-compact-valid-256": "d1f4f5daf08fa337",

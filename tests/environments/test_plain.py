@@ -6,10 +6,10 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
+from turnwise.base.errors import EnvironmentFault
 from turnwise.environments.base import SeatStep, Step, checked_key, checked_step
 from turnwise.environments.plain import MAX_DEPTH, plain_mapping
 from turnwise.environments.wire import PlainStep, ProtocolError, key_as_json, key_from_json
-from turnwise.errors import EnvironmentFault
 
 
 class Silent:

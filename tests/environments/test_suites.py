@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from tests.toys import COLORS, Colors
 
-from turnwise.environments.alfworld.files import GAME_FILE, TRAJECTORY_FILE, save_game
-from turnwise.environments.alfworld.generate import generate_game
-from turnwise.environments.alfworld.suite import Household
+from turnwise.base.errors import ConfigError, DataError, EnvironmentFault
+from turnwise.base.imports import import_named
 from turnwise.environments.base import Demonstrated
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import SUITES, Seeded, make_suite
-from turnwise.errors import ConfigError, DataError, EnvironmentFault
-from turnwise.imports import import_named
-from turnwise.rollout.workers import make_environments
+from turnwise.environments.workers import make_environments
+from turnwise.worlds.alfworld.files import GAME_FILE, TRAJECTORY_FILE, save_game
+from turnwise.worlds.alfworld.generate import generate_game
+from turnwise.worlds.alfworld.suite import Household
 
 TINY = {"size": "tiny", "num_train": 6, "num_valid": 4}
 

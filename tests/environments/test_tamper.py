@@ -6,7 +6,7 @@ import re
 import pytest
 from tests.needs import needs
 
-from turnwise.cli import main
+from turnwise.commands.cli import main
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.tamper_apart import tamper
 

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.toys import Colors, ScriptedEngine
+from turnwise.engines.base import Sampling
 from turnwise.environments.base import as_step
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
-from turnwise.gateway.dialects import chat
-from turnwise.gateway.harness import Endpoint
-from turnwise.gateway.session import Serving, Session
+from turnwise.extensions.gateway.dialects import chat
+from turnwise.extensions.gateway.harness import Endpoint
+from turnwise.extensions.gateway.session import Serving, Session
 from turnwise.models.format import Format
-from turnwise.rollout.engine import Sampling
 
 HOUSEHOLD = EnvironmentConfig(max_steps=4, options={"size": "tiny", "num_train": 12})
 suite = make_suite(HOUSEHOLD)

@@ -20,7 +20,7 @@ from tests.gateway.asking import ask, post, user
 from tests.toys import small_config
 from tests.train.kills import whole  # noqa: F401 (makes tqdm safe to fork)
 from tests.train.signals import ended, live
-from turnwise.gateway.harness import Endpoint
+from turnwise.extensions.gateway.harness import Endpoint
 from turnwise.rollout.record import read_rollouts
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train

@@ -12,17 +12,17 @@ from tests.gateway.asking import ask, post, suite, user
 from tests.needs import skip_without
 from tests.rollout import chat_models
 from tests.toys import ScriptedEngine, color_policy, small_config
+from turnwise.base.errors import ConfigError, EngineLost
+from turnwise.engines.local import LocalEngine
+from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.environments.launchers import make_launcher
 from turnwise.environments.suites import TeachingSuite
-from turnwise.errors import ConfigError, EngineLost
-from turnwise.gateway.agents import Harnesses
-from turnwise.gateway.settings import HarnessConfig
+from turnwise.extensions.gateway.agents import Harnesses
+from turnwise.extensions.gateway.settings import HarnessConfig
 from turnwise.models.pretrained import pretrained_policy
 from turnwise.models.settings import ModelConfig, PromptConfig
 from turnwise.models.tiny import tiny_policy
 from turnwise.rollout.collectors import make_collector
-from turnwise.rollout.environments import InProcessEnvironments
-from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.plays import play_tasks
 from turnwise.rollout.record import read_rollouts

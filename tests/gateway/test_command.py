@@ -15,9 +15,9 @@ import pytest
 
 from tests.gateway.asking import ask, post, user
 from tests.toys import small_config
-from turnwise.cli import main
+from turnwise.commands.cli import main
 from turnwise.commands.policies import is_missing_run
-from turnwise.gateway.harness import Endpoint
+from turnwise.extensions.gateway.harness import Endpoint
 from turnwise.models.settings import is_missing_folder
 from turnwise.rollout.record import read_rollouts
 from turnwise.train.folder import RunFolder

@@ -9,7 +9,7 @@ import pytest
 from tests.gateway.asking import post, user
 from tests.gateway.test_server import FMT, GREEN, TOKEN, served
 from tests.toys import ScriptedEngine
-from turnwise.gateway.harness import Endpoint
+from turnwise.extensions.gateway.harness import Endpoint
 from turnwise.rollout.trajectory import Turn
 
 LOOK = '<tool_call>{"name": "look", "arguments": {"at": "red"}}</tool_call>'

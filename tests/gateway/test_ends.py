@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.gateway.test_agents import harness, play_colors, played
+from turnwise.base.errors import EnvironmentFault
 from turnwise.environments import supervise
 from turnwise.environments.base import MAX_REWARD
-from turnwise.errors import EnvironmentFault
-from turnwise.gateway.outcome import as_outcome, last_line
-from turnwise.gateway.settings import HarnessConfig
+from turnwise.extensions.gateway.outcome import as_outcome, last_line
+from turnwise.extensions.gateway.settings import HarnessConfig
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere only the session ends with the program")
 ALIVE = "(while :; do touch {mark}; sleep 0.05; done) > /dev/null 2>&1 < /dev/null &"
@@ -49,7 +49,9 @@ def test_what_left_the_session_ends_with_the_program(tmp_path, how):
 def test_what_a_program_started_ends_with_the_trainer(tmp_path):
     mark = tmp_path / "alive"
     script = f"setsid sh -c '{ALIVE.format(mark=mark)}'; sleep 60"
-    code = "from tests.gateway.test_agents import played; from turnwise.gateway.settings import HarnessConfig\n"
+    code = (
+        "from tests.gateway.test_agents import played; from turnwise.extensions.gateway.settings import HarnessConfig\n"
+    )
     code += f"played(HarnessConfig(run=('sh', '-c', {script!r})), tasks=(0,))"
     trainer = subprocess.Popen([sys.executable, "-W", "ignore", "-c", code])
     try:

@@ -8,11 +8,11 @@ import pytest
 
 from tests.gateway.asking import ask, suite, user
 from tests.gateway.test_agents import ROLLOUT, SAME, models_of
-from turnwise.gateway.agents import Harnesses
-from turnwise.gateway.settings import HarnessConfig
+from turnwise.environments.hosts import Environments, InProcessEnvironments
+from turnwise.extensions.continuations.play import Continuations
+from turnwise.extensions.gateway.agents import Harnesses
+from turnwise.extensions.gateway.settings import HarnessConfig
 from turnwise.rollout.collectors import make_collector
-from turnwise.rollout.continuations import Continuations
-from turnwise.rollout.environments import Environments, InProcessEnvironments
 from turnwise.rollout.metrics import rollout_metrics
 from turnwise.rollout.plays import play_starts, play_tasks
 from turnwise.rollout.settings import ContinuationsConfig, RolloutConfig

@@ -8,16 +8,16 @@ import pytest
 
 from tests.gateway.asking import assistant, call, scripted, user
 from tests.rollout import chat_models
+from turnwise.engines.base import Generation
 from turnwise.environments.base import Step
-from turnwise.gateway.call import make_reply
-from turnwise.gateway.errors import BadRequest
-from turnwise.gateway.messages import read_messages
-from turnwise.gateway.prompter import Prompter
+from turnwise.extensions.gateway.call import make_reply
+from turnwise.extensions.gateway.errors import BadRequest
+from turnwise.extensions.gateway.messages import read_messages
+from turnwise.extensions.gateway.prompter import Prompter
 from turnwise.models.chat import chat_format
 from turnwise.models.settings import PromptConfig
 from turnwise.models.tiny import tiny_format, word_tokenizer
 from turnwise.rollout.context import Append
-from turnwise.rollout.engine import Generation
 
 FAMILIES = ("smollm2", "qwen2_5", "qwen3")
 TOOL = {"type": "function", "function": {"name": "look", "description": "Look.", "parameters": {"type": "object"}}}

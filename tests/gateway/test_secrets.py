@@ -10,7 +10,7 @@ from tests.gateway.test_agents import played
 from tests.needs import needs
 from tests.rollout.curious import SECRET
 from tests.rollout.test_isolation import holder  # noqa: F401 (a fixture)
-from turnwise.gateway.settings import HarnessConfig
+from turnwise.extensions.gateway.settings import HarnessConfig
 
 COMMAND = (sys.executable, "-m", "tests.rollout.curious")
 needs_bubblewrap = needs("bwrap")
@@ -32,8 +32,8 @@ def test_the_sweep_finds_what_the_command_of_a_harness_can_read_without_bubblewr
 
 HIDDEN = """
 import ctypes, sys
-from turnwise.gateway.harness import make_harness
-from turnwise.gateway.settings import HarnessConfig
+from turnwise.extensions.gateway.harness import make_harness
+from turnwise.extensions.gateway.settings import HarnessConfig
 make_harness(HarnessConfig(run=sys.argv[1], isolation=sys.argv[2]))
 print(ctypes.CDLL(None).prctl(3))  # PR_GET_DUMPABLE: 0 hides environment and memory from the same user
 """

@@ -19,14 +19,14 @@ import pytest
 from tests.gateway.asking import assistant, post, serving, user
 from tests.rollout import chat_models
 from tests.toys import ScriptedEngine
-from turnwise.errors import EngineFault
-from turnwise.gateway import http, server
-from turnwise.gateway.harness import Endpoint
-from turnwise.gateway.server import Gateway
-from turnwise.gateway.session import Session
+from turnwise.base.errors import EngineFault
+from turnwise.engines.base import Generation, Sampling
+from turnwise.extensions.gateway import http, server
+from turnwise.extensions.gateway.harness import Endpoint
+from turnwise.extensions.gateway.server import Gateway
+from turnwise.extensions.gateway.session import Session
 from turnwise.models.chat import chat_format
 from turnwise.models.settings import PromptConfig
-from turnwise.rollout.engine import Generation, Sampling
 
 FMT = chat_format(chat_models.tokenizer("qwen2_5"), PromptConfig())
 TOKEN = "tok-1"

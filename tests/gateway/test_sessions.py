@@ -8,11 +8,11 @@ import pytest
 
 from tests.gateway.asking import call, scripted, serving, user
 from tests.toys import ScriptedEngine, color_policy
-from turnwise.gateway.errors import BadRequest
-from turnwise.gateway.outcome import Outcome
-from turnwise.gateway.recorder import Recorder
-from turnwise.gateway.session import Session
-from turnwise.rollout.local import LocalEngine
+from turnwise.engines.local import LocalEngine
+from turnwise.extensions.gateway.errors import BadRequest
+from turnwise.extensions.gateway.outcome import Outcome
+from turnwise.extensions.gateway.recorder import Recorder
+from turnwise.extensions.gateway.session import Session
 
 WON = Outcome(1.0, True, {})
 

@@ -6,7 +6,7 @@ import json
 from tests import soak
 from tests.gateway.asking import ask, post, user
 from tests.toys import small_config
-from turnwise.gateway.harness import Endpoint
+from turnwise.extensions.gateway.harness import Endpoint
 from turnwise.rollout.record import read_rollouts
 from turnwise.train.loop import train
 
@@ -60,7 +60,11 @@ def test_a_soak_loses_no_session_and_memory_and_files_stay_flat(tmp_path):
                 lost.append(f"{names[-1]} after {soak.SECONDS + loop.time() - until:.0f} s: {error!r}")
         return names
 
-    with soak.serving(command, r"at (http://127\.0\.0\.1:\d+)/s/NAME", "turnwise.gateway.http") as (url, process, end):
+    with soak.serving(command, r"at (http://127\.0\.0\.1:\d+)/s/NAME", "turnwise.extensions.gateway.http") as (
+        url,
+        process,
+        end,
+    ):
         loop = asyncio.new_event_loop()
 
         async def together():

@@ -18,10 +18,10 @@ from tests.gateway.asking import post, serving, user
 from tests.gateway.test_server import GREEN, TOKEN, address_of, refused, served
 from tests.toys import ScriptedEngine, color_policy
 from turnwise.environments.serve_guard import Guard, refusal
-from turnwise.gateway import http
-from turnwise.gateway.harness import Endpoint
-from turnwise.gateway.outcome import Outcome
-from turnwise.gateway.recorder import Recorder
+from turnwise.extensions.gateway import http
+from turnwise.extensions.gateway.harness import Endpoint
+from turnwise.extensions.gateway.outcome import Outcome
+from turnwise.extensions.gateway.recorder import Recorder
 from turnwise.rollout.record import write_rollouts
 
 MANY_FILES = 3000

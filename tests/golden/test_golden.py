@@ -13,12 +13,12 @@ from tests.golden import derive
 from tests.properties.strategies import advantage
 
 import turnwise as tw
+from turnwise.credit.methods.build import build_method
+from turnwise.credit.trace import Trace
 from turnwise.environments.base import Step
-from turnwise.environments.directions import DirectedEnvironment
-from turnwise.methods.build import build_method
-from turnwise.objective.rejection import BestOfGroup
+from turnwise.extensions.preference.rejection import BestOfGroup
 from turnwise.objective.terms import Pass, StepView
-from turnwise.trace import Trace
+from turnwise.worlds.directions import DirectedEnvironment
 
 HERE = Path(__file__).parent
 CASES = [

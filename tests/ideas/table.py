@@ -37,7 +37,10 @@ def rule(name: str, test: str, recipe: str = "", *, module: str = "growth") -> I
     def separate(group: Any, **_: Any) -> Any:
         yield [None] * group.size
 
-    off = {f"turnwise.rollout.{module}:{name}": separate, f"turnwise.rollout.growth:RULES/{name}": separate}
+    off = {
+        f"turnwise.extensions.branching.{module}:{name}": separate,
+        f"turnwise.extensions.branching.growth:RULES/{name}": separate,
+    }
     return Idea(test, off, recipe)
 
 
@@ -49,8 +52,8 @@ def token_rule(name: str, module: str, test: str, recipe: str = "") -> Idea:
 
         return TokenCredit()
 
-    package = "turnwise.objective.token_rules"
-    return Idea(f"token_rules/{test}", {f"{package}:{name}": nothing, f"{package}.{module}:{name}": nothing}, recipe)
+    package, rules = "turnwise.objective.token_rules", "turnwise.extensions.token_rules"
+    return Idea(f"token_rules/{test}", {f"{package}:{name}": nothing, f"{rules}.{module}:{name}": nothing}, recipe)
 
 
 def from_the_start(trajectory: Any, turn: int, task: Any, token: int = 0) -> Any:
@@ -110,7 +113,7 @@ def of_zeros(*columns: str) -> Changed:
 
 def no_pairs(*_: Any, **__: Any) -> Any:
     """Find no pair among the trajectories of a step."""
-    from turnwise.objective.preference import Pairs
+    from turnwise.extensions.preference.term import Pairs
 
     none = np.zeros(0, dtype=np.int64)
     return Pairs(none, none)
@@ -123,7 +126,7 @@ IDEAS: dict[str, Idea] = {
     # -- collectors
     "collector branching": Idea(
         BRANCHING + "a_group_is_complete_and_its_forks_share_turns",
-        {"turnwise.rollout.branching:fork": from_the_start},
+        {"turnwise.extensions.branching.collector:fork": from_the_start},
         "frozen-lake-tiny-tree-grpo",
     ),
     "branching rule arpo": rule("arpo", BRANCHING + "arpo_starts_one_trajectory_whenever_none_is_unfinished"),
@@ -154,64 +157,68 @@ IDEAS: dict[str, Idea] = {
     ),
     "collector arrol": Idea(
         "rollout/test_pruning.py::test_half_of_each_group_ends_after_its_first_tokens",
-        {"turnwise.rollout.pruning:survivors": lambda chance_N, *_: np.ones(len(chance_N), dtype=bool)},
+        {"turnwise.extensions.pruning:survivors": lambda chance_N, *_: np.ones(len(chance_N), dtype=bool)},
         "frozen-lake-tiny-arrol",
     ),
     "collector v0": Idea(
         "rollout/test_allotment.py::test_tasks_that_teach_get_the_trajectories",
-        {"turnwise.rollout.allotment:allot": lambda p_G, budget, **_: np.full(len(p_G), budget // len(p_G))},
+        {"turnwise.extensions.allotment:allot": lambda p_G, budget, **_: np.full(len(p_G), budget // len(p_G))},
         "frozen-lake-tiny-v0",
     ),
     "collector self_play": Idea(
         "rollout/test_self_play.py::test_each_seat_of_a_match_is_a_trajectory_of_the_group",
-        {"turnwise.rollout.self_play:SelfPlay.play": separately},
+        {"turnwise.extensions.self_play.collector:SelfPlay.play": separately},
         "kuhn-tiny-mars",
     ),
     "self-play against past selves": Idea(
         "rollout/test_self_play.py::test_a_past_self_plays_with_the_weights_of_its_step",
-        {"turnwise.rollout.self_play:SelfPlay._past_engine": lambda self, models, *_: models.policy.sampler},
+        {
+            "turnwise.extensions.self_play.collector:SelfPlay._past_engine": lambda self, models, *_: (
+                models.policy.sampler
+            )
+        },
         "tictactoe-tiny-mars",
     ),
     # -- stores
     "store rlep": Idea(
         "stores/test_replay.py::test_stored_successes_teach_a_policy_that_fails",
-        {"turnwise.rollout.stores.replay:draw": returns(([], {"replayed": 0.0, "replayed_age": 0.0}))},
+        {"turnwise.extensions.stores.replay:draw": returns(([], {"replayed": 0.0, "replayed_age": 0.0}))},
         "frozen-lake-tiny-rlep",
     ),
     "store prefix_sampling": Idea(
         "stores/test_prefixes.py::test_a_head_start_is_easier_and_a_handicap_harder",
-        {"turnwise.rollout.stores.prefixes:replayed_turns": returns(0)},
+        {"turnwise.extensions.stores.prefixes:replayed_turns": returns(0)},
         "frozen-lake-tiny-prefix-sampling",
     ),
     "store slea_rl": Idea(
         "stores/test_memory.py::test_remembered_successes_give_the_answer",
-        {"turnwise.rollout.stores.reminded:lines_of": returns([])},
+        {"turnwise.extensions.stores.reminded:lines_of": returns([])},
         "frozen-lake-tiny-slea-rl",
     ),
     "store r3": Idea(
         "stores/test_reflection.py::test_groups_without_contrast_get_the_other_outcome",
-        {"turnwise.rollout.stores.reflection:ReplayAndReflection._lacked": returns({})},
+        {"turnwise.extensions.stores.reflection:ReplayAndReflection._lacked": returns({})},
         "frozen-lake-tiny-r3",
     ),
     "reflection of store r3": Idea(
         "stores/test_reflection.py::test_a_failure_in_the_prompt_gives_the_answer",
-        {"turnwise.rollout.stores.reflection:shown": returns(())},
+        {"turnwise.extensions.stores.reflection:shown": returns(())},
         "frozen-lake-tiny-r3",
     ),
     # -- demonstrations
     "demonstrations hpt": Idea(
         "demonstrations/test_hpt.py::test_a_policy_that_always_fails_learns_from_demonstrations",
-        {"turnwise.rollout.demonstrations.taught:Taught.next": plainly},
+        {"turnwise.extensions.demonstrations.taught:Taught.next": plainly},
         "frozen-lake-tiny-hpt",
     ),
     "demonstrations adhint": Idea(
         "demonstrations/test_hints.py::test_a_policy_that_mostly_fails_learns_from_hints",
-        {"turnwise.rollout.demonstrations.hints:hint_turns": returns(0)},
+        {"turnwise.extensions.demonstrations.hints:hint_turns": returns(0)},
         "frozen-lake-tiny-adhint",
     ),
     "demonstrations pivot_rl": Idea(
         "demonstrations/test_pivots.py::test_a_run_learns_the_task_from_single_turns",
-        {"turnwise.rollout.demonstrations.pivots:OneTurn.step": lambda self, response: self._answer()},
+        {"turnwise.extensions.demonstrations.pivots:OneTurn.step": lambda self, response: self._answer()},
         "frozen-lake-tiny-pivot-rl",
     ),
     "dagger": Idea(
@@ -222,21 +229,21 @@ IDEAS: dict[str, Idea] = {
     # -- when and how far trajectories are played
     "continuations": Idea(
         "rollout/test_continuations.py::test_with_one_possible_continuation_the_return_is_what_is_left",
-        {"turnwise.rollout.continuations:fork": from_the_start},
+        {"turnwise.extensions.continuations.play:fork": from_the_start},
         "frozen-lake-tiny-vine-ppo",
     ),
     "continuations from cuts": Idea(
         "rollout/test_continued_cuts.py::test_a_state_inside_a_response_is_no_state_after_it",
-        {"turnwise.rollout.continuations:fork": from_the_start},
+        {"turnwise.extensions.continuations.play:fork": from_the_start},
     ),
     "turn budget": Idea(
         "rollout/test_turn_budget.py::test_a_limited_trajectory_is_the_beginning_of_the_whole_one",
-        {"turnwise.rollout.turn_budget:stops_after": returns(False)},
+        {"turnwise.extensions.turn_budget:stops_after": returns(False)},
         "frozen-lake-tiny-turn-budget",
     ),
     "turn budget that is learned": Idea(
         "rollout/test_turn_budget.py::test_only_trajectories_without_a_limit_teach_the_quantile",
-        {"turnwise.rollout.turn_budget:quantile_of": returns(100)},
+        {"turnwise.extensions.turn_budget:quantile_of": returns(100)},
         "frozen-lake-tiny-turn-budget",
     ),
     "step budget": Idea(
@@ -256,7 +263,7 @@ IDEAS: dict[str, Idea] = {
     ),
     "token temperature": Idea(
         "rollout/test_tempering.py::test_a_run_tempers_from_its_second_step_on_and_resumes",
-        {"turnwise.rollout.tempering:tempering_of": returns(None)},
+        {"turnwise.extensions.tempering:tempering_of": returns(None)},
         "frozen-lake-tiny-hapo",
     ),
     # -- which tasks and groups are learned from
@@ -302,12 +309,12 @@ IDEAS: dict[str, Idea] = {
     # -- what learns beside the policy, or in another way
     "reward model": Idea(
         "train/test_reward_model.py::test_it_learns_the_order_of_the_pairs",
-        {"turnwise.train.reward_model:RewardModel.update": returns({})},
+        {"turnwise.extensions.reward_model.model:RewardModel.update": returns({})},
         "frozen-lake-tiny-istar",
     ),
     "judge": Idea(
         "judge/test_judge.py::test_a_rank_is_repeated_on_the_turns_of_its_trajectory_and_follows_the_setting",
-        {"turnwise.judge.judge:Judge.__call__": lambda self, cases: [None] * len(cases)},
+        {"turnwise.extensions.judge.judge:Judge.__call__": lambda self, cases: [None] * len(cases)},
     ),
     "critic head": Idea(
         "train/test_critic.py::test_a_critic_learns_what_hidden_states_tell",
@@ -339,25 +346,25 @@ IDEAS: dict[str, Idea] = {
     ),
     "passes": Idea(
         "train/test_passes.py::test_the_last_turn_learns_first_and_corrects_those_before",
-        {"turnwise.train.passes:next_ratio": lambda ratio, *_, **__: ratio},
+        {"turnwise.extensions.passes:next_ratio": lambda ratio, *_, **__: ratio},
         "household-tiny-seeupo",
     ),
     "monitor": Idea(
         "measures/test_monitor.py::test_every_response_is_scored_in_the_context_of_each",
-        {"turnwise.measures.monitor:information": returns({"mutual_information": 0.0})},
+        {"turnwise.extensions.monitor:information": returns({"mutual_information": 0.0})},
         "frozen-lake-tiny-monitor",
     ),
     "preference simpo": Idea(
         "train/test_preference.py::test_simpo_by_hand",
-        {"turnwise.objective.preference:trajectory_pairs": no_pairs},
+        {"turnwise.extensions.preference.term:trajectory_pairs": no_pairs},
         "household-tiny-simpo",
     ),
     "preference dpo": Idea(
-        "train/test_preference.py::test_dpo_by_hand", {"turnwise.objective.preference:trajectory_pairs": no_pairs}
+        "train/test_preference.py::test_dpo_by_hand", {"turnwise.extensions.preference.term:trajectory_pairs": no_pairs}
     ),
     "rejection sampling": Idea(
         "train/test_rejection.py::test_the_best_of_a_group_is_imitated_and_no_other",
-        {"turnwise.objective.rejection:trajectory_pairs": no_pairs},
+        {"turnwise.extensions.preference.rejection:trajectory_pairs": no_pairs},
         "frozen-lake-tiny-dpa",
     ),
     # -- probes

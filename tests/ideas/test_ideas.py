@@ -12,15 +12,15 @@ import pytest
 from tests.ideas.run import put
 from tests.ideas.table import IDEAS
 from turnwise.config.recipes import shipped_recipes
+from turnwise.extensions.branching.growth import RULES
+from turnwise.extensions.demonstrations.settings import DemonstrationsConfig
+from turnwise.extensions.stores.settings import StoreConfig
 from turnwise.measures import MEASURES
 from turnwise.models.settings import CriticConfig
 from turnwise.objective.settings import PreferenceConfig
 from turnwise.objective.token_rules import ENTROPY_RULES, TOKEN_RULES
 from turnwise.rollout.collectors import COLLECTORS
-from turnwise.rollout.demonstrations.settings import DemonstrationsConfig
-from turnwise.rollout.growth import RULES
 from turnwise.rollout.selection import SELECTORS
-from turnwise.rollout.stores.settings import StoreConfig
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,7 +59,10 @@ def test_an_entry_names_a_recipe_and_a_test_that_exist(name):
 
 
 def test_what_is_not_there_cannot_be_replaced():
-    for target in ("turnwise.rollout.growth:nothing", "turnwise.rollout.growth:RULES/nothing"):
+    for target in (
+        "turnwise.extensions.branching.growth:nothing",
+        "turnwise.extensions.branching.growth:RULES/nothing",
+    ):
         with pytest.raises(AssertionError, match="nothing"):
             put(target, None)
 

@@ -18,7 +18,7 @@ from tests.integrations.test_trainers import (
 )
 
 import turnwise as tw
-from turnwise.errors import IntegrationError
+from turnwise.base.errors import IntegrationError
 from turnwise.integrations import areal, skyrl
 
 PPO = tw.METHODS["ppo"](standardize=False)

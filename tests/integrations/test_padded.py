@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.properties.strategies import Rows, interleavings, rows
 
 import turnwise as tw
-from turnwise.errors import ConfigError, IntegrationError
+from turnwise.base.errors import ConfigError, IntegrationError
 from turnwise.integrations import stretches
 from turnwise.integrations.padded import padded_advantages
 

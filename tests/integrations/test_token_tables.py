@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import turnwise as tw
-from turnwise.errors import IntegrationError
+from turnwise.base.errors import IntegrationError
 from turnwise.integrations.padded import padded_advantages, padded_batch
 from turnwise.integrations.token_tables import SOURCES
 

@@ -20,7 +20,7 @@ import pytest
 import torch
 
 import turnwise as tw
-from turnwise.errors import ConfigError, IntegrationError
+from turnwise.base.errors import ConfigError, IntegrationError
 from turnwise.integrations import areal, prime_rl, skyrl
 from turnwise.integrations.padded import padded_advantages
 from turnwise.integrations.trainers import TRAINERS, methods_of

@@ -2,10 +2,10 @@
 
 import pytest
 
+from turnwise.base.errors import ConfigError
 from turnwise.environments.base import Step
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
-from turnwise.errors import ConfigError
 from turnwise.integrations.trl_environments import OVER, environment_factory, rows
 
 HOUSE = EnvironmentConfig(name="household", max_steps=30, success_reward=10.0, options={"size": "tiny", "num_train": 3})

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import turnwise as tw
-from turnwise.errors import IntegrationError
+from turnwise.base.errors import IntegrationError
 from turnwise.integrations.padded import split_responses
 from turnwise.integrations.trl_turns import credit
 

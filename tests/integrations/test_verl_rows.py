@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import turnwise as tw
-from turnwise.errors import IntegrationError
+from turnwise.base.errors import IntegrationError
 from turnwise.integrations.verl_rows import verl_batch
 
 TURNS = tw.reinforce(discount=0.5)

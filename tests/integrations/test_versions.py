@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnwise.errors import IntegrationError
+from turnwise.base.errors import IntegrationError
 from turnwise.integrations.versions import check_version
 
 TRL, VERL = ((1, 16), (1, 17)), ((0, 9), (0, 10))

@@ -19,8 +19,8 @@ from tests.invariants.test_update import (
 from tests.steps import updated
 from tests.toys import small_config
 
+from turnwise.base.errors import ConfigError
 from turnwise.config import Config
-from turnwise.errors import ConfigError
 from turnwise.train.loop import train
 
 NARROW = {"clip_low": 0.05, "clip_high": 0.05}

@@ -12,11 +12,11 @@ from tests.invariants.test_update import Frozen, assert_same, experience, flat_g
 from tests.steps import measured, updated, with_column
 
 import turnwise as tw
+from turnwise.credit.trace import Trace, Traced
 from turnwise.models.critic import Critic
 from turnwise.models.settings import CriticConfig
 from turnwise.objective.tokens import generated_states, score
 from turnwise.objective.values import OF_SUBGOALS, Places, ValueTerm
-from turnwise.trace import Trace, Traced
 from turnwise.train import update as step_module
 
 TRUNK = {"trunk_gradient": 0.5}

@@ -25,9 +25,9 @@ from tests.toys import small_config
 from tests.train.test_loop import steps
 
 from turnwise.config import Config
+from turnwise.credit.segments import Segments
 from turnwise.objective.mismatch import mismatch_weights
 from turnwise.objective.token_rules import TokenCredit
-from turnwise.segments import Segments
 from turnwise.train.loop import train
 from turnwise.train.update import Measured
 

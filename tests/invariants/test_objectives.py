@@ -28,12 +28,12 @@ from tests.invariants.test_update import (
 from tests.steps import measured as score_trajectories
 from tests.steps import updated as update_policy
 
+from turnwise.base.streams import Stream
 from turnwise.config import Config
 from turnwise.objective.token_rules import StepTokens, TokenCredit
 from turnwise.objective.token_rules.build import build_entropy_rule, build_token_rule
 from turnwise.objective.tokens import generated_logprobs
 from turnwise.rollout.trajectory import Trajectory
-from turnwise.streams import Stream
 from turnwise.train import update as step_module
 
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -10,7 +10,7 @@ from tests.invariants.test_objectives import PAST
 from tests.invariants.test_update import Frozen, assert_same, difference, experience, flat_gradient, make_config
 from tests.steps import measured, updated, with_column
 
-from turnwise.errors import ConfigError
+from turnwise.base.errors import ConfigError
 from turnwise.objective.build import TERMS, make_objective
 from turnwise.objective.settings import UpdateConfig
 from turnwise.objective.terms import Pass, Stateless, StepView, TermLoss, as_tensor

@@ -18,15 +18,15 @@ from tests.steps import updated as update_policy
 from tests.steps import with_column
 from tests.toys import Colors, color_policy, small_config, trajectory
 
+from turnwise.base.blocking import blocking
 from turnwise.config import Config
+from turnwise.engines.base import Sampling
+from turnwise.engines.local import LocalEngine
+from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.models.policy import Policy
 from turnwise.objective.losses import policy_loss
 from turnwise.objective.tokens import generated_logprobs, score
-from turnwise.rollout.blocking import blocking
 from turnwise.rollout.collect import play
-from turnwise.rollout.engine import Sampling
-from turnwise.rollout.environments import InProcessEnvironments
-from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.starts import make_starts
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.train import update as step_module

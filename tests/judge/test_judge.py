@@ -9,20 +9,20 @@ import pytest
 import turnwise as tw
 from tests.rollout.chat_models import chat_model
 from tests.toys import ScriptedEngine, small_config
+from turnwise.base.errors import ConfigError, EngineFault
 from turnwise.config import parse_config
-from turnwise.errors import ConfigError, EngineFault
-from turnwise.judge import chat
-from turnwise.judge.cases import Comparison, Rating, told
-from turnwise.judge.chat import ChatJudge, question, read_scores
-from turnwise.judge.judge import Judge, make_judge
-from turnwise.judge.rounds import at_once
-from turnwise.judge.settings import JudgeConfig
+from turnwise.credit.shaping.tournament import Arena, swiss
+from turnwise.extensions.judge import chat
+from turnwise.extensions.judge.cases import Comparison, Rating, told
+from turnwise.extensions.judge.chat import ChatJudge, question, read_scores
+from turnwise.extensions.judge.judge import Judge, make_judge
+from turnwise.extensions.judge.measures import progress, rank
+from turnwise.extensions.judge.rounds import at_once
+from turnwise.extensions.judge.settings import JudgeConfig
 from turnwise.measures.base import Played
-from turnwise.measures.judged import progress, rank
 from turnwise.models.pretrained import pretrained_policy
 from turnwise.models.settings import ModelConfig, PromptConfig
 from turnwise.rollout.trajectory import Trajectory, Turn
-from turnwise.shaping.tournament import Arena, swiss
 from turnwise.train.loop import train
 
 FUNCTION = JudgeConfig(run="x:y")

@@ -11,11 +11,11 @@ from tests.known_wrong.variants import Variant
 from tests.properties.strategies import Rows
 from tests.toys import trajectory
 
+from turnwise.credit.segments import Segments
 from turnwise.models.critic import Critic
 from turnwise.models.settings import CriticConfig, ModelConfig
 from turnwise.objective.tokens import Sequences
 from turnwise.objective.transitions import Turns
-from turnwise.segments import Segments
 from turnwise.train.critic import from_differences
 
 OLD, FRESH = "0", "1"

@@ -11,12 +11,12 @@ from tests.known_wrong.variants import Variant, sample_std
 from tests.properties.strategies import Rows
 
 import turnwise as tw
-from turnwise.objective.imitation import ImitationTerm, TaughtView
+from turnwise.credit.trace import Trace
+from turnwise.extensions.demonstrations.imitation import with_lesson
+from turnwise.extensions.demonstrations.taught import Lesson
+from turnwise.extensions.demonstrations.term import ImitationTerm, TaughtView
 from turnwise.objective.terms import Pass, StepView
-from turnwise.rollout.demonstrations.taught import Lesson
 from turnwise.rollout.trajectory import Trajectory, Turn
-from turnwise.trace import Trace
-from turnwise.train.imitation import with_lesson
 
 # -- R3 with R_max 1/2, alpha 1, lambda 1e-6, and no bonus for length --------------------------------------------------
 

@@ -10,8 +10,8 @@ from tests.known_wrong.variants import Variant, centre, discounted, grouped, out
 from tests.properties.strategies import Rows
 
 import turnwise as tw
-from turnwise.shaping.tool_calls import ToolCall, match_calls, similarity
-from turnwise.shaping.tournament import Arena, single_elimination
+from turnwise.credit.shaping.tool_calls import ToolCall, match_calls, similarity
+from turnwise.credit.shaping.tournament import Arena, single_elimination
 
 
 def everyone(rows: Rows) -> np.ndarray:

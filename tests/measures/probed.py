@@ -5,12 +5,12 @@ import itertools
 import torch
 from tests.rollout.playing import FORMAT, POLICY, word
 
+from turnwise.engines.local import LocalEngine
 from turnwise.measures import Played
 from turnwise.models.settings import ModelConfig
 from turnwise.objective.gradient import Budget
 from turnwise.objective.prober import Prober
 from turnwise.objective.tokens import Sequences
-from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.trajectory import Trajectory, Turn
 
 TEMPERATURE = 0.7

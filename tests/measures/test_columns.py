@@ -5,7 +5,7 @@ import pytest
 from tests.toys import small_config, trajectory
 
 import turnwise as tw
-from turnwise.errors import ConfigError
+from turnwise.base.errors import ConfigError
 from turnwise.measures import MEASURES, Played
 from turnwise.measures.plan import FROM_THE_BATCH, plan_measures
 from turnwise.measures.played import action_of

@@ -11,10 +11,10 @@ from tests.rollout.playing import FORMAT
 from tests.toys import small_config
 from tests.train.test_every_method_trains import told, weights
 
+from turnwise.base.errors import ConfigError
 from turnwise.environments.suites import Seeded
-from turnwise.errors import ConfigError
-from turnwise.measures import monitor as module
-from turnwise.measures.monitor import Monitor, MonitorConfig, information
+from turnwise.extensions import monitor as module
+from turnwise.extensions.monitor import Monitor, MonitorConfig, information
 from turnwise.train.loop import train
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from tests.toys import small_config, trajectory
 
+from turnwise.base.errors import ConfigError
 from turnwise.config import load_config, parse_config
-from turnwise.errors import ConfigError
 from turnwise.measures import MEASURES, Measure, Played, measure
 from turnwise.measures.plan import plan_measures, recorded_columns
 from turnwise.rollout.record import read_rollouts

@@ -20,7 +20,7 @@ from tests.measures.probed import (
 from tests.rollout.playing import FORMAT, POLICY, STOP, Passes
 from tests.toys import small_config
 
-from turnwise.errors import ConfigError
+from turnwise.base.errors import ConfigError
 from turnwise.measures import Played
 from turnwise.measures.gold import answer_ids, answers, gold
 from turnwise.measures.hidden_rank import ranks

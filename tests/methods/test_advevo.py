@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import turnwise as tw
-from turnwise.errors import ConfigError
+from turnwise.base.errors import ConfigError
 
 
 def attacked(num_turns: int = 1) -> tw.Batch:

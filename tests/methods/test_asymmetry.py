@@ -8,7 +8,7 @@ from tests.methods.batches import RAGGED, applied, group_of, groups_of
 from tests.properties.strategies import advantage
 
 import turnwise as tw
-from turnwise.errors import BatchError, ConfigError
+from turnwise.base.errors import BatchError, ConfigError
 
 # -- ADORA -------------------------------------------------------------------------------------------------------------
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import turnwise as tw
-from turnwise.errors import BatchError, ConfigError
-from turnwise.transforms.grouping import Over, choice
+from turnwise.base.errors import BatchError, ConfigError
+from turnwise.credit.transforms.grouping import Over, choice
 
 # one prompt of three trajectories with 1, 2 and 3 turns, then a lone trajectory
 GROUPS, TRAJECTORIES = tw.Segments([0, 3, 4]), tw.Segments([0, 1, 3, 6, 7])

@@ -8,9 +8,9 @@ import pytest
 from tests.test_conformance import SHAPES, make_batch
 
 import turnwise as tw
-from turnwise.errors import ConfigError
-from turnwise.methods.build import build_method, named_method
-from turnwise.methods.names import as_table, as_written, label_of, modifiers
+from turnwise.base.errors import ConfigError
+from turnwise.credit.methods.build import build_method, named_method
+from turnwise.credit.methods.names import as_table, as_written, label_of, modifiers
 
 BATCH = make_batch(SHAPES["many groups"])
 OWN = """

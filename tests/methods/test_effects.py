@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import turnwise as tw
-from turnwise.errors import ConfigError
+from turnwise.base.errors import ConfigError
 
 
 def drawn(num_groups: int, *, noise: float, seed: int = 0) -> tuple[tw.Batch, np.ndarray]:

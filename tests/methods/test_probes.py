@@ -8,7 +8,7 @@ import pytest
 from tests.methods.valued import CLOSE, LENGTHS, NUM_RESPONSES, make_batch
 
 import turnwise as tw
-from turnwise.errors import BatchError
+from turnwise.base.errors import BatchError
 
 
 def random_batch(seed=0, **columns) -> tw.Batch:

@@ -8,7 +8,7 @@ from tests.measures.rank_reference import effective_rank, rank_metrics
 from tests.methods.batches import applied, group_of
 
 import turnwise as tw
-from turnwise.errors import ConfigError
+from turnwise.base.errors import ConfigError
 
 
 def ranks(rank, velocity, acceleration, num=None) -> tw.Batch:

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import turnwise as tw
-from turnwise.errors import BatchError, ConfigError
-from turnwise.methods.canon import own_weight, own_weight_reversed
-from turnwise.transforms.schedule import linear, scheduled
+from turnwise.base.errors import BatchError, ConfigError
+from turnwise.credit.methods.canon import own_weight, own_weight_reversed
+from turnwise.credit.transforms.schedule import linear, scheduled
 
 
 def batch(rewards, **columns) -> tw.Batch:

@@ -8,7 +8,7 @@ import pytest
 from tests.methods.shaped import each_response, group_of, of_trajectory, on, ragged, random_batch, tokens
 
 import turnwise as tw
-from turnwise.transforms.shaping import Convention
+from turnwise.credit.transforms.shaping import Convention
 
 # -- IGPO --------------------------------------------------------------------------------------------------------------
 

@@ -7,8 +7,8 @@ import pytest
 from tests.methods.shaped import group_of, of_trajectory, on, ragged, random_batch
 
 import turnwise as tw
-from turnwise.errors import BatchError, ConfigError
-from turnwise.transforms.shaping import ranks_within
+from turnwise.base.errors import BatchError, ConfigError
+from turnwise.credit.transforms.shaping import ranks_within
 
 
 def test_ranks_within_are_mean_ranks():

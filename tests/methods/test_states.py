@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import turnwise as tw
-from turnwise.errors import BatchError, ConfigError
-from turnwise.transforms.graphs import distances_to_success
+from turnwise.base.errors import BatchError, ConfigError
+from turnwise.credit.transforms.graphs import distances_to_success
 
 
 def walks(

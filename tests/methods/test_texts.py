@@ -10,8 +10,8 @@ import pytest
 from tests.methods.batches import batch_of
 
 import turnwise as tw
-from turnwise.transforms import words
-from turnwise.transforms.words import WORD, find_words
+from turnwise.credit.transforms import words
+from turnwise.credit.transforms.words import WORD, find_words
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from tests.methods.batches import batch_of
 from tests.methods.drawn import drawn, step_term
 
 import turnwise as tw
-from turnwise.errors import ConfigError
-from turnwise.methods.build import build_method
+from turnwise.base.errors import ConfigError
+from turnwise.credit.methods.build import build_method
 
 
 def test_mica_card():

@@ -10,8 +10,8 @@ from tests.methods.batches import batch_of
 from tests.methods.drawn import drawn, step_term
 
 import turnwise as tw
-from turnwise.errors import BatchError, ConfigError
-from turnwise.transforms.history import history_levels
+from turnwise.base.errors import BatchError, ConfigError
+from turnwise.credit.transforms.history import history_levels
 
 
 def one_turn() -> tw.Batch:

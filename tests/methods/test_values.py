@@ -5,9 +5,9 @@ import pytest
 from tests.methods.valued import CLOSE, NUM_RESPONSES, make_batch, random_batch
 
 import turnwise as tw
-from turnwise.analysis.decisions import PROBLEMS
-from turnwise.analysis.groups import enumerate_groups
-from turnwise.errors import BatchError, ConfigError
+from turnwise.base.errors import BatchError, ConfigError
+from turnwise.credit.analysis.decisions import PROBLEMS
+from turnwise.credit.analysis.groups import enumerate_groups
 
 
 def last_of(batch: tw.Batch) -> np.ndarray:

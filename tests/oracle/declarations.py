@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator
 
 import turnwise as tw
-from turnwise.analysis.bias import HISTORY, Measurement, measure, problems_of
-from turnwise.analysis.decisions import Problem
-from turnwise.analysis.groups import sees_one_group, sees_order
+from turnwise.credit.analysis.bias import HISTORY, Measurement, measure, problems_of
+from turnwise.credit.analysis.decisions import Problem
+from turnwise.credit.analysis.groups import sees_one_group, sees_order
 
 TOLERANCE = 1e-10  # sums of thousands of groups of float64 terms of order 1
 NOT_PARALLEL = 1e-6  # least 1 - cosine that counts as biased; rounding gives 1e-15

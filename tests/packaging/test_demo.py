@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import turnwise
-from turnwise.cache import cache_folder
-from turnwise.cli import main
+from turnwise.base.cache import cache_folder
 from turnwise.commands import demo
+from turnwise.commands.cli import main
 from turnwise.rollout.record import read_rollouts
 from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
 from turnwise.train.folder import RunFolder, by_step
@@ -64,12 +64,12 @@ def test_a_changed_report_is_written_anew_and_half_an_unpacking_is_not_taken(run
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("turnwise.report.write.write_report", fails)
+        patch.setattr("turnwise.lab.report.write.write_report", fails)
         with pytest.raises(KeyboardInterrupt):
             demo.demo_run()
     assert list(tmp_path.iterdir()) == []
     assert demo.demo_run().parent.name == run.parent.name
-    monkeypatch.setattr(turnwise, "__version__", "9.9")
+    monkeypatch.setattr("turnwise.base.version.__version__", "9.9")
     assert demo.demo_run().parent.name != run.parent.name
 
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from tests.needs import needs
 
-from turnwise.cli import main
-from turnwise.errors import ConfigError
+from turnwise.base.errors import ConfigError
+from turnwise.base.packaged import MODELS, Packaged, find_packaged, packaged
+from turnwise.commands.cli import main
 from turnwise.models.pretrained import check_smollm2
-from turnwise.packaged import MODELS, Packaged, find_packaged, packaged
 
 WEIGHTS = b"weights " * 1000
 

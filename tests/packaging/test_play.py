@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 from tests.toys import color_policy
 
-from turnwise.cli import main
+from turnwise.base.errors import EnvironmentFault
 from turnwise.commands import demo
+from turnwise.commands.cli import main
+from turnwise.engines.local import LocalEngine
 from turnwise.environments.base import Step
-from turnwise.errors import EnvironmentFault
-from turnwise.evaluation.watch import Observed, Responded, watch
-from turnwise.rollout.environments import InProcessEnvironments
-from turnwise.rollout.local import LocalEngine
+from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.rollout.settings import RolloutConfig
+from turnwise.train.evaluation.watch import Observed, Responded, watch
 
 DOORS = """
 from turnwise.environments.base import Step
@@ -197,7 +197,7 @@ def test_a_fault_of_the_environment_is_told(monkeypatch):
 def test_on_a_terminal_enter_shows_the_next_turn_and_ctrl_c_ends_cleanly():
     demo.demo_run()
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "turnwise.cli", "play", "demo"]
+    command = [sys.executable, "-m", "turnwise.commands.cli", "play", "demo"]
     player = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
     os.close(theirs)
     try:

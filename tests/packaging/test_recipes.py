@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from tests.needs import needs
 
-from turnwise.cli import main
+from turnwise.base.errors import ConfigError
+from turnwise.commands.cli import main
 from turnwise.config import load_config
 from turnwise.config.recipes import FOLDER, describe_recipe, find_recipe, shipped_recipes
-from turnwise.diagnostics.study import load_study
-from turnwise.errors import ConfigError
+from turnwise.lab.diagnostics.study import load_study
 
 ROOT = Path(__file__).parents[2]
 STUDY = 'recipes = ["{recipe}"]\nseeds = 1\n[methods]\ngrpo = ["method=grpo"]\n'

@@ -39,7 +39,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
         names = {name for name in content.namelist() if ".dist-info/" not in name}
         recipe = content.read("turnwise/recipes/household-tiny-aem.toml").decode()
     assert names == source_files()
-    for name in ("py.typed", "demo/household-demo.tar.xz", "recipes/verl/swe-qwen3-32b-aem.sh", "report/page/main.js"):
+    few = "py.typed demo/household-demo.tar.xz recipes/verl/swe-qwen3-32b-aem.sh lab/report/page/main.js"
+    for name in few.split():
         assert f"turnwise/{name}" in names
     assert sum(name.startswith("turnwise/recipes/") for name in names) == len(list((ROOT / "recipes").rglob("*.*")))
     assert recipe == (ROOT / "recipes" / "household-tiny-aem.toml").read_text()
@@ -95,7 +96,7 @@ def test_the_core_works_with_what_the_wheel_asks_for(wheel, tmp_path, monkeypatc
         return done.stdout + done.stderr
 
     python(CORE_CODE)
-    command = "from turnwise.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = "from turnwise.commands.cli import main; sys.exit(main(sys.argv[1:]))"
     assert python(command, "--version").strip() == (f"turnwise {turnwise.__version__}, Python {sys.version.split()[0]}")
     assert "household-tiny-aem" in python(command, "recipes")
     assert '"label"' not in python(command, "config", "household-tiny-aem")

@@ -8,14 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from turnwise.batch import Batch
+from turnwise.base.files import write_json
 from turnwise.config import parse_config
-from turnwise.files import write_json
-from turnwise.methods.build import build_method
+from turnwise.credit.batch import Batch
+from turnwise.credit.methods.build import build_method
+from turnwise.credit.segments import Segments
+from turnwise.credit.transform import Transform, chain
+from turnwise.credit.transforms import add_penalty
 from turnwise.rollout.record import SCHEMA
-from turnwise.segments import Segments
-from turnwise.transform import Transform, chain
-from turnwise.transforms import add_penalty
 
 WORDS = np.array(["go", "to", "open", "take", "the", "cabinet", "drawer", "mug", "1", "2", "<end>"])
 PENALTY = 0.1

@@ -8,10 +8,10 @@ import pytest
 from tests.report.synthetic import PENALTY, write_run
 
 import turnwise as tw
-from turnwise.report.blocks import traced_blocks
-from turnwise.report.chunks import turns_table
+from turnwise.credit.transforms import center_by_group, modulate_by_entropy
+from turnwise.lab.report.blocks import traced_blocks
+from turnwise.lab.report.chunks import turns_table
 from turnwise.train.recorded import Step, read_step
-from turnwise.transforms import center_by_group, modulate_by_entropy
 
 
 @tw.block(coefficient=True)

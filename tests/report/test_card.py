@@ -8,7 +8,7 @@ import pytest
 from tests.report.synthetic import PENALTY, write_run
 
 import turnwise as tw
-from turnwise.report.write import write_report
+from turnwise.lab.report.write import write_report
 
 METHODS = ["grpo"]
 ALPHA = "\N{GREEK SMALL LETTER ALPHA}"

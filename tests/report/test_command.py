@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from tests.report.synthetic import write_run
 
-from turnwise.cli import main
-from turnwise.report.live import _listen
+from turnwise.commands.cli import main
+from turnwise.lab.report.live import _listen
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,8 @@ def test_live_serves_what_training_adds_and_ends_at_control_c(tmp_path):
     (made / "rollouts" / late.name).unlink()
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    often = "import sys, turnwise.cli, turnwise.report.live as live; live.EVERY_S = 0.2; sys.exit(turnwise.cli.main())"
+    often = "import sys, turnwise.lab.report.live as live; live.EVERY_S = 0.2"
+    often += "; from turnwise.commands.cli import main; sys.exit(main())"
     command = [sys.executable, "-c", often, "report", "--live", str(run), "--port", str(port)]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
@@ -135,7 +136,7 @@ def wait_until(reached: Callable[[], bool]) -> None:
 
 def test_the_report_needs_no_torch(run, tmp_path):
     command = ["report", str(run), "--output", str(tmp_path / "page")]
-    statement = f"import sys; from turnwise.cli import main; main({command!r}); print('torch' in sys.modules)"
+    statement = f"import sys; from turnwise.commands.cli import main; main({command!r}); print('torch' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", statement], capture_output=True, text=True, check=False, env={**os.environ}
     )

@@ -12,14 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 from tests.report.synthetic import PENALTY, WORDS, write_run
 
-from turnwise.errors import ConfigError, DataError, RunError
-from turnwise.report.build import ReportData
-from turnwise.report.chunks import token_shades, turns_table
-from turnwise.report.credit import OtherMethods
-from turnwise.report.steps import OUTCOMES, has_contrast, index_columns, outcomes
-from turnwise.report.summary import failure_causes, metrics_columns, step_statistics
-from turnwise.report.write import write_report
-from turnwise.section import flattened
+from turnwise.base.errors import ConfigError, DataError, RunError
+from turnwise.base.section import flattened
+from turnwise.lab.report.build import ReportData
+from turnwise.lab.report.chunks import token_shades, turns_table
+from turnwise.lab.report.credit import OtherMethods
+from turnwise.lab.report.steps import OUTCOMES, has_contrast, index_columns, outcomes
+from turnwise.lab.report.summary import failure_causes, metrics_columns, step_statistics
+from turnwise.lab.report.write import write_report
 from turnwise.train.folder import RunFolder
 from turnwise.train.recorded import TOKEN_ENTROPY, base_advantage, read_step
 

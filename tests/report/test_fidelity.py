@@ -8,9 +8,9 @@ import pytest
 from tests.report.synthetic import write_run
 from tests.toys import trajectory
 
-from turnwise.diagnostics.fidelity_record import NAME, responses_table, write_responses
-from turnwise.diagnostics.values import Truth
-from turnwise.report.write import write_report
+from turnwise.lab.diagnostics.fidelity_record import NAME, responses_table, write_responses
+from turnwise.lab.diagnostics.values import Truth
+from turnwise.lab.report.write import write_report
 
 TRUE_R = np.array([0.0, 0.1, 2.5, -1.25, np.nan, 0.5])
 CREDIT = {"grpo": np.array([1.0, 1.0, 1.0, -1.0, -1.0, 0.0]), "gigpo+aem": np.arange(6.0) - 2.5}

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from tests.report.synthetic import write_run
 
-from turnwise.report.build import ReportData
-from turnwise.report.write import install, write_index, write_report
+from turnwise.lab.report.build import ReportData
+from turnwise.lab.report.write import install, write_index, write_report
 
 
 def write_evaluations(run: Path, *intervals: tuple[float, float, float]) -> Path:

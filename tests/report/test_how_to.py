@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.report.synthetic import write_run
 
-from turnwise import cli
-from turnwise.report import live
+from turnwise.commands import cli
+from turnwise.lab.report import live
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/report.md").read_text()
 BLOCKS = re.findall(r"^```bash\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)

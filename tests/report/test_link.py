@@ -5,7 +5,7 @@ import contextlib
 import pytest
 from tests.report.synthetic import write_run
 
-from turnwise.report.write import write_report
+from turnwise.lab.report.write import write_report
 
 LINK = "#run=second&only_step=2&only_group=1&show=won&contrast=1&sort=alpha&task=task&text=room&axis=minutes&smooth=5"
 FIELDS = "#run", "#step", "#group", "#sort", "#task", "#text", "#axis", "#smooth"

@@ -15,7 +15,7 @@ from tests import soak
 from tests.report.synthetic import write_run
 from tests.toys import small_config
 
-from turnwise.report import live
+from turnwise.lab.report import live
 from turnwise.train.loop import train
 
 
@@ -62,7 +62,7 @@ def ask(url: str, path: str, method: str = "GET", **headers: str) -> http.client
 def test_a_soak_loses_no_good_request_and_memory_and_files_stay_flat(tmp_path):
     run = train(small_config(tmp_path, run={"steps": 2}, evaluate={"final_episodes": 1}))
     command = ["report", str(run.path), "--live", "--port", "0"]
-    with soak.serving(command, r"(http://127\.0\.0\.1:\d+)/", "turnwise.report.live") as (url, process, end):
+    with soak.serving(command, r"(http://127\.0\.0\.1:\d+)/", "turnwise.lab.report.live") as (url, process, end):
         told = asyncio.run(soak.soak(url, soak.SECONDS, process=process))
         said = end()
     print(told)

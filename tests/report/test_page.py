@@ -11,8 +11,8 @@ import pytest
 from tests.report.synthetic import write_run
 from tests.report.test_fidelity import write_analysis
 
-from turnwise.report.build import ReportData
-from turnwise.report.write import install, write_index, write_report
+from turnwise.lab.report.build import ReportData
+from turnwise.lab.report.write import install, write_index, write_report
 from turnwise.rollout.record import SCHEMA
 
 METHODS = ["grpo", "gigpo+aem"]

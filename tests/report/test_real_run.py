@@ -3,9 +3,9 @@
 import numpy as np
 from tests.toys import small_config
 
-from turnwise.methods import COMPARED
-from turnwise.report.build import ReportData
-from turnwise.report.credit import OtherMethods
+from turnwise.credit.methods import COMPARED
+from turnwise.lab.report.build import ReportData
+from turnwise.lab.report.credit import OtherMethods
 from turnwise.train import loop
 from turnwise.train.folder import RunFolder
 from turnwise.train.recorded import read_step

@@ -5,9 +5,9 @@ import tomllib
 from importlib import resources
 from pathlib import Path
 
-import turnwise.report
+import turnwise.lab.report
 
-VENDOR = Path(str(resources.files(turnwise.report))) / "vendor"
+VENDOR = Path(str(resources.files(turnwise.lab.report))) / "vendor"
 LIST = tomllib.loads((VENDOR / "LIST.toml").read_text())
 
 

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import torch
 from safetensors.torch import load_file
 
-from turnwise.rollout.engine import Sampling
-from turnwise.rollout.sampling import sample, uniform
+from turnwise.engines.base import Sampling
+from turnwise.engines.sampling import sample, uniform
 
 GENERATE = "/inference/v1/generate"
 SLOW_S = 2.5

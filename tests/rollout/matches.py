@@ -4,16 +4,16 @@ from typing import Any
 
 from tests.toys import small_config
 
-from turnwise.environments.seats.suite import Seats
+from turnwise.engines.local import LocalEngine
+from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.models.settings import ModelConfig
 from turnwise.models.tiny import tiny_policy
 from turnwise.rollout.collectors import make_collector
-from turnwise.rollout.environments import InProcessEnvironments
-from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.plays import play_tasks
 from turnwise.rollout.settings import RolloutConfig
+from turnwise.worlds.seats.suite import Seats
 
 MODEL = ModelConfig(hidden_size=16, num_layers=1, num_heads=2, max_context=256)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from turnwise.rollout.engine import Engine, Generation, Sampling
+from turnwise.engines.base import Engine, Generation, Sampling
 
 VOCABULARY = 23
 STOPS = (5, 6, 7, 8, 9)

@@ -5,11 +5,11 @@ from contextlib import contextmanager
 
 from tests.toys import Colors, ScriptedEngine, color_policy
 
+from turnwise.base.blocking import blocking
+from turnwise.engines.base import Sampling
+from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.models.policy import Policy
-from turnwise.rollout.blocking import blocking
 from turnwise.rollout.collect import play as play_starts
-from turnwise.rollout.engine import Sampling
-from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.starts import make_starts
 from turnwise.rollout.trajectory import Trajectory
 

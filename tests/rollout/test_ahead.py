@@ -14,15 +14,15 @@ import torch
 from tests.rollout.playing import POLICY, STOP
 from tests.toys import Colors, color_policy, output_layer
 
+from turnwise.base.blocking import ThreadLoop, blocking, make_loop
+from turnwise.base.errors import EngineLost
+from turnwise.engines.base import Sampling
+from turnwise.engines.local import LocalEngine
 from turnwise.environments.base import Step
-from turnwise.errors import EngineLost
+from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.objective.tokens import Sequences, score
-from turnwise.rollout.blocking import ThreadLoop, blocking, make_loop
 from turnwise.rollout.collect import play
-from turnwise.rollout.engine import Sampling
-from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.gate import Gate, OwnConversations, OwnEnvironments, VisitedEngine
-from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.starts import make_starts
 from turnwise.rollout.trajectory import Trajectory
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from tests.toys import COLORS, color_policy, small_config
 
-from turnwise.cli import main
+from turnwise.base.errors import ConfigError
+from turnwise.commands.cli import main
 from turnwise.config import override_config
+from turnwise.engines.local import LocalEngine
 from turnwise.environments.base import Step
-from turnwise.errors import ConfigError
-from turnwise.rollout.allotment import Allotted, ValueModel, allot, utility
+from turnwise.environments.hosts import InProcessEnvironments
+from turnwise.extensions.allotment import Allotted, ValueModel, allot, utility
 from turnwise.rollout.collectors import make_collector
-from turnwise.rollout.environments import InProcessEnvironments
-from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.plays import play_tasks
 from turnwise.rollout.settings import RolloutConfig

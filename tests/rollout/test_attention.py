@@ -5,9 +5,9 @@ import torch
 from tests.rollout.models import generate, make_model
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from turnwise.engines.base import Sampling
+from turnwise.engines.local import LocalEngine
 from turnwise.models import attention
-from turnwise.rollout.engine import Sampling
-from turnwise.rollout.local import LocalEngine
 
 
 def parts(heads: int, groups: int, size: int, tokens: int, dtype: torch.dtype = torch.float32):

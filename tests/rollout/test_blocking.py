@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from turnwise.rollout.blocking import LastingLoop, blocking
+from turnwise.base.blocking import LastingLoop, blocking
 
 make_task = asyncio.ensure_future
 
@@ -60,7 +60,7 @@ def test_a_task_that_fails_by_itself_is_reported(caplog):
 @pytest.mark.parametrize("lasting", [False, True])
 def test_a_task_that_does_not_end_holds_nothing_up_after_a_signal(lasting, monkeypatch):
     """As one whose callback of what it awaits a signal has cut."""
-    monkeypatch.setattr("turnwise.rollout.blocking.PATIENCE_S", 0.05)
+    monkeypatch.setattr("turnwise.base.blocking.PATIENCE_S", 0.05)
 
     async def stuck():
         while True:

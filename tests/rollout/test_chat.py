@@ -5,8 +5,8 @@ import copy
 import pytest
 from tests.rollout.chat_models import FAMILIES, tokenizer
 
+from turnwise.base.errors import ConfigError
 from turnwise.environments.base import Step
-from turnwise.errors import ConfigError
 from turnwise.models.chat import INSTRUCTION, chat_format
 from turnwise.models.settings import PromptConfig
 from turnwise.rollout.context import Append

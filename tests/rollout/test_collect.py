@@ -12,12 +12,12 @@ import pytest
 from tests.rollout.playing import FORMAT, POLICY, STOP, Lasting, Passes, always, play, word
 from tests.toys import COLORS, Colors, ScriptedEngine, color_policy
 
+from turnwise.base.blocking import blocking
+from turnwise.base.stopping import Stopped
+from turnwise.engines.local import LocalEngine
 from turnwise.environments.base import Step
 from turnwise.objective.tokens import Sequences, score
-from turnwise.rollout.blocking import blocking
-from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.trajectory import Trajectory
-from turnwise.stopping import Stopped
 
 
 def mixed() -> ScriptedEngine:
@@ -268,8 +268,8 @@ def test_a_signal_between_the_making_of_a_coroutine_and_its_start_prints_no_warn
     """Python would name the coroutine after the last line of the command."""
     program = """
 import asyncio, os, signal
-from turnwise.rollout.blocking import blocking
-from turnwise.stopping import Stopped, stoppable
+from turnwise.base.blocking import blocking
+from turnwise.base.stopping import Stopped, stoppable
 
 async def work():
     pass

@@ -8,12 +8,12 @@ import pytest
 from tests.rollout.playing import FORMAT, POLICY, STOP, Lasting, Passes, always, play
 from tests.toys import Colors, ScriptedEngine, color_policy
 
+from turnwise.base.errors import EngineFault
+from turnwise.engines.base import Sampling
+from turnwise.engines.local import LocalEngine
 from turnwise.environments.base import Step
-from turnwise.errors import EngineFault
+from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.rollout.collect import play as play_starts
-from turnwise.rollout.engine import Sampling
-from turnwise.rollout.environments import InProcessEnvironments
-from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.metrics import rollout_metrics
 from turnwise.rollout.starts import make_starts
 

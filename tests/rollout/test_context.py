@@ -10,16 +10,16 @@ import torch
 from tests.rollout.chat_models import FAMILIES, chat_model
 from tests.toys import Colors, ScriptedEngine, color_policy
 
+from turnwise.engines.base import Sampling
+from turnwise.engines.local import LocalEngine
 from turnwise.environments.base import Step
+from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.models.policy import Policy
 from turnwise.models.pretrained import pretrained_policy
 from turnwise.models.settings import ModelConfig, PromptConfig
 from turnwise.objective.tokens import Sequences, score
 from turnwise.rollout.collect import play as play_starts
 from turnwise.rollout.context import Append, Window, make_context
-from turnwise.rollout.engine import Sampling
-from turnwise.rollout.environments import InProcessEnvironments
-from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.starts import make_starts
 from turnwise.rollout.trajectory import Trajectory
 

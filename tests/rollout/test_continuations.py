@@ -10,12 +10,12 @@ from tests.rollout.playing import play as play_tasks
 from tests.rollout.test_starts import Long, Moody
 from tests.toys import Colors, trajectory
 
-from turnwise.errors import RunError
+from turnwise.base.errors import RunError
+from turnwise.engines.local import LocalEngine
+from turnwise.environments.hosts import InProcessEnvironments
+from turnwise.extensions.continuations.measures import continued
+from turnwise.extensions.continuations.play import Continuations
 from turnwise.measures import Played
-from turnwise.measures.continued import continued
-from turnwise.rollout.continuations import Continuations
-from turnwise.rollout.environments import InProcessEnvironments
-from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.record import read_table
 from turnwise.rollout.settings import ContinuationsConfig, RolloutConfig

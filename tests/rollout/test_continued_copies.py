@@ -10,13 +10,13 @@ from tests.rollout.playing import play as play_tasks
 from tests.rollout.test_starts import Moody
 from tests.trees.counting import Awaited, Broken, Copied, Counting
 
-from turnwise.rollout.blocking import blocking
-from turnwise.rollout.continuations import Continuations
-from turnwise.rollout.environments import Environments, InProcessEnvironments
-from turnwise.rollout.local import LocalEngine
+from turnwise.base.blocking import blocking
+from turnwise.engines.local import LocalEngine
+from turnwise.environments.hosts import Environments, InProcessEnvironments
+from turnwise.environments.workers import WorkerEnvironments
+from turnwise.extensions.continuations.play import Continuations
 from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.settings import ContinuationsConfig, RolloutConfig
-from turnwise.rollout.workers import WorkerEnvironments
 
 TASKS, NUMBER = [0, 1], 3
 

@@ -11,10 +11,10 @@ from tests.toys import Colors, trajectory
 from tests.train.test_every_method_trains import batches, config_of, weights  # noqa: F401
 
 from turnwise.config import override_config
+from turnwise.engines.local import LocalEngine
+from turnwise.extensions.continuations.measures import continued_cuts
+from turnwise.extensions.continuations.play import Histories
 from turnwise.measures import Played
-from turnwise.measures.continued import continued_cuts
-from turnwise.rollout.continuations import Histories
-from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.record import read_table
 from turnwise.train.loop import train
 

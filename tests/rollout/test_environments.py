@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from tests.toys import Broken, Colors
 
+from turnwise.base.errors import EnvironmentFault
 from turnwise.environments.base import Step
-from turnwise.errors import EnvironmentFault
-from turnwise.rollout.environments import Environments, InProcessEnvironments
+from turnwise.environments.hosts import Environments, InProcessEnvironments
 
 
 class Slow(Colors):

@@ -7,16 +7,16 @@ from tests.rollout.hostile import Hostile
 from tests.rollout.test_workers import play
 from tests.toys import Colors
 
-from turnwise.cli import main
+from turnwise.commands.cli import main
 from turnwise.environments.base import Step
 from turnwise.environments.check import check_environment
+from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
-from turnwise.evaluation.play import common_failure
-from turnwise.rollout.environments import InProcessEnvironments
+from turnwise.environments.workers import WorkerEnvironments
 from turnwise.rollout.failures import placed_failure
 from turnwise.rollout.trajectory import Trajectory, Turn
-from turnwise.rollout.workers import WorkerEnvironments
+from turnwise.train.evaluation.play import common_failure
 
 NAN = "environment: EnvironmentFault: the environment returned a reward of nan, expected a finite number"
 

@@ -11,10 +11,10 @@ from tests.needs import skip_without
 from tests.rollout.forging import FORGED, FORKS, OBJECTS, Forging
 from tests.rollout.test_workers import Told, tell
 
+from turnwise.base.errors import EnvironmentFault
+from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.environments.isolation import Level
-from turnwise.errors import EnvironmentFault
-from turnwise.rollout.environments import InProcessEnvironments
-from turnwise.rollout.workers import WorkerEnvironments
+from turnwise.environments.workers import WorkerEnvironments
 
 NEEDED = {
     "worker": [],

@@ -17,15 +17,15 @@ from tests.needs import skip_without
 from tests.rollout.curious import HOLDER, SECRET, Curious
 
 import turnwise
+from turnwise.base.errors import ConfigError, EnvironmentFault
 from turnwise.config import parse_config
 from turnwise.environments import containers, launchers
+from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.environments.isolation import clean_variables
 from turnwise.environments.launchers import make_launcher
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
-from turnwise.errors import ConfigError, EnvironmentFault
-from turnwise.rollout.environments import InProcessEnvironments
-from turnwise.rollout.workers import WorkerEnvironments, make_environments
+from turnwise.environments.workers import WorkerEnvironments, make_environments
 
 LEVELS = ["worker", "bubblewrap", "bubblewrap-offline", "gvisor", "docker"]
 OFFLINE = ("bubblewrap-offline", "gvisor", "docker")

@@ -6,11 +6,11 @@ import pytest
 import torch
 from tests.rollout.models import MODELS, STOPS, TOLERANCE, VOCABULARY, generate, make_model, plain_greedy, plain_logits
 
-from turnwise.errors import EngineFault
-from turnwise.rollout import local
-from turnwise.rollout.engine import Sampling
+from turnwise.base.errors import EngineFault
+from turnwise.engines import local
+from turnwise.engines.base import Sampling
+from turnwise.engines.local import LocalEngine
 from turnwise.rollout.line import Line
-from turnwise.rollout.local import LocalEngine
 
 
 class Conversations:

@@ -9,12 +9,12 @@ import pytest
 from tests.rollout.playing import POLICY
 from tests.toys import Colors
 
+from turnwise.base.blocking import make_loop
+from turnwise.engines.local import LocalEngine
 from turnwise.environments.base import Step
-from turnwise.rollout.blocking import make_loop
+from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.rollout.collectors import make_collector
-from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.gate import Gate, VisitedEngine
-from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.pool import Pool
 from turnwise.rollout.settings import RolloutConfig

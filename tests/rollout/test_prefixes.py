@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.rollout.models import GREEDY, generate, make_model
 
-from turnwise.rollout import local
-from turnwise.rollout.local import LocalEngine
-from turnwise.rollout.prefixes import Prefixes
+from turnwise.engines import local
+from turnwise.engines.local import LocalEngine
+from turnwise.engines.prefixes import Prefixes
 
 IDS = st.lists(st.integers(0, 2), max_size=6)
 

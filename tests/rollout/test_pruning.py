@@ -11,14 +11,14 @@ from tests.rollout.test_starts import Long
 from tests.toys import Colors, small_config
 from tests.train.test_every_method_trains import told, weights
 
-from turnwise.errors import ConfigError
+from turnwise.base.errors import ConfigError
+from turnwise.engines.local import LocalEngine
+from turnwise.environments.hosts import InProcessEnvironments
+from turnwise.extensions.pruning import Estimate, survivors
 from turnwise.rollout.collectors import make_collector
-from turnwise.rollout.environments import InProcessEnvironments
-from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.metrics import rollout_metrics
 from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.plays import play_tasks
-from turnwise.rollout.pruning import Estimate, survivors
 from turnwise.rollout.record import read_rollouts
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.train.loop import train

@@ -8,10 +8,10 @@ import torch
 from tests.rollout.models import generate, make_model
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from turnwise.engines.base import Sampling
+from turnwise.engines.local import LocalEngine
 from turnwise.models import reordered
 from turnwise.models.policy import frozen_copy
-from turnwise.rollout.engine import Sampling
-from turnwise.rollout.local import LocalEngine
 
 IDS = torch.tensor([[1, 5, 2, 9, 4]])
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from scipy import stats
 
-from turnwise.rollout.engine import Sampling
-from turnwise.rollout.sampling import sample, uniform
+from turnwise.engines.base import Sampling
+from turnwise.engines.sampling import sample, uniform
 
 
 def grid(conversations: int, positions: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from tests.rollout.models import DRAWN, GREEDY, STOPS, VOCABULARY, generate, make_model, plain_greedy, same, tokens
 
-from turnwise.errors import ConfigError
-from turnwise.rollout.engine import Generation, Sampling
-from turnwise.rollout.local import LocalEngine, _passes
+from turnwise.base.errors import ConfigError
+from turnwise.engines.base import Generation, Sampling
+from turnwise.engines.local import LocalEngine, _passes
 
 OPTIONS = [
     {},

@@ -6,9 +6,9 @@ import pytest
 import torch
 from tests.rollout.models import DRAWN, GREEDY, generate, make_model, plain_greedy, same, together, tokens
 
-from turnwise.errors import EngineFault, EngineLost
-from turnwise.rollout.engine import Generation, Sampling
-from turnwise.rollout.local import LocalEngine
+from turnwise.base.errors import EngineFault, EngineLost
+from turnwise.engines.base import Generation, Sampling
+from turnwise.engines.local import LocalEngine
 
 
 def test_a_fault_in_one_request_leaves_the_others_alone():

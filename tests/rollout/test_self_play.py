@@ -11,16 +11,12 @@ from tests.toys import ScriptedEngine, small_config
 from tests.train.test_every_method_trains import told, weights
 
 import turnwise as tw
-from turnwise.environments.seats.base import POLICY as BY_POLICY
-from turnwise.environments.seats.base import Deal
-from turnwise.environments.seats.suite import Seats
+from turnwise.base.errors import ConfigError, EngineFault
+from turnwise.engines.local import LocalEngine
+from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.environments.settings import EnvironmentConfig
-from turnwise.errors import ConfigError, EngineFault
-from turnwise.evaluation.assess import assess
 from turnwise.models.tiny import tiny_policy
 from turnwise.rollout.collectors import make_collector
-from turnwise.rollout.environments import InProcessEnvironments
-from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.metrics import rollout_metrics
 from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.plays import play_tasks
@@ -28,8 +24,12 @@ from turnwise.rollout.record import read_rollouts, write_rollouts
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.train.credit import make_transform
+from turnwise.train.evaluation.assess import assess
 from turnwise.train.loop import train
 from turnwise.train.recorded import read_step, recorded_batch
+from turnwise.worlds.seats.base import POLICY as BY_POLICY
+from turnwise.worlds.seats.base import Deal
+from turnwise.worlds.seats.suite import Seats
 
 POLICY_OF_BOARDS = tiny_policy(suite("tictactoe").words(), MODEL, seed=3)
 with torch.no_grad():

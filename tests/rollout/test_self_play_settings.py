@@ -4,11 +4,11 @@ import pytest
 from tests.rollout.matches import KUHN, collector, models, play, run_config
 from tests.toys import small_config
 
+from turnwise.base.errors import ConfigError
 from turnwise.config import parse_config
-from turnwise.environments.seats.base import ROLES
-from turnwise.errors import ConfigError
 from turnwise.rollout.plays import play_tasks
 from turnwise.train.loop import train
+from turnwise.worlds.seats.base import ROLES
 
 
 def test_an_evaluation_is_played_as_its_tasks_say():

@@ -25,17 +25,17 @@ from tests.rollout.models import (
 )
 from tests.rollout.test_local import nucleus
 
+from turnwise.base.errors import ConfigError, EngineFault, EngineLost, TurnwiseError
 from turnwise.config import load_config
-from turnwise.errors import ConfigError, EngineFault, EngineLost, TurnwiseError
-from turnwise.rollout.connection import check_server
-from turnwise.rollout.engine import Sampling
-from turnwise.rollout.server import ServerEngine
+from turnwise.engines.base import Sampling
+from turnwise.engines.connection import check_server
+from turnwise.engines.server import ServerEngine
 from turnwise.rollout.settings import EngineConfig
 
 
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnwise.rollout.connection.FIRST_WAIT_S", 0.02)
+    monkeypatch.setattr("turnwise.engines.connection.FIRST_WAIT_S", 0.02)
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ from tests.rollout.fake_vllm import GENERATE, FakeVllm
 from tests.rollout.models import GREEDY, make_model
 from tests.rollout.test_server import assert_plain, make_engine, play
 
-from turnwise.errors import ConfigError, EngineFault, EngineLost
+from turnwise.base.errors import ConfigError, EngineFault, EngineLost
 
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeVllm]:
     """Serves other weights than the trainer's; waits between two tries are short."""
-    monkeypatch.setattr("turnwise.rollout.connection.FIRST_WAIT_S", 0.02)
+    monkeypatch.setattr("turnwise.engines.connection.FIRST_WAIT_S", 0.02)
     with FakeVllm(make_model(seed=7)) as server:
         yield server
 

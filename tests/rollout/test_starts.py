@@ -7,13 +7,13 @@ from tests.rollout.playing import FORMAT, POLICY, STOP, always
 from tests.rollout.playing import play as play_tasks
 from tests.toys import Colors
 
-from turnwise.rollout.blocking import blocking
+from turnwise.base.blocking import blocking
+from turnwise.engines.base import Sampling
+from turnwise.engines.local import LocalEngine
+from turnwise.environments.hosts import Environments, InProcessEnvironments
+from turnwise.environments.workers import WorkerEnvironments
 from turnwise.rollout.collect import play
-from turnwise.rollout.engine import Sampling
-from turnwise.rollout.environments import Environments, InProcessEnvironments
-from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.starts import fork
-from turnwise.rollout.workers import WorkerEnvironments
 
 
 def play_forks(starts, environments: Environments, *, engine=None, window=None, seed=7):

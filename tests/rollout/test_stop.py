@@ -5,13 +5,13 @@ import asyncio
 import pytest
 from tests.rollout.chat_models import chat_model
 
-from turnwise.errors import EngineFault
+from turnwise.base.errors import EngineFault
+from turnwise.engines.base import Generation, Sampling, ends_with_stop
+from turnwise.engines.local import LocalEngine
+from turnwise.engines.server import _until
 from turnwise.models.policy import Policy
 from turnwise.models.pretrained import pretrained_policy
 from turnwise.models.settings import ModelConfig, PromptConfig
-from turnwise.rollout.engine import Generation, Sampling, ends_with_stop
-from turnwise.rollout.local import LocalEngine
-from turnwise.rollout.server import _until
 
 
 @pytest.fixture(scope="module")

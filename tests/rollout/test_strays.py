@@ -13,11 +13,11 @@ from tests.needs import skip_without
 from tests.rollout.straying import Straying, is_alive
 from tests.rollout.test_workers import exists, soon, tell
 
+from turnwise.base.errors import ConfigError
 from turnwise.environments.check_apart import check_apart
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.tamper_apart import tamper
-from turnwise.errors import ConfigError
-from turnwise.rollout.workers import WorkerEnvironments
+from turnwise.environments.workers import WorkerEnvironments
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere only the session ends with the program")
 
@@ -68,7 +68,7 @@ def named(argument: str) -> list[str]:
 PLAYS = """
 import asyncio, sys
 from tests.rollout.straying import Straying
-from turnwise.rollout.workers import WorkerEnvironments
+from turnwise.environments.workers import WorkerEnvironments
 
 async def play():
     environments = WorkerEnvironments(Straying, workers=1)

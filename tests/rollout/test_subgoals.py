@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from tests.toys import Colors, small_config, trajectory
 
-from turnwise.environments.alfworld.subgoals import with_subgoals
+from turnwise.base.errors import ConfigError
+from turnwise.credit.segments import Segments
 from turnwise.environments.base import Demonstrated, Step
 from turnwise.environments.suites import make_suite
-from turnwise.errors import ConfigError
 from turnwise.measures.base import Played
 from turnwise.measures.planned import parts
 from turnwise.models.settings import CriticConfig, ModelConfig
@@ -17,8 +17,8 @@ from turnwise.models.subgoals import read, write
 from turnwise.models.tiny import tiny_policy
 from turnwise.objective.values import places_of
 from turnwise.rollout.context import make_context
-from turnwise.segments import Segments
 from turnwise.train.warmstart import warm_policy
+from turnwise.worlds.alfworld.subgoals import with_subgoals
 
 FORMAT = tiny_policy(
     Colors.words(), ModelConfig(hidden_size=8, num_layers=1, num_heads=2, max_context=64), seed=0, plan=True

@@ -11,15 +11,15 @@ import torch
 from tests.toys import small_config
 from tests.train.test_every_method_trains import told, weights
 
-from turnwise.errors import ConfigError
-from turnwise.objective.token_rules.hapo import entropy_level
-from turnwise.rollout.blocking import blocking
-from turnwise.rollout.engine import Sampling, Tempering
-from turnwise.rollout.local import LocalEngine
+from turnwise.base.blocking import blocking
+from turnwise.base.errors import ConfigError
+from turnwise.engines.base import Sampling, Tempering
+from turnwise.engines.local import LocalEngine
+from turnwise.engines.sampling import sample
+from turnwise.extensions.tempering import TemperedEngine, tempering_of
+from turnwise.extensions.token_rules.hapo import entropy_level
 from turnwise.rollout.record import read_rollouts
-from turnwise.rollout.sampling import sample
 from turnwise.rollout.settings import TokenTemperatureConfig
-from turnwise.rollout.tempering import TemperedEngine, tempering_of
 from turnwise.train.checkpoint import latest_checkpoint, load_checkpoint
 from turnwise.train.loop import train
 

@@ -9,27 +9,27 @@ import pytest
 from tests.toys import Colors, color_policy, small_config
 from tests.train.uneven import Uneven
 
-from turnwise.cli import main
+from turnwise.base.errors import ConfigError
+from turnwise.commands.cli import main
 from turnwise.config import override_config
-from turnwise.diagnostics.turn_budgets import Limit, compare_limits, spent
+from turnwise.engines.local import LocalEngine
+from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.environments.splits import split_seeds
-from turnwise.errors import ConfigError
-from turnwise.evaluation.play import panel
-from turnwise.rollout.collectors import Independent
-from turnwise.rollout.environments import InProcessEnvironments
-from turnwise.rollout.local import LocalEngine
-from turnwise.rollout.models import Models, NamedModel
-from turnwise.rollout.plays import play_tasks
-from turnwise.rollout.settings import RolloutConfig, TurnBudgetConfig
-from turnwise.rollout.trajectory import Trajectory, Turn
-from turnwise.rollout.turn_budget import (
+from turnwise.extensions.turn_budget import (
     Budgeted,
     TurnBudget,
     quantile_of,
     stops_after,
     turns_within,
 )
+from turnwise.lab.diagnostics.turn_budgets import Limit, compare_limits, spent
+from turnwise.rollout.collectors import Independent
+from turnwise.rollout.models import Models, NamedModel
+from turnwise.rollout.plays import play_tasks
+from turnwise.rollout.settings import RolloutConfig, TurnBudgetConfig
+from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.train.checkpoint import latest_checkpoint, load_checkpoint
+from turnwise.train.evaluation.play import panel
 from turnwise.train.loop import train
 
 

@@ -10,9 +10,9 @@ import pytest
 from tests.rollout.hostile import Hostile, Paced
 from tests.rollout.test_workers import tell_all
 
+from turnwise.base.errors import EnvironmentFault
 from turnwise.environments.base import Step
-from turnwise.errors import EnvironmentFault
-from turnwise.rollout.workers import WorkerEnvironments
+from turnwise.environments.workers import WorkerEnvironments
 
 
 def test_an_episode_has_its_time_too():

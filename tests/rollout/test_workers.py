@@ -17,16 +17,16 @@ from tests.doses import doses
 from tests.rollout.hostile import ANSWERS, WORDS, Fickle, Hostile, NotThere, Waiting, Watch
 from tests.toys import ScriptedEngine, color_policy
 
+from turnwise.base.errors import ConfigError, EnvironmentFault
+from turnwise.engines.base import Sampling
 from turnwise.environments.base import Step
+from turnwise.environments.hosts import Environments, InProcessEnvironments
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
-from turnwise.errors import ConfigError, EnvironmentFault
+from turnwise.environments.workers import WorkerEnvironments, make_environments
 from turnwise.rollout.collect import play as play_starts
-from turnwise.rollout.engine import Sampling
-from turnwise.rollout.environments import Environments, InProcessEnvironments
 from turnwise.rollout.starts import make_starts
 from turnwise.rollout.trajectory import Trajectory
-from turnwise.rollout.workers import WorkerEnvironments, make_environments
 
 Told = list[Any]
 """What one environment answered: steps, and at the end the cause of a fault."""
@@ -288,7 +288,7 @@ def test_no_process_computes_on_after_cancellation_nor_lives_on_without_its_owne
 KILLED = """
 import asyncio
 from tests.rollout.hostile import Fickle
-from turnwise.rollout.workers import WorkerEnvironments
+from turnwise.environments.workers import WorkerEnvironments
 
 async def play(environments, key, kind):
     step = await environments.start(key, (key, 9, kind))

@@ -8,9 +8,16 @@ import numpy as np
 import pytest
 
 import turnwise as tw
-from turnwise.errors import ConfigError
-from turnwise.shaping import tool_calls
-from turnwise.shaping.tool_calls import ToolCall, answer_f1, match_calls, similarity, transport_plan, turn_rewards
+from turnwise.base.errors import ConfigError
+from turnwise.credit.shaping import tool_calls
+from turnwise.credit.shaping.tool_calls import (
+    ToolCall,
+    answer_f1,
+    match_calls,
+    similarity,
+    transport_plan,
+    turn_rewards,
+)
 
 
 def f(**arguments) -> ToolCall:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import turnwise as tw
-from turnwise.errors import ConfigError
-from turnwise.shaping import tournament
-from turnwise.shaping.tournament import (
+from turnwise.base.errors import ConfigError
+from turnwise.credit.shaping import tournament
+from turnwise.credit.shaping.tournament import (
     Arena,
     anchor_only,
     double_elimination,
@@ -276,4 +276,4 @@ def test_the_helpers_import_numpy_only_and_scipy_on_demand():
             for alias in node.names
         }
         outside = {m for m in modules if m and m.split(".")[0] not in sys.stdlib_module_names}
-        assert outside <= {"numpy", "turnwise.errors"}, file.name
+        assert outside <= {"numpy", "turnwise.base.errors"}, file.name

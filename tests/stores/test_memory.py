@@ -11,31 +11,31 @@ import pytest
 from tests.stores.same import content
 from tests.stores.test_replay import plain, rollouts
 from tests.toys import COLORS, ScriptedEngine, small_config, trajectory
-from turnwise.cli import main
+from turnwise.base.errors import ConfigError
+from turnwise.commands.cli import main
 from turnwise.config import override_config
+from turnwise.engines.base import Generation, Sampling
 from turnwise.environments.base import Step
-from turnwise.errors import ConfigError
+from turnwise.environments.hosts import InProcessEnvironments
+from turnwise.extensions.stores.build import texts_of
+from turnwise.extensions.stores.lessons import ASKED
+from turnwise.extensions.stores.recall import ADVICE, Experiences, Memory, Recalled
+from turnwise.extensions.stores.remember import Remembering, actions_of
+from turnwise.extensions.stores.reminded import FAILURE, RECALLED, SUCCESS, Reminded, lines_of
+from turnwise.extensions.stores.rows import FILE, Row, make_row, read_store
+from turnwise.extensions.stores.settings import StoreConfig
+from turnwise.extensions.stores.similarity import similarity
+from turnwise.extensions.stores.store import Store
 from turnwise.models.settings import ModelConfig
 from turnwise.models.tiny import tiny_policy
 from turnwise.objective.tokens import Sequences
 from turnwise.rollout.collectors import Independent
-from turnwise.rollout.engine import Generation, Sampling
-from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.experience import Experience
 from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.plays import play_tasks
 from turnwise.rollout.pool import Pool
 from turnwise.rollout.record import read_rollouts
 from turnwise.rollout.settings import RolloutConfig
-from turnwise.rollout.stores.build import texts_of
-from turnwise.rollout.stores.lessons import ASKED
-from turnwise.rollout.stores.recall import ADVICE, Experiences, Memory, Recalled
-from turnwise.rollout.stores.remember import Remembering, actions_of
-from turnwise.rollout.stores.reminded import FAILURE, RECALLED, SUCCESS, Reminded, lines_of
-from turnwise.rollout.stores.rows import FILE, Row, make_row, read_store
-from turnwise.rollout.stores.settings import StoreConfig
-from turnwise.rollout.stores.similarity import similarity
-from turnwise.rollout.stores.store import Store
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.train.checkpoint import latest_checkpoint
 from turnwise.train.folder import RunFolder

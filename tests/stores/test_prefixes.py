@@ -11,23 +11,23 @@ from tests.demonstrations.test_hints import Told
 from tests.stores.same import content
 from tests.stores.test_replay import plain, rollouts
 from tests.toys import Colors, color_policy, small_config
+from turnwise.base.errors import ConfigError
 from turnwise.config import override_config
+from turnwise.engines.local import LocalEngine
 from turnwise.environments.base import Step
-from turnwise.errors import ConfigError
+from turnwise.environments.hosts import InProcessEnvironments
+from turnwise.extensions.stores.prefixes import PrefixSampling, Ratio, replayed_turns
+from turnwise.extensions.stores.rows import FILE, read_store
+from turnwise.extensions.stores.settings import StoreConfig
+from turnwise.extensions.stores.store import Store
 from turnwise.measures.base import Played
 from turnwise.measures.step_rewards import step_rewards
 from turnwise.objective.tokens import Sequences
 from turnwise.rollout.collectors import Independent
-from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.experience import Experience
-from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.plays import play_tasks
 from turnwise.rollout.settings import RolloutConfig
-from turnwise.rollout.stores.prefixes import PrefixSampling, Ratio, replayed_turns
-from turnwise.rollout.stores.rows import FILE, read_store
-from turnwise.rollout.stores.settings import StoreConfig
-from turnwise.rollout.stores.store import Store
 from turnwise.train.checkpoint import latest_checkpoint
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train

@@ -10,25 +10,25 @@ import pytest
 from tests.stores.same import content
 from tests.stores.test_replay import plain, ratio_gradient, rollouts
 from tests.toys import COLORS, ScriptedEngine, small_config
+from turnwise.base.errors import ConfigError
 from turnwise.config import override_config
+from turnwise.engines.base import Generation, Sampling
 from turnwise.environments.base import Step
-from turnwise.errors import ConfigError
+from turnwise.environments.hosts import InProcessEnvironments
+from turnwise.extensions.stores.build import texts_of
+from turnwise.extensions.stores.reflection import AGAIN, FAILED, ReplayAndReflection, shown
+from turnwise.extensions.stores.rows import FILE
+from turnwise.extensions.stores.settings import StoreConfig
+from turnwise.extensions.stores.store import Store
 from turnwise.models.settings import ModelConfig
 from turnwise.models.tiny import tiny_policy
 from turnwise.objective.tokens import Sequences
 from turnwise.rollout.collectors import Independent
-from turnwise.rollout.engine import Generation, Sampling
-from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.experience import Experience
 from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.pool import Pool
 from turnwise.rollout.record import read_rollouts
 from turnwise.rollout.settings import RolloutConfig
-from turnwise.rollout.stores.build import texts_of
-from turnwise.rollout.stores.reflection import AGAIN, FAILED, ReplayAndReflection, shown
-from turnwise.rollout.stores.rows import FILE
-from turnwise.rollout.stores.settings import StoreConfig
-from turnwise.rollout.stores.store import Store
 from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.train.checkpoint import latest_checkpoint
 from turnwise.train.credit import Credit, make_transform

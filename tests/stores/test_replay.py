@@ -13,25 +13,25 @@ import torch
 from tests.steps import measured, updated
 from tests.stores.same import content
 from tests.toys import Colors, color_policy, small_config
-from turnwise.batch import Batch
-from turnwise.cli import main
+from turnwise.base.errors import ConfigError, RunError
+from turnwise.commands.cli import main
 from turnwise.config import override_config
+from turnwise.credit.batch import Batch
+from turnwise.engines.local import LocalEngine
 from turnwise.environments.base import Step
-from turnwise.errors import ConfigError, RunError
+from turnwise.environments.hosts import InProcessEnvironments
+from turnwise.extensions.stores.replay import Replaying
+from turnwise.extensions.stores.rows import FILE, read_store
+from turnwise.extensions.stores.settings import StoreConfig
+from turnwise.extensions.stores.store import Store
 from turnwise.models.policy import load_policy
 from turnwise.objective.tokens import Sequences, score
 from turnwise.rollout.collectors import Independent
-from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.experience import Experience
-from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.pool import Pool
 from turnwise.rollout.record import read_rollouts
 from turnwise.rollout.settings import RolloutConfig
-from turnwise.rollout.stores.replay import Replaying
-from turnwise.rollout.stores.rows import FILE, read_store
-from turnwise.rollout.stores.settings import StoreConfig
-from turnwise.rollout.stores.store import Store
 from turnwise.train import loop
 from turnwise.train.checkpoint import latest_checkpoint
 from turnwise.train.credit import Credit, make_transform

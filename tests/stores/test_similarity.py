@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.rollout.stores.similarity import COMPARED, Similar, similarity, words_of
+from turnwise.extensions.stores.similarity import COMPARED, Similar, similarity, words_of
 
 TEXTS = st.lists(st.sampled_from("abcd"), max_size=8).map(" ".join)
 

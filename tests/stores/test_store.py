@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from tests.toys import trajectory
-from turnwise.errors import ConfigError, DamagedError, DataError, RunError
-from turnwise.rollout.stores.rows import FILE, Row, make_row, read_store, write_store
-from turnwise.rollout.stores.settings import StoreConfig
-from turnwise.rollout.stores.store import Store
+from turnwise.base.errors import ConfigError, DamagedError, DataError, RunError
+from turnwise.extensions.stores.rows import FILE, Row, make_row, read_store, write_store
+from turnwise.extensions.stores.settings import StoreConfig
+from turnwise.extensions.stores.store import Store
 from turnwise.rollout.trajectory import Trajectory, Turn
 
 

@@ -8,7 +8,7 @@ from scipy.integrate import solve_ivp
 from scipy.optimize import minimize
 
 import turnwise as tw
-from turnwise.entropy import (
+from turnwise.credit.entropy import (
     END,
     TreePolicy,
     chain_rule_entropy,

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 import turnwise as tw
+from turnwise.base.errors import ConfigError
+from turnwise.base.streams import Stream
 from turnwise.config import load_config, override_config, parse_config
-from turnwise.errors import ConfigError
+from turnwise.credit.trace import Trace, Traced
 from turnwise.objective.settings import UpdateConfig
 from turnwise.objective.terms import StepView
 from turnwise.objective.token_rules import ENTROPY_RULES, TOKEN_RULES
 from turnwise.objective.token_rules.build import build_entropy_rule, build_token_rule
 from turnwise.objective.token_rules.step import step_tokens
-from turnwise.streams import Stream
-from turnwise.trace import Trace, Traced
 
 # options of the rules whose papers leave them open: no paper's values
 OPEN = {

@@ -9,7 +9,8 @@ import pytest
 from tests.token_rules.steps import WIDTHS, column, given, step
 
 import turnwise as tw
-from turnwise.errors import ConfigError
+from turnwise.base.errors import ConfigError
+from turnwise.extensions.token_rules.covariance import covariance
 from turnwise.objective.token_rules import (
     StepTokens,
     adapo,
@@ -24,7 +25,6 @@ from turnwise.objective.token_rules import (
     spo_mask,
     steer,
 )
-from turnwise.objective.token_rules.covariance import covariance
 
 
 def test_covariance_by_hand():

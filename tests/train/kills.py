@@ -19,7 +19,7 @@ import torch
 from tests.toys import small_config
 from tqdm.auto import tqdm
 
-from turnwise.checksums import RUN_KEY
+from turnwise.base.checksums import RUN_KEY
 from turnwise.rollout.record import read_table
 from turnwise.train.checkpoint import latest_checkpoint, load_checkpoint
 from turnwise.train.folder import RunFolder

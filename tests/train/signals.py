@@ -18,10 +18,10 @@ from tests.toys import small_config
 from tests.train.kills import whole  # also makes tqdm safe to fork
 
 import turnwise.commands.common
-import turnwise.report.write
+import turnwise.lab.report.write
 import turnwise.train.figure
 from turnwise.__main__ import main
-from turnwise.stopping import SIGNALS
+from turnwise.base.stopping import SIGNALS
 from turnwise.train import last_step
 from turnwise.train.folder import RunFolder, by_step
 from turnwise.train.loop import train

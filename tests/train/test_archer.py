@@ -15,10 +15,11 @@ from tests.toys import color_policy, small_config
 from tests.train.test_critic import config_of
 from tests.train.test_every_method_trains import told, weights
 
-from turnwise.analysis.decisions import RESPONSES, Problem
-from turnwise.analysis.filling import fill
-from turnwise.batch import Batch
-from turnwise.errors import ConfigError
+from turnwise.base.errors import ConfigError
+from turnwise.credit.analysis.decisions import RESPONSES, Problem
+from turnwise.credit.analysis.filling import fill
+from turnwise.credit.batch import Batch
+from turnwise.credit.segments import Segments
 from turnwise.models.critic import Critic
 from turnwise.models.settings import CriticConfig, ModelConfig
 from turnwise.objective.gradient import Budget
@@ -26,7 +27,6 @@ from turnwise.objective.settings import UpdateConfig
 from turnwise.objective.terms import TermLoss
 from turnwise.objective.transitions import Transitions, Turns
 from turnwise.objective.values import ValueTerm
-from turnwise.segments import Segments
 from turnwise.train.checkpoint import load_checkpoint
 from turnwise.train.critic import from_differences, teach_alone
 from turnwise.train.loop import train

@@ -9,7 +9,7 @@ import torch
 from tests.toys import has_gradient, small_config, trajectory
 
 import turnwise.train.update as step_module
-from turnwise.errors import RunError
+from turnwise.base.errors import RunError
 from turnwise.objective.gradient import Budget, Diverged
 from turnwise.objective.tokens import generated_logprobs
 from turnwise.rollout.experience import Experience

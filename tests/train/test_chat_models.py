@@ -14,15 +14,15 @@ from tests.rollout.chat_models import FAMILIES, chat_model
 from tests.toys import Colors, small_config
 from transformers import LlamaForCausalLM
 
+from turnwise.base.errors import ConfigError, DataError
 from turnwise.config import load_config, parse_config
+from turnwise.engines.build import make_engine
 from turnwise.environments.base import Step
-from turnwise.errors import ConfigError, DataError
 from turnwise.models.caches import CACHE
 from turnwise.models.policy import choose_trainable, freeze_but_norms, frozen_copy, load_policy, trainable
 from turnwise.models.pretrained import pretrained_policy, smollm2
 from turnwise.models.settings import ModelConfig, PromptConfig
 from turnwise.objective.tokens import Sequences, score
-from turnwise.rollout.engines import make_engine
 from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.train.loop import train
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tests.toys import color_policy, small_config
 
-from turnwise.errors import RunError
+from turnwise.base.errors import RunError
 from turnwise.train.checkpoint import (
     checkpoint_at,
     checkpoints,

@@ -8,9 +8,9 @@ import torch
 from tests.toys import Colors, small_config
 from tests.train.test_every_method_trains import batches, config_of, told, weights  # noqa: F401
 
-from turnwise.cli import main
+from turnwise.base.errors import ConfigError
+from turnwise.commands.cli import main
 from turnwise.config import override_config
-from turnwise.errors import ConfigError
 from turnwise.rollout.record import read_table
 from turnwise.rollout.settings import CollectorConfig
 from turnwise.train.loop import train

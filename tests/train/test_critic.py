@@ -12,7 +12,8 @@ from tests.rollout.playing import Lasting, play
 from tests.toys import color_policy, small_config
 from tests.train.test_every_method_trains import told, weights
 
-from turnwise.diagnostics.recredit import replay
+from turnwise.engines.local import LocalEngine
+from turnwise.lab.diagnostics.recredit import replay
 from turnwise.models.critic import Critic, join_beside
 from turnwise.models.ridge import Ridge
 from turnwise.models.settings import CriticConfig, ModelConfig
@@ -20,7 +21,6 @@ from turnwise.objective.beside import beside_states
 from turnwise.objective.gradient import Budget
 from turnwise.objective.tokens import Sequences
 from turnwise.objective.values import ValueTerm
-from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.record import read_rollouts
 from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.train.checkpoint import load_checkpoint

@@ -8,8 +8,8 @@ from tests.toys import color_policy
 from tests.train.test_critic import config_of
 from tests.train.test_every_method_trains import told
 
+from turnwise.base.errors import ConfigError, EngineLost
 from turnwise.config import load_config
-from turnwise.errors import ConfigError, EngineLost
 from turnwise.measures.plan import plan_measures
 from turnwise.models.critic import Critic
 from turnwise.models.settings import CriticConfig, ModelConfig

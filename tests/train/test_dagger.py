@@ -10,11 +10,11 @@ import torch
 from tests.needs import needs
 from tests.toys import COLORS, Colors, small_config
 
+from turnwise.base.errors import ConfigError
 from turnwise.config import override_config
 from turnwise.environments.base import Demonstrated, Step, as_step
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import CorrectingSuite, make_suite
-from turnwise.errors import ConfigError
 from turnwise.models.tiny import tiny_policy
 from turnwise.rollout.context import make_context
 from turnwise.train import dagger, warmstart

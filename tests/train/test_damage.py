@@ -10,15 +10,15 @@ import pyarrow.parquet as pq
 import pytest
 from tests.toys import small_config
 
-from turnwise import checksums
-from turnwise.cli import main
-from turnwise.errors import DamagedError, RunError
-from turnwise.evaluation.outcomes import read_outcomes
-from turnwise.report.pieces import Pieces
-from turnwise.report.write import write_report
+from turnwise.base import checksums
+from turnwise.base.errors import DamagedError, RunError
+from turnwise.commands.cli import main
+from turnwise.lab.report.pieces import Pieces
+from turnwise.lab.report.write import write_report
 from turnwise.rollout.record import read_rollouts
 from turnwise.train.checkpoint import latest_checkpoint, load_checkpoint
 from turnwise.train.display import Display
+from turnwise.train.evaluation.outcomes import read_outcomes
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train
 

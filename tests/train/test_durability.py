@@ -15,9 +15,9 @@ from tests.doses import doses
 from tests.toys import small_config
 from tests.train.kills import KINDS
 
-from turnwise.cli import main
+from turnwise.base.errors import DataError, RunError
+from turnwise.commands.cli import main
 from turnwise.config import override_config
-from turnwise.errors import DataError, RunError
 from turnwise.rollout.record import FORMAT, NEWEST, read_table, write_table
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from tests.toys import Broken, Colors, ScriptedEngine, color_policy, small_config
 
+from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.environments.suites import Seeded
-from turnwise.evaluation.play import evaluate, invalid_frac, panel, wilson_interval
 from turnwise.rollout.collectors import make_collector
-from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.models import Models, NamedModel
 from turnwise.train.display import describe
+from turnwise.train.evaluation.play import evaluate, invalid_frac, panel, wilson_interval
 
 POLICY = color_policy()
 

@@ -12,7 +12,7 @@ from tests.toys import Colors, small_config
 
 import turnwise as tw
 from turnwise.environments.base import Step
-from turnwise.judge.cases import Comparison
+from turnwise.extensions.judge.cases import Comparison
 from turnwise.measures.plan import FROM_THE_BATCH
 from turnwise.measures.verdict import how_to_train
 from turnwise.train.loop import train

@@ -8,10 +8,10 @@ import sys
 import pytest
 from tests.toys import small_config
 
-from turnwise.checksums import KEY
+from turnwise.base.checksums import KEY
+from turnwise.base.errors import RunError
+from turnwise.base.files import write_text
 from turnwise.config import override_config
-from turnwise.errors import RunError
-from turnwise.files import write_text
 from turnwise.train.folder import RunFolder, by_step
 from turnwise.train.loop import train
 

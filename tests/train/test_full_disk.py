@@ -18,9 +18,9 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 import turnwise.commands.common
-from turnwise.cli import main
-from turnwise.errors import RunError
-from turnwise.files import refused_by_disk, write_json
+from turnwise.base.errors import RunError
+from turnwise.base.files import refused_by_disk, write_json
+from turnwise.commands.cli import main
 from turnwise.rollout.record import write_table
 from turnwise.train.checkpoint import _save_states
 from turnwise.train.folder import by_step

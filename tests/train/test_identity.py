@@ -8,11 +8,11 @@ import torch
 from tests.needs import needs
 from tests.toys import small_config
 
-from turnwise.checksums import KEY, RUN_KEY, run_of, sealed
-from turnwise.cli import main
+from turnwise.base.checksums import KEY, RUN_KEY, run_of, sealed
+from turnwise.base.errors import DIVERGED, DamagedError, EngineFault, RunError
+from turnwise.commands.cli import main
 from turnwise.config import Config
-from turnwise.errors import DIVERGED, DamagedError, EngineFault, RunError
-from turnwise.rollout.local import LocalEngine
+from turnwise.engines.local import LocalEngine
 from turnwise.rollout.record import read_table
 from turnwise.train.checkpoint import load_checkpoint
 from turnwise.train.folder import RunFolder, by_step

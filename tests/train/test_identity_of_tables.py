@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from tests.toys import small_config
 
-from turnwise.checksums import KEY, RUN_KEY, run_of, sealed
-from turnwise.cli import main
-from turnwise.diagnostics.runs import find_runs
-from turnwise.errors import DamagedError, RunError
-from turnwise.evaluation.scores import Row, write_evaluation
-from turnwise.rollout.stores.rows import FILE, read_store
+from turnwise.base.checksums import KEY, RUN_KEY, run_of, sealed
+from turnwise.base.errors import DamagedError, RunError
+from turnwise.commands.cli import main
+from turnwise.extensions.stores.rows import FILE, read_store
+from turnwise.lab.diagnostics.runs import find_runs
+from turnwise.train.evaluation.scores import Row, write_evaluation
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train
 

@@ -13,10 +13,10 @@ from tests.train.kills import HARNESS, whole
 
 import turnwise.commands.common
 import turnwise.train.loop
-from turnwise.cli import main
+from turnwise.base.stopping import stoppable
+from turnwise.commands.cli import main
+from turnwise.extensions.continuations.play import Continuations
 from turnwise.models.policy import Policy
-from turnwise.rollout.continuations import Continuations
-from turnwise.stopping import stoppable
 from turnwise.train import prepare
 from turnwise.train.display import ConsoleDisplay
 from turnwise.train.folder import RunFolder, by_step

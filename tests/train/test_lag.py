@@ -10,23 +10,23 @@ import pytest
 import torch
 from tests.toys import Colors, color_policy, small_config
 
-from turnwise.batch import Batch
+from turnwise.base.blocking import make_loop
+from turnwise.base.errors import ConfigError
+from turnwise.credit.batch import Batch
+from turnwise.credit.segments import Segments
+from turnwise.credit.trace import Trace
+from turnwise.engines.local import LocalEngine
 from turnwise.environments.base import Step
-from turnwise.errors import ConfigError
+from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.objective.policy import PolicyTerm
 from turnwise.objective.settings import UpdateConfig
 from turnwise.objective.terms import Pass, StepView
-from turnwise.rollout.blocking import make_loop
 from turnwise.rollout.collectors import make_collector
-from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.gate import Gate, VisitedEngine
-from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.pool import Pool
 from turnwise.rollout.record import read_rollouts
 from turnwise.rollout.settings import RolloutConfig
-from turnwise.segments import Segments
-from turnwise.trace import Trace
 from turnwise.train.checkpoint import latest_checkpoint, load_checkpoint
 from turnwise.train.display import Display
 from turnwise.train.folder import RunFolder

@@ -12,19 +12,19 @@ import pytest
 import torch
 from tests.toys import Colors, Levels, small_config
 
+from turnwise.base.errors import ConfigError, RunError
 from turnwise.config import override_config
+from turnwise.credit.methods import METHODS
+from turnwise.credit.transform import Transform, chain
+from turnwise.credit.transforms import outcome_return
 from turnwise.environments.base import Step
 from turnwise.environments.suites import Seeded, make_suite
-from turnwise.errors import ConfigError, RunError
-from turnwise.evaluation.outcomes import read_outcomes
-from turnwise.evaluation.play import panel
-from turnwise.methods import METHODS
 from turnwise.train.checkpoint import checkpoints, latest_checkpoint, load_checkpoint
 from turnwise.train.display import Display
+from turnwise.train.evaluation.outcomes import read_outcomes
+from turnwise.train.evaluation.play import panel
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train
-from turnwise.transform import Transform, chain
-from turnwise.transforms import outcome_return
 
 ROOT = Path(__file__).parents[2]
 

@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 from tests.toys import Colors, small_config
 
-from turnwise.checksums import KEY, sealed
-from turnwise.cli import main
-from turnwise.errors import ConfigError, RunError
-from turnwise.objective.token_rules import TOKEN_RULES, repo
+from turnwise.base.checksums import KEY, sealed
+from turnwise.base.errors import ConfigError, RunError
+from turnwise.commands.cli import main
+from turnwise.environments.hosts import InProcessEnvironments
+from turnwise.extensions.token_rules import repo
+from turnwise.objective.token_rules import TOKEN_RULES
 from turnwise.rollout.collectors import make_collector
-from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.record import read_rollouts
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.train.folder import RunFolder

@@ -12,12 +12,12 @@ from tests.steps import measured, updated
 from tests.toys import small_config
 
 import turnwise as tw
-from turnwise.errors import ConfigError
-from turnwise.objective.preference import PreferenceTerm, trajectory_pairs, turn_pairs
+from turnwise.base.errors import ConfigError
+from turnwise.credit.segments import components
+from turnwise.credit.trace import Trace
+from turnwise.extensions.preference.term import PreferenceTerm, trajectory_pairs, turn_pairs
 from turnwise.objective.settings import PreferenceConfig
 from turnwise.objective.terms import Pass, StepView
-from turnwise.segments import components
-from turnwise.trace import Trace
 from turnwise.train.loop import train
 
 LOGPROB = [-0.2, -0.4, -1.0, -3.0, -0.1, -0.1, -0.1]

@@ -6,10 +6,10 @@ import torch
 from tests.toys import small_config
 from tests.train.test_preference import LOGPROB, batch
 
-from turnwise.errors import ConfigError
-from turnwise.objective.rejection import BestOfGroup
+from turnwise.base.errors import ConfigError
+from turnwise.credit.trace import Trace
+from turnwise.extensions.preference.rejection import BestOfGroup
 from turnwise.objective.terms import Pass, StepView
-from turnwise.trace import Trace
 from turnwise.train.loop import train
 
 
@@ -45,7 +45,7 @@ def test_mini_batches_weigh_up_to_the_step():
 
 
 def test_rejection_sampling_trains_and_impossible_weights_are_refused(tmp_path):
-    term = {"name": "turnwise.objective.rejection:BestOfGroup"}
+    term = {"name": "turnwise.extensions.preference.rejection:BestOfGroup"}
     folder = train(small_config(tmp_path, update={"policy": False, "terms": [term]}, method="grpo"))
     lines = [line for line in folder.metrics() if "update/winners" in line]
     assert len(lines) == 2

@@ -13,14 +13,14 @@ from tests.toys import color_policy, small_config
 from tests.train.test_every_method_trains import told
 
 import turnwise as tw
-from turnwise.errors import ConfigError, RunError
+from turnwise.base.errors import ConfigError, RunError
+from turnwise.extensions.preference.term import success_pairs
+from turnwise.extensions.reward_model.model import RewardModel, pair_slopes, scores
 from turnwise.models.settings import RewardModelConfig
 from turnwise.objective.gradient import Budget
-from turnwise.objective.preference import success_pairs
 from turnwise.objective.tokens import generated_logprobs, score
 from turnwise.train.checkpoint import latest_checkpoint, load_checkpoint
 from turnwise.train.loop import train
-from turnwise.train.reward_model import RewardModel, pair_slopes, scores
 from turnwise.train.update import Measured
 
 BETA = 0.05

@@ -5,9 +5,10 @@ import json
 import pytest
 from tests.toys import small_config, trajectory
 
-from turnwise.errors import RunError
-from turnwise.evaluation.play import wilson_interval
-from turnwise.evaluation.scores import (
+from turnwise.base.errors import RunError
+from turnwise.rollout.trajectory import Trajectory
+from turnwise.train.evaluation.play import wilson_interval
+from turnwise.train.evaluation.scores import (
     ALL,
     Row,
     as_markdown,
@@ -16,7 +17,6 @@ from turnwise.evaluation.scores import (
     rows_by_type,
     write_evaluation,
 )
-from turnwise.rollout.trajectory import Trajectory
 
 
 def played(kind: str | None, success: bool, turns: int, *, invalid: int = 0, **info) -> Trajectory:

@@ -13,9 +13,9 @@ import torch
 from rich.console import Console
 from tests.toys import Levels, small_config
 
+from turnwise.base.errors import ConfigError
 from turnwise.config import load_config, parse_config
 from turnwise.environments.suites import Seeded
-from turnwise.errors import ConfigError
 from turnwise.rollout.selection import Epochs, TaskSelector, Vade, build_selector, information_gain, kept, widest
 from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
 from turnwise.train.display import ConsoleDisplay

@@ -11,9 +11,9 @@ from tests.toys import Colors, small_config
 from tests.train.test_chat_models import with_settings
 from tests.train.test_loop import assert_same_run, steps
 
-from turnwise.cli import main
+from turnwise.base.errors import ConfigError, EngineLost
+from turnwise.commands.cli import main
 from turnwise.config import Config, load_config
-from turnwise.errors import ConfigError, EngineLost
 from turnwise.models.pretrained import pretrained_policy
 from turnwise.models.settings import ModelConfig, PromptConfig
 from turnwise.models.tiny import tiny_policy

@@ -16,12 +16,12 @@ from tests.rollout.playing import POLICY, STOP, always, word
 from tests.toys import COLORS, Colors, ScriptedEngine, small_config
 from tests.train.uneven import Uneven
 
+from turnwise.base.blocking import LastingLoop
+from turnwise.base.errors import ConfigError, EngineLost
 from turnwise.environments.base import Step
-from turnwise.errors import ConfigError, EngineLost
+from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.objective.tokens import Sequences, score
-from turnwise.rollout.blocking import LastingLoop
 from turnwise.rollout.collectors import make_collector
-from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.line import Budget
 from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.pool import Pool

@@ -12,9 +12,9 @@ import pytest
 from tests.needs import needs
 from tests.toys import small_config
 
-from turnwise.cli import main
+from turnwise.base.errors import ConfigError, RunError
+from turnwise.commands.cli import main
 from turnwise.config import Config
-from turnwise.errors import ConfigError, RunError
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train
 from turnwise.train.trackers import check_trackers, display_name, identity

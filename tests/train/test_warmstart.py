@@ -5,9 +5,9 @@ import pytest
 import torch
 from tests.toys import COLORS, Colors, has_gradient, small_config
 
+from turnwise.base.errors import ConfigError, RunError, TurnwiseError
 from turnwise.environments.base import Demonstrated
 from turnwise.environments.suites import Seeded, make_suite
-from turnwise.errors import ConfigError, RunError, TurnwiseError
 from turnwise.models.tiny import tiny_policy
 from turnwise.train import warmstart
 from turnwise.train.warmstart import Teaching, cache_folder, demonstrations, warm_policy

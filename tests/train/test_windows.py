@@ -11,9 +11,9 @@ from tests.rollout.playing import POLICY
 from tests.train.test_step_budget import Interrupted, config, numbers, tables, weights
 
 import turnwise as tw
+from turnwise.base.errors import ConfigError
 from turnwise.config.methods import values_unfinished
-from turnwise.errors import ConfigError
-from turnwise.methods.build import build_method
+from turnwise.credit.methods.build import build_method
 from turnwise.rollout import played, take
 from turnwise.rollout.flight import Learned
 from turnwise.rollout.line import Line

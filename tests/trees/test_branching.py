@@ -10,13 +10,13 @@ import pytest
 from tests.rollout.playing import POLICY, always
 from tests.toys import Colors, small_config
 
+from turnwise.base.errors import ConfigError
 from turnwise.config import parse_config
+from turnwise.engines.local import LocalEngine
 from turnwise.environments.base import Step
-from turnwise.errors import ConfigError
+from turnwise.environments.hosts import InProcessEnvironments
+from turnwise.extensions.branching.growth import Fork, Group, arpo, at2po, carl, tree_grpo
 from turnwise.rollout.collectors import make_collector
-from turnwise.rollout.environments import InProcessEnvironments
-from turnwise.rollout.growth import Fork, Group, arpo, at2po, carl, tree_grpo
-from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.metrics import rollout_metrics
 from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.plays import play_tasks

@@ -9,24 +9,24 @@ from tests.rollout.playing import POLICY
 from tests.toys import Colors
 from tests.trees.counting import Awaited, Copied, Counting, mixed
 
+from turnwise.base.blocking import blocking, make_loop
+from turnwise.engines.local import LocalEngine
 from turnwise.environments.check import check_environment
 from turnwise.environments.check_copy import check_copy
 from turnwise.environments.check_plays import play as play_check
 from turnwise.environments.check_plays import scripted
+from turnwise.environments.hosts import Environments, InProcessEnvironments
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
-from turnwise.rollout.blocking import blocking, make_loop
+from turnwise.environments.workers import WorkerEnvironments
 from turnwise.rollout.collectors import make_collector
 from turnwise.rollout.copies import Copies
-from turnwise.rollout.environments import Environments, InProcessEnvironments
 from turnwise.rollout.gate import Gate, VisitedEngine, VisitedEnvironments
-from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.metrics import rollout_metrics
 from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.plays import play_tasks
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.trajectory import Trajectory, distinct_turns
-from turnwise.rollout.workers import WorkerEnvironments
 
 
 def play(environments: Environments, *, tasks=(0, 1, 2), engine=None, **options: Any) -> list[Trajectory]:

@@ -16,14 +16,14 @@ from tests.toys import color_policy
 from tests.trees.test_copies import Copied
 from tests.trees.test_packing import Counted
 
+from turnwise.engines.base import Sampling
+from turnwise.engines.local import LocalEngine
+from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.measures import Played
 from turnwise.measures.shared_tokens import shared_tokens
 from turnwise.objective.tokens import Sequences, generated_logprobs, score
 from turnwise.rollout.context import make_context
 from turnwise.rollout.copies import Copies
-from turnwise.rollout.engine import Sampling
-from turnwise.rollout.environments import InProcessEnvironments
-from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.metrics import rollout_metrics
 from turnwise.rollout.record import read_rollouts, write_rollouts
 from turnwise.rollout.starts import begin, fork

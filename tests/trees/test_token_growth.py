@@ -9,19 +9,19 @@ from tests.train.test_every_method_trains import batches  # noqa: F401
 from tests.trees.test_branching import Long, play, settings
 
 import turnwise as tw
-from turnwise.cli import main
+from turnwise.base.errors import ConfigError
+from turnwise.commands.cli import main
 from turnwise.config import parse_config
-from turnwise.errors import ConfigError
+from turnwise.engines.base import Sampling
+from turnwise.engines.local import LocalEngine
+from turnwise.environments.hosts import InProcessEnvironments
+from turnwise.extensions.branching.forks import Fork, Group
+from turnwise.extensions.branching.token_growth import fork_at, num_tokens, rose, spo_tree, treerl
 from turnwise.measures import Played
 from turnwise.measures.shared_tokens import shared_tokens
 from turnwise.rollout.collectors import make_collector
-from turnwise.rollout.engine import Sampling
-from turnwise.rollout.environments import InProcessEnvironments
-from turnwise.rollout.forks import Fork, Group
-from turnwise.rollout.local import LocalEngine
 from turnwise.rollout.metrics import rollout_metrics
 from turnwise.rollout.record import read_rollouts
-from turnwise.rollout.token_growth import fork_at, num_tokens, rose, spo_tree, treerl
 from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.train.loop import train
 from turnwise.train.recorded import read_step, recorded_batch

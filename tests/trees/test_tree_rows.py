@@ -5,8 +5,8 @@ import pyarrow.parquet as pq
 import pytest
 from tests.trees.growing import binary_tree, some_turn
 
-from turnwise.errors import DataError
-from turnwise.report.chunks import shared_turns
+from turnwise.base.errors import DataError
+from turnwise.lab.report.chunks import shared_turns
 from turnwise.rollout import record
 from turnwise.rollout.metrics import rollout_metrics
 from turnwise.rollout.record import SCHEMA, read_rollouts, read_table, write_rollouts

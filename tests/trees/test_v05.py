@@ -7,11 +7,11 @@ import pytest
 from tests.rollout.playing import POLICY, STOP, word
 from tests.toys import Colors, ScriptedEngine, small_config
 
+from turnwise.base.errors import ConfigError
 from turnwise.environments.base import Step
-from turnwise.errors import ConfigError
+from turnwise.environments.hosts import InProcessEnvironments
+from turnwise.extensions.branching.growth import Group, gain_of_another, v05
 from turnwise.rollout.collectors import make_collector
-from turnwise.rollout.environments import InProcessEnvironments
-from turnwise.rollout.growth import Group, gain_of_another, v05
 from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.plays import play_tasks
 from turnwise.rollout.settings import RolloutConfig

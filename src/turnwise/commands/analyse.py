@@ -4,6 +4,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from turnwise.base.tables import Table
+from turnwise.base.terminal import print_table
 from turnwise.commands import fidelity, pass_at_k, turns
 from turnwise.commands.common import (
     RUNS_OWN,
@@ -16,9 +18,7 @@ from turnwise.commands.common import (
     refuse_written,
     say_written,
 )
-from turnwise.methods import COMPARED
-from turnwise.tables import Table
-from turnwise.terminal import print_table
+from turnwise.credit.methods import COMPARED
 
 
 def add(commands: Any) -> None:
@@ -66,7 +66,7 @@ def add(commands: Any) -> None:
 def _surprisal(options: argparse.Namespace) -> int:
     _refuse_written(options, "surprisal")
     folder, config = open_run(options.run_folder)
-    from turnwise.diagnostics.surprisal import measure_surprisal, surprisal_figure, surprisal_table
+    from turnwise.lab.diagnostics.surprisal import measure_surprisal, surprisal_figure, surprisal_table
     from turnwise.train.display import ConsoleDisplay
     from turnwise.train.resume import use_device
 
@@ -89,7 +89,7 @@ def _surprisal(options: argparse.Namespace) -> int:
 
 def _noise(options: argparse.Namespace) -> int:
     folder, config = open_run(options.run_folder)
-    from turnwise.diagnostics.noise import measure_noise, noise_table
+    from turnwise.lab.diagnostics.noise import measure_noise, noise_table
     from turnwise.train.display import ConsoleDisplay
     from turnwise.train.resume import use_device
 
@@ -112,8 +112,8 @@ def _noise(options: argparse.Namespace) -> int:
 
 def _masked(options: argparse.Namespace) -> int:
     _refuse_written(options, "masked")
-    from turnwise.diagnostics.dynamics import by_label, dynamics_figure, masked_table
-    from turnwise.diagnostics.runs import find_runs
+    from turnwise.lab.diagnostics.dynamics import by_label, dynamics_figure, masked_table
+    from turnwise.lab.diagnostics.runs import find_runs
 
     runs = find_runs(options.runs)
     head = (
@@ -125,8 +125,8 @@ def _masked(options: argparse.Namespace) -> int:
 
 def _dynamics(options: argparse.Namespace) -> int:
     _refuse_written(options, "dynamics")
-    from turnwise.diagnostics.dynamics import by_label, dynamics_figure, dynamics_table
-    from turnwise.diagnostics.runs import find_runs
+    from turnwise.lab.diagnostics.dynamics import by_label, dynamics_figure, dynamics_table
+    from turnwise.lab.diagnostics.runs import find_runs
 
     arms = by_label(find_runs(options.runs))
     head = (
@@ -139,8 +139,8 @@ def _dynamics(options: argparse.Namespace) -> int:
 def _cost(options: argparse.Namespace) -> int:
     _refuse_written(options, "cost")
     folder, config = open_run(options.run_folder)
-    from turnwise.diagnostics.dynamics import cost_figure, cost_table
-    from turnwise.diagnostics.runs import Run
+    from turnwise.lab.diagnostics.dynamics import cost_figure, cost_table
+    from turnwise.lab.diagnostics.runs import Run
 
     run = Run(folder, config)
     table = cost_table(run)
@@ -155,7 +155,7 @@ def _refuse_written(options: argparse.Namespace, stem: str) -> None:
 
 def _written(options: argparse.Namespace, run: Path | None, stem: str, head: str, table: Table, figure: Any) -> int:
     """Print an analysis, and write it to `--out`, by default into the only run that it reads."""
-    from turnwise.diagnostics.show import write
+    from turnwise.lab.diagnostics.show import write
 
     folder = options.out or (run and run / "analyses")
     written = folder and write(folder, stem, [f"# {stem}", head, table], figure)

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from turnwise.base.errors import ConfigError, FormerWarning
+from turnwise.base.terminal import is_tenth, say, say_over
 from turnwise.config import Config, load_config
 from turnwise.config.recipes import FOLDER, find_recipe, read_recipe
-from turnwise.errors import ConfigError, FormerWarning
-from turnwise.methods.former import note_on_absence
-from turnwise.terminal import is_tenth, say, say_over
+from turnwise.credit.methods.former import note_on_absence
 
 if TYPE_CHECKING:
     from turnwise.train.folder import RunFolder

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from turnwise.base.errors import ConfigError, RunError
+from turnwise.base.terminal import make_console, print_page, say, say_next
 from turnwise.commands.common import INTERRUPTED, add_markdown, add_out, count, refuse_written, say_written, share
-from turnwise.errors import ConfigError, RunError
-from turnwise.terminal import make_console, print_page, say, say_next
 
 
 def add(commands: Any) -> None:
@@ -39,9 +39,9 @@ def add(commands: Any) -> None:
 
 def _compare(options: argparse.Namespace) -> int:
     from turnwise.config.sections import is_one_name
-    from turnwise.diagnostics.compare import compare
-    from turnwise.diagnostics.runs import find_runs
-    from turnwise.diagnostics.show import figure, page, write
+    from turnwise.lab.diagnostics.compare import compare
+    from turnwise.lab.diagnostics.runs import find_runs
+    from turnwise.lab.diagnostics.show import figure, page, write
 
     if not options.against:
         raise ConfigError("compare needs a baseline: `turnwise compare A... -- B...`")
@@ -63,9 +63,9 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _study(options: argparse.Namespace) -> int:
-    from turnwise.diagnostics.runner import Runner, cores
-    from turnwise.diagnostics.show import write_study
-    from turnwise.diagnostics.study import load_study, state
+    from turnwise.lab.diagnostics.runner import Runner, cores
+    from turnwise.lab.diagnostics.show import write_study
+    from turnwise.lab.diagnostics.study import load_study, state
 
     study = load_study(options.study, tuple(options.overrides))
     failed = []

@@ -10,9 +10,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import turnwise
-from turnwise.cache import cache_folder, check_writable, made_aside
-from turnwise.terminal import say
+from turnwise.base import version
+from turnwise.base.cache import cache_folder, check_writable, made_aside
+from turnwise.base.terminal import say
 
 ARCHIVE = "household-demo.tar.xz"
 RUN = "household-demo"
@@ -50,8 +50,8 @@ def demo_run() -> Path:
     archive = resources.files("turnwise") / "demo" / ARCHIVE
     target = cache_folder() / f"demo-{_digest(archive)}"
     if not target.exists():
-        from turnwise.methods import COMPARED
-        from turnwise.report.write import write_report
+        from turnwise.credit.methods import COMPARED
+        from turnwise.lab.report.write import write_report
 
         check_writable(target.parent, mend="; set TURNWISE_CACHE to a folder that is writable")
         with made_aside(target) as temporary, archive.open("rb") as file:
@@ -64,8 +64,8 @@ def demo_run() -> Path:
 
 def _digest(archive: Any) -> str:
     """Return a digest of the archive, of the code that writes the report, and of the version."""
-    digest = hashlib.sha256(turnwise.__version__.encode() + archive.read_bytes())
-    for path in sorted(Path(turnwise.__file__).with_name("report").rglob("*")):
+    digest = hashlib.sha256(version.__version__.encode() + archive.read_bytes())
+    for path in sorted((Path(__file__).parents[1] / "lab" / "report").rglob("*")):
         if path.is_file() and path.suffix != ".pyc":
             digest.update(path.read_bytes())
     return digest.hexdigest()[:12]

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from turnwise.base.errors import ConfigError
+from turnwise.base.terminal import say
 from turnwise.commands.common import count
 from turnwise.config import load_config
 from turnwise.config.recipes import shipped_recipes
 from turnwise.environments.settings import EnvironmentConfig
-from turnwise.errors import ConfigError
-from turnwise.terminal import say
 
 
 def add(commands: Any) -> None:

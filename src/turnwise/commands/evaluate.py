@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from turnwise.base.errors import ConfigError, RunError
+from turnwise.base.terminal import print_table, say, say_next
 from turnwise.commands.common import count, note, quiet
 from turnwise.config import Config, override_config
-from turnwise.errors import ConfigError, RunError
-from turnwise.methods.former import KEY
-from turnwise.terminal import print_table, say, say_next
+from turnwise.credit.methods.former import KEY
 
 IDLE = {
     "evaluate.episodes": "; use --episodes N",
@@ -70,7 +70,7 @@ def add(commands: Any) -> None:
 
 class _ListPanels(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from turnwise.evaluation.panels import PANELS
+        from turnwise.train.evaluation.panels import PANELS
 
         table = [("panel", "tasks", "turns", "seeds", "needs")]
         for name, panel in PANELS.items():
@@ -88,18 +88,24 @@ def _evaluate(options: argparse.Namespace) -> int:
     if not folder.verified:
         note(folder.unverified)
     quiet()
+    from turnwise.engines.build import check_engine, make_engine
     from turnwise.environments.suites import make_suite
-    from turnwise.evaluation.assess import assess
-    from turnwise.evaluation.panels import check_tasks, find_panel, task_digest
-    from turnwise.evaluation.play import common_failure, evaluate, panel
-    from turnwise.evaluation.scores import as_markdown, as_table, evaluation_record, rows_by_type, write_evaluation
-    from turnwise.gateway.choose import choose_collector, choose_environments
-    from turnwise.rollout.engines import check_engine, make_engine
+    from turnwise.extensions.gateway.choose import choose_collector, choose_environments
+    from turnwise.extensions.stores.build import restored_store
+    from turnwise.extensions.turn_budget import restore_budget
     from turnwise.rollout.models import Models, NamedModel
-    from turnwise.rollout.stores.build import restored_store
-    from turnwise.rollout.turn_budget import restore_budget
     from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
     from turnwise.train.display import ConsoleDisplay, describe
+    from turnwise.train.evaluation.assess import assess
+    from turnwise.train.evaluation.panels import check_tasks, find_panel, task_digest
+    from turnwise.train.evaluation.play import common_failure, evaluate, panel
+    from turnwise.train.evaluation.scores import (
+        as_markdown,
+        as_table,
+        evaluation_record,
+        rows_by_type,
+        write_evaluation,
+    )
     from turnwise.train.resume import use_device
 
     check_engine(config.engine)
@@ -167,7 +173,7 @@ def _evaluate(options: argparse.Namespace) -> int:
 
 def _asked(config: Config, options: argparse.Namespace) -> Config:
     """Apply the command line's settings to a run's configuration."""
-    from turnwise.evaluation.panels import on_panel
+    from turnwise.train.evaluation.panels import on_panel
 
     overrides = []
     for given in options.overrides:

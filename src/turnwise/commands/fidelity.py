@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from turnwise.base.terminal import print_page
 from turnwise.commands.common import (
     RUNS_OWN,
     add_markdown,
@@ -15,8 +16,7 @@ from turnwise.commands.common import (
     refuse_written,
     say_written,
 )
-from turnwise.methods import COMPARED
-from turnwise.terminal import print_page
+from turnwise.credit.methods import COMPARED
 
 
 def add(kinds: Any) -> None:
@@ -51,9 +51,10 @@ def add(kinds: Any) -> None:
 def _fidelity(options: argparse.Namespace) -> int:
     refuse_written(options.out, "fidelity.md", "fidelity.png", "fidelity.json")
     folder, config = open_run(options.run_folder)
-    from turnwise.diagnostics.fidelity_record import write_responses
-    from turnwise.diagnostics.fidelity_run import measure_run
-    from turnwise.diagnostics.fidelity_show import (
+    from turnwise.base.files import write_json
+    from turnwise.lab.diagnostics.fidelity_record import write_responses
+    from turnwise.lab.diagnostics.fidelity_run import measure_run
+    from turnwise.lab.diagnostics.fidelity_show import (
         as_json,
         critics_lines,
         fidelity_figure,
@@ -62,8 +63,7 @@ def _fidelity(options: argparse.Namespace) -> int:
         lacking_lines,
         verdict,
     )
-    from turnwise.diagnostics.show import write
-    from turnwise.files import write_json
+    from turnwise.lab.diagnostics.show import write
     from turnwise.train.display import ConsoleDisplay
     from turnwise.train.resume import use_device
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from turnwise.base.stopping import Stopped
+from turnwise.base.terminal import say
 from turnwise.commands.common import count, natural, note, quiet, seconds
 from turnwise.commands.policies import load_policy
-from turnwise.stopping import Stopped
-from turnwise.terminal import say
 
 
 def add(commands: Any) -> None:
@@ -34,8 +34,8 @@ def add(commands: Any) -> None:
 
 def _gateway(options: argparse.Namespace) -> int:
     quiet()
+    from turnwise.engines.build import check_engine, make_engine
     from turnwise.rollout.collectors import make_sampling
-    from turnwise.rollout.engines import check_engine, make_engine
     from turnwise.rollout.models import Models, NamedModel
     from turnwise.train.folder import RunFolder
     from turnwise.train.resume import use_device
@@ -61,9 +61,9 @@ def _gateway(options: argparse.Namespace) -> int:
 async def _serve(models: Any, sampling: Any, options: argparse.Namespace, config: Any) -> None:
     from turnwise.environments.isolation import TOKEN_VARIABLE
     from turnwise.environments.serve_guard import token_for
-    from turnwise.gateway.recorder import Recorder
-    from turnwise.gateway.server import Gateway
-    from turnwise.gateway.session import Serving
+    from turnwise.extensions.gateway.recorder import Recorder
+    from turnwise.extensions.gateway.server import Gateway
+    from turnwise.extensions.gateway.session import Serving
     from turnwise.integrations.recorded import RecordedRun
 
     policy = models.policy.policy

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from turnwise.base.errors import install
+from turnwise.base.packaged import MODELS, fetch, find_packaged
+from turnwise.base.terminal import make_console, say, say_next
 from turnwise.commands.common import QUIET_S, note
-from turnwise.errors import install
-from turnwise.packaged import MODELS, fetch, find_packaged
-from turnwise.terminal import make_console, say, say_next
 
 USED_BY = {
     "smollm2": ("turnwise train household-smollm2-aem", "or model.name=smollm2 in a recipe of yours"),

@@ -5,9 +5,9 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from turnwise.base.errors import ConfigError
+from turnwise.base.terminal import say, say_next
 from turnwise.commands.common import note, quiet
-from turnwise.errors import ConfigError
-from turnwise.terminal import say, say_next
 
 KINDS = ("chat", "opentelemetry", "inspect", "verifiers")
 

@@ -3,10 +3,10 @@
 import argparse
 from typing import Any
 
+from turnwise.base.errors import ConfigError, did_you_mean
+from turnwise.base.tables import Table
+from turnwise.base.terminal import print_table
 from turnwise.commands.common import progress
-from turnwise.errors import ConfigError, did_you_mean
-from turnwise.tables import Table
-from turnwise.terminal import print_table
 
 
 def add(commands: Any) -> None:
@@ -33,9 +33,9 @@ def _methods(options: argparse.Namespace) -> int:
 
 
 def _list() -> Table:
+    from turnwise.credit.methods import METHODS
+    from turnwise.credit.transform import card_of, trial
     from turnwise.measures.verdict import how_to_train
-    from turnwise.methods import METHODS
-    from turnwise.transform import card_of, trial
 
     table = [("name", "stage", "arXiv", "formula", "trains", "needs", "expected gradient")]
     for name, constructor in METHODS.items():
@@ -48,10 +48,10 @@ def _list() -> Table:
 
 
 def _bias(problem: str | None) -> Table:
-    from turnwise.analysis.bias import rows
-    from turnwise.analysis.decisions import PROBLEMS
-    from turnwise.analysis.tables import in_one_problem, summary
-    from turnwise.methods import METHODS
+    from turnwise.credit.analysis.bias import rows
+    from turnwise.credit.analysis.decisions import PROBLEMS
+    from turnwise.credit.analysis.tables import in_one_problem, summary
+    from turnwise.credit.methods import METHODS
 
     if problem is not None and problem not in PROBLEMS:
         raise ConfigError(f"unknown problem {problem!r}.{did_you_mean(problem, PROBLEMS)}")
@@ -60,7 +60,7 @@ def _bias(problem: str | None) -> Table:
 
 
 def _drift() -> Table:
-    from turnwise.analysis.drift import measure_drift
-    from turnwise.analysis.tables import drifts
+    from turnwise.credit.analysis.drift import measure_drift
+    from turnwise.credit.analysis.tables import drifts
 
     return drifts(measure_drift())

@@ -5,6 +5,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from turnwise.base.errors import ConfigError
+from turnwise.base.terminal import print_page
 from turnwise.commands.common import (
     RUNS_OWN,
     add_markdown,
@@ -16,8 +18,6 @@ from turnwise.commands.common import (
     refuse_written,
     say_written,
 )
-from turnwise.errors import ConfigError
-from turnwise.terminal import print_page
 
 
 def add(kinds: Any) -> None:
@@ -37,7 +37,8 @@ def add(kinds: Any) -> None:
 
 
 def _pass_at_k(options: argparse.Namespace) -> int:
-    from turnwise.diagnostics.capability import (
+    from turnwise.base.files import write_json
+    from turnwise.lab.diagnostics.capability import (
         as_json,
         capability_figure,
         capability_of,
@@ -46,10 +47,9 @@ def _pass_at_k(options: argparse.Namespace) -> int:
         play_checkpoint,
         solved_table,
     )
-    from turnwise.diagnostics.dynamics import by_label
-    from turnwise.diagnostics.runs import find_runs
-    from turnwise.diagnostics.show import write
-    from turnwise.files import write_json
+    from turnwise.lab.diagnostics.dynamics import by_label
+    from turnwise.lab.diagnostics.runs import find_runs
+    from turnwise.lab.diagnostics.show import write
     from turnwise.train.display import ConsoleDisplay
     from turnwise.train.resume import use_device
 

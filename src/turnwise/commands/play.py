@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from turnwise.base.errors import ConfigError, EnvironmentFault, did_you_mean
+from turnwise.base.terminal import make_console, say, visible
 from turnwise.commands.common import natural, quiet, seconds
 from turnwise.commands.environments import environment_config
 from turnwise.config import override_config
 from turnwise.environments.settings import EnvironmentConfig
-from turnwise.errors import ConfigError, EnvironmentFault, did_you_mean
-from turnwise.terminal import make_console, say, visible
 
 QUIT = ("quit", "q")
 DEMO = "demo"
@@ -58,10 +58,10 @@ def _play_run(options: argparse.Namespace) -> int:
     if options.human:
         return _play_yourself(config.environment, options)
     quiet()
-    from turnwise.evaluation.watch import watch
-    from turnwise.rollout.engines import check_engine, make_engine
-    from turnwise.rollout.workers import make_environments
+    from turnwise.engines.build import check_engine, make_engine
+    from turnwise.environments.workers import make_environments
     from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
+    from turnwise.train.evaluation.watch import watch
     from turnwise.train.prepare import use_device
 
     check_engine(config.engine)
@@ -86,8 +86,8 @@ def _play_run(options: argparse.Namespace) -> int:
 
 def _show(game: Iterable[Any], screen: "_Screen", pause: Callable[[], None]) -> None:
     """Show the events of a game that a policy plays."""
-    from turnwise.evaluation.watch import Observed, Responded
     from turnwise.rollout.failures import placed_failure
+    from turnwise.train.evaluation.watch import Observed, Responded
 
     for event in game:
         if isinstance(event, Observed):
@@ -105,7 +105,7 @@ def _play_yourself(config: EnvironmentConfig, options: argparse.Namespace) -> in
     """Let a person play one task."""
     import asyncio
 
-    from turnwise.rollout.workers import make_environments
+    from turnwise.environments.workers import make_environments
 
     suite, task = _task(config, options)
     environments = make_environments(suite, config)

@@ -3,9 +3,9 @@
 import argparse
 from typing import Any
 
+from turnwise.base.errors import ConfigError, did_you_mean
+from turnwise.base.terminal import print_table, say, say_next
 from turnwise.config.recipes import FOLDER, describe_recipe, shipped_recipes
-from turnwise.errors import ConfigError, did_you_mean
-from turnwise.terminal import print_table, say, say_next
 
 
 def add(commands: Any) -> None:

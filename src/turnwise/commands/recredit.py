@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from turnwise.base.errors import ConfigError, RunError, guide
+from turnwise.base.terminal import print_table, say, say_next
 from turnwise.commands.common import open_run, refuse_written
-from turnwise.errors import ConfigError, RunError, guide
-from turnwise.terminal import print_table, say, say_next
 
 HEAD = (
     "method",
@@ -51,10 +51,10 @@ def add(commands: Any) -> None:
 def _recredit(options: argparse.Namespace) -> int:
     folder, config = open_run(options.run_folder)
     from turnwise.config import override_config
-    from turnwise.diagnostics.recredit import replay, statistics, write_credit
+    from turnwise.credit.methods import COMPARED
+    from turnwise.credit.methods.former import is_former
+    from turnwise.lab.diagnostics.recredit import replay, statistics, write_credit
     from turnwise.measures.plan import plan_measures
-    from turnwise.methods import COMPARED
-    from turnwise.methods.former import is_former
     from turnwise.train.credit import make_transform
 
     foreign = [given for given in options.overrides if not (given.startswith("method.") or is_former(given))]

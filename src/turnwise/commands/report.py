@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from turnwise.base.errors import ConfigError, did_you_mean
+from turnwise.base.terminal import make_console, say, say_next
 from turnwise.commands.common import QUIET_S, natural, note
-from turnwise.errors import ConfigError, did_you_mean
-from turnwise.terminal import make_console, say, say_next
 
 
 def add(commands: Any) -> None:
@@ -28,14 +28,14 @@ def add(commands: Any) -> None:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from turnwise.methods import COMPARED
+    from turnwise.credit.methods import COMPARED
 
     given = COMPARED if options.methods is None else [name.strip() for name in options.methods.split(",")]
     methods = [name for name in given if name]
     if not options.live:
         if options.port is not None or options.host is not None:
             raise ConfigError("--port and --host need --live: turnwise report --live RUN")
-        from turnwise.report.write import write_report
+        from turnwise.lab.report.write import write_report
 
         with _bar() as progress:
             output = options.output or _default_output(options.runs)
@@ -45,7 +45,7 @@ def _report(options: argparse.Namespace) -> int:
         return 0
     if options.output is not None:
         raise ConfigError("--live writes no folder; remove --output")
-    from turnwise.report.live import serve_report
+    from turnwise.lab.report.live import serve_report
 
     with contextlib.suppress(KeyboardInterrupt), _bar() as progress:
         serve_report(

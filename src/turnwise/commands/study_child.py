@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 
-from turnwise.cli import main
+from turnwise.commands.cli import main
 
 PR_SET_PDEATHSIG = 1
 

@@ -7,8 +7,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from turnwise.base.terminal import say
 from turnwise.commands.common import count, natural
-from turnwise.terminal import say
 
 
 def add(commands: Any) -> None:
@@ -25,12 +25,12 @@ def add(commands: Any) -> None:
 
 
 def _make(options: argparse.Namespace) -> int:
-    from turnwise.environments.swe.bubblewrap import check_bubblewrap
-    from turnwise.environments.swe.make.build import Maker
-    from turnwise.environments.swe.make.packages import fetch, fetch_tools, find_packages
-    from turnwise.environments.swe.make.subject import Subject
-    from turnwise.environments.swe.repositories import DATA_VARIABLE, made_folder
-    from turnwise.environments.swe.tasks import load_tasks, write_tasks
+    from turnwise.worlds.swe.bubblewrap import check_bubblewrap
+    from turnwise.worlds.swe.make.build import Maker
+    from turnwise.worlds.swe.make.packages import fetch, fetch_tools, find_packages
+    from turnwise.worlds.swe.make.subject import Subject
+    from turnwise.worlds.swe.repositories import DATA_VARIABLE, made_folder
+    from turnwise.worlds.swe.tasks import load_tasks, write_tasks
 
     check_bubblewrap()
     packages = find_packages([name.strip() for name in options.packages.split(",")] if options.packages else [])

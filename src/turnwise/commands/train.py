@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from turnwise.base.errors import ConfigError
+from turnwise.base.terminal import say, say_next
 from turnwise.commands.common import INTERRUPTED, notes_on_method, quiet, recipe
 from turnwise.config import Config, override_config
-from turnwise.errors import ConfigError
-from turnwise.terminal import say, say_next
 
 FREE = ("run.steps=", "run.threads=", "checkpoint.", "evaluate.", "engine.", "log.", "store.damaged=")
 """Settings that may change when a run resumes."""

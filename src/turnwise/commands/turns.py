@@ -5,8 +5,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+from turnwise.base.terminal import print_page
 from turnwise.commands.common import add_markdown, count, natural, open_run, quiet, share
-from turnwise.terminal import print_page
 
 
 def add(kinds: Any) -> None:
@@ -43,9 +43,9 @@ def prices(text: str) -> tuple[float, float]:
 
 def _turns(options: argparse.Namespace) -> int:
     folder, config = open_run(options.run_folder)
-    from turnwise.diagnostics.runs import Run
-    from turnwise.diagnostics.turn_budgets import Limit, budget_table, compare_limits, past_quantile, play_unlimited
-    from turnwise.errors import RunError
+    from turnwise.base.errors import RunError
+    from turnwise.lab.diagnostics.runs import Run
+    from turnwise.lab.diagnostics.turn_budgets import Limit, budget_table, compare_limits, past_quantile, play_unlimited
     from turnwise.train.resume import use_device
 
     run = Run(folder, config)

@@ -3,8 +3,8 @@
 import argparse
 from typing import Any
 
+from turnwise.base.terminal import say
 from turnwise.commands.common import count
-from turnwise.terminal import say
 
 
 def add(commands: Any) -> None:

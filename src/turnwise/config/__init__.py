@@ -12,6 +12,9 @@ from typing import Any
 
 import pydantic
 
+from turnwise.base.errors import ConfigError, FormerWarning
+from turnwise.base.facets import Facet, Part, broken, refuse_conflicts
+from turnwise.base.section import Section
 from turnwise.config.methods import measure_parts, method_parts
 from turnwise.config.mistakes import explain
 from turnwise.config.overrides import apply
@@ -24,21 +27,18 @@ from turnwise.config.sections import (
     RunConfig,
     WarmStartConfig,
 )
+from turnwise.credit.methods.build import build_method
+from turnwise.credit.methods.former import read_former, refuse_contradiction
 from turnwise.environments.settings import EnvironmentConfig
-from turnwise.errors import ConfigError, FormerWarning
-from turnwise.facets import Facet, Part, broken, refuse_conflicts
-from turnwise.gateway.settings import HarnessConfig
-from turnwise.judge.settings import JudgeConfig
-from turnwise.measures.monitor import MonitorConfig
+from turnwise.extensions.demonstrations.settings import DemonstrationsConfig
+from turnwise.extensions.gateway.settings import HarnessConfig
+from turnwise.extensions.judge.settings import JudgeConfig
+from turnwise.extensions.monitor import MonitorConfig
+from turnwise.extensions.stores.settings import StoreConfig
 from turnwise.measures.plan import plan_measures
-from turnwise.methods.build import build_method
-from turnwise.methods.former import read_former, refuse_contradiction
 from turnwise.models.settings import CriticConfig, ModelConfig, PromptConfig, RewardModelConfig
 from turnwise.objective.settings import UpdateConfig, behavior_parts
-from turnwise.rollout.demonstrations.settings import DemonstrationsConfig
 from turnwise.rollout.settings import ContinuationsConfig, EngineConfig, RolloutConfig
-from turnwise.rollout.stores.settings import StoreConfig
-from turnwise.section import Section
 
 
 class Config(Section):
@@ -135,7 +135,7 @@ class Config(Section):
         return self
 
     def parts(self) -> Iterator[Part]:
-        """Return all parts of the recipe, with what they break and need; see `turnwise.facets`."""
+        """Return all parts of the recipe, with what they break and need; see `turnwise.base.facets`."""
         parts = [*super().parts()]
         transform = build_method(self.method.name, self.method.model_extra or {})
         parts += method_parts(transform, self.label, self.update.scoring)

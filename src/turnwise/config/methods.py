@@ -5,16 +5,16 @@ from typing import Any
 
 import numpy as np
 
-from turnwise.batch import Batch
-from turnwise.columns import COLUMNS
-from turnwise.facets import Facet, Part
+from turnwise.base.facets import Facet, Part
+from turnwise.credit.batch import Batch
+from turnwise.credit.columns import COLUMNS
+from turnwise.credit.segments import Segments
+from turnwise.credit.transform import Transform
 from turnwise.measures.base import Measure
-from turnwise.segments import Segments
-from turnwise.transform import Transform
 
 
 def method_parts(transform: Transform, label: str, scoring: str) -> Iterator[Part]:
-    """Return the parts that a method adds to a recipe; see `turnwise.facets`.
+    """Return the parts that a method adds to a recipe; see `turnwise.base.facets`.
 
     Args:
         transform: Method of the recipe.
@@ -33,7 +33,7 @@ def method_parts(transform: Transform, label: str, scoring: str) -> Iterator[Par
 
 
 def measure_parts(measures: Iterable[Measure]) -> Iterator[Part]:
-    """Return the parts that measures add to a recipe; see `turnwise.facets`."""
+    """Return the parts that measures add to a recipe; see `turnwise.base.facets`."""
     for each in measures:
         for key in each.reads:
             needs = {Facet.ANSWERS: f"reads info[{key!r}] of an environment"}

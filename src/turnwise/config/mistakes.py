@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 import pydantic
 
-from turnwise.errors import did_you_mean
+from turnwise.base.errors import did_you_mean
 
 EXPECTED = {
     **dict.fromkeys(("tuple_type", "list_type"), "a list"),

@@ -7,8 +7,8 @@ from typing import Any, get_args
 
 import pydantic
 
-from turnwise.errors import ConfigError
-from turnwise.section import optional
+from turnwise.base.errors import ConfigError
+from turnwise.base.section import optional
 
 TEXTS = (str, Path, str | None, Path | None)
 """Annotations of texts and paths, so that `run.name=0` is not read as a number."""

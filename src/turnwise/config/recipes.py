@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from turnwise.errors import ConfigError, did_you_mean
+from turnwise.base.errors import ConfigError, did_you_mean
 
 FOLDER = Path(__file__).parents[1] / "recipes"
 """Recipes in the package; `verl/` in it holds configurations of verl."""

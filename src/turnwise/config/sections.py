@@ -6,8 +6,8 @@ from typing import Any
 
 import pydantic
 
-from turnwise.methods.names import as_table, as_written, label_of
-from turnwise.section import Named, Section
+from turnwise.base.section import Named, Section
+from turnwise.credit.methods.names import as_table, as_written, label_of
 
 
 def is_one_name(text: str) -> bool:
@@ -85,7 +85,7 @@ class WarmStartConfig(Section):
 
 
 class MethodConfig(Named):
-    """Choose the credit assignment: a name in `turnwise methods` and its options (see `turnwise.methods.build`)."""
+    """Choose the credit assignment: a name in `turnwise methods`, and options as `credit.methods.build` reads them."""
 
     name: str = "grpo"
 

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from turnwise.base.errors import EnvironmentFault
 from turnwise.environments.plain import plain_mapping, sound_text
-from turnwise.errors import EnvironmentFault
 
 MAX_REWARD = 1e6
 """Largest absolute reward. Squares of larger rewards would dominate sums, intervals and gradients."""
@@ -43,7 +43,7 @@ class Step:
         reward: Reward of this response (outcome plus shaping, without the invalid-action penalty), at most `MAX_REWARD`
             in absolute value.
         rewards: Rewards of this response for several objectives, by name; None: there is `reward` alone. See
-            `turnwise.environments.directions`, which makes one of them.
+            `turnwise.worlds.directions`, which makes one of them.
         terminated: The task ended (won or lost); no further step is allowed.
         truncated: A limit of the environment was hit; no further step is allowed.
         valid: False if the response was not an action that the environment understands or admits.

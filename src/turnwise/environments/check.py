@@ -9,6 +9,7 @@ import pickle
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from turnwise.base.errors import EnvironmentFault
 from turnwise.environments.base import (
     MAX_REWARD,
     Environment,
@@ -34,7 +35,6 @@ from turnwise.environments.check_plays import (
     untried,
 )
 from turnwise.environments.suites import Suite
-from turnwise.errors import EnvironmentFault
 
 TRIED_TURNS, TRIED_PLAYS = 50, 5
 """Turns and episodes per task in which admissible actions are tried."""

@@ -13,6 +13,7 @@ import traceback
 from os.path import commonprefix
 from typing import Any, Literal, NamedTuple
 
+from turnwise.base.errors import ConfigError, TurnwiseError, text_of
 from turnwise.environments.apart import Reporter, interpreter
 from turnwise.environments.check import Checked, Problem, inspect_environment
 from turnwise.environments.check_plays import MAY_DIFFER
@@ -20,7 +21,6 @@ from turnwise.environments.isolation import how_ended
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.environments.wire import Finite, Message, ProtocolError, Text
-from turnwise.errors import ConfigError, TurnwiseError, text_of
 
 HASH_SEEDS = (1, 2)
 PATIENCE_S = 10.0

@@ -9,8 +9,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from turnwise.base.errors import text_of
 from turnwise.environments.base import Environment, Step, as_step, shown
-from turnwise.errors import text_of
 
 NONSENSE = ("", "xyzzy", "go to nowhere 99", "<action>look</action>", "a" * 2000)
 """Responses that no environment admits; it must still answer them."""

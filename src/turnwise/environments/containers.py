@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from turnwise import __version__
+from turnwise.base.errors import ConfigError, guide
+from turnwise.base.version import __version__
 from turnwise.environments.isolation import PASSED_ENDS
 from turnwise.environments.launchers import Launcher, Process, installed, mounted_folders, tried
-from turnwise.errors import ConfigError, guide
 
 OF_THIS_MACHINE = frozenset(
     [
@@ -155,7 +155,7 @@ class Docker(_Container):
         return {os.path.abspath(place): name for name, place in named.items() if os.path.isdir(place)}
 
     def _check_version(self) -> None:
-        code = "import turnwise.rollout.worker_process; print(turnwise.__version__)"
+        code = "import turnwise.environments.worker_process; print(turnwise.__version__)"
         mend = f"environment.image must have turnwise; {guide('how-to/isolation.md')} makes one"
         found = tried("docker", self.line(["python", "-c", code]), mend, self.variables).strip()
         if found != __version__:

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import IO
 
+from turnwise.base.errors import ConfigError
 from turnwise.environments.isolation import PASSED_ENDS
-from turnwise.errors import ConfigError
 
 HIDDEN = ("/tmp", "/var/tmp", "/run", "/home", "/root", "/mnt", "/media", "/srv")
 """Folders that are empty in bubblewrap and gVisor, as is HOME."""

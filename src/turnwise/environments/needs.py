@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from turnwise.errors import ConfigError, did_you_mean, install
+from turnwise.base.errors import ConfigError, did_you_mean, install
 
 
 def check_choices(choices: Mapping[str, Sequence[str]], **given: str) -> None:

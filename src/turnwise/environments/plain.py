@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from turnwise.errors import EnvironmentFault
+from turnwise.base.errors import EnvironmentFault
 
 MAX_DEPTH = 32
 """Deepest nesting of `info`."""

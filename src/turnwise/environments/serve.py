@@ -9,15 +9,15 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from turnwise.base.errors import EnvironmentFault, TurnwiseError
+from turnwise.base.loopback import is_loopback
+from turnwise.base.terminal import say
 from turnwise.environments.base import Environment, as_step, checked_step, shown
 from turnwise.environments.isolation import TOKEN_VARIABLE
 from turnwise.environments.needs import needed
 from turnwise.environments.serve_guard import MAX_BODY, Guard, patient_protocol, token_for
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
-from turnwise.errors import EnvironmentFault, TurnwiseError
-from turnwise.loopback import is_loopback
-from turnwise.terminal import say
 
 EXTRA = "serve-env"
 """Extra of turnwise that has what is needed here."""

@@ -8,9 +8,9 @@ import weakref
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from turnwise.base.loopback import is_foreign, is_loopback, names_loopback
 from turnwise.environments.isolation import TOKEN_VARIABLE
 from turnwise.environments.needs import needed
-from turnwise.loopback import is_foreign, is_loopback, names_loopback
 
 MAX_BODY = 1 << 20
 """Longest request or message (bytes)."""

@@ -5,9 +5,9 @@ from typing import Any, Literal
 
 import pydantic
 
+from turnwise.base.errors import ConfigError
+from turnwise.base.section import Section
 from turnwise.environments.isolation import Level
-from turnwise.errors import ConfigError
-from turnwise.section import Section
 
 IMPORTED = "imported"
 """Environment of the run that `turnwise import` makes of a log. It cannot be played."""

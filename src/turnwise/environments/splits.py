@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable
 
-from turnwise.errors import ConfigError, did_you_mean
+from turnwise.base.errors import ConfigError, did_you_mean
 
 MOST_SEEDS = 1_000_000
 """Largest number of seeds of a split; more would be those of the next."""

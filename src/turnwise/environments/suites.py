@@ -9,32 +9,32 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from turnwise.environments.adapters.gymnasium import Gymnasium
-from turnwise.environments.adapters.openenv import OpenEnv
-from turnwise.environments.adapters.textworld import Textworld
-from turnwise.environments.adapters.verifiers import Verifiers
-from turnwise.environments.alfworld.files import find_games
-from turnwise.environments.alfworld.generate import generate_game
-from turnwise.environments.alfworld.suite import Alfworld, Household
+from turnwise.base.errors import ConfigError, did_you_mean
+from turnwise.base.imports import import_named
 from turnwise.environments.base import Demonstrated, Environment, Task
-from turnwise.environments.crossroads.knobs import Knobs
-from turnwise.environments.crossroads.suite import Crossroads
-from turnwise.environments.directions import DirectedSuite
-from turnwise.environments.grids.frozen_lake import FrozenLake
-from turnwise.environments.grids.rooms import random_room
-from turnwise.environments.grids.sokoban import Sokoban
-from turnwise.environments.helpdesk.suite import Helpdesk
-from turnwise.environments.scienceworld.suite import Scienceworld
-from turnwise.environments.search_qa.suite import SearchQa
-from turnwise.environments.seats.suite import Seats
 from turnwise.environments.settings import IMPORTED, EnvironmentConfig
 from turnwise.environments.splits import split_seeds
-from turnwise.environments.swe.suite import Swe
-from turnwise.environments.webshop.shop import load_shop
-from turnwise.environments.webshop.suite import Webshop
 from turnwise.environments.words import split_words
-from turnwise.errors import ConfigError, did_you_mean
-from turnwise.imports import import_named
+from turnwise.worlds.adapters.gymnasium import Gymnasium
+from turnwise.worlds.adapters.openenv import OpenEnv
+from turnwise.worlds.adapters.textworld import Textworld
+from turnwise.worlds.adapters.verifiers import Verifiers
+from turnwise.worlds.alfworld.files import find_games
+from turnwise.worlds.alfworld.generate import generate_game
+from turnwise.worlds.alfworld.suite import Alfworld, Household
+from turnwise.worlds.crossroads.knobs import Knobs
+from turnwise.worlds.crossroads.suite import Crossroads
+from turnwise.worlds.directions import DirectedSuite
+from turnwise.worlds.grids.frozen_lake import FrozenLake
+from turnwise.worlds.grids.rooms import random_room
+from turnwise.worlds.grids.sokoban import Sokoban
+from turnwise.worlds.helpdesk.suite import Helpdesk
+from turnwise.worlds.scienceworld.suite import Scienceworld
+from turnwise.worlds.search_qa.suite import SearchQa
+from turnwise.worlds.seats.suite import Seats
+from turnwise.worlds.swe.suite import Swe
+from turnwise.worlds.webshop.shop import load_shop
+from turnwise.worlds.webshop.suite import Webshop
 
 
 class Suite(Protocol):

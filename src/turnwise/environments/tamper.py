@@ -15,6 +15,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from turnwise.base.errors import EnvironmentFault
 from turnwise.environments.base import Environment, Task
 from turnwise.environments.check_plays import (
     MAY_DIFFER,
@@ -35,7 +36,6 @@ from turnwise.environments.tamper_attacks import (
     attacks_on_resources,
     notes,
 )
-from turnwise.errors import EnvironmentFault
 
 TURNS = 40
 MEMORY_MB = 512

@@ -8,13 +8,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Literal
 
+from turnwise.base.errors import ConfigError, TurnwiseError, text_of
 from turnwise.environments.apart import Reporter, interpreter
 from turnwise.environments.isolation import how_ended
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.environments.tamper import Finding, Tamper, score
 from turnwise.environments.wire import Message, ProtocolError, Text
-from turnwise.errors import ConfigError, TurnwiseError, text_of
 
 
 class _Report(Message):

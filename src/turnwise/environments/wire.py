@@ -12,9 +12,9 @@ from typing import Annotated, Any, Self
 
 import pydantic
 
+from turnwise.base.errors import EnvironmentFault
 from turnwise.environments.base import SeatStep, Step, checked_step
 from turnwise.environments.plain import sound_text
-from turnwise.errors import EnvironmentFault
 
 HEAD = struct.Struct("<Q")
 """Length of the message that follows (bytes)."""

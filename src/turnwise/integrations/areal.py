@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from turnwise.errors import IntegrationError
+from turnwise.base.errors import IntegrationError
+from turnwise.credit.transform import Transform
 from turnwise.integrations.padded import padded_batch
 from turnwise.integrations.trainers import TRAINERS
-from turnwise.transform import Transform
 
 
 def assign_credit(actor: Any, method: Transform, *, return_is_success: bool = False) -> None:

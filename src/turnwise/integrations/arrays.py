@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from turnwise.batch import encode_labels, looks_like_label
-from turnwise.columns import COLUMNS
-from turnwise.errors import IntegrationError
+from turnwise.base.errors import IntegrationError
+from turnwise.credit.batch import encode_labels, looks_like_label
+from turnwise.credit.columns import COLUMNS
 
 Array = Any
 """A NumPy array, a torch tensor or nested lists."""

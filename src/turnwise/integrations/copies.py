@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from turnwise.errors import IntegrationError
+from turnwise.base.errors import IntegrationError
 from turnwise.integrations.stretches import Stretches
 
 RELATIVE, ABSOLUTE = 1e-2, 1e-3

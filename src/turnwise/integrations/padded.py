@@ -14,8 +14,12 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from turnwise.batch import Batch
-from turnwise.errors import IntegrationError, did_you_mean
+from turnwise.base.errors import IntegrationError, did_you_mean
+from turnwise.credit.batch import Batch
+from turnwise.credit.options import check_transforms, choice
+from turnwise.credit.segments import Segments
+from turnwise.credit.trace import Trace
+from turnwise.credit.transform import Transform
 from turnwise.integrations.arrays import (
     Array,
     Labels,
@@ -31,10 +35,6 @@ from turnwise.integrations.arrays import (
 from turnwise.integrations.copies import Rows, check_one_group
 from turnwise.integrations.stretches import Stretches, find_responses, nonzero, num_nonzero
 from turnwise.integrations.token_tables import SOURCES, Tokens, available, of_responses, reorder, tables_for
-from turnwise.options import check_transforms, choice
-from turnwise.segments import Segments
-from turnwise.trace import Trace
-from turnwise.transform import Transform
 
 Row = Literal["turn", "trajectory"]
 

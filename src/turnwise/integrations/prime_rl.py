@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from turnwise.batch import Batch
-from turnwise.errors import IntegrationError
+from turnwise.base.errors import IntegrationError
+from turnwise.credit.batch import Batch
+from turnwise.credit.methods.build import build_method
 from turnwise.integrations.trainers import TRAINERS
-from turnwise.methods.build import build_method
 
 
 def advantages(

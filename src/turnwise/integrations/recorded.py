@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 
 from turnwise.config import Config, parse_config
-from turnwise.evaluation.outcomes import write_outcomes
-from turnwise.evaluation.play import evaluation_metrics
 from turnwise.measures.base import Played
 from turnwise.measures.entropy import entropy
 from turnwise.measures.plan import Plan
@@ -20,6 +18,8 @@ from turnwise.rollout.metrics import rollout_metrics
 from turnwise.rollout.record import write_rollouts
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.train.credit import Credit, make_transform
+from turnwise.train.evaluation.outcomes import write_outcomes
+from turnwise.train.evaluation.play import evaluation_metrics
 from turnwise.train.folder import RunFolder
 
 

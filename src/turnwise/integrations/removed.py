@@ -2,7 +2,7 @@
 
 from typing import NoReturn
 
-from turnwise.errors import guide
+from turnwise.base.errors import guide
 
 
 def refuse(trainer: str) -> NoReturn:

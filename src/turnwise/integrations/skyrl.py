@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from turnwise.credit.transform import Transform
 from turnwise.integrations.padded import padded_batch
 from turnwise.integrations.trainers import TRAINERS
-from turnwise.transform import Transform
 
 TABLES = {
     "action_log_probs": "logprob_T",

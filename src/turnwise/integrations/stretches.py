@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from turnwise.errors import IntegrationError
+from turnwise.base.errors import IntegrationError
 
 BLOCK = 1 << 17
 """Cells per block."""

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from turnwise.errors import IntegrationError
+from turnwise.base.errors import IntegrationError
+from turnwise.credit.segments import Segments
 from turnwise.integrations.stretches import Stretches
-from turnwise.segments import Segments
 
 SOURCES: Mapping[str, tuple[str, ...]] = {
     "entropy": ("entropy_T",),

@@ -6,9 +6,9 @@ The table in docs/reference/trainers.md and the errors of the adapters come from
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
 
-from turnwise.errors import ConfigError, IntegrationError, guide
-from turnwise.options import check_transforms
-from turnwise.transform import Transform, trial
+from turnwise.base.errors import ConfigError, IntegrationError, guide
+from turnwise.credit.options import check_transforms
+from turnwise.credit.transform import Transform, trial
 
 FREE = ("turn", "length")
 """Columns that follow from rewards, masks and groups."""

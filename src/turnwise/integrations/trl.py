@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-from turnwise.errors import IntegrationError, install
+from turnwise.base.errors import IntegrationError, install
+from turnwise.credit.options import check_transforms
+from turnwise.credit.transform import Transform
 from turnwise.integrations.token_tables import tables_for
 from turnwise.integrations.trainers import TRAINERS
 from turnwise.integrations.trl_turns import credit
 from turnwise.integrations.versions import check_version
-from turnwise.options import check_transforms
-from turnwise.transform import Transform
 
 SUPPORTED = (1, 16), (1, 17)
 """Versions of TRL: the first supported one, and the first untested one."""

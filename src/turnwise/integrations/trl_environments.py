@@ -16,10 +16,10 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from turnwise.base.errors import ConfigError
 from turnwise.environments.base import Environment, Step, as_step, checked_step
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import Suite, make_suite
-from turnwise.errors import ConfigError
 
 PROMPT = "Play the game by calling the tool `play` with one command at a time.\n\n"
 """Text before the first observation."""

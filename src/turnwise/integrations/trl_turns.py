@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from turnwise.errors import IntegrationError
+from turnwise.base.errors import IntegrationError
+from turnwise.credit.metrics import adapter_metrics
+from turnwise.credit.transform import Transform
 from turnwise.integrations.padded import padded_batch
-from turnwise.metrics import adapter_metrics
-from turnwise.transform import Transform
 
 
 class Credited(NamedTuple):

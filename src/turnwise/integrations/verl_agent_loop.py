@@ -31,20 +31,20 @@ from verl.experimental.agent_loop.agent_loop import (  # pyright: ignore[reportM
 )
 from yaml import YAMLError
 
+from turnwise.base.errors import ConfigError, EngineFault, TurnwiseError, did_you_mean, guide
+from turnwise.base.terminal import say
+from turnwise.engines.base import Generation, Sampling
+from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import Suite, make_suite
-from turnwise.errors import ConfigError, EngineFault, TurnwiseError, did_you_mean, guide
 from turnwise.integrations.verl_rows import RECORD
 from turnwise.measures import Played, played
 from turnwise.models.chat import chat_format
 from turnwise.models.settings import PromptConfig
 from turnwise.rollout.collect import play
-from turnwise.rollout.engine import Generation, Sampling
-from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.failures import placed_failure
 from turnwise.rollout.starts import make_starts
 from turnwise.rollout.trajectory import Trajectory, Turn
-from turnwise.terminal import say
 
 NAME = "turnwise"
 log = logging.getLogger(__name__)

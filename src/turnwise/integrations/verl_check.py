@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from turnwise.errors import IntegrationError, guide
+from turnwise.base.errors import IntegrationError, guide
 
 ENTRY = "turnwise.integrations.verl"
 SMALL = 100 * 1024 * 1024

@@ -6,17 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
-from turnwise.errors import ConfigError, IntegrationError, did_you_mean
+from turnwise.base.errors import ConfigError, IntegrationError, did_you_mean
+from turnwise.credit.methods import METHODS
+from turnwise.credit.methods.build import build_method
+from turnwise.credit.methods.former import read_former
+from turnwise.credit.methods.names import as_written, split_at_plus
+from turnwise.credit.metrics import adapter_metrics
+from turnwise.credit.transform import Transform, chain, trial
+from turnwise.credit.transforms import add_penalty
 from turnwise.integrations.token_tables import tables_for
 from turnwise.integrations.trainers import FREE, TRAINERS
 from turnwise.integrations.verl_rows import Record, verl_batch
-from turnwise.methods import METHODS
-from turnwise.methods.build import build_method
-from turnwise.methods.former import read_former
-from turnwise.methods.names import as_written, split_at_plus
-from turnwise.metrics import adapter_metrics
-from turnwise.transform import Transform, chain, trial
-from turnwise.transforms import add_penalty
 
 PREFIX = "turnwise"
 TABLES = {

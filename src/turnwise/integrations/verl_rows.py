@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from turnwise.batch import encode_labels
-from turnwise.errors import IntegrationError
+from turnwise.base.errors import IntegrationError
+from turnwise.credit.batch import encode_labels
 from turnwise.integrations.arrays import Array, as_table
 from turnwise.integrations.padded import PaddedBatch, padded_batch
 from turnwise.integrations.stretches import find_responses

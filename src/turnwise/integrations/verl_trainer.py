@@ -19,7 +19,7 @@ from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync  
 from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync  # noqa: F401  # pyright: ignore
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync  # noqa: F401  # pyright: ignore
 
-from turnwise.errors import ConfigError
+from turnwise.base.errors import ConfigError
 from turnwise.integrations.token_tables import tables_for
 from turnwise.integrations.verl_estimator import PREFIX, configured, seeing, servable, settings_of
 from turnwise.integrations.verl_rows import RECORD

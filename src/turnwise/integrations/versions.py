@@ -1,6 +1,6 @@
 """Check the versions of other trainers."""
 
-from turnwise.errors import IntegrationError
+from turnwise.base.errors import IntegrationError
 
 Range = tuple[tuple[int, int], tuple[int, int]]
 """First supported version, and first untested version."""

@@ -4,16 +4,16 @@ The `needs` of the method and the loss terms select the measures. Each measure n
 the columns that it needs. To add a measure, write its file and add it to `MEASURES`.
 """
 
-from turnwise.errors import ConfigError, did_you_mean
-from turnwise.imports import import_named
+from turnwise.base.errors import ConfigError, did_you_mean
+from turnwise.base.imports import import_named
+from turnwise.extensions.continuations.measures import continued, continued_cuts
+from turnwise.extensions.judge.measures import progress, rank
+from turnwise.extensions.reward_model.measures import implicit
 from turnwise.measures.base import Measure, Played, measure
-from turnwise.measures.continued import continued, continued_cuts
 from turnwise.measures.edited import hindsight, information, prompt
 from turnwise.measures.entropy import entropy
 from turnwise.measures.gold import answers, gold
 from turnwise.measures.hidden_rank import ranks
-from turnwise.measures.implicit import implicit
-from turnwise.measures.judged import progress, rank
 from turnwise.measures.mismatch import mismatch
 from turnwise.measures.planned import parts, subgoals
 from turnwise.measures.played import played

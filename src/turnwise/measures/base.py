@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from turnwise.base.errors import ConfigError
+from turnwise.credit.segments import Segments
 from turnwise.environments.base import Task
-from turnwise.errors import ConfigError
 from turnwise.rollout.trajectory import Trajectory, Turn
-from turnwise.segments import Segments
 
 Columns = Mapping[str, Any]
 """Values by the name of their column: one per response, or one per token for a name that ends in `_T`."""

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from turnwise.errors import ConfigError
+from turnwise.base.errors import ConfigError
+from turnwise.engines.base import Sampling
 from turnwise.measures.base import Columns, Played, measure
 from turnwise.objective.probe import Probe
-from turnwise.rollout.engine import Sampling
 from turnwise.rollout.trajectory import Trajectory
 
 if TYPE_CHECKING:  # measures are listed without torch

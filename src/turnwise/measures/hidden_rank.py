@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from turnwise.credit.segments import Segments
 from turnwise.measures.base import Columns, Played, measure
-from turnwise.segments import Segments
 
 if TYPE_CHECKING:  # the functions on one response need NumPy alone
     import torch

@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from turnwise.columns import COLUMNS
-from turnwise.errors import ConfigError, did_you_mean
+from turnwise.base.errors import ConfigError, did_you_mean
+from turnwise.credit.columns import COLUMNS
 from turnwise.measures.base import Measure
 
 OPTIONAL = {

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from turnwise.batch import Batch
-from turnwise.errors import ConfigError
+from turnwise.base.errors import ConfigError
+from turnwise.credit.batch import Batch
+from turnwise.credit.segments import Segments
 from turnwise.measures import MEASURES, named_measure
 from turnwise.measures.base import Measure, Played
 from turnwise.measures.lacking import OPTIONAL, no_model, nobody_fills, refuse_doubles
 from turnwise.rollout.trajectory import distinct_turns
-from turnwise.segments import Segments
 
 FROM_THE_BATCH = frozenset({"turn", "length", "reward"})
 """Columns of every batch that need no measure."""

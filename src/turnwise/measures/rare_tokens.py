@@ -3,8 +3,8 @@
 import numpy as np
 from jaxtyping import Float
 
+from turnwise.credit.segments import Segments
 from turnwise.measures.base import Columns, Played, measure
-from turnwise.segments import Segments
 
 RARE_SHARE = 0.2
 """Share of a response's tokens, at least one, that `rare_logprob` averages."""

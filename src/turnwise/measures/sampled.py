@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from turnwise.errors import ConfigError
+from turnwise.base.errors import ConfigError
 from turnwise.measures.base import Columns, Played, measure
 
 

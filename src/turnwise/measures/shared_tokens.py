@@ -3,9 +3,9 @@
 import numpy as np
 from jaxtyping import Float, Int
 
+from turnwise.credit.segments import Segments
 from turnwise.measures.base import Columns, Played, measure
 from turnwise.rollout.trajectory import distinct_turns
-from turnwise.segments import Segments
 
 
 @measure(provides=("token_T",), recorded=False)

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
+from turnwise.base.errors import ConfigError
 from turnwise.environments.base import Task
 from turnwise.environments.suites import Suite, refuse_unrepeatable
-from turnwise.errors import ConfigError
 from turnwise.measures import MEASURES
 from turnwise.measures.lacking import BY_RECIPE
 from turnwise.measures.plan import FROM_THE_BATCH, Plan

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
-from turnwise.errors import ConfigError, install
+from turnwise.base.errors import ConfigError, install
 from turnwise.models.settings import ModelConfig
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from turnwise.errors import ConfigError
+from turnwise.base.errors import ConfigError
 from turnwise.models import subgoals
 from turnwise.models.format import Format
 from turnwise.models.settings import PromptConfig

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer, PreTrainedModel
 
-from turnwise.errors import ConfigError
+from turnwise.base.errors import ConfigError
 from turnwise.models.policy import Policy, load_model
 from turnwise.models.ridge import Ridge
 from turnwise.models.settings import CriticConfig, ModelConfig

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
+from turnwise.base.errors import ConfigError
 from turnwise.environments.base import Step
 from turnwise.environments.plain import sound_text
-from turnwise.errors import ConfigError
 from turnwise.models import subgoals
 
 ADMISSIBLE = "\nAdmissible actions: "

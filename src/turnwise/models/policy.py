@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from turnwise.errors import ConfigError, DataError
+from turnwise.base.errors import ConfigError, DataError
 from turnwise.models.adapters import save_adapters
 from turnwise.models.format import Format
 from turnwise.models.settings import ModelConfig

@@ -6,13 +6,13 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from turnwise.cache import cache_folder, made_aside
-from turnwise.errors import ConfigError, DataError, install
+from turnwise.base.cache import cache_folder, made_aside
+from turnwise.base.errors import ConfigError, DataError, install
+from turnwise.base.packaged import packaged
 from turnwise.models.adapters import add_adapters
 from turnwise.models.chat import chat_format
 from turnwise.models.policy import Policy, load_model
 from turnwise.models.settings import ModelConfig, PromptConfig, is_missing_folder
-from turnwise.packaged import packaged
 
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 

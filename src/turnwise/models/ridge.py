@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from turnwise.segments import Segments
+from turnwise.credit.segments import Segments
 
 
 class Ridge:

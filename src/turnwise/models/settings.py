@@ -6,8 +6,8 @@ from typing import Literal
 
 import pydantic
 
-from turnwise.facets import Facet, Part
-from turnwise.section import Section
+from turnwise.base.facets import Facet, Part
+from turnwise.base.section import Section
 
 ONLY_TINY = ("hidden_size", "num_layers", "num_heads", "tie_embeddings")
 """Settings of the tiny model's architecture."""
@@ -73,7 +73,7 @@ class ModelConfig(Section):
         return self
 
     def parts(self) -> Iterator[Part]:
-        """Return what the model breaks and needs; see `turnwise.facets`."""
+        """Return what the model breaks and needs; see `turnwise.base.facets`."""
         if self.name == "tiny":
             yield Part("model.name='tiny'", {Facet.CHAT: "is not a chat model"})
         if self.train == "lora":
@@ -100,7 +100,7 @@ class PromptConfig(Section):
         return self
 
     def parts(self) -> Iterator[Part]:
-        """Return what each setting needs; see `turnwise.facets`."""
+        """Return what each setting needs; see `turnwise.base.facets`."""
         for name in ("system", "admissible", "think"):
             if value := getattr(self, name):
                 given = f"prompt.{name}={str(value).lower() if value is True else repr(value)}"
@@ -121,7 +121,7 @@ class RewardModelConfig(Section):
     """Norm to which a larger gradient is scaled down."""
 
     def parts(self) -> Iterator[Part]:
-        """Return what the reward model needs; see `turnwise.facets`."""
+        """Return what the reward model needs; see `turnwise.base.facets`."""
         needs = {
             Facet.SCORED: "compares two models by the same passes",
             Facet.SAMPLED: "compares trajectories of the policy",
@@ -222,7 +222,7 @@ class CriticConfig(Section):
         return self
 
     def parts(self) -> Iterator[Part]:
-        """Return what the critic needs; see `turnwise.facets`."""
+        """Return what the critic needs; see `turnwise.base.facets`."""
         needs = {
             Facet.UPDATE: "learns from the whole step",
             Facet.SAMPLED: "learns the returns of the policy",

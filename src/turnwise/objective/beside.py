@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
+from turnwise.credit.segments import Labels, Partition, Segments
 from turnwise.rollout.trajectory import Trajectory
-from turnwise.segments import Labels, Partition, Segments
 
 
 def beside_states(trajectories: Sequence[Trajectory], *, visits: bool) -> Float[np.ndarray, "R extra"]:

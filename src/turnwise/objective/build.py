@@ -4,15 +4,15 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from turnwise.errors import ConfigError, did_you_mean
-from turnwise.imports import import_named
+from turnwise.base.errors import ConfigError, did_you_mean
+from turnwise.base.imports import import_named
+from turnwise.credit.options import check_names
+from turnwise.extensions.preference.term import PreferenceTerm
 from turnwise.objective.objective import Objective
 from turnwise.objective.policy import PolicyTerm
-from turnwise.objective.preference import PreferenceTerm
 from turnwise.objective.regularizers import EntropyRuleTerm, EntropyTerm, KLTerm
 from turnwise.objective.settings import UpdateConfig
 from turnwise.objective.terms import Term
-from turnwise.options import check_names
 
 TERMS: dict[str, Callable[[UpdateConfig], Term | None]] = {
     "policy": lambda update: PolicyTerm(update) if update.policy else None,

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import torch
 
-from turnwise.errors import RunError, out_of_memory
+from turnwise.base.errors import RunError, out_of_memory
 
 T = TypeVar("T")
 

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 
-from turnwise.errors import ConfigError, did_you_mean
+from turnwise.base.errors import ConfigError, did_you_mean
+from turnwise.credit.segments import Segments
 from turnwise.objective.token_rules.base import Aggregate, Clip
-from turnwise.segments import Segments
 
 ROUNDING = 1e-5
 """Log-ratios up to this size are rounding: two ways to compute the same probability in float32 (nats)."""

@@ -3,7 +3,7 @@
 import numpy as np
 from jaxtyping import Bool, Float
 
-from turnwise.segments import Segments
+from turnwise.credit.segments import Segments
 
 
 def mismatch_weights(

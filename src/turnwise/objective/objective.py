@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from jaxtyping import Bool
 
-from turnwise.errors import RunError, did_you_mean
+from turnwise.base.errors import RunError, did_you_mean
+from turnwise.credit.segments import components
 from turnwise.objective.terms import UNITS, Loss, Pass, StepView, Term, TermLoss
-from turnwise.segments import components
 
 
 @dataclasses.dataclass(frozen=True)

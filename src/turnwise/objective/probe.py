@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from turnwise.segments import Segments
+from turnwise.credit.segments import Segments
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

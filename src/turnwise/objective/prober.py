@@ -15,7 +15,10 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from turnwise.errors import BatchError
+from turnwise.base.blocking import blocking
+from turnwise.base.errors import BatchError
+from turnwise.credit.segments import Segments
+from turnwise.engines.base import Engine, Sampling
 from turnwise.models.attention import additive
 from turnwise.models.caches import CACHE
 from turnwise.models.format import Format
@@ -25,9 +28,6 @@ from turnwise.objective.contexts import Computed, Contexts
 from turnwise.objective.gradient import Budget
 from turnwise.objective.probe import Probe, Scores
 from turnwise.objective.tokens import Sequences, chunked_logprobs, generated_states
-from turnwise.rollout.blocking import blocking
-from turnwise.rollout.engine import Engine, Sampling
-from turnwise.segments import Segments
 
 MASK_AT_ONCE = 2**25
 """Largest attention mask of a micro-batch (elements); a single row may exceed it."""

@@ -25,10 +25,10 @@ from typing import Literal
 
 import pydantic
 
-from turnwise.facets import Facet, Part, for_all
+from turnwise.base.facets import Facet, Part, for_all
+from turnwise.base.section import Named, Section
 from turnwise.objective.token_rules.base import Aggregate, Clip
 from turnwise.objective.token_rules.build import build_entropy_rule, build_token_rule
-from turnwise.section import Named, Section
 
 
 class RuleConfig(Named):
@@ -144,7 +144,7 @@ class UpdateConfig(Section):
     """Padded tokens per micro-batch. It limits memory; the gradient does not depend on it."""
 
     def parts(self) -> Iterator[Part]:
-        """Return what each setting breaks and needs; see `turnwise.facets`."""
+        """Return what each setting breaks and needs; see `turnwise.base.facets`."""
         step = "needs the whole step"
         if self.old_policy == "start" and self.mismatch_cap is None:
             needs = {Facet.WEIGHTS: "relates ratios to the weights of the step"}

@@ -14,10 +14,10 @@ import torch
 from jaxtyping import Bool, Float
 from transformers import PreTrainedModel
 
-from turnwise.batch import Batch
+from turnwise.credit.batch import Batch
+from turnwise.credit.trace import Trace
 from turnwise.objective.losses import Aggregate, token_weights
 from turnwise.objective.tokens import States
-from turnwise.trace import Trace
 
 Unit = Literal["sequence", "trajectory", "pair"]
 """Unit that a micro-batch must not split: a sequence, all sequences of a trajectory, or of a pair of trajectories."""

@@ -14,12 +14,12 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from turnwise.errors import BatchError
+from turnwise.base.errors import BatchError
+from turnwise.credit.segments import Segments, components
 from turnwise.objective.contexts import Contexts
 from turnwise.objective.frozen_output import frozen_logprobs, is_frozen_linear
 from turnwise.objective.packing import Packed, can_pack, pack, packed_hidden
 from turnwise.rollout.trajectory import Trajectory, Turn
-from turnwise.segments import Segments, components
 
 LOGITS_AT_ONCE = (2**22, 2**27)
 """Logits per chunk on a CPU and on an accelerator: 16 and 512 MiB in float32. Three such arrays exist at once."""

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from jaxtyping import Float
 
-from turnwise.batch import Batch
+from turnwise.base.streams import Stream
+from turnwise.credit.batch import Batch
+from turnwise.credit.segments import Segments
 from turnwise.objective.tokens import Sequences, ranges
-from turnwise.segments import Segments
-from turnwise.streams import Stream
 
 
 @dataclasses.dataclass(frozen=True)

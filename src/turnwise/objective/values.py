@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 
+from turnwise.credit.segments import Segments
 from turnwise.models.critic import Critic, join_beside
 from turnwise.models.policy import autocast
 from turnwise.models.settings import CriticConfig, ModelConfig
@@ -17,7 +18,6 @@ from turnwise.objective.terms import Pass, StepView, TermLoss, Unit, as_tensor
 from turnwise.objective.tokens import Sequences, States, generated_states
 from turnwise.objective.transitions import Transitions
 from turnwise.rollout.trajectory import Trajectory, Turn
-from turnwise.segments import Segments
 
 CRITIC_COLUMNS = ("value", "value_action", "value_next", "value_T", "value_low", "value_high", "value_switch")
 """Columns that a critic can estimate."""

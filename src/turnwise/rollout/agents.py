@@ -2,8 +2,8 @@
 
 from typing import Protocol
 
+from turnwise.engines.base import Engine, Sampling
 from turnwise.models.format import Format
-from turnwise.rollout.engine import Engine, Sampling
 from turnwise.rollout.starts import Start
 from turnwise.rollout.trajectory import Trajectory
 

@@ -5,11 +5,11 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from turnwise.errors import EngineFault, EnvironmentFault
+from turnwise.base.errors import EngineFault, EnvironmentFault
+from turnwise.engines.base import Engine, Sampling
+from turnwise.environments.hosts import Environments, agents_of
 from turnwise.models.format import Format
 from turnwise.rollout.context import make_context
-from turnwise.rollout.engine import Engine, Sampling
-from turnwise.rollout.environments import Environments, agents_of
 from turnwise.rollout.starts import Start, begin, begin_response
 from turnwise.rollout.trajectory import Trajectory, Turn
 

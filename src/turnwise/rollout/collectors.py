@@ -5,14 +5,14 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from turnwise.base.errors import ConfigError
+from turnwise.base.imports import import_named
+from turnwise.credit.options import check_names, unknown
+from turnwise.engines.base import Sampling
 from turnwise.environments.base import Task
-from turnwise.errors import ConfigError
-from turnwise.imports import import_named
+from turnwise.environments.hosts import Environments
 from turnwise.models.policy import Policy
-from turnwise.options import check_names, unknown
 from turnwise.rollout.collect import play
-from turnwise.rollout.engine import Sampling
-from turnwise.rollout.environments import Environments
 from turnwise.rollout.gate import OwnConversations, OwnEnvironments
 from turnwise.rollout.groups import Batch, Collector, Group
 from turnwise.rollout.settings import RolloutConfig
@@ -115,10 +115,10 @@ def make_sampling(settings: RolloutConfig, policy: Policy, *, seed: int, tempera
 
 COLLECTORS: dict[str, str] = {
     "independent": "turnwise.rollout.collectors:Independent",
-    "branching": "turnwise.rollout.branching:make_branching",
-    "arrol": "turnwise.rollout.pruning:Pruning",
-    "v0": "turnwise.rollout.allotment:make_allotted",
-    "self_play": "turnwise.rollout.self_play:SelfPlay",
+    "branching": "turnwise.extensions.branching.collector:make_branching",
+    "arrol": "turnwise.extensions.pruning:Pruning",
+    "v0": "turnwise.extensions.allotment:make_allotted",
+    "self_play": "turnwise.extensions.self_play.collector:SelfPlay",
 }
 """Collectors by the name that `rollout.collector` takes."""
 

@@ -5,10 +5,10 @@ import dataclasses
 import itertools
 from collections.abc import AsyncIterator
 
+from turnwise.base.errors import EnvironmentFault
+from turnwise.engines.base import Engine
 from turnwise.environments.base import Step, Task
-from turnwise.errors import EnvironmentFault
-from turnwise.rollout.engine import Engine
-from turnwise.rollout.environments import CopyingEnvironments, Environments, agents_of
+from turnwise.environments.hosts import CopyingEnvironments, Environments, agents_of
 
 FIRST_COPY = 2**33
 """Key of the first copy; those of trajectories are below."""

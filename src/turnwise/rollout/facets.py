@@ -6,7 +6,7 @@ This file does not import torch, so that recipes are checked fast.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from turnwise.facets import Facet, Part
+from turnwise.base.facets import Facet, Part
 
 Options = Mapping[str, Any]
 ENTROPIES = ("arpo", "rose")

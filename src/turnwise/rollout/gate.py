@@ -5,10 +5,10 @@ import dataclasses
 import itertools
 from collections.abc import Sequence
 
+from turnwise.base.blocking import Loop
+from turnwise.engines.base import Engine, Generation, Sampling
 from turnwise.environments.base import Step, Task
-from turnwise.rollout.blocking import Loop
-from turnwise.rollout.engine import Engine, Generation, Sampling
-from turnwise.rollout.environments import CopyingEnvironments, Environments, agents_of
+from turnwise.environments.hosts import CopyingEnvironments, Environments, agents_of
 
 _NUMBERS = itertools.count()
 """Numbers of conversations and environments, of which no two are alike in this process."""

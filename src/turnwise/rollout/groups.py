@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from turnwise.engines.base import Engine
 from turnwise.environments.base import Task
-from turnwise.rollout.engine import Engine
-from turnwise.rollout.environments import Environments
+from turnwise.environments.hosts import Environments
 from turnwise.rollout.models import Models
 from turnwise.rollout.starts import Start
 from turnwise.rollout.trajectory import Trajectory

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from turnwise.environments.base import Task
-from turnwise.rollout.environments import Environments
+from turnwise.environments.hosts import Environments
 from turnwise.rollout.flight import Flight, Learned, Started
 from turnwise.rollout.gate import VisitedEngine
 from turnwise.rollout.groups import Batch, Group

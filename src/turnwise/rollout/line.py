@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from turnwise.errors import EnvironmentFault
-from turnwise.rollout.engine import Engine, Generation, Sampling
+from turnwise.base.errors import EnvironmentFault
+from turnwise.engines.base import Engine, Generation, Sampling
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from turnwise.extensions.turn_budget import CUT
 from turnwise.rollout.starts import REPLAY
 from turnwise.rollout.trajectory import Trajectory, distinct_turns
-from turnwise.rollout.turn_budget import CUT
 
 PREDICTED = "predicted_success"
 """Key of `info` with the success that was predicted for the task."""

@@ -4,11 +4,11 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from turnwise.errors import ConfigError, did_you_mean
+from turnwise.base.blocking import blocking
+from turnwise.base.errors import ConfigError, did_you_mean
+from turnwise.engines.base import Engine
 from turnwise.models.critic import Critic
 from turnwise.models.policy import Policy
-from turnwise.rollout.blocking import blocking
-from turnwise.rollout.engine import Engine
 
 
 @dataclasses.dataclass

@@ -5,11 +5,11 @@ import dataclasses
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
+from turnwise.base.blocking import blocking
 from turnwise.environments.base import Task
-from turnwise.rollout.blocking import blocking
+from turnwise.environments.hosts import Environments
 from turnwise.rollout.collect import play
 from turnwise.rollout.collectors import make_sampling
-from turnwise.rollout.environments import Environments
 from turnwise.rollout.groups import Batch, Collector, OnTurn
 from turnwise.rollout.models import Models
 from turnwise.rollout.settings import RolloutConfig

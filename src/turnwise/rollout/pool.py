@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from turnwise.base.blocking import Loop, make_loop
 from turnwise.environments.base import Task
+from turnwise.environments.hosts import Environments
 from turnwise.models.format import Format
-from turnwise.rollout.blocking import Loop, make_loop
-from turnwise.rollout.environments import Environments
 from turnwise.rollout.experience import Experience
 from turnwise.rollout.flight import Flight
 from turnwise.rollout.groups import Collector, OnTurn

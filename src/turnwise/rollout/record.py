@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from turnwise.checksums import RUN_KEY, TABLE_KEY, check_table, refuse_other_run, run_of, seal_table
+from turnwise.base.checksums import RUN_KEY, TABLE_KEY, check_table, refuse_other_run, run_of, seal_table
+from turnwise.base.errors import DamagedError, DataError
+from turnwise.base.files import replacing
 from turnwise.environments.plain import sound_text
-from turnwise.errors import DamagedError, DataError
-from turnwise.files import replacing
 from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.rollout.tree_rows import BEGUN_SCHEMA, PREFIX, TREE_SCHEMA, are_trees, pack_rows, unpack_rows
 

@@ -10,9 +10,9 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from turnwise.errors import ConfigError, did_you_mean
-from turnwise.options import check_names
-from turnwise.streams import Stream
+from turnwise.base.errors import ConfigError, did_you_mean
+from turnwise.base.streams import Stream
+from turnwise.credit.options import check_names
 
 GroupFilter = Literal["none", "mixed", "not-all-correct"]
 

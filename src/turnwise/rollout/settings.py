@@ -6,12 +6,12 @@ from typing import Any, Literal, TypeVar
 
 import pydantic
 
-from turnwise.errors import ConfigError
-from turnwise.facets import Facet, Part, for_all
-from turnwise.options import check_names
+from turnwise.base.errors import ConfigError
+from turnwise.base.facets import Facet, Part, for_all
+from turnwise.base.section import Named, Section
+from turnwise.credit.options import check_names
 from turnwise.rollout.facets import collector_parts
 from turnwise.rollout.selection import build_selector
-from turnwise.section import Named, Section
 
 Model = TypeVar("Model", bound=pydantic.BaseModel)
 
@@ -51,7 +51,7 @@ class TurnBudgetConfig(Section):
     limit could fall but never rise."""
 
     def parts(self) -> Iterator[Part]:
-        """Return what the budget breaks and needs; see `turnwise.facets`."""
+        """Return what the budget breaks and needs; see `turnwise.base.facets`."""
         needs = for_all("limits the turns of trajectories", Facet.TURNS, Facet.ANSWERS, Facet.SINGLE)
         needs[Facet.START] = "counts turns from the start of a task"
         breaks = {}
@@ -82,7 +82,7 @@ class TokenTemperatureConfig(Section):
     """"release": raise it at low entropies too, as the released code does."""
 
     def parts(self) -> Iterator[Part]:
-        """Return what the temperatures need; see `turnwise.facets`."""
+        """Return what the temperatures need; see `turnwise.base.facets`."""
         needs = {
             Facet.ENGINE: "changes the temperature from token to token",
             Facet.SCORED: "has the engine sample at temperatures that are not the policy's",
@@ -114,7 +114,7 @@ class StepBudgetConfig(Section):
         return self
 
     def parts(self) -> Iterator[Part]:
-        """Return what the budget breaks and needs; see `turnwise.facets`."""
+        """Return what the budget breaks and needs; see `turnwise.base.facets`."""
         breaks = {
             Facet.OUTCOMES: "carries half-played groups from step to step",
             Facet.WEIGHTS: EARLIER,
@@ -241,7 +241,7 @@ class RolloutConfig(Section):
         return self
 
     def parts(self) -> Iterator[Part]:
-        """Return what the rollouts break and need; see `turnwise.facets`."""
+        """Return what the rollouts break and need; see `turnwise.base.facets`."""
         yield from collector_parts(self.collector.name, self.collector.model_extra or {})
         yield from super().parts()
         if self.filter != "none":
@@ -309,7 +309,7 @@ class ContinuationsConfig(Section):
     """Continuations played concurrently. Default: as many as a step has trajectories, which fit into memory."""
 
     def parts(self) -> Iterator[Part]:
-        """Return what continuations need; see `turnwise.facets`."""
+        """Return what continuations need; see `turnwise.base.facets`."""
         needs = {
             Facet.REPLAY: "plays on from turns, as the policy would",
             Facet.WHOLE: "plays on from whole trajectories",
@@ -337,7 +337,7 @@ class EngineConfig(Section):
     """Folder for new weights that trainer and server both see under this path. Default: a temporary folder."""
 
     def parts(self) -> Iterator[Part]:
-        """Return what the engine breaks; see `turnwise.facets`."""
+        """Return what the engine breaks; see `turnwise.base.facets`."""
         if self.name == "server":
             breaks = {Facet.ENGINE: "serves one version of the weights without entropies"}
             yield Part("engine.name='server'", breaks, mend="set engine.name=local")

@@ -10,12 +10,12 @@ import dataclasses
 import math
 from collections.abc import Awaitable, Callable, Sequence
 
+from turnwise.base.errors import EnvironmentFault
 from turnwise.environments.base import Step, Task, shown
-from turnwise.errors import EnvironmentFault
+from turnwise.environments.hosts import Environments
 from turnwise.models.format import Format
 from turnwise.rollout.context import Context
 from turnwise.rollout.copies import Copies
-from turnwise.rollout.environments import Environments
 from turnwise.rollout.trajectory import Trajectory, Turn
 
 REPLAY = "the replay "

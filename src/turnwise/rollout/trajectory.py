@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Hashable, Iterable
 from typing import Any
 
-from turnwise.rollout.engine import Generation
+from turnwise.engines.base import Generation
 
 
 @dataclasses.dataclass(slots=True)

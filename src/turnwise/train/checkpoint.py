@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 
-from turnwise.checksums import RUN_KEY, check_manifest, refuse_other_run, run_of, write_manifest
-from turnwise.errors import DamagedError, RunError, did_you_mean
-from turnwise.files import Watched, describe_refusal, refused_by_disk, write_json
+from turnwise.base.checksums import RUN_KEY, check_manifest, refuse_other_run, run_of, write_manifest
+from turnwise.base.errors import DamagedError, RunError, did_you_mean
+from turnwise.base.files import Watched, describe_refusal, refused_by_disk, write_json
+from turnwise.extensions.stores.rows import FILE as STORE_FILE
+from turnwise.extensions.stores.rows import write_store
 from turnwise.models.policy import Policy, load_policy
-from turnwise.rollout.stores.rows import FILE as STORE_FILE
-from turnwise.rollout.stores.rows import write_store
 from turnwise.train.folder import RunFolder, by_step
 
 STATES = "state.pt"

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from turnwise.batch import Batch
+from turnwise.base.errors import RunError
 from turnwise.config import MethodConfig
-from turnwise.errors import RunError
-from turnwise.methods.build import build_method, named_method
-from turnwise.trace import Trace
-from turnwise.transform import Transform, chain
-from turnwise.transforms import add_penalty
-from turnwise.transforms.selection import leave_out_learned
+from turnwise.credit.batch import Batch
+from turnwise.credit.methods.build import build_method, named_method
+from turnwise.credit.trace import Trace
+from turnwise.credit.transform import Transform, chain
+from turnwise.credit.transforms import add_penalty
+from turnwise.credit.transforms.selection import leave_out_learned
 
 
 class Credit:

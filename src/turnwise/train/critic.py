@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from turnwise.batch import Batch
-from turnwise.errors import ConfigError, RunError
+from turnwise.base.errors import ConfigError, RunError
+from turnwise.credit.batch import Batch
 from turnwise.measures.plan import Plan
 from turnwise.models.critic import Critic, bootstraps
 from turnwise.models.policy import Policy, autocast

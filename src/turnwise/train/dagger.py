@@ -13,18 +13,18 @@ from collections.abc import Callable
 
 import numpy as np
 
+from turnwise.base.blocking import blocking
+from turnwise.base.errors import ConfigError
+from turnwise.base.streams import Stream
+from turnwise.engines.build import make_engine
+from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.environments.suites import CorrectingSuite
-from turnwise.errors import ConfigError
-from turnwise.evaluation.play import common_failure
 from turnwise.models.policy import Policy
-from turnwise.rollout.blocking import blocking
 from turnwise.rollout.collect import play
 from turnwise.rollout.collectors import make_sampling
-from turnwise.rollout.engines import make_engine
-from turnwise.rollout.environments import InProcessEnvironments
 from turnwise.rollout.starts import make_starts
-from turnwise.streams import Stream
 from turnwise.train.demonstrate import Demonstration, Teaching, chosen_tasks, sequences_of
+from turnwise.train.evaluation.play import common_failure
 
 AT_ONCE = 256
 """Tasks that are played concurrently."""

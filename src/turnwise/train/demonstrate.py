@@ -5,17 +5,17 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from turnwise.base.blocking import blocking
+from turnwise.base.errors import ConfigError
+from turnwise.base.streams import Stream
 from turnwise.config import Config, ModelConfig, WarmStartConfig
 from turnwise.environments.base import Demonstrated, Task
+from turnwise.environments.hosts import Environments, InProcessEnvironments
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import TeachingSuite
-from turnwise.errors import ConfigError
 from turnwise.models.policy import Policy
-from turnwise.rollout.blocking import blocking
 from turnwise.rollout.context import make_context
-from turnwise.rollout.environments import Environments, InProcessEnvironments
 from turnwise.rollout.settings import EngineConfig, RolloutConfig
-from turnwise.streams import Stream
 
 Demonstration = tuple[np.ndarray, np.ndarray]
 """Token ids and loss weights, `[tokens]` each."""

@@ -8,8 +8,8 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from turnwise.errors import guide
-from turnwise.terminal import is_tenth, make_console, print_table
+from turnwise.base.errors import guide
+from turnwise.base.terminal import is_tenth, make_console, print_table
 from turnwise.train.folder import RunFolder
 
 LIVE_ROWS = 8

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from turnwise.errors import DIVERGED, RunError
+from turnwise.base.errors import DIVERGED, RunError
 from turnwise.objective.gradient import Diverged, abbreviate
 from turnwise.rollout.experience import Experience
 from turnwise.rollout.record import write_rollouts

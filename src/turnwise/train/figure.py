@@ -5,7 +5,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from turnwise.figures import LIGHT, Theme, save, whole_numbers
+from turnwise.base.figures import LIGHT, Theme, save, whole_numbers
 from turnwise.train.folder import RunFolder
 
 

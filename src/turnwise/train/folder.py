@@ -1,6 +1,6 @@
 """Read and write run folders.
 
-Every file has a checksum, which is compared when it is read; `turnwise.checksums` says how.
+Every file has a checksum, which is compared when it is read; `turnwise.base.checksums` says how.
 
 runs/NAME/config.json          resolved configuration, versions, commit
           metrics.jsonl        one record per step or evaluation: the reference for the run
@@ -23,15 +23,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from turnwise.cache import held
-from turnwise.checksums import KEY, RUN_KEY, refuse_other_run, run_of, sealed, unsealed
+from turnwise.base.cache import held
+from turnwise.base.checksums import KEY, RUN_KEY, refuse_other_run, run_of, sealed, unsealed
+from turnwise.base.errors import ConfigError, DamagedError, DataError, RunError, did_you_mean
+from turnwise.base.files import aside, provenance, remove_remains, write_json, write_text
 from turnwise.config import Config, parse_config
-from turnwise.errors import ConfigError, DamagedError, DataError, RunError, did_you_mean
-from turnwise.files import aside, provenance, remove_remains, write_json, write_text
-from turnwise.methods.former import read_former
-from turnwise.options import REMOVED
+from turnwise.credit.methods.former import read_former
+from turnwise.credit.options import REMOVED
+from turnwise.extensions.stores.settings import of_store
 from turnwise.rollout.record import FORMAT, check_format, read_table
-from turnwise.rollout.stores.settings import of_store
 from turnwise.train.trackers import Tracker
 
 MEND_LINE = "repair or delete it"

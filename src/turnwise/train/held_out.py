@@ -2,10 +2,10 @@
 
 import time
 
-from turnwise.evaluation.assess import assess
-from turnwise.evaluation.outcomes import write_outcomes
-from turnwise.evaluation.play import common_failure, evaluate
 from turnwise.train.diverged import refuse_diverged
+from turnwise.train.evaluation.assess import assess
+from turnwise.train.evaluation.outcomes import write_outcomes
+from turnwise.train.evaluation.play import common_failure, evaluate
 from turnwise.train.run import Run
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from turnwise.stopping import Stop
+from turnwise.base.stopping import Stop
 from turnwise.train.checkpoint import Part
 
 LONG_S = 5.0

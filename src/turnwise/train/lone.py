@@ -1,10 +1,10 @@
 """Warn of methods that give no credit to a trajectory without others in its group."""
 
-from turnwise.batch import Batch
-from turnwise.columns import COLUMNS
-from turnwise.errors import BatchError
-from turnwise.segments import Segments
-from turnwise.transform import Transform
+from turnwise.base.errors import BatchError
+from turnwise.credit.batch import Batch
+from turnwise.credit.columns import COLUMNS
+from turnwise.credit.segments import Segments
+from turnwise.credit.transform import Transform
 
 
 def lone_note(transform: Transform, group_size: int) -> str:

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import numpy as np
 
+from turnwise.base.errors import RunError
+from turnwise.base.stopping import Stop, Stopped, stoppable
 from turnwise.config import Config
-from turnwise.errors import RunError
-from turnwise.metrics import credit_metrics
+from turnwise.credit.metrics import credit_metrics
+from turnwise.credit.trace import Trace
 from turnwise.rollout.experience import Experience
 from turnwise.rollout.failures import placed_failure
 from turnwise.rollout.record import write_rollouts
-from turnwise.stopping import Stop, Stopped, stoppable
-from turnwise.trace import Trace
 from turnwise.train.clock import Clock
 from turnwise.train.display import Display
 from turnwise.train.diverged import kept_for_inspection, refuse_diverged

@@ -5,7 +5,8 @@ from collections.abc import Collection, Sequence
 import torch
 
 from turnwise.config import EngineConfig
-from turnwise.judge.settings import JudgeConfig
+from turnwise.credit.transform import Transform
+from turnwise.extensions.judge.settings import JudgeConfig
 from turnwise.measures.plan import Plan, plan_measures
 from turnwise.models.policy import Policy, slow_precision_note, trainable
 from turnwise.models.pretrained import check_smollm2
@@ -14,7 +15,6 @@ from turnwise.objective.inert import inert_note
 from turnwise.objective.objective import Objective
 from turnwise.objective.settings import UpdateConfig
 from turnwise.train.lone import lone_note
-from turnwise.transform import Transform
 
 
 def make_plan(

@@ -5,35 +5,35 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from turnwise.cache import check_writable
+from turnwise.base.blocking import make_loop
+from turnwise.base.cache import check_writable
+from turnwise.base.stopping import Stop
 from turnwise.config import Config
+from turnwise.engines.build import check_engine, make_engine
 from turnwise.environments.suites import make_suite, tasks_of
-from turnwise.gateway.choose import choose_collector, choose_environments
-from turnwise.judge.judge import make_judge
-from turnwise.measures.monitor import Monitor
+from turnwise.extensions.continuations.play import Continuations
+from turnwise.extensions.demonstrations.imitation import imitation_terms, make_learner, with_demonstrations
+from turnwise.extensions.gateway.choose import choose_collector, choose_environments
+from turnwise.extensions.judge.judge import make_judge
+from turnwise.extensions.monitor import Monitor
+from turnwise.extensions.reward_model.model import RewardModel
+from turnwise.extensions.stores.build import make_store, with_store
 from turnwise.measures.verdict import check_environment, refuse_idle
 from turnwise.models.policy import freeze_but_norms
 from turnwise.objective.build import make_objective
 from turnwise.objective.values import ValueTerm
-from turnwise.rollout.blocking import make_loop
-from turnwise.rollout.continuations import Continuations
-from turnwise.rollout.engines import check_engine, make_engine
 from turnwise.rollout.experience import Steps
 from turnwise.rollout.gate import Gate, VisitedEngine, VisitedEnvironments
 from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.pool import Pool
-from turnwise.rollout.stores.build import make_store, with_store
-from turnwise.stopping import Stop
 from turnwise.train.checkpoint import checkpoints, load_parts
 from turnwise.train.credit import Credit, make_transform
 from turnwise.train.critic import critic_columns, make_critic
 from turnwise.train.display import Display
 from turnwise.train.folder import RunFolder
 from turnwise.train.held_out import evaluate_held_out
-from turnwise.train.imitation import imitation_terms, make_learner, with_demonstrations
 from turnwise.train.parts import check_models, make_optimizer, make_plan, notes
 from turnwise.train.resume import first_policy, last_state, refuse_what_would_lose, use_device
-from turnwise.train.reward_model import RewardModel
 from turnwise.train.run import Run
 from turnwise.train.trackers import check_trackers, open_trackers
 from turnwise.train.warmstart import warm_policy

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from turnwise.batch import Batch
+from turnwise.credit.batch import Batch
+from turnwise.credit.segments import Segments
 from turnwise.measures import MEASURES, played
 from turnwise.measures.plan import recorded_columns
 from turnwise.measures.played import action_of, num_paths
@@ -17,7 +18,6 @@ from turnwise.measures.roles import roles, roles_of
 from turnwise.measures.shared_tokens import number_tokens, shared_tokens
 from turnwise.rollout.record import SCHEMA, read_table
 from turnwise.rollout.tree_rows import BEGUN_SCHEMA, PREFIX
-from turnwise.segments import Segments
 
 READ = (
     "group",

@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
+from turnwise.base.errors import ConfigError, RunError
 from turnwise.config import ModelConfig, RunConfig
-from turnwise.errors import ConfigError, RunError
 from turnwise.models.policy import Policy, choose_trainable
 from turnwise.train.checkpoint import checkpoint_at, checkpoints, latest_checkpoint, load_checkpoint, remove_old
 from turnwise.train.folder import RunFolder, by_step

@@ -7,30 +7,30 @@ from typing import Any
 
 import torch
 
+from turnwise.base.blocking import blocking
+from turnwise.base.stopping import Stop
 from turnwise.config import Config
 from turnwise.environments.base import Task
+from turnwise.environments.hosts import Environments
 from turnwise.environments.suites import Suite
+from turnwise.extensions.monitor import Monitor
+from turnwise.extensions.reward_model.model import RewardModel
+from turnwise.extensions.stores.store import Store
 from turnwise.measures.base import Played
-from turnwise.measures.monitor import Monitor
 from turnwise.measures.plan import Plan
 from turnwise.objective.contexts import Contexts
 from turnwise.objective.prober import Prober
 from turnwise.objective.scorer import Scorer
 from turnwise.objective.tokens import Sequences
-from turnwise.rollout.blocking import blocking
-from turnwise.rollout.environments import Environments
 from turnwise.rollout.experience import Steps
 from turnwise.rollout.groups import Collector
 from turnwise.rollout.models import Models
-from turnwise.rollout.stores.store import Store
 from turnwise.rollout.trajectory import Trajectory
-from turnwise.stopping import Stop
 from turnwise.train.checkpoint import Part, save_checkpoint
 from turnwise.train.credit import Credit
 from turnwise.train.display import Display
 from turnwise.train.folder import RunFolder, by_step
 from turnwise.train.last_step import LastStep
-from turnwise.train.reward_model import RewardModel
 from turnwise.train.update import Learner, Measured
 
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from turnwise.base.errors import ConfigError, RunError
+from turnwise.base.files import write_text
 from turnwise.config.sections import LogConfig
-from turnwise.errors import ConfigError, RunError
-from turnwise.files import write_text
 
 INSTALL = {"tensorboard": "tensorboard", "wandb": "wandb", "trackio": "trackio"}
 IDENTITY_FILE = "tracker.json"

@@ -9,7 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from turnwise.batch import Batch
+from turnwise.base.streams import Stream
+from turnwise.credit.batch import Batch
+from turnwise.credit.trace import Trace
 from turnwise.models.policy import autocast, trainable
 from turnwise.models.settings import ModelConfig
 from turnwise.objective.gradient import Budget, culprits, damp, norm_of_gradient
@@ -18,8 +20,6 @@ from turnwise.objective.settings import UpdateConfig
 from turnwise.objective.terms import Loss, Pass, StepView
 from turnwise.objective.tokens import Sequences, States, generated_logprobs
 from turnwise.objective.values import ValueTerm
-from turnwise.streams import Stream
-from turnwise.trace import Trace
 from turnwise.train.critic import states_of, teach_alone
 from turnwise.train.schedule import learning_rate, mini_batches
 

@@ -12,18 +12,18 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from turnwise.cache import cache_folder, check_writable, made_aside
-from turnwise.checksums import check_manifest, write_manifest
+from turnwise.base.cache import cache_folder, check_writable, made_aside
+from turnwise.base.checksums import check_manifest, write_manifest
+from turnwise.base.errors import ConfigError, DataError, RunError
+from turnwise.base.streams import Stream
 from turnwise.config import Config, ModelConfig
 from turnwise.environments.suites import CorrectingSuite, Suite
-from turnwise.errors import ConfigError, DataError, RunError
+from turnwise.extensions.stores.build import texts_of
 from turnwise.models.policy import Policy, autocast, choose_trainable, load_policy, trainable, trainable_norms
 from turnwise.models.pretrained import pretrained_policy
 from turnwise.models.tiny import tiny_policy
 from turnwise.objective.gradient import Budget
 from turnwise.objective.tokens import chunked_logprobs
-from turnwise.rollout.stores.build import texts_of
-from turnwise.streams import Stream
 from turnwise.train.dagger import corrections
 from turnwise.train.demonstrate import Demonstration, Teaching, demonstrations
 

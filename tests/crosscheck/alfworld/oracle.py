@@ -42,10 +42,10 @@ from textworld.envs.pddl import textgen
 from textworld.generator.game import EntityInfo
 from textworld.logic import Placeholder, Rule, Variable
 
-from turnwise.environments.alfworld.engine import Engine
-from turnwise.environments.alfworld.files import find_games, load_game
-from turnwise.environments.alfworld.game import TASK_TYPES
-from turnwise.errors import DataError
+from turnwise.base.errors import DataError
+from turnwise.worlds.alfworld.engine import Engine
+from turnwise.worlds.alfworld.files import find_games, load_game
+from turnwise.worlds.alfworld.game import TASK_TYPES
 
 SPLITS = ("train", "valid_seen", "valid_train", "valid_unseen")
 GARBAGE = ("", "xyzzy", "go to moon 1", "Look", " look ", "take", "examine", "help me", "open fridge", "inventory.")

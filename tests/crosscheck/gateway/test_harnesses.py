@@ -23,8 +23,8 @@ from tests.gateway.asking import serving
 from tests.rollout import chat_models
 from tests.toys import ScriptedEngine
 
-from turnwise.gateway.server import Gateway
-from turnwise.gateway.session import Session
+from turnwise.extensions.gateway.server import Gateway
+from turnwise.extensions.gateway.session import Session
 from turnwise.models.chat import chat_format
 from turnwise.models.settings import PromptConfig
 

@@ -44,7 +44,7 @@ def served(*options, **variables):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     options = ("environment.options.size=tiny", *options)
-    command = [sys.executable, "-m", "turnwise.cli", "serve-env", "household", "--port", str(port), *options]
+    command = [sys.executable, "-m", "turnwise.commands.cli", "serve-env", "household", "--port", str(port), *options]
     process = subprocess.Popen(command, env={**os.environ, **variables})
     try:
         for _ in range(2000):

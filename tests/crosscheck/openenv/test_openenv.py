@@ -18,10 +18,10 @@ import urllib.request
 
 import pytest
 
+from turnwise.base.errors import ConfigError, EnvironmentFault
 from turnwise.environments.check import check_environment
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
-from turnwise.errors import ConfigError, EnvironmentFault
 
 pytestmark = [pytest.mark.crosscheck, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -103,7 +103,7 @@ def served(*command, folder=None):
 @pytest.fixture(scope="module")
 def household():
     options = [f"environment.options.{name}={value}" for name, value in GAMES.items()]
-    with served("turnwise.cli", "serve-env", "household", *options) as (url, _):
+    with served("turnwise.commands.cli", "serve-env", "household", *options) as (url, _):
         yield url
 
 
@@ -177,7 +177,7 @@ def test_the_served_games_are_sound(household):
 
 
 def test_a_full_server_is_a_fault_and_sessions_keep_within_it():
-    with served("turnwise.cli", "serve-env", "household", "--sessions", "2") as (url, _):
+    with served("turnwise.commands.cli", "serve-env", "household", "--sessions", "2") as (url, _):
         crowd = far(url, sessions=3, max_steps=3)
         environments = [crowd.environment({"seed": seed}) for seed in range(3)]
 
@@ -204,7 +204,7 @@ def test_a_full_server_is_a_fault_and_sessions_keep_within_it():
 
 
 def test_a_lost_server_is_a_fault_of_the_episode():
-    with served("turnwise.cli", "serve-env", "household") as (url, process):
+    with served("turnwise.commands.cli", "serve-env", "household") as (url, process):
         world = far(url).environment({"seed": 0})
 
         async def lose():

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import turnwise as tw
-from turnwise.errors import IntegrationError
+from turnwise.base.errors import IntegrationError
 
 pytestmark = [pytest.mark.crosscheck, pytest.mark.filterwarnings("ignore")]
 

@@ -20,11 +20,11 @@ from pathlib import Path
 
 import pytest
 
+from turnwise.base.errors import ConfigError, EnvironmentFault
 from turnwise.environments.check import check_environment
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
-from turnwise.errors import ConfigError, EnvironmentFault
-from turnwise.rollout.workers import make_environments
+from turnwise.environments.workers import make_environments
 
 pytestmark = [pytest.mark.crosscheck, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -193,7 +193,9 @@ def served(name, options):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     given = [f"environment.options.{option}={value}" for option, value in options.items()]
-    process = subprocess.Popen([sys.executable, "-m", "turnwise.cli", "serve-env", name, *given, "--port", str(port)])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "turnwise.commands.cli", "serve-env", name, *given, "--port", str(port)]
+    )
     try:
         for _ in range(600):
             with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/health"):

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from turnwise.credit.segments import Segments
 from turnwise.objective.token_rules import StepTokens, clip_cov, kl_cov
-from turnwise.segments import Segments
 
 pytestmark = pytest.mark.crosscheck
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import turnwise as tw
-from turnwise.errors import ConfigError, IntegrationError
+from turnwise.base.errors import ConfigError, IntegrationError
 
 pytestmark = [pytest.mark.crosscheck, pytest.mark.filterwarnings("ignore")]
 

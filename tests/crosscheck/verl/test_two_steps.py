@@ -54,7 +54,7 @@ def run(*command, **environment) -> subprocess.CompletedProcess:
 
 
 def test_verl_check_finds_the_plug_in_in_driver_and_workers():
-    done = run("-m", "turnwise.cli", "verl-check", "--workers", 2)
+    done = run("-m", "turnwise.commands.cli", "verl-check", "--workers", 2)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert [line.split(":")[0].split(" on ")[0] for line in lines] == ["driver", "worker 0", "worker 1"]
@@ -62,7 +62,7 @@ def test_verl_check_finds_the_plug_in_in_driver_and_workers():
 
 
 def test_verl_check_misses_a_plug_in_that_is_switched_off():
-    done = run("-m", "turnwise.cli", "verl-check", VERL_USE_EXTERNAL_PLUGINS="none")
+    done = run("-m", "turnwise.commands.cli", "verl-check", VERL_USE_EXTERNAL_PLUGINS="none")
     assert done.returncode == 1
     assert "VERL_USE_EXTERNAL_PLUGINS=none excludes it" in done.stdout
 

@@ -25,11 +25,11 @@ from tests.steps import measured
 from tests.toys import Colors, small_config
 from tests.train.test_loop import steps
 
+from turnwise.base.errors import ConfigError, EngineLost
 from turnwise.config import Config
-from turnwise.errors import ConfigError, EngineLost
+from turnwise.engines.base import Sampling
+from turnwise.engines.build import make_engine
 from turnwise.models.tiny import tiny_policy
-from turnwise.rollout.engine import Sampling
-from turnwise.rollout.engines import make_engine
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.train.display import Display
 from turnwise.train.loop import train

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from turnwise.environments.adapters.background import Background
+from turnwise.worlds.adapters.background import Background
 
 
 async def where():
@@ -86,7 +86,7 @@ def test_work_may_be_left_to_itself():
 def test_a_process_with_work_left_ends_in_peace():
     program = """
 import asyncio
-from turnwise.environments.adapters.background import Background
+from turnwise.worlds.adapters.background import Background
 background = Background()
 async def last():
     try:

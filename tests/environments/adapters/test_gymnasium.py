@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from tests.needs import reason
 
-from turnwise.environments.adapters.gymnasium import plain_ansi
+from turnwise.base.errors import ConfigError, EnvironmentFault
 from turnwise.environments.check import check_environment
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
-from turnwise.errors import ConfigError, EnvironmentFault
+from turnwise.worlds.adapters.gymnasium import plain_ansi
 
 gymnasium = pytest.importorskip("gymnasium", reason=reason("gymnasium"))
 

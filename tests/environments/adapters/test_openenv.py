@@ -10,14 +10,14 @@ import time
 import pytest
 from tests.needs import reason
 
-from turnwise.environments.adapters import openenv
+from turnwise.base.errors import ConfigError, EnvironmentFault
 from turnwise.environments.base import Step
 from turnwise.environments.check_apart import check_apart
+from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.environments.isolation import TOKEN_VARIABLE
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
-from turnwise.errors import ConfigError, EnvironmentFault
-from turnwise.rollout.environments import InProcessEnvironments
+from turnwise.worlds.adapters import openenv
 
 pytest.importorskip("websockets", reason=reason("websockets"))
 from websockets.asyncio.server import serve

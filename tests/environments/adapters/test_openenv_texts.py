@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from turnwise.cli import main
-from turnwise.environments.adapters.openenv_texts import choose_action, choose_observation
-from turnwise.environments.adapters.tool_calls import ToolCall, describe_tools, read_tool_calls
+from turnwise.base.errors import ConfigError
+from turnwise.commands.cli import main
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
-from turnwise.errors import ConfigError
+from turnwise.worlds.adapters.openenv_texts import choose_action, choose_observation
+from turnwise.worlds.adapters.tool_calls import ToolCall, describe_tools, read_tool_calls
 
 METADATA = {"type": "object", "additionalProperties": True}
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from tests.needs import needs
 
-from turnwise.environments.adapters.textworld import CHALLENGES
+from turnwise.base.errors import ConfigError, DataError, EnvironmentFault
 from turnwise.environments.check import check_environment
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
-from turnwise.errors import ConfigError, DataError, EnvironmentFault
+from turnwise.worlds.adapters.textworld import CHALLENGES
 
 real = needs("textworld")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.needs import skip_without
 
-from turnwise.environments.alfworld.files import DATA_VARIABLE, find_games
-from turnwise.environments.alfworld.game import Game, Goal, Receptacle, Thing
+from turnwise.worlds.alfworld.files import DATA_VARIABLE, find_games
+from turnwise.worlds.alfworld.game import Game, Goal, Receptacle, Thing
 
 MakeKitchen = Callable[..., Game]
 

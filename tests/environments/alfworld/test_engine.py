@@ -6,9 +6,9 @@ import time
 import pytest
 from tests.environments.alfworld.transcripts import INTRODUCTION
 
-from turnwise.environments.alfworld.engine import Engine
-from turnwise.environments.alfworld.files import load_game
-from turnwise.environments.alfworld.game import Goal
+from turnwise.worlds.alfworld.engine import Engine
+from turnwise.worlds.alfworld.files import load_game
+from turnwise.worlds.alfworld.game import Goal
 
 
 def play(engine: Engine, *commands: str) -> None:

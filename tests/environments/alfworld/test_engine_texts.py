@@ -3,8 +3,8 @@
 import pytest
 from tests.environments.alfworld.transcripts import HANDLING, INTRODUCTION, STATES
 
-from turnwise.environments.alfworld.engine import HELP, Engine, display_names
-from turnwise.environments.alfworld.game import Thing
+from turnwise.worlds.alfworld.engine import HELP, Engine, display_names
+from turnwise.worlds.alfworld.game import Thing
 
 
 def test_the_introduction_lists_the_room_and_the_task(kitchen):

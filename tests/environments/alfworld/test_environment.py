@@ -4,11 +4,11 @@ import pickle
 
 import pytest
 
-from turnwise.environments.alfworld.environment import AlfworldEnvironment
-from turnwise.environments.alfworld.files import save_game
-from turnwise.environments.alfworld.game import Goal
+from turnwise.base.errors import ConfigError, EnvironmentFault
 from turnwise.environments.base import Environment
-from turnwise.errors import ConfigError, EnvironmentFault
+from turnwise.worlds.alfworld.environment import AlfworldEnvironment
+from turnwise.worlds.alfworld.files import save_game
+from turnwise.worlds.alfworld.game import Goal
 
 MUG_ON_SHELF = Goal("pick_and_place_simple", "Mug", "Shelf")
 SOLUTION = ("go to countertop 1", "take mug 1 from countertop 1", "go to shelf 1", "move mug 1 to shelf 1")

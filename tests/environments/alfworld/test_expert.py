@@ -4,11 +4,11 @@ import random
 import pytest
 from tests.needs import needs
 
-from turnwise.environments.alfworld.engine import Engine
-from turnwise.environments.alfworld.expert import Expert, Memory, solve
-from turnwise.environments.alfworld.files import find_games, load_game
-from turnwise.environments.alfworld.game import TASK_TYPES, Game, Goal, Thing
-from turnwise.environments.alfworld.generate import SIZES, generate_game
+from turnwise.worlds.alfworld.engine import Engine
+from turnwise.worlds.alfworld.expert import Expert, Memory, solve
+from turnwise.worlds.alfworld.files import find_games, load_game
+from turnwise.worlds.alfworld.game import TASK_TYPES, Game, Goal, Thing
+from turnwise.worlds.alfworld.generate import SIZES, generate_game
 
 SEEDS = {"tiny": range(60), "small": range(100), "medium": range(40), "large": range(30)}
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.environments.alfworld.files import find_games, load_game, parse_problem, problem_to_pddl, save_game
-from turnwise.environments.alfworld.game import TASK_TYPES, Game, Goal, Receptacle, Thing
-from turnwise.errors import DataError
+from turnwise.base.errors import DataError
+from turnwise.worlds.alfworld.files import find_games, load_game, parse_problem, problem_to_pddl, save_game
+from turnwise.worlds.alfworld.game import TASK_TYPES, Game, Goal, Receptacle, Thing
 
 GRAMMAR = 'grammar :: """{"task": [{"rhs": "Your task is to: UNKNOWN GOAL."}]}"""'
 PROBLEM = """

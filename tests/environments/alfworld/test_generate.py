@@ -4,11 +4,11 @@ import time
 
 import pytest
 
-from turnwise.environments.alfworld.engine import Engine
-from turnwise.environments.alfworld.game import TASK_TYPES
-from turnwise.environments.alfworld.generate import SIZES, fingerprint, game_seeds, generate_game, generate_games
-from turnwise.environments.alfworld.rooms import CAN_CONTAIN, KINDS, OPENABLE, RECEPTACLES
-from turnwise.errors import ConfigError
+from turnwise.base.errors import ConfigError
+from turnwise.worlds.alfworld.engine import Engine
+from turnwise.worlds.alfworld.game import TASK_TYPES
+from turnwise.worlds.alfworld.generate import SIZES, fingerprint, game_seeds, generate_game, generate_games
+from turnwise.worlds.alfworld.rooms import CAN_CONTAIN, KINDS, OPENABLE, RECEPTACLES
 
 SEEDS = {"tiny": range(200), "small": range(200), "medium": range(60), "large": range(40)}
 

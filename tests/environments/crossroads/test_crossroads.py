@@ -8,13 +8,23 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from turnwise.batch import Batch
-from turnwise.diagnostics.fidelity import cosine, group_sums, measure_fidelity
-from turnwise.diagnostics.values import Truth, continue_histories, true_advantages
+from turnwise.base.errors import ConfigError, EnvironmentFault
+from turnwise.credit.batch import Batch
+from turnwise.credit.methods import METHODS
+from turnwise.credit.segments import Segments
 from turnwise.environments.check import check_environment
-from turnwise.environments.crossroads.environment import CrossroadsEnvironment
-from turnwise.environments.crossroads.knobs import ROADS, SETTINGS, Knobs, read_knobs
-from turnwise.environments.crossroads.road import (
+from turnwise.environments.settings import EnvironmentConfig
+from turnwise.environments.suites import make_suite
+from turnwise.environments.tamper_apart import tamper
+from turnwise.environments.words import split_words
+from turnwise.extensions.continuations.play import Histories
+from turnwise.lab.diagnostics.fidelity import cosine, group_sums, measure_fidelity
+from turnwise.lab.diagnostics.values import Truth, continue_histories, true_advantages
+from turnwise.rollout.starts import Start
+from turnwise.rollout.trajectory import Trajectory, Turn
+from turnwise.worlds.crossroads.environment import CrossroadsEnvironment
+from turnwise.worlds.crossroads.knobs import ROADS, SETTINGS, Knobs, read_knobs
+from turnwise.worlds.crossroads.road import (
     Road,
     Values,
     action_of,
@@ -22,16 +32,6 @@ from turnwise.environments.crossroads.road import (
     exact_advantages,
     exact_values,
 )
-from turnwise.environments.settings import EnvironmentConfig
-from turnwise.environments.suites import make_suite
-from turnwise.environments.tamper_apart import tamper
-from turnwise.environments.words import split_words
-from turnwise.errors import ConfigError, EnvironmentFault
-from turnwise.methods import METHODS
-from turnwise.rollout.continuations import Histories
-from turnwise.rollout.starts import Start
-from turnwise.rollout.trajectory import Trajectory, Turn
-from turnwise.segments import Segments
 
 HARD = {"turns": 6, "critical": 2, "slip": 0.2, "delay": 2, "roads": 3, "start_success": 0.4, "follow": 0.5}
 """Small, with every source of randomness."""

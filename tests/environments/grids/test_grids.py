@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 from tests.needs import reason
 
+from turnwise.base.errors import ConfigError, EnvironmentFault
 from turnwise.environments.check import check_environment
-from turnwise.environments.grids.base import Map
-from turnwise.environments.grids.frozen_lake import GAME, random_lake
-from turnwise.environments.grids.rooms import random_room, read_map
-from turnwise.environments.grids.sokoban import SokobanEnvironment
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.environments.words import split_words
-from turnwise.errors import ConfigError, EnvironmentFault
+from turnwise.worlds.grids.base import Map
+from turnwise.worlds.grids.frozen_lake import GAME, random_lake
+from turnwise.worlds.grids.rooms import random_room, read_map
+from turnwise.worlds.grids.sokoban import SokobanEnvironment
 
 pytest.importorskip("gymnasium", reason=reason("gymnasium"))
 

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 from tests.toys import small_config
 
+from turnwise.base.errors import ConfigError, EnvironmentFault
+from turnwise.credit.shaping.tool_calls import ToolCall
 from turnwise.environments.check import check_environment
-from turnwise.environments.helpdesk.desk import MOST_TURNS, QUESTIONS, draw_desk
-from turnwise.environments.helpdesk.environment import HelpdeskEnvironment
-from turnwise.environments.helpdesk.suite import written
-from turnwise.environments.helpdesk.tools import TOOLS, call_tool, read_call
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.environments.words import split_words
-from turnwise.errors import ConfigError, EnvironmentFault
-from turnwise.shaping.tool_calls import ToolCall
 from turnwise.train.loop import train
+from turnwise.worlds.helpdesk.desk import MOST_TURNS, QUESTIONS, draw_desk
+from turnwise.worlds.helpdesk.environment import HelpdeskEnvironment
+from turnwise.worlds.helpdesk.suite import written
+from turnwise.worlds.helpdesk.tools import TOOLS, call_tool, read_call
 
 ALL = tuple(QUESTIONS)
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from tests.needs import needs
 
+from turnwise.base.errors import ConfigError, EnvironmentFault
 from turnwise.environments.check import check_environment
-from turnwise.environments.scienceworld import java
+from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
-from turnwise.errors import ConfigError, EnvironmentFault
-from turnwise.rollout.environments import InProcessEnvironments
-from turnwise.rollout.workers import make_environments
+from turnwise.environments.workers import make_environments
+from turnwise.worlds.scienceworld import java
 
 real = needs("scienceworld", "java")
 
@@ -221,7 +221,7 @@ def test_one_java_process_serves_all_and_is_started_anew_when_it_died():
 def test_java_ends_with_the_process_that_started_it(end):
     program = f"""
 import os
-from turnwise.environments.scienceworld import java
+from turnwise.worlds.scienceworld import java
 environment = java.simulator(256)
 print(java.running().pid, flush=True)
 {end}

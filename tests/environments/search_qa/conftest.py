@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from tests.needs import skip_without
 
-from turnwise.environments.search_qa.environment import SearchQaEnvironment
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
+from turnwise.worlds.search_qa.environment import SearchQaEnvironment
 
 PASSAGES = [
     {"id": 0, "title": "Lake Oro", "text": "Lake Oro is a lake.  It was named\nby the botanist Ida Fern."},

@@ -6,10 +6,10 @@ import pytest
 from tests.environments.search_qa.conftest import QUESTIONS, make_environment
 from tests.needs import needs
 
-from turnwise.environments.search_qa.environment import CUT, action
-from turnwise.environments.search_qa.files import Passage
-from turnwise.environments.search_qa.retrieval import Bm25
-from turnwise.errors import EnvironmentFault
+from turnwise.base.errors import EnvironmentFault
+from turnwise.worlds.search_qa.environment import CUT, action
+from turnwise.worlds.search_qa.files import Passage
+from turnwise.worlds.search_qa.retrieval import Bm25
 
 
 @needs("Stemmer")

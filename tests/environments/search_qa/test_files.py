@@ -3,7 +3,8 @@
 import pytest
 from tests.environments.search_qa.conftest import PASSAGES, QUESTIONS, write
 
-from turnwise.environments.search_qa.files import (
+from turnwise.base.errors import ConfigError, DataError
+from turnwise.worlds.search_qa.files import (
     Passage,
     Question,
     find_file,
@@ -11,7 +12,6 @@ from turnwise.environments.search_qa.files import (
     load_questions,
     split_questions,
 )
-from turnwise.errors import ConfigError, DataError
 
 
 def test_files_are_found_by_option_or_variable_compressed_or_not(folder, tmp_path, monkeypatch):

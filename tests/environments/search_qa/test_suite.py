@@ -9,14 +9,14 @@ import pytest
 from tests.environments.search_qa.conftest import QUESTIONS, make_environment, suite
 from tests.needs import needs
 
+from turnwise.base.errors import ConfigError
 from turnwise.environments.check import check_environment
-from turnwise.environments.search_qa.files import load_corpus, load_questions
-from turnwise.environments.search_qa.retrieval import Bm25
-from turnwise.environments.search_qa.suite import SearchQa
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import SuiteEnvironments, make_suite
 from turnwise.environments.words import split_words
-from turnwise.errors import ConfigError
+from turnwise.worlds.search_qa.files import load_corpus, load_questions
+from turnwise.worlds.search_qa.retrieval import Bm25
+from turnwise.worlds.search_qa.suite import SearchQa
 
 
 class Backwards(SearchQa):
@@ -139,7 +139,7 @@ def test_a_small_corpus_has_words_for_a_tiny_policy(folder, monkeypatch):
             for outcome in [_answered(number, answer)]
         ]
         assert not {word for text in texts for word in split_words(text)} - known
-    monkeypatch.setattr("turnwise.environments.search_qa.suite.MAX_WORDS", 20)
+    monkeypatch.setattr("turnwise.worlds.search_qa.suite.MAX_WORDS", 20)
     with pytest.raises(ConfigError, match=r"this corpus has \d\d different words, a tiny policy can learn 20 at most"):
         made.words()
 

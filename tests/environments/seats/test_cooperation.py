@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from tests.toys import small_config
 
-from turnwise.environments.seats.base import CHANCE, ENDED, POLICY, Deal, Game, History
-from turnwise.environments.seats.cooperation import OFFERS, WORTH, Negotiation, Referential
-from turnwise.environments.seats.match import MatchEnvironment
 from turnwise.rollout.record import read_rollouts
 from turnwise.train.loop import train
+from turnwise.worlds.seats.base import CHANCE, ENDED, POLICY, Deal, Game, History
+from turnwise.worlds.seats.cooperation import OFFERS, WORTH, Negotiation, Referential
+from turnwise.worlds.seats.match import MatchEnvironment
 
 DEALT = ("2 1 1", "1 8 0", "2 1 5")
 """Two books, a hat and a ball; the first seat likes the hat, the second the ball."""

@@ -6,20 +6,20 @@ import random
 import numpy as np
 import pytest
 
+from turnwise.base.errors import ConfigError, EnvironmentFault
 from turnwise.environments.check import check_environment
-from turnwise.environments.seats.base import CHANCE, ENDED, POLICY, ROLES, Deal
-from turnwise.environments.seats.boards import ConnectFour, TicTacToe
-from turnwise.environments.seats.equilibrium import solve
-from turnwise.environments.seats.match import MatchEnvironment
-from turnwise.environments.seats.poker import KUHN, LEDUC
-from turnwise.environments.seats.suite import GAMES, Seats
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.environments.words import split_words
-from turnwise.errors import ConfigError, EnvironmentFault
-from turnwise.evaluation.play import panel
 from turnwise.models.settings import ModelConfig
 from turnwise.models.tiny import tiny_policy, word_tokenizer
+from turnwise.train.evaluation.play import panel
+from turnwise.worlds.seats.base import CHANCE, ENDED, POLICY, ROLES, Deal
+from turnwise.worlds.seats.boards import ConnectFour, TicTacToe
+from turnwise.worlds.seats.equilibrium import solve
+from turnwise.worlds.seats.match import MatchEnvironment
+from turnwise.worlds.seats.poker import KUHN, LEDUC
+from turnwise.worlds.seats.suite import GAMES, Seats
 
 
 def suite(max_steps: int = 21, **options) -> Seats:

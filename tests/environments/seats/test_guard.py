@@ -8,15 +8,15 @@ import pytest
 from tests.rollout.matches import play as self_play
 from tests.rollout.matches import run_config
 
-from turnwise.environments.seats.base import CHANCE, ENDED, POLICY, Deal, History
-from turnwise.environments.seats.guard import ATTACKER, GIVE, GUEST, REFUSE, THING, Guard
-from turnwise.environments.seats.match import MatchEnvironment
-from turnwise.environments.seats.suite import Seats
+from turnwise.base.errors import ConfigError
 from turnwise.environments.settings import EnvironmentConfig
-from turnwise.errors import ConfigError
-from turnwise.evaluation.play import evaluation_metrics
 from turnwise.rollout.record import read_rollouts
+from turnwise.train.evaluation.play import evaluation_metrics
 from turnwise.train.loop import train
+from turnwise.worlds.seats.base import CHANCE, ENDED, POLICY, Deal, History
+from turnwise.worlds.seats.guard import ATTACKER, GIVE, GUEST, REFUSE, THING, Guard
+from turnwise.worlds.seats.match import MatchEnvironment
+from turnwise.worlds.seats.suite import Seats
 
 GAME = Guard(0.25)
 ATTACKER_FIRST = ("key code", f"{ATTACKER} {GUEST}")

@@ -6,8 +6,8 @@ A cheat is code that is put at the end of the file with the bug (`cheats.txt`), 
 import json
 from pathlib import Path
 
-from turnwise.environments.swe.patches import touched
-from turnwise.environments.swe.tasks import SweTask
+from turnwise.worlds.swe.patches import touched
+from turnwise.worlds.swe.tasks import SweTask
 
 IN_CODE = dict(part.split("\n", 1) for part in Path(__file__).with_suffix(".txt").read_text().split("\n=== ")[1:])
 """Code by the cheat's name."""

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from tests.needs import skip_without
 
+from turnwise.base.errors import ConfigError
 from turnwise.environments.settings import EnvironmentConfig
-from turnwise.environments.swe.bubblewrap import Bubblewrap, check_bubblewrap
-from turnwise.environments.swe.patches import make_patch
-from turnwise.environments.swe.suite import Swe
-from turnwise.environments.swe.system import System, python_system
-from turnwise.environments.swe.tasks import SweTask, write_tasks
-from turnwise.environments.swe.workspace import Limits
-from turnwise.errors import ConfigError
+from turnwise.worlds.swe.bubblewrap import Bubblewrap, check_bubblewrap
+from turnwise.worlds.swe.patches import make_patch
+from turnwise.worlds.swe.suite import Swe
+from turnwise.worlds.swe.system import System, python_system
+from turnwise.worlds.swe.tasks import SweTask, write_tasks
+from turnwise.worlds.swe.workspace import Limits
 
 RIGHT = '''"""Areas of shapes."""
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from turnwise.environments.swe.patches import half_patch, touched
-from turnwise.environments.swe.suite import Swe
-from turnwise.environments.swe.tasks import SweTask
+from turnwise.worlds.swe.patches import half_patch, touched
+from turnwise.worlds.swe.suite import Swe
+from turnwise.worlds.swe.tasks import SweTask
 
 
 def prove(suite: Swe, tasks: Sequence[SweTask], *, repeats: int, workers: int = 2) -> list[str]:

@@ -11,8 +11,8 @@ from tests.environments.swe.cheats import BESIDE, all_cheats
 from tests.environments.swe.conftest import FIX, RIGHT, TESTS, WRONG, called, suite, task, write
 from tests.needs import skip_without
 
-from turnwise.environments.swe.guard import graded_changes
-from turnwise.environments.swe.patches import half_patch, make_patch, touched
+from turnwise.worlds.swe.guard import graded_changes
+from turnwise.worlds.swe.patches import half_patch, make_patch, touched
 
 MODULE = "shapes/__init__.py"
 
@@ -91,8 +91,8 @@ for kind in (Function, TestCaseFunction):
 
 def test_calls_find_out_who_knows_the_whole_pattern(made, monkeypatch):
     """A cheat that can tell all variants apart passes the tests; it does not know the answers to calls."""
-    from turnwise.environments.swe import grade as graded_by
-    from turnwise.environments.swe.variants import MUST_PASS
+    from turnwise.worlds.swe import grade as graded_by
+    from turnwise.worlds.swe.variants import MUST_PASS
 
     drawn = graded_by.draw(made.plan(task()), task(), ["tests/test_shapes.py"])
     assert drawn.calls

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from tests.environments.swe.conftest import suite, task
 
-from turnwise.environments.swe import docker
-from turnwise.environments.swe.docker import Docker, check_docker, image_of
-from turnwise.environments.swe.workspace import Limits
-from turnwise.errors import ConfigError, DataError, EnvironmentFault
+from turnwise.base.errors import ConfigError, DataError, EnvironmentFault
+from turnwise.worlds.swe import docker
+from turnwise.worlds.swe.docker import Docker, check_docker, image_of
+from turnwise.worlds.swe.workspace import Limits
 
 STAND_IN = """#!/bin/sh
 echo "$@" >> {log}

@@ -6,13 +6,13 @@ import json
 import pytest
 from tests.environments.swe.conftest import RIGHT, called, suite, task, write
 
+from turnwise.base.errors import ConfigError, DataError, EnvironmentFault
 from turnwise.environments.check import check_environment
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
-from turnwise.environments.swe.layout import lay_out
-from turnwise.environments.swe.make.packages import PACKAGES
-from turnwise.environments.swe.suite import Swe
-from turnwise.errors import ConfigError, DataError, EnvironmentFault
+from turnwise.worlds.swe.layout import lay_out
+from turnwise.worlds.swe.make.packages import PACKAGES
+from turnwise.worlds.swe.suite import Swe
 
 MODULE = "shapes/__init__.py"
 

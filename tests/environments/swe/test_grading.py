@@ -9,13 +9,13 @@ import time
 import pytest
 from tests.environments.swe.conftest import FAILING, PASSING, RIGHT, TESTS, WRONG, suite, task, write
 
-from turnwise.environments.swe import testing
-from turnwise.environments.swe.commands import test_paths as paths_of_tests
-from turnwise.environments.swe.inside import calls
-from turnwise.environments.swe.patches import changed_lines, make_patch
-from turnwise.environments.swe.plan import Drawn, Plan, draw, judge
-from turnwise.environments.swe.testing import Report, _read
-from turnwise.environments.swe.variants import MUST_PASS, known_to_fail, make_template, variants_of, write_variants
+from turnwise.worlds.swe import testing
+from turnwise.worlds.swe.commands import test_paths as paths_of_tests
+from turnwise.worlds.swe.inside import calls
+from turnwise.worlds.swe.patches import changed_lines, make_patch
+from turnwise.worlds.swe.plan import Drawn, Plan, draw, judge
+from turnwise.worlds.swe.testing import Report, _read
+from turnwise.worlds.swe.variants import MUST_PASS, known_to_fail, make_template, variants_of, write_variants
 
 MODULE, FILE = "shapes/__init__.py", "tests/test_shapes.py"
 

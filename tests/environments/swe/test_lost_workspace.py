@@ -8,13 +8,13 @@ import pytest
 from tests.environments.swe.conftest import RIGHT, task
 from tests.environments.swe.test_docker import stand_in  # noqa: F401
 
-from turnwise.environments.swe.docker import Docker
-from turnwise.environments.swe.environment import Budget, Session
-from turnwise.environments.swe.grade import Grade, grade
-from turnwise.environments.swe.plan import Plan
-from turnwise.environments.swe.tools import Tools
-from turnwise.environments.swe.workspace import Limits, Outcome
-from turnwise.errors import EnvironmentFault
+from turnwise.base.errors import EnvironmentFault
+from turnwise.worlds.swe.docker import Docker
+from turnwise.worlds.swe.environment import Budget, Session
+from turnwise.worlds.swe.grade import Grade, grade
+from turnwise.worlds.swe.plan import Plan
+from turnwise.worlds.swe.tools import Tools
+from turnwise.worlds.swe.workspace import Limits, Outcome
 
 RUN = '<tool_call>{"name": "run", "arguments": {"command": "echo x"}}</tool_call>'
 SUBMIT = '<tool_call>{"name": "submit", "arguments": {}}</tool_call>'

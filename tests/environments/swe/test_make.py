@@ -10,19 +10,19 @@ import pytest
 from tests.environments.swe.conftest import RIGHT, TESTS, suite, write
 from tests.environments.swe.prove import prove
 
-from turnwise.cli import main
-from turnwise.environments.swe.make import build
-from turnwise.environments.swe.make import subject as subject_module
-from turnwise.environments.swe.make.build import Maker
-from turnwise.environments.swe.make.kept import Kept
-from turnwise.environments.swe.make.mutate import MUTATORS, mutations
-from turnwise.environments.swe.make.packages import Package, clean_copy, find_packages, source_files
-from turnwise.environments.swe.make.packages import test_files as files_of_tests
-from turnwise.environments.swe.make.statements import said, statement
-from turnwise.environments.swe.make.statements import test_source as source_of_test
-from turnwise.environments.swe.make.subject import Subject
-from turnwise.environments.swe.tasks import write_tasks
-from turnwise.errors import ConfigError, DataError
+from turnwise.base.errors import ConfigError, DataError
+from turnwise.commands.cli import main
+from turnwise.worlds.swe.make import build
+from turnwise.worlds.swe.make import subject as subject_module
+from turnwise.worlds.swe.make.build import Maker
+from turnwise.worlds.swe.make.kept import Kept
+from turnwise.worlds.swe.make.mutate import MUTATORS, mutations
+from turnwise.worlds.swe.make.packages import Package, clean_copy, find_packages, source_files
+from turnwise.worlds.swe.make.packages import test_files as files_of_tests
+from turnwise.worlds.swe.make.statements import said, statement
+from turnwise.worlds.swe.make.statements import test_source as source_of_test
+from turnwise.worlds.swe.make.subject import Subject
+from turnwise.worlds.swe.tasks import write_tasks
 
 ALL_KINDS = '''
 def f(a, b, c=1):
@@ -265,7 +265,7 @@ def test_statements():
 
 
 def test_the_command_makes_tasks_once(sandboxed, repository, site, tmp_path, monkeypatch, capsys):
-    from turnwise.environments.swe.make import packages
+    from turnwise.worlds.swe.make import packages
 
     monkeypatch.setattr(packages, "PACKAGES", {"shapes": Package("shapes", "1.0")})
     monkeypatch.setattr(packages, "fetch", lambda package, folder: repository)

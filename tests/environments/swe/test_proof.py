@@ -11,8 +11,8 @@ from tests.environments.swe.conftest import suite
 from tests.environments.swe.prove import prove
 from tests.needs import skip_without
 
-from turnwise.environments.swe.suite import Swe
-from turnwise.environments.swe.tasks import SweTask
+from turnwise.worlds.swe.suite import Swe
+from turnwise.worlds.swe.tasks import SweTask
 
 REPEATS = int(os.environ.get("SWE_REPEATS", "5"))
 pytestmark = pytest.mark.data

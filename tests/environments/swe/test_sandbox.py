@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from tests.environments.swe.conftest import RIGHT
 
-from turnwise.environments.swe.bubblewrap import Bubblewrap, _most_pids
-from turnwise.environments.swe.filters import filter_program
-from turnwise.environments.swe.system import python_system
-from turnwise.environments.swe.watch import descendants, run_watched
-from turnwise.environments.swe.workspace import Limits
-from turnwise.errors import ConfigError, EnvironmentFault
+from turnwise.base.errors import ConfigError, EnvironmentFault
+from turnwise.worlds.swe.bubblewrap import Bubblewrap, _most_pids
+from turnwise.worlds.swe.filters import filter_program
+from turnwise.worlds.swe.system import python_system
+from turnwise.worlds.swe.watch import descendants, run_watched
+from turnwise.worlds.swe.workspace import Limits
 
 
 def test_commands_read_and_write_a_copy(workspace, data):
@@ -93,9 +93,9 @@ print("read")
 TRAINER = """
 import mmap, os, sys
 from pathlib import Path
-from turnwise.environments.swe.bubblewrap import Bubblewrap
-from turnwise.environments.swe.system import python_system
-from turnwise.environments.swe.workspace import Limits
+from turnwise.worlds.swe.bubblewrap import Bubblewrap
+from turnwise.worlds.swe.system import python_system
+from turnwise.worlds.swe.workspace import Limits
 
 with open("sentinel-of-the-trainer", "r+b") as file:
     mapped = mmap.mmap(file.fileno(), 0)
@@ -373,7 +373,7 @@ def test_workspaces_in_parallel_do_not_meet(sandboxed, data, system, number):
 
 
 def test_what_is_missing_is_said(monkeypatch, tmp_path, system):
-    from turnwise.environments.swe import bubblewrap
+    from turnwise.worlds.swe import bubblewrap
 
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match=r"needs the program 'bwrap'.*install your system's package 'bubblewrap'"):
@@ -385,7 +385,7 @@ def test_what_is_missing_is_said(monkeypatch, tmp_path, system):
 
 @pytest.mark.parametrize(("user", "said"), [(0, True), (1000, False)])
 def test_as_root_it_says_what_cannot_be_promised(sandboxed, monkeypatch, capsys, user, said):
-    from turnwise.environments.swe import bubblewrap
+    from turnwise.worlds.swe import bubblewrap
 
     bubblewrap._try_once.cache_clear()
     monkeypatch.setattr(os, "geteuid", lambda: user)

@@ -10,11 +10,11 @@ import pytest
 from tests.environments.swe.conftest import BUG, FIX, RIGHT, TESTS, WRONG, suite, task, write
 from tests.needs import needs
 
-from turnwise.environments.swe.commands import test_paths as paths_of_tests
-from turnwise.environments.swe.patches import half_patch, make_patch, touched
-from turnwise.environments.swe.solver import solve
-from turnwise.environments.swe.tasks import load_tasks, split_tasks, write_tasks
-from turnwise.errors import ConfigError, DataError
+from turnwise.base.errors import ConfigError, DataError
+from turnwise.worlds.swe.commands import test_paths as paths_of_tests
+from turnwise.worlds.swe.patches import half_patch, make_patch, touched
+from turnwise.worlds.swe.solver import solve
+from turnwise.worlds.swe.tasks import load_tasks, split_tasks, write_tasks
 
 SWE_BENCH = {
     "repo": "psf/requests",

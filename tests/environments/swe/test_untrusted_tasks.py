@@ -10,17 +10,17 @@ from tests.environments.swe.test_docker import stand_in  # noqa: F401 (a fixture
 from tests.environments.swe.test_tasks import R2E, SWE_BENCH
 from tests.needs import needs
 
-from turnwise.environments.swe.bubblewrap import _written
-from turnwise.environments.swe.docker import Docker, image_of
-from turnwise.environments.swe.layout import lay_out
-from turnwise.environments.swe.plan import Call, Checked, Plan
-from turnwise.environments.swe.plans import kept_plan
-from turnwise.environments.swe.prepare import Preparer
-from turnwise.environments.swe.repositories import snapshot, system_of
-from turnwise.environments.swe.tasks import load_tasks
-from turnwise.environments.swe.variants import Variant, make_template
-from turnwise.environments.swe.workspace import Limits, Oversized
-from turnwise.errors import DataError, EnvironmentFault
+from turnwise.base.errors import DataError, EnvironmentFault
+from turnwise.worlds.swe.bubblewrap import _written
+from turnwise.worlds.swe.docker import Docker, image_of
+from turnwise.worlds.swe.layout import lay_out
+from turnwise.worlds.swe.plan import Call, Checked, Plan
+from turnwise.worlds.swe.plans import kept_plan
+from turnwise.worlds.swe.prepare import Preparer
+from turnwise.worlds.swe.repositories import snapshot, system_of
+from turnwise.worlds.swe.tasks import load_tasks
+from turnwise.worlds.swe.variants import Variant, make_template
+from turnwise.worlds.swe.workspace import Limits, Oversized
 
 DEEP = "[" * 100_000 + "]" * 100_000
 WRONG = [
@@ -151,8 +151,8 @@ def test_changes_are_not_compared_with_files_behind_a_link(tmp_path):
     ],
 )
 def test_a_container_answers_what_it_likes(stand_in, tmp_path, monkeypatch, program, script, message):  # noqa: F811
-    monkeypatch.setattr("turnwise.environments.swe.docker._LIST_BYTES", 100_000)
-    monkeypatch.setattr("turnwise.environments.swe.docker._LIST_S", 1.0)
+    monkeypatch.setattr("turnwise.worlds.swe.docker._LIST_BYTES", 100_000)
+    monkeypatch.setattr("turnwise.worlds.swe.docker._LIST_S", 1.0)
     workspace = Docker("image:1", Limits(disk_mb=1))
     workspace.run("echo new > a.txt")
     forged = tmp_path / "bin" / program
@@ -193,7 +193,7 @@ def test_a_plan_is_kept_as_data(tmp_path, monkeypatch):
     ["", "3", "[]", "{}", DEEP, '["m", "f", "", 1]', '["m", "f", 3, true]', json.dumps(["m", "f", "a" * 10**6, True])],
 )
 def test_a_recorded_call_of_another_form_is_a_fault(monkeypatch, line):
-    monkeypatch.setattr("turnwise.environments.swe.prepare.ask_calls", lambda *_, **__: [line])
+    monkeypatch.setattr("turnwise.worlds.swe.prepare.ask_calls", lambda *_, **__: [line])
 
     class Nothing:
         def close(self) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from tests.needs import skip_without
 
-from turnwise.environments.webshop.catalogue import DATA_VARIABLE
-from turnwise.environments.webshop.goals import Goal
-from turnwise.environments.webshop.shop import Shop, load_shop
+from turnwise.worlds.webshop.catalogue import DATA_VARIABLE
+from turnwise.worlds.webshop.goals import Goal
+from turnwise.worlds.webshop.shop import Shop, load_shop
 
 
 def item(

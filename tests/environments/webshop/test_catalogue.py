@@ -6,9 +6,9 @@ import json
 import pytest
 from tests.environments.webshop.conftest import ITEMS, NOTES, item, write
 
-from turnwise.environments.webshop import catalogue
-from turnwise.environments.webshop.catalogue import load_human_instructions, load_products
-from turnwise.errors import ConfigError, DataError
+from turnwise.base.errors import ConfigError, DataError
+from turnwise.worlds.webshop import catalogue
+from turnwise.worlds.webshop.catalogue import load_human_instructions, load_products
 
 
 def test_a_product_is_read_as_the_original_reads_it(folder):

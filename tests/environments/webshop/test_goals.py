@@ -8,9 +8,9 @@ import pytest
 from tests.environments.webshop.conftest import item, write
 from tests.needs import needs
 
-from turnwise.environments.webshop.goals import split_goals
-from turnwise.environments.webshop.shop import load_shop
-from turnwise.errors import ConfigError, DataError
+from turnwise.base.errors import ConfigError, DataError
+from turnwise.worlds.webshop.goals import split_goals
+from turnwise.worlds.webshop.shop import load_shop
 
 pytestmark = needs("Stemmer", "rapidfuzz")
 

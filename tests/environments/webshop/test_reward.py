@@ -8,10 +8,10 @@ from fractions import Fraction
 import pytest
 from tests.needs import needs
 
-from turnwise.environments.webshop.catalogue import Product
-from turnwise.environments.webshop.goals import Goal
-from turnwise.environments.webshop.reward import counts, nouns_of, score_purchase
-from turnwise.errors import ConfigError
+from turnwise.base.errors import ConfigError
+from turnwise.worlds.webshop.catalogue import Product
+from turnwise.worlds.webshop.goals import Goal
+from turnwise.worlds.webshop.reward import counts, nouns_of, score_purchase
 
 TEN = "oak pine elm ash fir yew teak larch cedar birch"
 PRODUCT = Product(

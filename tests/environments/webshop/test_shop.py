@@ -4,8 +4,8 @@ import pytest
 from tests.environments.webshop.conftest import KETTLE, item, write
 from tests.needs import needs
 
-from turnwise.environments.webshop.pages import plain_text, rich_text
-from turnwise.environments.webshop.shop import Visit, load_shop
+from turnwise.worlds.webshop.pages import plain_text, rich_text
+from turnwise.worlds.webshop.shop import Visit, load_shop
 
 pytestmark = needs("Stemmer", "rapidfuzz")
 

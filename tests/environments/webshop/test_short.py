@@ -8,13 +8,13 @@ import pytest
 from tests.environments.webshop.conftest import item, write
 from tests.needs import needs
 
-from turnwise.environments.webshop.buyer import Buyer, noise_action
-from turnwise.environments.webshop.environment import WebshopEnvironment
-from turnwise.environments.webshop.shop import Visit, load_shop
-from turnwise.environments.webshop.short import respaced
-from turnwise.environments.webshop.vocabulary import words
 from turnwise.environments.words import split_words
 from turnwise.models.tiny import word_tokenizer
+from turnwise.worlds.webshop.buyer import Buyer, noise_action
+from turnwise.worlds.webshop.environment import WebshopEnvironment
+from turnwise.worlds.webshop.shop import Visit, load_shop
+from turnwise.worlds.webshop.short import respaced
+from turnwise.worlds.webshop.vocabulary import words
 
 TARGETS = ["buy now", "< prev", "b0kettle01", "x-large", "black | white", "3 l"]
 

@@ -8,8 +8,8 @@ import pytest
 from tests.environments.webshop.conftest import item, write
 from tests.needs import needs
 
-from turnwise.environments.webshop.environment import WebshopEnvironment
-from turnwise.environments.webshop.shop import load_shop
+from turnwise.worlds.webshop.environment import WebshopEnvironment
+from turnwise.worlds.webshop.shop import load_shop
 
 pytestmark = needs("Stemmer", "rapidfuzz")
 

@@ -9,15 +9,15 @@ import pytest
 from tests.environments.webshop.conftest import NOTES, item, write
 from tests.needs import needs
 
+from turnwise.base.errors import ConfigError, DataError
 from turnwise.environments.check import check_environment
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import SuiteEnvironments, make_suite
-from turnwise.environments.webshop.buyer import Buyer, noise_action
-from turnwise.environments.webshop.shop import Visit, load_shop
-from turnwise.environments.webshop.suite import Webshop
 from turnwise.environments.words import split_words
-from turnwise.errors import ConfigError, DataError
 from turnwise.models.tiny import word_tokenizer
+from turnwise.worlds.webshop.buyer import Buyer, noise_action
+from turnwise.worlds.webshop.shop import Visit, load_shop
+from turnwise.worlds.webshop.suite import Webshop
 
 HUMAN = {
     "instruction": "i want a kettle.",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from turnwise.errors import DataError
+from turnwise.base.errors import DataError
 from turnwise.integrations.logs.formats import FORMATS, format_of
 from turnwise.integrations.logs.trajectories import in_groups, make_trajectories
 from turnwise.rollout.trajectory import Trajectory

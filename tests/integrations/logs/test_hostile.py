@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 from tests.integrations.logs.test_formats import chat, lines, span, verifiers
 
-from turnwise.cli import main
-from turnwise.errors import DataError
+from turnwise.base.errors import DataError
+from turnwise.commands.cli import main
 from turnwise.integrations.logs.formats import FORMATS
 from turnwise.integrations.logs.inspect_logs import ZSTANDARD
 from turnwise.integrations.logs.write import import_log
@@ -121,7 +121,7 @@ def test_values_that_would_fill_the_memory_are_refused(tmp_path, capsys, monkeyp
         assert tracemalloc.get_traced_memory()[1] < 2**26
     finally:
         tracemalloc.stop()
-    monkeypatch.setattr("turnwise.environments.jsonl.MOST_VALUES", 1000)
+    monkeypatch.setattr("turnwise.base.jsonl.MOST_VALUES", 1000)
     values = json.dumps(chat(info=[[]] * 1000)).encode()
     for name, data in {
         "log.jsonl": values,
@@ -133,7 +133,7 @@ def test_values_that_would_fill_the_memory_are_refused(tmp_path, capsys, monkeyp
 
 
 def test_a_compressed_file_that_would_fill_the_memory_is_refused(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("turnwise.environments.jsonl.MOST_UNPACKED", 2**20)
+    monkeypatch.setattr("turnwise.base.jsonl.MOST_UNPACKED", 2**20)
     path = tmp_path / "log.jsonl.gz"
     with gzip.open(path, "wb", compresslevel=1) as file:
         file.write(json.dumps(chat()).encode() + b"\n")

@@ -9,7 +9,7 @@ import torch
 from tests.rollout import chat_models
 from transformers import AutoModelForCausalLM
 
-from turnwise.cli import main
+from turnwise.commands.cli import main
 from turnwise.integrations.logs.write import import_log
 from turnwise.rollout.record import read_rollouts
 from turnwise.train.recorded import read_step

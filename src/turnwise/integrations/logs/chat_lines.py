@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from turnwise.environments.jsonl import read_objects
-from turnwise.errors import DataError, did_you_mean
-from turnwise.gateway.messages import short
+from turnwise.base.errors import DataError, did_you_mean
+from turnwise.base.jsonl import read_objects
+from turnwise.extensions.gateway.messages import short
 from turnwise.integrations.logs.logged import (
     Logged,
     Response,

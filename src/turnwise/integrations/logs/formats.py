@@ -4,8 +4,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from turnwise.environments.jsonl import UNREADABLE, lines_of, open_text, refuse_many_values
-from turnwise.errors import DataError
+from turnwise.base.errors import DataError
+from turnwise.base.jsonl import UNREADABLE, lines_of, open_text, refuse_many_values
 from turnwise.integrations.logs.chat_lines import read_chat_lines
 from turnwise.integrations.logs.inspect_logs import read_inspect
 from turnwise.integrations.logs.logged import ReadLog

@@ -11,9 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from turnwise.environments.jsonl import MOST_UNPACKED, refuse_many_values
-from turnwise.errors import DataError, did_you_mean
-from turnwise.gateway.messages import short
+from turnwise.base.errors import DataError, did_you_mean
+from turnwise.base.jsonl import MOST_UNPACKED, refuse_many_values
+from turnwise.extensions.gateway.messages import short
 from turnwise.integrations.logs.logged import Logged, member, read_history, read_outcome, read_responses, typed
 
 HEADER, SAMPLES, ATTACHED = "header.json", "samples/", "attachment://"

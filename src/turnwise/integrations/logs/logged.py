@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from turnwise.errors import DataError, EnvironmentFault, did_you_mean
-from turnwise.gateway.errors import BadRequest
-from turnwise.gateway.messages import Message, read_message, short
-from turnwise.gateway.outcome import Outcome, as_outcome
+from turnwise.base.errors import DataError, EnvironmentFault, did_you_mean
+from turnwise.extensions.gateway.errors import BadRequest
+from turnwise.extensions.gateway.messages import Message, read_message, short
+from turnwise.extensions.gateway.outcome import Outcome, as_outcome
 
 Kind = TypeVar("Kind", dict[str, Any], list[Any], str)
 

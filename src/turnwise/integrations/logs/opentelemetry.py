@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from turnwise.environments.jsonl import UNREADABLE, open_text, read_objects
-from turnwise.errors import DataError
-from turnwise.gateway.messages import Message, short
+from turnwise.base.errors import DataError
+from turnwise.base.jsonl import UNREADABLE, open_text, read_objects
+from turnwise.extensions.gateway.messages import Message, short
 from turnwise.integrations.logs.logged import Logged, Response, member, read_history, read_outcome, typed
 
 CALLS = ("chat", "generate_content", "text_completion")

@@ -4,10 +4,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from turnwise.errors import DataError
-from turnwise.gateway.errors import BadRequest
-from turnwise.gateway.messages import Message, history_keys, last_message
-from turnwise.gateway.prompter import Prompter
+from turnwise.base.errors import DataError
+from turnwise.extensions.gateway.errors import BadRequest
+from turnwise.extensions.gateway.messages import Message, history_keys, last_message
+from turnwise.extensions.gateway.prompter import Prompter
 from turnwise.integrations.logs.logged import Logged, Response
 from turnwise.models.policy import Policy
 from turnwise.objective.gradient import Budget

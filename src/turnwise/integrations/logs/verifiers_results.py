@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from turnwise.environments.jsonl import read_objects
+from turnwise.base.jsonl import read_objects
 from turnwise.integrations.logs.logged import Logged, member, read_history, read_outcome, read_responses, reward_of
 
 NEEDED = ("example_id", "prompt", "completion")

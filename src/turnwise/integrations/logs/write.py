@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from turnwise.base.errors import DataError
 from turnwise.config import parse_config
 from turnwise.environments.plain import sound_text
 from turnwise.environments.settings import IMPORTED
-from turnwise.errors import DataError
-from turnwise.gateway.outcome import Outcome
+from turnwise.extensions.gateway.outcome import Outcome
 from turnwise.integrations.logs.formats import FORMATS, format_of
 from turnwise.integrations.logs.logged import Logged, Response
 from turnwise.integrations.logs.trajectories import in_groups, make_trajectories, score

@@ -12,16 +12,16 @@ batch declares them with `@reads(...)`.
 
 from collections.abc import Callable
 
-from turnwise.objective.token_rules.adapo import adapo
+from turnwise.extensions.token_rules.adapo import adapo
+from turnwise.extensions.token_rules.covariance import clip_cov, kl_cov
+from turnwise.extensions.token_rules.epo import epo
+from turnwise.extensions.token_rules.flexible import flexible_clip
+from turnwise.extensions.token_rules.gain_clip import gain_clip
+from turnwise.extensions.token_rules.hapo import hapo
+from turnwise.extensions.token_rules.masks import d3s_mask, spo_mask
+from turnwise.extensions.token_rules.repo import repo
+from turnwise.extensions.token_rules.steer import steer
 from turnwise.objective.token_rules.base import Corridor, StepTokens, TokenCredit
-from turnwise.objective.token_rules.covariance import clip_cov, kl_cov
-from turnwise.objective.token_rules.epo import epo
-from turnwise.objective.token_rules.flexible import flexible_clip
-from turnwise.objective.token_rules.gain_clip import gain_clip
-from turnwise.objective.token_rules.hapo import hapo
-from turnwise.objective.token_rules.masks import d3s_mask, spo_mask
-from turnwise.objective.token_rules.repo import repo
-from turnwise.objective.token_rules.steer import steer
 
 TOKEN_RULES: dict[str, Callable[..., TokenCredit]] = {
     "clip_cov": clip_cov,

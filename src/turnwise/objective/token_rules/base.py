@@ -8,7 +8,7 @@ import numpy as np
 import pydantic
 from jaxtyping import Bool, Float
 
-from turnwise.batch import Batch
+from turnwise.credit.batch import Batch
 
 Values = Float[np.ndarray, " T"]
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pydantic
 
-from turnwise.batch import Batch
-from turnwise.errors import ConfigError
+from turnwise.base.errors import ConfigError
+from turnwise.credit.batch import Batch
+from turnwise.credit.options import check_names, unknown
+from turnwise.credit.segments import Segments
 from turnwise.objective.token_rules import ENTROPY_RULES, TOKEN_RULES, Corridor, StepTokens, TokenCredit
 from turnwise.objective.token_rules.base import columns_of
-from turnwise.options import check_names, unknown
-from turnwise.segments import Segments
 
 
 def build_token_rule(name: str, options: Mapping[str, Any]) -> Callable[[StepTokens], TokenCredit]:

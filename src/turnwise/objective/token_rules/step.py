@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from turnwise.errors import ConfigError
+from turnwise.base.errors import ConfigError
+from turnwise.base.streams import Stream
 from turnwise.objective.settings import UpdateConfig
 from turnwise.objective.terms import StepView
 from turnwise.objective.token_rules.base import StepTokens
-from turnwise.streams import Stream
 
 
 def step_tokens(step: StepView, settings: UpdateConfig, state: Any) -> StepTokens:

@@ -1,0 +1,1 @@
+"""What every other part uses: errors, files, terminal, tables, sections of recipes."""

@@ -1,0 +1,223 @@
+"""Run coroutines from synchronous code, and give rollouts an event loop that lasts from step to step."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
+
+from turnwise.base.errors import EngineLost
+
+T = TypeVar("T")
+PATIENCE_S = 10.0
+"""Longest time for tasks to end after a signal (seconds)."""
+
+
+def blocking(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine from synchronous code, also in a notebook, where an event loop already runs."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return _run(work)
+    with ThreadPoolExecutor(1) as other:
+        return other.submit(_run, work).result()
+
+
+class Loop(Protocol):
+    """An event loop in which rollouts live from step to step.
+
+    Attributes:
+        apart: Whether it has a thread of its own, and goes on while the trainer learns.
+    """
+
+    apart: bool
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the loop, and wait for it."""
+        ...
+
+    async def visit(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await a coroutine that belongs to the loop, in another event loop.
+
+        Raises:
+            EngineLost: The loop was closed.
+        """
+        ...
+
+    def soon(self, call: Callable[..., Any], *arguments: Any) -> None:
+        """Call a function in the loop, after what was asked before."""
+        ...
+
+    def close(self) -> None:
+        """Cancel what the loop does, and end it."""
+        ...
+
+
+class StepLoop:
+    """A loop in the trainer's thread, a new one for each call: nothing rests in it. See `Loop` for the methods."""
+
+    apart = False
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine."""
+        return blocking(work)
+
+    async def visit(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await a coroutine in the present loop."""
+        return await work
+
+    def soon(self, call: Callable[..., Any], *arguments: Any) -> None:
+        """Call a function."""
+        call(*arguments)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class LastingLoop(StepLoop):
+    """A loop in the trainer's thread: what it does rests between two calls of `run`. See `Loop` for the methods."""
+
+    def __init__(self) -> None:
+        self._runner, self._reports = asyncio.Runner(), _Reports()
+        self._other: ThreadPoolExecutor | None = None
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine, also in a notebook, where an event loop already runs."""
+        if self._other is None:
+            try:
+                asyncio.get_running_loop()
+            except RuntimeError:
+                return self._run(work)
+            self._other = ThreadPoolExecutor(1)
+        return self._other.submit(self._run, work).result()
+
+    def close(self) -> None:
+        """Cancel the tasks that wait, and close the loop."""
+        with self._reports.muted_by_a_signal():
+            if self._other is None:
+                _end_tasks(self._runner)
+                self._runner.close()
+            else:
+                self._other.submit(self._runner.close).result()
+                self._other.shutdown()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        with self._reports.muted_by_a_signal():
+            return self._runner.run(self._reports.watch(work))
+
+
+class ThreadLoop:
+    """A loop on a thread of its own, which goes on while the trainer learns. See `Loop` for the methods."""
+
+    apart = True
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._ended = False
+        self._thread = threading.Thread(target=self._loop.run_forever, name="turnwise-rollouts", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the loop, and wait for it; what interrupts the wait cancels it."""
+        future = asyncio.run_coroutine_threadsafe(self._unless_ended(work), self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    async def visit(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await a coroutine of the loop in another event loop."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._unless_ended(work), self._loop))
+
+    async def _unless_ended(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._ended:
+            work.close()
+            raise EngineLost("the rollouts of this run have ended")
+        return await work
+
+    def soon(self, call: Callable[..., Any], *arguments: Any) -> None:
+        """Call a function in the loop."""
+        self._loop.call_soon_threadsafe(call, *arguments)
+
+    def close(self) -> None:
+        """Cancel what the loop does, and end its thread."""
+        self.soon(self._cancel)
+        self.soon(self._loop.stop)
+        self._thread.join()
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:
+            task.cancel()
+        self._loop.run_until_complete(self._settle(tasks))
+        self._loop.close()
+
+    @staticmethod
+    async def _settle(tasks: set[asyncio.Task[Any]]) -> None:
+        if tasks:
+            await asyncio.wait(tasks, timeout=PATIENCE_S)
+        await asyncio.sleep(0)  # who waits for what ended just before the loop is told, too
+
+    def _cancel(self) -> None:
+        self._ended = True
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+
+
+def make_loop(*, apart: bool, lasting: bool = False) -> Loop:
+    """Make the loop of a run's rollouts.
+
+    Args:
+        apart: Whether they go on while the trainer learns, on a thread of their own.
+        lasting: Whether they rest between steps.
+    """
+    return ThreadLoop() if apart else LastingLoop() if lasting else StepLoop()
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    reports = _Reports()
+    with reports.muted_by_a_signal(), asyncio.Runner() as runner:
+        try:
+            return runner.run(reports.watch(work))
+        except KeyboardInterrupt:
+            _end_tasks(runner)
+            raise
+
+
+def _end_tasks(runner: asyncio.Runner) -> None:
+    """Cancel all tasks, and leave those alone that do not end.
+
+    What a signal raises may cut a callback of the event loop itself, such as the one that tells a task that what it
+    awaits is done. That task waits for ever, and so would closing the loop.
+    """
+    loop = runner.get_loop()
+    if tasks := asyncio.all_tasks(loop):
+        for task in tasks:
+            task.cancel()
+        for task in loop.run_until_complete(asyncio.wait(tasks, timeout=PATIENCE_S))[1]:
+            asyncio.tasks._unregister_task(task)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class _Reports:
+    """What an event loop reports: what a signal raises reaches the caller, so neither it nor what it cut is printed."""
+
+    def __init__(self) -> None:
+        self._muted = False
+
+    @contextlib.contextmanager
+    def muted_by_a_signal(self) -> Iterator[None]:
+        """Report nothing more once a signal has ended the block: its tasks are destroyed, maybe much later."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self._muted = True
+            raise
+
+    async def watch(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await a coroutine in a loop that reports here."""
+        asyncio.get_running_loop().set_exception_handler(self._report)
+        return await work
+
+    def _report(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if not (self._muted or isinstance(context.get("exception"), KeyboardInterrupt)):
+            loop.default_exception_handler(context)

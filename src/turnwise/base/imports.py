@@ -1,0 +1,29 @@
+"""Import users' code by the name `module:attribute`."""
+
+import importlib
+import sys
+from typing import Any
+
+from turnwise.base.errors import ConfigError, TurnwiseError, did_you_mean
+
+
+def import_named(name: str) -> Any:
+    """Import `module:attribute`, also from the working directory.
+
+    Raises:
+        ConfigError: The module cannot be imported, or has no such attribute.
+    """
+    module_name, _, attribute = name.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        module = importlib.import_module(module_name)
+    except TurnwiseError:
+        raise
+    except Exception as error:  # the user's module can raise anything
+        where = "; it must be in the working directory or on PYTHONPATH" * isinstance(error, ModuleNotFoundError)
+        raise ConfigError(f"cannot import {module_name!r}: {type(error).__name__}: {error}{where}") from error
+    if not hasattr(module, attribute):
+        public = [known for known in vars(module) if not known.startswith("_")]
+        raise ConfigError(f"{module_name!r} has no {attribute!r}.{did_you_mean(attribute, public)}")
+    return getattr(module, attribute)

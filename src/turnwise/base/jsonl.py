@@ -1,0 +1,139 @@
+"""Read JSON Lines files, one object per line."""
+
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from turnwise.base.errors import DataError
+
+UNREADABLE = (OSError, EOFError, ValueError, zlib.error)
+"""What reading a file raises that is missing, damaged, cut off, or not text."""
+
+
+MOST_UNPACKED = 2**30
+"""What a compressed file may unpack to (bytes)."""
+MOST_VALUES = 2**24
+"""Brackets, braces and commas of a text in JSON: each value brings one, and takes up to 200 bytes once it is read."""
+UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+"""First bytes of files in UTF-16."""
+
+
+class _Bounded(gzip.GzipFile):
+    """Refuses to unpack a small file that would fill the memory."""
+
+    def read1(self, size: int = -1) -> bytes:
+        self._check()
+        return super().read1(size)
+
+    def read(self, size: int | None = -1) -> bytes:
+        data = super().read(MOST_UNPACKED + 1 if size is None or size < 0 else size)
+        self._check()
+        return data
+
+    def _check(self) -> None:
+        if self.tell() > MOST_UNPACKED:
+            raise DataError(f"{self.name} unpacks to more than {MOST_UNPACKED >> 20} MiB; unpack it with gunzip first")
+
+
+def open_text(path: Path) -> IO[str]:
+    """Open a file to read; a name that ends in .gz is compressed, and a byte order mark is skipped.
+
+    Raises:
+        DataError: It is in UTF-16.
+    """
+    file = _Bounded(path) if path.suffix == ".gz" else path.open("rb")
+    try:
+        if file.read(2) in UTF_16:
+            raise DataError(f"{path} is in UTF-16, expected UTF-8; convert it with iconv -f UTF-16 -t UTF-8")
+        file.seek(0)
+    except BaseException:
+        file.close()
+        raise
+    return io.TextIOWrapper(file, encoding="utf-8-sig")
+
+
+def lines_of(file: IO[str], path: Path) -> Iterator[str]:
+    """Yield the lines of a file.
+
+    Raises:
+        DataError: A line is longer than `MOST_UNPACKED` characters.
+    """
+    while line := file.readline(MOST_UNPACKED + 1):
+        if len(line) > MOST_UNPACKED:
+            raise DataError(f"{path} has a line of more than {MOST_UNPACKED >> 20} Mi characters; split it")
+        yield line
+
+
+def refuse_many_values(text: str | bytes, where: str) -> None:
+    """Raise if a text in JSON would fill the memory: `[[],[],...` takes 28 times its length once it is read.
+
+    Args:
+        text: The text.
+        where: Its place, for messages.
+
+    Raises:
+        DataError: It has too many values.
+    """
+    if len(text) <= MOST_VALUES:
+        return
+    count = sum(map(text.count, "[{,")) if isinstance(text, str) else sum(map(text.count, (b"[", b"{", b",")))
+    if count > MOST_VALUES:
+        raise DataError(f"{where} has more than {MOST_VALUES >> 20} Mi values; split it")
+
+
+def check_unique(path: Path, what: str, key: str, names: Sequence[str]) -> None:
+    """Raise unless a file has names, each once.
+
+    Args:
+        path: The file, for messages.
+        what: What it holds, such as "tasks".
+        key: What a name is called there.
+        names: The names.
+
+    Raises:
+        DataError: There are none, or one occurs twice.
+    """
+    if not names:
+        raise DataError(f"{path} holds no {what}.")
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise DataError(f"{path}: {key} {name!r} occurs twice in the {what}; it must be unique.")
+        seen.add(name)
+
+
+def read_objects(path: Path, keys: Sequence[str] = ()) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Read JSON Lines; a file name that ends in .gz is compressed.
+
+    Args:
+        path: The file.
+        keys: Keys that every object must have.
+
+    Yields:
+        Line number, from 1, and object; empty lines are skipped.
+
+    Raises:
+        DataError: The file cannot be read, or a line is not an object with these keys.
+    """
+    try:
+        with open_text(path) as file:
+            for number, written in enumerate(lines_of(file, path), start=1):
+                if not written.strip():
+                    continue
+                refuse_many_values(written, f"{path}, line {number},")
+                try:
+                    line = json.loads(written)
+                except (ValueError, RecursionError) as error:
+                    raise DataError(f"{path}, line {number}: not valid JSON ({str(error).split(':')[0]}).") from None
+                if not isinstance(line, dict) or not set(keys) <= set(line):
+                    expected = f"an object with {', '.join(keys)}" if keys else "an object"
+                    raise DataError(f"{path}, line {number}: expected {expected}, got {written.strip()[:80]!r}.")
+                yield number, line
+    except DataError:
+        raise
+    except UNREADABLE as error:
+        raise DataError(f"{path}: cannot be read as JSON Lines ({error}).") from error

@@ -1,0 +1,1 @@
+"""The credit library: batches, blocks, methods. It needs NumPy only."""

@@ -1,0 +1,108 @@
+"""Assign credit to single tokens from a critic's value before each of them.
+
+The credit of a response is the mean over its tokens; what sets a token apart is reported to the trace
+(`Trace.advantage_T`). What follows such a block scales all tokens of a response by its coefficient, weight or mask, or
+shifts them.
+"""
+
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float
+
+from turnwise.credit.batch import Batch
+from turnwise.credit.segments import Segments
+from turnwise.credit.trace import report_tokens
+from turnwise.credit.transform import Credit, block
+from turnwise.credit.transforms.values import td_errors_to_end, value_at_end
+
+Tokens = Float[np.ndarray, " T"]
+
+
+@block(
+    needs=lambda options: ("value_T", *(("finished",) if options["unfinished"] == "repeat" else ())),
+    across_groups=lambda options: options["standardize"],
+)
+def sum_token_td_errors(
+    credit_R: Credit,
+    batch: Batch,
+    *,
+    discount: float = 1.0,
+    decay: float = 1.0,
+    standardize: bool = True,
+    unfinished: Literal["zero", "repeat"] = "zero",
+) -> Credit:
+    """Compute generalised advantage estimates over the generated tokens of a trajectory.
+
+        A_t = delta_t + discount * decay * A_{t+1}        delta_t = r_t + discount * value_{t+1} - value_t
+
+    The next token of a response's last token is the first of the next response: observations are skipped. The reward
+    of a response is on its last token, and the value after the last token of a trajectory is 0, or `unfinished` says.
+
+    A critic learns `A_t + value_t`.
+
+    Args:
+        credit_R: `[responses]` rewards.
+        batch: Their batch, with the column `value_T`.
+        discount: Factor per token on later rewards.
+        decay: lambda: 0 gives the TD error alone, 1 the return minus the value.
+        standardize: Standardise over the batch's tokens.
+        unfinished: Value after the last token of a trajectory with `finished` 0: 0, or that before it ("repeat").
+    """
+    name = "sum_token_td_errors"
+    value_T, tokens = _values(batch, name)
+    spans = batch.trajectories.of(tokens)
+    end_N = value_at_end(batch, spans.last(value_T), unfinished=unfinished, needed_by=name)
+    advantage_T = td_errors_to_end(tokens.at_last(credit_R), value_T, spans, discount, decay, end=end_N)
+    return _credit(name, advantage_T, value_T, tokens, standardize)
+
+
+@block(needs=("value_T",), across_groups=lambda options: options["standardize"])
+def sum_two_level_td_errors(
+    credit_R: Credit,
+    batch: Batch,
+    *,
+    turn_discount: float = 0.95,
+    discount: float = 1.0,
+    decay: float = 1.0,
+    standardize: bool = True,
+) -> Credit:
+    """Compute generalised advantage estimates over turns, then over the tokens inside each turn.
+
+        A_k = delta_k + turn_discount * decay * A_{k+1}     delta_k = r_k + turn_discount * V_{k+1} - V_k
+        A_t = delta_t + discount * decay * A_{t+1}          delta_t = r_t + discount * value_{t+1} - value_t
+
+    `V_k` is the value before the last token of turn k. Inside the turn, the reward of its last token is `A_k + V_k`,
+    all others are 0, and nothing follows the last token.
+
+    A critic learns `A_t + value_t`.
+
+    Args:
+        credit_R: `[responses]` rewards.
+        batch: Their batch, with the column `value_T`.
+        turn_discount: Factor per turn on later rewards.
+        discount: Factor per token inside a turn.
+        decay: lambda of both levels.
+        standardize: Standardise over the batch's tokens.
+    """
+    name = "sum_two_level_td_errors"
+    value_T, tokens = _values(batch, name)
+    value_R = tokens.last(value_T)
+    of_turn_R = td_errors_to_end(credit_R, value_R, batch.trajectories, turn_discount, decay) + value_R
+    advantage_T = td_errors_to_end(tokens.at_last(of_turn_R), value_T, tokens, discount, decay)
+    return _credit(name, advantage_T, value_T, tokens, standardize)
+
+
+def _values(batch: Batch, needed_by: str) -> tuple[Tokens, Segments]:
+    value_T = batch.column("value_T", needed_by=needed_by)
+    assert batch.tokens is not None, "a batch with a column per token has tokens"
+    return value_T, batch.tokens
+
+
+def _credit(name: str, advantage_T: Tokens, value_T: Tokens, tokens: Segments, standardize: bool) -> Credit:
+    """Report the tokens' credit and the critic's targets; return the mean of each response."""
+    credit_T = advantage_T
+    if standardize:
+        ddof = 1 if len(advantage_T) > 1 else 0
+        credit_T = (advantage_T - advantage_T.mean()) / np.sqrt(advantage_T.var(ddof=ddof) + 1e-8)
+    return report_tokens(name, credit_T, tokens, targets={"value_T": advantage_T + value_T})

@@ -1,0 +1,1 @@
+"""Engines, which generate responses: in this process, or on a server."""

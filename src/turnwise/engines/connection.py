@@ -1,0 +1,173 @@
+"""Send requests to a server that may be unavailable for a while: retries, and errors that name the cause."""
+
+import asyncio
+import dataclasses
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import httpx2
+
+from turnwise.base.errors import ConfigError, EngineFault, EngineLost, guide
+from turnwise.rollout.settings import EngineConfig
+
+T = TypeVar("T")
+
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.25, 30.0
+"""Seconds between a failed request and the next try; the wait doubles each time."""
+GUIDE = f"start one as {guide('how-to/vllm.md')} says"
+RESUME = "then resume with `turnwise train --resume RUN_FOLDER`"
+
+log = logging.getLogger(__name__)
+
+
+class Unanswered(Exception):
+    """The server gave no usable answer; a later request may succeed."""
+
+
+class Refused(Unanswered):
+    """The server reports an internal error."""
+
+
+@dataclasses.dataclass(eq=False, slots=True)
+class _Session:
+    """Client and locks of one event loop."""
+
+    loop: asyncio.AbstractEventLoop
+    client: httpx2.AsyncClient
+    gate: asyncio.Semaphore
+    alone: asyncio.Lock
+
+
+class Connection:
+    """Send requests to one server, from any event loop.
+
+    Args:
+        settings: Address, timeouts and limits of the server.
+    """
+
+    def __init__(self, settings: EngineConfig):
+        self.settings = settings
+        self._session: _Session | None = None
+        self._away = False
+
+    @property
+    def gate(self) -> asyncio.Semaphore:
+        """Semaphore that admits `max_concurrent` requests at a time."""
+        return self._open().gate
+
+    @property
+    def alone(self) -> asyncio.Lock:
+        """Lock that admits one request at a time."""
+        return self._open().alone
+
+    async def get(self, path: str) -> Any:
+        """Get the content at a path; see `post`."""
+        return await self._ask("GET", path)
+
+    async def post(self, path: str, **content: Any) -> Any:
+        """Send one request, without retries.
+
+        Raises:
+            Unanswered: No usable answer; a later request may succeed.
+            EngineFault: The server rejects the request as wrong.
+            ConfigError: The server does not offer this kind of request.
+        """
+        return await self._ask("POST", path, **content)
+
+    async def patiently(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Retry until the request succeeds.
+
+        Raises:
+            EngineLost: It did not succeed within `patience_s`.
+        """
+        url, patience_s = self.settings.url, self.settings.patience_s
+        since, wait_s = None, FIRST_WAIT_S
+        while True:
+            try:
+                result = await work()
+            except Unanswered as error:
+                since = time.monotonic() if since is None else since
+                left_s = since + patience_s - time.monotonic()
+                if left_s <= 0:
+                    raise EngineLost(
+                        f"the server at {url} gave no usable answer for {patience_s:g} s ({error}): "
+                        f"start it again, {RESUME}"
+                    ) from error
+                if not self._away:  # one warning, not one per waiting request
+                    log.warning("turnwise: retrying the server at %s for %g s (%s)", url, patience_s, error)
+                self._away = True
+                await asyncio.sleep(min(wait_s, left_s))
+                wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+            else:
+                self._away = False
+                return result
+
+    async def aclose(self) -> None:
+        """Close the connections of this event loop."""
+        session, self._session = self._session, None
+        if session and session.loop is asyncio.get_running_loop():
+            await session.client.aclose()
+
+    def _open(self) -> _Session:
+        loop = asyncio.get_running_loop()
+        if self._session is None or self._session.loop is not loop:
+            settings = self.settings
+            client = httpx2.AsyncClient(
+                base_url=settings.url,
+                timeout=settings.timeout_s,
+                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=settings.max_concurrent),
+                trust_env=False,  # no proxy between trainer and engine
+                verify=_is_encrypted(settings.url),
+            )
+            self._session = _Session(loop, client, asyncio.Semaphore(settings.max_concurrent), asyncio.Lock())
+        return self._session
+
+    async def _ask(self, method: str, path: str, **content: Any) -> Any:
+        try:
+            return _read(await self._open().client.request(method, path, **content), path, self.settings.url)
+        except httpx2.RequestError as error:
+            raise Unanswered(f"{_name(error)} at {path}") from error
+
+
+def check_server(url: str) -> None:
+    """Check once that a server is healthy.
+
+    Raises:
+        ConfigError: The server cannot be reached, or reports that it is not healthy.
+    """
+    try:
+        status = httpx2.get(url.rstrip("/") + "/health", trust_env=False, verify=_is_encrypted(url)).status_code
+        cause = "" if status == 200 else f"HTTP {status} at /health"
+    except (httpx2.RequestError, httpx2.InvalidURL) as error:
+        cause = _name(error)
+    if cause:
+        raise ConfigError(f"no server is ready at engine.url={url!r} ({cause}): {GUIDE}, or set engine.url")
+
+
+def _is_encrypted(url: str) -> bool:
+    """Return whether certificates are needed; to load them takes 40 ms for every client."""
+    return not url.startswith("http:")
+
+
+def _read(response: httpx2.Response, path: str, url: str) -> Any:
+    """Read the JSON content of an answer."""
+    status = response.status_code
+    if status < 300:
+        try:
+            return response.json()
+        except ValueError:
+            raise Unanswered(f"no JSON at {path}") from None
+    text = f"HTTP {status} at {path}: {' '.join(response.text.split())[:300]}"
+    if status == 500:
+        raise Refused(text)
+    if status in (408, 425, 429) or status > 500:
+        raise Unanswered(text)
+    if status in (400, 413, 422):
+        raise EngineFault(f"the server rejects the request: {text}")
+    raise ConfigError(f"the server at {url} does not offer a required endpoint ({text}): {GUIDE}")
+
+
+def _name(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".rstrip(": ")

@@ -1,0 +1,400 @@
+"""Generate in process with transformers: continuous batching over one KV cache that is kept across turns.
+
+Requests wait until feeding their prompts together is worth a forward pass. Then each pass adds one token to every
+unfinished response. A finished response is returned at once; its conversation's next prompt can be fed while others
+grow.
+"""
+
+import asyncio
+import dataclasses
+import functools
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from turnwise.base.errors import DIVERGED, ConfigError, EngineFault, EngineLost, out_of_memory
+from turnwise.engines.base import Decode, Generation, Sampling, ends_with_stop, stop_tokens
+from turnwise.engines.prefixes import Prefixes
+from turnwise.engines.rows import Rows
+from turnwise.engines.sampling import sample, spread, uniform
+from turnwise.models import attention
+from turnwise.models.caches import CACHE
+from turnwise.models.fused import fuse
+from turnwise.models.policy import frozen_copy
+from turnwise.models.reordered import reorder
+
+PREFILL_TOKENS = 16384
+"""Tokens of a prefill pass, padding included (a single prompt may exceed it)."""
+MANY = 16
+"""New conversations from which on prompts are looked up among sorted prefixes instead of compared with every row."""
+
+
+@dataclasses.dataclass(eq=False, slots=True)
+class _Request:
+    """A pending response."""
+
+    conversation: int
+    prompt: np.ndarray
+    sampling: Sampling
+    future: asyncio.Future[Generation]
+
+    def fail(self, fault: EngineFault | EngineLost, error: Exception | None = None) -> None:
+        if not self.future.done():  # otherwise nobody waits for it
+            fault.__cause__ = error
+            self.future.set_exception(fault)
+
+
+class LocalEngine:
+    """Generate with a model in this process: the trainer's own, or a copy of it.
+
+    Args:
+        trained: A causal LM with SDPA attention, on any device. Call `update_weights` when its weights have changed.
+        rounded: Generate with a copy in bfloat16, adapters merged, which halves the memory read per token.
+        apart: Generate with a copy, adapters merged, so that the trainer may change its weights meanwhile.
+        decode: Decodes token ids to text; needed for stop texts only.
+        max_rows: Conversations held at a time; further ones wait until one is closed. None: no limit.
+        share_prefixes: Compute common prefixes of conversations once, and copy their keys and values.
+        patience: Waiting prompts per growing response that trigger a prefill; 0 feeds prompts at once. A pass over few
+            rows costs nearly as much as one over many.
+    """
+
+    def __init__(
+        self,
+        trained: PreTrainedModel,
+        *,
+        rounded: bool = False,
+        apart: bool = False,
+        decode: Decode | None = None,
+        max_rows: int | None = None,
+        share_prefixes: bool = True,
+        patience: float = 0.5,
+    ):
+        if max_rows is not None and max_rows < 1:
+            raise ConfigError(f"max_rows={max_rows}: expected 1 or more, or None for no limit")
+        self.trained, self.decode = trained, decode
+        self.copy_dtype = torch.bfloat16 if rounded else trained.dtype if apart else None
+        self.version = 0
+        self.max_rows, self.share_prefixes, self.patience = max_rows, share_prefixes, patience
+        self._waiting: dict[int, _Request] = {}  # conversation -> request, in order of arrival
+        self._growing: dict[int, _Request] = {}  # row -> request
+        self._driver: asyncio.Task[None] | None = None
+        self._clear()
+
+    def _clear(self) -> None:
+        self._cache = Rows(self.trained.config.get_text_config().num_hidden_layers)
+        self._row_of: dict[int, int] = {}  # conversation -> row
+        self._free: set[int] = set()  # rows without a conversation; their prefixes can still be shared
+        self._num_rows = 0
+        self._ids = np.zeros((0, 0), dtype=np.int64)  # [rows, places] tokens; the cache holds `length` of each row
+        self._logprobs = np.zeros((0, 0), dtype=np.float32)  # log-probabilities of the drawn tokens
+        self._entropies = np.zeros((0, 0), dtype=np.float32)  # entropies of the distributions they were drawn from
+        self._spreads = np.zeros((0, 0), dtype=np.float32)  # how little the likeliest tokens resemble each other
+        self._states: dict[int, np.ndarray] = {}  # row -> hidden state that the latest response began from
+        self._length = np.zeros(0, dtype=np.int64)
+        self._start = np.zeros(0, dtype=np.int64)  # place of the first token that is drawn for the latest response
+        self._begun = np.zeros(0, dtype=np.int64)  # tokens of that response before it
+        self._most = np.zeros(0, dtype=np.int64)  # tokens that it may have at most, with those
+        self._draws = np.zeros(0, dtype=np.int64)  # what the random draws depend on
+        self._sampling = np.zeros(0, dtype=np.int64)  # index of the row's in:
+        self._samplings: list[Sampling] = []
+
+    @functools.cached_property
+    def model(self) -> PreTrainedModel:
+        """The generating model, made at first use and by `update_weights`."""
+        return self._copy(self.copy_dtype) if self.copy_dtype else self.trained
+
+    def _copy(self, dtype: torch.dtype, old: PreTrainedModel | None = None) -> PreTrainedModel:
+        """Copy the trained model, with operators that are fast on its device."""
+        return fuse(reorder(frozen_copy(self.trained, dtype, old)))
+
+    async def generate(self, conversation: int, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+        """Continue a conversation; see `Engine.generate`."""
+        prompt = np.array(prompt_ids, dtype=np.int64)
+        self._check(conversation, prompt)
+        request = _Request(conversation, prompt, sampling, asyncio.get_running_loop().create_future())
+        self._waiting[conversation] = request
+        self._wake()
+        try:
+            return await request.future
+        except asyncio.CancelledError:
+            self.close([conversation])
+            raise
+
+    def _check(self, conversation: int, prompt: np.ndarray) -> None:
+        row = self._row_of.get(conversation, -1)
+        if conversation in self._waiting or row in self._growing:
+            raise EngineFault(f"conversation {conversation} still waits for a response: await it, or call close()")
+        known = self._ids[row, : self._length[row]] if row >= 0 else prompt[:0]
+        if len(prompt) <= len(known) or (prompt[: len(known)] != known).any():
+            raise EngineFault(
+                f"conversation {conversation} must extend the {len(known)} tokens that it had; it has "
+                f"{len(prompt)} and differs or adds none. Use a new conversation number, or close() it first"
+            )
+
+    def close(self, conversations: Sequence[int] | None = None) -> None:
+        """Forget conversations, by default all."""
+        closed = {*self._row_of, *self._waiting} if conversations is None else set(conversations)
+        lost = [self._waiting.pop(conversation) for conversation in closed & self._waiting.keys()]
+        freed = {self._row_of.pop(conversation) for conversation in closed & self._row_of.keys()}
+        lost += [self._growing.pop(row) for row in freed & self._growing.keys()]
+        self._free |= freed
+        for request in lost:
+            request.fail(EngineFault("the conversation was closed before its response was complete"))
+        if conversations is None:
+            self._clear()
+        else:
+            self._wake()
+
+    async def update_weights(self, version: int = 0) -> None:
+        """Load the current weights of the trainer's model; see `Engine.update_weights`."""
+        self.close()
+        self.version = version
+        if self.copy_dtype:
+            self.model = self._copy(self.copy_dtype, self.__dict__.get("model"))
+
+    async def aclose(self) -> None:
+        """Forget all conversations."""
+        self.close()
+
+    def _wake(self) -> None:
+        """Start the scheduler if it is not running; it ends when no request is left."""
+        if self._waiting and (self._driver is None or self._driver.done()):
+            self._driver = asyncio.get_running_loop().create_task(self._drive())
+
+    async def _drive(self) -> None:
+        try:
+            while True:
+                ready = self._ready()
+                if ready and len(ready) >= self.patience * len(self._growing):
+                    self._prefill(ready)
+                elif self._growing:
+                    self._decode()
+                else:
+                    return
+                await asyncio.sleep(0)  # lets callers with a finished response send their next request
+        except Exception as error:  # nobody may wait forever, and the cache may be inconsistent
+            lost = [*self._waiting.values(), *self._growing.values()]
+            self._waiting.clear()
+            self._growing.clear()
+            self._clear()
+            cause = str(error) if isinstance(error, EngineFault) else f"{type(error).__name__}: {error}"
+            kind = EngineFault
+            if out_of_memory(
+                error
+            ):  # what has ended by now is what is short: to learn from that alone would be another task
+                kind, cause = (
+                    EngineLost,
+                    f"out of memory in the rollout ({cause[:120]}); hold fewer conversations with engine.max_rows=N",
+                )
+            for request in lost:
+                request.fail(kind(cause), error)
+
+    def _ready(self) -> list[_Request]:
+        """Return the waiting requests for which there is a row."""
+        room = len(self._waiting) if self.max_rows is None else len(self._free) + self.max_rows - self._num_rows
+        ready = []
+        for request in self._waiting.values():
+            new = request.conversation not in self._row_of
+            if not new or room:
+                ready.append(request)
+                room -= new
+        return ready
+
+    @torch.inference_mode()
+    def _prefill(self, ready: Sequence[_Request]) -> None:
+        """Feed prompts and draw the first token of their responses."""
+        rows = np.array(self._admit(ready))
+        for part in _passes(self._start[rows] - self._length[rows]):
+            fed = np.sort(rows[part])
+            logits, states = self._forward(fed, self._start[fed] - self._length[fed])
+            self._length[fed] = self._start[fed]
+            self._states.update(zip(fed.tolist(), states.float().cpu().numpy(), strict=True))
+            self._draw(fed, logits)
+
+    @torch.inference_mode()
+    def _decode(self) -> None:
+        """Feed the last token of every growing response, and draw the next one."""
+        rows = np.sort(np.fromiter(self._growing, dtype=np.int64))
+        top = rows[-1] + 1
+        # Contiguous rows need no copy for the attention: idle rows among them are computed too, unless most are idle.
+        fed = np.arange(top) if top <= 2 * len(rows) else rows
+        logits, _ = self._forward(fed, np.ones_like(fed), rows)
+        self._length[rows] += 1
+        self._draw(rows, logits)
+
+    def _admit(self, ready: Sequence[_Request]) -> list[int]:
+        """Assign rows to requests and write their prompts; a request that should wait for another's prefix stays."""
+        num_new = sum(request.conversation not in self._row_of for request in ready)
+        self._reserve(
+            self._num_rows + max(0, num_new - len(self._free)),
+            max(len(request.prompt) + request.sampling.max_new_tokens for request in ready),
+        )
+        soon = self._length.copy()  # cached tokens per row after this pass
+        index = None
+        if self.share_prefixes and num_new >= MANY and not self._free:
+            held = [self._ids[row, : self._length[row]] for row in range(self._num_rows)]
+            cached = Prefixes(held)
+            index = cached, cached.copy()  # cached now, and after this pass
+        admitted = []
+        # The longest prompt takes the row of the response that it goes on from; the others copy from there.
+        for request in sorted(ready, key=lambda each: -len(each.prompt) if each.sampling.begun else 0):
+            row = self._row_of.get(request.conversation)
+            if row is None:
+                row = self._seat(request, soon, index)
+            if row is None:
+                continue
+            if index:
+                index[1].add(request.prompt)
+            del self._waiting[request.conversation]
+            self._growing[row] = request
+            soon[row] = self._start[row] = len(request.prompt)
+            self._ids[row, : len(request.prompt)] = request.prompt
+            self._begun[row], self._most[row] = request.sampling.begun, request.sampling.max_new_tokens
+            alike = dataclasses.replace(request.sampling, begun=0, max_new_tokens=0, draws=None)  # drawn together
+            if alike not in self._samplings:
+                self._samplings.append(alike)
+            self._sampling[row] = self._samplings.index(alike)
+            self._draws[row] = request.conversation if request.sampling.draws is None else request.sampling.draws
+            admitted.append(row)
+        return admitted
+
+    def _seat(self, request: _Request, soon: np.ndarray, index: tuple[Prefixes, Prefixes] | None) -> int | None:
+        """Find a row for a new conversation and copy the longest cached prefix; None: waiting for one is cheaper."""
+        prompt, donor, shared = request.prompt, -1, 0
+        if self.share_prefixes and self._num_rows:
+            donor, shared, later = self._closest(prompt[:-1], soon, index)  # the last is always fed, for its logits
+            if 2 * (later - shared) >= len(prompt) - shared:  # saves half of the computation: worth another pass
+                return None
+        if donor in self._free:
+            row = donor
+        elif self._free:
+            row = min(self._free)
+        else:
+            row = self._num_rows
+            self._num_rows += 1
+        self._free.discard(row)
+        if shared and row != donor:
+            self._cache.copy(donor, row, shared)
+        self._length[row] = shared
+        self._row_of[request.conversation] = row
+        return row
+
+    def _closest(
+        self, prompt: np.ndarray, soon: np.ndarray, index: tuple[Prefixes, Prefixes] | None
+    ) -> tuple[int, int, int]:
+        """Return the row that has most of a prompt cached, how much, and how much some row has after this pass."""
+        if index:  # rows of this pass have no prefix cached that its donor, an earlier row, has not
+            shared = index[0].longest(prompt)
+            return index[0].first_row(prompt[:shared]) if shared else 0, shared, index[1].longest(prompt)
+        used = slice(self._num_rows)
+        same = np.zeros((self._num_rows, len(prompt) + 1), dtype=bool)
+        np.equal(self._ids[used, : len(prompt)], prompt, out=same[:, :-1])
+        alike = same.argmin(1)  # the first place that differs
+        cached = np.minimum(alike, self._length[used])
+        donor = int(cached.argmax())
+        return donor, int(cached[donor]), int(np.minimum(alike, soon[used]).max())
+
+    def _reserve(self, num_rows: int, num_places: int) -> None:
+        """Reserve space for `num_rows` rows of `num_places` tokens; grows by half so that copies are rare."""
+        rows, places = self._ids.shape
+        if num_rows > rows or num_places > places:
+            rows = rows if num_rows <= rows else max(num_rows, min(rows * 3 // 2, self.max_rows or sys.maxsize))
+            places = places if num_places <= places else attention.aligned(max(num_places, places * 3 // 2, 64))
+            numbers = ("_length", "_start", "_begun", "_most", "_draws", "_sampling")
+            for name in ("_ids", "_logprobs", "_entropies", "_spreads", *numbers):
+                old = getattr(self, name)
+                larger = np.zeros((rows, places)[: old.ndim], dtype=old.dtype)
+                larger[tuple(map(slice, old.shape))] = old
+                setattr(self, name, larger)
+            self._cache.reserve(rows, places)
+
+    def _forward(
+        self, fed: np.ndarray, num_new: np.ndarray, wanted: np.ndarray | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Feed rows their next tokens; returns float32 logits and hidden states of the last ones of the wanted rows.
+
+        Padding takes the places behind the tokens, at most the last place, which no fed token ever takes.
+        """
+        device = self.model.device
+        places = np.minimum(self._length[fed, None] + np.arange(num_new.max()), self._ids.shape[1] - 1)
+        tokens = torch.from_numpy(self._ids[fed[:, None], places]).to(device)
+        positions = torch.from_numpy(places).to(device)
+        rows = None if fed[-1] + 1 == len(fed) else torch.from_numpy(fed).to(device)
+        wanted_index = np.arange(len(fed)) if wanted is None else np.searchsorted(fed, wanted)
+        length = int((self._length[fed] + num_new)[wanted_index].max())
+        added = attention.adds_masks(device)
+        if added:
+            length = attention.aligned(length)
+        self._cache.place(rows, positions, length)
+        mask = torch.arange(length, device=device) <= positions[:, None, :, None]  # [rows, 1, tokens, keys]
+        if added:
+            mask = attention.additive(mask, self.model.dtype)
+        how: dict[str, Any] = {"cached": True} if attention.use(self.model) else {}
+        hidden = self.model.get_decoder()(
+            input_ids=tokens, attention_mask=mask, position_ids=positions, use_cache=True, **{CACHE: self._cache}, **how
+        ).last_hidden_state
+        last = torch.from_numpy(np.stack([wanted_index, num_new[wanted_index] - 1])).to(device)
+        output_layer = self.model.get_output_embeddings()
+        assert output_layer is not None
+        states = hidden[last[0], last[1]]
+        return output_layer(states).float(), states
+
+    def _draw(self, rows: np.ndarray, logits: torch.Tensor) -> None:
+        """Draw a token for each row from its logits, and answer the requests that it completes."""
+        samplings = self._sampling[rows]
+        for index in np.unique(samplings):
+            own = samplings == index
+            selected = logits if own.all() else logits[torch.from_numpy(own).to(logits.device)]
+            self._draw_alike(rows[own], selected, self._samplings[index])
+
+    def _draw_alike(self, rows: np.ndarray, logits: torch.Tensor, sampling: Sampling) -> None:
+        places = self._length[rows]
+        where = torch.from_numpy(np.stack([self._draws[rows], places])).to(logits.device)
+        drawn = sample(logits, sampling, uniform(sampling.seed, where[0], where[1]))
+        tokens, logprobs, self._entropies[rows, places] = (column.cpu().numpy() for column in drawn)
+        if sampling.spread_top:
+            embeddings = self.model.get_input_embeddings().weight
+            assert isinstance(embeddings, torch.Tensor)
+            self._spreads[rows, places] = spread(logits, embeddings, sampling).cpu().numpy()
+        if not np.isfinite(logprobs).all():
+            raise EngineFault(f"the logits are not finite: {DIVERGED}; lower update.learning_rate")
+        self._ids[rows, places], self._logprobs[rows, places] = tokens, logprobs
+        stopped = np.isin(tokens, sampling.stop_ids)
+        if sampling.stop:
+            stopped |= self._ends_with_stop(sampling.stop, rows, places)
+        ended = stopped | (places + 1 - self._start[rows] + self._begun[rows] >= self._most[rows])
+        for row, truncated in zip(rows[ended].tolist(), (~stopped[ended]).tolist(), strict=True):
+            request, response = self._growing.pop(row), slice(self._start[row], self._length[row] + 1)
+            if not request.future.done():
+                columns = (self._ids, self._logprobs, self._entropies, self._spreads)
+                ids, logprobs_T, entropies_T, spreads_T = (column[row, response].tolist() for column in columns)
+                spreads = spreads_T if sampling.spread_top else None
+                told = (self.version, spreads, self._states[row])
+                request.future.set_result(Generation(ids, logprobs_T, truncated, entropies_T, *told))
+
+    def _ends_with_stop(self, stop: Sequence[str], rows: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """Return which rows' responses complete a stop text with their newest token, `[rows]` bool."""
+        if self.decode is None:
+            raise EngineFault("stop texts need a tokenizer: pass LocalEngine(decode=tokenizer.decode)")
+        begins = np.maximum(self._start[rows] - self._begun[rows], places + 1 - stop_tokens(stop))
+        responses = (
+            self._ids[row, begin : place + 1].tolist() for row, begin, place in zip(rows, begins, places, strict=True)
+        )
+        return np.array([ends_with_stop(stop, response, self.decode) for response in responses])
+
+
+def _passes(num_new: np.ndarray) -> Iterator[np.ndarray]:
+    """Split prompts into passes, longest first, so that none is too large or mostly padding; yields indices."""
+    order = np.argsort(-num_new, kind="stable")
+    first, tokens = 0, 0
+    for index, size in enumerate(num_new[order].tolist()):
+        padded = (index + 1 - first) * int(num_new[order[first]])
+        if index > first and (padded > PREFILL_TOKENS or padded > 2 * max(tokens + size, 256)):
+            yield order[first:index]
+            first, tokens = index, 0
+        tokens += size
+    yield order[first:]

@@ -1,0 +1,116 @@
+"""Sample tokens with the inverse distribution function and uniform numbers that do not depend on the schedule."""
+
+import torch
+
+from turnwise.engines.base import Sampling, Tempering
+
+MIN_ENTROPY = 1e-8
+"""Lower bound of the entropy before the logarithm (nats)."""
+
+
+def uniform(seed: int, conversation: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+    """Draw a number in `[0, 1)` per token: `hash(seed, conversation, position) / 2^24`.
+
+    Args:
+        seed: Seed of the sampling.
+        conversation: Number of the conversation, `[rows]` int64.
+        position: Place of the token in its conversation, `[rows]` int64.
+
+    Returns:
+        `[rows]` float32: the upper 24 of 64 bits, which a float32 holds exactly.
+
+    Reference: the finaliser of SplitMix64, Steele, Lea and Flood, OOPSLA 2014.
+    """
+    bits = torch.full_like(conversation, seed % 2**63)
+    for part in (0, conversation, position):
+        bits = _mix(bits + part + _INCREMENT)
+    return _shift(bits, 40).float() * 2.0**-24
+
+
+def sample(
+    logits: torch.Tensor, sampling: Sampling, uniform: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Draw one token per row: the first whose cumulative probability exceeds `uniform`.
+
+    Args:
+        logits: `[rows, vocabulary]` float32.
+        sampling: Temperature, temperature per token, and top_p.
+        uniform: `[rows]` in `[0, 1)`.
+
+    Returns:
+        Tokens, their log-probabilities (nats) under the distribution that they were drawn from, and the entropies
+        (nats) of the full distribution at this temperature, before top_p and the temperature per token: `[rows]` each.
+        Logits that are not finite give log-probabilities that are not finite.
+    """
+    if sampling.temperature == 0:
+        logprobs = torch.log_softmax(logits, -1)
+        best = logprobs.max(-1)
+        return best.indices, best.values, _entropy(logprobs)
+    logprobs = torch.log_softmax(logits / sampling.temperature, -1)
+    entropy = _entropy(logprobs)
+    if sampling.tempering:
+        logprobs = torch.log_softmax(logprobs / _factor(entropy, sampling.tempering)[:, None], -1)
+    if sampling.top_p < 1:
+        ranked, indices = logprobs.sort(-1, descending=True)
+        before = ranked.exp().cumsum(-1) - ranked.exp()
+        dropped = torch.zeros_like(before, dtype=torch.bool).scatter(-1, indices, before >= sampling.top_p)
+        logprobs = torch.log_softmax(logprobs.masked_fill(dropped, -torch.inf), -1)
+    cumulative = logprobs.exp().cumsum(-1)
+    total = cumulative[:, -1:].contiguous()
+    last = torch.searchsorted(cumulative, total)  # the last token with nonzero probability
+    token = torch.searchsorted(cumulative, uniform[:, None] * total, right=True).minimum(last)
+    token = token.clamp(max=logits.shape[-1] - 1)  # logits that are not finite have no last token
+    return token[:, 0], logprobs.gather(-1, token)[:, 0], entropy
+
+
+def spread(logits: torch.Tensor, embeddings: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    """Measure how little the likeliest tokens resemble each other: `-(|sum_a p_a e_a|^2 - sum_a p_a^2)`.
+
+    The sums run over the `sampling.spread_top` likeliest tokens a, with their probabilities in the full distribution
+    and their embeddings, scaled to length 1. So it is minus the sum of `p_a p_b cos(e_a, e_b)` over different a and b.
+
+    Args:
+        logits: `[rows, vocabulary]` float32.
+        embeddings: `[vocabulary, width]` input embeddings of the tokens.
+        sampling: Temperature and number of tokens.
+
+    Returns:
+        `[rows]`, from -1 to 1.
+
+    Reference: ROSE, arXiv 2601.05053; released code ZiqiZhao1/ROSE-rl.
+    """
+    probability = torch.softmax(logits / (sampling.temperature or 1.0), -1)
+    probability, token = probability.topk(min(sampling.spread_top, logits.shape[-1]))
+    direction = torch.nn.functional.normalize(embeddings[token].float(), dim=-1)
+    mean = (probability[..., None] * direction).sum(-2)
+    return probability.square().sum(-1) - mean.square().sum(-1)
+
+
+def _entropy(logprobs: torch.Tensor) -> torch.Tensor:
+    return -(logprobs.exp() * logprobs).sum(-1)
+
+
+def _factor(entropy: torch.Tensor, tempering: Tempering) -> torch.Tensor:
+    """Return the factor on the temperature of each row, from its entropy (nats)."""
+    distance = entropy.clamp(min=MIN_ENTROPY).log() - tempering.pivot
+    reach = torch.where(distance > 0, tempering.above, tempering.below)
+    level = torch.where(reach > 0, distance / reach, distance.sign()).clamp(-1.0, 1.0)
+    return 1.0 + tempering.strength * (level.abs() if tempering.sizes_only else level)
+
+
+def _signed(bits: int) -> int:
+    return bits - 2**64 if bits >= 2**63 else bits
+
+
+_INCREMENT = _signed(0x9E3779B97F4A7C15)
+
+
+def _mix(bits: torch.Tensor) -> torch.Tensor:
+    bits = (bits ^ _shift(bits, 30)) * _signed(0xBF58476D1CE4E5B9)
+    bits = (bits ^ _shift(bits, 27)) * _signed(0x94D049BB133111EB)
+    return bits ^ _shift(bits, 31)
+
+
+def _shift(bits: torch.Tensor, by: int) -> torch.Tensor:
+    """Shift right and fill with zeros; torch's own shift of int64 keeps the sign."""
+    return (bits >> by) & (2 ** (64 - by) - 1)

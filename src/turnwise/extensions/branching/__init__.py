@@ -1,0 +1,1 @@
+"""Let trajectories fork from each other."""

@@ -1,0 +1,1 @@
+"""Value turns by playing on from them."""

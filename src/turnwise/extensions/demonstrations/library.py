@@ -1,0 +1,260 @@
+"""Find the demonstrations of tasks, play them in the environment, and turn them into trajectories."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from turnwise.base.blocking import blocking
+from turnwise.base.errors import ConfigError, DataError, EnvironmentFault
+from turnwise.base.jsonl import read_objects
+from turnwise.environments.base import Demonstrated, Step, Task, shown
+from turnwise.environments.hosts import InProcessEnvironments
+from turnwise.environments.suites import Suite
+from turnwise.models.format import Format
+from turnwise.models.policy import Policy
+from turnwise.rollout.context import make_context
+from turnwise.rollout.trajectory import Trajectory, Turn
+
+REMEMBERED = 1024
+"""Demonstrations that are kept in memory, the latest ones."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Demonstration:
+    """Responses that solve a task.
+
+    Attributes:
+        turns: Responses in order.
+        where: Where they come from, for errors.
+    """
+
+    turns: tuple[Demonstrated, ...]
+    where: str
+
+
+class Demonstrations:
+    """Demonstrate tasks: by the environment's expert, or from a file, whose trajectories are all played once at first.
+
+    Args:
+        suite: Environment with its tasks.
+        tasks: Tasks that may be asked for.
+        file: JSON Lines with one trajectory per line; None: ask the expert.
+        seed: Seed of the expert.
+        window: Number of earlier turns that a prompt repeats; None: the whole conversation.
+
+    Raises:
+        ConfigError: There is no file, and the environment has no expert.
+        DataError: The file cannot be read, or the environment does not accept one of its trajectories.
+    """
+
+    def __init__(self, suite: Suite, tasks: Sequence[Task], *, file: Path | None, seed: int, window: int | None):
+        self._suite, self._tasks, self._seed, self._window = suite, tasks, seed, window
+        self._file = None if file is None else self._read(file)
+        if file is None and not hasattr(suite, "demonstrate"):
+            raise ConfigError(
+                "demonstrations need an expert, and the environment has no demonstrate(); set demonstrations.file, or "
+                "see TeachingSuite in turnwise.environments.suites"
+            )
+        for number, found in (self._file or {}).items():
+            self._play(number, found)
+        self.trajectory = functools.lru_cache(REMEMBERED)(self._trajectory)
+        self.played = functools.lru_cache(REMEMBERED)(self._played)
+
+    def _read(self, file: Path) -> dict[int, Demonstration]:
+        numbers = {self._suite.task_name(task): number for number, task in enumerate(self._tasks)}
+        found: dict[int, Demonstration] = {}
+        for line, entry in read_objects(file, ["task"]):
+            where, task = f"{file}, line {line}", entry["task"]
+            if task not in numbers:
+                raise DataError(
+                    f"{where}: {shown(task)} is none of the {len(numbers)} training tasks, which are named like "
+                    f"{next(iter(numbers))!r}; remove the line, or set environment.train_split"
+                )
+            if numbers[task] in found:
+                raise DataError(f"{where}: {task!r} has a demonstration already; keep one line per task")
+            found[numbers[task]] = Demonstration(_responses(entry, where), where)
+        if not found:
+            raise DataError(f"{file} has no demonstration, expected one JSON object per line; see demonstrations.md")
+        return found
+
+    def _found(self, number: int) -> Demonstration | None:
+        if self._file is not None:
+            return self._file.get(number)
+        suite: Any = self._suite
+        turns = suite.demonstrate(self._tasks[number], noise=0.0, seed=self._seed * 1_000_003 + number)
+        return Demonstration(tuple(turns), "the environment's expert") if turns else None
+
+    def _play(self, number: int, found: Demonstration) -> list[Step]:
+        """Play a demonstration, and return the steps that it answers; see `play_demonstration` for errors."""
+        task = self._tasks[number]
+        environments = InProcessEnvironments(self._suite.environment)
+        return blocking(play_demonstration(environments, task, self._suite.task_name(task), found))
+
+    def _trajectory(self, number: int, fmt: Format, max_context: int) -> Trajectory | None:
+        """Return the demonstration of a task as a trajectory.
+
+        Turns that are not to be imitated are part of the next turn's prompt. The probabilities that it was sampled
+        with are unknown and 0 here.
+
+        Args:
+            number: Number of the task.
+            fmt: Turns observations and responses into tokens.
+            max_context: Longest sequence (tokens).
+
+        Returns:
+            None if the task has no demonstration, or if that has more than `max_context` tokens.
+
+        Raises:
+            DataError: The environment does not accept it, or the policy plans and it has no subgoals.
+        """
+        found = self._found(number)
+        turns = self._turns(found, self._play(number, found), fmt, max_context) if found else None
+        if found is None or turns is None:
+            return None
+        kept = folded(turns, [told.imitate for told in found.turns])
+        return Trajectory(0, self.name(number), kept, success=True, ended="terminated") if kept else None
+
+    @property
+    def numbers(self) -> list[int]:
+        """Return the tasks that may have a demonstration: those of the file, or all."""
+        return list(range(len(self._tasks))) if self._file is None else sorted(self._file)
+
+    def name(self, number: int) -> str:
+        """Return the name of a task in records."""
+        return self._suite.task_name(self._tasks[number])
+
+    def imitated(self, number: int, policy: Policy) -> list[int]:
+        """Return the turns of a task's demonstration that are to be imitated, from 0; none if it has none that fits."""
+        _, turns, found = self.played(number, policy)
+        return [turn for turn in range(len(turns)) if found.turns[turn].imitate]
+
+    def _played(self, number: int, policy: Policy) -> tuple[list[Step], list[Turn], Demonstration]:
+        """Return the steps that the turns of a demonstration answer, its turns, and where it is from.
+
+        All are empty for a task without a demonstration that fits.
+        """
+        found = self._found(number)
+        steps = self._play(number, found) if found else []
+        turns = self._turns(found, steps, policy.format, policy.max_context) if found else None
+        return (steps, turns, found) if found and turns else ([], [], Demonstration((), ""))
+
+    def _turns(self, found: Demonstration, steps: Sequence[Step], fmt: Format, max_context: int) -> list[Turn] | None:
+        """Return the turns of a demonstration, or None if they have too many tokens."""
+        context = make_context(fmt, 0, window=self._window, stride=1)
+        turns: list[Turn] = []
+        subgoal = ""
+        for index, (step, told) in enumerate(zip(steps, found.turns, strict=True)):
+            if fmt.plan and not told.subgoal:
+                raise DataError(f"{found.where}: prompt.plan needs a subgoal in turn {index + 1}; give it as 'subgoal'")
+            prompt = context.observe(step)
+            response = fmt.response_ids(
+                told.response, subgoal=told.subgoal, switch=not index or told.subgoal != subgoal
+            )
+            subgoal = told.subgoal
+            context.respond(response)
+            if len(context.ids) > max_context:
+                return None
+            given = Turn(step.observation, step.key, prompt, response, [0.0] * len(response), fmt.text(response), False)
+            turns.append(dataclasses.replace(given, fresh=context.fresh))
+        return turns
+
+
+def _responses(entry: Mapping[str, Any], where: str) -> tuple[Demonstrated, ...]:
+    """Read the responses of a line: its `responses`, or the assistant's among its `messages`."""
+    given = entry.get("responses")
+    if given is None and isinstance(messages := entry.get("messages"), list):
+        given = [each.get("content") for each in messages if isinstance(each, dict) and each.get("role") == "assistant"]
+    if not isinstance(given, list) or not given:
+        raise DataError(f"{where}: expected 'responses', a list of texts, or 'messages' with some of the assistant")
+    turns = []
+    for number, each in enumerate(given, 1):
+        told = {"response": each} if isinstance(each, str) else each
+        if not (isinstance(told, dict) and isinstance(told.get("response"), str)) or told.keys() - _FIELDS:
+            raise DataError(
+                f"{where}, response {number}: expected a text, or an object with response, imitate and subgoal, got "
+                f"{shown(each)}"
+            )
+        turns.append(Demonstrated(told["response"], bool(told.get("imitate", True)), str(told.get("subgoal", ""))))
+    return tuple(turns)
+
+
+_FIELDS = {"response", "imitate", "subgoal"}
+
+
+async def play_demonstration(
+    environments: InProcessEnvironments, task: Task, name: str, found: Demonstration
+) -> list[Step]:
+    """Play a demonstration and return the steps that its turns answer, `[turns]`.
+
+    Raises:
+        DataError: The environment does not accept a response that is to be imitated, ends before the last one, or
+            does not declare success. The message names task, turn and command.
+    """
+
+    def refused(number: int, what: str) -> DataError:
+        command = found.turns[number - 1].response
+        return DataError(
+            f"{found.where}: demonstration of task {name!r}, turn {number}, {shown(command)}: {what}; correct or "
+            "remove it"
+        )
+
+    steps, number = [], 1
+    try:
+        step = await environments.start(0, task)
+        for number, told in enumerate(found.turns, 1):
+            if step.ended:
+                raise refused(number, "the task ended before this turn")
+            steps.append(step)
+            step = await environments.step(0, told.response)
+            if told.imitate and not step.valid:
+                raise refused(number, f"the environment does not accept it, and answers {shown(step.observation)}")
+        if not step.info.get("success", False):
+            raise refused(len(found.turns), "the environment declares no success after this last turn")
+    except EnvironmentFault as fault:
+        raise refused(number, f"the environment failed with {fault}") from None
+    finally:
+        environments.close(0)
+    return steps
+
+
+def folded(turns: Sequence[Turn], learned: Sequence[bool]) -> list[Turn]:
+    """Return the turns that are learned from; the tokens of the others become part of the next one's prompt.
+
+    So no loss, credit or mean counts tokens that the policy reads and does not give.
+
+    Args:
+        turns: Turns of a trajectory.
+        learned: Whether each is learned from.
+    """
+    result: list[Turn] = []
+    before: list[int] = []
+    fresh = True
+    for turn, keep in zip(turns, learned, strict=True):
+        if turn.fresh:
+            before, fresh = [], True
+        before = before + turn.prompt_ids
+        if keep:
+            result.append(dataclasses.replace(turn, prompt_ids=before, fresh=fresh))
+            before, fresh = [], False
+        else:
+            before = before + turn.response_ids
+    return result
+
+
+def alone(trajectory: Trajectory, **origin: Any) -> Trajectory:
+    """Return a trajectory with the policy's own turns alone; those that it shares are part of its first prompt.
+
+    Args:
+        trajectory: The trajectory, which begins with turns of another one.
+        origin: What `info` tells of these, in addition to their number.
+    """
+    shared, info = trajectory.shared, dict(trajectory.info)
+    if isinstance(rewards := info.get("step_rewards"), Sequence | np.ndarray):
+        info["step_rewards"] = rewards[shared:]
+    own = [number >= shared for number in range(len(trajectory.turns))]
+    info["prefix"] = {"turns": shared, **origin}
+    return dataclasses.replace(trajectory, turns=folded(trajectory.turns, own), shared=0, tree=None, info=info)

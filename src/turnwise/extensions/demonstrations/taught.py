@@ -1,0 +1,67 @@
+"""Decide which groups of a step are taught by a demonstration."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from turnwise.extensions.demonstrations.library import Demonstrations
+from turnwise.extensions.demonstrations.settings import DemonstrationsConfig
+from turnwise.rollout.experience import Experience, Steps, outcomes
+from turnwise.rollout.groups import Collector, OnTurn
+from turnwise.rollout.models import Models
+from turnwise.rollout.trajectory import Trajectory
+
+
+@dataclasses.dataclass(frozen=True)
+class Lesson:
+    """What a step learns by demonstration.
+
+    Attributes:
+        left_N: `[trajectories that the step learns from]` bool, those that the policy terms leave out.
+        demonstrations: Trajectories to imitate, one per taught group.
+    """
+
+    left_N: np.ndarray
+    demonstrations: Sequence[Trajectory]
+
+
+class Taught:
+    """Hybrid post-training (HPT): find a demonstration for each group with at most `gate` successes.
+
+    A taught group's own trajectories are left out of the policy terms, also if its task has no demonstration, unless
+    the settings keep them. They are still measured, credited and recorded.
+
+    Args:
+        source: Collects the experience.
+        settings: The `[demonstrations]` of a recipe.
+        demonstrations: Demonstrations of the tasks.
+
+    Attributes:
+        lesson: That of the last step.
+
+    Reference: Lv et al., Towards a Unified View of LLM Post-Training, arXiv 2509.04419; code
+    TsinghuaC3I/Unify-Post-Training.
+    """
+
+    def __init__(self, source: Steps, settings: DemonstrationsConfig, demonstrations: Demonstrations):
+        self._source, self._settings, self._demonstrations = source, settings, demonstrations
+        self.lesson = Lesson(np.zeros(0, dtype=bool), [])
+        self.state_dict, self.load_state_dict = source.state_dict, source.load_state_dict
+
+    def next(self, collector: Collector, models: Models, step: int, on_turn: OnTurn = None) -> Experience:
+        """Collect the experience of a step, and choose its lesson."""
+        experience = self._source.next(collector, models, step, on_turn)
+        policy = models.policy.policy
+        successes_G, failures_G = outcomes(experience.trajectories, len(experience.numbers))
+        few_G = (successes_G <= self._settings.gate) & (successes_G + failures_G > 0)
+        asked = [experience.numbers[group] for group in np.flatnonzero(few_G).tolist()]
+        found = [self._demonstrations.trajectory(task, policy.format, policy.max_context) for task in asked]
+        given = [each for each in found if each is not None]
+        left_N = [few_G[trajectory.group] and not self._settings.beside for trajectory in experience.used]
+        self.lesson = Lesson(np.array(left_N, dtype=bool), given)
+        metrics = {
+            "taught_frac": len(given) / len(few_G),
+            "undemonstrated_frac": (len(asked) - len(given)) / len(few_G),
+        }
+        return dataclasses.replace(experience, metrics=experience.metrics | metrics)

@@ -1,0 +1,171 @@
+"""Let a harness play trajectories: an agent with its own loop, which asks the policy through the gateway."""
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, TypeVar
+
+from turnwise.base.errors import EnvironmentFault
+from turnwise.base.imports import import_named
+from turnwise.engines.base import Engine, Sampling
+from turnwise.environments.base import Step, Task
+from turnwise.extensions.gateway.harness import Endpoint, Harness, make_harness
+from turnwise.extensions.gateway.messages import last_message
+from turnwise.extensions.gateway.rows import Ledger
+from turnwise.extensions.gateway.server import Gateway
+from turnwise.extensions.gateway.session import Serving, Session, StateKey
+from turnwise.extensions.gateway.settings import HarnessConfig
+from turnwise.models.format import Format
+from turnwise.rollout.starts import Start
+from turnwise.rollout.trajectory import Trajectory
+
+T = TypeVar("T")
+
+
+class Harnesses:
+    """Environments in which a harness plays, which finds the policy at an address of its own.
+
+    Sampling settings hold whatever a request says, but a request may ask for shorter responses and further stop texts.
+
+    Args:
+        settings: The `[harness]` of a recipe.
+
+    Attributes:
+        agents: This object, which tells that trajectories are played here; see `Agents`.
+
+    Raises:
+        ConfigError: A function cannot be imported.
+    """
+
+    def __init__(self, settings: HarnessConfig):
+        self._settings = settings
+        self._harness: Harness = make_harness(settings)
+        self._state_key: StateKey = import_named(settings.state_key) if settings.state_key else last_message
+        self._desks: dict[asyncio.AbstractEventLoop, _Desk] = {}
+        self.agents = self
+
+    async def play(
+        self,
+        start: Start,
+        number: int,
+        trajectory: Trajectory,
+        *,
+        engine: Engine,
+        fmt: Format,
+        sampling: Sampling,
+        max_context: int,
+        stride: int,
+    ) -> None:
+        """Play a trajectory; see `Agents.play`.
+
+        A harness that fails, hangs or gives no reward loses its own trajectory only; `failure` holds the cause.
+        """
+        async with self._desk(fmt) as desk:
+            serving = Serving(
+                engine=engine,
+                fmt=fmt,
+                sampling=sampling,
+                max_context=max_context,
+                state_key=self._state_key,
+                stride=stride,
+                ledger=desk.ledger,
+            )
+            async with desk.room:
+                session = Session(serving, number, trajectory=trajectory, start=start)
+                await desk.unless_lost(self._play_session(desk, session, start.task))
+
+    @contextlib.asynccontextmanager
+    async def _desk(self, fmt: Format) -> AsyncIterator["_Desk"]:
+        """Yield the desk of the running event loop, which opens for the first trajectory and closes with the last."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._desks:
+            self._desks[loop] = _Desk(fmt, self._settings.concurrent)
+        desk = self._desks[loop]
+        desk.trajectories += 1
+        try:
+            await desk.open()
+            yield desk
+        finally:
+            desk.trajectories -= 1
+            if not desk.trajectories:
+                self._desks.pop(loop, None)
+                await desk.gateway.aclose()
+
+    async def _play_session(self, desk: "_Desk", session: Session, task: Task) -> None:
+        settings, failure = self._settings, None
+        desk.gateway.open(session)
+        endpoint = Endpoint(f"{desk.address}/s/{session.name}/v1", desk.token, desk.gateway.model)
+        try:
+            async with asyncio.timeout(settings.timeout_s):
+                outcome = await self._harness(task, endpoint)
+            if outcome is not None and session.outcome is None:
+                session.finish(outcome)
+        except TimeoutError:
+            failure = f"it took longer than harness.timeout_s={settings.timeout_s:g}"
+        except EnvironmentFault as fault:
+            failure = str(fault)
+        finally:
+            session.closed = True
+        desk.gateway.forget(session)
+        session.end(failure)
+
+    async def start(self, key: int, task: Task) -> Step:
+        """Refuse: a harness takes its steps itself."""
+        raise EnvironmentFault("a harness plays by itself; it has no single steps")
+
+    async def step(self, key: int, response: str) -> Step:
+        """Refuse: a harness takes its steps itself."""
+        raise EnvironmentFault("a harness plays by itself; it has no single steps")
+
+    def close(self, key: int) -> None:
+        """Do nothing: a harness ends with its trajectory."""
+
+    async def aclose(self) -> None:
+        """Do nothing: harnesses end with their trajectories."""
+
+
+class _Desk:
+    """Where the harnesses of one event loop find the policy.
+
+    Args:
+        fmt: Conversation format of the policy.
+        concurrent: Harnesses at a time.
+
+    Attributes:
+        gateway: Serves them.
+        address: Its address, once it is open.
+        token: What callers send.
+        room: Room for harnesses.
+        ledger: Rows of the engine that their sessions hold.
+        trajectories: Trajectories that are played.
+    """
+
+    def __init__(self, fmt: Format, concurrent: int):
+        self.token = secrets.token_urlsafe(24)
+        self.gateway = Gateway(fmt, token=self.token)
+        self.room, self.ledger = asyncio.Semaphore(concurrent), Ledger()
+        self.address, self.trajectories = "", 0
+        self._opening: asyncio.Task[str] | None = None
+
+    async def open(self) -> None:
+        """Listen, unless it does."""
+        if self._opening is None:
+            self._opening = asyncio.ensure_future(self.gateway.start())
+        self.address = await asyncio.shield(self._opening)
+
+    async def unless_lost(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await a coroutine, unless the engine is lost first.
+
+        Raises:
+            EngineLost: The engine is lost.
+        """
+        task = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait({task, self.gateway.lost}, return_when=asyncio.FIRST_COMPLETED)
+            if self.gateway.lost.done():
+                await self.gateway.lost  # raises
+            return await task
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)

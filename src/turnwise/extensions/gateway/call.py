@@ -1,0 +1,228 @@
+"""Define the one inner request of all dialects, and the response to it."""
+
+import dataclasses
+import secrets
+from collections.abc import Iterable, Mapping
+from typing import Any, TypedDict
+
+from turnwise.base.errors import did_you_mean
+from turnwise.engines.base import Generation
+from turnwise.extensions.gateway.errors import BadRequest
+from turnwise.extensions.gateway.messages import Message, read_call, short
+from turnwise.worlds.adapters.tool_calls import read_json, read_tool_calls
+
+MAX_CHOICES, MAX_STOPS = 64, 16
+MIN_TEMPERATURE, MIN_TOP_P = 1e-5, 1e-6
+"""Far smaller values are zero or give infinities in float32, so smaller ones ask for the likeliest token."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Call:
+    """A request for responses.
+
+    Attributes:
+        messages: The conversation, as `read_message` makes it.
+        tools: Tools that the model may call, in the form of chat completions.
+        n: Number of responses.
+        max_tokens: Longest response (tokens); None: the gateway's limit.
+        temperature: Sampling temperature; None: the gateway's.
+        top_p: Probability mass to sample from; None: the gateway's.
+        seed: Seed of the sampling; None: the gateway's.
+        stop: Texts that end a response, which leaves them out.
+        schema: JSON schema that the response must follow; None: it is free.
+        logprobs: Whether the answer holds log-probabilities.
+        stream: Whether the answer is server-sent events.
+        usage: Whether a stream of chat completions ends with the counts of tokens.
+        num_instructions: First messages that a conversation continued by its id leaves out.
+        previous: Id of the answer that the request continues, if it names one.
+    """
+
+    messages: list[Message]
+    tools: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    n: int = 1
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    schema: Mapping[str, Any] | None = None
+    logprobs: bool = False
+    stream: bool = False
+    usage: bool = False
+    num_instructions: int = 0
+    previous: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reply:
+    """One response as the dialects have it.
+
+    Attributes:
+        message: The assistant's message, in the form of `read_message`.
+        calls: Its tool calls with their ids, as chat completions have them.
+        generation: What the engine sampled.
+        finish: "stop", "length" or "tool_calls".
+        valid: Whether its tool calls are well-formed.
+        stopped_by: The stop text that ended it, if any.
+    """
+
+    message: Message
+    calls: list[dict[str, Any]]
+    generation: Generation
+    finish: str
+    valid: bool = True
+    stopped_by: str | None = None
+
+
+def make_reply(generation: Generation, text: str, call: Call) -> Reply:
+    """Cut the stop text of a response, and read its tool calls.
+
+    Args:
+        generation: What the engine sampled.
+        text: Its text.
+        call: The request.
+    """
+    ends = {stop: text.find(stop) for stop in call.stop if stop in text}
+    stopped_by = min(ends, key=lambda stop: ends[stop]) if ends else None
+    text = text[: ends[stopped_by]] if stopped_by is not None else text
+    content, found = read_tool_calls(text) if call.tools else (text, [])
+    valid = not any(one.malformed for one in found)
+    content, found = (content, found) if valid else (text, [])
+    message: Message = {"role": "assistant", "content": content}
+    functions = [{"name": one.name, "arguments": one.arguments} for one in found]
+    if found:
+        message["tool_calls"] = [read_call({"function": function}, "") for function in functions]
+    calls = [{"id": f"call_{secrets.token_hex(8)}", "type": "function", "function": each} for each in functions]
+    finish = "tool_calls" if calls else "length" if generation.truncated else "stop"
+    return Reply(message, calls, generation, finish, valid, stopped_by)
+
+
+def read_object(body: bytes) -> dict[str, Any]:
+    """Read the body of a request.
+
+    Raises:
+        BadRequest: It is not a JSON object, or nested too deeply.
+    """
+    try:
+        data = read_json(body)
+    except ValueError as error:
+        raise BadRequest(f"the body is not valid JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise BadRequest("the body must be a JSON object")
+    return data
+
+
+def check_names(data: Mapping[str, Any], read: Iterable[str], only: Mapping[str, tuple[Any, ...]]) -> None:
+    """Refuse parameters that are unknown, or ask for what the engine does not support.
+
+    Args:
+        data: The request.
+        read: Names of parameters that are read, or known and without effect.
+        only: Values that ask for nothing, by the names of parameters that are not supported.
+
+    Raises:
+        BadRequest: There is such a parameter.
+    """
+    known = {*read, *only}
+    for name, value in data.items():
+        if name in only and value not in only[name]:
+            raise BadRequest(f"{name}={short(value)} is not supported; leave it out", param=name)
+        if name not in known:
+            raise BadRequest(
+                f"unknown parameter {name!r}.{did_you_mean(name, known)}", param=name, code="unknown_parameter"
+            )
+
+
+def number(data: Mapping[str, Any], name: str, low: float, high: float, *, above: bool = False) -> float | None:
+    """Read a number from `low` to `high`, or above `low`; None if it is absent.
+
+    Raises:
+        BadRequest: It is something else.
+    """
+    return _number(data, name, low, high, kinds=(int, float), what="a number", above=above)
+
+
+class Sampled(TypedDict):
+    """How a request wants tokens to be drawn."""
+
+    temperature: float | None
+    top_p: float | None
+
+
+def sampling(data: Mapping[str, Any]) -> Sampled:
+    """Read `temperature` and `top_p`, each None if it is absent.
+
+    Raises:
+        BadRequest: One is not a number of its range.
+    """
+    temperature, top_p = number(data, "temperature", 0, 100), number(data, "top_p", 0, 1, above=True)
+    return {
+        "temperature": 0.0 if temperature is not None and temperature < MIN_TEMPERATURE else temperature,
+        "top_p": None if top_p is None else max(top_p, MIN_TOP_P),
+    }
+
+
+def whole(data: Mapping[str, Any], name: str, low: int, high: int) -> int | None:
+    """Read a whole number; see `number`."""
+    return _number(data, name, low, high, kinds=(int,), what="a whole number", above=False)
+
+
+def _number(
+    data: Mapping[str, Any], name: str, low: float, high: float, *, kinds: tuple[type, ...], what: str, above: bool
+) -> Any:
+    value = data.get(name)
+    if value is None:
+        return None
+    # the comparisons refuse nan and infinities; math.isfinite fails for whole numbers that no float holds
+    right = isinstance(value, kinds) and not isinstance(value, bool)
+    if not right or not low <= value <= high or (above and value == low):
+        bounds = f"above {low:g}, at most {high:g}" if above else f"from {low:g} to {high:g}"
+        raise BadRequest(f"{name}={short(value)}: expected {what} {bounds}", param=name)
+    return value
+
+
+def stops(data: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """Read the texts that end a response.
+
+    Raises:
+        BadRequest: They are not texts, or too many.
+    """
+    stop = data.get(name) or ()
+    stop = (stop,) if isinstance(stop, str) else stop
+    if not (isinstance(stop, list | tuple) and all(isinstance(text, str) and text for text in stop)):
+        raise BadRequest(f"{name}={short(stop)}: expected a text or a list of texts", param=name)
+    if len(stop) > MAX_STOPS:
+        raise BadRequest(f"{name} has {len(stop)} texts, expected at most {MAX_STOPS}", param=name)
+    return tuple(stop)
+
+
+def schema_of(format_: Any, name: str) -> Mapping[str, Any] | None:
+    """Read the JSON schema of a response's format: `text`, `json_object` or `json_schema`.
+
+    Raises:
+        BadRequest: It is none of these.
+    """
+    kind = format_.get("type") if isinstance(format_, dict) else None
+    if format_ is None or kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": "object"}
+    inner = format_.get("json_schema", format_) if isinstance(format_, dict) else None
+    schema = inner.get("schema") if isinstance(inner, dict) else None
+    if kind != "json_schema" or not isinstance(schema, dict):
+        raise BadRequest(f"{name}={short(format_)}: expected the type text, json_object or json_schema", param=name)
+    return schema
+
+
+def check_tools(tools: Any) -> list[dict[str, Any]]:
+    """Validate tools in the form of chat completions.
+
+    Raises:
+        BadRequest: One is not a function with a name.
+    """
+    for index, tool in enumerate(tools if isinstance(tools, list) else [None]):
+        function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            where = f"tools[{index}]"
+            raise BadRequest(f'{where}: expected {{"type": "function", "function": {{"name": ...}}}}', param=where)
+    return tools

@@ -1,0 +1,114 @@
+"""Read messages of chat completions, the form that every dialect and log is brought into, and name histories."""
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from turnwise.environments.plain import sound_text
+from turnwise.extensions.gateway.errors import BadRequest
+from turnwise.worlds.adapters.tool_calls import read_json
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+Message = dict[str, Any]
+"""A message after `read_message`: `role`, `content` (text), and perhaps `tool_calls` with `function`s."""
+
+
+def read_messages(value: Any) -> list[Message]:
+    """Validate messages, and give them one form: `content` is text, arguments of tool calls are objects.
+
+    Raises:
+        BadRequest: One is not valid, or the last is the assistant's.
+    """
+    if not isinstance(value, list) or not value:
+        raise BadRequest("messages: expected a list with at least one message", param="messages")
+    messages = [read_message(message, f"messages[{number}]") for number, message in enumerate(value)]
+    if messages[-1]["role"] == "assistant":
+        raise BadRequest("the last message is the assistant's; a response cannot be continued", param="messages")
+    return messages
+
+
+def read_message(message: Any, where: str) -> Message:
+    """Validate a message, and give it one form.
+
+    Args:
+        message: The message as it was sent.
+        where: Its place, for errors.
+
+    Raises:
+        BadRequest: It is not valid.
+    """
+    role = message.get("role") if isinstance(message, dict) else None
+    if role not in ROLES:
+        raise BadRequest(f"{where}.role={short(role)}: expected one of {', '.join(ROLES)}", param=f"{where}.role")
+    read: Message = {
+        "role": "system" if role == "developer" else role,
+        "content": read_text(message.get("content"), f"{where}.content"),
+    }
+    calls = message.get("tool_calls") or []
+    if not isinstance(calls, list):
+        raise BadRequest(f"{where}.tool_calls: expected a list", param=f"{where}.tool_calls")
+    if calls:
+        read["tool_calls"] = [read_call(call, f"{where}.tool_calls[{number}]") for number, call in enumerate(calls)]
+    return read
+
+
+def read_text(content: Any, where: str) -> str:
+    """Join the texts of a message's content, which is a text or a list of parts.
+
+    Raises:
+        BadRequest: A part is not text.
+    """
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return sound_text(content)
+    for number, part in enumerate(content if isinstance(content, list) else [content]):
+        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise BadRequest(f'{where}[{number}]: expected text, or {{"type": "text", "text": ...}}', param=where)
+    return sound_text("".join(part["text"] for part in content))
+
+
+def read_call(call: Any, where: str) -> dict[str, Any]:
+    """Read a tool call; arguments that are valid JSON become values.
+
+    Raises:
+        BadRequest: It has no name.
+    """
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise BadRequest(f"{where}.function: expected a name and arguments", param=where)
+    arguments = function.get("arguments", {})
+    with contextlib.suppress(ValueError):  # a harness may pass on what a model wrote wrongly
+        arguments = read_json(arguments) if isinstance(arguments, str) else arguments
+    return {"function": {"name": function["name"], "arguments": arguments}}
+
+
+def history_keys(messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[bytes]:
+    """Return a key per message that names the conversation up to it. Ids of tool calls do not count."""
+    key = _digest(b"", json.dumps(list(tools), sort_keys=True))
+    return [key := next_key(key, message) for message in messages]
+
+
+def next_key(key: bytes, message: Message) -> bytes:
+    """Return the key of a conversation that a message continues: a hash of role, text, and calls with arguments."""
+    content, calls = message["content"], [call["function"] for call in message.get("tool_calls", ())]
+    called = json.dumps([[call["name"], call["arguments"]] for call in calls], sort_keys=True) if calls else ""
+    # the length keeps texts apart from calls; most messages have none, and to write JSON takes longer than to hash
+    return _digest(key, f"{message['role']} {len(content)} {content}{called}")
+
+
+def _digest(key: bytes, text: str) -> bytes:
+    return hashlib.blake2b(key + text.encode(errors="surrogatepass"), digest_size=16).digest()
+
+
+def last_message(messages: Sequence[Message]) -> str:
+    """Return the text of the last message that is not the assistant's."""
+    return next((message["content"] for message in reversed(messages) if message["role"] != "assistant"), "")
+
+
+def short(value: Any) -> str:
+    """Return a value as JSON of at most 80 characters, for errors."""
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 80 else f"{text[:77]}..."

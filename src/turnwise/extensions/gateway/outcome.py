@@ -1,0 +1,74 @@
+"""Read the reward that a harness gives."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from turnwise.base.errors import EnvironmentFault, did_you_mean, text_of
+from turnwise.base.terminal import visible
+from turnwise.environments.base import MAX_REWARD, checked_flag, checked_info, shown
+from turnwise.worlds.adapters.tool_calls import read_json
+
+FIELDS = ("reward", "success", "info")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a trajectory ended.
+
+    Attributes:
+        reward: Reward of the trajectory, given to its last response.
+        success: Whether the task was solved.
+        info: Further values by name, recorded as JSON.
+    """
+
+    reward: float
+    success: bool
+    info: dict[str, Any]
+
+
+def as_outcome(given: Any) -> Outcome:
+    """Read a number, or an object with `reward`, and perhaps `success` (default: a positive reward) and `info`.
+
+    Raises:
+        EnvironmentFault: It is neither, the reward is not finite or too large, or `info` cannot be recorded.
+    """
+    try:
+        return _outcome(dict(given) if isinstance(given, Mapping) else {"reward": given})
+    except EnvironmentFault:
+        raise
+    except Exception as error:  # a harness may give objects of any class, whose methods raise
+        cause = f"{type(error).__name__}: {' '.join(text_of(error).split())[:300]}"
+        raise EnvironmentFault(f"the harness gave what cannot be read: {visible(cause)}") from None
+
+
+def _outcome(data: Mapping[Any, Any]) -> Outcome:
+    if unknown := [str(name) for name in data if name not in FIELDS]:
+        raise EnvironmentFault(f"the harness gave {unknown[0][:80]!r}.{did_you_mean(unknown[0][:80], FIELDS)}")
+    reward: Any = data.get("reward")
+    try:
+        value = math.nan if isinstance(reward, str) else float(reward)
+    except (TypeError, ValueError, OverflowError):
+        value = math.nan
+    if not abs(value) <= MAX_REWARD:
+        raise EnvironmentFault(
+            f"the harness gave the reward {shown(reward)}, expected a finite number from -{MAX_REWARD:,.0f} to "
+            f'{MAX_REWARD:,.0f}, or an object such as {{"reward": 1.0, "success": true}}'
+        )
+    success, info = data.get("success"), data.get("info")
+    if info is not None and not isinstance(info, Mapping):
+        raise EnvironmentFault(f"the harness gave info = {shown(info)}, expected an object")
+    plain = checked_info(info or {})  # what fails here fails no record
+    return Outcome(value, value > 0 if success is None else checked_flag(success, "success"), plain)
+
+
+def last_line(output: str) -> Outcome | None:
+    """Read the reward from the last line of a program's output; None if that line is not a reward."""
+    lines = output.strip().splitlines()
+    try:
+        value = read_json(lines[-1]) if lines else None
+    except ValueError:
+        return None
+    is_reward = isinstance(value, int | float) or (isinstance(value, dict) and "reward" in value)
+    return as_outcome(value) if is_reward else None

@@ -1,0 +1,142 @@
+"""Turn messages into token ids, with the sampled ids in place of known responses."""
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jinja2 import TemplateError
+
+from turnwise.extensions.gateway.errors import BadRequest
+from turnwise.extensions.gateway.messages import Message
+from turnwise.models.format import Format
+from turnwise.worlds.adapters.tool_calls import describe_tools
+
+
+class Prompter:
+    """Make prompts for one model.
+
+    Models without a chat template, such as `tiny`, read the texts of system, user and tools as observations.
+
+    Args:
+        fmt: Conversation format of the model, with its tokenizer.
+    """
+
+    def __init__(self, fmt: Format):
+        self._fmt = fmt
+        self._template = str(fmt.tokenizer.chat_template or "")
+        self._writes_tools = "tool" in self._template
+        self._secret = secrets.token_hex(8)  # no text of a harness can hold a placeholder
+
+    def _mark(self, index: int) -> str:
+        """Return the placeholder of a known response in rendered text."""
+        return f"SAMPLED-{index}-{self._secret}"
+
+    def prompt_ids(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Any],
+        sampled: Mapping[int, Sequence[int]],
+        begun: tuple[int, Sequence[int]] | None = None,
+    ) -> list[int]:
+        """Return the token ids of a conversation, up to the start of the next response.
+
+        Args:
+            messages: The conversation.
+            tools: Tools that the model may call.
+            sampled: Sampled ids of known responses, by the index of their message.
+            begun: Index of a known response, and all ids of the conversation up to its end, which the ids returned
+                begin with. Nothing before that is encoded again.
+
+        Raises:
+            BadRequest: The model's chat template refuses the conversation.
+        """
+        after, ids = (-1, []) if begun is None else (begun[0], list(begun[1]))
+        known = [index for index in sorted(sampled) if index > after]
+        text = self._render(messages, tools, {*known, after} - {-1})
+        for index in [after, *known] if begun is not None else known:
+            piece, found, text = text.partition(self._mark(index))
+            if not found:
+                raise BadRequest("the model's chat template leaves out an earlier response", param="messages")
+            if index != after:
+                ids = [*self._appended(ids, piece), *sampled[index]]
+        return self._appended(ids, text)
+
+    def _appended(self, ids: list[int], text: str) -> list[int]:
+        """Append a text that follows a response, or begins the conversation."""
+        if ids and text.startswith(self._fmt.stop):  # the response has its own stop token, unless it was cut short
+            ids, text = self._fmt.closed(ids), text[len(self._fmt.stop) :]
+        return ids + self._fmt.encode(text)
+
+    def _render(self, messages: Sequence[Message], tools: Sequence[Any], marked: set[int]) -> str:
+        texts = [
+            self._mark(index) if index in marked else self._fmt.plain(message["content"])
+            for index, message in enumerate(messages)
+        ]
+        if not self._template:
+            return self._observations(messages, tools, texts)
+        try:
+            shown = [
+                self._message(message, text, index in marked)
+                for index, (message, text) in enumerate(zip(messages, texts, strict=True))
+            ]
+            if tools and not self._writes_tools:
+                described = self._fmt.plain(describe_tools(list(tools)))
+                if shown[0]["role"] == "system":
+                    shown[0]["content"] += f"\n\n{described}"
+                else:
+                    shown.insert(0, {"role": "system", "content": described})
+            return str(
+                self._fmt.tokenizer.apply_chat_template(
+                    shown,
+                    tools=self._plain(list(tools)) if tools and self._writes_tools else None,
+                    tokenize=False,
+                    add_generation_prompt=True,
+                    enable_thinking=self._fmt.think,
+                )
+            )
+        except (TemplateError, TypeError, KeyError, ValueError, RecursionError) as error:
+            cause = " ".join(str(error).split())[:200]
+            raise BadRequest(f"the model's chat template refuses the messages: {cause}", param="messages") from error
+
+    def _message(self, message: Message, text: str, marked: bool) -> dict[str, Any]:
+        """Return a message as the chat template gets it."""
+        role, calls = message["role"], [] if marked else message.get("tool_calls", [])
+        if self._writes_tools:
+            shown = {"role": role, "content": text}
+            if calls:
+                shown["tool_calls"] = [
+                    {"type": "function", "function": self._plain(each["function"])} for each in calls
+                ]
+            return shown
+        text += "".join(f"\n<tool_call>{json.dumps(self._plain(each['function']))}</tool_call>" for each in calls)
+        if role == "tool":
+            return {"role": "user", "content": f"<tool_response>\n{text}\n</tool_response>"}
+        return {"role": role, "content": text.lstrip("\n") if calls else text}
+
+    def _plain(self, value: Any) -> Any:
+        """Break up special tokens in the texts of a JSON value, names of fields included."""
+        if isinstance(value, str):
+            return self._fmt.plain(value)
+        if isinstance(value, list):
+            return [self._plain(each) for each in value]
+        if isinstance(value, dict):
+            return {self._plain(name): self._plain(each) for name, each in value.items()}
+        return value
+
+    def _observations(self, messages: Sequence[Message], tools: Sequence[Any], texts: Sequence[str]) -> str:
+        """Render for a model that reads observations: what stands between two responses is one observation."""
+        if tools:
+            raise BadRequest("this model has no chat template, so it cannot call tools", param="tools")
+        rendered, waiting = "", []
+        for message, text in zip(messages, texts, strict=True):
+            if message["role"] == "assistant":
+                rendered += self._observation(waiting, first=not rendered) + text
+                rendered, waiting = rendered + self._fmt.stop, []
+            else:
+                waiting.append(text)
+        return rendered + self._observation(waiting, first=not rendered)
+
+    def _observation(self, texts: Sequence[str], *, first: bool) -> str:
+        template = self._fmt.first if first else self._fmt.following
+        return template.replace("{observation}", "\n".join(texts))

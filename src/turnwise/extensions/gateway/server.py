@@ -1,0 +1,168 @@
+"""Route requests to sessions."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from turnwise.base.errors import EngineLost, EnvironmentFault, did_you_mean
+from turnwise.extensions.gateway.dialects import DIALECTS, error_body_at
+from turnwise.extensions.gateway.errors import BadRequest
+from turnwise.extensions.gateway.http import Answer, HttpServer, Request
+from turnwise.extensions.gateway.outcome import as_outcome
+from turnwise.extensions.gateway.session import Session
+from turnwise.models.format import Format
+from turnwise.worlds.adapters.tool_calls import read_json
+
+SESSION_HEADER = b"x-turnwise-session"
+STATE_HEADER = b"x-turnwise-state-key"
+ACTOR_HEADER = b"x-turnwise-actor"
+TASK_HEADER = b"x-turnwise-task"
+HARNESS_HEADER = b"x-turnwise-harness"
+ROUTES = (*DIALECTS, "models", "reward")
+MAX_NAME = 200
+REMEMBERED = 1 << 16
+"""Names of ended sessions that are remembered, so that a late call does not open another session."""
+
+
+class Gateway:
+    """Serve sessions over HTTP.
+
+    A session's addresses begin with `/s/NAME/v1/`. Callers that can only set headers use `/v1/` and the header
+    `X-Turnwise-Session: NAME`. A session belongs to its first caller: one address, one key, and one value of the header
+    `X-Turnwise-Harness`.
+
+    Args:
+        fmt: Conversation format of the model.
+        model: Name of the model in answers.
+        token: Token that callers must send; None: none is needed.
+        opens: Opens a session that a caller names first, for its task; None: such a name is refused.
+    """
+
+    def __init__(
+        self,
+        fmt: Format,
+        *,
+        model: str = "policy",
+        token: str | None = None,
+        opens: Callable[[str, str], Session] | None = None,
+    ):
+        self.model, self._fmt, self._opens = model, fmt, opens
+        self.sessions: dict[str, Session] = {}
+        self._ended: dict[str, None] = {}  # in the order in which they ended
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._created = int(time.time())
+        self._http = HttpServer(self._answer, _refuse, token=token)
+
+    async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Listen, and return the server's address; port 0 takes a free one."""
+        return await self._http.start(host, port)
+
+    async def aclose(self) -> None:
+        """Stop serving. Sessions and engine stay as they are."""
+        await self._http.aclose()
+        self.lost.cancel()
+
+    def open(self, session: Session) -> Session:
+        """Serve a session."""
+        self.sessions[session.name] = session
+        return session
+
+    def forget(self, session: Session) -> None:
+        """Release a session that has ended; its name stays refused for long."""
+        del self.sessions[session.name]
+        self._ended[session.name] = None
+        if len(self._ended) > REMEMBERED:
+            del self._ended[next(iter(self._ended))]
+
+    async def _answer(self, request: Request) -> Answer:
+        try:
+            name, route = _route(request)
+            if route == "models":
+                _method(request, "GET", "HEAD")
+                return Answer(self._models())
+            _method(request, "POST")
+            session = self._session(name, route, request)
+            names = (b"authorization", HARNESS_HEADER)
+            owner = (request.client, *(request.headers.get(name, "") for name in names))
+            session.claim(owner)
+            if route == "reward":
+                return _reward(session, request.body)
+            return await self._respond(session, route, request)
+        except BadRequest as error:
+            return Answer(
+                error_body_at(request.path, error.status, error.message, error.param, error.code), error.status
+            )
+        except EngineLost as error:
+            if not self.lost.done():
+                self.lost.set_exception(error)
+            return _refuse(request.path, 503, "the engine is lost")
+
+    def _session(self, name: str, route: str, request: Request) -> Session:
+        session = self.sessions.get(name)
+        if session is None and name in self._ended:
+            raise BadRequest("this session has ended; open another", status=409, code="session_ended")
+        opens = route != "reward"  # the reward of a misspelt name would be lost in a session of its own
+        if session is None and name and opens and self._opens is not None:
+            session = self.open(self._opens(name, request.headers.get(TASK_HEADER, "")))
+        if session is None:
+            what = f"there is no session {name!r}" if name else "the request names no session"
+            how = "use the base URL that the harness got, or the header X-Turnwise-Session"
+            if name and self._opens is not None:
+                how = "a call to the model opens it, and its reward follows"
+            raise BadRequest(
+                f"{what}; {how}",
+                status=404,
+                code="session_not_found",
+            )
+        return session
+
+    async def _respond(self, session: Session, route: str, request: Request) -> Answer:
+        dialect = DIALECTS[route]
+        call = dialect.read(request.body, session.remembered)
+        names = request.headers
+        replies, num_prompt = await session.respond(call, names.get(STATE_HEADER), actor=names.get(ACTOR_HEADER, ""))
+        content = dialect.write(call, replies, num_prompt, model=self.model, decode=self._decode)
+        if dialect.remembers:
+            session.remembered[content["id"]] = [*call.messages[call.num_instructions :], replies[0].message]
+        return Answer(events=dialect.events(call, content)) if call.stream else Answer(content)
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        return str(self._fmt.tokenizer.decode(list(ids)))
+
+    def _models(self) -> dict[str, Any]:
+        model = {"id": self.model, "object": "model", "created": self._created, "owned_by": "turnwise"}
+        return {"object": "list", "data": [model]}
+
+
+def _route(request: Request) -> tuple[str, str]:
+    """Return the name of the session, perhaps empty, and what is asked."""
+    parts = request.path.strip("/").split("/")
+    name = request.headers.get(SESSION_HEADER, "")
+    if parts[0] == "s" and len(parts) > 1:
+        name, parts = parts[1], parts[2:]
+    route = "/".join(parts[1:] if parts[:1] == ["v1"] else parts)
+    if route not in ROUTES:
+        raise BadRequest(f"there is nothing at {request.path[:MAX_NAME]!r}.{did_you_mean(route, ROUTES)}", status=404)
+    if len(name) > MAX_NAME:
+        raise BadRequest(f"the session's name has {len(name)} characters, expected at most {MAX_NAME}")
+    return name, route
+
+
+def _method(request: Request, *expected: str) -> None:
+    if request.method not in expected:
+        raise BadRequest(f"{request.method} {request.path}: expected {' or '.join(expected)}", status=405)
+
+
+def _reward(session: Session, body: bytes) -> Answer:
+    try:
+        session.finish(as_outcome(read_json(body)))
+    except ValueError as error:
+        raise BadRequest(f'the body is not valid JSON: {error}; expected {{"reward": 1.0}}') from None
+    except EnvironmentFault as fault:
+        raise BadRequest(str(fault), param="reward") from None
+    return Answer({"object": "reward"})
+
+
+def _refuse(path: str, status: int, why: str) -> Answer:
+    return Answer(error_body_at(path, status, why), status)

@@ -1,0 +1,361 @@
+"""Record the calls of one harness as a trajectory."""
+
+import asyncio
+import dataclasses
+import functools
+import secrets
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+from turnwise.base.errors import EngineFault, text_of
+from turnwise.engines.base import Engine, Generation, Sampling
+from turnwise.environments.base import checked_key
+from turnwise.extensions.gateway.call import Call, Reply, make_reply
+from turnwise.extensions.gateway.errors import BadRequest
+from turnwise.extensions.gateway.messages import Message, history_keys, last_message, next_key
+from turnwise.extensions.gateway.outcome import Outcome
+from turnwise.extensions.gateway.prompter import Prompter
+from turnwise.extensions.gateway.record import Record
+from turnwise.extensions.gateway.rows import Ledger, SharedRows
+from turnwise.models.format import Format
+from turnwise.rollout.starts import Start
+from turnwise.rollout.trajectory import Trajectory, Turn
+
+CHARACTERS_PER_TOKEN = 16
+"""Characters that a token of a longest prompt may have on average; text has four, and code up to ten."""
+
+StateKey = Callable[[Sequence[Message]], Hashable]
+"""Names the state in which a response is given, from the messages before it."""
+
+
+def _length(value: Any) -> int:
+    """Count the characters of a JSON value."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(len(name) + _length(each) for name, each in value.items())
+    return sum(map(_length, value)) if isinstance(value, list) else 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _Known:
+    """A response with all ids of its conversation up to its end, and the engine's number of that conversation."""
+
+    turn: Turn
+    ids: list[int]
+    conversation: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Serving:
+    """What all sessions of a gateway share.
+
+    Attributes:
+        engine: Generates the responses.
+        fmt: Conversation format of the model.
+        sampling: Sampling settings where a request does not decide, and the longest response.
+        max_context: Longest conversation (tokens).
+        fixed: Whether temperature, top_p and seed of requests are ignored, as in training.
+        schemas: Whether responses may have to follow a JSON schema: the engine can constrain them, and nothing is
+            trained, since the update would compute other probabilities than those sampled from.
+        state_key: Names the state in which a response is given.
+        stride: Added to the engine's number of a session for each further conversation; above every session's number.
+        ledger: Counts the rows of the engine that sessions hold; default: those of this object's sessions alone.
+    """
+
+    engine: Engine
+    fmt: Format
+    sampling: Sampling
+    max_context: int
+    fixed: bool = True
+    schemas: bool = False
+    state_key: StateKey = last_message
+    stride: int = 2**20
+    ledger: Ledger | None = None
+
+    @functools.cached_property
+    def prompter(self) -> Prompter:
+        """Makes the prompts."""
+        return Prompter(self.fmt)
+
+    @functools.cached_property
+    def rows(self) -> SharedRows:
+        """Generates for all sessions, and holds as many of their conversations as the engine has rows."""
+        return SharedRows(self.engine, self.ledger)
+
+
+class Session:
+    """One trajectory in the making.
+
+    Args:
+        serving: What all sessions share.
+        number: Number of the session, the engine's number of its first conversation.
+        name: Name in addresses; default: a new one that cannot be guessed.
+        task: Name of the task.
+        trajectory: Gets the turns; default: a new one.
+        start: Turns that are given: as many requests are answered from them, and checked.
+    """
+
+    def __init__(
+        self,
+        serving: Serving,
+        number: int,
+        *,
+        name: str = "",
+        task: str = "",
+        trajectory: Trajectory | None = None,
+        start: Start | None = None,
+    ):
+        self.name = name or secrets.token_urlsafe(12)
+        self.trajectory = trajectory or Trajectory(0, task)
+        self._record = (
+            Record(start, self.trajectory) if start and (start.turns or start.observation is not None) else None
+        )
+        self.outcome: Outcome | None = None
+        self.fault = ""  # why the last call failed, if the engine did
+        self.full = False  # whether the last call was too long
+        self.closed = False
+        self.used_at = asyncio.get_running_loop().time()
+        self.remembered: dict[str, list[Message]] = {}  # conversations up to an answer, by its id
+        self._serving, self._prompter = serving, serving.prompter
+        self._next_conversation = number
+        self._owner: tuple[str, ...] | None = None
+        self._known: dict[bytes, _Known] = {}  # by the history up to the response
+        self._said: dict[bytes, _Known] = {}  # by the response alone, the latest
+        self._held: _Known | None = None  # whose conversation the engine still holds
+        self._running = 0
+
+    def claim(self, owner: tuple[str, ...]) -> None:
+        """Refuse a caller other than the first, and every caller after the end.
+
+        Raises:
+            BadRequest: The session has ended, or another harness uses it.
+        """
+        self._check_open()
+        if self._owner not in (None, owner):
+            raise BadRequest(
+                "another harness uses this session (its address, key or X-Turnwise-Harness differs); give each "
+                "harness a session of its own",
+                status=409,
+                code="session_in_use",
+            )
+        self._owner = owner
+        self.used_at = asyncio.get_running_loop().time()
+
+    @property
+    def over(self) -> bool:
+        """Whether the trajectory has ended or has its reward; no turn may follow."""
+        return self.closed or self.outcome is not None
+
+    def _check_open(self) -> None:
+        if self.over:
+            raise BadRequest("this session has ended; open another", status=409, code="session_ended")
+
+    async def respond(self, call: Call, state_key: str | None = None, *, actor: str = "") -> tuple[list[Reply], int]:
+        """Generate the responses to a request, and record each as a turn.
+
+        Args:
+            call: The request.
+            state_key: Names the state; default: as the gateway names it.
+            actor: Name of the agent that asks, where a harness has several.
+
+        Returns:
+            The responses, and the number of tokens of the prompt.
+
+        Raises:
+            BadRequest: The conversation is too long, the chat template refuses it, the engine failed, or the session
+                ended before the responses were complete.
+            EngineLost: The engine is unavailable.
+        """
+        shared, keys = self._serving, history_keys(call.messages, call.tools)
+        if call.schema is not None and not shared.schemas:
+            raise BadRequest(
+                "a response that follows a JSON schema needs `turnwise gateway` with engine.name=server; in training "
+                "no engine can give one. Ask for text",
+                param="response_format",
+            )
+        most = CHARACTERS_PER_TOKEN * shared.max_context
+        length = CHARACTERS_PER_TOKEN * len(call.messages) + sum(map(_length, call.messages)) + _length(call.tools)
+        self.full = length > most
+        if self.full:  # not tokenised: that takes seconds and gigabytes, while every other session waits
+            raise BadRequest(
+                f"the conversation has {length} characters, {CHARACTERS_PER_TOKEN} more per message; the model reads "
+                f"{shared.max_context} tokens, so at most {most} are tried",
+                param="messages",
+                code="context_length_exceeded",
+            )
+        key = self._state_key(call) if state_key is None else state_key
+        parent, ids = self._prompt(call, keys)
+        sampling = self._sampling(call, shared.max_context - len(ids))
+        self.full = len(ids) + sampling.max_new_tokens > shared.max_context
+        if self.full:
+            raise BadRequest(
+                f"the conversation has {len(ids)} tokens; with a response of up to {sampling.max_new_tokens} tokens "
+                f"it exceeds the model's {shared.max_context}",
+                param="messages",
+                code="context_length_exceeded",
+            )
+        if self._record and self._record.left:
+            return self._given(self._record, call, keys, ids), len(ids)
+        begun = self._record.begun(last_message(call.messages)) if self._record else None
+        generations, conversations = await self._generate(parent, ids, sampling, call.n, begun)
+        self._check_open()  # a reward that came meanwhile belongs to the response before
+        replies = []
+        for index, generation in enumerate(generations):
+            text = shared.fmt.text(generation.token_ids)
+            reply = make_reply(generation, text, call)
+            turns = self.trajectory.turns
+            continues = not index and parent is not None and bool(turns) and turns[-1] is parent.turn
+            turn = Turn(
+                observation=last_message(call.messages),
+                state_key=key,
+                prompt_ids=ids[len(parent.ids) :] if parent is not None and continues else ids,
+                response_ids=generation.token_ids,
+                behavior_logprobs=generation.logprobs,
+                response=text,
+                truncated=generation.truncated,
+                valid=reply.valid,
+                fresh=not continues,
+                behavior_entropies=generation.entropies,
+                behavior_state=generation.state,
+                version=generation.version,
+                actor=actor,
+            )
+            if begun and self._record:
+                turn.origin, turn.begun = self._record.origin, len(begun.token_ids)
+            turns.append(turn)
+            known = _Known(turn, [*ids, *generation.token_ids], conversations[index])
+            # of equal responses to one prompt, the first is the one that a history means
+            self._known.setdefault(next_key(keys[-1], reply.message), known)
+            self._said[next_key(b"", reply.message)] = known
+            replies.append(reply)
+            if not index and not self._running:
+                self._held = known
+        return replies, len(ids)
+
+    def _given(self, record: Record, call: Call, keys: Sequence[bytes], ids: list[int]) -> list[Reply]:
+        """Answer a request from the record."""
+        replies = []
+        for _ in range(call.n):
+            turn = record.next(ids, last_message(call.messages))
+            reply = make_reply(record.generation(turn), self._serving.fmt.text(turn.response_ids), call)
+            known = _Known(turn, [*ids, *turn.response_ids], -1)  # the engine has no conversation of it
+            self._known.setdefault(next_key(keys[-1], reply.message), known)
+            self._said[next_key(b"", reply.message)] = known
+            replies.append(reply)
+        return replies
+
+    def _state_key(self, call: Call) -> Hashable:
+        try:
+            return checked_key(self._serving.state_key(call.messages))
+        except Exception as error:  # a function of the recipe; what it gives must not fail the record of others
+            cause = f"{type(error).__name__}: {' '.join(text_of(error).split())[:300]}"
+            raise BadRequest(f"harness.state_key failed: {cause}", code="state_key_failed") from error
+
+    def _prompt(self, call: Call, keys: Sequence[bytes]) -> tuple[_Known | None, list[int]]:
+        """Return the known response that a conversation continues, if any, and the ids of the whole prompt.
+
+        A conversation continues a response if everything up to it is as it was. Elsewhere, a response with a known
+        text still gets the ids that were sampled for it.
+        """
+        answers = [index for index, message in enumerate(call.messages) if message["role"] == "assistant"]
+        last = next((index for index in reversed(answers) if keys[index] in self._known), None)
+        sampled = {}
+        for index in answers:
+            if known := self._said.get(next_key(b"", call.messages[index])):
+                sampled[index] = known.turn.response_ids
+        parent = None if last is None else self._known[keys[last]]
+        begun = None if last is None or parent is None else (last, parent.ids)
+        return parent, self._serving.prompter.prompt_ids(call.messages, call.tools, sampled, begun)
+
+    def _sampling(self, call: Call, room: int) -> Sampling:
+        """Return the sampling settings of a request to which `room` tokens are left."""
+        given, fixed = self._serving.sampling, self._serving.fixed
+        stop = tuple(dict.fromkeys((*given.stop, *call.stop)))
+        longest = min(call.max_tokens or given.max_new_tokens, given.max_new_tokens)
+        if not fixed and call.max_tokens is None and room > 0:  # natively, only whole responses count
+            longest = min(longest, room)
+        asked = {} if fixed else {"temperature": call.temperature, "top_p": call.top_p, "seed": call.seed}
+        changed: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+        return dataclasses.replace(given, max_new_tokens=longest, stop=stop, schema=call.schema, **changed)
+
+    async def _generate(
+        self, parent: _Known | None, ids: list[int], sampling: Sampling, count: int, begun: Generation | None = None
+    ) -> tuple[list[Generation], list[int]]:
+        """Generate `count` responses to a prompt, and return them with the numbers of their conversations.
+
+        Between calls the engine holds one conversation of a session, as long as nobody needs its row; others find their
+        prefix in its cache.
+        """
+        engine, held, self._held = self._serving.rows, self._held, None
+        conversations = [self._new_conversation() for _ in range(count - 1)]
+        if held is not None and held is parent:
+            conversations.insert(0, held.conversation)
+        else:
+            conversations.insert(0, self._new_conversation())
+            if held is not None:
+                engine.close([held.conversation])
+        self._running += 1
+        keep = 0
+        first = begun.token_ids if begun else []
+        sampling = dataclasses.replace(sampling, begun=len(first))
+        try:
+            work = (engine.generate(conversation, [*ids, *first], sampling) for conversation in conversations)
+            generations = [begun.joined(made) if begun else made for made in await asyncio.gather(*work)]
+            self.fault, keep = "", 1
+        except EngineFault as fault:
+            self.fault = str(fault)
+            raise BadRequest(f"the engine failed: {fault}", status=503, code="engine_fault") from fault
+        finally:
+            self._running -= 1
+            self.used_at = asyncio.get_running_loop().time()
+            engine.close(conversations[0 if self._running or self.over else keep :])
+        return generations, conversations
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the last call; 0 while one is answered."""
+        return 0.0 if self._running else asyncio.get_running_loop().time() - self.used_at
+
+    def _new_conversation(self) -> int:
+        number = self._next_conversation
+        self._next_conversation += self._serving.stride
+        return number
+
+    def finish(self, outcome: Outcome) -> None:
+        """Take in the reward.
+
+        Raises:
+            BadRequest: There is one already.
+        """
+        if self.over:
+            raise BadRequest("this session has its reward already", status=409, code="session_ended")
+        self.outcome = outcome
+
+    def end(self, failure: str | None = None) -> Trajectory:
+        """End the session, and return its trajectory.
+
+        Args:
+            failure: Why the harness gave no reward; a reward that came before counts all the same.
+        """
+        self.closed = True
+        if self._held is not None:
+            self._serving.rows.close([self._held.conversation])
+        self._held = None
+        self._known.clear()
+        self._said.clear()
+        self.remembered.clear()
+        trajectory, outcome = self.trajectory, self.outcome
+        lost = self._record and self._record.lost(trajectory)
+        if lost:
+            trajectory.failure, trajectory.ended = f"harness: {lost}", "failed"
+        elif outcome is not None and trajectory.turns:
+            trajectory.turns[-1].reward = outcome.reward
+            trajectory.success, trajectory.info, trajectory.ended = outcome.success, outcome.info, "terminated"
+        elif self.full and trajectory.turns:
+            trajectory.ended = "context"
+        else:
+            cause = f"engine: {self.fault}" if self.fault else f"harness: {failure or 'it gave no reward'}"
+            cause = cause if outcome is None else "harness: it gave a reward without asking the model"
+            trajectory.failure, trajectory.ended = cause, "failed"
+        return trajectory

@@ -1,0 +1,1 @@
+"""Learn from pairs of trajectories."""

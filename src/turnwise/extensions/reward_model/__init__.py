@@ -1,0 +1,1 @@
+"""Learn to reward responses."""

@@ -1,0 +1,1 @@
+"""Let policies play against each other."""

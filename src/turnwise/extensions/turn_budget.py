@@ -1,0 +1,209 @@
+"""Limit the turns of trajectories: a fixed number, or a quantile of past turn counts, extended while they progress.
+
+A limit truncates a trajectory as an environment's own limit does. Draws do not depend on it, so a trajectory with a
+limit is the beginning of the one without, up to the extensions.
+"""
+
+import dataclasses
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from turnwise.base.errors import ConfigError
+from turnwise.environments.base import Step, Task
+from turnwise.environments.hosts import Environments
+from turnwise.rollout.around import Around
+from turnwise.rollout.groups import Batch, Collector, Group
+from turnwise.rollout.settings import TurnBudgetConfig
+from turnwise.rollout.trajectory import Trajectory
+
+LEAST_COUNTS = 16
+"""Turn counts that a quantile needs; before, there is no limit."""
+CUT = "turn_budget"
+"""Key of `info` with the limit of a trajectory that a budget truncated."""
+
+
+def stops_after(progress: Sequence[bool], limit: int, extend: int) -> bool:
+    """Return whether a trajectory stops after its last turn so far.
+
+    It stops at the limit. With `extend`, it goes on there, and after every further `extend` turns, if any of its last
+    `extend` turns made progress.
+
+    Args:
+        progress: Whether each turn so far made progress.
+        limit: Number of turns, from 1.
+        extend: Turns by which to extend; 0: never.
+    """
+    over = len(progress) - limit
+    if over < 0 or (extend and over % extend):
+        return False
+    return not extend or not any(progress[-extend:])
+
+
+class Progress:
+    """Tell for each turn whether it made progress: a reward above 0, or a state that the trajectory had not seen.
+
+    A response that the environment does not accept makes no progress.
+    """
+
+    def __init__(self, state: Hashable):
+        self._seen: set[Hashable] = {state}
+        self.turns: list[bool] = []
+
+    def add(self, state: Hashable, reward: float, valid: bool) -> None:
+        """Add a turn: the state that it led to, its reward, and whether the environment accepted it."""
+        self.turns.append(valid and (reward > 0 or state not in self._seen))
+        self._seen.add(state)
+
+
+def turns_within(trajectory: Trajectory, limit: int, extend: int) -> int:
+    """Return the turns that a limit would have left of a trajectory that was played without."""
+    turns = trajectory.turns
+    after = [turn.state_key for turn in turns[1:]] + [None]  # nothing depends on the state after the last turn
+    progress = Progress(turns[0].state_key)
+    for turn, state in zip(turns, after, strict=True):
+        progress.add(state, turn.reward, turn.valid)
+        if stops_after(progress.turns, limit, extend):
+            break
+    return len(progress.turns)
+
+
+def quantile_of(counts: Sequence[int], quantile: float) -> int:
+    """Return the turns that this share of the trajectories had at most."""
+    return int(np.quantile(counts, quantile, method="higher"))
+
+
+class TurnBudget:
+    """Know the present limit.
+
+    Args:
+        settings: `rollout.turn_budget` of a recipe.
+
+    Attributes:
+        counts: Turns of past trajectories without a limit, oldest first, at most `settings.history`.
+    """
+
+    def __init__(self, settings: TurnBudgetConfig):
+        self.settings = settings
+        self.counts: list[int] = []
+
+    @property
+    def limit(self) -> int | None:
+        """Turns of a trajectory before extensions; None: no limit."""
+        if self.settings.name == "fixed":
+            return self.settings.turns
+        if len(self.counts) < LEAST_COUNTS:
+            return None
+        return quantile_of(self.counts, self.settings.quantile)
+
+    def is_free(self, number: int) -> bool:
+        """Whether the trajectory of this number has no limit, so that long ones stay in the quantile."""
+        return self.settings.name == "quantile" and number % self.settings.free_every == 0
+
+    def learn(self, counts: Sequence[int]) -> None:
+        """Add turn counts of trajectories without a limit."""
+        self.counts = [*self.counts, *counts][-self.settings.history :]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the turn counts."""
+        return {"counts": list(self.counts)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the turn counts."""
+        self.counts = [int(count) for count in state["counts"]]
+
+
+@dataclasses.dataclass
+class _Live:
+    progress: Progress
+    limit: int | None
+
+
+class BudgetedEnvironments:
+    """Truncate trajectories at their limit.
+
+    Args:
+        environments: Where they are played.
+        budget: Knows the limit.
+        exempts: Whether some trajectories have no limit, as in training.
+    """
+
+    def __init__(self, environments: Environments, budget: TurnBudget, *, exempts: bool = False):
+        self._environments, self._extend = environments, budget.settings.extend
+        self._limit, self._is_free = budget.limit, budget.is_free if exempts else lambda number: False
+        self._live: dict[int, _Live] = {}
+        self.close, self.aclose = environments.close, environments.aclose
+
+    async def start(self, key: int, task: Task) -> Step:
+        """Start a trajectory; see `Environments.start`."""
+        step = await self._environments.start(key, task)
+        self._live[key] = _Live(Progress(step.key), None if self._is_free(key) else self._limit)
+        return step
+
+    async def step(self, key: int, response: str) -> Step:
+        """Play one response, and truncate the trajectory at its limit; see `Environments.step`."""
+        step = await self._environments.step(key, response)
+        live = self._live[key]
+        live.progress.add(step.key, step.reward, step.valid)
+        if step.ended or live.limit is None:
+            return step
+        if stops_after(live.progress.turns, live.limit, self._extend):
+            return dataclasses.replace(step, truncated=True, info={**step.info, CUT: live.limit})
+        return step
+
+
+class Budgeted(Around):
+    """Play with a collector under a turn budget, which learns from the trajectories that training plays without one.
+
+    Args:
+        collector: Plays.
+        budget: The budget.
+    """
+
+    def __init__(self, collector: Collector, budget: TurnBudget):
+        super().__init__(collector)
+        self.budget = budget
+
+    async def plan(self, batch: Batch) -> list[Group]:
+        """Divide a batch into its groups, whose environments end at the limit; see `Collector.plan`."""
+        return [
+            dataclasses.replace(
+                group,
+                environments=BudgetedEnvironments(group.environments, self.budget, exempts=group.training),
+            )
+            for group in await super().plan(batch)
+        ]
+
+    def learn(self, played: Sequence[tuple[Group, list[Trajectory]]]) -> None:
+        """Take in the turns of trajectories without a limit; see `Collector.learn`."""
+        super().learn(played)
+        free = [
+            each for group, own in played for number, each in enumerate(own, group.first) if self.budget.is_free(number)
+        ]
+        ended = [each for each in free if each.usable and each.ended in ("terminated", "truncated")]
+        self.budget.learn([len(trajectory.turns) for trajectory in ended])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the turn counts, beside the state of the collector."""
+        return {**super().state_dict(), **self.budget.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state that `state_dict` returned."""
+        super().load_state_dict(state)
+        self.budget.load_state_dict(state)
+
+
+def restore_budget(budget: Any, states: Mapping[str, Any], run: object) -> None:
+    """Give a budget, or the collector that has it, the turn counts of a checkpoint, so that it has training's limit.
+
+    Raises:
+        ConfigError: There are none.
+    """
+    state = states.get("collector") or {}
+    if not state.get("counts"):
+        raise ConfigError(
+            "rollout.turn_budget.name='quantile' needs the turns of past trajectories, and this checkpoint of "
+            f"{run} has none; set rollout.turn_budget.name=fixed with rollout.turn_budget.turns"
+        )
+    budget.load_state_dict(state)

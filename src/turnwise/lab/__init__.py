@@ -1,0 +1,1 @@
+"""Measure credit and runs."""

@@ -1,0 +1,109 @@
+"""Give methods that need a critic its values, where nothing is trained: ridge regression on further groups.
+
+The critic learns returns of the policy that is measured, from trajectories of other tasks, whose outcomes no method
+sees. So it is as good as this form of critic is, without what training adds: weights of a few steps ago.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from turnwise.base.errors import ConfigError
+from turnwise.credit.trace import Trace
+from turnwise.credit.transform import Transform
+from turnwise.lab.diagnostics.paid import paid_measures
+from turnwise.lab.diagnostics.stage import Stage
+from turnwise.lab.diagnostics.values import estimated_values
+from turnwise.measures.plan import Plan, plan_measures
+from turnwise.models.critic import Critic
+from turnwise.models.settings import CriticConfig
+from turnwise.objective.terms import StepView
+from turnwise.objective.values import ValueTerm
+from turnwise.train.critic import critic_columns
+
+SEES = {
+    "": ("state", {}),
+    "+peers": ("state and peers", {"peers": True}),
+    "+visits": ("state, peers and visits", {"peers": True, "visits": True}),
+}
+"""What the critic of a method sees by the end of the method's name: in words, and as settings of `[critic]`."""
+FURTHER = 4
+"""Groups that a critic learns from, per group that is measured."""
+
+
+def split_sight(name: str) -> tuple[str, str]:
+    """Split the name of a method before the end that says what its critic sees, a key of `SEES`."""
+    end = next((end for end in SEES if end and name.endswith(end)), "")
+    return name.removesuffix(end), end
+
+
+def needs_critic(method: Transform) -> bool:
+    """Whether a critic estimates what a method reads, or what a measure that it needs reads.
+
+    A method that pays for columns needs none: continuations give their values too.
+
+    Raises:
+        ConfigError: A column cannot be measured without training.
+    """
+    return (
+        not paid_measures(method)
+        and "critic" in plan_measures({f"method {method.name!r}": method.needs}, models=["critic"]).models
+    )
+
+
+def check_others(stage: Stage, groups: int) -> None:
+    """Raise a ConfigError if critics have no tasks to learn from beside those of the groups that are measured."""
+    if len(stage.suite.tasks(stage.config.environment.train_split)) <= groups:
+        raise ConfigError(
+            f"groups={groups} take all training tasks, and a critic has to learn from others; lower --groups, or leave "
+            "out methods that need a critic"
+        )
+
+
+def learn_critics(stage: Stage, plan: Plan, ends: Iterable[str], *, groups: int, seed: int) -> dict[str, ValueTerm]:
+    """Teach critics that see different things, from the same trajectories.
+
+    Args:
+        stage: Plays them.
+        plan: Measures, which say what the critics estimate.
+        ends: What each sees, a key of `SEES`.
+        groups: Number of groups that are measured with the same seed; the critics learn from others.
+        seed: Seed of tasks and draws.
+
+    Returns:
+        Critics by what they see.
+    """
+    trajectories, _ = stage.play_groups(FURTHER * groups, seed, after=groups)
+    critics = {}
+    for end in ends:
+        settings = CriticConfig(kind="ridge", target="return", **SEES[end][1])
+        critics[end] = ValueTerm(Critic(stage.policy, settings, critic_columns(settings, plan), seed=seed))
+    needs = {"a critic": [column for critic in critics.values() for column in critic.needs]}
+    batches, _ = stage.measure_with(stage.plan(needs, models=["critic"]), trajectories, critics)
+    for end, critic in critics.items():
+        critic.prepare(StepView(batches[end], Trace(np.zeros(batches[end].num_responses), ())))
+    return critics
+
+
+def explained(
+    value_R: Float[np.ndarray, " R"], before_R: Int[np.ndarray, " R"], return_HK: Float[np.ndarray, "H K"]
+) -> float:
+    """Compute which share of the variance of true values, over responses, a critic explains.
+
+        1 - (mean (V - mean_K)^2 - noise) / (var mean_K - noise)        noise = mean var_K / K
+
+    Args:
+        value_R: Values of the critic before the responses.
+        before_R: History before each response, an index of `return_HK`.
+        return_HK: `[histories, continuations]` returns, nan where a continuation failed.
+
+    Returns:
+        The share, below 0 for values that are further away than a constant; nan where true values do not differ.
+    """
+    true_R, noise_R = (of_H[before_R] for of_H in estimated_values(return_HK))
+    known_R = np.isfinite(true_R)
+    noise = noise_R[known_R].mean()
+    spread = true_R[known_R].var() - noise
+    error = np.square(value_R - true_R)[known_R].mean() - noise
+    return float(1 - error / spread) if spread > 0 else float("nan")

@@ -1,0 +1,78 @@
+"""Name the settings in which two sides of a comparison differ, and tell methods from budgets."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from turnwise.base.section import flattened
+from turnwise.config import Config
+
+OF_THE_METHOD = ("method", "update.", "rollout.filter")
+"""Settings that make a method what it is: credit, loss, optimiser, and the groups that it learns from."""
+IRRELEVANT = (
+    "run.name",
+    "run.folder",
+    "run.threads",
+    "run.device",
+    "run.seed",
+    "log.",
+    "checkpoint.",
+    "evaluate.",
+    "engine.",
+)
+"""Settings that no trained weight depends on, and the seed, which pairs runs."""
+NOT_OF_THE_METHOD = ("update.max_tokens",)
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """A setting in which two sides differ.
+
+    Attributes:
+        setting: Dotted name, such as `warmstart.steps`.
+        a: Values of A, as text.
+        b: Values of B, as text.
+    """
+
+    setting: str
+    a: str
+    b: str
+
+    @property
+    def is_of_the_method(self) -> bool:
+        """Whether the setting belongs to the method; any other is a budget, a warm start, a model or an environment."""
+        return self.setting.startswith(OF_THE_METHOD) and self.setting not in NOT_OF_THE_METHOD
+
+    @property
+    def is_of_the_credit(self) -> bool:
+        """Whether the setting is part of what the label of a run says."""
+        return self.setting.split(".")[0] == "method"
+
+    def __str__(self) -> str:
+        return f"{self.setting} ({self.a} against {self.b})"
+
+
+def settings_of(config: Config, *, irrelevant: tuple[str, ...] = IRRELEVANT) -> dict[str, Any]:
+    """Settings by their dotted names; the default leaves out those that no trained weight depends on."""
+    plain = flattened(config.model_dump(mode="json") | {"method": config.method.written})
+    return {name: value for name, value in plain.items() if not name.startswith(irrelevant)}
+
+
+def differences(a: Sequence[Config], b: Sequence[Config]) -> list[Difference]:
+    """Settings in which runs of A differ from runs of B, in the order of a recipe.
+
+    A setting that varies within both sides alike, such as the environment of a comparison over several, does not count.
+    """
+    sides = [[settings_of(config) for config in side] for side in (a, b)]
+    names = dict.fromkeys(name for side in sides for settings in side for name in settings)
+    found = []
+    for name in names:
+        values = [sorted({json.dumps(settings.get(name)) for settings in side}) for side in sides]
+        if values[0] != values[1]:
+            found.append(Difference(name, *(" / ".join(map(_shown, side)) for side in values)))
+    return found
+
+
+def _shown(value: str) -> str:
+    return "-" if value == "null" else value.strip('"')

@@ -1,0 +1,161 @@
+"""Compare credit with the truth: the cosine between a method's advantages and the true ones.
+
+    fidelity = <A, A*> / (|A| |A*|)        over the responses of some groups
+
+A* comes from continuations that are drawn apart from the trajectories whose outcomes A contains, so its noise is
+independent of A: the numerator needs no correction. In the denominator |A*|^2 loses the variance of the estimates,
+which equals splitting the continuations into halves in all ways and multiplying the halves. In a table of independent
+states, a method needs 1 / fidelity^2 times the responses that perfect credit would.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+from jaxtyping import Float
+from scipy import stats
+
+from turnwise.base.errors import RunError
+from turnwise.credit.segments import Segments
+from turnwise.lab.diagnostics.statistics import LEVEL, Interval
+from turnwise.lab.diagnostics.values import Truth
+
+Sums = Float[np.ndarray, "G 3"]
+"""Sums over the responses of each group: <A, A*>, <A, A>, |A*|^2."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fidelities:
+    """Fidelity of several methods on the same responses.
+
+    Attributes:
+        by_method: Fidelity of each method.
+        above_first: Fidelity minus that of the first method, paired by group; not of the first one itself.
+    """
+
+    by_method: dict[str, Interval]
+    above_first: dict[str, Interval]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Importance:
+    """How much is decided by one kind of response.
+
+    Attributes:
+        kind: The kind.
+        share: Share of all responses.
+        square: Mean squared true advantage.
+        alpha: Mean coefficient that modulation by entropy gives these responses.
+    """
+
+    kind: str
+    share: float
+    square: Interval
+    alpha: float
+
+
+def measure_fidelity(credit: Mapping[str, Float[np.ndarray, " R"]], truth: Truth, groups: Segments) -> Fidelities:
+    """Measure how close each method's advantages are to the true ones.
+
+    Args:
+        credit: `[responses]` advantages by method; the first method is what others are compared with.
+        truth: True advantages of the same responses; unknown ones are left out.
+        groups: Segments of the responses, one per group.
+
+    Raises:
+        RunError: There are fewer than three groups, or the true advantages cannot be told from zero.
+    """
+    return compare({name: group_sums(advantage_R, truth, groups) for name, advantage_R in credit.items()})
+
+
+def compare(sums: Mapping[str, Sums]) -> Fidelities:
+    """Compute the cosine of each method over all groups, with intervals by the jackknife over groups.
+
+    Args:
+        sums: Sums over each group, by method; the first method is what others are compared with.
+
+    Raises:
+        RunError: There are fewer than three groups, or the truth cannot be told from zero.
+    """
+    num_groups = len(next(iter(sums.values())))
+    if num_groups < 3:
+        raise RunError(f"{num_groups} groups, expected 3 or more for an interval; raise --groups")
+    square = next(iter(sums.values()))[:, 2].sum()
+    if square <= 0:
+        raise RunError(
+            "the true advantages cannot be told from zero: every history is worth the same, or the estimates are too "
+            "noisy; raise --continuations or --groups"
+        )
+    return with_intervals({name: _statistic(table) for name, table in sums.items()})
+
+
+def with_intervals(found: Mapping[str, tuple[float, Float[np.ndarray, " G"]]]) -> Fidelities:
+    """Return statistics with intervals by the jackknife over groups, and their differences to the first method.
+
+    Args:
+        found: By method, the statistic over all groups, and without each group in turn.
+    """
+    first, (value, values_G) = next(iter(found.items()))
+    num_groups = len(values_G)
+    return Fidelities(
+        {name: jackknife_interval(*one, num_groups) for name, one in found.items()},
+        {
+            name: jackknife_interval(other - value, others_G - values_G, num_groups)
+            for name, (other, others_G) in found.items()
+            if name != first
+        },
+    )
+
+
+def group_sums(advantage_R: Float[np.ndarray, " R"], truth: Truth, groups: Segments) -> Sums:
+    """Sum the products that make the cosine, by group."""
+    known_R = truth.known_R
+    products = (advantage_R * truth.advantage_R, advantage_R**2, truth.square_R)
+    return np.stack([groups.sum(np.where(known_R, product, 0.0)) for product in products], axis=1)
+
+
+def cosine(totals: Float[np.ndarray, "... 3"]) -> np.ndarray:
+    """Compute fidelity from totals over groups; 0 for a method without any credit, or without any truth."""
+    size = np.sqrt(totals[..., 1] * np.maximum(totals[..., 2], 0.0))
+    return np.divide(totals[..., 0], size, out=np.zeros_like(size), where=size > 0)
+
+
+def importance(
+    kind: str, of_R: np.ndarray, truth: Truth, alpha_R: Float[np.ndarray, " R"], groups: Segments
+) -> Importance:
+    """Average the squared true advantage over one kind of response.
+
+    Args:
+        kind: Name of the kind.
+        of_R: `[responses]` bool, those of the kind.
+        truth: True advantages.
+        alpha_R: `[responses]` coefficients of modulation by entropy.
+        groups: Segments of the responses, one per group; the unit of the interval.
+    """
+    counted_R = of_R & truth.known_R
+    square_G = groups.sum(np.where(counted_R, truth.square_R, 0.0))
+    count_G = groups.sum(counted_R.astype(float))
+    without_G = (square_G.sum() - square_G) / np.maximum(count_G.sum() - count_G, 1.0)
+    value = float(square_G.sum() / max(count_G.sum(), 1.0))
+    return Importance(
+        kind, float(of_R.mean()), jackknife_interval(value, without_G, len(groups)), float(alpha_R[of_R].mean())
+    )
+
+
+def _statistic(sums: Sums) -> tuple[float, np.ndarray]:
+    """Return the fidelity over all groups, and without each group in turn."""
+    return float(cosine(sums.sum(0))), cosine(sums.sum(0) - sums)
+
+
+def jackknife_interval(value: float, without_G: np.ndarray, num_groups: int) -> Interval:
+    """Return the interval of a statistic by the jackknife over groups and Student's t.
+
+    Args:
+        value: The statistic.
+        without_G: `[groups]` the same without each group in turn.
+        num_groups: Number of groups.
+    """
+    error = float(np.sqrt((num_groups - 1) * without_G.var()))
+    reach = float(stats.t.ppf(0.5 + LEVEL / 2, num_groups - 1)) * error
+    p = float(2 * stats.t.sf(abs(value) / error, num_groups - 1)) if error > 0 else float(value == 0.0)
+    return Interval(value, value - reach, value + reach, p)

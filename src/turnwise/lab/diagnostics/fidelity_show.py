@@ -1,0 +1,177 @@
+"""Show the fidelity of methods as tables, a figure and JSON."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from turnwise.base.figures import LIGHT
+from turnwise.lab.diagnostics.fidelity import Fidelities
+from turnwise.lab.diagnostics.fidelity_gradient import PERFECT
+from turnwise.lab.diagnostics.fidelity_run import FIFTHS, PLAYS_ON, FidelityOfRun
+from turnwise.lab.diagnostics.statistics import Interval
+
+
+def fidelity_table(found: FidelityOfRun) -> list[tuple[str, ...]]:
+    """Tabulate fidelity by method, best first, and the difference to the first method."""
+    first = next(iter(found.fidelities.by_method))
+    gradient = found.gradient
+    further = ("gradient", f"gradient minus {first}", "transfer", f"transfer minus {first}", "signal of one group")
+    rows: list[tuple[str, ...]] = [
+        ("method", "fidelity", f"minus {first}", "responses needed", "entropy drift", *(further if gradient else ()))
+    ]
+    for name, one in sorted(found.fidelities.by_method.items(), key=lambda item: -item[1].value):
+        needed = f"{one.value**-2:.1f} x perfect" if one.low > 0 else "not seen"
+        drift = found.drift.by_method[name].text(sign=True) if found.drift else "-"
+        row = (name, one.text(), _above(found.fidelities, name), needed, drift)
+        if gradient:
+            row = (*row, *_both(gradient.fidelities, name), *_both(gradient.transfer, name))
+            row = (*row, gradient.noise[name].share_text())
+        rows.append(row)
+    if gradient:
+        row = (PERFECT, "1", "-", "1 x perfect", "-", "1", "-", *_both(gradient.transfer, PERFECT))
+        rows.append((*row, gradient.noise[PERFECT].share_text()))
+    return rows
+
+
+def _both(fidelities: Fidelities | None, name: str) -> tuple[str, str]:
+    """Write a cosine and its difference to that of the first method; dashes if it could not be told."""
+    if fidelities is None:
+        return "-", "-"
+    return fidelities.by_method[name].text(), _above(fidelities, name)
+
+
+def _above(fidelities: Fidelities, name: str) -> str:
+    """Write the difference to the first method."""
+    above = fidelities.above_first.get(name)
+    return above.text(sign=True) if above else "-"
+
+
+def importance_table(found: FidelityOfRun) -> list[tuple[str, ...]]:
+    """Tabulate how much is decided by which responses, and the coefficient of modulation by entropy."""
+    rows: list[tuple[str, ...]] = [("responses", "share", "mean A*^2", "mean alpha")]
+    for one in found.importance:
+        rows.append((one.kind, f"{one.share:.0%}", one.square.text(4), f"{one.alpha:.3f}"))
+    return rows
+
+
+def verdict(found: FidelityOfRun) -> str:
+    """Say in one sentence whether modulation by entropy weighs up the responses that decide more."""
+    surest, least_sure = (
+        next((one for one in found.importance if one.kind == f"entropy, {name} fifth"), None)
+        for name in (FIFTHS[0], FIFTHS[-1])
+    )
+    if surest is None or least_sure is None:
+        return "Entropies hardly differ, so modulation by entropy changes little here."
+    if surest.square.low > least_sure.square.high:
+        told = "The surest fifth of responses decides more than the most uncertain one"
+        return f"{told}: modulation weighs the right ones up."
+    if surest.square.high < least_sure.square.low:
+        told = "The most uncertain fifth of responses decides more than the surest one"
+        return f"{told}: modulation weighs the wrong ones up."
+    return "Whether sure or uncertain responses decide more is not shown: their intervals overlap."
+
+
+def lacking_lines(found: FidelityOfRun) -> list[str]:
+    """Say what could not be measured: values whose continuations failed, gradients, methods; nothing if all could."""
+    lines: list[str] = []
+    if found.failed:
+        lines.append(
+            f"{found.failed} of {found.histories * found.continuations} continuations failed and are left out; the "
+            f"true advantage of {found.unknown} responses is unknown."
+        )
+    if found.gradient and not found.gradient.fidelities:
+        lines.append("The true gradients cannot be told from zero; more --groups or --continuations may tell.")
+    playing = sorted(name for name, cause in found.left_out.items() if cause == PLAYS_ON)
+    if playing:
+        lines.append(f"Not measured, since they play on from every turn themselves: {', '.join(playing)}; name them")
+    if others := sorted(found.left_out.keys() - set(playing)):
+        lines.append(f"Not measured, for lack of columns, or of tasks for a critic: {', '.join(others)}")
+    return lines
+
+
+def critics_lines(found: FidelityOfRun) -> list[str]:
+    """Say in one line how much critics know; none if no method needed one."""
+    shares = [f"{share:.2f} from the {what}" for what, share in found.explained.items()]
+    return [f"Share of the variance of true values that a critic explains: {', '.join(shares)}."] if shares else []
+
+
+def fidelity_figure(found: FidelityOfRun) -> Figure:
+    """Plot fidelity by method, and the mean squared true advantage by fifth of entropy beside the coefficient."""
+    by_method = sorted(found.fidelities.by_method.items(), key=lambda item: item[1].value)
+    made = Figure(figsize=(10.5, max(4.0, 1.2 + 0.24 * len(by_method))), layout="constrained")
+    left, right = made.subplots(1, 2, width_ratios=[3, 2])
+    values = [one.value for _, one in by_method]
+    reach = _reach([one for _, one in by_method])
+    left.errorbar(values, range(len(values)), xerr=reach, fmt="o", color=LIGHT.main, markersize=4, capsize=2)
+    left.axvline(0, color="0.6", linewidth=1)
+    left.set(
+        yticks=range(len(values)),
+        yticklabels=[name for name, _ in by_method],
+        xlabel="fidelity: cosine to the true advantages, 95 % over groups",
+        title=f"step {found.step}, success {found.success:.2f}",
+    )
+    fifths = [one for one in found.importance if one.kind.startswith("entropy")]
+    places = range(len(fifths))
+    right.bar(places, [one.square.value for one in fifths], color=LIGHT.pale, label="mean A*^2")
+    reach = [
+        [one.square.value - one.square.low for one in fifths],
+        [one.square.high - one.square.value for one in fifths],
+    ]
+    right.errorbar(places, [one.square.value for one in fifths], yerr=reach, fmt="none", ecolor=LIGHT.ink, capsize=2)
+    right.set(
+        xticks=places,
+        xticklabels=[one.kind[len("entropy, ") : -len(" fifth")].replace("most ", "most\n") for one in fifths],
+        xlabel="fifth of response entropy",
+        ylabel="mean A*^2: how much is decided",
+        title="which responses decide",
+    )
+    other = right.twinx()
+    other.plot(places, [one.alpha for one in fifths], "o-", color=LIGHT.other, label="mean alpha")
+    other.set_ylabel("mean alpha")
+    handles = [axes.get_legend_handles_labels() for axes in (right, other)]
+    right.legend([h for pair in handles for h in pair[0]], [t for pair in handles for t in pair[1]], loc="upper center")
+    return made
+
+
+def _reach(intervals: Sequence[Interval]) -> list[list[float]]:
+    """Return the lengths of error bars, below and above."""
+    return [[one.value - one.low for one in intervals], [one.high - one.value for one in intervals]]
+
+
+def as_json(found: FidelityOfRun) -> dict[str, Any]:
+    """Convert to plain data."""
+
+    def plain(intervals: Mapping[str, Interval]) -> dict[str, dict[str, float]]:
+        return {name: dataclasses.asdict(one) for name, one in intervals.items()}
+
+    def both(fidelities: Fidelities, name: str) -> dict[str, Any]:
+        return {name: plain(fidelities.by_method), "minus_first": plain(fidelities.above_first)}
+
+    gradient = found.gradient and {
+        **(both(found.gradient.fidelities, "fidelity") if found.gradient.fidelities else {}),
+        "transfer": found.gradient.transfer and both(found.gradient.transfer, "transfer"),
+        "noise": {name: dataclasses.asdict(one) for name, one in found.gradient.noise.items()},
+    }
+    return {
+        "step": found.step,
+        "success": found.success,
+        "groups": found.groups,
+        "histories": found.histories,
+        "failed": found.failed,
+        "unknown": found.unknown,
+        "continuations": found.continuations,
+        **both(found.fidelities, "fidelity"),
+        "drift": found.drift and both(found.drift, "drift"),
+        "explained": {what: share for what, share in found.explained.items() if math.isfinite(share)},
+        "extra_tokens": found.extra_tokens,
+        "milliseconds": found.milliseconds,
+        "importance": [
+            {"kind": one.kind, "share": one.share, "square": dataclasses.asdict(one.square), "alpha": one.alpha}
+            for one in found.importance
+        ],
+        "gradient": gradient,
+        "left_out": found.left_out,
+    }

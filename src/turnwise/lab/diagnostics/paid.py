@@ -1,0 +1,82 @@
+"""Give methods the columns that cost them tokens: of probes, of the first policy, and of continuations.
+
+Critics are apart (`turnwise.lab.diagnostics.critics`): they read what is computed anyway.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from turnwise.credit.batch import Batch
+from turnwise.credit.transform import Transform
+from turnwise.environments.base import Task
+from turnwise.extensions.continuations.play import Continuations
+from turnwise.lab.diagnostics.stage import Stage
+from turnwise.measures.base import Measure
+from turnwise.measures.plan import plan_measures
+from turnwise.objective.values import CRITIC_COLUMNS
+from turnwise.rollout.settings import ContinuationsConfig
+from turnwise.rollout.trajectory import Trajectory
+
+OWN = ["continuations"]
+"""What an analysis can give beside probes and the first policy."""
+
+
+def paid_measures(method: Transform, name: str = "") -> list[Measure]:
+    """Return the measures that compute tokens for a method which GRPO does not need.
+
+    Values alone come from a critic; a method that pays for other columns gets them from continuations.
+
+    Args:
+        method: The method.
+        name: Its name in errors; default: its own.
+
+    Raises:
+        ConfigError: A column cannot be measured without training.
+    """
+
+    def of(needs: Sequence[str]) -> list[Measure]:
+        plan = plan_measures({f"method {name or method.name!r}": needs}, models=OWN)
+        return [each for each in plan.measures if each.model not in ("", "policy")]
+
+    return of(method.needs) if of([column for column in method.needs if column not in CRITIC_COLUMNS]) else []
+
+
+def plays_on(method: Transform) -> bool:
+    """Whether a method needs continuations of its own, which cost about as much as the truth does."""
+    return any(each.model == "continuations" for each in paid_measures(method))
+
+
+def take_paid(
+    stage: Stage,
+    methods: Mapping[str, Transform],
+    columns: Sequence[str],
+    trajectories: Sequence[Trajectory],
+    tasks: Sequence[Task],
+    seed: int,
+) -> tuple[Batch, dict[str, float]]:
+    """Take the measures that some methods pay for, once for all of them.
+
+    Continuations are as the run's `[continuations]` says, by default 9 per history, and others than those of the truth.
+
+    Args:
+        stage: Plays and scores.
+        methods: Methods by name.
+        columns: Columns that the batch has beside theirs.
+        trajectories: Trajectories.
+        tasks: Task of each group.
+        seed: Seed of the continuations.
+
+    Returns:
+        The batch, and the tokens computed for each method per response: read and generated, and of continuations only
+        the generated ones.
+    """
+    needs = {"this analysis": columns, **{f"method {name!r}": method.needs for name, method in methods.items()}}
+    plan = stage.plan(needs, models=OWN)
+    settings = stage.config.continuations or ContinuationsConfig()
+    played_on = Continuations(
+        settings, stage.config.rollout, stage.environments, stage.models, seed=seed, on_turn=stage.on_turn
+    )
+    batch, _, metrics = stage.measure(plan, trajectories, tasks, played_on)
+    return batch, {
+        name: sum(metrics[f"{each.name}_tokens"] for each in paid_measures(method)) / batch.num_responses
+        for name, method in methods.items()
+    }

@@ -1,0 +1,159 @@
+"""Find runs on disk and read what comparisons need of them."""
+
+import dataclasses
+import glob
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from turnwise.base.checksums import RUN_KEY, refuse_other_run, unsealed
+from turnwise.base.errors import DamagedError, RunError, did_you_mean
+from turnwise.config import Config
+from turnwise.train.evaluation.outcomes import Episode, by_episode, read_outcomes
+from turnwise.train.folder import RunFolder
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """Hold a run folder with its configuration and records."""
+
+    folder: RunFolder
+    config: Config
+
+    @cached_property
+    def records(self) -> list[dict[str, Any]]:
+        """Records of metrics.jsonl."""
+        return self.folder.metrics()
+
+    @property
+    def label(self) -> str:
+        """Method of the run, with options that differ from the defaults."""
+        options = self.config.method.options
+        return self.config.label + "".join(f" {name}={value}" for name, value in options.items())
+
+    @property
+    def environment(self) -> str:
+        """Environment that the run was evaluated in; runs are compared within one environment."""
+        told = self.config.environment.identity()
+        return json.dumps({**told, "temperature": self.config.evaluate.temperature}, sort_keys=True)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run was evaluated after its last step."""
+        return any(record["step"] == self.config.run.steps and "eval/success" in record for record in self.records)
+
+    def curve(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the learning curve: `[evaluations]` step, training trajectories so far, held-out success.
+
+        Trajectories count in the step in which they end. Earlier versions did not count them; for their records,
+        batches times their size stand in.
+        """
+        size = self.config.rollout.groups * self.config.rollout.group_size
+        played, curve = 0.0, []
+        for record in self.records:
+            played += record.get("rollout/trajectories", size * record.get("rollout/batches", 0.0))
+            if "eval/success" in record:
+                curve.append((record["step"], played, record["eval/success"]))
+        steps, rollouts, success = (np.array(column, dtype=np.float64) for column in zip(*curve, strict=True))
+        return steps, rollouts, success
+
+    def episodes_path(self, step: int) -> Path:
+        """Return the path of the episodes of the evaluation after a step."""
+        return self.folder.evaluations / f"step-{step:06d}.parquet"
+
+    def episodes(self, step: int, panel: str | None = None) -> dict[Episode, Mapping[str, Any]]:
+        """Load the episodes at a step, of the evaluation during training or of `turnwise eval --panel`.
+
+        Raises:
+            RunError: There was no such evaluation.
+        """
+        if panel is None:
+            return by_episode(read_outcomes(self.episodes_path(step)))
+        return by_episode(self._on_panel(panel, step)["episodes"])
+
+    def environment_on(self, panel: str, step: int) -> str:
+        """Describe the environment of an evaluation on a panel: tasks and temperature.
+
+        Raises:
+            RunError: The run was not evaluated on the panel, or more than once with different results.
+        """
+        record = self._on_panel(panel, step)
+        temperature = record["settings"]["temperature"]
+        return json.dumps({"panel": panel, "tasks": record["tasks"], "temperature": temperature}, sort_keys=True)
+
+    def _on_panel(self, panel: str, step: int) -> dict[str, Any]:
+        """Load the record of `turnwise eval --panel`."""
+        path = self.folder.evaluations / f"{panel}-step-{step}.json"
+        if further := sorted(path.parent.glob(f"{glob.escape(path.stem)}-*.json")):
+            raise RunError(
+                f"{path} is ambiguous, since {further[0].name} exists too; move all but one out of {path.parent}"
+            )
+        try:
+            record = unsealed(json.loads(path.read_text(encoding="utf-8")), str(path), required=False)
+            refuse_other_run(str(path), self.folder.path, record.get(RUN_KEY))
+            if (told := (record.get("name", panel), record.get("step", step))) != (panel, step):
+                raise DamagedError(f"{path} is a copy of {told[0]}-step-{told[1]}.json, expected another evaluation")
+            _ = record["episodes"], record["tasks"], record["settings"]["temperature"]
+            return record
+        except DamagedError as error:
+            raise RunError(f"{error}; restore it from a copy, or delete it and evaluate again") from None
+        except (OSError, ValueError, AttributeError, KeyError, TypeError):
+            raise RunError(
+                f"{self.folder.path} has no readable {path.name}; make it with `turnwise eval {self.folder.path} "
+                f"--panel {panel} --step {step}`"
+            ) from None
+
+    def success(self, step: int) -> float:
+        """Return held-out success at a step, for runs without recorded episodes."""
+        found = [
+            record["eval/success"] for record in self.records if record["step"] == step and "eval/success" in record
+        ]
+        if not found:
+            raise RunError(
+                f"{self.folder.path} was not evaluated at step {step}; choose one of the steps {self._evaluated()}"
+            )
+        return found[-1]
+
+    def _evaluated(self) -> str:
+        return ", ".join(str(record["step"]) for record in self.records if "eval/success" in record) or "none"
+
+
+def find_runs(paths: Iterable[Path]) -> list[Run]:
+    """Find the runs in folders, each a run or a folder of runs, in order.
+
+    Raises:
+        RunError: A path holds no run, or a run is given twice.
+    """
+    found: list[Run] = []
+    for path in paths:
+        inside = [path] if (path / "config.json").exists() else sorted(p.parent for p in path.glob("*/config.json"))
+        if not inside:
+            near = did_you_mean(path.name, [p.name for p in path.parent.glob("*") if p.is_dir()] if path.name else [])
+            raise RunError(f"{path} is neither a run folder nor a folder of runs.{'' if path.exists() else near}")
+        found += [Run(*RunFolder.open(one)) for one in inside]
+    places = [run.folder.path.resolve() for run in found]
+    twice = [place for place in places if places.count(place) > 1]
+    if twice:
+        raise RunError(f"{twice[0]} is given twice; name each run once")
+    return found
+
+
+def outcomes(run: Run, step: int, panel: str | None) -> dict[Episode, Mapping[str, Any]]:
+    """Load the episodes of a run, or one pseudo-episode with their mean if only this was recorded."""
+    if panel is None and not run.episodes_path(step).exists():
+        return {("", 0, 0): {"success": run.success(step), "task_type": None}}
+    return run.episodes(step, panel)
+
+
+def last_step(run: Run, step: int | None) -> int:
+    """Return the given step, or the run's last."""
+    return run.config.run.steps if step is None else step
+
+
+def split_finished(runs: Sequence[Run]) -> tuple[list[Run], list[Run]]:
+    """Split runs into finished and unfinished ones."""
+    return [run for run in runs if run.finished], [run for run in runs if not run.finished]

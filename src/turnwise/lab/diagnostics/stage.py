@@ -1,0 +1,227 @@
+"""Open a checkpoint's policy with its environments, to play and measure without training."""
+
+import dataclasses
+import functools
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from turnwise.base.blocking import blocking
+from turnwise.base.errors import ConfigError
+from turnwise.base.streams import Stream
+from turnwise.config import Config
+from turnwise.credit.batch import Batch
+from turnwise.engines.build import make_engine
+from turnwise.environments.base import Task
+from turnwise.environments.hosts import Environments
+from turnwise.environments.suites import Suite, make_suite
+from turnwise.environments.workers import make_environments
+from turnwise.extensions.continuations.play import Continuations
+from turnwise.extensions.turn_budget import BudgetedEnvironments, TurnBudget, restore_budget
+from turnwise.measures.base import Played
+from turnwise.measures.plan import Plan, plan_measures
+from turnwise.measures.verdict import check_environment
+from turnwise.models.policy import Policy, choose_trainable, freeze_but_norms
+from turnwise.objective.contexts import Contexts
+from turnwise.objective.gradient import Budget
+from turnwise.objective.prober import Prober
+from turnwise.objective.scorer import Scorer
+from turnwise.objective.tokens import Sequences
+from turnwise.objective.values import ValueTerm
+from turnwise.rollout.collectors import Independent, make_collector
+from turnwise.rollout.groups import OnTurn
+from turnwise.rollout.models import Models, NamedModel
+from turnwise.rollout.plays import play_starts, play_tasks
+from turnwise.rollout.starts import Start
+from turnwise.rollout.trajectory import Trajectory
+from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
+from turnwise.train.evaluation.play import panel
+from turnwise.train.folder import RunFolder
+from turnwise.train.resume import first_policy
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """A policy as it was after a step, and where it plays.
+
+    Attributes:
+        config: Configuration of the run.
+        step: Step of the checkpoint.
+        policy: The policy.
+        models: The policy with its engine.
+        suite: Tasks.
+        environments: Where tasks are played.
+        folder: Folder of the run.
+        on_turn: Called after every turn of groups that are played, with the number of live episodes and of all.
+    """
+
+    config: Config
+    step: int
+    policy: Policy
+    models: Models
+    suite: Suite
+    environments: Environments
+    folder: RunFolder
+    on_turn: OnTurn = None
+
+    @classmethod
+    def open(
+        cls,
+        folder: RunFolder,
+        step: int | None,
+        device: torch.device | None = None,
+        *,
+        limited: bool = True,
+        on_turn: OnTurn = None,
+    ) -> "Stage":
+        """Load the checkpoint of a step, by default the last.
+
+        Args:
+            folder: Folder of the run.
+            step: The step.
+            device: Device of the policy.
+            limited: Whether `rollout.turn_budget` ends trajectories, as it does in an evaluation.
+            on_turn: Called after every turn of groups that are played.
+
+        Raises:
+            RunError: There is no such checkpoint.
+            ConfigError: The run was played by a harness, or the limit of its trajectories is not known.
+        """
+        _, config = RunFolder.open(folder.path)
+        limit = config.rollout.turn_budget if limited else None
+        learned = limit is not None and limit.name == "quantile"
+        done, policy, states = load_checkpoint(checkpoint_at(folder, step), to_play=not learned)
+        policy.model.to(device)  # pyright: ignore[reportArgumentType]
+        choose_trainable(policy.model, config.model)
+        if config.update.only_norms:
+            freeze_but_norms(policy.model)
+        if config.harness is not None:
+            raise ConfigError(
+                f"the run {folder.path} was played by a harness, whose trajectories cannot be forked; choose a run "
+                "without [harness]"
+            )
+        suite = make_suite(config.environment)
+        environments = make_environments(suite, config.environment)
+        if limit:
+            budget = TurnBudget(limit)
+            if learned:
+                restore_budget(budget, states, folder.path)
+            environments = BudgetedEnvironments(environments, budget)
+        models = Models(policy=NamedModel(policy, make_engine(config.engine, config.model.precision, policy)))
+        models.publish()
+        return cls(config, done, policy, models, suite, environments, folder, on_turn)
+
+    def plan(self, needs: Mapping[str, Sequence[str]], *, models: Collection[str] = ()) -> Plan:
+        """Plan the measures that fill the needed columns.
+
+        Args:
+            needs: Columns by who needs them.
+            models: Models that the caller has, such as "critic", beside the policy, the first one, and probes.
+
+        Raises:
+            ConfigError: A column cannot be measured without training, or the environment does not tell it.
+            RunError: A column needs the first policy, whose checkpoint is gone.
+        """
+        scoring = self.config.update.scoring
+        plan = plan_measures(needs, scoring=scoring, models=models)
+        check_environment(plan, self.suite, self.config.environment.name)
+        if "reference" in plan.models:
+            checkpoint_at(self.folder, 0)  # raises if it is gone
+        return plan
+
+    def play_groups(self, groups: int, seed: int, *, after: int = 0) -> tuple[list[Trajectory], list[Task]]:
+        """Play groups of training tasks, at most one group per task.
+
+        Args:
+            groups: Number of groups; fewer are played if there are fewer tasks.
+            seed: Seed of tasks and draws.
+            after: Tasks to leave out: those of a call with so many groups and the same seed.
+
+        Returns:
+            The usable trajectories, and the task of each group.
+        """
+        tasks = self.suite.tasks(self.config.environment.train_split)
+        order = np.random.default_rng([seed, Stream.STUDIED_TASKS]).permutation(len(tasks))
+        chosen_tasks = [tasks[number] for number in order[after : after + groups].tolist()]
+        collector = make_collector(self.config.rollout, self.environments, self.suite.task_name)
+        if after:  # other tasks, and other draws too
+            seed = int(np.random.default_rng([seed, Stream.STUDIED_TASKS, after]).integers(2**62))
+        played = play_tasks(collector, self.models, chosen_tasks, seed=seed, on_turn=self.on_turn)
+        return [trajectory for trajectory in played if trajectory.usable], chosen_tasks
+
+    def held_out(self, num_tasks: int, split: str | None = None) -> list[Task]:
+        """Choose tasks, evenly spaced over a split, by default the held-out one; all of them if there are fewer."""
+        tasks = self.suite.tasks(split or self.config.environment.eval_split)
+        return panel(tasks, min(num_tasks, len(tasks)))
+
+    def play_tasks(self, tasks: Sequence[Task], *, seed: int, group_size: int, temperature: float) -> list[Trajectory]:
+        """Play each task with independent trajectories."""
+        collector = Independent(self.environments, self.config.rollout, self.suite.task_name)
+        return play_tasks(collector, self.models, tasks, seed=seed, group_size=group_size, temperature=temperature)
+
+    def play(self, starts: Sequence[Start], *, seed: int) -> list[Trajectory]:
+        """Play one trajectory per start."""
+        return play_starts(self.models, starts, self.environments, self.config.rollout, seed=seed)
+
+    def measure(
+        self,
+        plan: Plan,
+        trajectories: Sequence[Trajectory],
+        tasks: Sequence[Task] = (),
+        continuations: Continuations | None = None,
+    ) -> tuple[Batch, Sequences, dict[str, float]]:
+        """Take the measures of trajectories, without a critic.
+
+        Args:
+            plan: The measures.
+            trajectories: The trajectories.
+            tasks: Task of each group, for continuations.
+            continuations: Plays on, if a measure needs it.
+
+        Returns:
+            The batch, the tokens that were scored, and metrics of the measures.
+        """
+        sequences = Sequences.from_trajectories(trajectories)
+        budget, temperature = Budget(self.config.update.max_tokens), self.config.rollout.temperature
+        contexts = Contexts(self.policy.model) if "probe" in plan.models else None
+        of_probes = (self.config.model, temperature, budget, self.models.policy.sampler, contexts)
+        score = Scorer(sequences, self.config.model, temperature, budget, contexts=contexts)
+        probe = Prober(self.policy, sequences, *of_probes) if contexts else None
+        played = self._played(trajectories, score, plan)
+        batch, metrics = plan.take(dataclasses.replace(played, probe=probe, tasks=tasks, continuations=continuations))
+        return batch, sequences, metrics
+
+    def measure_with(
+        self, plan: Plan, trajectories: Sequence[Trajectory], critics: Mapping[str, ValueTerm | None]
+    ) -> tuple[dict[str, Batch], Sequences]:
+        """Take the measures of trajectories with the values of each critic. Tokens are scored once for all.
+
+        Returns:
+            The batch of each critic, and the tokens that were scored.
+        """
+        config, sequences = self.config, Sequences.from_trajectories(trajectories)
+        budget = Budget(config.update.max_tokens)
+        score = functools.cache(Scorer(sequences, config.model, config.rollout.temperature, budget))
+        played = self._played(trajectories, score, plan)
+        batches = {}
+        for name, critic in critics.items():
+            values = critic and critic.begin(sequences, trajectories, config.model, budget)
+            batches[name] = plan.take(dataclasses.replace(played, estimate=values and values.column))[0]
+        return batches, sequences
+
+    def _played(self, trajectories: Sequence[Trajectory], score: Any, plan: Plan) -> Played:
+        models: dict[str, Any] = {"policy": self.policy.model}
+        if "reference" in plan.models:
+            models["reference"] = self._first.model
+        penalty = self.config.environment.invalid_penalty
+        return Played(list(trajectories), invalid_penalty=penalty, models=models, score=score)
+
+    @functools.cached_property
+    def _first(self) -> Policy:
+        return first_policy(self.folder, self.policy.model.device)
+
+    def close(self) -> None:
+        """Release the environments."""
+        blocking(self.environments.aclose())

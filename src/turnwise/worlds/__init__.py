@@ -1,0 +1,1 @@
+"""Environments that come with turnwise; each knows only `turnwise.environments`."""

@@ -1,0 +1,302 @@
+"""Load, save and find game.tw-pddl files, in the official package's layout.
+
+    games = find_games("valid_seen")     # below $ALFWORLD_DATA
+    game = load_game(games[0])
+
+A file is JSON: `pddl_problem` holds the facts and the goal, `grammar` the sentence of the task, `pddl_domain` the
+rules. Only the goal's six known shapes are understood: they are written with the same templates that read them.
+"""
+
+import json
+import os
+import re
+from collections import defaultdict
+from collections.abc import Collection
+from pathlib import Path
+
+from turnwise.base.errors import DataError, did_you_mean
+from turnwise.worlds.alfworld.game import PROPERTIES, TASK_TYPES, Game, Goal, Receptacle, Thing
+
+DATA_VARIABLE = "ALFWORLD_DATA"
+GAME_FILE, TRAJECTORY_FILE = "game.tw-pddl", "traj_data.json"
+"""The two files in a game's folder."""
+
+_GOALS = {
+    "pick_and_place_simple": """(and (exists (?r - receptacle) (exists (?o - object) (and
+        (inReceptacle ?o ?r) (objectType ?o OBJECT) (receptacleType ?r RECEPTACLE)))))""",
+    "look_at_obj_in_light": """(and
+        (exists (?ot - object ?r - receptacle ?a - agent ?l - location) (and
+            (objectType ?ot TOGGLE) (toggleable ?ot) (isToggled ?ot)
+            (receptacleAtLocation ?r ?l) (atLocation ?a ?l) (inReceptacle ?ot ?r)))
+        (exists (?o - object ?a - agent) (and (objectType ?o OBJECT) (holds ?a ?o))))""",
+    "pick_clean_then_place_in_recep": """(and (exists (?r - receptacle) (exists (?o - object) (and
+        (cleanable ?o) (objectType ?o OBJECT) (receptacleType ?r RECEPTACLE) (isClean ?o) (inReceptacle ?o ?r)))))""",
+    "pick_heat_then_place_in_recep": """(and (exists (?r - receptacle) (exists (?o - object) (and
+        (heatable ?o) (objectType ?o OBJECT) (receptacleType ?r RECEPTACLE) (isHot ?o) (inReceptacle ?o ?r)))))""",
+    "pick_cool_then_place_in_recep": """(and (exists (?r - receptacle) (exists (?o - object) (and
+        (coolable ?o) (objectType ?o OBJECT) (receptacleType ?r RECEPTACLE) (isCool ?o) (inReceptacle ?o ?r)))))""",
+    "pick_two_obj_and_place": """(and (exists (?r - receptacle) (exists (?o1 - object) (and
+        (objectType ?o1 OBJECT) (receptacleType ?r RECEPTACLE) (inReceptacle ?o1 ?r)
+        (exists (?o2 - object) (and (not (= ?o1 ?o2))
+            (objectType ?o2 OBJECT) (receptacleType ?r RECEPTACLE) (inReceptacle ?o2 ?r)))))))""",
+}
+_BLANKS = {"OBJECT": "object_type", "RECEPTACLE": "receptacle_type", "TOGGLE": "toggle_type"}
+
+
+def _squeeze(text: str) -> str:
+    """Drop the layout: one space at most between words, none at brackets."""
+    return re.sub(r"\s*([()])\s*", r"\1", " ".join(text.split()))
+
+
+def _pattern(template: str) -> re.Pattern[str]:
+    """Convert a goal's template to a pattern with a group per blank; repeated blanks must have equal words."""
+    pattern = re.escape(_squeeze(template))
+    for blank, group in _BLANKS.items():
+        pattern = pattern.replace(blank, rf"(?P<{group}>\w+)Type", 1).replace(blank, f"(?P={group})Type")
+    return re.compile(pattern)
+
+
+_GOAL_PATTERNS = {task_type: _pattern(template) for task_type, template in _GOALS.items()}
+
+
+def load_game(path: str | Path) -> Game:
+    """Load a game.tw-pddl file.
+
+    Raises:
+        DataError: The file is missing or malformed, or its goal is not of the six kinds.
+    """
+    path = Path(path)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        problem, grammar = str(content["pddl_problem"]), str(content["grammar"])
+        walkthrough = tuple(content.get("walkthrough") or ())
+    except OSError as error:
+        raise DataError(f"{path}: cannot read the game: {error.strerror or error}.") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{path}: no game.tw-pddl file: expected JSON with pddl_problem and grammar ({error!r})."
+        ) from error
+    try:
+        return parse_problem(problem, task=_task_of(grammar), walkthrough=walkthrough)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+
+
+def _task_of(grammar: str) -> str:
+    found = re.search(r'Your task is to: (.*?)\.?"', grammar)
+    if found is None:
+        raise DataError('the grammar holds no sentence "Your task is to: ...".')
+    return found[1]
+
+
+def parse_problem(problem: str, *, task: str, walkthrough: tuple[str, ...] = ()) -> Game:
+    """Parse a PDDL problem of ALFWorld's domain.
+
+    Raises:
+        DataError: A part is missing, or the goal is not of the six kinds.
+    """
+    problem = re.sub(r";.*", "", problem)
+    parts = re.fullmatch(
+        r"\s*\(define\s*\(problem\s+(\S+?)\s*\)(.*)\(:init(.*)\(:goal(.*)\)\s*\)\s*", problem, re.DOTALL
+    )
+    if parts is None:
+        raise DataError("the problem is not laid out as (define (problem NAME) ... (:init ...) (:goal ...)).")
+    name, _, facts, goal_text = parts.groups()
+    goal = _parse_goal(goal_text)
+
+    pairs: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    properties: dict[str, set[str]] = defaultdict(set)
+    contains = set[tuple[str, str]]()
+    for fact in re.findall(r"\(([^()]+)\)", facts):
+        predicate, *arguments = fact.split()
+        if predicate == "canContain":
+            contains.add((arguments[0].removesuffix("Type"), arguments[1].removesuffix("Type")))
+        elif len(arguments) == 2:
+            pairs[predicate][arguments[0]].append(arguments[1])
+        else:
+            properties[arguments[0]].add(predicate)
+    try:
+        return _build(name, task, goal, pairs, properties, frozenset(contains), walkthrough)
+    except (KeyError, IndexError, ValueError) as error:
+        raise DataError(f"the problem {name} lacks a fact: {error!r}.") from error
+
+
+def _parse_goal(text: str) -> Goal:
+    squeezed = _squeeze(text)
+    for task_type, pattern in _GOAL_PATTERNS.items():
+        if match := pattern.fullmatch(squeezed):
+            return Goal(task_type, **match.groupdict())
+    raise DataError(f"the goal is none of ALFWorld's six kinds ({', '.join(TASK_TYPES)}): {squeezed[:300]}")
+
+
+def _build(
+    name: str,
+    task: str,
+    goal: Goal,
+    pairs: dict[str, dict[str, list[str]]],
+    properties: dict[str, set[str]],
+    can_contain: frozenset[tuple[str, str]],
+    walkthrough: tuple[str, ...],
+) -> Game:
+    receptacles = tuple(
+        Receptacle(
+            id=id,
+            type=type_names[0].removesuffix("Type"),
+            location=pairs["receptacleAtLocation"][id][0],
+            openable="openable" in properties[id],
+            opened="opened" in properties[id],
+        )
+        for id, type_names in pairs["receptacleType"].items()
+    )
+    # Things that are declared but have no fact do not exist for TextWorld: they would shift the numbers of the others.
+    known = {*pairs["objectType"], *pairs["objectAtLocation"], *pairs["inReceptacle"], *pairs["inReceptacleObject"]}
+    known.update(*pairs["inReceptacleObject"].values())
+    known.update(id for id, names in properties.items() if names.intersection(PROPERTIES))
+    things = tuple(
+        Thing(
+            id=id,
+            type="".join(pairs["objectType"][id]).removesuffix("Type"),
+            receptacles=tuple(dict.fromkeys(pairs["inReceptacle"][id])),
+            locations=tuple(dict.fromkeys(pairs["objectAtLocation"][id])),
+            inside=tuple(dict.fromkeys(pairs["inReceptacleObject"][id])),
+            properties=frozenset(properties[id].intersection(PROPERTIES)),
+        )
+        for id in sorted(known)
+    )
+    ((agent_location,),) = pairs["atLocation"].values()
+    return Game(name, task, goal, agent_location, receptacles, things, can_contain, walkthrough)
+
+
+def problem_to_pddl(game: Game) -> str:
+    """Format a game as a PDDL problem of ALFWorld's domain."""
+    locations = {game.agent_location, *(receptacle.location for receptacle in game.receptacles)}
+    locations.update(*(thing.locations for thing in game.things))
+    # The rules name these types, so they have to be declared even in a game without them.
+    object_types = {"Knife", "ButterKnife", "Sink", *(thing.type for thing in game.things)}
+    receptacle_types = {"Microwave", "Fridge", "SinkBasin", *(receptacle.type for receptacle in game.receptacles)}
+    for receptacle_type, object_type in game.can_contain:
+        receptacle_types.add(receptacle_type)
+        object_types.add(object_type)
+    goal = {blank: getattr(game.goal, field) for blank, field in _BLANKS.items() if getattr(game.goal, field)}
+    object_types.update(goal[blank] for blank in ("OBJECT", "TOGGLE") if blank in goal)
+    receptacle_types.update(goal[blank] for blank in ("RECEPTACLE",) if blank in goal)
+
+    declared = {
+        "agent": ["agent1"],
+        "location": locations,
+        "receptacle": [receptacle.id for receptacle in game.receptacles],
+        "object": [thing.id for thing in game.things],
+        "otype": [f"{name}Type" for name in object_types if name],
+        "rtype": [f"{name}Type" for name in receptacle_types],
+    }
+    facts = [f"atLocation agent1 {game.agent_location}"]
+    for receptacle in game.receptacles:
+        facts.append(f"receptacleType {receptacle.id} {receptacle.type}Type")
+        facts.append(f"receptacleAtLocation {receptacle.id} {receptacle.location}")
+        facts.extend(f"{name} {receptacle.id}" for name in ("openable", "opened") if getattr(receptacle, name))
+    for thing in game.things:
+        if thing.type:
+            facts.append(f"objectType {thing.id} {thing.type}Type")
+        facts.extend(f"objectAtLocation {thing.id} {location}" for location in thing.locations)
+        facts.extend(f"inReceptacle {thing.id} {receptacle}" for receptacle in thing.receptacles)
+        facts.extend(f"inReceptacleObject {thing.id} {outer}" for outer in thing.inside)
+        facts.extend(f"{name} {thing.id}" for name in sorted(thing.properties))
+    facts.extend(f"canContain {receptacle}Type {thing}Type" for receptacle, thing in sorted(game.can_contain))
+
+    objects = "\n".join(f"  {id} - {kind}" for kind, ids in declared.items() for id in sorted(ids))
+    init = "\n".join(f"  ({fact})" for fact in facts)
+    goal_text = re.sub("|".join(_BLANKS), lambda blank: f"{goal[blank[0]]}Type", _GOALS[game.goal.task_type])
+    return f"""(define (problem {game.name})
+(:domain alfred)
+(:objects
+{objects}
+)
+(:init
+{init}
+)
+(:goal {goal_text})
+)
+"""
+
+
+def save_game(game: Game, path: str | Path, *, domain: str, grammar: str, solvable: bool = True) -> None:
+    """Save a game.tw-pddl file that TextWorld can play.
+
+    Args:
+        game: The game.
+        path: The file to write; its folder must exist.
+        domain: Text of the alfworld package's alfred.pddl.
+        grammar: Text of the alfworld package's alfred.twl2; the game's task sentence replaces its own.
+        solvable: Value recorded in the file; the official loader skips games that are not solvable.
+    """
+    sentence = f"Your task is to: {game.task}."
+    grammar, count = re.subn(r'Your task is to: [^"]*', lambda _: sentence, grammar)
+    if count != 1:
+        raise DataError(f"expected one sentence 'Your task is to: ...' in the grammar, found {count}.")
+    content = {
+        "pddl_domain": domain,
+        "grammar": grammar,
+        "pddl_problem": problem_to_pddl(game),
+        "solvable": solvable,
+        "walkthrough": list(game.walkthrough),
+    }
+    Path(path).write_text(json.dumps(content), encoding="utf-8")
+
+
+def find_games(split: str, data: str | Path | None = None, task_types: Collection[str] = TASK_TYPES) -> list[Path]:
+    """List a split's playable games, in the order of their paths.
+
+    The rules are the official package's. A folder counts if it holds a traj_data.json of a selected task type, and a
+    game.tw-pddl marked as solvable. Tasks with movable receptacles or slicing are skipped.
+
+    Args:
+        split: "train", "valid_seen", "valid_unseen", ...: a folder of $ALFWORLD_DATA/json_2.1.1.
+        data: Folder, instead of the environment variable.
+        task_types: Task types to keep.
+
+    Raises:
+        DataError: The data is missing, or holds no such game.
+    """
+    if unknown := set(task_types).difference(TASK_TYPES):
+        name = min(unknown)
+        raise DataError(f"no task type is called {name!r}.{did_you_mean(name, TASK_TYPES)}")
+    data = data or os.environ.get(DATA_VARIABLE)
+    if not data:
+        raise DataError(
+            f"set {DATA_VARIABLE} to the folder that holds json_2.1.1 (alfworld-download fetches the games)."
+        )
+    root = Path(data).expanduser() / "json_2.1.1"
+    if not root.is_dir():
+        raise DataError(f"{DATA_VARIABLE}={data} holds no folder json_2.1.1; alfworld-download fetches the games.")
+    splits = sorted(path.name for path in root.iterdir() if path.is_dir())
+    if split not in splits:
+        raise DataError(f"{root} has no split {split!r}; it has {', '.join(splits)}.{did_you_mean(split, splits)}")
+    folder = root / split
+    games = [path.with_name(GAME_FILE) for path in sorted(folder.rglob(TRAJECTORY_FILE))]
+    games = [path for path in games if _playable(path, folder, task_types)]
+    if not games:
+        raise DataError(
+            f"{folder} holds no playable game of the task types {', '.join(sorted(task_types))}.{_incomplete(folder)}"
+        )
+    return games
+
+
+def _incomplete(folder: Path) -> str:
+    """Describe which of a game's two files are missing below a folder, and where."""
+    for there, missing in ((GAME_FILE, TRAJECTORY_FILE), (TRAJECTORY_FILE, GAME_FILE)):
+        lacking = [path.parent for path in sorted(folder.rglob(there)) if not path.with_name(missing).exists()]
+        if lacking:
+            return (
+                f" {len(lacking)} of its folders hold {there} but no {missing}, such as {lacking[0]}; "
+                "a game needs both, and alfworld-download fetches both."
+            )
+    return ""
+
+
+def _playable(path: Path, folder: Path, task_types: Collection[str]) -> bool:
+    relative = str(path.relative_to(folder))
+    if "movable" in relative or "Sliced" in relative or not path.exists():
+        return False
+    trajectory = json.loads(path.with_name(TRAJECTORY_FILE).read_text(encoding="utf-8"))
+    # Thousands of files: the one key is found without parsing. Inside the JSON's strings its quotes would be escaped.
+    return trajectory["task_type"] in task_types and bool(re.search(rb'[{,]\s*"solvable":\s*true', path.read_bytes()))

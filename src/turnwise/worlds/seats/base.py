@@ -1,0 +1,134 @@
+"""Define games, their tasks, and the steps of a match.
+
+A game is a function of its history: the tuple of all that was played, chance included. A match is one play of it. Its
+environment asks the seats in turn; see `turnwise.worlds.seats.match`.
+"""
+
+import dataclasses
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+History = tuple[str, ...]
+"""All that was played so far: actions of the seats and outcomes of chance, in order."""
+
+CHANCE, ENDED = -1, -2
+"""What acts in place of a seat."""
+ROLES = ("first", "second")
+"""Roles of the seats of most games."""
+POLICY = "policy"
+"""Player of a seat whose responses come from outside the environment."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Deal:
+    """A task: one match.
+
+    Attributes:
+        seed: Decides chance, and the draws of players inside the environment.
+        players: Who plays each seat: `POLICY`, or the name of an opponent.
+        opening: Actions that were played before.
+        roles: Role of each seat, as its `Game` has it.
+    """
+
+    seed: int
+    players: tuple[str, ...]
+    opening: History = ()
+    roles: tuple[str, ...] = ROLES
+
+
+class Outcome(NamedTuple):
+    """How a match ended for a seat.
+
+    Attributes:
+        success: Whether the seat reached its goal.
+        result: Name of the result, such as "win".
+        score: From 0, the worst, to 1, the best.
+        objectives: Several goals of the match by name, each from 0 to 1; empty where success is the only one.
+    """
+
+    success: bool
+    result: str
+    score: float
+    objectives: Mapping[str, float] = {}
+
+
+def contested(won: float) -> Outcome:
+    """Return the outcome of a game that one seat wins from the other: success is not to lose.
+
+    Args:
+        won: What the seat has won; negative if it lost.
+    """
+    result = "win" if won > 0 else "loss" if won < 0 else "draw"
+    return Outcome(won >= 0, result, {"win": 1.0, "draw": 0.5, "loss": 0.0}[result])
+
+
+class Game(Protocol):
+    """Rules of a game, as functions of the history.
+
+    Attributes:
+        name: Name in records.
+        rules: Rules as text, for players that read them.
+        roles: Role of each seat. Seats with the same role are a team.
+        most_turns: Largest number of actions of one role in a match.
+        exact: Whether the expert plays an equilibrium (up to numerical precision).
+        openings: Whether a match may begin after random actions.
+        tree: All histories as a `Tree`, so that exploitability can be computed; None if there are too many, or if the
+            returns of the seats do not sum to 0.
+    """
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def rules(self) -> str: ...  # noqa: D102
+    @property
+    def roles(self) -> tuple[str, ...]: ...  # noqa: D102
+    @property
+    def most_turns(self) -> int: ...  # noqa: D102
+    @property
+    def exact(self) -> bool: ...  # noqa: D102
+    @property
+    def openings(self) -> bool: ...  # noqa: D102
+    @property
+    def tree(self) -> Any: ...  # noqa: D102
+
+    def actor(self, history: History) -> int:
+        """Return the seat that acts, `CHANCE` or `ENDED`."""
+        ...
+
+    def chances(self, history: History) -> Mapping[str, float]:
+        """Return the outcomes of chance and their probabilities."""
+        ...
+
+    def actions(self, history: History) -> Sequence[str]:
+        """Return the admissible actions of the seat that acts."""
+        ...
+
+    def returns(self, history: History) -> tuple[float, ...]:
+        """Return what each seat has won at the end."""
+        ...
+
+    def outcome(self, history: History, seat: int) -> Outcome:
+        """Return how the match ended for a seat; `contested` where one seat wins from the other."""
+        ...
+
+    def view(self, history: History, seat: int) -> str:
+        """Describe what a seat sees."""
+        ...
+
+    def expert(self, history: History, rng: random.Random) -> str:
+        """Choose a strong action for the seat that acts."""
+        ...
+
+    def value(self, history: History) -> float | None:
+        """Return what the first seat wins if all play perfectly from here; None if it is not known."""
+        ...
+
+    def words(self) -> str:
+        """Return a text with all words of observations and actions."""
+        ...
+
+
+def generator(seed: int, history: History, what: str) -> random.Random:
+    """Return the generator of the draws at one place of a match."""
+    return random.Random(f"{seed} {what} {' '.join(history)}")

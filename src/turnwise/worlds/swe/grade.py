@@ -1,0 +1,115 @@
+"""Grade a repair: the named tests with a secret pattern of variants, and calls that the right version has answered.
+
+The agent's code runs in the process that tests it, and can make that process report anything. So no report is believed
+by itself. The reward is paid only where the report has exactly the passes and failures that were drawn, and where every
+call is answered as the right version answers it.
+"""
+
+import dataclasses
+from collections.abc import Callable, Collection, Sequence
+
+from turnwise.base.errors import EnvironmentFault
+from turnwise.worlds.swe.commands import CommandFailed, apply, put, test_paths
+from turnwise.worlds.swe.guard import graded_changes
+from turnwise.worlds.swe.plan import Call, Plan, draw, judge, missing_tests
+from turnwise.worlds.swe.tasks import SweTask
+from turnwise.worlds.swe.testing import REPORT_BYTES, ask_calls, run_tests, said
+from turnwise.worlds.swe.workspace import Files, Workspace
+
+_CALLS_S = 30.0
+"""Longest time of all calls; each is limited by processor time."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Grade:
+    """The verdict; `reason` explains a failure in one line."""
+
+    success: bool
+    reason: str = ""
+    num_passed: int = 0
+    num_named: int = 0
+
+
+def no_success(task: SweTask, reason: str) -> Grade:
+    """Make the verdict of a repair that passed no test."""
+    return Grade(False, reason, 0, len(task.named_tests))
+
+
+def grade(
+    make_workspace: Callable[[], Workspace],
+    task: SweTask,
+    changes: Files,
+    plan: Plan,
+    *,
+    python: str,
+    path: Sequence[str] = (),
+    packages: Collection[str] = (),
+    seconds: float = 120.0,
+) -> Grade:
+    """Grade changes to a task's repository.
+
+    Args:
+        make_workspace: Makes the repository as the agent got it, without the tests that grade.
+        task: The task.
+        changes: Files that the agent changed, with their contents.
+        plan: What is known about the task's tests.
+        python: The interpreter in the workspace.
+        path: Folders that pytest is imported from.
+        packages: See `graded_changes`.
+        seconds: Longest time of the tests.
+
+    Raises:
+        EnvironmentFault: There is no workspace. One that ends while the agent's code runs in it makes no success.
+    """
+    kept = graded_changes(task, changes, packages=packages)
+    if not kept:
+        return no_success(task, "nothing that is graded was changed")
+    tests = test_paths(task)
+    drawn = draw(plan, task, tests)
+    workspace = make_workspace()
+    try:
+        put(workspace, kept)
+        # the calls first: as long as the tests, which hold right answers, are not there
+        wrong = _wrong_answers(workspace, drawn.calls, python, seconds)
+        if task.test_files:
+            put(workspace, {name: text.encode() for name, text in task.test_files})
+        if task.test_patch:
+            apply(workspace, task.test_patch)
+        put(workspace, drawn.files)
+        limits = {"seconds": seconds, "read_only": plan.read_only}
+        report = run_tests(workspace, drawn.tests, python=python, path=path, **limits)
+    except CommandFailed as failed:  # the task's own files go in: its plan was made with them
+        return no_success(task, f"the change cannot be carried over: {failed}")
+    except EnvironmentFault as fault:
+        return no_success(task, f"the change ended the workspace that grades it: {fault}")
+    finally:
+        workspace.close()
+    if report.problem:
+        return no_success(task, report.problem)
+    verdict = judge(plan, drawn, report)
+    named = task.named_tests
+    missing = missing_tests(task, verdict.passed)
+    if missing:
+        reason = f"{len(missing)} of {len(named)} tests fail, {missing[0]} for one"
+        if report.broken:
+            file, words = next(iter(report.broken.items()))
+            reason += f"; {file} cannot be collected: {said(words.encode())}"
+        return Grade(False, reason, len(named) - len(missing), len(named))
+    if not verdict.as_drawn:
+        return no_success(task, "a test that must fail has passed: the change tampers with the tests")
+    if wrong:
+        return no_success(task, f"all tests pass, but {wrong} of {len(drawn.calls)} calls are answered wrongly")
+    return Grade(True, "", len(named), len(named))
+
+
+def _wrong_answers(workspace: Workspace, calls: Sequence[Call], python: str, seconds: float) -> int:
+    """Ask the tested version for its answers; returns how many are wrong."""
+    if not calls:
+        return 0
+    request = {"calls": [[call.module, call.name, call.arguments] for call in calls]}
+    limits = {"seconds": min(seconds, _CALLS_S), "output_chars": REPORT_BYTES}
+    given = ask_calls(workspace, "answer", request, python=python, **limits)
+    right = [call.answer for call in calls]
+    if len(given) != len(right):
+        return len(right)
+    return sum(one != other for one, other in zip(given, right, strict=True))

@@ -1,0 +1,260 @@
+"""Decide how one repair is tested: a secret pattern of tests that must pass and fail, and calls to be answered.
+
+A `Plan` is made once per task, from the right version alone (`prepare.py`). Each grading draws from it anew (`Drawn`).
+The tested process sees the tests and the calls, but never which outcomes are expected.
+"""
+
+import dataclasses
+import random
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+
+from turnwise.worlds.swe.tasks import SweTask
+from turnwise.worlds.swe.testing import Report
+from turnwise.worlds.swe.variants import MUST_PASS, Template, Variant, make_template, write_variants
+
+_TESTS = """
+import unittest
+import pytest
+
+def test_bad_equal():
+    assert 1 + 1 == 3
+
+def test_good_equal():
+    assert not 1 + 1 == 3
+
+def test_bad_raises():
+    with pytest.raises(ZeroDivisionError):
+        1 / 1
+
+def test_bad_fails():
+    pytest.fail("as it must")
+
+def test_bad_error():
+    raise RuntimeError("as it must")
+
+class TestMore(unittest.TestCase):
+    def test_bad_equal_too(self):
+        self.assertEqual(1, 2)
+
+    def test_bad_true(self):
+        self.assertTrue(0)
+
+    def test_good_true(self):
+        self.assertFalse(0)
+
+    def test_bad_raises_too(self):
+        with self.assertRaises(KeyError):
+            {1: 1}[1]
+"""
+_GENERAL = make_template("", _TESTS)
+"""Tests of no repository: those called bad must fail."""
+_BUDGET = 0.25
+"""Time of a grading's variants, as a share of the tests' own."""
+_LEAST_S = 0.02
+_FIRST_TESTS = 3
+"""Tests that fail with the bug whose variants run at any cost."""
+_NUM_TELLING, _NUM_OTHER = 16, 8
+"""Calls of one grading: those that the bug answers wrongly, and others."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Checked:
+    """A variant that behaves as it must with the right version.
+
+    Attributes:
+        variant: The variant.
+        seconds: Its time.
+        items: Its places in the report: what stands before the function's name, and after it.
+    """
+
+    variant: Variant
+    seconds: float
+    items: tuple[tuple[str, str], ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a function of the package.
+
+    Attributes:
+        module: Where the function is.
+        name: Its qualified name.
+        arguments: Pickled by the right version, in base64; only unpickled inside a sandbox.
+        answer: Digest of the right answer.
+        telling: Whether the version with the bug answers otherwise.
+    """
+
+    module: str
+    name: str
+    arguments: str
+    answer: str
+    telling: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """What is known about the tests of one task.
+
+    Attributes:
+        brought: Files of tests as they must be for grading, by path.
+        templates: Those of them whose tests can have other names.
+        marked: File and name of tests that their author marks as expected to fail.
+        read_only: Whether the tests pass in a repository that cannot be written to.
+        seconds: Time of the tests alone.
+        checked: Variants to draw from.
+        calls: Calls to draw from.
+    """
+
+    brought: Mapping[str, str]
+    templates: Mapping[str, Template] = dataclasses.field(default_factory=dict)
+    marked: frozenset[tuple[str, str]] = frozenset()
+    read_only: bool = False
+    seconds: float = 0.0
+    checked: tuple[Checked, ...] = ()
+    calls: tuple[Call, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Drawn:
+    """The tests and calls of one grading.
+
+    Attributes:
+        files: Files of tests to write.
+        tests: Paths for pytest.
+        names: By new name, the test's old one and the variant; None: the test itself.
+        chosen: The variants.
+        general: By new name, whether this general test must pass.
+        calls: The calls.
+    """
+
+    files: Mapping[str, bytes]
+    tests: tuple[str, ...]
+    names: Mapping[str, tuple[str, Variant | None]]
+    chosen: tuple[Checked, ...]
+    general: Mapping[str, bool]
+    calls: tuple[Call, ...]
+
+
+def draw(plan: Plan, task: SweTask, tests: Sequence[str], chosen: Sequence[Checked] | None = None) -> Drawn:
+    """Draw the tests and calls of one grading.
+
+    Args:
+        plan: What there is to draw from.
+        task: The task.
+        tests: Paths of the test files.
+        chosen: Variants; None: as many as the time allows, tests that fail with the bug first.
+    """
+    rng = random.SystemRandom()
+    chosen = _chosen(plan, task, rng) if chosen is None else chosen
+    texts, names = dict(plan.brought), {}
+    variants = {checked.variant for checked in chosen}
+    for file, template in plan.templates.items():
+        texts[file], new = write_variants(template, variants, _new_name, rng)
+        names |= new
+    text, general = write_variants(_GENERAL, (), _new_name, rng)
+    folder = tests[0].rpartition("/")[0] if tests else ""
+    extra = f"{folder}/{_new_name()}.py".lstrip("/")
+    texts[extra] = text
+    telling = [call for call in plan.calls if call.telling]
+    others = [call for call in plan.calls if not call.telling]
+    calls = [*_sample(telling, _NUM_TELLING, rng), *_sample(others, _NUM_OTHER, rng)]
+    rng.shuffle(calls)
+    order = list(tests)
+    order.insert(rng.randrange(len(order) + 1), extra)
+    return Drawn(
+        {path: content.encode() for path, content in texts.items()},
+        tuple(order),
+        names,
+        tuple(chosen),
+        {new: "good" in old for new, (old, _) in general.items()},
+        tuple(calls),
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a report says about the tests that were meant.
+
+    Attributes:
+        passed: Names of tests that passed, as the task calls them.
+        failed: Messages of those that did not.
+        as_drawn: Whether every variant did what it must, and nothing else.
+    """
+
+    passed: frozenset[str]
+    failed: Mapping[str, str]
+    as_drawn: bool
+    seconds: Mapping[tuple[str, Variant | None], float]
+    outcomes: Mapping[tuple[str, Variant], Mapping[tuple[str, str], bool]]
+
+
+def judge(plan: Plan, drawn: Drawn, report: Report) -> Verdict:
+    """Compare a report with what was drawn."""
+    passed, failed, seconds = set[str](), dict[str, str](), dict[tuple[str, Variant | None], float]()
+    outcomes: dict[tuple[str, Variant], dict[tuple[str, str], bool]] = {}
+    general: dict[str, bool] = {}
+    for name in (*report.passed, *report.xfailed, *report.failed):
+        before, function, after = split_name(name)
+        good = name in report.passed
+        if function in drawn.general:
+            general[function] = good
+            continue
+        old, variant = drawn.names.get(function, (function, None))
+        file = before.partition("::")[0]
+        seconds[old, variant] = seconds.get((old, variant), 0.0) + report.seconds.get(name, 0.0)
+        if variant is not None:
+            outcomes.setdefault((old, variant), {})[before, after] = good
+        elif good or (name in report.xfailed and (file, old) in plan.marked):
+            passed.add(f"{before}{old}{after}")
+        else:
+            failed[f"{before}{old}{after}"] = report.failed.get(name, "it failed as its author did not expect")
+    exact = general == drawn.general
+    for checked in drawn.chosen:
+        found = outcomes.get((checked.variant.function, checked.variant), {})
+        good = checked.variant.kind in MUST_PASS
+        exact &= all(found.get(item) is good for item in checked.items)
+    return Verdict(frozenset(passed), failed, exact, seconds, outcomes)
+
+
+def missing_tests(task: SweTask, passed: Collection[str]) -> list[str]:
+    """List the task's named tests that did not pass; R2E-Gym leaves out files and writes dots in names."""
+    known = {*passed, *(".".join(test.split("::")[1:]) for test in passed)}
+    return [name for name in task.named_tests if name not in known]
+
+
+def split_name(name: str) -> tuple[str, str, str]:
+    """Split a test's name into what stands before the function's name, that name, and its parameters."""
+    base, bracket, parameters = name.partition("[")
+    before, colons, function = base.rpartition("::")
+    return before + colons, function, bracket + parameters
+
+
+def _chosen(plan: Plan, task: SweTask, rng: random.Random) -> list[Checked]:
+    """Choose variants: one of each kind for tests that fail with the bug, then any, while there is time."""
+    ones: dict[tuple[str, str], dict[str, list[Checked]]] = {}
+    for checked in plan.checked:
+        variant = checked.variant
+        ones.setdefault((variant.file, variant.function), {}).setdefault(variant.kind, []).append(checked)
+    failing = {(name.partition("::")[0], split_name(name)[1]) for name in task.fail_to_pass}
+    order = list(ones)
+    rng.shuffle(order)
+    order.sort(key=lambda test: test not in failing)
+    chosen, left = [], max(_LEAST_S, _BUDGET * plan.seconds)
+    for place, test in enumerate(order):
+        first = test in failing and place < _FIRST_TESTS
+        kinds = list(ones[test])
+        for kind in kinds if test in failing else rng.sample(kinds, 1):
+            checked = rng.choice(ones[test][kind])
+            if first or checked.seconds <= left:
+                left -= checked.seconds
+                chosen.append(checked)
+    return chosen
+
+
+def _sample(calls: list[Call], number: int, rng: random.Random) -> list[Call]:
+    return rng.sample(calls, min(number, len(calls)))
+
+
+def _new_name() -> str:
+    return f"test_{secrets.token_hex(6)}"
