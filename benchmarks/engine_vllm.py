@@ -34,7 +34,7 @@ from transformers import PreTrainedModel
 from turnwise.engines.base import Engine, Sampling
 from turnwise.engines.local import LocalEngine
 from turnwise.engines.server import ServerEngine
-from turnwise.rollout.settings import EngineConfig
+from turnwise.engines.settings import EngineConfig
 
 CONTEXT = 2048
 OPTIONS = {

@@ -29,9 +29,9 @@ from turnwise.commands.cli import main
 from turnwise.config import Config, load_config
 from turnwise.credit.methods import METHODS
 from turnwise.environments.suites import make_suite
-from turnwise.extensions.gateway.choose import choose_collector, choose_environments
 from turnwise.objective.build import make_objective
 from turnwise.train.credit import make_transform
+from turnwise.train.extension import Context, make_collectors, make_extensions, make_players
 from turnwise.train.lone import lone_note
 from turnwise.train.parts import make_plan
 from turnwise.worlds.crossroads.knobs import Knobs
@@ -142,8 +142,9 @@ def configuration(chance: random.Random) -> Callable[[], object]:
         lone_note(transform, config.rollout.group_size)
         if config.environment.name in SMALL:
             suite = make_suite(config.environment)
-            environments = choose_environments(config.harness, config.environment, suite)
-            choose_collector(config.rollout, config.environment.name, suite, environments)
+            context = Context(config, suite)
+            extensions = make_extensions(context)
+            make_collectors(extensions, context, make_players(extensions, context))
 
     call.__doc__ = f"load_config({recipe and recipe.name!r}, {given})"
     return call

@@ -7,8 +7,9 @@ import pytest
 
 from tests.toys import Colors, small_config
 from turnwise.commands.cli import main
+from turnwise.environments.panels import Panel
 from turnwise.train import loop
-from turnwise.train.evaluation.panels import PANELS, Panel, task_digest
+from turnwise.train.evaluation.panels import PANELS, task_digest
 
 NAMES = [str(1_000_000 + index * 100_000 // 6) for index in range(6)]
 

@@ -94,13 +94,23 @@ def test_credit_layers_import_downwards_only(path):
 LAYERS = [
     {"base"},
     {"credit"},
-    {"environments", "worlds"},
+    {"environments"},
+    {"worlds"},
     {"models"},
-    {"engines", "rollout", "objective", "measures", "config", "train", "extensions"},
+    {"engines"},
+    {"rollout"},
+    {"objective"},
+    {"measures"},
+    {"config"},
+    {"train"},
+    {"extensions"},
     {"lab"},
     {"integrations"},
     {"commands", "__main__"},
 ]
+BEYOND = {"worlds", "extensions"}
+CORE = {"base", "credit", "environments", "models", "engines", "rollout", "objective", "measures", "config", "train"}
+"""Folders that know neither an environment nor an extension; `base/register.py` names both."""
 
 
 def folder(module: str) -> str:
@@ -122,6 +132,23 @@ def test_layers_of_the_package_import_downwards_only(path):
     for module in imports(path):
         if module.split(".")[0] == "turnwise":
             assert height(folder(module)) <= height(own), f"{path} imports {module}, which lies above it"
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if path.split("/")[0] in CORE])
+def test_the_core_knows_no_environment_and_no_extension(path):
+    assert {folder(module) for module in imports(path) if module.startswith("turnwise.")} <= CORE
+    if path not in {"base/register.py", "base/moved.py"}:
+        assert not re.search(rf"turnwise\.({'|'.join(BEYOND)})\.\w+\.", FILES[path].read_text())
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if path.startswith("worlds/")])
+def test_an_environment_knows_only_what_environments_are(path):
+    allowed = {"base", "credit", "environments", "worlds"}
+    assert {folder(module) for module in imports(path) if module.startswith("turnwise.")} <= allowed
+
+
+def test_only_two_files_lie_beside_the_folders():
+    assert {path for path in FILES if "/" not in path} == {"__init__.py", "__main__.py"}
 
 
 ABOUT_AEM = {

@@ -86,7 +86,7 @@ def test_every_command_has_its_heading(site):
 
 def test_links_to_source_files_lead_to_the_repository(site):
     page = (site / "explanation" / "aem.html").read_text()
-    assert "https://github.com/turnwise-rl/turnwise/blob/main/src/turnwise/methods/aem.py" in page
+    assert "https://github.com/turnwise-rl/turnwise/blob/main/src/turnwise/credit/methods/aem.py" in page
 
 
 def test_a_broken_link_fails_the_build(tmp_path):

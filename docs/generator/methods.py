@@ -8,7 +8,7 @@ from pathlib import Path
 
 import turnwise as tw
 from generator.text import cell, item, prose, sentence, wrap
-from turnwise.objective.token_rules import ENTROPY_RULES, TOKEN_RULES
+from turnwise.base.register import ENTROPY_RULES, TOKEN_RULES
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "reference" / "methods"

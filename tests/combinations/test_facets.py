@@ -8,11 +8,10 @@ import pytest
 from tests.combinations.table import FEATURES, config_of, data_of
 from turnwise.base.errors import ConfigError
 from turnwise.base.facets import Conflict, Facet, Part, refuse_conflicts
+from turnwise.base.register import COLLECTOR_PARTS, COLLECTORS
 from turnwise.config import Config, load_config, parse_config
 from turnwise.config.recipes import shipped_recipes
 from turnwise.extensions.branching.growth import RULES
-from turnwise.rollout.collectors import COLLECTORS
-from turnwise.rollout.facets import COLLECTORS as FACETS
 
 AHEAD = Part("ahead=1", {Facet.OUTCOMES: "plays ahead"}, {Facet.OUTCOMES: "starts the groups of each step"})
 FURTHER = [
@@ -83,7 +82,7 @@ def test_no_part_names_another():
 
 
 def test_every_collector_and_no_other_has_facets():
-    assert FACETS.keys() == COLLECTORS.keys()
+    assert {"independent", *COLLECTOR_PARTS} == {*COLLECTORS}
     for rule in RULES:
         parts = parse_config({"rollout": {"collector": {"name": "branching", "rule": rule}}}).parts()
         assert any(part.setting == "rollout.collector='branching'" for part in parts)

@@ -2,7 +2,9 @@
 
 import copy
 import dataclasses
+import functools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +20,20 @@ from turnwise.config import Config
 from turnwise.credit.trace import Trace
 from turnwise.environments.base import Demonstrated, Step
 from turnwise.environments.suites import Seeded
-from turnwise.extensions.demonstrations.imitation import imitation_terms, make_learner, with_lesson
+from turnwise.extensions.demonstrations.imitation import Imitating, with_lesson
 from turnwise.extensions.demonstrations.library import Demonstrations
 from turnwise.extensions.demonstrations.settings import DemonstrationsConfig
 from turnwise.extensions.demonstrations.taught import Lesson, Taught
-from turnwise.extensions.demonstrations.term import TaughtView
+from turnwise.extensions.demonstrations.term import ImitationTerm, TaughtView
 from turnwise.objective.build import make_objective
 from turnwise.objective.objective import Objective
 from turnwise.objective.tokens import Sequences, generated_logprobs
 from turnwise.rollout.experience import Experience, Steps
 from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.trajectory import Trajectory
+from turnwise.train.extension import Context, Extension
 from turnwise.train.loop import train
+from turnwise.train.parts import make_learner
 from turnwise.train.update import Learner
 
 HPT = {"name": "hpt"}
@@ -141,10 +145,21 @@ class Source:
         self.lesson = lesson
 
 
+class Lessons(Extension):
+    """Brings the learner of a source with lessons."""
+
+    def __init__(self, source: Any):
+        self._source = source
+
+    def learner(self) -> Callable[..., Learner] | None:
+        return functools.partial(Imitating, source=self._source) if isinstance(self._source, Taught) else None
+
+
 def learner_from(source: Any, objective: Objective, config: Config, max_tokens: int) -> Learner:
     update = config.update.model_copy(update={"max_tokens": max_tokens})
     rollout = config.rollout.model_copy(update={"temperature": 0.8, "max_new_tokens": 4})
-    return make_learner(source, objective, update, config.model, config.run, rollout)
+    config = config.model_copy(update={"update": update, "rollout": rollout})
+    return make_learner([Lessons(source)], objective, Context(config, Seeded(Colors, {})))
 
 
 def gradient(lesson: Lesson | None, advantage_R: np.ndarray, *, weight: float = 0.7, max_tokens=10**6, **update: Any):
@@ -152,7 +167,7 @@ def gradient(lesson: Lesson | None, advantage_R: np.ndarray, *, weight: float = 
     policy, old, _, trajectories, _ = experience()
     config = make_config(**update)
     settings = DemonstrationsConfig(name="hpt", weight=weight)
-    objective = make_objective(config.update, *(imitation_terms(settings) if lesson else []))
+    objective = make_objective(config.update, *([ImitationTerm(settings.weight)] if lesson else []))
     source = object.__new__(Taught) if lesson else Source(Lesson(np.zeros(0), []))
     source.lesson = lesson or source.lesson
     learner = learner_from(source, objective, config, max_tokens)

@@ -13,9 +13,10 @@ from tests.toys import COLORS, Colors
 
 from turnwise.base.errors import ConfigError, DataError, EnvironmentFault
 from turnwise.base.imports import import_named
+from turnwise.base.register import ENVIRONMENTS
 from turnwise.environments.base import Demonstrated
 from turnwise.environments.settings import EnvironmentConfig
-from turnwise.environments.suites import SUITES, Seeded, make_suite
+from turnwise.environments.suites import Seeded, make_suite
 from turnwise.environments.workers import make_environments
 from turnwise.worlds.alfworld.files import GAME_FILE, TRAJECTORY_FILE, save_game
 from turnwise.worlds.alfworld.generate import generate_game
@@ -308,7 +309,7 @@ def test_a_module_in_the_working_directory_is_found(tmp_path, monkeypatch):
 
 def test_every_suite_has_a_name():
     environments = {"household", "alfworld", "webshop", "search_qa", "frozen_lake", "sokoban", "crossroads", "helpdesk"}
-    assert set(SUITES) == environments | {
+    assert set(ENVIRONMENTS) == environments | {
         "seats",
         "scienceworld",
         "gymnasium",

@@ -10,12 +10,13 @@ from tests.gateway.asking import ask, suite, user
 from tests.gateway.test_agents import ROLLOUT, SAME, models_of
 from turnwise.environments.hosts import Environments, InProcessEnvironments
 from turnwise.extensions.continuations.play import Continuations
+from turnwise.extensions.continuations.settings import ContinuationsConfig
 from turnwise.extensions.gateway.agents import Harnesses
 from turnwise.extensions.gateway.settings import HarnessConfig
 from turnwise.rollout.collectors import make_collector
 from turnwise.rollout.metrics import rollout_metrics
 from turnwise.rollout.plays import play_starts, play_tasks
-from turnwise.rollout.settings import ContinuationsConfig, RolloutConfig
+from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.starts import fork
 from turnwise.rollout.trajectory import Trajectory
 

@@ -157,12 +157,12 @@ IDEAS: dict[str, Idea] = {
     ),
     "collector arrol": Idea(
         "rollout/test_pruning.py::test_half_of_each_group_ends_after_its_first_tokens",
-        {"turnwise.extensions.pruning:survivors": lambda chance_N, *_: np.ones(len(chance_N), dtype=bool)},
+        {"turnwise.extensions.arrol.collector:survivors": lambda chance_N, *_: np.ones(len(chance_N), dtype=bool)},
         "frozen-lake-tiny-arrol",
     ),
     "collector v0": Idea(
         "rollout/test_allotment.py::test_tasks_that_teach_get_the_trajectories",
-        {"turnwise.extensions.allotment:allot": lambda p_G, budget, **_: np.full(len(p_G), budget // len(p_G))},
+        {"turnwise.extensions.v0.collector:allot": lambda p_G, budget, **_: np.full(len(p_G), budget // len(p_G))},
         "frozen-lake-tiny-v0",
     ),
     "collector self_play": Idea(
@@ -238,12 +238,12 @@ IDEAS: dict[str, Idea] = {
     ),
     "turn budget": Idea(
         "rollout/test_turn_budget.py::test_a_limited_trajectory_is_the_beginning_of_the_whole_one",
-        {"turnwise.extensions.turn_budget:stops_after": returns(False)},
+        {"turnwise.extensions.turn_budget.budget:stops_after": returns(False)},
         "frozen-lake-tiny-turn-budget",
     ),
     "turn budget that is learned": Idea(
         "rollout/test_turn_budget.py::test_only_trajectories_without_a_limit_teach_the_quantile",
-        {"turnwise.extensions.turn_budget:quantile_of": returns(100)},
+        {"turnwise.extensions.turn_budget.budget:quantile_of": returns(100)},
         "frozen-lake-tiny-turn-budget",
     ),
     "step budget": Idea(
@@ -263,7 +263,7 @@ IDEAS: dict[str, Idea] = {
     ),
     "token temperature": Idea(
         "rollout/test_tempering.py::test_a_run_tempers_from_its_second_step_on_and_resumes",
-        {"turnwise.extensions.tempering:tempering_of": returns(None)},
+        {"turnwise.extensions.token_temperature.tempering:tempering_of": returns(None)},
         "frozen-lake-tiny-hapo",
     ),
     # -- which tasks and groups are learned from
@@ -346,12 +346,12 @@ IDEAS: dict[str, Idea] = {
     ),
     "passes": Idea(
         "train/test_passes.py::test_the_last_turn_learns_first_and_corrects_those_before",
-        {"turnwise.extensions.passes:next_ratio": lambda ratio, *_, **__: ratio},
+        {"turnwise.extensions.passes.passes:next_ratio": lambda ratio, *_, **__: ratio},
         "household-tiny-seeupo",
     ),
     "monitor": Idea(
         "measures/test_monitor.py::test_every_response_is_scored_in_the_context_of_each",
-        {"turnwise.extensions.monitor:information": returns({"mutual_information": 0.0})},
+        {"turnwise.extensions.monitor.monitor:information": returns({"mutual_information": 0.0})},
         "frozen-lake-tiny-monitor",
     ),
     "preference simpo": Idea(

@@ -11,14 +11,14 @@ import pytest
 
 from tests.ideas.run import put
 from tests.ideas.table import IDEAS
+from turnwise.base.register import ENTROPY_RULES, TOKEN_RULES
 from turnwise.config.recipes import shipped_recipes
 from turnwise.extensions.branching.growth import RULES
 from turnwise.extensions.demonstrations.settings import DemonstrationsConfig
+from turnwise.extensions.preference.settings import PreferenceConfig
 from turnwise.extensions.stores.settings import StoreConfig
 from turnwise.measures import MEASURES
 from turnwise.models.settings import CriticConfig
-from turnwise.objective.settings import PreferenceConfig
-from turnwise.objective.token_rules import ENTROPY_RULES, TOKEN_RULES
 from turnwise.rollout.collectors import COLLECTORS
 from turnwise.rollout.selection import SELECTORS
 

@@ -14,7 +14,7 @@ from turnwise.config import override_config
 from turnwise.engines.local import LocalEngine
 from turnwise.environments.base import Step
 from turnwise.environments.hosts import InProcessEnvironments
-from turnwise.extensions.allotment import Allotted, ValueModel, allot, utility
+from turnwise.extensions.v0.collector import Allotted, ValueModel, allot, utility
 from turnwise.rollout.collectors import make_collector
 from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.plays import play_tasks

@@ -15,10 +15,11 @@ from turnwise.engines.local import LocalEngine
 from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.extensions.continuations.measures import continued
 from turnwise.extensions.continuations.play import Continuations
+from turnwise.extensions.continuations.settings import ContinuationsConfig
 from turnwise.measures import Played
 from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.record import read_table
-from turnwise.rollout.settings import ContinuationsConfig, RolloutConfig
+from turnwise.rollout.settings import RolloutConfig
 
 ROLLOUT = RolloutConfig(groups=2, group_size=2, max_new_tokens=3)
 

@@ -15,8 +15,9 @@ from turnwise.engines.local import LocalEngine
 from turnwise.environments.hosts import Environments, InProcessEnvironments
 from turnwise.environments.workers import WorkerEnvironments
 from turnwise.extensions.continuations.play import Continuations
+from turnwise.extensions.continuations.settings import ContinuationsConfig
 from turnwise.rollout.models import Models, NamedModel
-from turnwise.rollout.settings import ContinuationsConfig, RolloutConfig
+from turnwise.rollout.settings import RolloutConfig
 
 TASKS, NUMBER = [0, 1], 3
 

@@ -14,7 +14,7 @@ from tests.train.test_every_method_trains import told, weights
 from turnwise.base.errors import ConfigError
 from turnwise.engines.local import LocalEngine
 from turnwise.environments.hosts import InProcessEnvironments
-from turnwise.extensions.pruning import Estimate, survivors
+from turnwise.extensions.arrol.collector import Estimate, survivors
 from turnwise.rollout.collectors import make_collector
 from turnwise.rollout.metrics import rollout_metrics
 from turnwise.rollout.models import Models, NamedModel

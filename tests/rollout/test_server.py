@@ -30,7 +30,7 @@ from turnwise.config import load_config
 from turnwise.engines.base import Sampling
 from turnwise.engines.connection import check_server
 from turnwise.engines.server import ServerEngine
-from turnwise.rollout.settings import EngineConfig
+from turnwise.engines.settings import EngineConfig
 
 
 @pytest.fixture(autouse=True)

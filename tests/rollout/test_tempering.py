@@ -16,10 +16,10 @@ from turnwise.base.errors import ConfigError
 from turnwise.engines.base import Sampling, Tempering
 from turnwise.engines.local import LocalEngine
 from turnwise.engines.sampling import sample
-from turnwise.extensions.tempering import TemperedEngine, tempering_of
 from turnwise.extensions.token_rules.hapo import entropy_level
+from turnwise.extensions.token_temperature.settings import TokenTemperatureConfig
+from turnwise.extensions.token_temperature.tempering import TemperedEngine, tempering_of
 from turnwise.rollout.record import read_rollouts
-from turnwise.rollout.settings import TokenTemperatureConfig
 from turnwise.train.checkpoint import latest_checkpoint, load_checkpoint
 from turnwise.train.loop import train
 

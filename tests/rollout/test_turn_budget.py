@@ -15,18 +15,19 @@ from turnwise.config import override_config
 from turnwise.engines.local import LocalEngine
 from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.environments.splits import split_seeds
-from turnwise.extensions.turn_budget import (
+from turnwise.extensions.turn_budget.budget import (
     Budgeted,
     TurnBudget,
     quantile_of,
     stops_after,
     turns_within,
 )
+from turnwise.extensions.turn_budget.settings import TurnBudgetConfig
 from turnwise.lab.diagnostics.turn_budgets import Limit, compare_limits, spent
 from turnwise.rollout.collectors import Independent
 from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.plays import play_tasks
-from turnwise.rollout.settings import RolloutConfig, TurnBudgetConfig
+from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.train.checkpoint import latest_checkpoint, load_checkpoint
 from turnwise.train.evaluation.play import panel

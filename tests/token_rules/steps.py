@@ -4,10 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from turnwise.objective.token_rules import (
-    StepTokens,
-    TokenCredit,
-)
+from turnwise.objective.token_rules import StepTokens, TokenCredit
 
 
 def step(advantage: Any = 0.0, logprob: Any = -1.0, entropy: Any = 1.0, **fields: Any) -> StepTokens:

@@ -8,12 +8,12 @@ import pytest
 
 import turnwise as tw
 from turnwise.base.errors import ConfigError
+from turnwise.base.register import ENTROPY_RULES, TOKEN_RULES
 from turnwise.base.streams import Stream
 from turnwise.config import load_config, override_config, parse_config
 from turnwise.credit.trace import Trace, Traced
 from turnwise.objective.settings import UpdateConfig
 from turnwise.objective.terms import StepView
-from turnwise.objective.token_rules import ENTROPY_RULES, TOKEN_RULES
 from turnwise.objective.token_rules.build import build_entropy_rule, build_token_rule
 from turnwise.objective.token_rules.step import step_tokens
 

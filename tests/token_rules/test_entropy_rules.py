@@ -8,15 +8,8 @@ import pytest
 from tests.token_rules.steps import WIDTHS, column, given, step
 
 import turnwise as tw
-from turnwise.objective.token_rules import (
-    StepTokens,
-    adapo,
-    epo,
-    flexible_clip,
-    gain_clip,
-    hapo,
-    repo,
-)
+from turnwise.extensions.token_rules import adapo, epo, flexible_clip, gain_clip, hapo, repo
+from turnwise.objective.token_rules import StepTokens
 
 HAPO_ENTROPY = np.array([0.01, 0.1, 1.0, 0.5, 2.5, 1.5])
 

@@ -10,9 +10,7 @@ from tests.token_rules.steps import WIDTHS, column, given, step
 
 import turnwise as tw
 from turnwise.base.errors import ConfigError
-from turnwise.extensions.token_rules.covariance import covariance
-from turnwise.objective.token_rules import (
-    StepTokens,
+from turnwise.extensions.token_rules import (
     adapo,
     clip_cov,
     d3s_mask,
@@ -25,6 +23,8 @@ from turnwise.objective.token_rules import (
     spo_mask,
     steer,
 )
+from turnwise.extensions.token_rules.covariance import covariance
+from turnwise.objective.token_rules import StepTokens
 
 
 def test_covariance_by_hand():

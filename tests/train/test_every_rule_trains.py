@@ -9,7 +9,7 @@ from tests.token_rules.test_build import OPEN
 from tests.toys import small_config
 from tests.train.test_every_method_trains import told, weights
 
-from turnwise.objective.token_rules import ENTROPY_RULES, TOKEN_RULES
+from turnwise.base.register import ENTROPY_RULES, TOKEN_RULES
 from turnwise.train.loop import train
 
 

@@ -17,10 +17,10 @@ from tests.toys import Colors, small_config
 
 from turnwise.base.checksums import KEY, sealed
 from turnwise.base.errors import ConfigError, RunError
+from turnwise.base.register import TOKEN_RULES
 from turnwise.commands.cli import main
 from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.extensions.token_rules import repo
-from turnwise.objective.token_rules import TOKEN_RULES
 from turnwise.rollout.collectors import make_collector
 from turnwise.rollout.record import read_rollouts
 from turnwise.rollout.settings import RolloutConfig

@@ -13,7 +13,7 @@ from tests.toys import small_config
 import turnwise as tw
 from turnwise.base.errors import ConfigError
 from turnwise.credit.trace import Trace, Traced
-from turnwise.extensions.passes import TurnPasses, TurnView, next_ratio, normalised, part_of
+from turnwise.extensions.passes.passes import TurnPasses, TurnView, next_ratio, normalised, part_of
 from turnwise.objective.build import make_objective
 from turnwise.objective.gradient import Budget, Diverged
 from turnwise.objective.tokens import score
@@ -187,7 +187,7 @@ def test_a_diverged_trajectory_keeps_its_number():
     advantage_R = np.where(step.batch.trajectories.ids == worst, 1e38, 0.0)
     model = copy.deepcopy(policy.model)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("turnwise.extensions.passes.normalised", lambda given, *_, **__: given * 1e10)
+        patch.setattr("turnwise.extensions.passes.passes.normalised", lambda given, *_, **__: given * 1e10)
         with pytest.raises(Diverged) as caught:
             learner(config).update(model, torch.optim.SGD(model.parameters(), lr=0.1), step, Trace(advantage_R), 1)
     assert caught.value.trajectories == [worst]

@@ -15,8 +15,8 @@ import turnwise as tw
 from turnwise.base.errors import ConfigError
 from turnwise.credit.segments import components
 from turnwise.credit.trace import Trace
+from turnwise.extensions.preference.settings import PreferenceConfig
 from turnwise.extensions.preference.term import PreferenceTerm, trajectory_pairs, turn_pairs
-from turnwise.objective.settings import PreferenceConfig
 from turnwise.objective.terms import Pass, StepView
 from turnwise.train.loop import train
 

@@ -16,7 +16,7 @@ import turnwise as tw
 from turnwise.base.errors import ConfigError, RunError
 from turnwise.extensions.preference.term import success_pairs
 from turnwise.extensions.reward_model.model import RewardModel, pair_slopes, scores
-from turnwise.models.settings import RewardModelConfig
+from turnwise.extensions.reward_model.settings import RewardModelConfig
 from turnwise.objective.gradient import Budget
 from turnwise.objective.tokens import generated_logprobs, score
 from turnwise.train.checkpoint import latest_checkpoint, load_checkpoint

@@ -1,11 +1,14 @@
 """Define the base classes of recipe sections. They do not import torch, so that recipes are checked fast."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any, get_args
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar, get_args
 
 import pydantic
 
 from turnwise.base.facets import Part
+from turnwise.base.register import EXTENSIONS, find
+
+S = TypeVar("S", bound="Section")
 
 
 class Section(pydantic.BaseModel):
@@ -21,11 +24,37 @@ class Section(pydantic.BaseModel):
             return data
         return {name: value for name, value in data.items() if value is not False or name not in optional(cls)}
 
+    @classmethod
+    def of_earlier(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the section that a recipe of an earlier version had, without what is refused and had no effect."""
+        return data
+
+    def section(self, kind: type[S]) -> S | None:
+        """Return the section of a kind that this one has; None if it has none."""
+        return next((found for name in type(self).model_fields if isinstance(found := getattr(self, name), kind)), None)
+
+    def check_recipe(self, recipe: Any) -> None:
+        """Raise a ValueError if the section does not fit the numbers of the whole recipe."""
+
     def parts(self) -> Iterator[Part]:
         """Return the parts that this section adds to a recipe; by default those of the sections within it."""
         for name in type(self).model_fields:
             if isinstance(inner := getattr(self, name), Section):
                 yield from inner.parts()
+
+
+def extensible(prefix: str = "") -> Callable[[type[S]], type[S]]:
+    """Return a decorator that gives a section the sections of extensions whose keys begin with a prefix."""
+
+    def extend(section: type[S]) -> type[S]:
+        added: dict[str, Any] = {}
+        for key, entry in EXTENSIONS.items():
+            within, _, name = key.rpartition(".")
+            if within == prefix:
+                added[name] = (find(entry.settings) | None, pydantic.Field(default=None, description=entry.about))
+        return pydantic.create_model(section.__name__, __base__=section, __module__=section.__module__, **added)
+
+    return extend
 
 
 class Named(pydantic.BaseModel):

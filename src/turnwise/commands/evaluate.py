@@ -90,9 +90,6 @@ def _evaluate(options: argparse.Namespace) -> int:
     quiet()
     from turnwise.engines.build import check_engine, make_engine
     from turnwise.environments.suites import make_suite
-    from turnwise.extensions.gateway.choose import choose_collector, choose_environments
-    from turnwise.extensions.stores.build import restored_store
-    from turnwise.extensions.turn_budget import restore_budget
     from turnwise.rollout.models import Models, NamedModel
     from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
     from turnwise.train.display import ConsoleDisplay, describe
@@ -106,6 +103,7 @@ def _evaluate(options: argparse.Namespace) -> int:
         rows_by_type,
         write_evaluation,
     )
+    from turnwise.train.extension import Context, make_collectors, make_extensions, make_players
     from turnwise.train.resume import use_device
 
     check_engine(config.engine)
@@ -121,15 +119,15 @@ def _evaluate(options: argparse.Namespace) -> int:
     if options.panel:
         check_tasks(options.panel, tasks)
     device = use_device(config.run)
-    learns_turns = config.rollout.turn_budget is not None and config.rollout.turn_budget.name == "quantile"
+    context = Context(config, suite, suite.tasks(config.environment.train_split), device)
+    extensions = make_extensions(context)
     checkpoint = checkpoint_at(folder, options.step)
-    step, policy, states = load_checkpoint(checkpoint, to_play=not learns_turns)
+    to_play = not any(each.evaluates_with_state for each in extensions)
+    step, policy, states = load_checkpoint(checkpoint, to_play=to_play)
     policy.model.to(device)  # pyright: ignore[reportArgumentType]
-    store = restored_store(config.store, checkpoint)
-    environments = choose_environments(config.harness, config.environment, suite)
-    collector = choose_collector(config.rollout, config.environment.name, suite, environments, store)
-    if learns_turns:
-        restore_budget(collector, states, folder.path)
+    for each in extensions:
+        each.restore(checkpoint, states, folder.path)
+    collector = make_collectors(extensions, context, make_players(extensions, context))
     models = Models(policy=NamedModel(policy, make_engine(config.engine, config.model.precision, policy)))
     models.publish(step)
     results, played = [], []

@@ -5,6 +5,7 @@ A recipe is a TOML file; overrides such as `a.b=c` follow it. Unknown keys and w
 
 import copy
 import dataclasses
+import functools
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,8 @@ import pydantic
 
 from turnwise.base.errors import ConfigError, FormerWarning
 from turnwise.base.facets import Facet, Part, broken, refuse_conflicts
-from turnwise.base.section import Section
+from turnwise.base.register import EXTENSIONS
+from turnwise.base.section import Section, extensible
 from turnwise.config.methods import measure_parts, method_parts
 from turnwise.config.mistakes import explain
 from turnwise.config.overrides import apply
@@ -29,18 +31,16 @@ from turnwise.config.sections import (
 )
 from turnwise.credit.methods.build import build_method
 from turnwise.credit.methods.former import read_former, refuse_contradiction
+from turnwise.engines.settings import EngineConfig
 from turnwise.environments.settings import EnvironmentConfig
-from turnwise.extensions.demonstrations.settings import DemonstrationsConfig
-from turnwise.extensions.gateway.settings import HarnessConfig
-from turnwise.extensions.judge.settings import JudgeConfig
-from turnwise.extensions.monitor import MonitorConfig
-from turnwise.extensions.stores.settings import StoreConfig
+from turnwise.measures.lacking import OPTIONAL
 from turnwise.measures.plan import plan_measures
-from turnwise.models.settings import CriticConfig, ModelConfig, PromptConfig, RewardModelConfig
+from turnwise.models.settings import CriticConfig, ModelConfig, PromptConfig
 from turnwise.objective.settings import UpdateConfig, behavior_parts
-from turnwise.rollout.settings import ContinuationsConfig, EngineConfig, RolloutConfig
+from turnwise.rollout.settings import RolloutConfig
 
 
+@extensible()
 class Config(Section):
     """Hold all settings of a run."""
 
@@ -51,28 +51,14 @@ class Config(Section):
     warmstart: WarmStartConfig = WarmStartConfig()
     rollout: RolloutConfig = RolloutConfig()
     engine: EngineConfig = EngineConfig()
-    harness: HarnessConfig | None = None
-    """Agent of your own that plays the trajectories, instead of turnwise's loop of observation and response."""
     method: MethodConfig = MethodConfig()
     """Credit assignment: a name in `turnwise methods`, or `module:function`, and its options."""
     critic: CriticConfig | None = None
     """Critic that estimates returns, for methods that need values; default none."""
-    reward_model: RewardModelConfig | None = None
-    """A second model whose log-probabilities reward responses, for the method `istar`; default none."""
-    judge: JudgeConfig | None = None
-    """A judge of trajectories, for methods that need its verdicts; default none."""
-    continuations: ContinuationsConfig | None = None
-    """Continuations from every turn, for methods that need values, instead of a critic's; default none."""
-    demonstrations: DemonstrationsConfig | None = None
-    """Demonstrations that teach tasks while the policy trains; default none."""
-    store: StoreConfig | None = None
-    """Store of the run's own trajectories, which later steps use again; default none."""
     measures: tuple[str, ...] = ()
     """Extra measures to record, in addition to those that method and loss terms need.
 
     Each is a name in `turnwise.measures`, or `module:measure`."""
-    monitor: MonitorConfig | None = None
-    """Monitor of the mutual information between responses and their contexts; default none."""
     update: UpdateConfig = UpdateConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
@@ -113,17 +99,10 @@ class Config(Section):
         return self
 
     @pydantic.model_validator(mode="after")
-    def _a_group_can_be_taught(self) -> "Config":
-        gate = self.demonstrations.gate if self.demonstrations else 0
-        if gate > self.rollout.group_size:
-            raise ValueError(
-                f"demonstrations.gate={gate} is above rollout.group_size={self.rollout.group_size}; lower it"
-            )
-        return self
-
-    @pydantic.model_validator(mode="after")
     def _parts_go_together(self) -> "Config":
         """Refuse conflicts, and relate ratios to the weights that sampled where these may be earlier ones."""
+        for section in self.extensions().values():
+            section.check_recipe(self)
         parts = [*self.parts()]
         refuse_conflicts(parts)
         earlier, update = broken(Facet.WEIGHTS, parts), self.update
@@ -150,12 +129,16 @@ class Config(Section):
         """Display name of the method, such as "gigpo + empg"."""
         return self.method.label
 
+    def extensions(self) -> dict[str, Section]:
+        """Return the sections of extensions that the recipe has, by key, such as "store" or "rollout.turn_budget"."""
+        found = {key: functools.reduce(getattr, key.split("."), self) for key in EXTENSIONS}
+        return {key: section for key, section in found.items() if isinstance(section, Section)}
+
     @property
     def optional_models(self) -> tuple[str, ...]:
-        """Names of what measures use and only some runs have: `critic` and its like, and the plan of `prompt.plan`."""
-        asked = ("critic", "judge", "reward_model", "continuations")
-        models = tuple(name for name in asked if getattr(self, name) is not None)
-        return (*models, "plan") if self.prompt.plan else models
+        """Names of what measures use and only some runs have: critic, services of extensions, plan of `prompt.plan`."""
+        asked = {"critic": self.critic, **self.extensions(), "plan": self.prompt.plan}
+        return tuple(name for name, given in asked.items() if given and name in OPTIONAL)
 
     @property
     def run_folder(self) -> Path:

@@ -14,7 +14,7 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tempering:
-    """Temperature per token, from the entropy of its distribution; see `turnwise.extensions.tempering`.
+    """Temperature per token, from the entropy of its distribution; made outside the engine.
 
     Attributes:
         strength: Largest relative change of the temperature.

@@ -3,8 +3,8 @@
 from turnwise.base.errors import ConfigError
 from turnwise.engines.base import Decode, Engine
 from turnwise.engines.local import LocalEngine
+from turnwise.engines.settings import EngineConfig
 from turnwise.models.policy import Policy, in_bf16
-from turnwise.rollout.settings import EngineConfig
 
 
 def make_engine(settings: EngineConfig, precision: str, policy: Policy, *, apart: bool = False) -> Engine:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import httpx2
 
 from turnwise.base.errors import ConfigError, EngineFault, EngineLost, guide
-from turnwise.rollout.settings import EngineConfig
+from turnwise.engines.settings import EngineConfig
 
 T = TypeVar("T")
 

@@ -25,8 +25,8 @@ from transformers import PreTrainedModel
 from turnwise.base.errors import DIVERGED, ConfigError, EngineFault, EngineLost
 from turnwise.engines.base import Decode, Generation, Sampling, ends_with_stop
 from turnwise.engines.connection import RESUME, Connection, Refused, Unanswered
+from turnwise.engines.settings import EngineConfig
 from turnwise.models.policy import adapted_layers, merged_copy
-from turnwise.rollout.settings import EngineConfig
 
 GENERATE = "/inference/v1/generate"
 PREFIX, LOCK = "turnwise-weights-", ".lock"

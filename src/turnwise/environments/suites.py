@@ -11,30 +11,11 @@ from typing import Any, Protocol
 
 from turnwise.base.errors import ConfigError, did_you_mean
 from turnwise.base.imports import import_named
+from turnwise.base.register import DIRECTIONS, ENVIRONMENTS, find
 from turnwise.environments.base import Demonstrated, Environment, Task
 from turnwise.environments.settings import IMPORTED, EnvironmentConfig
 from turnwise.environments.splits import split_seeds
 from turnwise.environments.words import split_words
-from turnwise.worlds.adapters.gymnasium import Gymnasium
-from turnwise.worlds.adapters.openenv import OpenEnv
-from turnwise.worlds.adapters.textworld import Textworld
-from turnwise.worlds.adapters.verifiers import Verifiers
-from turnwise.worlds.alfworld.files import find_games
-from turnwise.worlds.alfworld.generate import generate_game
-from turnwise.worlds.alfworld.suite import Alfworld, Household
-from turnwise.worlds.crossroads.knobs import Knobs
-from turnwise.worlds.crossroads.suite import Crossroads
-from turnwise.worlds.directions import DirectedSuite
-from turnwise.worlds.grids.frozen_lake import FrozenLake
-from turnwise.worlds.grids.rooms import random_room
-from turnwise.worlds.grids.sokoban import Sokoban
-from turnwise.worlds.helpdesk.suite import Helpdesk
-from turnwise.worlds.scienceworld.suite import Scienceworld
-from turnwise.worlds.search_qa.suite import SearchQa
-from turnwise.worlds.seats.suite import Seats
-from turnwise.worlds.swe.suite import Swe
-from turnwise.worlds.webshop.shop import load_shop
-from turnwise.worlds.webshop.suite import Webshop
 
 
 class Suite(Protocol):
@@ -164,25 +145,6 @@ class Seeded:
         return getattr(self._factory, name)
 
 
-SUITES: dict[str, tuple[Callable[..., Suite], Callable[..., Any]]] = {
-    "household": (Household, generate_game),
-    "alfworld": (Alfworld, find_games),
-    "webshop": (Webshop, load_shop),
-    "search_qa": (SearchQa, SearchQa),
-    "swe": (Swe, Swe),
-    "gymnasium": (Gymnasium, Gymnasium),
-    "openenv": (OpenEnv, OpenEnv),
-    "verifiers": (Verifiers, Verifiers),
-    "crossroads": (Crossroads, Knobs),
-    "seats": (Seats, Seats),
-    "helpdesk": (Helpdesk, Helpdesk),
-    "frozen_lake": (FrozenLake, FrozenLake),
-    "sokoban": (Sokoban, random_room),
-    "scienceworld": (Scienceworld, Scienceworld),
-    "textworld": (Textworld, Textworld),
-}
-"""Suite by name, with the function that takes its further options."""
-
 Kinds = dict[Any, str]
 """What an option must be if its default is of these types, and how to say so; the first that fits counts."""
 KINDS_OF_USER_OPTIONS: Kinds = {str: "something like {!r}", (int, float): "something like {!r}"}
@@ -202,7 +164,7 @@ def make_suite(config: EnvironmentConfig) -> Suite:
         ConfigError: The name is unknown, cannot be imported, does not take the options, or pays one reward only.
     """
     suite = named_suite(config)
-    return DirectedSuite(suite, config.direction, config.name) if config.direction else suite
+    return find(DIRECTIONS)(suite, config.direction, config.name) if config.direction else suite
 
 
 def named_suite(config: EnvironmentConfig) -> Suite:
@@ -225,12 +187,11 @@ def named_suite(config: EnvironmentConfig) -> Suite:
             "the run was imported from a log, whose environment turnwise does not have; read it with `turnwise report` "
             "and `turnwise recredit`"
         )
-    if config.name not in SUITES:
-        raise ConfigError(
-            f"unknown environment {config.name!r}.{did_you_mean(config.name, SUITES)} Your own is 'module:factory'"
-        )
-    suite, further = SUITES[config.name]
-    _check_options(config, suite, further, kinds=KINDS_OF_BUILTIN_OPTIONS)
+    if config.name not in ENVIRONMENTS:
+        meant = did_you_mean(config.name, ENVIRONMENTS)
+        raise ConfigError(f"unknown environment {config.name!r}.{meant} Your own is 'module:factory'")
+    suite, *further = (find(place) for place in ENVIRONMENTS[config.name] if place)
+    _check_options(config, suite, *(further or [suite]), kinds=KINDS_OF_BUILTIN_OPTIONS)
     return suite(config, **config.options)
 
 

@@ -1,14 +1,13 @@
 """Measure what the trainer knows about a response in addition to its reward. Each file defines one measure.
 
 The `needs` of the method and the loss terms select the measures. Each measure names the columns that it provides and
-the columns that it needs. To add a measure, write its file and add it to `MEASURES`.
+the columns that it needs. To add a measure, write its file and add it below; `turnwise.base.register` has those of
+extensions.
 """
 
 from turnwise.base.errors import ConfigError, did_you_mean
 from turnwise.base.imports import import_named
-from turnwise.extensions.continuations.measures import continued, continued_cuts
-from turnwise.extensions.judge.measures import progress, rank
-from turnwise.extensions.reward_model.measures import implicit
+from turnwise.base.register import MEASURES as FURTHER
 from turnwise.measures.base import Measure, Played, measure
 from turnwise.measures.edited import hindsight, information, prompt
 from turnwise.measures.entropy import entropy
@@ -26,7 +25,7 @@ from turnwise.measures.shared_tokens import shared_tokens
 from turnwise.measures.step_rewards import step_rewards
 from turnwise.measures.values import action_value, subgoal_values, token_values, value, value_next
 
-MEASURES: dict[str, Measure] = {
+_OWN: dict[str, Measure] = {
     each.name: each
     for each in (
         sampled,
@@ -48,8 +47,6 @@ MEASURES: dict[str, Measure] = {
         subgoals,
         parts,
         subgoal_values,
-        continued,
-        continued_cuts,
         gold,
         answers,
         information,
@@ -57,11 +54,9 @@ MEASURES: dict[str, Measure] = {
         prompt,
         ranks,
         step_rewards,
-        rank,
-        progress,
-        implicit,
     )
 }
+MEASURES: dict[str, Measure] = {**_OWN, **FURTHER}
 """All measures by name. If two provide the same column, `update.scoring` selects one, or the last one is taken."""
 
 

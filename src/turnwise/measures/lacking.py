@@ -4,23 +4,20 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from turnwise.base.errors import ConfigError, did_you_mean
+from turnwise.base.register import EXTENSIONS
 from turnwise.credit.columns import COLUMNS
 from turnwise.measures.base import Measure
 
 OPTIONAL = {
     "critic": "critic.kind=head",
     "plan": "prompt.plan=true",
-    "judge": "judge.model=NAME or judge.run=module:function",
-    "continuations": "continuations.number=9",
-    "reward_model": "reward_model.learning_rate=NUMBER",
+    **{key: entry.example for key, entry in EXTENSIONS.items() if entry.example},
 }
-"""Models, continuations, and a form of responses, that a run has only if its recipe asks for them, and how it does."""
+"""Models, services, and a form of responses, that a run has only if its recipe asks for them, and how it does."""
 BY_RECIPE = {
     "critic": "a critic",
-    "judge": "a judge",
     "plan": "prompt.plan",
-    "continuations": "continuations",
-    "reward_model": "a reward model",
+    **{key: entry.noun for key, entry in EXTENSIONS.items() if entry.example},
 }
 """The same in words."""
 

@@ -3,20 +3,12 @@
 from collections.abc import Iterable, Sequence
 
 from turnwise.base.errors import ConfigError
+from turnwise.base.register import EXTENSIONS, GIVEN_BY
 from turnwise.environments.base import Task
 from turnwise.environments.suites import Suite, refuse_unrepeatable
 from turnwise.measures import MEASURES
 from turnwise.measures.lacking import BY_RECIPE
 from turnwise.measures.plan import FROM_THE_BATCH, Plan
-
-GIVEN_BY = {"gold": "search_qa", "role": "seats"}
-"""Environments that give keys of `Step.info` that measures read."""
-IDLE = {
-    "judge": "measures=['rank'] or ['progress']",
-    "continuations": "measures=['continued']",
-    "reward_model": "measures=['implicit']",
-}
-"""Services that a recipe may have in vain, and measures that ask them."""
 
 
 def how_to_train(needs: Iterable[str]) -> str:
@@ -53,8 +45,9 @@ def check_environment(plan: Plan, suite: Suite, environment: str, tasks: Sequenc
     Raises:
         ConfigError: It does not declare a key, or declares that it does not repeat.
     """
-    if tasks and "continuations" in plan.models:
-        refuse_unrepeatable(suite, tasks, environment, "continuations")
+    for model in plan.models:
+        if tasks and model in EXTENSIONS and EXTENSIONS[model].repeats:
+            refuse_unrepeatable(suite, tasks, environment, model)
     gives = getattr(suite, "gives", ())
     for each in plan.measures:
         if missing := [key for key in each.reads if key not in gives]:
@@ -67,9 +60,10 @@ def check_environment(plan: Plan, suite: Suite, environment: str, tasks: Sequenc
 
 
 def refuse_idle(services: Iterable[str], plan: Plan) -> None:
-    """Raise a ConfigError if there is a judge, continuations or a reward model that no measure of a run asks for."""
-    for service in {*services} & IDLE.keys() - plan.models:
+    """Raise a ConfigError if a run has a service of an extension that no measure asks for."""
+    for service in {*services} & EXTENSIONS.keys() - plan.models:
+        asking = " or ".join(str([name]) for name, each in MEASURES.items() if each.model == service)
         raise ConfigError(
             f"{service} has no effect: neither the method nor measures read a column of its; choose a method that "
-            f"needs one (`turnwise methods`), add {IDLE[service]}, or remove {service}"
+            f"needs one (`turnwise methods`), add measures={asking}, or remove {service}"
         )

@@ -110,25 +110,6 @@ class PromptConfig(Section):
             yield Part("prompt.plan=true", needs={Facet.TURNS: asks})
 
 
-class RewardModelConfig(Section):
-    """Configure an implicit reward model (iStar): a second model that learns which trajectories of a group succeed."""
-
-    learning_rate: float = pydantic.Field(default=1e-6, gt=0)
-    """Learning rate of its AdamW. The default is iStar's, for models of billions of weights; `tiny` takes 1e-3."""
-    beta: float = pydantic.Field(default=0.05, gt=0)
-    """Factor of log-ratios in the scores that its pairs are compared by."""
-    max_grad_norm: float = pydantic.Field(default=10.0, gt=0)
-    """Norm to which a larger gradient is scaled down."""
-
-    def parts(self) -> Iterator[Part]:
-        """Return what the reward model needs; see `turnwise.base.facets`."""
-        needs = {
-            Facet.SCORED: "compares two models by the same passes",
-            Facet.SAMPLED: "compares trajectories of the policy",
-        }
-        yield Part("[reward_model]", needs=needs)
-
-
 class CriticConfig(Section):
     """Configure the critic, which estimates returns for methods that need values."""
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from turnwise.base.errors import ConfigError, did_you_mean
 from turnwise.base.imports import import_named
+from turnwise.base.register import TERMS as ADDED
 from turnwise.credit.options import check_names
-from turnwise.extensions.preference.term import PreferenceTerm
 from turnwise.objective.objective import Objective
 from turnwise.objective.policy import PolicyTerm
 from turnwise.objective.regularizers import EntropyRuleTerm, EntropyTerm, KLTerm
@@ -19,7 +19,6 @@ TERMS: dict[str, Callable[[UpdateConfig], Term | None]] = {
     "kl": lambda update: KLTerm(update.kl, update.aggregate) if update.kl else None,
     "entropy": lambda update: EntropyTerm(update.entropy_bonus, update.aggregate) if update.entropy_bonus else None,
     "entropy_rule": lambda update: EntropyRuleTerm(update) if update.entropy else None,
-    "preference": lambda update: PreferenceTerm(update.preference) if update.preference else None,
 }
 """Constructors of loss terms by name, in the order of the sum. They return None if the recipe does not use the term."""
 SET_BY = {
@@ -27,9 +26,8 @@ SET_BY = {
     "kl": "update.kl",
     "entropy": "update.entropy_bonus",
     "entropy_rule": "update.entropy",
-    "preference": "update.preference",
     "value": "critic",
-    "imitation": "demonstrations",
+    **ADDED,
 }
 """What in a recipe adds each term that has a name of its own."""
 

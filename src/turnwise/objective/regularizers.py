@@ -124,7 +124,7 @@ def entropy_loss(
         low: Lower end of the corridor (nats).
         high: Upper end of the corridor (nats).
 
-    Reference: the corridor is EPO's, Xu et al., arXiv 2509.22576; see `turnwise.extensions.token_rules.epo`.
+    Reference: the corridor is EPO's, Xu et al., arXiv 2509.22576.
     """
     objective = bonus * entropy
     if penalty:

@@ -26,7 +26,8 @@ from typing import Literal
 import pydantic
 
 from turnwise.base.facets import Facet, Part, for_all
-from turnwise.base.section import Named, Section
+from turnwise.base.register import TERMS
+from turnwise.base.section import Named, Section, extensible
 from turnwise.objective.token_rules.base import Aggregate, Clip
 from turnwise.objective.token_rules.build import build_entropy_rule, build_token_rule
 
@@ -35,41 +36,7 @@ class RuleConfig(Named):
     """Name and options of a rule or a loss term."""
 
 
-class PreferenceConfig(Section):
-    """Configure the loss on pairs, best against worst, from each group."""
-
-    name: Literal["simpo", "dpo"]
-    """"simpo" compares mean log-probabilities, "dpo" sums relative to the policy after the warm start."""
-    level: Literal["trajectory", "turn"] = "trajectory"
-    """What is paired: the best with the worst trajectory of a group, or, at each state that a group's trajectories
-    share, the response with the best return to go with the one with the worst."""
-    beta: float | None = pydantic.Field(default=None, gt=0)
-    """Factor of the difference of log-probabilities. Default: 2 for "simpo", 0.1 for "dpo"."""
-    margin: float = pydantic.Field(default=1.0, ge=0)
-    """SimPO's gamma: how far beta times the difference should exceed 0. It has no part in "dpo"."""
-    smoothing: float = pydantic.Field(default=0.0, ge=0, lt=0.5)
-    """Share of pairs that are taken as the wrong way round."""
-    weight: float = pydantic.Field(default=1.0, gt=0)
-    """Coefficient of the term."""
-
-    @property
-    def strength(self) -> float:
-        """Return beta, or its default."""
-        return self.beta or {"simpo": 2.0, "dpo": 0.1}[self.name]
-
-
-class PassesConfig(Section):
-    """Configure passes over a step, one per turn, the last turn first."""
-
-    name: Literal["seeupo"]
-    """SeeUPO's passes (arXiv 2602.06554): each computes the old log-probabilities anew, and corrects the advantages of
-    earlier turns by how much the update of a later one changed its probability."""
-    clip: float = pydantic.Field(default=0.2, gt=0, lt=1)
-    """Distance of a trajectory's correction from 1."""
-    max_advantage: float = pydantic.Field(default=3.0, gt=0)
-    """Advantages, in standard deviations over the step's trajectories, are clipped to this size."""
-
-
+@extensible("update")
 class UpdateConfig(Section):
     """Settings of the policy update."""
 
@@ -121,11 +88,7 @@ class UpdateConfig(Section):
     entropy: RuleConfig | None = None
     """Published entropy term: {name = "epo"}."""
     policy: bool = True
-    """Have the policy-gradient term in the loss. False learns from `preference`, or your own terms, alone."""
-    preference: PreferenceConfig | None = None
-    """Loss on pairs from a group: {name = "simpo"} or {name = "dpo"}."""
-    passes: PassesConfig | None = None
-    """Passes over the turns, each an update of its own: {name = "seeupo"}."""
+    """Have the policy-gradient term in the loss. False learns from other terms alone."""
     terms: tuple[RuleConfig, ...] = ()
     """Your own loss terms: {name = "module:MyTerm", weight = 0.1}; see `turnwise.objective.terms.Term`."""
     old_policy: Literal["start", "behavior"] | None = None
@@ -146,6 +109,7 @@ class UpdateConfig(Section):
     def parts(self) -> Iterator[Part]:
         """Return what each setting breaks and needs; see `turnwise.base.facets`."""
         step = "needs the whole step"
+        yield from super().parts()
         if self.old_policy == "start" and self.mismatch_cap is None:
             needs = {Facet.WEIGHTS: "relates ratios to the weights of the step"}
             mend = "remove update.old_policy, or add update.mismatch_cap=2 update.scoring=trainer"
@@ -162,16 +126,6 @@ class UpdateConfig(Section):
             if (rule := getattr(self, name)) is not None:
                 needs = for_all("compares all tokens of a step", Facet.WHOLE, Facet.SAMPLED) | {Facet.UPDATE: step}
                 yield Part(f"update.{name}={rule.name!r}", needs=needs)
-        if self.preference:
-            needs = {
-                Facet.WHOLE: "compares the rewards of whole trajectories",
-                Facet.KEPT: "pairs the trajectories of a group",
-                Facet.UPDATE: step,
-            }
-            yield Part(f"update.preference.name={self.preference.name!r}", needs=needs)
-        if self.passes:
-            needs = {Facet.WEIGHTS: "updates the weights that sampled"}
-            yield Part(f"update.passes.name={self.passes.name!r}", {Facet.UPDATE: "updates turn by turn"}, needs)
         if self.only_norms:
             needs = {Facet.UNFROZEN: "trains the gains of normalisation layers"}
             mend = "set update.only_norms=false, with a learning rate for adapters such as update.learning_rate=1e-4"
@@ -197,8 +151,10 @@ class UpdateConfig(Section):
             raise ValueError(
                 "update.old_policy='behavior' and update.mismatch_cap correct for the same difference; remove one"
             )
-        if not (self.policy or self.preference or self.terms):
-            raise ValueError("update.policy=false leaves nothing to learn from; set update.preference or update.terms")
+        others = [name for key in TERMS.values() if (name := key.removeprefix("update.")) != key] + ["terms"]
+        if not self.policy and not any(getattr(self, name) for name in others):
+            others = " or ".join(f"update.{name}" for name in others)
+            raise ValueError(f"update.policy=false leaves nothing to learn from; set {others}")
         if self.tokens:
             build_token_rule(self.tokens.name, self.tokens.model_extra or {})
         if self.entropy:

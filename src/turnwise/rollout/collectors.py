@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from turnwise.base.errors import ConfigError
-from turnwise.base.imports import import_named
+from turnwise.base.register import COLLECTORS
 from turnwise.credit.options import check_names, unknown
 from turnwise.engines.base import Sampling
 from turnwise.environments.base import Task
@@ -113,16 +113,6 @@ def make_sampling(settings: RolloutConfig, policy: Policy, *, seed: int, tempera
     )
 
 
-COLLECTORS: dict[str, str] = {
-    "independent": "turnwise.rollout.collectors:Independent",
-    "branching": "turnwise.extensions.branching.collector:make_branching",
-    "arrol": "turnwise.extensions.pruning:Pruning",
-    "v0": "turnwise.extensions.allotment:make_allotted",
-    "self_play": "turnwise.extensions.self_play.collector:SelfPlay",
-}
-"""Collectors by the name that `rollout.collector` takes."""
-
-
 def make_collector(settings: RolloutConfig, environments: Environments, task_name: Callable[[Task], str]) -> Collector:
     """Make the collector that a recipe names.
 
@@ -132,7 +122,7 @@ def make_collector(settings: RolloutConfig, environments: Environments, task_nam
     name, options = settings.collector.name, settings.collector.model_extra or {}
     if name not in COLLECTORS:
         raise ConfigError(unknown("rollout.collector", name, COLLECTORS))
-    make = import_named(COLLECTORS[name])
+    make = COLLECTORS[name]
     parameters = inspect.signature(make).parameters.values()
     if not any(each.kind is each.VAR_KEYWORD for each in parameters):  # those check their options themselves
         known = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]

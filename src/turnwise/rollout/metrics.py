@@ -4,10 +4,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from turnwise.extensions.turn_budget import CUT
 from turnwise.rollout.starts import REPLAY
 from turnwise.rollout.trajectory import Trajectory, distinct_turns
 
+CUT = "turn_budget"
+"""Key of `info` with the limit at which a trajectory was truncated below that of its environment."""
 PREDICTED = "predicted_success"
 """Key of `info` with the success that was predicted for the task."""
 

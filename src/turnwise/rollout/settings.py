@@ -1,14 +1,13 @@
-"""Define the `[rollout]` and `[engine]` sections of a recipe."""
+"""Define the `[rollout]` section of a recipe."""
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import pydantic
 
 from turnwise.base.errors import ConfigError
-from turnwise.base.facets import Facet, Part, for_all
-from turnwise.base.section import Named, Section
+from turnwise.base.facets import Facet, Part
+from turnwise.base.section import Named, Section, extensible
 from turnwise.credit.options import check_names
 from turnwise.rollout.facets import collector_parts
 from turnwise.rollout.selection import build_selector
@@ -30,64 +29,6 @@ class CollectorConfig(Named):
     """How a group is played: a name and its options."""
 
     name: str = "independent"
-
-
-class TurnBudgetConfig(Section):
-    """Configure a limit on turns below that of the environment."""
-
-    name: Literal["fixed", "quantile"]
-    """"fixed": the same limit always. "quantile": a quantile of the turns of past training trajectories."""
-    turns: int | None = pydantic.Field(default=None, ge=1)
-    """Turns of "fixed"."""
-    quantile: float = pydantic.Field(default=0.75, gt=0, le=1)
-    """Share of past trajectories that have at most as many turns as the limit."""
-    extend: int = pydantic.Field(default=0, ge=0)
-    """Turns by which a trajectory goes on at its limit, again and again, if one of its last `extend` turns earned a
-    reward or reached a new state; 0: none."""
-    history: int = pydantic.Field(default=512, ge=16)
-    """Trajectories of which the quantile is taken, the latest ones."""
-    free_every: int = pydantic.Field(default=8, ge=1)
-    """One training trajectory of this many has no limit, and only these count. With limited ones among them, the
-    limit could fall but never rise."""
-
-    def parts(self) -> Iterator[Part]:
-        """Return what the budget breaks and needs; see `turnwise.base.facets`."""
-        needs = for_all("limits the turns of trajectories", Facet.TURNS, Facet.ANSWERS, Facet.SINGLE)
-        needs[Facet.START] = "counts turns from the start of a task"
-        breaks = {}
-        if self.name == "quantile":
-            needs[Facet.SEPARATE] = "lets some trajectories of a group go on without a limit"
-            breaks = {Facet.REPLAY: "lifts the limit for some trajectories, which a replay would not"}
-        yield Part(f"rollout.turn_budget.name={self.name!r}", breaks, needs)
-
-    @pydantic.model_validator(mode="after")
-    def _fixed_has_turns(self) -> "TurnBudgetConfig":
-        if (self.name == "fixed") != (self.turns is not None):
-            raise ValueError(
-                f"rollout.turn_budget.turns={self.turns} with name={self.name!r}: set turns for 'fixed', and only there"
-            )
-        return self
-
-
-class TokenTemperatureConfig(Section):
-    """Configure a temperature per token, which follows the token's entropy."""
-
-    name: Literal["hapo"]
-    """"hapo": higher for tokens of high entropy, lower for those of low entropy (arXiv 2509.16591, its part A)."""
-    strength: float = pydantic.Field(default=0.1, gt=0, lt=1)
-    """Largest relative change of the temperature: 0.1 in the paper, 0.05 in its code."""
-    quantile: float = pydantic.Field(default=0.8, ge=0, le=1)
-    """Quantile of the last batch's entropies at which the temperature does not change."""
-    sign: Literal["paper", "release"] = "paper"
-    """"release": raise it at low entropies too, as the released code does."""
-
-    def parts(self) -> Iterator[Part]:
-        """Return what the temperatures need; see `turnwise.base.facets`."""
-        needs = {
-            Facet.ENGINE: "changes the temperature from token to token",
-            Facet.SCORED: "has the engine sample at temperatures that are not the policy's",
-        }
-        yield Part(f"rollout.token_temperature.name={self.name!r}", needs=needs)
 
 
 class StepBudgetConfig(Section):
@@ -147,6 +88,7 @@ class StepBudgetConfig(Section):
         return self.tokens or self.turns or 0
 
 
+@extensible("rollout")
 class RolloutConfig(Section):
     """Settings of the rollouts."""
 
@@ -174,8 +116,6 @@ class RolloutConfig(Section):
     replaced. Default: all that pass `filter`."""
     max_batches: int = pydantic.Field(default=10, ge=1)
     """Largest number of batches of `groups` tasks that a step plays to fill the filter."""
-    turn_budget: TurnBudgetConfig | None = None
-    """Limit on turns: {name = "fixed", turns = 6} or {name = "quantile", extend = 2} (docs/how-to/turn-budgets.md)."""
     step_budget: StepBudgetConfig | None = None
     """End the rollout of a step after {turns = N} or {tokens = N} over all trajectories, once `groups` groups are
     complete. Half-played trajectories go on in the next step, on its weights (docs/how-to/play-ahead.md). Default: play
@@ -189,9 +129,6 @@ class RolloutConfig(Section):
     differ, but prefers short ones and does not repeat."""
     temperature: float = pydantic.Field(default=1.0, gt=0)
     """Sampling temperature. Entropies and the loss are computed at it too; 1 leaves the policy as it is."""
-    token_temperature: TokenTemperatureConfig | None = None
-    """Temperature per token on top of `temperature`: {name = "hapo"}. Training only. The loss is still that of the
-    policy at `temperature`; `update.mismatch_cap` or `update.old_policy = "behavior"` corrects for the difference."""
     top_p: float = pydantic.Field(default=1.0, gt=0, le=1)
     """Probability mass of the likeliest tokens to sample from; 1 keeps all, so that every token can be sampled."""
     max_new_tokens: int = pydantic.Field(default=16, ge=1)
@@ -291,59 +228,6 @@ class RolloutConfig(Section):
     def filter_at(self, step: int) -> Literal["none", "mixed", "not-all-correct"]:
         """Return the filter of groups at a step, counted from 1."""
         return self.filter if step >= self.filter_from else "none"
-
-
-class ContinuationsConfig(Section):
-    """Configure continuations: the policy plays on from the turns of each trajectory, for values by Monte Carlo."""
-
-    number: int = pydantic.Field(default=9, ge=1)
-    """Continuations per state; 9 in VinePPO, 9 or 4 in SPO. A state that trajectories share is continued once."""
-    turns: int | None = pydantic.Field(default=None, ge=1)
-    """Continue from the first turns only, which bounds the cost of long trajectories (VinePPO: 20). Default: all."""
-    cut_every: int = pydantic.Field(default=5, ge=1)
-    """Cut a trajectory before the first token that was unlikely and every N-th after it, for methods that value states
-    inside responses (`spo_chain`): 5 in SPO for short answers, 40 for long ones."""
-    cut_below: float = pydantic.Field(default=0.9, gt=0, le=1)
-    """Probability below which a token counts as unlikely."""
-    at_once: int | None = pydantic.Field(default=None, ge=1)
-    """Continuations played concurrently. Default: as many as a step has trajectories, which fit into memory."""
-
-    def parts(self) -> Iterator[Part]:
-        """Return what continuations need; see `turnwise.base.facets`."""
-        needs = {
-            Facet.REPLAY: "plays on from turns, as the policy would",
-            Facet.WHOLE: "plays on from whole trajectories",
-        }
-        yield Part("[continuations]", needs=needs)
-
-
-class EngineConfig(Section):
-    """Settings of the engine that generates the responses."""
-
-    name: Literal["local", "server"] = "local"
-    """"local": transformers in this process. "server": vLLM over HTTP, see docs/how-to/vllm.md."""
-    max_rows: int | None = pydantic.Field(default=None, ge=1)
-    """Conversations that the local engine holds at a time, which bounds its memory; further ones wait. Default: all.
-    The fields below are only for the server."""
-    url: str = pydantic.Field(default="http://127.0.0.1:8000", pattern=r"^https?://[^/]")
-    """Address of the server."""
-    max_concurrent: int = pydantic.Field(default=256, ge=1)
-    """Concurrent requests to the server; further ones wait."""
-    timeout_s: float = pydantic.Field(default=600.0, gt=0)
-    """Longest time for one answer of the server (seconds)."""
-    patience_s: float = pydantic.Field(default=600.0, ge=0)
-    """Time for which a failed request is retried (seconds); then the run ends, and can be resumed."""
-    sync_folder: Path | None = None
-    """Folder for new weights that trainer and server both see under this path. Default: a temporary folder."""
-
-    def parts(self) -> Iterator[Part]:
-        """Return what the engine breaks; see `turnwise.base.facets`."""
-        if self.name == "server":
-            breaks = {Facet.ENGINE: "serves one version of the weights without entropies"}
-            yield Part("engine.name='server'", breaks, mend="set engine.name=local")
-        if self.max_rows is not None:
-            breaks = {Facet.ROOM: "lets responses wait for whole trajectories"}
-            yield Part(f"engine.max_rows={self.max_rows}", breaks, mend="remove engine.max_rows")
 
 
 def checked_options(collector: str, kind: type[Model], options: Mapping[str, Any]) -> Model:

@@ -19,15 +19,23 @@ from safetensors import SafetensorError
 from turnwise.base.checksums import RUN_KEY, check_manifest, refuse_other_run, run_of, write_manifest
 from turnwise.base.errors import DamagedError, RunError, did_you_mean
 from turnwise.base.files import Watched, describe_refusal, refused_by_disk, write_json
-from turnwise.extensions.stores.rows import FILE as STORE_FILE
-from turnwise.extensions.stores.rows import write_store
+from turnwise.base.register import EXTENSIONS
 from turnwise.models.policy import Policy, load_policy
 from turnwise.train.folder import RunFolder, by_step
 
 STATES = "state.pt"
 """File with the states of a run's parts."""
-STORED = "store"
-"""Part whose state is rows, saved as a file of its own: damage to a row must not make the weights unreadable."""
+OWN_FILE = ".jsonl"
+"""Ending of the files of states that have one of their own; its name is the part's."""
+
+
+@runtime_checkable
+class OwnFile(Protocol):
+    """Define a state that a checkpoint saves as a file of its own: damage to it must not make weights unreadable."""
+
+    def write(self, path: Path, **of: str | int) -> None:
+        """Write the file; its header says of which run and step it is."""
+        ...
 
 
 @runtime_checkable
@@ -64,9 +72,11 @@ def save_checkpoint(folder: RunFolder, step: int, policy: Policy, states: Mappin
     try:
         policy.save(temporary)
         told = {"step": step} | ({RUN_KEY: run} if (run := run_of(folder.path)) else {})
-        if STORED in states:
-            write_store(temporary / STORE_FILE, states[STORED], **told)
-        _save_states(_to_torch({**states, STORED: None} if STORED in states else dict(states)), temporary / STATES)
+        for name, state in states.items():
+            if isinstance(state, OwnFile):
+                state.write(temporary / f"{name}{OWN_FILE}", **told)
+        inside = {name: None if isinstance(state, OwnFile) else state for name, state in states.items()}
+        _save_states(_to_torch(inside), temporary / STATES)
         write_json(temporary / "step.json", told)
         write_manifest(temporary)
     except Exception as error:  # torch, safetensors and tokenizers raise their own types when the disk is full
@@ -150,7 +160,8 @@ def load_checkpoint(path: Path, *, to_play: bool = False) -> tuple[int, Policy, 
         RunError: The checkpoint cannot be loaded.
     """
     try:
-        check_manifest(path, skip=[STATES, STORE_FILE] if to_play else [STORE_FILE])
+        own = [f"{name}{OWN_FILE}" for name in EXTENSIONS]
+        check_manifest(path, skip=[STATES, *own] if to_play else own)
         told = json.loads((path / "step.json").read_text(encoding="utf-8"))
         step = told["step"]
         refuse_other_run(str(path), path.parent.parent, told.get(RUN_KEY))
@@ -161,8 +172,8 @@ def load_checkpoint(path: Path, *, to_play: bool = False) -> tuple[int, Policy, 
             return step, policy, {}
         states = torch.load(path / STATES, weights_only=True, map_location="cpu")
         optimizer = states.pop("optimizer")
-        if STORED in states:
-            states[STORED] = path / STORE_FILE  # read where it is known what to do about damage
+        own = {name: path / f"{name}{OWN_FILE}" for name, state in states.items() if state is None}
+        states |= own  # each is read where it is known what to do about damage
         return step, policy, {"optimizer": optimizer, **_from_torch(states)}
     except DamagedError as error:
         raise RunError(f"cannot load the checkpoint {path} ({error}); remove it to go on from the one before") from None

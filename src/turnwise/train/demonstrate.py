@@ -9,13 +9,14 @@ from turnwise.base.blocking import blocking
 from turnwise.base.errors import ConfigError
 from turnwise.base.streams import Stream
 from turnwise.config import Config, ModelConfig, WarmStartConfig
+from turnwise.engines.settings import EngineConfig
 from turnwise.environments.base import Demonstrated, Task
 from turnwise.environments.hosts import Environments, InProcessEnvironments
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import TeachingSuite
 from turnwise.models.policy import Policy
 from turnwise.rollout.context import make_context
-from turnwise.rollout.settings import EngineConfig, RolloutConfig
+from turnwise.rollout.settings import RolloutConfig
 
 Demonstration = tuple[np.ndarray, np.ndarray]
 """Token ids and loss weights, `[tokens]` each."""

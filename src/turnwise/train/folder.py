@@ -27,10 +27,10 @@ from turnwise.base.cache import held
 from turnwise.base.checksums import KEY, RUN_KEY, refuse_other_run, run_of, sealed, unsealed
 from turnwise.base.errors import ConfigError, DamagedError, DataError, RunError, did_you_mean
 from turnwise.base.files import aside, provenance, remove_remains, write_json, write_text
+from turnwise.base.register import EXTENSIONS, find
 from turnwise.config import Config, parse_config
 from turnwise.credit.methods.former import read_former
 from turnwise.credit.options import REMOVED
-from turnwise.extensions.stores.settings import of_store
 from turnwise.rollout.record import FORMAT, check_format, read_table
 from turnwise.train.trackers import Tracker
 
@@ -348,8 +348,8 @@ def _removed(config: Any) -> dict[str, str]:
 def _as_now(config: Any) -> Any:
     """Give a configuration of an earlier version the meaning that it had, without what is refused and had no effect."""
     config = read_former(config, quietly=True)
-    given = {name: dict(config.get(name) or {}) for name in ("environment", "update", "warmstart", "store")}
-    environment, update, warm_start, store = given.values()
+    given = {name: dict(config.get(name) or {}) for name in ("environment", "update", "warmstart")}
+    environment, update, warm_start = given.values()
     if not ("image" in environment or environment.get("workers")) and environment.get("isolation") == "worker":
         del environment["isolation"]
     run = dict(config.get("run") or {})
@@ -365,7 +365,7 @@ def _as_now(config: Any) -> Any:
     update = {name: value for name, value in update.items() if name not in idle}
     if warm_start.get("steps") == 0:
         warm_start.pop("dagger_rounds", None)
-    store = {name: value for name, value in store.items() if of_store(name, store.get("name"))}
-    now = {"run": run, "environment": environment, "update": update, "warmstart": warm_start, "store": store or None}
-    now |= {"rollout": rollout}
+    now = {"run": run, "environment": environment, "update": update, "warmstart": warm_start, "rollout": rollout}
+    for key, entry in EXTENSIONS.items():
+        now |= {key: find(entry.settings).of_earlier(section)} if (section := config.get(key)) else {}
     return {**config, **{name: section for name, section in now.items() if name in config}}

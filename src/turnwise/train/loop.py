@@ -90,9 +90,9 @@ def _update(run: Run, measured: Measured, credit: Trace, step: int) -> dict[str,
     told = learner.update(
         policy.policy.model, policy.optimizer, measured, credit, step, before_change=run.last_step.before_change
     )
-    return told | (
-        run.reward_model.update(measured, learner.precision, learner.budget, step) if run.reward_model else {}
-    )
+    for each in run.extensions:
+        told |= each.update(measured, learner, step)
+    return told
 
 
 def _learned_metrics(measured: Measured, credit: Trace, learned: dict[str, float], halvings: int) -> dict[str, float]:

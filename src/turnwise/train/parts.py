@@ -4,17 +4,20 @@ from collections.abc import Collection, Sequence
 
 import torch
 
-from turnwise.config import EngineConfig
 from turnwise.credit.transform import Transform
-from turnwise.extensions.judge.settings import JudgeConfig
+from turnwise.engines.settings import EngineConfig
 from turnwise.measures.plan import Plan, plan_measures
 from turnwise.models.policy import Policy, slow_precision_note, trainable
 from turnwise.models.pretrained import check_smollm2
 from turnwise.models.settings import ModelConfig
+from turnwise.objective.gradient import Budget
 from turnwise.objective.inert import inert_note
 from turnwise.objective.objective import Objective
 from turnwise.objective.settings import UpdateConfig
+from turnwise.objective.values import ValueTerm
+from turnwise.train.extension import Context, Extension
 from turnwise.train.lone import lone_note
+from turnwise.train.update import Learner
 
 
 def make_plan(
@@ -36,20 +39,14 @@ def make_plan(
     return plan_measures(needs, scoring=update.scoring, further=further, engine_reports=reports, models=models)
 
 
-def check_models(model: ModelConfig | None, judge: JudgeConfig | None) -> None:
-    """Fail before anything long starts if a model that has to be fetched is missing.
-
-    Args:
-        model: Section `[model]` of a new run; None when a run is resumed, whose weights are in its checkpoints.
-        judge: Section `[judge]`.
+def check_model(model: ModelConfig) -> None:
+    """Fail before anything long starts if the model that a run begins with is missing.
 
     Raises:
-        ConfigError: The model is missing.
+        ConfigError: The model has to be fetched.
     """
-    if model and model.name == "smollm2":
+    if model.name == "smollm2":
         check_smollm2()
-    if judge and judge.model == "smollm2":
-        check_smollm2("judge.model='smollm2'")
 
 
 def make_optimizer(policy: Policy, update: UpdateConfig) -> torch.optim.Optimizer:
@@ -57,6 +54,31 @@ def make_optimizer(policy: Policy, update: UpdateConfig) -> torch.optim.Optimize
     on_cuda = policy.model.device.type == "cuda"
     return torch.optim.AdamW(
         trainable(policy.model), lr=update.learning_rate, weight_decay=update.weight_decay, fused=on_cuda
+    )
+
+
+def make_learner(
+    extensions: Sequence[Extension], objective: Objective, context: Context, value: ValueTerm | None = None
+) -> Learner:
+    """Make what learns in a run.
+
+    Args:
+        extensions: Extensions of the recipe, of which one may bring a learner of its own.
+        objective: Loss to minimise.
+        context: The run.
+        value: Loss term of the critic, if there is one.
+    """
+    config, own = context.config, next((make for each in extensions if (make := each.learner())), Learner)
+    return own(
+        objective,
+        config.update,
+        config.model,
+        Budget(config.update.max_tokens),
+        temperature=config.rollout.temperature,
+        seed=config.run.seed,
+        steps=config.run.steps,
+        max_new_tokens=config.rollout.max_new_tokens,
+        value=value,
     )
 
 

@@ -3,7 +3,6 @@
 import functools
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from turnwise.base.blocking import make_loop
 from turnwise.base.cache import check_writable
@@ -11,13 +10,6 @@ from turnwise.base.stopping import Stop
 from turnwise.config import Config
 from turnwise.engines.build import check_engine, make_engine
 from turnwise.environments.suites import make_suite, tasks_of
-from turnwise.extensions.continuations.play import Continuations
-from turnwise.extensions.demonstrations.imitation import imitation_terms, make_learner, with_demonstrations
-from turnwise.extensions.gateway.choose import choose_collector, choose_environments
-from turnwise.extensions.judge.judge import make_judge
-from turnwise.extensions.monitor import Monitor
-from turnwise.extensions.reward_model.model import RewardModel
-from turnwise.extensions.stores.build import make_store, with_store
 from turnwise.measures.verdict import check_environment, refuse_idle
 from turnwise.models.policy import freeze_but_norms
 from turnwise.objective.build import make_objective
@@ -30,9 +22,10 @@ from turnwise.train.checkpoint import checkpoints, load_parts
 from turnwise.train.credit import Credit, make_transform
 from turnwise.train.critic import critic_columns, make_critic
 from turnwise.train.display import Display
+from turnwise.train.extension import Context, make_collectors, make_extensions, make_players
 from turnwise.train.folder import RunFolder
 from turnwise.train.held_out import evaluate_held_out
-from turnwise.train.parts import check_models, make_optimizer, make_plan, notes
+from turnwise.train.parts import check_model, make_learner, make_optimizer, make_plan, notes
 from turnwise.train.resume import first_policy, last_state, refuse_what_would_lose, use_device
 from turnwise.train.run import Run
 from turnwise.train.trackers import check_trackers, open_trackers
@@ -49,15 +42,19 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     """
     check_engine(config.engine)
     check_trackers(config.log)
-    check_models(None if resume else config.model, config.judge)
     if resume is None:
+        check_model(config.model)
         RunFolder.refuse_existing(config.run_folder)
         check_writable(config.run_folder.parent)
     device, seed, rollout = use_device(config.run), config.run.seed, config.rollout
     suite = make_suite(config.environment)
     tasks = tasks_of(suite, config.environment.name, config.environment.train_split)
     tasks_of(suite, config.environment.name, config.environment.eval_split)  # missing data should fail before training
-    transform, terms = make_transform(config.method, rollout.learns_played), imitation_terms(config.demonstrations)
+    context = Context(config, suite, tasks, device, display.turn)
+    extensions = make_extensions(context)
+    for each in extensions:
+        each.check()
+    transform, terms = make_transform(config.method, rollout.learns_played), [t for e in extensions for t in e.terms()]
     objective, value = make_objective(config.update, *terms), None
     optional = config.optional_models
     measures = make_plan(transform, objective, config.update, config.engine, config.label, config.measures, optional)
@@ -66,16 +63,15 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     held.callback(loop.close)
     estimated = critic_columns(config.critic, measures)
     refuse_idle(optional, measures)
-    store = make_store(config.store, suite, tasks)
-    inside = choose_environments(config.harness, config.environment, suite)
+    inside = make_players(extensions, context)
     environments = VisitedEnvironments(inside, loop)
-    collector = choose_collector(rollout, config.environment.name, suite, environments, store)
+    collector = make_collectors(extensions, context, environments)
     source: Steps = Pool(tasks, rollout, seed, last_step=config.run.steps, loop=loop, environments=inside)
-    about = {"tasks": tasks, "environments": environments, "rollout": rollout, "seed": seed}
-    source = with_store(source, store, **about)
-    source = with_demonstrations(source, config.demonstrations, suite=suite, **about)
+    for each in extensions:
+        source = each.source(source, environments)
     said = {"on_demonstration": display.demonstration, "on_step": display.warm_start, "on_turn": display.turn}
-    warm_start = functools.partial(warm_policy, config, suite, device=device, **said)
+    texts = [text for each in extensions for text in each.texts()]
+    warm_start = functools.partial(warm_policy, config, suite, device=device, texts=texts, **said)
     for note in notes(config.update, transform, config.rollout.group_size, config.model.precision, device):
         display.note(note)
 
@@ -102,16 +98,9 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     if config.critic:
         models["critic"], critic = make_critic(policy, config.critic, estimated, seed)
         objective = make_objective(config.update, *terms, value := ValueTerm(critic))
-    reward_model = config.reward_model and RewardModel(policy, config.reward_model, config.rollout.temperature)
-    if reward_model:
-        models["reward_model"] = reward_model.named
-    services: dict[str, Any] = {}
-    if config.judge:
-        services["judge"] = make_judge(config.judge, policy, models["policy"].sampler, config.model.precision, device)
-    if config.continuations:
-        services["continuations"] = Continuations(
-            config.continuations, config.rollout, environments, Models(**models), seed, display.turn
-        )
+    for each in extensions:
+        models |= each.models(policy)
+    services = {each.key: each.service(Models(**models), environments) for each in extensions}
     run = Run(
         config=config,
         folder=folder,
@@ -123,12 +112,10 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
         source=source,
         measures=measures,
         method=Credit(transform),
-        learner=make_learner(source, objective, config.update, config.model, config.run, rollout, value),
+        learner=make_learner(extensions, objective, context, value),
         models=Models(**models),
-        services=services,
-        store=store,
-        reward_model=reward_model,
-        monitor=config.monitor and Monitor(config.monitor, seed),
+        extensions=extensions,
+        services={key: service for key, service in services.items() if service is not None},
         step=step,
         stop=stop,
     )

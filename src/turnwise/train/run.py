@@ -13,9 +13,6 @@ from turnwise.config import Config
 from turnwise.environments.base import Task
 from turnwise.environments.hosts import Environments
 from turnwise.environments.suites import Suite
-from turnwise.extensions.monitor import Monitor
-from turnwise.extensions.reward_model.model import RewardModel
-from turnwise.extensions.stores.store import Store
 from turnwise.measures.base import Played
 from turnwise.measures.plan import Plan
 from turnwise.objective.contexts import Contexts
@@ -29,6 +26,7 @@ from turnwise.rollout.trajectory import Trajectory
 from turnwise.train.checkpoint import Part, save_checkpoint
 from turnwise.train.credit import Credit
 from turnwise.train.display import Display
+from turnwise.train.extension import Extension
 from turnwise.train.folder import RunFolder, by_step
 from turnwise.train.last_step import LastStep
 from turnwise.train.update import Learner, Measured
@@ -51,10 +49,8 @@ class Run:
         method: Turns rewards into advantages.
         learner: Turns advantages into new weights.
         models: Policy and reference models.
-        services: Judge of trajectories, and continuations, if the recipe has them.
-        store: Trajectories that later steps use again, if the recipe has a store.
-        reward_model: Learns to reward responses, if the recipe has one.
-        monitor: Monitor of what responses depend on, if the recipe has one.
+        services: What measures ask, such as a judge of trajectories, by the key of the extension that brings it.
+        extensions: What the recipe adds.
         step: Last completed step.
         stop: Signals that ask for the end of the run.
         empty_steps: Consecutive steps up to the last one without a usable trajectory.
@@ -74,9 +70,7 @@ class Run:
     learner: Learner
     models: Models
     services: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    store: Store | None = None
-    reward_model: RewardModel | None = None
-    monitor: Monitor | None = None
+    extensions: Sequence[Extension] = ()
     step: int = 0
     stop: Stop = dataclasses.field(default_factory=Stop)
     empty_steps: int = 0
@@ -91,7 +85,7 @@ class Run:
             "selector": self.source,
             "objective": self.learner.objective,
         }
-        optional = {"collector": self.collector, "store": self.store, "reward_model": self.reward_model}
+        optional = {"collector": self.collector, **{each.key: each.part for each in self.extensions}}
         optional["critic"] = self.learner.value and self.learner.value.critic
         return parts | {name: part for name, part in optional.items() if isinstance(part, Part)}
 
@@ -114,7 +108,8 @@ class Run:
             **self.services,
         )
         batch, metrics = self.measures.take(played)
-        metrics |= self.monitor.watch(played, self.step + 1) if self.monitor else {}
+        for each in self.extensions:
+            metrics |= each.watch(played, self.step + 1)
         for service in self.services.values():
             metrics |= service.finish(self.folder.table(service.folder, self.step + 1))
         return Measured(batch, sequences, metrics)

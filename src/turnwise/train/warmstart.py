@@ -18,7 +18,6 @@ from turnwise.base.errors import ConfigError, DataError, RunError
 from turnwise.base.streams import Stream
 from turnwise.config import Config, ModelConfig
 from turnwise.environments.suites import CorrectingSuite, Suite
-from turnwise.extensions.stores.build import texts_of
 from turnwise.models.policy import Policy, autocast, choose_trainable, load_policy, trainable, trainable_norms
 from turnwise.models.pretrained import pretrained_policy
 from turnwise.models.tiny import tiny_policy
@@ -38,13 +37,15 @@ def warm_policy(
     suite: Suite,
     *,
     device: torch.device | None = None,
+    texts: Sequence[str] = (),
     on_demonstration: Callable[[int, int], None] | None = None,
     on_step: Progress | None = None,
     on_turn: Callable[[int, int], None] | None = None,
 ) -> tuple[Policy, bool]:
     """Make the policy that reinforcement learning starts from.
 
-    `on_demonstration(done, total)`, `on_step(done, total, loss)` and `on_turn(live, total)` report progress.
+    `texts` are what prompts have besides texts of the environment. `on_demonstration(done, total)`,
+    `on_step(done, total, loss)` and `on_turn(live, total)` report progress.
 
     Returns:
         The policy, and whether it came from the cache.
@@ -62,7 +63,6 @@ def warm_policy(
             f"turnwise.environments.suites), or set {other}"
         )
     if tiny:
-        texts = texts_of(config.store)
         policy = tiny_policy(teaching.words(), config.model, seed=config.run.seed, plan=config.prompt.plan, texts=texts)
     else:
         policy = pretrained_policy(config.model, config.prompt, seed=config.run.seed)

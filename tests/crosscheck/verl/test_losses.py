@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from turnwise.credit.segments import Segments
-from turnwise.objective.token_rules import StepTokens, clip_cov, kl_cov
+from turnwise.extensions.token_rules import clip_cov, kl_cov
+from turnwise.objective.token_rules import StepTokens
 
 pytestmark = pytest.mark.crosscheck
 

@@ -16,7 +16,6 @@ from turnwise.extensions.branching.growth import RULES, check_rule
 from turnwise.extensions.branching.token_growth import TOP
 from turnwise.rollout.collectors import Independent, make_sampling
 from turnwise.rollout.copies import forkable
-from turnwise.rollout.facets import REMEMBERS
 from turnwise.rollout.groups import Batch, Group
 from turnwise.rollout.metrics import env_steps
 from turnwise.rollout.settings import RolloutConfig
@@ -131,7 +130,7 @@ class BranchingByHistory(Branching):
 
 def make_branching(environments: Environments, *arguments: Any, rule: str = "tree_grpo", **options: Any) -> Branching:
     """Make the collector of a branching rule; see `Branching` for the arguments."""
-    kind = BranchingByHistory if rule in REMEMBERS else Branching
+    kind = BranchingByHistory if rule == "v05" else Branching
     return kind(environments, *arguments, rule=rule, **options)
 
 

@@ -19,6 +19,7 @@ from turnwise.base.errors import EnvironmentFault, RunError
 from turnwise.base.streams import Stream
 from turnwise.environments.base import Step, Task
 from turnwise.environments.hosts import Environments
+from turnwise.extensions.continuations.settings import ContinuationsConfig
 from turnwise.rollout.collect import play
 from turnwise.rollout.collectors import make_sampling
 from turnwise.rollout.context import make_context
@@ -28,7 +29,7 @@ from turnwise.rollout.groups import OnTurn
 from turnwise.rollout.metrics import env_steps
 from turnwise.rollout.models import Models
 from turnwise.rollout.record import write_table
-from turnwise.rollout.settings import ContinuationsConfig, RolloutConfig
+from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.starts import Start, fork, replay, return_of
 from turnwise.rollout.trajectory import Trajectory
 

@@ -1,34 +1,20 @@
 """Update the policy from its own trajectories and from demonstrations, in the same passes."""
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
-from turnwise.config import ModelConfig, RunConfig
 from turnwise.credit.batch import Batch
 from turnwise.credit.segments import Segments
 from turnwise.credit.trace import Trace, Traced
-from turnwise.environments.hosts import Environments
-from turnwise.extensions.demonstrations.hints import Hinted
-from turnwise.extensions.demonstrations.library import Demonstrations
-from turnwise.extensions.demonstrations.pivots import Pivots
-from turnwise.extensions.demonstrations.settings import DemonstrationsConfig
 from turnwise.extensions.demonstrations.taught import Lesson, Taught
-from turnwise.extensions.demonstrations.term import OWN, TAUGHT, ImitationTerm, TaughtView
-from turnwise.extensions.passes import learner_of
-from turnwise.objective.gradient import Budget
-from turnwise.objective.objective import Objective
+from turnwise.extensions.demonstrations.term import OWN, TAUGHT, TaughtView
 from turnwise.objective.scorer import Scorer
-from turnwise.objective.settings import UpdateConfig
-from turnwise.objective.terms import StepView, Term
+from turnwise.objective.terms import StepView
 from turnwise.objective.tokens import Sequences
-from turnwise.objective.values import ValueTerm
-from turnwise.rollout.experience import Steps
-from turnwise.rollout.settings import RolloutConfig
 from turnwise.train.update import Learner, Measured
 
 SCORES = ("logprob_T", "entropy_T")
@@ -127,64 +113,4 @@ def joined(one: Sequences, other: Sequences) -> Sequences:
         _longer(one.tokens, other.tokens.lengths.tolist()),
         np.concatenate([one.trajectory, other.trajectory + one.trajectory[-1] + 1]),
         tree,
-    )
-
-
-def with_demonstrations(
-    source: Steps,
-    settings: DemonstrationsConfig | None,
-    *,
-    suite: Any,
-    tasks: Sequence[Any],
-    environments: Environments,
-    rollout: RolloutConfig,
-    seed: int,
-) -> Steps:
-    """Return a source that uses demonstrations, if a recipe asks for them; see `Hinted` for the arguments."""
-    if settings is None:
-        return source
-    found = Demonstrations(suite, tasks, file=settings.file, seed=seed, window=rollout.remembered)
-    if settings.name == "pivot_rl":
-        return Pivots(source, settings, found, rollout, seed)
-    if settings.name == "adhint":
-        return Hinted(source, settings, found, environments, rollout, seed)
-    return Taught(source, settings, found)
-
-
-def imitation_terms(settings: DemonstrationsConfig | None) -> list[Term]:
-    """Return the loss terms that `[demonstrations]` adds."""
-    return [ImitationTerm(settings.weight)] if settings and settings.name == "hpt" else []
-
-
-def make_learner(
-    source: Steps,
-    objective: Objective,
-    update: UpdateConfig,
-    model: ModelConfig,
-    run: RunConfig,
-    rollout: RolloutConfig,
-    value: ValueTerm | None = None,
-) -> Learner:
-    """Make what learns in a run, from the sections of its recipe.
-
-    Args:
-        source: Source of the run, which may have demonstrations.
-        objective: Loss to minimise.
-        update: The `[update]` of the recipe.
-        model: Its `[model]`.
-        run: Its `[run]`.
-        rollout: Its `[rollout]`.
-        value: Loss term of the critic, if there is one.
-    """
-    kind = functools.partial(Imitating, source=source) if isinstance(source, Taught) else learner_of(update)
-    return kind(
-        objective,
-        update,
-        model,
-        Budget(update.max_tokens),
-        temperature=rollout.temperature,
-        seed=run.seed,
-        steps=run.steps,
-        max_new_tokens=rollout.max_new_tokens,
-        value=value,
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pydantic
 
@@ -66,6 +66,13 @@ class DemonstrationsConfig(Section):
                 "get longer hints; exchange them"
             )
         return self
+
+    def check_recipe(self, recipe: Any) -> None:
+        """Raise a ValueError if groups are too small for the gate."""
+        if self.gate > recipe.rollout.group_size:
+            raise ValueError(
+                f"demonstrations.gate={self.gate} is above rollout.group_size={recipe.rollout.group_size}; lower it"
+            )
 
     def parts(self) -> Iterator[Part]:
         """Return what the demonstrations break and need; see `turnwise.base.facets`."""

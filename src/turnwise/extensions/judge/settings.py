@@ -7,7 +7,7 @@ import pydantic
 
 from turnwise.base.facets import Part
 from turnwise.base.section import Section
-from turnwise.rollout.settings import EngineConfig
+from turnwise.engines.settings import EngineConfig
 
 Tournament = Literal["single_elimination", "double_elimination", "round_robin", "anchor_only", "swiss"]
 ONLY_MODEL = ("engine", "max_context", "max_new_tokens", "attempts")

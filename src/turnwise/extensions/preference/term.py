@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 
 from turnwise.credit.batch import Batch
 from turnwise.credit.segments import Labels, Partition, Segments, components
-from turnwise.objective.settings import PreferenceConfig
+from turnwise.extensions.preference.settings import PreferenceConfig
 from turnwise.objective.terms import Pass, Stateless, StepView, TermLoss, Unit, as_tensor
 
 LEAST_DIFFERENCE = 1e-9

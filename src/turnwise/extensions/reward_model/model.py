@@ -11,9 +11,10 @@ import torch
 from turnwise.base.errors import RunError
 from turnwise.credit.batch import Batch
 from turnwise.extensions.preference.term import Pairs, success_pairs
+from turnwise.extensions.reward_model.settings import RewardModelConfig
 from turnwise.models.critic import as_tensors
 from turnwise.models.policy import Policy, autocast
-from turnwise.models.settings import ModelConfig, RewardModelConfig
+from turnwise.models.settings import ModelConfig
 from turnwise.objective.gradient import Budget
 from turnwise.objective.tokens import generated_logprobs
 from turnwise.rollout.models import NamedModel

@@ -77,6 +77,24 @@ class SelfPlay(Independent):
         self._selves: list[tuple[int, bytes]] = []  # version and weights; bytes, which copies of the state share
         self._past_model: Any = None  # a transformers.PreTrainedModel
 
+    def check_suite(self, suite: Any, environment: str) -> None:
+        """Check that an environment has seats for the players.
+
+        Args:
+            suite: The environment.
+            environment: Its name.
+
+        Raises:
+            ConfigError: It has none, or not those that `train` names.
+        """
+        if "role" not in getattr(suite, "gives", ()):
+            raise ConfigError(
+                f"rollout.collector='self_play' needs an environment with seats, and {environment!r} has none; set "
+                "environment.name=seats, or remove rollout.collector"
+            )
+        if roles := getattr(suite, "roles", ()):  # else the first matches tell
+            check_roles(roles, self._train, self._settings.group_size)
+
     async def plan(self, batch: Batch) -> list[Group]:
         """Divide a batch into its groups, and seat the players of all matches; see `Collector.plan`."""
         if not batch.training:

@@ -120,6 +120,11 @@ class StoreConfig(Section):
             self._check(option, self.extract == extract, f"store.extract={extract!r}")
         return self
 
+    @classmethod
+    def of_earlier(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the section of an earlier version without options of other stores."""
+        return {option: value for option, value in data.items() if of_store(option, data.get("name"))}
+
     def parts(self) -> Iterator[Part]:
         """Return what the store breaks and needs; see `turnwise.base.facets`."""
         needs = for_all("stores whole trajectories of tasks", Facet.SINGLE, Facet.WHOLE, Facet.ANSWERS)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from turnwise.base.errors import DataError, RunError
-from turnwise.extensions.stores.rows import Row, read_store
+from turnwise.extensions.stores.rows import Row, read_store, write_store
 from turnwise.extensions.stores.settings import StoreConfig
 
 
@@ -71,9 +71,9 @@ class Store:
         told = {"stored": float(len(ages))}
         return told | ({"stored_age": float(ages.mean()), "stored_age_max": float(ages.max())} if len(ages) else {})
 
-    def state_dict(self) -> tuple[Row, ...]:
+    def state_dict(self) -> "Rows":
         """Return the rows; a checkpoint saves them as a file of their own."""
-        return self.rows
+        return Rows(self.rows)
 
     def load_state_dict(self, state: Path | Sequence[Row]) -> None:
         """Restore the rows, or load them from the file of a checkpoint.
@@ -90,3 +90,13 @@ class Store:
                     "store"
                 ) from None
             self.rows = ()
+
+
+class Rows(tuple[Row, ...]):
+    """Rows as a checkpoint keeps them; see `turnwise.train.checkpoint.OwnFile`."""
+
+    __slots__ = ()
+
+    def write(self, path: Path, **of: str | int) -> None:
+        """Write the file of the rows."""
+        write_store(path, self, **of)

@@ -9,11 +9,11 @@ from turnwise.credit.batch import Batch
 from turnwise.credit.transform import Transform
 from turnwise.environments.base import Task
 from turnwise.extensions.continuations.play import Continuations
+from turnwise.extensions.continuations.settings import ContinuationsConfig
 from turnwise.lab.diagnostics.stage import Stage
 from turnwise.measures.base import Measure
 from turnwise.measures.plan import plan_measures
 from turnwise.objective.values import CRITIC_COLUMNS
-from turnwise.rollout.settings import ContinuationsConfig
 from turnwise.rollout.trajectory import Trajectory
 
 OWN = ["continuations"]
@@ -71,7 +71,7 @@ def take_paid(
     """
     needs = {"this analysis": columns, **{f"method {name!r}": method.needs for name, method in methods.items()}}
     plan = stage.plan(needs, models=OWN)
-    settings = stage.config.continuations or ContinuationsConfig()
+    settings = stage.config.section(ContinuationsConfig) or ContinuationsConfig()
     played_on = Continuations(
         settings, stage.config.rollout, stage.environments, stage.models, seed=seed, on_turn=stage.on_turn
     )

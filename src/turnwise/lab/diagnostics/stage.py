@@ -19,7 +19,9 @@ from turnwise.environments.hosts import Environments
 from turnwise.environments.suites import Suite, make_suite
 from turnwise.environments.workers import make_environments
 from turnwise.extensions.continuations.play import Continuations
-from turnwise.extensions.turn_budget import BudgetedEnvironments, TurnBudget, restore_budget
+from turnwise.extensions.gateway.settings import HarnessConfig
+from turnwise.extensions.turn_budget.budget import BudgetedEnvironments, TurnBudget, restore_budget
+from turnwise.extensions.turn_budget.settings import TurnBudgetConfig
 from turnwise.measures.base import Played
 from turnwise.measures.plan import Plan, plan_measures
 from turnwise.measures.verdict import check_environment
@@ -90,14 +92,14 @@ class Stage:
             ConfigError: The run was played by a harness, or the limit of its trajectories is not known.
         """
         _, config = RunFolder.open(folder.path)
-        limit = config.rollout.turn_budget if limited else None
+        limit = config.rollout.section(TurnBudgetConfig) if limited else None
         learned = limit is not None and limit.name == "quantile"
         done, policy, states = load_checkpoint(checkpoint_at(folder, step), to_play=not learned)
         policy.model.to(device)  # pyright: ignore[reportArgumentType]
         choose_trainable(policy.model, config.model)
         if config.update.only_norms:
             freeze_but_norms(policy.model)
-        if config.harness is not None:
+        if config.section(HarnessConfig) is not None:
             raise ConfigError(
                 f"the run {folder.path} was played by a harness, whose trajectories cannot be forked; choose a run "
                 "without [harness]"

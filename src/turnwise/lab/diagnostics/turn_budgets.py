@@ -13,7 +13,7 @@ import torch
 
 from turnwise.base.errors import RunError
 from turnwise.base.tables import Table
-from turnwise.extensions.turn_budget import quantile_of, turns_within
+from turnwise.extensions.turn_budget.budget import quantile_of, turns_within
 from turnwise.lab.diagnostics.runs import Run
 from turnwise.lab.diagnostics.stage import Stage
 from turnwise.lab.diagnostics.statistics import Interval, contrast

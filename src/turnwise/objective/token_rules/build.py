@@ -9,11 +9,11 @@ import numpy as np
 import pydantic
 
 from turnwise.base.errors import ConfigError
+from turnwise.base.register import ENTROPY_RULES, TOKEN_RULES
 from turnwise.credit.batch import Batch
 from turnwise.credit.options import check_names, unknown
 from turnwise.credit.segments import Segments
-from turnwise.objective.token_rules import ENTROPY_RULES, TOKEN_RULES, Corridor, StepTokens, TokenCredit
-from turnwise.objective.token_rules.base import columns_of
+from turnwise.objective.token_rules.base import Corridor, StepTokens, TokenCredit, columns_of
 
 
 def build_token_rule(name: str, options: Mapping[str, Any]) -> Callable[[StepTokens], TokenCredit]:
@@ -33,7 +33,8 @@ def build_entropy_rule(name: str, options: Mapping[str, Any]) -> Callable[[StepT
 def _build(section: str, rules: Mapping[str, Callable[..., Any]], name: str, options: Mapping[str, Any]) -> Any:
     if name not in rules:
         raise ConfigError(unknown(f"update.{section}", name, rules))
-    known = {p.name: p for p in inspect.signature(rules[name]).parameters.values() if p.kind is p.KEYWORD_ONLY}
+    make = rules[name]
+    known = {p.name: p for p in inspect.signature(make).parameters.values() if p.kind is p.KEYWORD_ONLY}
     check_names(f"update.{section} {name!r}", options, known)
     for option, value in options.items():
         try:
@@ -45,9 +46,9 @@ def _build(section: str, rules: Mapping[str, Callable[..., Any]], name: str, opt
         raise ConfigError(
             f"update.{section} {name!r} needs {' and '.join(missing)}; the paper's value is unknown, choose one"
         )
-    rule = functools.partial(rules[name], **options)
-    rule(_one_token(columns_of(rules[name])))  # so that conflicting options fail before the first rollout
-    return functools.update_wrapper(rule, rules[name])
+    rule = functools.partial(make, **options)
+    rule(_one_token(columns_of(make)))  # so that conflicting options fail before the first rollout
+    return functools.update_wrapper(rule, make)
 
 
 def _one_token(columns: Sequence[str]) -> StepTokens:

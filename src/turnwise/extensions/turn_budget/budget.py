@@ -13,15 +13,14 @@ import numpy as np
 from turnwise.base.errors import ConfigError
 from turnwise.environments.base import Step, Task
 from turnwise.environments.hosts import Environments
+from turnwise.extensions.turn_budget.settings import TurnBudgetConfig
 from turnwise.rollout.around import Around
 from turnwise.rollout.groups import Batch, Collector, Group
-from turnwise.rollout.settings import TurnBudgetConfig
+from turnwise.rollout.metrics import CUT
 from turnwise.rollout.trajectory import Trajectory
 
 LEAST_COUNTS = 16
 """Turn counts that a quantile needs; before, there is no limit."""
-CUT = "turn_budget"
-"""Key of `info` with the limit of a trajectory that a budget truncated."""
 
 
 def stops_after(progress: Sequence[bool], limit: int, extend: int) -> bool:

@@ -3,25 +3,15 @@
 from collections.abc import Sequence
 
 import numpy as np
-import pydantic
 from jaxtyping import Float
 
-from turnwise.base.section import Section
 from turnwise.base.streams import Stream
+from turnwise.extensions.monitor.settings import MonitorConfig
 from turnwise.measures.base import Played
 from turnwise.objective.probe import Probe
 
 AT_ONCE = 4096
 """Tokens of responses that are scored in a context at once."""
-
-
-class MonitorConfig(Section):
-    """Configure the monitor of the mutual information between responses and their contexts, as in RAGEN-2."""
-
-    every: int = pydantic.Field(default=5, ge=1)
-    """Steps between two measurements."""
-    samples: int = pydantic.Field(default=64, ge=2)
-    """Responses to compare. Each is scored in the context of each, which takes samples squared scores."""
 
 
 class Monitor:

@@ -12,10 +12,10 @@ from turnwise.base.errors import ConfigError
 from turnwise.credit.batch import Batch
 from turnwise.credit.segments import Segments
 from turnwise.credit.trace import Trace
+from turnwise.extensions.passes.settings import PassesConfig
 from turnwise.objective.gradient import Diverged
 from turnwise.objective.losses import Aggregate
 from turnwise.objective.scorer import Scorer
-from turnwise.objective.settings import UpdateConfig
 from turnwise.objective.terms import StepView
 from turnwise.objective.tokens import Sequences
 from turnwise.train.update import Learner, Measured
@@ -79,7 +79,7 @@ class TurnPasses(Learner):
         Raises:
             ConfigError: The method gives tokens of a response different credit.
         """
-        settings, batch = self.settings.passes, measured.batch
+        settings, batch = self.settings.section(PassesConfig), measured.batch
         assert settings is not None
         if credit.within_T(batch.tokens) is not None:
             raise ConfigError(
@@ -183,8 +183,3 @@ def _with_columns(measured: Measured, **columns: np.ndarray) -> Measured:
     return dataclasses.replace(
         measured, batch=Batch(batch.groups, batch.trajectories, batch.reward_R, kept, batch.tokens)
     )
-
-
-def learner_of(settings: UpdateConfig) -> type[Learner]:
-    """Return the class that learns as a recipe's `[update]` says."""
-    return TurnPasses if settings.passes else Learner

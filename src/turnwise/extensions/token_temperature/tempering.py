@@ -18,9 +18,9 @@ import numpy as np
 
 from turnwise.engines.base import Engine, Generation, Sampling, Tempering
 from turnwise.engines.sampling import MIN_ENTROPY
+from turnwise.extensions.token_temperature.settings import TokenTemperatureConfig
 from turnwise.rollout.around import Around
 from turnwise.rollout.groups import Batch, Collector, Group
-from turnwise.rollout.settings import TokenTemperatureConfig
 from turnwise.rollout.trajectory import Trajectory, distinct_turns
 
 

@@ -1,0 +1,1 @@
+"""Prune trajectories while they are generated."""

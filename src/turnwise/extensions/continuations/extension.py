@@ -1,0 +1,15 @@
+"""Let measures ask how the policy goes on from turns."""
+
+from turnwise.environments.hosts import Environments
+from turnwise.extensions.continuations.play import Continuations
+from turnwise.rollout.models import Models
+from turnwise.train.extension import Extension
+
+
+class Continued(Extension):
+    """Play on from turns as `[continuations]` says."""
+
+    def service(self, models: Models, environments: Environments) -> Continuations:
+        """Return what plays on."""
+        config, on_turn = self.context.config, self.context.on_turn
+        return Continuations(self.settings, config.rollout, environments, models, config.run.seed, on_turn)

@@ -1,0 +1,13 @@
+"""Let an agent behind the gateway play the trajectories of a run."""
+
+from turnwise.environments.hosts import Environments
+from turnwise.extensions.gateway.agents import Harnesses
+from turnwise.train.extension import Extension
+
+
+class Harness(Extension):
+    """Play through the agent of `[harness]`."""
+
+    def environments(self) -> Environments:
+        """Return what plays the trajectories in place of the suite's environments."""
+        return Harnesses(self.settings)

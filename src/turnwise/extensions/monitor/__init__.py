@@ -1,0 +1,1 @@
+"""Watch what responses depend on."""

@@ -1,0 +1,1 @@
+"""Learn turn by turn."""

@@ -1,0 +1,26 @@
+"""Define `update.passes` of a recipe."""
+
+from collections.abc import Iterator
+from typing import Literal
+
+import pydantic
+
+from turnwise.base.facets import Facet, Part
+from turnwise.base.section import Section
+
+
+class PassesConfig(Section):
+    """Configure passes over a step, one per turn, the last turn first."""
+
+    name: Literal["seeupo"]
+    """SeeUPO's passes (arXiv 2602.06554): each computes the old log-probabilities anew, and corrects the advantages of
+    earlier turns by how much the update of a later one changed its probability."""
+    clip: float = pydantic.Field(default=0.2, gt=0, lt=1)
+    """Distance of a trajectory's correction from 1."""
+    max_advantage: float = pydantic.Field(default=3.0, gt=0)
+    """Advantages, in standard deviations over the step's trajectories, are clipped to this size."""
+
+    def parts(self) -> Iterator[Part]:
+        """Return what the passes break and need; see `turnwise.base.facets`."""
+        needs = {Facet.WEIGHTS: "updates the weights that sampled"}
+        yield Part(f"update.passes.name={self.name!r}", {Facet.UPDATE: "updates turn by turn"}, needs)

@@ -1,0 +1,27 @@
+"""Define the `[reward_model]` section of a recipe."""
+
+from collections.abc import Iterator
+
+import pydantic
+
+from turnwise.base.facets import Facet, Part
+from turnwise.base.section import Section
+
+
+class RewardModelConfig(Section):
+    """Configure an implicit reward model (iStar): a second model that learns which trajectories of a group succeed."""
+
+    learning_rate: float = pydantic.Field(default=1e-6, gt=0)
+    """Learning rate of its AdamW. The default is iStar's, for models of billions of weights; `tiny` takes 1e-3."""
+    beta: float = pydantic.Field(default=0.05, gt=0)
+    """Factor of log-ratios in the scores that its pairs are compared by."""
+    max_grad_norm: float = pydantic.Field(default=10.0, gt=0)
+    """Norm to which a larger gradient is scaled down."""
+
+    def parts(self) -> Iterator[Part]:
+        """Return what the reward model needs; see `turnwise.base.facets`."""
+        needs = {
+            Facet.SCORED: "compares two models by the same passes",
+            Facet.SAMPLED: "compares trajectories of the policy",
+        }
+        yield Part("[reward_model]", needs=needs)

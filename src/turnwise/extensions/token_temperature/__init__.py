@@ -1,0 +1,1 @@
+"""Sample at a temperature per token."""

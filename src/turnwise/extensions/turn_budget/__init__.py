@@ -1,0 +1,1 @@
+"""Limit the turns of trajectories."""

@@ -1,0 +1,1 @@
+"""Divide the trajectories of a step among its tasks."""
