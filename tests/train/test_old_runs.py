@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import json
 import shutil
+import sys
 import tarfile
 from pathlib import Path
 
@@ -65,7 +66,7 @@ def test_it_is_resumed_with_all_that_it_remembered(old, monkeypatch):
     """Steps 3 and 4 again, from the checkpoint of step 2: optimiser, running baselines, cursor and the rules'
     averages.
     """
-    monkeypatch.setitem(TOKEN_RULES, "repo", unclamped)
+    monkeypatch.setattr(sys.modules[TOKEN_RULES["repo"].__module__], "repo", unclamped)
     before = {record["step"]: record for record in records(old) if "update/loss" in record}
     shutil.rmtree(old / "checkpoints" / "step-000004")
     _, config = RunFolder.open(old)
