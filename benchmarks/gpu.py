@@ -16,6 +16,7 @@ import platform
 import sys
 import tempfile
 import time
+import traceback
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -77,6 +78,7 @@ def run_checks(setting: Setting, path: Path, only: Sequence[str]) -> dict[str, A
             try:
                 results["checks"][name] = {**check(setting), "seconds": round(time.perf_counter() - begun, 2)}
             except Exception as error:  # the other checks should still tell something
+                traceback.print_exc()
                 cause = " ".join(f"{type(error).__name__}: {error}".split())[:500]
                 results["checks"][name] = {"error": cause, "seconds": round(time.perf_counter() - begun, 2)}
         if setting.device.type == "cuda":

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from benchmarks.common import make_smollm2, timed
+from benchmarks.gpu_graphs import compare
 from benchmarks.rollout_speed import NO_STOP, VOCABULARY, make_model, prompts, together
 from benchmarks.scoring import make_sequences, naive_logprobs
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
@@ -165,6 +166,11 @@ def rollout(setting: Setting) -> dict[str, Any]:
     return result
 
 
+def graphs(setting: Setting) -> dict[str, Any]:
+    """Measure generated tokens per second with and without CUDA graphs, beside each other."""
+    return compare(_model(setting), (1, 2) if setting.small else (1, 16, 64), 2 if setting.small else 20)
+
+
 def waiting(setting: Setting) -> dict[str, Any]:
     """Measure steps with and without rollouts ahead, where one environment in eight is ten times slower."""
     from benchmarks.lag_speed import seconds_per_step
@@ -288,6 +294,7 @@ CHECKS: dict[str, Callable[[Setting], dict[str, Any]]] = {
     "parity": parity,
     "scoring": scoring,
     "rollout": rollout,
+    "graphs": graphs,
     "shapes": shapes,
     "largest_batch": largest_batch,
     "waiting": waiting,

@@ -28,6 +28,7 @@ def make_engine(settings: EngineConfig, precision: str, policy: Policy, *, apart
             apart=apart,
             decode=_decoder(policy),
             max_rows=settings.max_rows,
+            graphs=settings.graphs and policy.model.device.type == "cuda",
         )
     from turnwise.engines.server import ServerEngine  # only this engine needs the HTTP client
 

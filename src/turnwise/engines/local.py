@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,11 +17,10 @@ from transformers import PreTrainedModel
 
 from turnwise.base.errors import DIVERGED, ConfigError, EngineFault, EngineLost, out_of_memory
 from turnwise.engines.base import Decode, Generation, Sampling, ends_with_stop, stop_tokens
+from turnwise.engines.passes import Feed, Passes, on_device
 from turnwise.engines.prefixes import Prefixes
-from turnwise.engines.rows import Rows
 from turnwise.engines.sampling import sample, spread, uniform
-from turnwise.models import attention
-from turnwise.models.caches import CACHE
+from turnwise.models.attention import aligned
 from turnwise.models.fused import fuse
 from turnwise.models.policy import frozen_copy
 from turnwise.models.reordered import reorder
@@ -60,6 +58,8 @@ class LocalEngine:
         share_prefixes: Compute common prefixes of conversations once, and copy their keys and values.
         patience: Waiting prompts per growing response that trigger a prefill; 0 feeds prompts at once. A pass over few
             rows costs nearly as much as one over many.
+        graphs: Replay CUDA graphs of passes (see `Passes`), and keep the memory of the cache when all conversations
+            end. None: on a GPU.
     """
 
     def __init__(
@@ -72,6 +72,7 @@ class LocalEngine:
         max_rows: int | None = None,
         share_prefixes: bool = True,
         patience: float = 0.5,
+        graphs: bool | None = None,
     ):
         if max_rows is not None and max_rows < 1:
             raise ConfigError(f"max_rows={max_rows}: expected 1 or more, or None for no limit")
@@ -79,27 +80,35 @@ class LocalEngine:
         self.copy_dtype = torch.bfloat16 if rounded else trained.dtype if apart else None
         self.version = 0
         self.max_rows, self.share_prefixes, self.patience = max_rows, share_prefixes, patience
+        self.graphs = trained.device.type == "cuda" if graphs is None else graphs
         self._waiting: dict[int, _Request] = {}  # conversation -> request, in order of arrival
         self._growing: dict[int, _Request] = {}  # row -> request
         self._driver: asyncio.Task[None] | None = None
+        self._passes = Passes(trained.config.get_text_config().num_hidden_layers, self.graphs)
+        self._release()
+
+    def _release(self) -> None:
+        """Forget all conversations, and free the memory of the cache."""
+        self._cache = self._passes.release()
         self._clear()
 
     def _clear(self) -> None:
-        self._cache = Rows(self.trained.config.get_text_config().num_hidden_layers)
+        """Forget all conversations, but keep the memory of the cache."""
         self._row_of: dict[int, int] = {}  # conversation -> row
         self._free: set[int] = set()  # rows without a conversation; their prefixes can still be shared
         self._num_rows = 0
-        self._ids = np.zeros((0, 0), dtype=np.int64)  # [rows, places] tokens; the cache holds `length` of each row
-        self._logprobs = np.zeros((0, 0), dtype=np.float32)  # log-probabilities of the drawn tokens
-        self._entropies = np.zeros((0, 0), dtype=np.float32)  # entropies of the distributions they were drawn from
-        self._spreads = np.zeros((0, 0), dtype=np.float32)  # how little the likeliest tokens resemble each other
+        space = self._passes.capacity
+        self._ids = np.zeros(space, dtype=np.int64)  # [rows, places] tokens; the cache holds `length` of each row
+        self._logprobs = np.zeros(space, dtype=np.float32)  # log-probabilities of the drawn tokens
+        self._entropies = np.zeros(space, dtype=np.float32)  # entropies of the distributions they were drawn from
+        self._spreads = np.zeros(space, dtype=np.float32)  # how little the likeliest tokens resemble each other
         self._states: dict[int, np.ndarray] = {}  # row -> hidden state that the latest response began from
-        self._length = np.zeros(0, dtype=np.int64)
-        self._start = np.zeros(0, dtype=np.int64)  # place of the first token that is drawn for the latest response
-        self._begun = np.zeros(0, dtype=np.int64)  # tokens of that response before it
-        self._most = np.zeros(0, dtype=np.int64)  # tokens that it may have at most, with those
-        self._draws = np.zeros(0, dtype=np.int64)  # what the random draws depend on
-        self._sampling = np.zeros(0, dtype=np.int64)  # index of the row's in:
+        self._length = np.zeros(space[0], dtype=np.int64)
+        self._start = np.zeros(space[0], dtype=np.int64)  # place of the first drawn token of the latest response
+        self._begun = np.zeros(space[0], dtype=np.int64)  # tokens of that response before it
+        self._most = np.zeros(space[0], dtype=np.int64)  # tokens that it may have at most, with those
+        self._draws = np.zeros(space[0], dtype=np.int64)  # what the random draws depend on
+        self._sampling = np.zeros(space[0], dtype=np.int64)  # index of the row's in:
         self._samplings: list[Sampling] = []
 
     @functools.cached_property
@@ -144,8 +153,11 @@ class LocalEngine:
         self._free |= freed
         for request in lost:
             request.fail(EngineFault("the conversation was closed before its response was complete"))
-        if conversations is None:
+        if conversations is None and self._passes.static:  # graphs use the memory of the cache
+            self._passes.recheck()
             self._clear()
+        elif conversations is None:
+            self._release()
         else:
             self._wake()
 
@@ -180,7 +192,7 @@ class LocalEngine:
             lost = [*self._waiting.values(), *self._growing.values()]
             self._waiting.clear()
             self._growing.clear()
-            self._clear()
+            self._release()
             cause = str(error) if isinstance(error, EngineFault) else f"{type(error).__name__}: {error}"
             kind = EngineFault
             if out_of_memory(
@@ -303,14 +315,14 @@ class LocalEngine:
         rows, places = self._ids.shape
         if num_rows > rows or num_places > places:
             rows = rows if num_rows <= rows else max(num_rows, min(rows * 3 // 2, self.max_rows or sys.maxsize))
-            places = places if num_places <= places else attention.aligned(max(num_places, places * 3 // 2, 64))
+            places = places if num_places <= places else aligned(max(num_places, places * 3 // 2, 64))
             numbers = ("_length", "_start", "_begun", "_most", "_draws", "_sampling")
             for name in ("_ids", "_logprobs", "_entropies", "_spreads", *numbers):
                 old = getattr(self, name)
                 larger = np.zeros((rows, places)[: old.ndim], dtype=old.dtype)
                 larger[tuple(map(slice, old.shape))] = old
                 setattr(self, name, larger)
-            self._cache.reserve(rows, places)
+            self._passes.reserve(rows, places)
 
     def _forward(
         self, fed: np.ndarray, num_new: np.ndarray, wanted: np.ndarray | None = None
@@ -319,47 +331,32 @@ class LocalEngine:
 
         Padding takes the places behind the tokens, at most the last place, which no fed token ever takes.
         """
-        device = self.model.device
         places = np.minimum(self._length[fed, None] + np.arange(num_new.max()), self._ids.shape[1] - 1)
-        tokens = torch.from_numpy(self._ids[fed[:, None], places]).to(device)
-        positions = torch.from_numpy(places).to(device)
-        rows = None if fed[-1] + 1 == len(fed) else torch.from_numpy(fed).to(device)
-        wanted_index = np.arange(len(fed)) if wanted is None else np.searchsorted(fed, wanted)
-        length = int((self._length[fed] + num_new)[wanted_index].max())
-        added = attention.adds_masks(device)
-        if added:
-            length = attention.aligned(length)
-        self._cache.place(rows, positions, length)
-        mask = torch.arange(length, device=device) <= positions[:, None, :, None]  # [rows, 1, tokens, keys]
-        if added:
-            mask = attention.additive(mask, self.model.dtype)
-        how: dict[str, Any] = {"cached": True} if attention.use(self.model) else {}
-        hidden = self.model.get_decoder()(
-            input_ids=tokens, attention_mask=mask, position_ids=positions, use_cache=True, **{CACHE: self._cache}, **how
-        ).last_hidden_state
-        last = torch.from_numpy(np.stack([wanted_index, num_new[wanted_index] - 1])).to(device)
-        output_layer = self.model.get_output_embeddings()
-        assert output_layer is not None
-        states = hidden[last[0], last[1]]
-        return output_layer(states).float(), states
+        index = np.arange(len(fed)) if wanted is None else np.searchsorted(fed, wanted)
+        last, length = np.stack([index, num_new[index] - 1]), int((self._length[fed] + num_new)[index].max())
+        return self._passes.forward(self.model, Feed(fed, self._ids[fed[:, None], places], places, last, length))
 
     def _draw(self, rows: np.ndarray, logits: torch.Tensor) -> None:
         """Draw a token for each row from its logits, and answer the requests that it completes."""
         samplings = self._sampling[rows]
         for index in np.unique(samplings):
             own = samplings == index
-            selected = logits if own.all() else logits[torch.from_numpy(own).to(logits.device)]
+            selected = logits if own.all() else logits[on_device(np.flatnonzero(own), logits.device)]
             self._draw_alike(rows[own], selected, self._samplings[index])
 
     def _draw_alike(self, rows: np.ndarray, logits: torch.Tensor, sampling: Sampling) -> None:
         places = self._length[rows]
-        where = torch.from_numpy(np.stack([self._draws[rows], places])).to(logits.device)
-        drawn = sample(logits, sampling, uniform(sampling.seed, where[0], where[1]))
-        tokens, logprobs, self._entropies[rows, places] = (column.cpu().numpy() for column in drawn)
+        # All that the device computes is started before it is waited for, once: a GPU goes on in the meantime.
+        numbers = uniform(sampling.seed, torch.from_numpy(self._draws[rows]), torch.from_numpy(places))
+        drawn = sample(logits, sampling, on_device(numbers.numpy(), logits.device))
         if sampling.spread_top:
             embeddings = self.model.get_input_embeddings().weight
             assert isinstance(embeddings, torch.Tensor)
-            self._spreads[rows, places] = spread(logits, embeddings, sampling).cpu().numpy()
+            drawn = *drawn, spread(logits, embeddings, sampling)
+        columns = torch.stack([drawn[0].int(), *(column.view(torch.int32) for column in drawn[1:])]).cpu().numpy()
+        tokens, logprobs, self._entropies[rows, places], *spreads = columns[0], *columns[1:].view(np.float32)
+        if spreads:
+            self._spreads[rows, places] = spreads[0]
         if not np.isfinite(logprobs).all():
             raise EngineFault(f"the logits are not finite: {DIVERGED}; lower update.learning_rate")
         self._ids[rows, places], self._logprobs[rows, places] = tokens, logprobs

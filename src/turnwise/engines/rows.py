@@ -17,9 +17,9 @@ class Rows(Cache):
         super().__init__(layers=list(self._kept))
 
     def reserve(self, num_rows: int, num_places: int) -> None:
-        """Reserve space for `num_rows` rows of `num_places` tokens, from the next pass or copy on."""
+        """Reserve space for `num_rows` rows of `num_places` tokens."""
         for layer in self._kept:
-            layer.capacity = num_rows, num_places
+            layer.reserve(num_rows, num_places)
 
     def place(self, rows: torch.Tensor | None, positions: torch.Tensor, length: int) -> None:
         """Set where the tokens of the next forward pass go.
@@ -55,17 +55,27 @@ class _Layer(CacheLayerMixin):
     length: int
     capacity: tuple[int, int]
 
+    def reserve(self, num_rows: int, num_places: int) -> None:
+        self.capacity = num_rows, num_places
+        if self.is_initialized:
+            self._grow()
+
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         self.keys = key_states.new_zeros((0, key_states.shape[1], 0, key_states.shape[3]))
         self.values = value_states.new_zeros((0, value_states.shape[1], 0, value_states.shape[3]))
         self.is_initialized = True
+        self._grow()
+
+    def _grow(self) -> None:
+        assert self.keys is not None
+        assert self.values is not None
+        self.keys, self.values = self._grown(self.keys), self._grown(self.values)
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         assert self.keys is not None
         assert self.values is not None
-        self.keys, self.values = self._grown(self.keys), self._grown(self.values)
         self.keys[self.index, :, self.positions] = key_states.transpose(1, 2)
         self.values[self.index, :, self.positions] = value_states.transpose(1, 2)
         return self._seen(self.keys), self._seen(self.values)
@@ -86,7 +96,6 @@ class _Layer(CacheLayerMixin):
     def copy(self, source: int, target: int, length: int) -> None:
         assert self.keys is not None
         assert self.values is not None
-        self.keys, self.values = self._grown(self.keys), self._grown(self.values)
         for storage in (self.keys, self.values):
             storage[target, :, :length] = storage[source, :, :length]
 

@@ -16,7 +16,11 @@ class EngineConfig(Section):
     name: Literal["local", "server"] = "local"
     """"local": transformers in this process. "server": vLLM over HTTP, see docs/how-to/vllm.md."""
     max_rows: int | None = pydantic.Field(default=None, ge=1)
-    """Conversations that the local engine holds at a time, which bounds its memory; further ones wait. Default: all.
+    """Conversations that the local engine holds at a time, which bounds its memory; further ones wait. Default: all."""
+    graphs: bool = True
+    """Whether the local engine replays CUDA graphs on a GPU, where starting the operators of a small model one by one
+    takes longer than computing them. It captures at most 128 shapes of passes, of up to 256 rows and 4,096 tokens. The
+    memory of graphs and cache is kept between steps. Other passes, models that cannot be captured and a CPU do without.
     The fields below are only for the server."""
     url: str = pydantic.Field(default="http://127.0.0.1:8000", pattern=r"^https?://[^/]")
     """Address of the server."""

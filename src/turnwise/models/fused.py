@@ -3,16 +3,18 @@
 import torch
 from transformers import PreTrainedModel
 
+from turnwise.models.joined import join
+
 NORMS = ("LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm", "SmolLM3RMSNorm")
 """Layers that divide by the root of the mean square and multiply by their gains; others, such as Gemma's, add one."""
 
 
 def fuse(model: PreTrainedModel) -> PreTrainedModel:
-    """Replace the normalisation layers of a frozen model on a GPU; returns the model.
+    """Replace layers of a frozen model on a GPU by layers of fewer operators; returns the model.
 
     It can load the weights of a plain model. A CPU gains nothing.
     """
-    return fuse_norms(model) if model.device.type == "cuda" else model
+    return join(fuse_norms(model)) if model.device.type == "cuda" else model
 
 
 def fuse_norms(model: PreTrainedModel) -> PreTrainedModel:

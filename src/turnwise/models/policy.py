@@ -165,11 +165,11 @@ def frozen_copy(model: PreTrainedModel, dtype: torch.dtype, old: PreTrainedModel
     Args:
         model: Model in float32.
         dtype: Type of the copy's weights.
-        old: Earlier copy, overwritten if there are no adapters, to save the memory of a second copy.
+        old: Earlier copy, overwritten: its weights stay where they lie, without the memory of a second copy.
     """
-    if old is None or adapted_layers(model):
+    if old is None:
         return merged_copy(model).to(dtype).eval().requires_grad_(False)  # pyright: ignore
-    old.load_state_dict(model.state_dict())
+    old.load_state_dict((merged_copy(model) if adapted_layers(model) else model).state_dict())
     return old
 
 

@@ -176,6 +176,7 @@ class SelfPlay(Independent):
             rounded=engine.copy_dtype == torch.bfloat16,
             decode=engine.decode,
             patience=engine.patience,
+            graphs=engine.graphs,
         )
         past.version = version
         return past

@@ -1,0 +1,290 @@
+"""Feed tokens of many rows to a model, each pass kernel by kernel or, on a GPU, as a graph of all its kernels.
+
+A pass over a small model takes as long as Python takes to launch its kernels; a graph launches all of them at once. It
+repeats one pass on other numbers at the same addresses. So passes are padded to few shapes, numbers are copied into
+buffers that stay, and keys and values are written in place.
+"""
+
+import dataclasses
+import gc
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from turnwise.engines.rows import Rows
+from turnwise.models import attention
+from turnwise.models.caches import CACHE
+
+SEEN = 2
+"""Passes of a shape from which on it is captured. A capture takes the time of a few passes."""
+MOST_GRAPHS = 128
+"""Graphs held at a time; a further one takes the place of the one that was not used for the longest time."""
+MOST_ROWS = 256
+"""Rows of a graph, with padding."""
+MOST_TOKENS = 4096
+"""Tokens of a graph, with padding. In larger passes, the GPU computes for longer than launching takes."""
+LEAST_LENGTH = 64
+"""Keys per row that a graph attends to at least."""
+
+log = logging.getLogger(__name__)
+
+
+class Feed(NamedTuple):
+    """What a pass feeds, int64 arrays.
+
+    Attributes:
+        rows: The rows, ascending, `[rows]`.
+        tokens: Their next tokens, `[rows, tokens]`.
+        places: Places of the tokens in their rows, `[rows, tokens]`.
+        last: For each wanted result, index of its row and of its token, `[2, wanted]`.
+        length: Keys per row that the wanted tokens attend to.
+    """
+
+    rows: np.ndarray
+    tokens: np.ndarray
+    places: np.ndarray
+    last: np.ndarray
+    length: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Shape:
+    """Sizes of a pass, and whether its rows are the first ones of the cache, which saves the attention a copy."""
+
+    rows: int
+    tokens: int
+    wanted: int
+    length: int
+    first: bool
+
+    def pack(self, feed: Feed, spare: int) -> np.ndarray:
+        """Write a feed into one array, to be copied at once; padding goes to the spare place of any row."""
+        packed = np.zeros(2 * self.rows * self.tokens + self.rows + 2 * self.wanted, dtype=np.int64)
+        tokens, places, rows, last = self.split(packed)
+        own = slice(feed.tokens.shape[0]), slice(feed.tokens.shape[1])
+        places[:] = spare
+        tokens[own], places[own] = feed.tokens, feed.places
+        rows[own[0]], last[:, : feed.last.shape[1]] = feed.rows, feed.last
+        return packed
+
+    def split(self, packed: Any) -> Iterator[Any]:
+        """Return tokens, places, rows and last ones, views of an array or a tensor."""
+        begin = 0
+        for size in ((self.rows, self.tokens), (self.rows, self.tokens), (self.rows,), (2, self.wanted)):
+            end = begin + int(np.prod(size))
+            yield packed[begin:end].reshape(size)
+            begin = end
+
+
+@dataclasses.dataclass(slots=True)
+class _Static:
+    """A pass at fixed addresses: its numbers and, on a GPU, its graph."""
+
+    packed: torch.Tensor
+    graph: torch.cuda.CUDAGraph | None = None
+
+
+class Passes:
+    """Passes over one KV cache.
+
+    Args:
+        num_layers: Layers of the model.
+        static: Whether passes are padded to few shapes at fixed addresses, which a GPU replays as graphs. Without one
+            they are computed so all the same, which gains nothing.
+    """
+
+    def __init__(self, num_layers: int, static: bool):
+        self.num_layers, self.static = num_layers, static
+        self._statics: OrderedDict[_Shape, _Static] = OrderedDict()
+        self._seen: Counter[_Shape] = Counter()
+        self._addresses: list[int] = []  # of the weights that graphs read
+        self._checked = False
+        self._side: torch.cuda.Stream | None = None  # captures
+
+        self.release()
+
+    def release(self) -> Rows:
+        """Free the memory of cache and graphs; returns the new cache, which is empty."""
+        self._forget()
+        self.cache, self.capacity = Rows(self.num_layers), (0, 0)
+        return self.cache
+
+    @property
+    def num_graphs(self) -> int:
+        """Graphs held now."""
+        return sum(each.graph is not None for each in self._statics.values())
+
+    def reserve(self, num_rows: int, num_places: int) -> None:
+        """Reserve space for `num_rows` rows of `num_places` tokens; graphs write to the space before, so they go."""
+        self.capacity = num_rows, num_places
+        self._forget()
+        self.cache.reserve(num_rows, num_places)
+
+    def recheck(self) -> None:
+        """Expect other weights from now on: graphs stay if these lie where the ones before lay."""
+        self._checked = False
+
+    @torch.inference_mode()
+    def forward(self, model: PreTrainedModel, feed: Feed) -> tuple[torch.Tensor, torch.Tensor]:
+        """Feed rows their next tokens; returns float32 logits and hidden states of the wanted ones.
+
+        The cache has a place behind all tokens that are ever fed, for padding. Results are valid until the next pass.
+        """
+        wanted, first = feed.last.shape[1], int(feed.rows[-1]) + 1 == len(feed.rows)
+        shape = self._padded(feed, first) if self.static else None
+        if shape is not None:
+            self._seen[shape] += 1
+            if self._seen[shape] >= SEEN:
+                logits, states = self._repeat(model, shape, feed)
+                return logits[:wanted], states[:wanted].clone()
+        length = attention.aligned(feed.length) if attention.adds_masks(model.device) else feed.length
+        shape = _Shape(feed.tokens.shape[0], feed.tokens.shape[1], wanted, length, first)
+        logits, states = self._compute(model, shape, on_device(shape.pack(feed, 0), model.device))
+        return logits.float(), states
+
+    def _padded(self, feed: Feed, first: bool) -> _Shape | None:
+        """Return the next larger shape of those that are captured; None if it were too large."""
+        rows, tokens = _power(len(feed.rows)), _step(feed.tokens.shape[1])
+        if rows > MOST_ROWS or rows * tokens > MOST_TOKENS:
+            return None
+        if first:
+            rows = min(rows, self.capacity[0])
+        return _Shape(rows, tokens, rows, min(max(_step(feed.length), LEAST_LENGTH), self.capacity[1]), first)
+
+    def _compute(
+        self, model: PreTrainedModel, shape: _Shape, packed: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute a pass from numbers on the device, without waiting for it."""
+        tokens, positions, rows, last = shape.split(packed)
+        self.cache.place(None if shape.first else rows, positions, shape.length)
+        mask = torch.arange(shape.length, device=packed.device) <= positions[:, None, :, None]  # [rows, 1, tokens, k]
+        if attention.adds_masks(packed.device):
+            mask = attention.additive(mask, model.dtype)
+        how: dict[str, Any] = {"cached": True} if attention.use(model) else {}
+        hidden = model.get_decoder()(
+            input_ids=tokens, attention_mask=mask, position_ids=positions, use_cache=True, **{CACHE: self.cache}, **how
+        ).last_hidden_state
+        output_layer = model.get_output_embeddings()
+        assert output_layer is not None
+        states = hidden[last[0], last[1]]
+        return output_layer(states), states
+
+    def _repeat(self, model: PreTrainedModel, shape: _Shape, feed: Feed) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute a pass of a shape at its fixed addresses; the first time, capture it too."""
+        if not self._checked:
+            self._check(model)
+        static = self._statics.get(shape)
+        packed = on_device(shape.pack(feed, self.capacity[1] - 1), model.device)
+        if static is None:
+            self._statics[shape] = static = _Static(packed)
+            if len(self._statics) > MOST_GRAPHS:
+                self._seen[self._statics.popitem(last=False)[0]] = 0
+            if packed.device.type == "cuda":
+                return self._capture(model, shape, static)
+        else:
+            self._statics.move_to_end(shape)
+            static.packed.copy_(packed)
+        if static.graph is None:
+            self._keep(*self._compute(model, shape, static.packed))
+        else:
+            static.graph.replay()
+        assert self._results is not None
+        return self._results
+
+    def _keep(self, logits: torch.Tensor, states: torch.Tensor) -> None:
+        """Write results to where all static passes have them."""
+        if self._results is None:
+            rows = min(_power(self.capacity[0]), MOST_ROWS)
+            self._results = (
+                logits.new_empty((rows, logits.shape[1]), dtype=torch.float32),
+                states.new_empty((rows, states.shape[1])),
+            )
+        for kept, new in zip(self._results, (logits, states), strict=True):
+            kept[: len(new)].copy_(new)
+
+    def _capture(self, model: PreTrainedModel, shape: _Shape, static: _Static) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute a pass, and capture the same pass; without a graph from then on, anywhere, if that fails."""
+        if self._side is None:
+            self._side = torch.cuda.Stream(model.device)
+        stream, outside = self._side, torch.cuda.current_stream(model.device)
+        # Graphs are replayed one after the other, so that all use the same memory, which lives as long as one of them.
+        pools = (each.graph.pool() for each in self._statics.values() if each.graph is not None)
+        pool = next(pools, None) or torch.cuda.graph_pool_handle()
+        stream.wait_stream(outside)
+        with torch.cuda.stream(stream):  # computing it there sets up what must not be set up while it is captured
+            self._keep(*self._compute(model, shape, static.packed))
+            try:
+                graph = torch.cuda.CUDAGraph()
+                # Another thread may train meanwhile, and a graph that is collected now would end the capture.
+                with _no_collection(), torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local"):
+                    self._keep(*self._compute(model, shape, static.packed))
+                static.graph = graph
+            except Exception as error:  # a model may compute what cannot be captured, or memory may be short
+                _abandon(pool)
+                cause = error.__context__ or error  # what ended the capture comes before what its end says
+                log.warning(
+                    "the local engine goes on without CUDA graphs, which is slower: capturing %s failed (%s: %s); set "
+                    "engine.graphs=false", shape, type(cause).__name__, " ".join(str(cause).split())[:300],
+                    exc_info=log.isEnabledFor(logging.DEBUG),
+                )  # fmt: skip
+                self.static = False
+        outside.wait_stream(stream)
+        assert self._results is not None
+        results = self._results
+        if not self.static:
+            self._forget()
+        return results
+
+    def _check(self, model: PreTrainedModel) -> None:
+        """Forget graphs that read weights where there are none any more."""
+        addresses = [each.data_ptr() for each in (*model.parameters(), *model.buffers())]
+        if addresses != self._addresses:
+            self._forget()
+        self._addresses, self._checked = addresses, True
+
+    def _forget(self) -> None:
+        self._statics.clear()
+        self._results: tuple[torch.Tensor, torch.Tensor] | None = None  # logits and states of all static passes
+
+
+def on_device(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    """Copy an array to a device without waiting for what the device computes."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
+def _abandon(pool: Any) -> None:
+    """Tell torch's allocator that a capture has failed: until it ends, the allocator frees less memory."""
+    with suppress(AttributeError, RuntimeError):  # of another version, or one that has noticed the end
+        device = torch.cuda.current_device()
+        torch._C._cuda_endAllocateToPool(device, pool)
+        torch._C._cuda_releasePool(device, pool)
+
+
+def _step(number: int) -> int:
+    """Return the least of 1, 2, 3, 4, 6, 8, 12, 16 and so on that is not below a number."""
+    power = _power(number)
+    return power * 3 // 4 if power * 3 // 4 >= number else power
+
+
+def _power(number: int) -> int:
+    """Return the least power of two that is not below a number."""
+    return 1 << (number - 1).bit_length()
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Collect no garbage inside."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
