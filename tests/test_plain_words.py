@@ -32,7 +32,7 @@ INSTEAD = {
     r"[Ss]tart anew\b": "Start a new run",
     r"cut_frac\b|what_entropy_did\b": "truncated_frac, describe_entropy",
     r"how hesitant\b": "how uncertain the policy was (mean token entropy)",
-    r"WorldFault\b|(?<![-./\"])\bworlds\b(?!/)": "environment",
+    r"WorldFault\b|(?<![-./\"`])\bworlds\b(?!/)": "environment",
 }
 """Phrases that stop a reader, as patterns, with what to write. A `\\b` at the start would slow the search tenfold."""
 ALLOWED = re.compile(r"^\||https?://|^\s*//# source|^[a-z0-9-]+==")

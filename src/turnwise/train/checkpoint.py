@@ -172,7 +172,7 @@ def load_checkpoint(path: Path, *, to_play: bool = False) -> tuple[int, Policy, 
             return step, policy, {}
         states = torch.load(path / STATES, weights_only=True, map_location="cpu")
         optimizer = states.pop("optimizer")
-        own = {name: path / f"{name}{OWN_FILE}" for name, state in states.items() if state is None}
+        own = {name: path / f"{name}{OWN_FILE}" for name in EXTENSIONS if name in states and states[name] is None}
         states |= own  # each is read where it is known what to do about damage
         return step, policy, {"optimizer": optimizer, **_from_torch(states)}
     except DamagedError as error:
