@@ -10,6 +10,7 @@ import torch
 from turnwise.config import Config
 from turnwise.credit.batch import Batch
 from turnwise.credit.trace import Trace
+from turnwise.engines.models import Models, NamedModel
 from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.measures.base import Played
 from turnwise.measures.plan import plan_measures
@@ -20,7 +21,6 @@ from turnwise.objective.tokens import Sequences
 from turnwise.objective.values import ValueTerm
 from turnwise.rollout.collectors import make_collector
 from turnwise.rollout.experience import Experience
-from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.pool import Pool
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.train.credit import make_transform

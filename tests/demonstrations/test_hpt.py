@@ -18,6 +18,7 @@ from tests.toys import COLORS, Colors, color_policy, small_config
 from turnwise.base.errors import ConfigError
 from turnwise.config import Config
 from turnwise.credit.trace import Trace
+from turnwise.engines.models import Models, NamedModel
 from turnwise.environments.base import Demonstrated, Step
 from turnwise.environments.suites import Seeded
 from turnwise.extensions.demonstrations.imitation import Imitating, with_lesson
@@ -29,7 +30,6 @@ from turnwise.objective.build import make_objective
 from turnwise.objective.objective import Objective
 from turnwise.objective.tokens import Sequences, generated_logprobs
 from turnwise.rollout.experience import Experience, Steps
-from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.train.extension import Context, Extension
 from turnwise.train.loop import train

@@ -16,13 +16,13 @@ from turnwise.base.errors import ConfigError, RunError
 from turnwise.config import override_config
 from turnwise.engines.base import Generation
 from turnwise.engines.local import LocalEngine
+from turnwise.engines.models import Models, NamedModel
 from turnwise.environments.base import Step
 from turnwise.extensions.demonstrations.library import Demonstrations
 from turnwise.extensions.demonstrations.pivots import OneTurn, Pivots, State, same_action
 from turnwise.extensions.demonstrations.settings import DemonstrationsConfig
 from turnwise.objective.tokens import Sequences
 from turnwise.rollout.experience import Experience
-from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.train.checkpoint import latest_checkpoint

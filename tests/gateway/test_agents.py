@@ -14,8 +14,9 @@ from tests.rollout import chat_models
 from tests.toys import ScriptedEngine, color_policy, small_config
 from turnwise.base.errors import ConfigError, EngineLost
 from turnwise.engines.local import LocalEngine
+from turnwise.engines.models import Models, NamedModel
 from turnwise.environments.hosts import InProcessEnvironments
-from turnwise.environments.launchers import make_launcher
+from turnwise.environments.levels import make_launcher
 from turnwise.environments.suites import TeachingSuite
 from turnwise.extensions.gateway.agents import Harnesses
 from turnwise.extensions.gateway.settings import HarnessConfig
@@ -23,7 +24,6 @@ from turnwise.models.pretrained import pretrained_policy
 from turnwise.models.settings import ModelConfig, PromptConfig
 from turnwise.models.tiny import tiny_policy
 from turnwise.rollout.collectors import make_collector
-from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.plays import play_tasks
 from turnwise.rollout.record import read_rollouts
 from turnwise.rollout.settings import RolloutConfig

@@ -269,7 +269,7 @@ IDEAS: dict[str, Idea] = {
     # -- which tasks and groups are learned from
     "select vade": Idea(
         "train/test_selection.py::test_tasks_solved_a_third_of_the_time_are_preferred",
-        {"turnwise.rollout.selection:information_gain": lambda p: np.zeros_like(p)},
+        {"turnwise.extensions.vade.selector:information_gain": lambda p: np.zeros_like(p)},
         "frozen-lake-tiny-vade",
     ),
     "filter": Idea(

@@ -11,7 +11,7 @@ import pytest
 
 from tests.ideas.run import put
 from tests.ideas.table import IDEAS
-from turnwise.base.register import ENTROPY_RULES, TOKEN_RULES
+from turnwise.base.register import ENTROPY_RULES, SELECTORS, TOKEN_RULES
 from turnwise.config.recipes import shipped_recipes
 from turnwise.extensions.branching.growth import RULES
 from turnwise.extensions.demonstrations.settings import DemonstrationsConfig
@@ -20,7 +20,6 @@ from turnwise.extensions.stores.settings import StoreConfig
 from turnwise.measures import MEASURES
 from turnwise.models.settings import CriticConfig
 from turnwise.rollout.collectors import COLLECTORS
-from turnwise.rollout.selection import SELECTORS
 
 ROOT = Path(__file__).parents[2]
 

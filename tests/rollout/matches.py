@@ -5,12 +5,12 @@ from typing import Any
 from tests.toys import small_config
 
 from turnwise.engines.local import LocalEngine
+from turnwise.engines.models import Models, NamedModel
 from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.models.settings import ModelConfig
 from turnwise.models.tiny import tiny_policy
 from turnwise.rollout.collectors import make_collector
-from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.plays import play_tasks
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.worlds.seats.suite import Seats

@@ -12,11 +12,11 @@ from turnwise.base.errors import ConfigError
 from turnwise.commands.cli import main
 from turnwise.config import override_config
 from turnwise.engines.local import LocalEngine
+from turnwise.engines.models import Models, NamedModel
 from turnwise.environments.base import Step
 from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.extensions.v0.collector import Allotted, ValueModel, allot, utility
 from turnwise.rollout.collectors import make_collector
-from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.plays import play_tasks
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.train.checkpoint import latest_checkpoint

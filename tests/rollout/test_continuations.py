@@ -12,12 +12,12 @@ from tests.toys import Colors, trajectory
 
 from turnwise.base.errors import RunError
 from turnwise.engines.local import LocalEngine
+from turnwise.engines.models import Models, NamedModel
 from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.extensions.continuations.measures import continued
 from turnwise.extensions.continuations.play import Continuations
 from turnwise.extensions.continuations.settings import ContinuationsConfig
 from turnwise.measures import Played
-from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.record import read_table
 from turnwise.rollout.settings import RolloutConfig
 

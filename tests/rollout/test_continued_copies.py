@@ -12,11 +12,11 @@ from tests.trees.counting import Awaited, Broken, Copied, Counting
 
 from turnwise.base.blocking import blocking
 from turnwise.engines.local import LocalEngine
+from turnwise.engines.models import Models, NamedModel
 from turnwise.environments.hosts import Environments, InProcessEnvironments
 from turnwise.environments.workers import WorkerEnvironments
 from turnwise.extensions.continuations.play import Continuations
 from turnwise.extensions.continuations.settings import ContinuationsConfig
-from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.settings import RolloutConfig
 
 TASKS, NUMBER = [0, 1], 3

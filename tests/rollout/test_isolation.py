@@ -22,7 +22,7 @@ from turnwise.config import parse_config
 from turnwise.environments import containers, launchers
 from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.environments.isolation import clean_variables
-from turnwise.environments.launchers import make_launcher
+from turnwise.environments.levels import make_launcher
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.environments.workers import WorkerEnvironments, make_environments

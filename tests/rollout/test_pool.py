@@ -11,11 +11,11 @@ from tests.toys import Colors
 
 from turnwise.base.blocking import make_loop
 from turnwise.engines.local import LocalEngine
+from turnwise.engines.models import Models, NamedModel
 from turnwise.environments.base import Step
 from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.rollout.collectors import make_collector
 from turnwise.rollout.gate import Gate, VisitedEngine
-from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.pool import Pool
 from turnwise.rollout.settings import RolloutConfig
 

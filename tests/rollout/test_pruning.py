@@ -13,11 +13,11 @@ from tests.train.test_every_method_trains import told, weights
 
 from turnwise.base.errors import ConfigError
 from turnwise.engines.local import LocalEngine
+from turnwise.engines.models import Models, NamedModel
 from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.extensions.arrol.collector import Estimate, survivors
 from turnwise.rollout.collectors import make_collector
 from turnwise.rollout.metrics import rollout_metrics
-from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.plays import play_tasks
 from turnwise.rollout.record import read_rollouts
 from turnwise.rollout.settings import RolloutConfig

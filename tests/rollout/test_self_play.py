@@ -13,12 +13,12 @@ from tests.train.test_every_method_trains import told, weights
 import turnwise as tw
 from turnwise.base.errors import ConfigError, EngineFault
 from turnwise.engines.local import LocalEngine
+from turnwise.engines.models import Models, NamedModel
 from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.models.tiny import tiny_policy
 from turnwise.rollout.collectors import make_collector
 from turnwise.rollout.metrics import rollout_metrics
-from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.plays import play_tasks
 from turnwise.rollout.record import read_rollouts, write_rollouts
 from turnwise.rollout.settings import RolloutConfig

@@ -13,6 +13,7 @@ from turnwise.base.errors import ConfigError
 from turnwise.commands.cli import main
 from turnwise.config import override_config
 from turnwise.engines.local import LocalEngine
+from turnwise.engines.models import Models, NamedModel
 from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.environments.splits import split_seeds
 from turnwise.extensions.turn_budget.budget import (
@@ -25,7 +26,6 @@ from turnwise.extensions.turn_budget.budget import (
 from turnwise.extensions.turn_budget.settings import TurnBudgetConfig
 from turnwise.lab.diagnostics.turn_budgets import Limit, compare_limits, spent
 from turnwise.rollout.collectors import Independent
-from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.plays import play_tasks
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.trajectory import Trajectory, Turn

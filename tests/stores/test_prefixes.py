@@ -14,6 +14,7 @@ from tests.toys import Colors, color_policy, small_config
 from turnwise.base.errors import ConfigError
 from turnwise.config import override_config
 from turnwise.engines.local import LocalEngine
+from turnwise.engines.models import Models, NamedModel
 from turnwise.environments.base import Step
 from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.extensions.stores.prefixes import PrefixSampling, Ratio, replayed_turns
@@ -25,7 +26,6 @@ from turnwise.measures.step_rewards import step_rewards
 from turnwise.objective.tokens import Sequences
 from turnwise.rollout.collectors import Independent
 from turnwise.rollout.experience import Experience
-from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.plays import play_tasks
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.train.checkpoint import latest_checkpoint

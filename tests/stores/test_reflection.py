@@ -13,6 +13,7 @@ from tests.toys import COLORS, ScriptedEngine, small_config
 from turnwise.base.errors import ConfigError
 from turnwise.config import override_config
 from turnwise.engines.base import Generation, Sampling
+from turnwise.engines.models import Models, NamedModel
 from turnwise.environments.base import Step
 from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.extensions.stores.build import texts_of
@@ -25,7 +26,6 @@ from turnwise.models.tiny import tiny_policy
 from turnwise.objective.tokens import Sequences
 from turnwise.rollout.collectors import Independent
 from turnwise.rollout.experience import Experience
-from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.pool import Pool
 from turnwise.rollout.record import read_rollouts
 from turnwise.rollout.settings import RolloutConfig

@@ -18,6 +18,7 @@ from turnwise.commands.cli import main
 from turnwise.config import override_config
 from turnwise.credit.batch import Batch
 from turnwise.engines.local import LocalEngine
+from turnwise.engines.models import Models, NamedModel
 from turnwise.environments.base import Step
 from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.extensions.stores.replay import Replaying
@@ -28,7 +29,6 @@ from turnwise.models.policy import load_policy
 from turnwise.objective.tokens import Sequences, score
 from turnwise.rollout.collectors import Independent
 from turnwise.rollout.experience import Experience
-from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.pool import Pool
 from turnwise.rollout.record import read_rollouts
 from turnwise.rollout.settings import RolloutConfig

@@ -96,7 +96,7 @@ def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path):
 
 
 def test_a_run_whose_engine_is_lost_before_its_first_step_can_be_resumed(tmp_path, monkeypatch):
-    from turnwise.rollout.models import Models
+    from turnwise.engines.models import Models
 
     def lost(*_):
         raise EngineLost("gone")

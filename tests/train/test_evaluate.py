@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from tests.toys import Broken, Colors, ScriptedEngine, color_policy, small_config
 
+from turnwise.engines.models import Models, NamedModel
 from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.environments.suites import Seeded
 from turnwise.rollout.collectors import make_collector
-from turnwise.rollout.models import Models, NamedModel
 from turnwise.train.display import describe
 from turnwise.train.evaluation.play import evaluate, invalid_frac, panel, wilson_interval
 

@@ -16,6 +16,7 @@ from turnwise.credit.batch import Batch
 from turnwise.credit.segments import Segments
 from turnwise.credit.trace import Trace
 from turnwise.engines.local import LocalEngine
+from turnwise.engines.models import Models, NamedModel
 from turnwise.environments.base import Step
 from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.objective.policy import PolicyTerm
@@ -23,7 +24,6 @@ from turnwise.objective.settings import UpdateConfig
 from turnwise.objective.terms import Pass, StepView
 from turnwise.rollout.collectors import make_collector
 from turnwise.rollout.gate import Gate, VisitedEngine
-from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.pool import Pool
 from turnwise.rollout.record import read_rollouts
 from turnwise.rollout.settings import RolloutConfig

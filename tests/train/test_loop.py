@@ -359,7 +359,7 @@ def test_the_reference_is_the_policy_before_training(tmp_path):
 
 def test_weights_have_the_version_of_their_step_though_it_learned_nothing(tmp_path, monkeypatch):
     """Draws of continuations and the lag go by the version, and a resumed run starts with that of its checkpoint."""
-    from turnwise.rollout.models import Models
+    from turnwise.engines.models import Models
 
     published, publish = [], Models.publish
     monkeypatch.setattr(Models, "publish", lambda self, step=0: (published.append(step), publish(self, step))[1])

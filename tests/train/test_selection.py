@@ -16,7 +16,8 @@ from tests.toys import Levels, small_config
 from turnwise.base.errors import ConfigError
 from turnwise.config import load_config, parse_config
 from turnwise.environments.suites import Seeded
-from turnwise.rollout.selection import Epochs, TaskSelector, Vade, build_selector, information_gain, kept, widest
+from turnwise.extensions.vade.selector import Vade, information_gain
+from turnwise.rollout.selection import Epochs, TaskSelector, build_selector, kept, widest
 from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
 from turnwise.train.display import ConsoleDisplay
 from turnwise.train.loop import MAX_EMPTY_STEPS, train

@@ -18,12 +18,12 @@ from tests.train.uneven import Uneven
 
 from turnwise.base.blocking import LastingLoop
 from turnwise.base.errors import ConfigError, EngineLost
+from turnwise.engines.models import Models, NamedModel
 from turnwise.environments.base import Step
 from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.objective.tokens import Sequences, score
 from turnwise.rollout.collectors import make_collector
 from turnwise.rollout.line import Budget
-from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.pool import Pool
 from turnwise.rollout.record import read_rollouts
 from turnwise.rollout.settings import RolloutConfig

@@ -13,12 +13,12 @@ from tests.toys import Colors, small_config
 from turnwise.base.errors import ConfigError
 from turnwise.config import parse_config
 from turnwise.engines.local import LocalEngine
+from turnwise.engines.models import Models, NamedModel
 from turnwise.environments.base import Step
 from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.extensions.branching.growth import Fork, Group, arpo, at2po, carl, tree_grpo
 from turnwise.rollout.collectors import make_collector
 from turnwise.rollout.metrics import rollout_metrics
-from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.plays import play_tasks
 from turnwise.rollout.record import read_rollouts
 from turnwise.rollout.settings import RolloutConfig

@@ -11,6 +11,7 @@ from tests.trees.counting import Awaited, Copied, Counting, mixed
 
 from turnwise.base.blocking import blocking, make_loop
 from turnwise.engines.local import LocalEngine
+from turnwise.engines.models import Models, NamedModel
 from turnwise.environments.check import check_environment
 from turnwise.environments.check_copy import check_copy
 from turnwise.environments.check_plays import play as play_check
@@ -23,7 +24,6 @@ from turnwise.rollout.collectors import make_collector
 from turnwise.rollout.copies import Copies
 from turnwise.rollout.gate import Gate, VisitedEngine, VisitedEnvironments
 from turnwise.rollout.metrics import rollout_metrics
-from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.plays import play_tasks
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.trajectory import Trajectory, distinct_turns

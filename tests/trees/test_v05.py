@@ -8,11 +8,11 @@ from tests.rollout.playing import POLICY, STOP, word
 from tests.toys import Colors, ScriptedEngine, small_config
 
 from turnwise.base.errors import ConfigError
+from turnwise.engines.models import Models, NamedModel
 from turnwise.environments.base import Step
 from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.extensions.branching.growth import Group, gain_of_another, v05
 from turnwise.rollout.collectors import make_collector
-from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.plays import play_tasks
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.trajectory import Trajectory, Turn

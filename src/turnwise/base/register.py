@@ -124,6 +124,9 @@ EXTENSIONS: dict[str, Entry] = {
 }
 """Extensions by the key of their section, in the order in which they wrap each other."""
 
+SELECTORS = Register({"epochs": "rollout.selection:Epochs", "vade": "extensions.vade.selector:Vade"})
+"""Selectors of tasks by the name that `rollout.select` takes."""
+
 COLLECTORS = Register(
     {
         "independent": "rollout.collectors:Independent",

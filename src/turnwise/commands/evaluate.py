@@ -89,8 +89,8 @@ def _evaluate(options: argparse.Namespace) -> int:
         note(folder.unverified)
     quiet()
     from turnwise.engines.build import check_engine, make_engine
+    from turnwise.engines.models import Models, NamedModel
     from turnwise.environments.suites import make_suite
-    from turnwise.rollout.models import Models, NamedModel
     from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
     from turnwise.train.display import ConsoleDisplay, describe
     from turnwise.train.evaluation.assess import assess

@@ -35,8 +35,8 @@ def add(commands: Any) -> None:
 def _gateway(options: argparse.Namespace) -> int:
     quiet()
     from turnwise.engines.build import check_engine, make_engine
+    from turnwise.engines.models import Models, NamedModel
     from turnwise.rollout.collectors import make_sampling
-    from turnwise.rollout.models import Models, NamedModel
     from turnwise.train.folder import RunFolder
     from turnwise.train.resume import use_device
 

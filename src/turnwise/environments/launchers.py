@@ -84,29 +84,6 @@ class Bubblewrap(Launcher):
         return [*self._start, *command]
 
 
-def make_launcher(isolation: str, variables: Mapping[str, str], image: str = "") -> Launcher:
-    """Make the launcher of a level.
-
-    Args:
-        isolation: Level, such as setting `environment.isolation`.
-        variables: Environment variables of the processes.
-        image: Setting `environment.image`, for docker.
-
-    Raises:
-        ConfigError: Its program is missing, or does not work on this machine.
-    """
-    from turnwise.environments.containers import Docker, Gvisor
-
-    match isolation:
-        case "bubblewrap" | "bubblewrap-offline":
-            return Bubblewrap(variables, offline=isolation == "bubblewrap-offline")
-        case "gvisor":
-            return Gvisor(variables)
-        case "docker":
-            return Docker(variables, image)
-    return Launcher(variables)
-
-
 def connected(place: str = "") -> socket.socket:
     """Return the launched process's end of the socket. What it prints goes to standard error from then on.
 

@@ -4,15 +4,12 @@ import asyncio
 import dataclasses
 import socket
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from turnwise.base.errors import ConfigError, EnvironmentFault
 from turnwise.environments.base import Step
 from turnwise.environments.wire import Frames, ProtocolError
 from turnwise.environments.worker_process import MAX_CAUSE, Answer, Played, Ready, Request
-
-if TYPE_CHECKING:
-    from turnwise.environments.workers import WorkerEnvironments
 
 GRACE_S = 1.0
 """Seconds for more of an answer that has begun to arrive, ten times at most."""
@@ -53,10 +50,29 @@ class Life:
             self.answer.set_exception(error)
 
 
+class Owner(Protocol):
+    """What a worker tells and asks whoever has started it."""
+
+    starter: Any
+    limits: Any
+
+    def lost(self, worker: "Worker") -> None:
+        """Learn that the process has ended."""
+        ...
+
+    def patience(self, life: Life, *, anew: bool) -> float:
+        """Return how long an answer may take (seconds)."""
+        ...
+
+    def late(self, life: Life, waited: float) -> str:
+        """Say which time an environment exceeded."""
+        ...
+
+
 class Worker:
     """A process and its pipe; bound to an event loop only while it has environments."""
 
-    def __init__(self, owner: "WorkerEnvironments", number: int, pipe: socket.socket):
+    def __init__(self, owner: Owner, number: int, pipe: socket.socket):
         self.owner, self.number, self.pipe = owner, number, pipe
         self.pid = 0  # as it says, once it is ready
         self.lives: set[Life] = set()

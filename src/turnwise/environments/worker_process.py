@@ -32,7 +32,8 @@ from turnwise.environments import supervise
 from turnwise.environments.base import Environment, Step, Task, as_step, checked_step
 from turnwise.environments.hosts import cause_of
 from turnwise.environments.isolation import clean_variables, hide_this_process, how_ended, leave_if_forked
-from turnwise.environments.launchers import connected, make_launcher
+from turnwise.environments.launchers import connected
+from turnwise.environments.levels import make_launcher
 from turnwise.environments.wire import HEAD, Message, PlainStep, Seconds, Text
 
 NUMBER = struct.Struct("<q")

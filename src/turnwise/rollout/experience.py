@@ -8,9 +8,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from turnwise.credit.segments import Labels
+from turnwise.engines.models import Models
 from turnwise.environments.base import Task
 from turnwise.rollout.groups import Collector, OnTurn
-from turnwise.rollout.models import Models
 from turnwise.rollout.selection import GroupFilter, kept
 from turnwise.rollout.trajectory import Trajectory
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from turnwise.engines.base import Engine
+from turnwise.engines.models import Models
 from turnwise.environments.base import Task
 from turnwise.environments.hosts import Environments
-from turnwise.rollout.models import Models
 from turnwise.rollout.starts import Start
 from turnwise.rollout.trajectory import Trajectory
 

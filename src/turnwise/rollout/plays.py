@@ -6,12 +6,12 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from turnwise.base.blocking import blocking
+from turnwise.engines.models import Models
 from turnwise.environments.base import Task
 from turnwise.environments.hosts import Environments
 from turnwise.rollout.collect import play
 from turnwise.rollout.collectors import make_sampling
 from turnwise.rollout.groups import Batch, Collector, OnTurn
-from turnwise.rollout.models import Models
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.starts import Start
 from turnwise.rollout.trajectory import Trajectory

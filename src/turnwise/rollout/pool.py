@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from turnwise.base.blocking import Loop, make_loop
+from turnwise.engines.models import Models
 from turnwise.environments.base import Task
 from turnwise.environments.hosts import Environments
 from turnwise.models.format import Format
@@ -12,7 +13,6 @@ from turnwise.rollout.experience import Experience
 from turnwise.rollout.flight import Flight
 from turnwise.rollout.groups import Collector, OnTurn
 from turnwise.rollout.launch import Launch
-from turnwise.rollout.models import Models
 from turnwise.rollout.selection import TaskSelector, build_selector
 from turnwise.rollout.settings import RolloutConfig
 

@@ -4,13 +4,13 @@ Imports NumPy only: configurations are checked with it before heavy imports.
 """
 
 import inspect
-import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from turnwise.base.errors import ConfigError, did_you_mean
+from turnwise.base.register import SELECTORS
 from turnwise.base.streams import Stream
 from turnwise.credit.options import check_names
 
@@ -61,67 +61,6 @@ class Epochs:
         """Learn nothing."""
 
 
-class Vade:
-    """VADE: prefer tasks that the policy sometimes solves, judged by its earlier outcomes.
-
-        s_i, f_i = decayed successes and failures of task i so far
-        p_i ~ Beta(s_i + 1, f_i + 1)                               Thompson sampling: explores rarely played tasks
-        gain_i = p_i (1 - p_i)^2                                   the step takes the tasks with the largest gain
-
-    Each step multiplies the counts of played tasks by `observed_decay` and adds the new outcomes. It multiplies all
-    other counts by `unobserved_decay`. A task that has not been played for v steps is read with `unobserved_decay^v`,
-    and next updated as `observed_decay * unobserved_decay^(v - 1) * counts + new`, as published.
-
-    Outcomes are the environment's success flags, not rewards, which may be shaped. The first choices are random, and
-    stay so for long if there are many tasks and few steps.
-
-    Args:
-        num_tasks: Tasks to choose from.
-        seed: Seed of the run.
-        observed_decay: Factor from 0 (only the last step counts) to 1 (nothing is forgotten). We found no value in the
-            paper; a later paper used 0.2.
-        unobserved_decay: The same for tasks not played; the later paper used 0.999.
-
-    Raises:
-        ConfigError: A decay is not a number from 0 to 1.
-
-    Reference: Hu et al., arXiv 2511.18902.
-    """
-
-    def __init__(self, *, num_tasks: int, seed: int, observed_decay: float, unobserved_decay: float):
-        for name, decay in (("observed_decay", observed_decay), ("unobserved_decay", unobserved_decay)):
-            if isinstance(decay, bool) or not isinstance(decay, (int, float)) or not 0 <= decay <= 1:
-                raise ConfigError(f"rollout.select.{name}={decay!r}: expected a number from 0 to 1")
-        self._seed, self._observed_decay, self._unobserved_decay = seed, observed_decay, unobserved_decay
-        self.state: dict[str, Any] = {"counts": np.zeros((2, num_tasks))}
-
-    def posterior(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return alpha and beta of every task's success rate for the next step, `[tasks]` each."""
-        successes, failures = self._unobserved_decay * self.state["counts"]
-        return successes + 1, failures + 1
-
-    def choose(self, step: int) -> Iterator[int]:
-        """Yield tasks from the largest drawn gain to the smallest, then start over."""
-        p = np.random.default_rng([self._seed, Stream.VADE, step]).beta(*self.posterior())
-        return itertools.cycle(np.argsort(-information_gain(p), kind="stable").tolist())
-
-    def observe(self, task_G: np.ndarray, successes_G: np.ndarray, failures_G: np.ndarray) -> None:
-        """Decay the counts and add the new outcomes."""
-        counts = self.state["counts"]
-        new = np.stack([np.bincount(task_G, n_G, minlength=counts.shape[1]) for n_G in (successes_G, failures_G)])
-        observed = new.sum(0) > 0  # a group whose trajectories were all lost has no outcome
-        self.state = {"counts": np.where(observed, self._observed_decay, self._unobserved_decay) * counts + new}
-
-
-def information_gain(p: np.ndarray) -> np.ndarray:
-    """Return `p (1 - p)^2`, the gain of a group whose task is solved with probability p; largest at 1/3."""
-    return p * (1 - p) ** 2
-
-
-SELECTORS: dict[str, Callable[..., TaskSelector]] = {"epochs": Epochs, "vade": Vade}
-"""Selectors by the name that `rollout.select` takes."""
-
-
 def build_selector(name: str, options: Mapping[str, Any], *, num_tasks: int, seed: int) -> TaskSelector:
     """Build `SELECTORS[name]`.
 
@@ -130,12 +69,13 @@ def build_selector(name: str, options: Mapping[str, Any], *, num_tasks: int, see
     """
     if name not in SELECTORS:
         raise ConfigError(f"unknown rollout.select {name!r}.{did_you_mean(name, SELECTORS)}")
-    known = {k: p for k, p in inspect.signature(SELECTORS[name]).parameters.items() if k not in ("num_tasks", "seed")}
+    make = SELECTORS[name]
+    known = {k: p for k, p in inspect.signature(make).parameters.items() if k not in ("num_tasks", "seed")}
     check_names(f"rollout.select.name={name!r}", options, known)
     missing = [option for option, p in known.items() if p.default is p.empty and option not in options]
     if missing:
         raise ConfigError(f"rollout.select.name={name!r} needs {' and '.join(missing)} to be set")
-    return SELECTORS[name](num_tasks=num_tasks, seed=seed, **options)
+    return make(num_tasks=num_tasks, seed=seed, **options)
 
 
 def kept(group_filter: GroupFilter, successes_G: np.ndarray, failures_G: np.ndarray) -> np.ndarray:

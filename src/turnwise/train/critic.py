@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from turnwise.base.errors import ConfigError, RunError
 from turnwise.credit.batch import Batch
+from turnwise.engines.models import NamedModel
 from turnwise.measures.plan import Plan
 from turnwise.models.critic import Critic, bootstraps
 from turnwise.models.policy import Policy, autocast
@@ -21,7 +22,6 @@ from turnwise.objective.terms import Pass, TermLoss
 from turnwise.objective.tokens import Sequences, States, generated_states
 from turnwise.objective.transitions import Turns
 from turnwise.objective.values import CRITIC_COLUMNS, ValueTerm
-from turnwise.rollout.models import NamedModel
 from turnwise.train.schedule import mini_batches
 
 NO_TOKENS = torch.zeros(0)

@@ -9,6 +9,7 @@ import torch
 
 from turnwise.base.register import EXTENSIONS, find
 from turnwise.config import Config
+from turnwise.engines.models import Models, NamedModel
 from turnwise.environments.base import Task
 from turnwise.environments.hosts import Environments
 from turnwise.environments.suites import Suite
@@ -19,7 +20,6 @@ from turnwise.objective.terms import Term
 from turnwise.rollout.collectors import make_collector
 from turnwise.rollout.experience import Steps
 from turnwise.rollout.groups import Collector, OnTurn
-from turnwise.rollout.models import Models, NamedModel
 from turnwise.train.checkpoint import Part
 from turnwise.train.update import Learner, Measured
 

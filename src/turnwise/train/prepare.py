@@ -9,6 +9,7 @@ from turnwise.base.cache import check_writable
 from turnwise.base.stopping import Stop
 from turnwise.config import Config
 from turnwise.engines.build import check_engine, make_engine
+from turnwise.engines.models import Models, NamedModel
 from turnwise.environments.suites import make_suite, tasks_of
 from turnwise.measures.verdict import check_environment, refuse_idle
 from turnwise.models.policy import freeze_but_norms
@@ -16,7 +17,6 @@ from turnwise.objective.build import make_objective
 from turnwise.objective.values import ValueTerm
 from turnwise.rollout.experience import Steps
 from turnwise.rollout.gate import Gate, VisitedEngine, VisitedEnvironments
-from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.pool import Pool
 from turnwise.train.checkpoint import checkpoints, load_parts
 from turnwise.train.credit import Credit, make_transform

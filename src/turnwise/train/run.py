@@ -10,6 +10,7 @@ import torch
 from turnwise.base.blocking import blocking
 from turnwise.base.stopping import Stop
 from turnwise.config import Config
+from turnwise.engines.models import Models
 from turnwise.environments.base import Task
 from turnwise.environments.hosts import Environments
 from turnwise.environments.suites import Suite
@@ -21,7 +22,6 @@ from turnwise.objective.scorer import Scorer
 from turnwise.objective.tokens import Sequences
 from turnwise.rollout.experience import Steps
 from turnwise.rollout.groups import Collector
-from turnwise.rollout.models import Models
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.train.checkpoint import Part, save_checkpoint
 from turnwise.train.credit import Credit

@@ -1,8 +1,8 @@
 """Let measures ask how the policy goes on from turns."""
 
+from turnwise.engines.models import Models
 from turnwise.environments.hosts import Environments
 from turnwise.extensions.continuations.play import Continuations
-from turnwise.rollout.models import Models
 from turnwise.train.extension import Extension
 
 

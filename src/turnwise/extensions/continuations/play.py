@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 from turnwise.base.blocking import blocking
 from turnwise.base.errors import EnvironmentFault, RunError
 from turnwise.base.streams import Stream
+from turnwise.engines.models import Models
 from turnwise.environments.base import Step, Task
 from turnwise.environments.hosts import Environments
 from turnwise.extensions.continuations.settings import ContinuationsConfig
@@ -27,7 +28,6 @@ from turnwise.rollout.copies import Copies, forkable
 from turnwise.rollout.failures import placed_failure
 from turnwise.rollout.groups import OnTurn
 from turnwise.rollout.metrics import env_steps
-from turnwise.rollout.models import Models
 from turnwise.rollout.record import write_table
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.starts import Start, fork, replay, return_of

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 
 from turnwise.base.streams import Stream
+from turnwise.engines.models import Models
 from turnwise.environments.hosts import Environments
 from turnwise.extensions.demonstrations.library import Demonstrations, alone
 from turnwise.extensions.demonstrations.settings import DemonstrationsConfig
 from turnwise.extensions.stores.replay import with_more
 from turnwise.rollout.experience import Experience, Steps, learned_from, outcomes
 from turnwise.rollout.groups import Collector, OnTurn
-from turnwise.rollout.models import Models
 from turnwise.rollout.plays import play_starts
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.starts import Start

@@ -11,6 +11,7 @@ import numpy as np
 from turnwise.base.errors import RunError
 from turnwise.base.imports import import_named
 from turnwise.base.streams import Stream
+from turnwise.engines.models import Models
 from turnwise.environments.base import Step
 from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.extensions.demonstrations.library import Demonstrations, alone
@@ -19,7 +20,6 @@ from turnwise.models.policy import Policy
 from turnwise.rollout.experience import Experience, Steps, outcomes
 from turnwise.rollout.groups import Collector, OnTurn
 from turnwise.rollout.metrics import costs, rollout_metrics
-from turnwise.rollout.models import Models
 from turnwise.rollout.plays import play_starts
 from turnwise.rollout.selection import kept
 from turnwise.rollout.settings import RolloutConfig

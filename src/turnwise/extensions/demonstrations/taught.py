@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from turnwise.engines.models import Models
 from turnwise.extensions.demonstrations.library import Demonstrations
 from turnwise.extensions.demonstrations.settings import DemonstrationsConfig
 from turnwise.rollout.experience import Experience, Steps, outcomes
 from turnwise.rollout.groups import Collector, OnTurn
-from turnwise.rollout.models import Models
 from turnwise.rollout.trajectory import Trajectory
 
 

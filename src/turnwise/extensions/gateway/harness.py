@@ -23,7 +23,8 @@ from turnwise.environments import supervise
 from turnwise.environments.base import Task
 from turnwise.environments.hosts import cause_of
 from turnwise.environments.isolation import clean_variables, hide_this_process, how_ended
-from turnwise.environments.launchers import Launcher, make_launcher
+from turnwise.environments.launchers import Launcher
+from turnwise.environments.levels import make_launcher
 from turnwise.extensions.gateway.outcome import Outcome, as_outcome, last_line
 from turnwise.extensions.gateway.settings import HarnessConfig
 

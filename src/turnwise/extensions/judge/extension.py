@@ -1,9 +1,9 @@
 """Let measures ask a judge."""
 
+from turnwise.engines.models import Models
 from turnwise.environments.hosts import Environments
 from turnwise.extensions.judge.judge import Judge, make_judge
 from turnwise.models.pretrained import check_smollm2
-from turnwise.rollout.models import Models
 from turnwise.train.extension import Extension
 
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
+from turnwise.engines.models import NamedModel
 from turnwise.extensions.reward_model.model import RewardModel
 from turnwise.models.policy import Policy
-from turnwise.rollout.models import NamedModel
 from turnwise.train.extension import Extension
 from turnwise.train.update import Learner, Measured
 

@@ -10,6 +10,7 @@ import torch
 
 from turnwise.base.errors import RunError
 from turnwise.credit.batch import Batch
+from turnwise.engines.models import NamedModel
 from turnwise.extensions.preference.term import Pairs, success_pairs
 from turnwise.extensions.reward_model.settings import RewardModelConfig
 from turnwise.models.critic import as_tensors
@@ -17,7 +18,6 @@ from turnwise.models.policy import Policy, autocast
 from turnwise.models.settings import ModelConfig
 from turnwise.objective.gradient import Budget
 from turnwise.objective.tokens import generated_logprobs
-from turnwise.rollout.models import NamedModel
 from turnwise.train.update import Measured
 
 

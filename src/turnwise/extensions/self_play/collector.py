@@ -13,6 +13,7 @@ from turnwise.base.errors import ConfigError
 from turnwise.base.streams import Stream
 from turnwise.engines.base import Engine
 from turnwise.engines.local import LocalEngine
+from turnwise.engines.models import Models
 from turnwise.environments.base import Step, Task
 from turnwise.environments.hosts import Environments
 from turnwise.extensions.self_play.cast import Cast
@@ -20,7 +21,6 @@ from turnwise.extensions.self_play.tables import SeatAt, Tables, check_roles
 from turnwise.rollout.collectors import Independent
 from turnwise.rollout.gate import Gate, OwnConversations, VisitedEngine
 from turnwise.rollout.groups import Batch, Group
-from turnwise.rollout.models import Models
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.starts import Start
 from turnwise.rollout.trajectory import Trajectory

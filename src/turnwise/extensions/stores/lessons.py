@@ -8,9 +8,9 @@ import numpy as np
 from turnwise.base.blocking import blocking
 from turnwise.base.streams import Stream
 from turnwise.engines.base import Sampling
+from turnwise.engines.models import Models
 from turnwise.extensions.stores.settings import StoreConfig
 from turnwise.models.policy import Policy
-from turnwise.rollout.models import Models
 from turnwise.rollout.trajectory import Trajectory
 
 ASKED = {

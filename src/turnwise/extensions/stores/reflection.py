@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from turnwise.base.streams import Stream
+from turnwise.engines.models import Models
 from turnwise.environments.base import Step, Task
 from turnwise.environments.hosts import Environments
 from turnwise.extensions.stores.lessons import RESPONSE
@@ -16,7 +17,6 @@ from turnwise.extensions.stores.rows import Row, make_row
 from turnwise.extensions.stores.store import Store
 from turnwise.rollout.experience import Experience, Steps, learned_from, outcomes
 from turnwise.rollout.groups import Collector, OnTurn
-from turnwise.rollout.models import Models
 from turnwise.rollout.plays import play_starts
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.starts import Start

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from turnwise.engines.models import Models
 from turnwise.extensions.stores.lessons import lessons
 from turnwise.extensions.stores.recall import ADVICE
 from turnwise.extensions.stores.reminded import RECALLED, without_lines
@@ -15,7 +16,6 @@ from turnwise.extensions.stores.store import Store
 from turnwise.models.format import Format
 from turnwise.rollout.experience import Experience, Steps
 from turnwise.rollout.groups import Collector, OnTurn
-from turnwise.rollout.models import Models
 from turnwise.rollout.trajectory import Trajectory
 
 EXTRACTED = 5

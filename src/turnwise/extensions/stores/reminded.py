@@ -6,8 +6,8 @@ from typing import Any
 
 from turnwise.environments.base import Step, Task
 from turnwise.environments.hosts import Environments
+from turnwise.extensions.around import Around
 from turnwise.extensions.stores.recall import Memory, Recalled
-from turnwise.rollout.around import Around
 from turnwise.rollout.groups import Batch, Collector, Group
 from turnwise.rollout.trajectory import Trajectory
 

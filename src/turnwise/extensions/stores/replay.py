@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from turnwise.base.streams import Stream
+from turnwise.engines.models import Models
 from turnwise.environments.base import Task
 from turnwise.extensions.stores.rows import Row, make_row
 from turnwise.extensions.stores.store import Store
 from turnwise.rollout.experience import Experience, Steps
 from turnwise.rollout.groups import Collector, OnTurn
 from turnwise.rollout.metrics import costs
-from turnwise.rollout.models import Models
 from turnwise.rollout.trajectory import Trajectory
 
 

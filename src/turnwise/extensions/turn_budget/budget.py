@@ -13,8 +13,8 @@ import numpy as np
 from turnwise.base.errors import ConfigError
 from turnwise.environments.base import Step, Task
 from turnwise.environments.hosts import Environments
+from turnwise.extensions.around import Around
 from turnwise.extensions.turn_budget.settings import TurnBudgetConfig
-from turnwise.rollout.around import Around
 from turnwise.rollout.groups import Batch, Collector, Group
 from turnwise.rollout.metrics import CUT
 from turnwise.rollout.trajectory import Trajectory

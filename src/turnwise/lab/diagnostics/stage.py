@@ -14,6 +14,7 @@ from turnwise.base.streams import Stream
 from turnwise.config import Config
 from turnwise.credit.batch import Batch
 from turnwise.engines.build import make_engine
+from turnwise.engines.models import Models, NamedModel
 from turnwise.environments.base import Task
 from turnwise.environments.hosts import Environments
 from turnwise.environments.suites import Suite, make_suite
@@ -34,7 +35,6 @@ from turnwise.objective.tokens import Sequences
 from turnwise.objective.values import ValueTerm
 from turnwise.rollout.collectors import Independent, make_collector
 from turnwise.rollout.groups import OnTurn
-from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.plays import play_starts, play_tasks
 from turnwise.rollout.starts import Start
 from turnwise.rollout.trajectory import Trajectory

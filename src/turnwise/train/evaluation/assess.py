@@ -10,12 +10,12 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from turnwise.credit.segments import Segments
+from turnwise.engines.models import Models
 from turnwise.environments.base import Step
 from turnwise.models.policy import Policy, autocast
 from turnwise.models.settings import ModelConfig
 from turnwise.objective.tokens import Sequences, score
 from turnwise.rollout.context import make_context
-from turnwise.rollout.models import Models
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.trajectory import Trajectory, Turn
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from turnwise.engines.models import Models
 from turnwise.environments.base import Task, shown
 from turnwise.rollout.failures import reached
 from turnwise.rollout.groups import Collector, OnTurn
 from turnwise.rollout.metrics import objectives_of
-from turnwise.rollout.models import Models
 from turnwise.rollout.plays import play_tasks
 from turnwise.rollout.trajectory import Trajectory
 

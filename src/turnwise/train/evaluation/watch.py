@@ -10,11 +10,11 @@ import numpy as np
 
 from turnwise.base.errors import EngineFault
 from turnwise.engines.base import Engine, Generation, Sampling
+from turnwise.engines.models import Models, NamedModel
 from turnwise.environments.base import Step, Task
 from turnwise.environments.hosts import Environments
 from turnwise.models.policy import Policy
 from turnwise.rollout.collectors import make_collector
-from turnwise.rollout.models import Models, NamedModel
 from turnwise.rollout.plays import play_tasks
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.trajectory import Trajectory

@@ -1,0 +1,1 @@
+"""Choose tasks by what they may teach."""
