@@ -24,6 +24,10 @@ FURTHER = [
     {"rollout": {"collector": {"name": "branching", "rule": "v05"}}},
     {"model": {"name": "somebody/chat"}, "prompt": {"think": True}, "update": {"only_norms": True}},
     {"model": {"name": "somebody/chat", "train": "lora"}},
+    {
+        "method": "spo_tree",
+        "rollout": {"collector": {"name": "branching", "rule": "spo_tree", "branching": [2, 2]}, "group_size": 4},
+    },
 ]
 """Settings of parts that are no feature of the table."""
 
@@ -90,5 +94,5 @@ def test_every_collector_and_no_other_has_facets():
 
 def test_a_recipe_of_many_features_names_the_first_conflict_only():
     with pytest.raises(ConfigError) as caught:
-        parse_config(data_of(["filter", "lag", "step_budget", "max_rows"]))
+        parse_config(data_of(["harness", "window", "plan", "pivot_rl"]))
     assert str(caught.value).count(";") == 1

@@ -314,18 +314,6 @@ def test_a_resumed_run_is_the_same_to_the_bit(tmp_path, context):
         ({"demonstrations": {**ADHINT, "gate": 1}}, r"demonstrations\.gate is an option of .*'hpt' only"),
         ({"demonstrations": {"name": "hpt", "noise": 0.1}}, r"demonstrations\.noise is an option of .*'adhint' only"),
         ({"demonstrations": {**ADHINT, "w_min": 0.9}}, r"w_min=0\.9 is above demonstrations\.w_max=0\.8"),
-        (
-            {"continuations": {}},
-            r"demonstrations\.name='adhint' begins at turns .*, and \[continuations\] plays on from turns",
-        ),
-        (
-            {"critic": {"kind": "ridge", "peers": True, "visits": True}, "method": "turn_ppo"},
-            r"demonstrations\.name='adhint' begins at turns .*, and critic\.visits=true counts turns from the start",
-        ),
-        (
-            {"rollout": {"turn_budget": {"name": "fixed", "turns": 2}}},
-            r"demonstrations\.name='adhint' begins at turns .*, and rollout\.turn_budget\.name='fixed' counts turns",
-        ),
     ],
     ids=str,
 )

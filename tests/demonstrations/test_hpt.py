@@ -2,9 +2,7 @@
 
 import copy
 import dataclasses
-import functools
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +19,16 @@ from turnwise.credit.trace import Trace
 from turnwise.engines.models import Models, NamedModel
 from turnwise.environments.base import Demonstrated, Step
 from turnwise.environments.suites import Seeded
-from turnwise.extensions.demonstrations.imitation import Imitating, with_lesson
 from turnwise.extensions.demonstrations.library import Demonstrations
 from turnwise.extensions.demonstrations.settings import DemonstrationsConfig
 from turnwise.extensions.demonstrations.taught import Lesson, Taught
-from turnwise.extensions.demonstrations.term import ImitationTerm, TaughtView
+from turnwise.extensions.demonstrations.term import ImitationTerm, RunLessons, prepare_lesson
+from turnwise.extensions.stores.replay import with_more
 from turnwise.objective.build import make_objective
 from turnwise.objective.objective import Objective
+from turnwise.objective.terms import Stateless, StepView, TermLoss
 from turnwise.objective.tokens import Sequences, generated_logprobs
+from turnwise.objective.values import ValueTerm
 from turnwise.rollout.experience import Experience, Steps
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.train.extension import Context, Extension
@@ -141,18 +141,18 @@ def lesson_of(left: list[int], demonstrations: int, trajectories: int) -> Lesson
 class Source:
     """Knows a lesson."""
 
-    def __init__(self, lesson: Lesson):
+    def __init__(self, lesson: Lesson | None):
         self.lesson = lesson
 
 
 class Lessons(Extension):
-    """Brings the learner of a source with lessons."""
+    """Brings the lessons of a source."""
 
     def __init__(self, source: Any):
         self._source = source
 
-    def learner(self) -> Callable[..., Learner] | None:
-        return functools.partial(Imitating, source=self._source) if isinstance(self._source, Taught) else None
+    def lessons(self) -> RunLessons | None:
+        return RunLessons(self._source) if self._source.lesson else None
 
 
 def learner_from(source: Any, objective: Objective, config: Config, max_tokens: int) -> Learner:
@@ -168,9 +168,7 @@ def gradient(lesson: Lesson | None, advantage_R: np.ndarray, *, weight: float = 
     config = make_config(**update)
     settings = DemonstrationsConfig(name="hpt", weight=weight)
     objective = make_objective(config.update, *([ImitationTerm(settings.weight)] if lesson else []))
-    source = object.__new__(Taught) if lesson else Source(Lesson(np.zeros(0), []))
-    source.lesson = lesson or source.lesson
-    learner = learner_from(source, objective, config, max_tokens)
+    learner = learner_from(Source(lesson), objective, config, max_tokens)
     model, step = copy.deepcopy(policy.model), measured(old.model, trajectories, config)
     told = learner.update(model, Frozen(model.parameters()), step, Trace(advantage_R), 1)
     return flat_gradient(model), told
@@ -213,7 +211,7 @@ def own_gradient(kept: list[int], **update: Any) -> torch.Tensor:
     rows = np.concatenate([np.arange(starts[number], starts[number + 1]) for number in kept])
     chosen = [trajectories[number] for number in kept]
     model = copy.deepcopy(policy.model)
-    learner = learner_from(Source(Lesson(np.zeros(0), [])), make_objective(config.update), config, 10**6)
+    learner = learner_from(Source(None), make_objective(config.update), config, 10**6)
     step = measured(old.model, chosen, config)
     learner.update(model, Frozen(model.parameters()), step, Trace(advantage_R[rows]), 1)
     return flat_gradient(model)
@@ -233,25 +231,6 @@ def test_a_step_without_a_lesson_is_as_ever():
     advantage_R = experience()[4]
     nobody = lesson_of([], 0, len(experience()[3]))
     assert_same(gradient(nobody, advantage_R)[0], gradient(None, advantage_R)[0])
-
-
-def test_known_wrong_a_shared_denominator():
-    """Token weights over all tokens of the step, demonstrations too, scale the policy term down."""
-    _, old, _, trajectories, advantage_R = experience()
-    step = measured(old.model, trajectories, make_config())
-    lesson = lesson_of([1], 2, len(trajectories))
-    tokens = sum(len(turn.response_ids) for each in lesson.demonstrations for turn in each.turns)
-    batch, credit = with_lesson(step.batch, Trace(advantage_R), lesson, (np.full(tokens, -1.0), np.ones(tokens)))
-    right, wrong = TaughtView(batch, credit), Wrong(batch, credit)
-    for aggregate in ("token-mean", "response-mean", "trajectory-mean", "nested-mean"):
-        assert right.weights(aggregate).sum() == pytest.approx(1.0)
-        assert wrong.weights(aggregate)[right.weights(aggregate) > 0].sum() < 0.95
-
-
-class Wrong(TaughtView):
-    """Counts all tokens in the denominators of the policy term."""
-
-    weights = TaughtView.__mro__[1].weights  # pyright: ignore
 
 
 class Sparse(Colors):
@@ -287,26 +266,6 @@ def test_a_policy_that_always_fails_learns_from_demonstrations(tmp_path):
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        (
-            {"rollout": {"filter": "mixed"}},
-            r"rollout\.filter='mixed' drops groups .*, and demonstrations\.name='hpt' teaches",
-        ),
-        (
-            {"update": {"passes": {"name": "seeupo"}}},
-            r"update\.passes\.name='seeupo' .*, and demonstrations\.name='hpt' imitates",
-        ),
-        (
-            {"update": {"tokens": {"name": "clip_cov", "frac": 1e-3}}},
-            r"name='hpt' adds .*, and update\.tokens='clip_cov' compares all tokens",
-        ),
-        (
-            {"method": {"name": "istar"}, "reward_model": {}, "update": {"scoring": "trainer"}},
-            r"name='hpt' adds demonstrations .*, and \[reward_model\] compares",
-        ),
-        (
-            {"update": {"preference": {"name": "simpo"}}},
-            r"demonstrations take the place .*, and update\.preference\.name='simpo' pairs",
-        ),
         ({"demonstrations": {**HPT, "gate": 9}}, r"demonstrations\.gate=9 is above rollout\.group_size=4"),
         ({"demonstrations": {"name": "hptt"}}, r"demonstrations\.name"),
     ],
@@ -421,3 +380,64 @@ def small_config_of(folder: Path, *, steps: int):
     from turnwise.train.folder import RunFolder
 
     return override_config(RunFolder.open(folder / "run")[1], [f"run.steps={steps}"])
+
+
+def test_a_critic_learns_the_returns_of_a_taught_group_and_no_other_term_sees_it():
+    """Fails if a critic never learns from tasks that fail, or if a preference pairs trajectories that are left out."""
+    _, old, _, trajectories, advantage_R = experience()
+    config, sizes = make_config(), dict[str, int]()
+
+    class Seen(Stateless):
+        unit, needs = "sequence", ()
+
+        def __init__(self, name: str, of_policy: bool):
+            self.name, self.of_policy = name, of_policy
+
+        def prepare(self, step: StepView) -> TermLoss:
+            sizes[self.name] = step.batch.num_trajectories
+            matters_N = np.ones(step.batch.num_trajectories, dtype=bool)
+            return TermLoss(lambda given: (given.logprob.sum() * 0, {}), matters_N)
+
+    objective = Objective([Seen("of_policy", True), Seen("of_critic", False), ImitationTerm(1.0)])
+    lesson, step = lesson_of([0, 3], 2, len(trajectories)), measured(old.model, trajectories, config)
+    found, _ = prepare_lesson(objective, StepView(step.batch, Trace(advantage_R)), step.sequences, lesson)
+    assert sizes == {"of_policy": len(trajectories) - 2, "of_critic": len(trajectories)}
+    assert len(found.matters_N) == len(trajectories) + 2
+    assert not ValueTerm.of_policy
+    assert found.parts["of_policy"].matters_N.tolist() == [n not in (0, 3) for n in range(len(trajectories))]
+
+
+class Dropped(Played):
+    """Drops the group without a success, as a filter does, and has a replay of a success in it."""
+
+    def next(self, *given: Any) -> Experience:
+        played = super().next(*given)
+        replay = dataclasses.replace(demonstration(0), group=0, success=True, info={"replayed": 1})
+        used_N = played.used_N & np.array([each.group != 0 for each in played.trajectories])
+        return with_more(dataclasses.replace(played, used_N=used_N), [replay], {}, np.array([False]))
+
+
+def test_a_dropped_group_that_fails_is_taught_and_measured_whatever_a_store_replays():
+    """Fails if a lesson is lost because no trajectory is learned from, or if a replay counts as a success."""
+    for beside in (False, True):
+        source: Any = Taught(Dropped(), DemonstrationsConfig(name="hpt", beside=beside), library())
+        experience = source.next(None, Models(policy=NamedModel(color_policy())), 1)
+        assert [each.task for each in source.lesson.demonstrations] == ["0"]
+        left = [n for n, each in enumerate(experience.used) if each.group == 0]
+        assert len(left) == 5, "the four of the group and the replay"
+        assert np.flatnonzero(source.lesson.left_N).tolist() == left, "a dropped group shapes no policy"
+
+
+def test_groups_that_something_else_began_are_not_taught():
+    """A group from a prefix, say, has a head start, and its task has a group of its own."""
+
+    class Further(Played):
+        def next(self, *given: Any) -> Experience:
+            more = [dataclasses.replace(demonstration(0), group=4, success=False) for _ in range(4)]
+            return with_more(super().next(*given), more, {}, numbers=[0], tasks=[0])
+
+    source: Any = Taught(Further(), DemonstrationsConfig(name="hpt"), library())
+    experience = source.next(None, Models(policy=NamedModel(color_policy())), 1)
+    assert len(source.lesson.demonstrations) == 1
+    assert source.lesson.left_N.tolist() == [each.group == 0 for each in experience.used]
+    assert experience.metrics["taught_frac"] == 1 / 4

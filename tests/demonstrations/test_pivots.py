@@ -248,10 +248,6 @@ def test_a_window_and_a_file_work_too(tmp_path):
             r"name='pivot_rl' plays single turns .*, and \[continuations\] plays on from turns",
         ),
         (
-            {"critic": {"kind": "ridge", "peers": True, "visits": True}, "method": "turn_ppo"},
-            r"name='pivot_rl' plays single turns .*, and critic\.visits=true counts turns from the start",
-        ),
-        (
             {"rollout": {"max_lag": 1}},
             r"rollout\.max_lag=1 plays ahead of the update, and demonstrations\.name='pivot_rl' plays single turns",
         ),

@@ -96,7 +96,7 @@ def test_a_pair_that_is_torn_apart_is_rejected():
 
 def test_terms_are_named_once_and_in_order():
     update = UpdateConfig(**EVERYTHING, terms=(PAIRS,))  # pyright: ignore[reportArgumentType]
-    assert list(make_objective(update).terms) == [*TERMS, "pairs"]
+    assert list(make_objective(update).terms) == [*TERMS, "preference", "pairs"]
     assert list(make_objective(UpdateConfig()).terms) == ["policy"]
     needs = make_objective(update).needs
     assert needs["loss term 'kl'"] == ("ref_logprob_T",)

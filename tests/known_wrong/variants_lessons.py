@@ -12,10 +12,11 @@ from tests.properties.strategies import Rows
 
 import turnwise as tw
 from turnwise.credit.trace import Trace
-from turnwise.extensions.demonstrations.imitation import with_lesson
 from turnwise.extensions.demonstrations.taught import Lesson
-from turnwise.extensions.demonstrations.term import ImitationTerm, TaughtView
-from turnwise.objective.terms import Pass, StepView
+from turnwise.extensions.demonstrations.term import ImitationTerm, prepare_lesson
+from turnwise.objective.objective import Objective
+from turnwise.objective.terms import Pass, Stateless, StepView, TermLoss, as_tensor
+from turnwise.objective.tokens import Sequences
 from turnwise.rollout.trajectory import Trajectory, Turn
 
 # -- R3 with R_max 1/2, alpha 1, lambda 1e-6, and no bonus for length --------------------------------------------------
@@ -86,28 +87,44 @@ def the_weight_is_of_demonstrations_alone(loss: Loss) -> None:
     np.testing.assert_allclose(slopes(loss, beside=True, weight=3.0), [-2, -2, 1, -1, -1, -1], rtol=1e-6)
 
 
+class Plain(Stateless):
+    """The policy term at ratio 1."""
+
+    name, unit, needs = "plain", "sequence", ()
+
+    def prepare(self, step: StepView) -> TermLoss:
+        weight_T = as_tensor(step.weights("token-mean") * step.advantage_T).double()
+        matters_N = np.ones(step.batch.num_trajectories, dtype=bool)
+        return TermLoss(lambda given: (-(given.here(weight_T) * given.logprob).sum(), {}), matters_N)
+
+
+class Joined(Plain):
+    """Has the tokens of all rows in its denominator, and gives those of the demonstration an advantage."""
+
+    of_policy = False
+
+    def __init__(self, demonstrated: float):
+        self.demonstrated = demonstrated
+
+    def prepare(self, step: StepView) -> TermLoss:
+        weight_T = as_tensor(np.append(step.advantage_T, [self.demonstrated] * 3) / 6).double()
+        return TermLoss(lambda given: (-(given.here(weight_T) * given.logprob).sum(), {}), np.ones(2, dtype=bool))
+
+
 def lesson(
-    advantage: list[float],
-    beside: bool,
-    weight: float,
-    logprob: torch.Tensor,
-    *,
-    view: type[StepView] = TaughtView,
-    demonstrated: float = 0.0,
+    advantage: list[float], beside: bool, weight: float, logprob: torch.Tensor, *, policy: Any = None
 ) -> torch.Tensor:
     """Add the policy term at ratio 1 to the imitation term, on the rows of a step and its lesson."""
     step, _ = tw.Batch.from_arrays(
         group=["p", "q"], trajectory=["own", "taught"], reward=[0.0, 0.0], columns={"lp_T": [[0.0, 0.0], [0.0]]}
     )
     shown = Trajectory(0, "q", [Turn("", "", [1], [2, 3, 4], [0.0] * 3, "", False)])
-    taught = Lesson(np.array([False, not beside]), [shown])
-    batch, credit = with_lesson(step, Trace(np.array(advantage)), taught, None)
-    assert batch.tokens is not None
-    advantage_R = np.append(credit.advantage_R[:2], credit.advantage_R[2] + demonstrated)
-    weight_T = np.asarray(view(batch, credit).weights("token-mean")) * batch.tokens.broadcast(advantage_R)
-    given = Pass(logprob, logprob * 0, torch.arange(len(logprob)))
-    imitation, _ = ImitationTerm(weight).prepare(view(batch, credit)).loss(given)
-    return imitation - (torch.from_numpy(weight_T) * logprob).sum()
+    own = [Trajectory(0, "p", [Turn("", "", [1], ids, [0.0] * len(ids), "", False)]) for ids in ([2, 3], [4])]
+    objective = Objective([policy or Plain(), ImitationTerm(weight)])
+    view, sequences = StepView(step, Trace(np.array(advantage))), Sequences.from_trajectories(own)
+    prepared, _ = prepare_lesson(objective, view, sequences, Lesson(np.array([False, not beside]), [shown]))
+    loss, _ = prepared.loss(Pass(logprob, logprob * 0, torch.arange(len(logprob))))
+    return loss
 
 
 def with_options(**options: Any) -> Loss:
@@ -140,10 +157,10 @@ VARIANTS: dict[str, Variant] = {
         "r3 beside replays", lambda rows: r3(rows, ranks=True),
         "entropies of an older policy compared with those of this one", (NOT_RANKED,)),
     "demonstrations in the policy term's denominator": Variant(
-        "hpt beside demonstrations", with_options(view=StepView), "one mean over all rows of a joined batch",
+        "hpt beside demonstrations", with_options(policy=Joined(0.0)), "one mean over all rows of a joined batch",
         (LEFT, SHARED, WEIGHT)),
     "demonstrations with an advantage": Variant(
-        "hpt beside demonstrations", with_options(view=StepView, demonstrated=1.0),
+        "hpt beside demonstrations", with_options(policy=Joined(1.0)),
         "a demonstration as one more row of its group", (LEFT, SHARED, WEIGHT)),
     "a taught group is always kept": Variant(
         "hpt beside demonstrations", lambda a, beside, *more: lesson(a, True, *more),

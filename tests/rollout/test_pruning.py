@@ -158,17 +158,30 @@ def test_an_option_without_a_published_value_must_be_given():
         make_collector(settings, InProcessEnvironments(Long), str)
 
 
-@pytest.mark.parametrize("other", [{"rollout": {"step_budget": {"turns": 60}}}, {"engine": {"max_rows": 4}}], ids=str)
-def test_trajectories_that_cannot_wait_for_each_other_are_refused_before_a_run(tmp_path, other):
-    rollout = {"group_size": 8, "collector": ARROL, **other.get("rollout", {})}
-    message = r"(step_budget.turns=60|max_rows=4) .*, and rollout\.collector='arrol' .*; remove"
-    with pytest.raises(ConfigError, match=message):
-        small_config(tmp_path, **{**other, "rollout": rollout})
+def test_trajectories_that_wait_for_each_other_give_their_rows_back():
+    """Fails if one that waits keeps the row that another one needs to get as far: nobody would go on."""
+    few, all_ = (play(collector(keep=0.5), LocalEngine(POLICY.model, max_rows=most)) for most in (4, None))
+    assert [each.ended for each in few] == [each.ended for each in all_]
+    assert [[turn.response_ids for turn in each.turns] for each in few] == [
+        [turn.response_ids for turn in each.turns] for each in all_
+    ]
+    assert any(each.ended == "pruned" for each in few)
 
 
-def test_rows_that_wait_for_each_other_are_refused():
-    with pytest.raises(ConfigError, match=r"remove engine\.max_rows"):
-        play(collector(keep=0.5), LocalEngine(POLICY.model, max_rows=4))
+@pytest.mark.parametrize("budget", [{"turns": 60}, {"tokens": 200}], ids=str)
+def test_a_run_prunes_under_a_budget_and_resumes_to_the_bit(tmp_path, budget):
+    """Fails if a budget waits for trajectories that wait for each other, or if a resumed group is pruned otherwise."""
+    rollout = {"group_size": 8, "groups": 2, "collector": {**ARROL, "tokens": 3, "warmup": 0}, "step_budget": budget}
+    most = {"environment": {"options": {"turns": 3}}, "engine": {"max_rows": 5}, "checkpoint": {"every": 1}}
+    config = small_config(tmp_path, run={"steps": 4}, rollout=rollout, **most)
+    folder = train(config)
+    after, expected = weights(folder, 4), told(folder, 4)
+    assert any("rollout/pruned_frac" in told(folder, step) for step in range(1, 5))
+    for step in (3, 4):
+        shutil.rmtree(folder.checkpoints / f"step-{step:06d}")
+    train(config, resume=folder.path)
+    assert told(folder, 4) == expected
+    assert torch.equal(weights(folder, 4), after)
 
 
 def test_a_run_prunes_after_its_warm_up_learns_and_resumes(tmp_path):

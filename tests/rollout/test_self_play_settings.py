@@ -55,7 +55,6 @@ def test_seats_that_the_game_has_not_are_refused_before_anything_is_made(rollout
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"engine": {"max_rows": 4}}, "engine.max_rows=4 lets responses wait"),
         ({"engine": {"name": "server"}, "collector": {"past": 0.5}}, "'server' serves one version"),
     ],
 )

@@ -356,14 +356,9 @@ def test_a_resumed_run_is_the_same_to_the_bit_and_held_out_tasks_stay_out(tmp_pa
         ({"store": {**SLEA, "lesson_tokens": 4}}, r"store\.lesson_tokens is an option of store\.extract='policy' only"),
         ({"store": {**SLEA, "replays": 4}}, r"store\.replays is an option of store\.name='rlep' or"),
         (
-            {"rollout": {"max_lag": 1}},
-            r"rollout\.max_lag=1 plays ahead of the update, and store\.name='slea_rl' shows .*; remove one",
-        ),
-        (
             {"harness": {"run": "tests.toys:Colors"}},
             r"\[harness\] .*, and store\.name='slea_rl' puts experiences into prompts; remove one",
         ),
-        ({"continuations": {}}, r"store\.name='slea_rl' .*, and \[continuations\] plays on .*; remove one"),
     ],
     ids=str,
 )

@@ -305,10 +305,6 @@ def test_a_head_start_is_easier_and_a_handicap_harder(make, lucky):
     [
         ({"store": {"name": "prefix_sampling", "capacity": 4}}, r"store\.remaining needs a value"),
         ({"store": {**PREFIXES, "replays": 2}}, r"store\.replays is an option of store\.name='rlep' or"),
-        (
-            {"rollout": {"turn_budget": {"name": "fixed", "turns": 2}}},
-            r"store\.name='prefix_sampling' .*, and rollout\.turn_budget\.name='fixed' counts turns",
-        ),
     ],
     ids=str,
 )

@@ -259,16 +259,11 @@ def test_failures_are_ranked_where_a_success_is_replayed(tmp_path):
         ({"store": {**R3, "tau": None}}, r"store\.tau needs a value"),
         ({"store": {**R3, "transcript": None}}, r"store\.transcript needs a value"),
         ({"store": {"name": "rlep", "capacity": 4, "replays": 1, "tau": 0.5}}, r"store\.tau is an option of"),
-        (
-            {"rollout": {"filter": "mixed"}},
-            r"rollout\.filter='mixed' drops groups .*, and store\.name='r3' mixes replays",
-        ),
         ({"harness": {"run": "tests.toys:Colors"}}, r"\[harness\] .*makes the prompts, and store\.name='r3' plays"),
         (
             {"update": {"old_policy": "start"}},
             r"store\.name='r3' replays .*, and update\.old_policy='start' .*; remove",
         ),
-        ({"update": {"scoring": "engine"}}, r"set update\.scoring=trainer"),
     ],
     ids=str,
 )

@@ -282,14 +282,9 @@ def test_stored_successes_teach_a_policy_that_fails(tmp_path):
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"update": {"scoring": "engine"}}, r"entropies of the weights that sampled, .* set update\.scoring=trainer"),
         (
             {"update": {"old_policy": "start"}},
             r"'rlep' replays trajectories of earlier weights, and update\.old_policy='start' .*; remove",
-        ),
-        (
-            {"update": {"passes": {"name": "seeupo"}}},
-            r"store\.name='rlep' .* earlier weights, and update\.passes\.name='seeupo' .*; remove one",
         ),
         ({"store": {"name": "rlep", "replays": 1}}, r"store\.capacity"),
         ({"store": {**RLEP, "warm_up": 50}}, r"store\.warm_up is an option of store\.name='slea_rl' only, got 50"),

@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 import turnwise as tw
 from turnwise.base.errors import ConfigError
@@ -12,8 +13,10 @@ from turnwise.base.register import ENTROPY_RULES, TOKEN_RULES
 from turnwise.base.streams import Stream
 from turnwise.config import load_config, override_config, parse_config
 from turnwise.credit.trace import Trace, Traced
+from turnwise.objective.part import part_of
+from turnwise.objective.policy import PolicyTerm
 from turnwise.objective.settings import UpdateConfig
-from turnwise.objective.terms import StepView
+from turnwise.objective.terms import Pass, StepView
 from turnwise.objective.token_rules.build import build_entropy_rule, build_token_rule
 from turnwise.objective.token_rules.step import step_tokens
 
@@ -110,8 +113,24 @@ def test_a_rule_sees_the_step_and_its_place_in_the_run():
 
 
 def test_a_rule_does_not_compare_tokens_that_the_loss_leaves_out():
-    batch, _ = tw.Batch.from_arrays(group=[0], trajectory=[0], reward=[1.0], num_tokens=[1])
-    kept = Traced("keep", np.ones(1), np.ones(1), np.ones(1), kept_R=np.array([False]))
-    step = StepView(batch, Trace(np.ones(1), (kept,)))
-    with pytest.raises(ConfigError, match="the method leaves responses out of the loss"):
-        step_tokens(step, UpdateConfig(), None)
+    """Fails if the rule sees the left response, whose entropy is the highest, or if the loss has a part of it."""
+    rows = [
+        {"reward": 0.0, "logprob_T": [-1.0, -2.0], "entropy_T": [entropy, 1.0], "behavior_logprob_T": [-1.0, -2.0]}
+        for entropy in (0.5, 9.0, 2.0)
+    ]
+    batch, advantage_R = tw.Batch.from_trajectories([[rows[:2], rows[2:]]]), np.array([1.0, -2.0, 3.0])
+    kept = Traced("keep", advantage_R, np.ones(3), advantage_R, kept_R=np.array([True, False, True]))
+    settings = UpdateConfig.model_validate({"tokens": {"name": "hapo", "widths": False}, "clip": "none"})
+    logprob = torch.tensor([-1.5, -1.0, -7.0, -9.0, -2.0, -0.5])
+    found = PolicyTerm(settings).prepare(StepView(batch, Trace(advantage_R, (kept,))))
+    loss, _ = found.loss(Pass(logprob, logprob * 0, torch.arange(6)))
+    alone = part_of(StepView(batch, Trace(advantage_R)), np.array([0, 2]))
+    expected, _ = PolicyTerm(settings).prepare(alone).loss(Pass(logprob[[0, 1, 4, 5]], torch.zeros(4), torch.arange(4)))
+    everyone, _ = (
+        PolicyTerm(settings)
+        .prepare(StepView(batch, Trace(advantage_R)))
+        .loss(Pass(logprob, logprob * 0, torch.arange(6)))
+    )
+    assert loss.item() == pytest.approx(expected.item())
+    assert loss.item() != pytest.approx(everyone.item())
+    assert found.matters_N.tolist() == [True, True]

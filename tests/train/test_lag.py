@@ -177,10 +177,6 @@ def test_ratios_follow_the_lag_unless_a_cap_corrects_it(tmp_path, update, old_po
     [
         ({"rollout": {"max_lag": 1, "top_p": 0.9}}, r"top_p=0.9 .*, and rollout.max_lag=1 .*; set rollout.top_p=1"),
         (
-            {"rollout": {"max_lag": 1}, "engine": {"max_rows": 4}},
-            r"engine.max_rows=4 .*, and rollout.max_lag=1 .*; remove engine.max_rows",
-        ),
-        (
             {"rollout": {"max_lag": 1}, "update": {"old_policy": "start"}},
             r"max_lag=1 samples .*, and update.old_policy='start' .* or add update.mismatch_cap=2 update.scoring",
         ),

@@ -13,9 +13,13 @@ from tests.toys import small_config
 import turnwise as tw
 from turnwise.base.errors import ConfigError
 from turnwise.credit.trace import Trace, Traced
-from turnwise.extensions.passes.passes import TurnPasses, TurnView, next_ratio, normalised, part_of
+from turnwise.extensions.passes.passes import TurnPasses, cut, next_ratio, normalised
 from turnwise.objective.build import make_objective
 from turnwise.objective.gradient import Budget, Diverged
+from turnwise.objective.mismatch import mismatch_weights
+from turnwise.objective.part import PartView, part_of
+from turnwise.objective.policy import PolicyTerm
+from turnwise.objective.terms import StepView
 from turnwise.objective.tokens import score
 from turnwise.train.loop import train
 from turnwise.train.update import Learner, Measured
@@ -64,8 +68,8 @@ def test_a_part_has_the_tokens_and_probabilities_of_its_turn_alone():
     assert step.batch.tokens is not None
     for turn in range(int(step.batch.turn_R.max()) + 1):
         rows = np.flatnonzero(step.batch.turn_R == turn)
-        part = part_of(step, rows)
-        found_T, _ = score(model, part.sequences, temperature=0.8)
+        part = part_of(StepView(step.batch, Trace(np.zeros(step.batch.num_responses))), rows)
+        found_T, _ = score(model, cut(step.sequences, step.batch.tokens, rows), temperature=0.8)
         np.testing.assert_allclose(found_T, whole_T[np.isin(step.batch.tokens.ids, rows)], atol=1e-5)
         np.testing.assert_array_equal(part.batch.reward_R, step.batch.reward_R[rows])
         assert part.batch.num_groups == len({*step.batch.group_responses.ids[rows].tolist()})
@@ -79,7 +83,7 @@ def seen_passes(monkeypatch, config: Any, optimizer_lr: float) -> tuple[list[dic
         now_T, _ = score(model, part.sequences, temperature=0.8)
         seen.append({"size": part.batch.num_trajectories, "now_T": now_T, "advantage_R": credit.advantage_R})
         seen[-1]["old_T"] = part.batch.columns["logprob_T"]
-        seen[-1]["weight"] = self.view(part.batch, credit).weights("response-mean").sum()
+        seen[-1]["weight"] = self.view.weights("response-mean").sum()
         told = plain(self, model, optimizer, part, credit, step, **options)
         seen[-1]["after_T"], _ = score(model, part.sequences, temperature=0.8)
         seen[-1]["tokens"] = part.batch.tokens
@@ -120,8 +124,8 @@ def test_the_last_turn_learns_first_and_corrects_those_before(monkeypatch):
 
 def test_a_turn_that_few_reach_weighs_little():
     """Two trajectories of five reach the turn, with three tokens each; a mean over tokens runs over theirs alone."""
-    row = {"reward": 0, "reached": 4, "present": 5, "x_T": [0, 0, 0]}
-    view = TurnView(tw.Batch.from_trajectories([[[row], [row]]]), Trace(np.zeros(2)), max_new_tokens=10)
+    row, counts = {"reward": 0, "x_T": [0, 0, 0]}, {"reached": 4, "present": 5}
+    view = PartView(tw.Batch.from_trajectories([[[row], [row]]]), Trace(np.zeros(2)), max_new_tokens=10, **counts)
     for aggregate, total in (("token-mean", 1.0), ("constant", 6 / (5 * 10))):
         np.testing.assert_allclose(view.weights(aggregate), total / 6)
     for aggregate in ("response-mean", "trajectory-mean", "nested-mean"):
@@ -138,7 +142,7 @@ def test_what_a_method_leaves_out_has_no_part_in_a_mean(monkeypatch):
     weights, plain = {}, Learner.update
 
     def watched(self, model, optimizer, part, credit, number, **options):
-        weights[int(part.batch.columns["turn"][0])] = self.view(part.batch, credit).weights("response-mean").sum()
+        weights[int(part.batch.columns["turn"][0])] = self.view.weights("response-mean").sum()
         return plain(self, model, optimizer, part, credit, number, **options)
 
     monkeypatch.setattr(Learner, "update", watched)
@@ -221,14 +225,6 @@ def test_credit_of_tokens_is_refused():
 
 def test_mistakes_are_told(tmp_path):
     for sections, message in (
-        (
-            {"update": {"passes": {"name": "seeupo"}, "preference": {"name": "simpo"}}},
-            "passes.name='seeupo' updates turn by turn, and update.preference.name='simpo' needs the whole",
-        ),
-        (
-            {"update": {"passes": {"name": "seeupo"}}, "critic": {"kind": "head"}},
-            "update.passes.name='seeupo' .*, and .critic. learns from the whole step; remove one",
-        ),
         ({"update": {"passes": {"name": "seeupoo"}}}, "update.passes.name"),
         (
             {
@@ -244,3 +240,103 @@ def test_mistakes_are_told(tmp_path):
     ):
         with pytest.raises(ConfigError, match=message):
             small_config(tmp_path, **sections)
+
+
+def test_terms_that_compare_trajectories_learn_in_a_last_pass_over_the_whole_step(monkeypatch):
+    """Fails if a preference is split by turns, or if it learns before a turn, with its weights in the old ones."""
+    config, seen, plain = passes(preference={"name": "simpo"}), [], Learner.update
+
+    def watched(self, model, optimizer, part, credit, step, **options):
+        seen.append(([*self.objective.terms], part.batch.num_trajectories))
+        return plain(self, model, optimizer, part, credit, step, **options)
+
+    monkeypatch.setattr(Learner, "update", watched)
+    step, model = step_of(config), copy.deepcopy(experience()[0].model)
+    told = learner(config).update(model, torch.optim.SGD(model.parameters(), lr=0.1), step, Trace(experience()[4]), 1)
+    turns = int(step.batch.turn_R.max()) + 1
+    assert [names for names, _ in seen] == [["policy"]] * turns + [["preference"]]
+    assert seen[-1][1] == step.batch.num_trajectories
+    assert told["preference_pairs"] > 0
+
+
+def watched_loss(monkeypatch, config: Any, **columns: Any) -> list[dict[str, Any]]:
+    """What the policy's loss is computed from in each pass, of a step with other columns."""
+    seen, plain = [], PolicyTerm.prepare
+
+    def prepare(self, step):
+        seen.append({"step": step, "credit": self._rule(step) if self._rule else None})
+        return plain(self, step)
+
+    monkeypatch.setattr(PolicyTerm, "prepare", prepare)
+    step, model = step_of(config), copy.deepcopy(experience()[0].model)
+    for name, value in columns.items():
+        step.batch.columns[name] = value  # pyright: ignore[reportIndexIssue]
+    learner(config).update(model, torch.optim.SGD(model.parameters(), lr=0.3), step, Trace(experience()[4]), 1)
+    return seen
+
+
+def test_a_token_rule_compares_the_tokens_of_the_step_once_and_each_pass_has_its_part(monkeypatch):
+    """Fails if a pass asks the rule about its own turn, whose largest covariances are others than the step's."""
+    config = passes(tokens={"name": "clip_cov", "frac": 0.3, "low": -100.0, "high": 100.0}, clip_low=1.0, clip_high=1.0)
+    seen = watched_loss(monkeypatch, config)
+    assert len({id(each["credit"]) for each in seen}) == 1
+    factor_T = seen[0]["credit"].factor_T
+    step = step_of(config)
+    assert step.batch.tokens is not None
+    assert len(factor_T) == step.batch.tokens.num_elements
+    assert 0 < factor_T.mean() < 1
+    parts = [each["credit"].part(each["step"].chosen_T).factor_T for each in seen]
+    turns = [np.isin(step.batch.tokens.ids, np.flatnonzero(step.batch.turn_R == t)) for t in range(len(seen))][::-1]
+    for part, turn_T in zip(parts, turns, strict=True):
+        np.testing.assert_array_equal(part, factor_T[turn_T])
+    assert len({round(float(part.mean()), 3) for part in parts}) > 1, "turns have other shares than the step"
+
+
+def test_ratios_are_relative_to_the_weights_that_sampled_if_these_are_others(monkeypatch):
+    """Known wrong: present weights as the old ones of a response that earlier weights sampled."""
+    config, found = passes(old_policy="behavior", learning_rate=1e-9), list[np.ndarray]()
+    monkeypatch.setattr(
+        "turnwise.extensions.passes.passes.next_ratio",
+        lambda ratio, log_ratio, clip: (found.append(log_ratio), ratio)[1],
+    )
+    step, model = step_of(config), copy.deepcopy(experience()[0].model)
+    assert step.batch.tokens is not None
+    columns: Any = step.batch.columns
+    columns["behavior_logprob_T"] = columns["behavior_logprob_T"] - 0.5
+    told = learner(config).update(model, torch.optim.SGD(model.parameters(), lr=0.0), step, Trace(experience()[4]), 1)
+    behavior_T, (now_T, _) = columns["behavior_logprob_T"], score(model, step.sequences, temperature=0.8)
+    difference_R = step.batch.tokens.mean(now_T - behavior_T)
+    last = int(step.batch.turn_R.max())
+    np.testing.assert_allclose(found[0], difference_R[step.batch.turn_R == last], atol=1e-5)
+    assert told["log_ratio_abs"] > 0.1
+
+
+def test_mismatch_weights_are_those_of_the_start_of_the_step(monkeypatch):
+    """Fails if they follow the passes, in which present weights are the old ones."""
+    found, plain = [], mismatch_weights
+    monkeypatch.setattr(
+        "turnwise.objective.mismatch.mismatch_weights",
+        lambda start_T, behavior_T, **options: (found.append(start_T), plain(start_T, behavior_T, **options))[1],
+    )
+    config = passes(mismatch_cap=2.0, mismatch_level="trajectory")
+    watched_loss(monkeypatch, config)
+    assert len(found) > 1
+    for start_T in found:
+        np.testing.assert_array_equal(start_T, step_of(config).batch.columns["logprob_T"])
+
+
+@pytest.mark.parametrize("kind", ["head", "model"])
+def test_a_critic_learns_the_whole_step_beside_the_passes(tmp_path, kind):
+    config = small_config(
+        tmp_path,
+        method="turn_ppo",
+        run={"steps": 12},
+        environment={"options": {"turns": 2}},
+        rollout={"groups": 8, "group_size": 8},
+        critic={"kind": kind, "learning_rate": 0.02},
+        update={"passes": SEEUPO, "learning_rate": 1e-9, "warmup_steps": 0},
+    )
+    lines = [line for line in train(config).metrics() if "update/value_loss" in line]
+    gaps = [abs(line["update/value_target"] - line["update/value_mean"]) for line in lines]
+    assert len(gaps) == 12
+    assert np.mean(gaps[-3:]) < 0.5 * gaps[0], "the policy stays, so its returns can be learned"

@@ -206,10 +206,6 @@ def test_rewards_of_a_step_come_before_its_update(tmp_path):
     ("sections", "message"),
     [
         ({"method": "istar"}, r"'istar' needs the column 'implicit_reward' .*Add reward_model\.learning_rate=NUMBER"),
-        (
-            {"method": "istar", "reward_model": {}, "update": {"scoring": "engine"}},
-            r"scoring='engine' .*\[reward_model\] compares two models by the same passes; set update\.scoring=trainer",
-        ),
         ({"method": "grpo", "reward_model": {}}, r"reward_model has no effect: .*measures=\['implicit'\], or remove"),
         ({"method": "istar", "reward_model": {"beta": 0}}, r"reward_model\.beta: .*greater than 0"),
         ({"method": "grpo", "measures": ["implicit"]}, r"the measure 'implicit' needs a reward model\. Add"),

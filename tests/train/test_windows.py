@@ -205,16 +205,8 @@ def test_methods_that_need_the_rewards_of_the_group_are_told_apart(method, fits)
         ({"budget": {"tokens": 3}}, r"one or more for each of the 4 trajectories .* got rollout.step_budget.tokens=3"),
         ({"budget": {"tokens": 14, "in_progress": 5}}, r"rollout.groups=2 groups in progress; remove in_progress"),
         (
-            {"store": {"name": "rlep", "capacity": 4, "replays": 1}, "critic": None},
-            r"'played' learns from half-played .*, and store\.name='rlep' .*; set .*\.learn='complete'",
-        ),
-        (
             {"continuations": {"number": 2}},
             r"'played' learns from half-played .*, and \[continuations\] plays on from whole trajectories",
-        ),
-        (
-            {"update": {"tokens": {"name": "hapo"}}},
-            r"'played' learns from half-played .*, and update\.tokens='hapo' compares all tokens of a step",
         ),
         (
             {"update": {"preference": {"name": "simpo"}}},
@@ -234,8 +226,8 @@ def test_what_needs_whole_trajectories_is_refused_before_the_run(tmp_path, secti
 def test_a_failed_trajectory_is_told_once():
     failed = Trajectory(0, "task", failure="environment: broken", ended="failed")
     line = Line(by_turns=False, cuts=True, on_change=lambda: None)
-    flight: Any = SimpleNamespace(watched={0: failed}, lines={0: line}, learned={0: Learned()})
-    told: list[Trajectory] = []
+    flight: Any = SimpleNamespace(number=5, watched={0: failed}, lines={0: line}, learned={0: Learned()})
+    told: list[tuple[int, Trajectory]] = []
     assert played.PlayedTokens()._window(flight, 0, POLICY.format, told) == failed
     assert played.PlayedTokens()._window(flight, 0, POLICY.format, told) is None
-    assert told == [failed]
+    assert told == [(5, failed)]

@@ -46,6 +46,7 @@ class Entry:
         noun: What measures ask, in words; empty if they ask nothing of it.
         example: A setting that asks for it.
         repeats: Whether it needs environments that repeat.
+        term: Class of the loss term that a section of `[update]` adds.
     """
 
     settings: str
@@ -54,6 +55,7 @@ class Entry:
     noun: str = ""
     example: str = ""
     repeats: bool = False
+    term: str = ""
 
 
 EXTENSIONS: dict[str, Entry] = {
@@ -113,8 +115,9 @@ EXTENSIONS: dict[str, Entry] = {
     ),
     "update.preference": Entry(
         "extensions.preference.settings:PreferenceConfig",
-        "extensions.preference.extension:Preferring",
+        "train.extension:Extension",
         'Loss on pairs from a group: {name = "simpo"} or {name = "dpo"}.',
+        term="extensions.preference.term:PreferenceTerm",
     ),
     "update.passes": Entry(
         "extensions.passes.settings:PassesConfig",

@@ -162,3 +162,12 @@ class Engine(Protocol):
     async def aclose(self) -> None:
         """Forget all conversations, and release resources of the running event loop."""
         ...
+
+
+def give_back(engine: Engine, conversation: int) -> None:
+    """Let others have a conversation's place in an engine that holds few, while its trajectory waits for something.
+
+    The engine finds the tokens again if it still has them, else it computes them anew.
+    """
+    if getattr(engine, "max_rows", None) is not None:
+        engine.close([conversation])

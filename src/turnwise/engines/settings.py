@@ -16,7 +16,8 @@ class EngineConfig(Section):
     name: Literal["local", "server"] = "local"
     """"local": transformers in this process. "server": vLLM over HTTP, see docs/how-to/vllm.md."""
     max_rows: int | None = pydantic.Field(default=None, ge=1)
-    """Conversations that the local engine holds at a time, which bounds its memory; further ones wait. Default: all."""
+    """Conversations that the local engine holds at a time, which bounds its memory; further ones wait. A trajectory
+    that waits for others, for new weights or for its share of a budget gives its place back. Default: all."""
     graphs: bool = True
     """Whether the local engine replays CUDA graphs on a GPU, where starting the operators of a small model one by one
     takes longer than computing them. It captures at most 128 shapes of passes, of up to 256 rows and 4,096 tokens. The
@@ -38,6 +39,3 @@ class EngineConfig(Section):
         if self.name == "server":
             breaks = {Facet.ENGINE: "serves one version of the weights without entropies"}
             yield Part("engine.name='server'", breaks, mend="set engine.name=local")
-        if self.max_rows is not None:
-            breaks = {Facet.ROOM: "lets responses wait for whole trajectories"}
-            yield Part(f"engine.max_rows={self.max_rows}", breaks, mend="remove engine.max_rows")

@@ -204,19 +204,11 @@ class CriticConfig(Section):
 
     def parts(self) -> Iterator[Part]:
         """Return what the critic needs; see `turnwise.base.facets`."""
-        needs = {
-            Facet.UPDATE: "learns from the whole step",
-            Facet.SAMPLED: "learns the returns of the policy",
-        }
-        yield Part("[critic]", needs=needs)
         if self.peers:
             alone = {Facet.SINGLE: "reads the returns of others in the group, which tell those of a match's players"}
             yield Part("critic.peers=true", needs=alone, mend="set critic.peers=false and critic.visits=false")
         if self.visits:
-            needs = {
-                Facet.START: "counts turns from the start of a task",
-                Facet.WHOLE: "counts visits from the first turn on",
-            }
+            needs = {Facet.WHOLE: "counts visits from the first turn on"}
             yield Part("critic.visits=true", needs=needs, mend="set critic.visits=false")
 
     def _changed(self, field: str) -> bool:

@@ -14,7 +14,7 @@ def beside_states(trajectories: Sequence[Trajectory], *, visits: bool) -> Float[
 
         m  mean return of the other trajectories of the group; 0 without others
         d  sum over their visits to the same state of (return from there on - m), by the number of visits plus one
-        t  turn, from 0
+        t  turn, from 0 at the start of the task, also where first turns were given
         b  1 if the trajectory has been in this state before, else 0
 
     Others that go on in the next step tell nothing yet, and do not count. Nor do replays of a store, which were chosen
@@ -44,8 +44,13 @@ def beside_states(trajectories: Sequence[Trajectory], *, visits: bool) -> Float[
     place, of_tree = Labels.of(of.broadcast(group_N), state_R), Labels.of(of.broadcast(trees.ids), state_R)
     ended_R, to_go_R = of.broadcast(ended_N), of.suffix_sum(np.array([turn.reward for turn in turns]))
     num_R, sum_R = (_of_others(values_R, place, of_tree) for values_R in (ended_R, ended_R * to_go_R))
-    again_R = ~Labels.of(of.ids, state_R).begins
-    return np.column_stack([mean_R, (sum_R - num_R * mean_R) / (num_R + 1), of.positions, again_R])
+    before = [{turn.state_key for turn in each.given} for each in trajectories]
+    seen_R = np.array(
+        [turn.state_key in seen for seen, each in zip(before, trajectories, strict=True) for turn in each.turns]
+    )
+    again_R = ~Labels.of(of.ids, state_R).begins | seen_R
+    turn_R = of.positions + of.broadcast(np.array([len(each.given) for each in trajectories]))
+    return np.column_stack([mean_R, (sum_R - num_R * mean_R) / (num_R + 1), turn_R, again_R])
 
 
 def _of_others(values: np.ndarray, group: Partition, own: Partition) -> np.ndarray:

@@ -6,6 +6,7 @@ from typing import Any
 
 from turnwise.base.errors import ConfigError, did_you_mean
 from turnwise.base.imports import import_named
+from turnwise.base.register import EXTENSIONS, find
 from turnwise.base.register import TERMS as ADDED
 from turnwise.credit.options import check_names
 from turnwise.objective.objective import Objective
@@ -39,6 +40,9 @@ def make_objective(update: UpdateConfig, *further: Term) -> Objective:
         ConfigError: A term is unknown, its name is taken, or it has no such option.
     """
     terms = [term for make in TERMS.values() if (term := make(update)) is not None]
+    for key, entry in EXTENSIONS.items():
+        if entry.term and (section := getattr(update, key.removeprefix("update."))):
+            terms.append(find(entry.term)(section))
     for asked in update.terms:
         if ":" not in asked.name:
             raise ConfigError(_known_elsewhere(asked.name))

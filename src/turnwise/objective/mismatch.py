@@ -4,6 +4,9 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from turnwise.credit.segments import Segments
+from turnwise.objective.part import whole_of
+from turnwise.objective.settings import UpdateConfig
+from turnwise.objective.terms import StepView
 
 
 def mismatch_weights(
@@ -37,3 +40,16 @@ def mismatch_weights(
         log_ratio = spans.broadcast(spans.sum(log_ratio))
     limit = np.log(cap)
     return np.exp(np.minimum(log_ratio, limit)), log_ratio > limit
+
+
+def step_mismatch(step: StepView, settings: UpdateConfig) -> tuple[Float[np.ndarray, " T"], dict[str, float]]:
+    """Return the weights of a step's tokens as the recipe says, from the start of the whole step, and metrics."""
+    whole, chosen_T = whole_of(step)
+    assert whole.batch.tokens is not None
+    assert settings.mismatch_cap is not None
+    spans = whole.batch.trajectories.of(whole.batch.tokens) if settings.mismatch_level == "trajectory" else None
+    start_T, behavior_T = (whole.column(name, "policy") for name in ("logprob_T", "behavior_logprob_T"))
+    factor_T, capped_T = mismatch_weights(start_T, behavior_T, cap=settings.mismatch_cap, spans=spans)
+    if chosen_T is not None:
+        factor_T, capped_T = factor_T[chosen_T], capped_T[chosen_T]
+    return factor_T, {"mismatch_weight": float(factor_T.mean()), "mismatch_capped_frac": float(capped_T.mean())}

@@ -1,7 +1,7 @@
 """Add up the loss terms of a run."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,10 +56,20 @@ class Objective:
 
     def prepare(self, step: StepView) -> StepLoss:
         """Prepare all terms for a step."""
-        parts = {name: term.prepare(step) for name, term in self.terms.items()}
-        matters_N = np.any([part.matters_N for part in parts.values()], axis=0)
+        return self.combine({name: term.prepare(step) for name, term in self.terms.items()})
+
+    def combine(self, parts: Mapping[str, TermLoss]) -> StepLoss:
+        """Add up prepared terms; one that knows fewer trajectories than others does not depend on the last ones."""
+        matters_N = np.zeros(max(len(part.matters_N) for part in parts.values()), dtype=bool)
+        for part in parts.values():
+            matters_N[: len(part.matters_N)] |= part.matters_N
         metrics = {name: value for part in parts.values() for name, value in part.metrics.items()}
         return StepLoss(parts, self._unit_N(parts.values(), len(matters_N)), matters_N, metrics)
+
+    def split(self, chosen: Callable[[Term], bool]) -> tuple["Objective", "Objective"]:
+        """Return the terms that are chosen, and the others; states stay with the terms."""
+        terms = self.terms.values()
+        return Objective([each for each in terms if chosen(each)]), Objective([e for e in terms if not chosen(e)])
 
     def _unit_N(self, parts: Iterable[TermLoss], num_trajectories: int) -> np.ndarray | None:
         unit = max((term.unit for term in self.terms.values()), key=UNITS.index)
@@ -68,7 +78,8 @@ class Objective:
         unit_N = np.arange(num_trajectories)
         for part in parts:
             if part.pair_N is not None:
-                unit_N = _joined(unit_N, part.pair_N)
+                more = int(part.pair_N.max()) + 1 + np.arange(num_trajectories - len(part.pair_N))
+                unit_N = _joined(unit_N, np.concatenate([part.pair_N, more]))
         return unit_N
 
     def state_dict(self) -> dict[str, Any]:

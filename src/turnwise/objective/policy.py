@@ -8,12 +8,15 @@ import numpy as np
 import torch
 
 from turnwise.objective.losses import policy_loss
-from turnwise.objective.mismatch import mismatch_weights
+from turnwise.objective.mismatch import step_mismatch
+from turnwise.objective.part import prepare_kept, whole_of
 from turnwise.objective.settings import UpdateConfig
 from turnwise.objective.terms import Pass, StepView, TermLoss, Unit, as_tensor
 from turnwise.objective.token_rules.base import TokenCredit, columns_of
 from turnwise.objective.token_rules.build import build_token_rule
-from turnwise.objective.token_rules.step import step_tokens
+from turnwise.objective.token_rules.step import StepRule
+
+OLD = {"behavior": "behavior_logprob_T", "start": "logprob_T", None: "logprob_T"}  # what ratios are relative to
 
 
 class PolicyTerm:
@@ -24,36 +27,26 @@ class PolicyTerm:
     def __init__(self, settings: UpdateConfig):
         self._settings = settings
         rule = settings.tokens
-        self._rule = build_token_rule(rule.name, rule.model_extra or {}) if rule else None
-        self._state: Any = None
+        self._rule = StepRule(build_token_rule(rule.name, rule.model_extra or {}), settings) if rule else None
         self.unit: Unit = "trajectory" if settings.importance == "trajectory" else "sequence"
         self.needs: Sequence[str] = ("logprob_T", "entropy_T", "behavior_logprob_T")
-        self.needs += columns_of(self._rule) if self._rule else ()
+        self.needs += columns_of(self._rule.rule) if self._rule else ()
 
     def prepare(self, step: StepView) -> TermLoss:
         """Compute weights, advantages and clip widths of all tokens."""
-        settings, responses = self._settings, step.batch.tokens
+        if self._rule and step.credit.kept_R is not None:
+            return prepare_kept(self, step)
+        settings, responses, metrics = self._settings, step.batch.tokens, {}
         assert responses is not None
         trajectories = step.batch.trajectories.of(responses)
-        start_logprob_T = step.column("logprob_T", self.name)
-        behavior_logprob_T = step.column("behavior_logprob_T", self.name)
-        old_logprob_T = behavior_logprob_T if settings.old_policy == "behavior" else start_logprob_T
-        advantage_T = step.advantage_T
-        credit = TokenCredit()
-        if self._rule:
-            credit = self._rule(step_tokens(step, settings, self._state))
-            self._state = credit.state
-        advantage_T = advantage_T if credit.advantage_T is None else credit.advantage_T
+        old_logprob_T = step.column(OLD[settings.old_policy], self.name)
+        credit = self._rule(step).part(whole_of(step)[1]) if self._rule else TokenCredit()
+        advantage_T = step.advantage_T if credit.advantage_T is None else credit.advantage_T
         weight_T = step.weights(settings.aggregate, credit.kept_T)
         weight_T = weight_T if credit.factor_T is None else weight_T * credit.factor_T
-        metrics = {}
         if settings.mismatch_cap is not None:
-            spans = trajectories if settings.mismatch_level == "trajectory" else None
-            factor_T, capped_T = mismatch_weights(
-                start_logprob_T, behavior_logprob_T, cap=settings.mismatch_cap, spans=spans
-            )
+            factor_T, metrics = step_mismatch(step, settings)
             weight_T = weight_T * factor_T
-            metrics = {"mismatch_weight": float(factor_T.mean()), "mismatch_capped_frac": float(capped_T.mean())}
         columns = {
             "old_logprob": old_logprob_T,
             "advantage": advantage_T,
@@ -84,8 +77,9 @@ class PolicyTerm:
 
     def state_dict(self) -> Any:
         """Return the state of the token rule."""
-        return self._state
+        return self._rule and self._rule.state
 
     def load_state_dict(self, state: Any) -> None:
         """Restore the state of the token rule."""
-        self._state = state
+        if self._rule:
+            self._rule.state = state

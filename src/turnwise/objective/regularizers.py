@@ -8,11 +8,12 @@ import torch
 from jaxtyping import Float
 
 from turnwise.objective.losses import Aggregate
+from turnwise.objective.part import prepare_kept
 from turnwise.objective.settings import UpdateConfig
 from turnwise.objective.terms import Pass, Stateless, StepView, TermLoss, Unit, as_tensor
 from turnwise.objective.token_rules.base import Corridor
 from turnwise.objective.token_rules.build import build_entropy_rule
-from turnwise.objective.token_rules.step import step_tokens
+from turnwise.objective.token_rules.step import StepRule
 
 
 class KLTerm(Stateless):
@@ -62,23 +63,21 @@ class EntropyRuleTerm:
 
     def __init__(self, settings: UpdateConfig):
         assert settings.entropy is not None
-        self._settings = settings
-        self._rule = build_entropy_rule(settings.entropy.name, settings.entropy.model_extra or {})
-        self._state: Any = None
+        self._rule = StepRule(build_entropy_rule(settings.entropy.name, settings.entropy.model_extra or {}), settings)
 
     def prepare(self, step: StepView) -> TermLoss:
-        """Compute the corridor of this step with the rule."""
-        corridor = self._rule(step_tokens(step, self._settings, self._state))
-        self._state = corridor.state
-        return _on_entropy(corridor, step)
+        """Compute the corridor of the whole step with the rule."""
+        if step.credit.kept_R is not None:
+            return prepare_kept(self, step)
+        return _on_entropy(self._rule(step), step)
 
     def state_dict(self) -> Any:
         """Return the state of the rule."""
-        return self._state
+        return self._rule.state
 
     def load_state_dict(self, state: Any) -> None:
         """Restore the state of the rule."""
-        self._state = state
+        self._rule.state = state
 
 
 def _on_entropy(corridor: Corridor, step: StepView) -> TermLoss:

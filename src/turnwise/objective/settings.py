@@ -25,7 +25,7 @@ from typing import Literal
 
 import pydantic
 
-from turnwise.base.facets import Facet, Part, for_all
+from turnwise.base.facets import Facet, Part
 from turnwise.base.register import TERMS
 from turnwise.base.section import Named, Section, extensible
 from turnwise.objective.token_rules.base import Aggregate, Clip
@@ -108,7 +108,6 @@ class UpdateConfig(Section):
 
     def parts(self) -> Iterator[Part]:
         """Return what each setting breaks and needs; see `turnwise.base.facets`."""
-        step = "needs the whole step"
         yield from super().parts()
         if self.old_policy == "start" and self.mismatch_cap is None:
             needs = {Facet.WEIGHTS: "relates ratios to the weights of the step"}
@@ -120,12 +119,8 @@ class UpdateConfig(Section):
             needs = {Facet.DISTRIBUTION: "takes the probabilities that the engine reports"}
             yield Part("update.scoring='engine'", breaks, needs, mend="set update.scoring=trainer")
         if self.mismatch_cap is not None:
-            needs = {Facet.SCORED: "weighs tokens by the trainer's probabilities over the engine's", Facet.UPDATE: step}
+            needs = {Facet.SCORED: "weighs tokens by the trainer's probabilities over the engine's"}
             yield Part(f"update.mismatch_cap={self.mismatch_cap:g}", needs=needs)
-        for name in ("tokens", "entropy"):
-            if (rule := getattr(self, name)) is not None:
-                needs = for_all("compares all tokens of a step", Facet.WHOLE, Facet.SAMPLED) | {Facet.UPDATE: step}
-                yield Part(f"update.{name}={rule.name!r}", needs=needs)
         if self.only_norms:
             needs = {Facet.UNFROZEN: "trains the gains of normalisation layers"}
             mend = "set update.only_norms=false, with a learning rate for adapters such as update.learning_rate=1e-4"
@@ -165,8 +160,5 @@ class UpdateConfig(Section):
 def behavior_parts(update: UpdateConfig) -> Iterator[Part]:
     """Return the part of ratios that are relative to the weights that sampled."""
     if update.old_policy == "behavior":
-        needs = {
-            Facet.DISTRIBUTION: "relates ratios to the probabilities that the engine reports",
-            Facet.UPDATE: "needs the whole step",
-        }
+        needs = {Facet.DISTRIBUTION: "relates ratios to the probabilities that the engine reports"}
         yield Part("update.old_policy='behavior'", needs=needs)

@@ -123,6 +123,7 @@ class Term(Protocol):
         name: Name in recipes, errors and checkpoints.
         unit: Unit that a micro-batch must not split.
         needs: Columns of the batch that the term reads.
+        whole, of_policy: Optional. Whether it compares whole trajectories (no), and shapes the policy (yes).
     """
 
     name: ClassVar[str]

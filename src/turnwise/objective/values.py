@@ -153,6 +153,8 @@ class ValueTerm:
 
     name: ClassVar[str] = "value"
     unit: Unit = "sequence"
+    whole: ClassVar[bool] = True
+    of_policy: ClassVar[bool] = False
 
     def __init__(self, critic: Critic):
         self.critic = critic

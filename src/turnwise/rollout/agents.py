@@ -28,7 +28,7 @@ class Agents(Protocol):
         The first turns may be given. Then the agent's first requests are answered from them, and checked.
 
         Args:
-            start: Where the trajectory begins.
+            start: Where the trajectory begins. Its task may be within something; see `ends_of`.
             number: Number of its first conversation; further ones add multiples of `stride`.
             trajectory: Gets the turns, and how they ended. A fault ends it; `failure` holds the cause.
             engine: Generates the responses.

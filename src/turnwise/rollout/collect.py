@@ -10,7 +10,7 @@ from turnwise.engines.base import Engine, Sampling
 from turnwise.environments.hosts import Environments, agents_of
 from turnwise.models.format import Format
 from turnwise.rollout.context import make_context
-from turnwise.rollout.starts import Start, begin, begin_response
+from turnwise.rollout.starts import Start, begin, begin_response, inside
 from turnwise.rollout.trajectory import Trajectory, Turn
 
 
@@ -53,18 +53,19 @@ async def play(
 
     async def play_one(place: int, trajectory: Trajectory) -> None:
         nonlocal live
-        start = starts[place]
+        here, task = inside(environments, starts[place].task)
+        start = dataclasses.replace(starts[place], task=task)
         number = place if start.conversation is None else start.conversation
         if agents:
             try:
-                await agents.play(start, number, trajectory, stride=stride or len(trajectories), **how)
+                await agents.play(starts[place], number, trajectory, stride=stride or len(trajectories), **how)
             finally:
                 live -= 1
             progress(live)
             return
         context = make_context(fmt, number, window=window, stride=stride or len(trajectories))
         try:
-            step, trajectory.copied = await begin(start, number, environments, context, fmt)
+            step, trajectory.copied = await begin(start, number, here, context, fmt)
             while True:
                 before, prompt_ids = context.conversation, context.observe(step)
                 if context.conversation != before:
@@ -81,7 +82,7 @@ async def play(
                 context.respond(turn.response_ids)
                 turn.response = fmt.text(turn.response_ids)
                 action, formed = fmt.action(turn.response)
-                step = await environments.step(number, action)
+                step = await here.step(number, action)
                 turn.reward, turn.valid = float(step.reward), bool(step.valid) and formed
                 if step.ended:
                     trajectory.ended = "terminated" if step.terminated else "truncated"
@@ -94,7 +95,7 @@ async def play(
             where = "engine" if isinstance(fault, EngineFault) else "environment"
             trajectory.failure, trajectory.ended = f"{where}: {fault}", "failed"
         finally:
-            environments.close(number)
+            here.close(number)
             engine.close([context.conversation])
             live -= 1
         progress(live)

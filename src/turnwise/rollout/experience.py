@@ -25,6 +25,8 @@ class Experience:
         metrics: Rollout metrics over all trajectories.
         tasks: Tasks, one per group.
         numbers: Number of each group's task, among the tasks of the source.
+        whole: Trajectories that have ended in the step, with the numbers of their tasks; default: all that there are.
+        further: How many of the groups, the last ones, were played besides those that the pool chose.
     """
 
     trajectories: list[Trajectory]
@@ -32,6 +34,25 @@ class Experience:
     metrics: dict[str, float]
     tasks: Sequence[Task] = ()
     numbers: Sequence[int] = ()
+    further: int = 0
+    whole: Sequence[tuple[int, Trajectory]] | None = None
+
+    @property
+    def ended(self) -> Sequence[tuple[int, Trajectory]]:
+        """Return the trajectories that have ended in the step, each with the number of its task."""
+        return [(self.numbers[each.group], each) for each in self.trajectories] if self.whole is None else self.whole
+
+    @property
+    def outcomes(self) -> tuple[np.ndarray, np.ndarray]:
+        """Count successes and failures of the groups that the pool chose, without replays; see `outcomes`."""
+        own, num_own = [each for each in self.trajectories if "replayed" not in each.info], self.num_own
+        successes_G, failures_G = outcomes(own, len(self.numbers))
+        return successes_G[:num_own], failures_G[:num_own]
+
+    @property
+    def num_own(self) -> int:
+        """Groups that the pool chose."""
+        return len(self.numbers) - self.further
 
     @property
     def usable(self) -> bool:

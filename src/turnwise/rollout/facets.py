@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from turnwise.base.facets import Facet, Part
+from turnwise.base.facets import Facet, Part, for_all
 from turnwise.base.register import COLLECTOR_PARTS
 
 
@@ -15,4 +15,5 @@ def collector_parts(name: str, options: Mapping[str, Any]) -> Iterator[Part]:
 
 def groups_part(setting: str, breaks: Mapping[Facet, str], needs: Mapping[Facet, str] | None = None) -> Part:
     """Return the part of a collector that plays groups in its own way."""
-    return Part(setting, breaks, {Facet.COLLECTED: "plays the groups in its own way"} | dict(needs or {}))
+    needs = for_all("plays the groups in its own way", Facet.COLLECTED, Facet.CLOSED) | dict(needs or {})
+    return Part(setting, breaks, needs)

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+from typing import Any
 
 from turnwise.rollout.groups import Group
 from turnwise.rollout.line import Line, Metered
@@ -58,7 +59,7 @@ class Flight:
         return self.playing.result()
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False)
 class Started:
     """Groups that were started together.
 
@@ -67,12 +68,16 @@ class Started:
         seed: Seed of their draws.
         numbers: Numbers of their tasks.
         places: Their numbers among the groups that are numbered together.
+        version: Version of the weights then; None: the present one.
+        collector: State of the collector when it had planned them, so that a resumed run plans them alike.
     """
 
     step: int
     seed: int
     numbers: list[int]
     places: list[int]
+    version: int | None = None
+    collector: Any = None
 
 
 @dataclasses.dataclass

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from turnwise.base.blocking import Loop
-from turnwise.engines.base import Engine, Generation, Sampling
+from turnwise.engines.base import Engine, Generation, Sampling, give_back
 from turnwise.environments.base import Step, Task
 from turnwise.environments.hosts import CopyingEnvironments, Environments, agents_of
 
@@ -37,6 +37,7 @@ class Gate:
     async def generate(self, conversation: int, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         """Continue a conversation."""
         while not self._open.is_set():
+            give_back(self.engine, conversation)
             await self._open.wait()
         self._in_progress += 1
         try:

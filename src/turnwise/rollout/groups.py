@@ -30,6 +30,7 @@ class Batch:
         on_turn: Progress callback.
         engine: Generates; default: the policy's.
         environments: Where the tasks are played; default: those of the collector.
+        version: Version of the weights for which the batch is planned; default: the present one.
     """
 
     models: Models
@@ -42,11 +43,30 @@ class Batch:
     on_turn: OnTurn = None
     engine: Engine | None = None
     environments: Environments | None = None
+    version: int | None = None
+
+    @property
+    def planned_version(self) -> int:
+        """Version of the weights for which the batch is planned."""
+        return self.models.policy.version if self.version is None else self.version
 
     @property
     def training(self) -> bool:
         """Whether steps learn from the batch; otherwise it evaluates."""
         return self.group_size is None
+
+
+@dataclasses.dataclass
+class Waits:
+    """Tell of trajectories that wait for others of their group.
+
+    Attributes:
+        count: Returns their number; a collector sets it whose trajectories wait for each other.
+        changed: To be called when one begins to wait.
+    """
+
+    count: Callable[[], int] = lambda: 0
+    changed: Callable[[], None] = lambda: None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,6 +90,8 @@ class Group:
         on_turn: Progress callback.
         plan: What the collector has decided about the group.
         watched: Takes in the trajectories while they are played, for steps that learn from half-played ones.
+        waits: Tells how many of them wait for others.
+        around: What is put around each of its trajectories, from the inside.
     """
 
     models: Models
@@ -87,11 +109,20 @@ class Group:
     on_turn: OnTurn = None
     plan: Any = None
     watched: dict[int, Trajectory] | None = None
+    waits: Waits = dataclasses.field(default_factory=Waits)
+    around: tuple[Callable[[Start], Start], ...] = ()
+
+    def start(self, number: int, tree: int | None = None, task: Task | None = None) -> Start:
+        """Start the task, or another one in its place, for the trajectory of a number."""
+        start = Start(self.task if task is None else task, self.number, self.name, conversation=number, tree=tree)
+        for put in self.around:
+            start = put(start)
+        return start
 
     def starts(self) -> list[Start]:
         """Start the task once per trajectory."""
         numbers = range(self.first, self.first + self.size)
-        starts = [Start(self.task, self.number, self.name, conversation=number) for number in numbers]
+        starts = [self.start(number) for number in numbers]
         if self.watched is None:
             return starts
         self.watched.update({number: Trajectory(self.number, self.name) for number in numbers})

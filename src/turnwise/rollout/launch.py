@@ -1,6 +1,7 @@
 """Start groups: choose their tasks, number them, and play them on the running event loop."""
 
 import asyncio
+import copy
 import dataclasses
 import itertools
 from collections import Counter
@@ -111,10 +112,27 @@ class Launch:
             seed=started.seed,
             engine=engine.engine if isinstance(engine, VisitedEngine) else engine,
             environments=environments,
+            version=started.version,
         )
-        planned = await self._collector.plan(batch)
+        planned = await self._plan(started, batch)
         for place in chosen:
             self._fly(started, place, planned[place], (sampled or {}).get(place, ()))
+
+    async def _plan(self, started: Started, batch: Batch) -> list[Group]:
+        """Divide a batch into its groups, in a resumed run from what the collector knew when it first did."""
+        collector, remembers = self._collector, self.settings.samples_earlier and hasattr(self._collector, "state_dict")
+        if not remembers:
+            return await collector.plan(batch)
+        if started.collector is None:
+            planned, started.version = await collector.plan(batch), batch.planned_version
+            started.collector = copy.deepcopy(getattr(collector, "plan_state", collector.state_dict)())
+            return planned
+        now = copy.deepcopy(collector.state_dict())
+        collector.load_state_dict(copy.deepcopy(started.collector))
+        try:
+            return await collector.plan(batch)
+        finally:
+            collector.load_state_dict(now)
 
     def _fly(self, started: Started, place: int, group: Group, sampled: Sequence[Any]) -> None:
         """Start a group of a batch."""
@@ -155,7 +173,8 @@ class Launch:
             by_turns, cuts = step_budget.turns is not None, self.settings.learns_played
             return Line(by_turns=by_turns, cuts=cuts, sampled=past, on_change=budget.changed)
 
-        return Metered(group.first, group.size, line)
+        group.waits.changed = budget.changed
+        return Metered(group.first, group.size, line, group.waits)
 
     @property
     def budget(self) -> Budget:
@@ -202,7 +221,7 @@ class Launch:
         """Start the groups that an earlier process had in flight."""
         again, self._again = self._again, []
         for each in again:
-            batch = Started(*(each[name] for name in ("step", "seed", "numbers", "places")))
+            batch = Started(**{name: value for name, value in each.items() if name != "groups"})
             groups = each["groups"]
             chosen = [place for place, number in enumerate(batch.places) if number in groups]
             begun = len(self.flights)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from turnwise.base.errors import EnvironmentFault
-from turnwise.engines.base import Engine, Generation, Sampling
+from turnwise.engines.base import Engine, Generation, Sampling, give_back
+from turnwise.rollout.groups import Waits
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Line:
         self.open: Generation | None = None
         self.share = 0
         self._on_change = on_change
-        self._turn, self._piece = 0, 0
+        self._turn, self._piece, self._paused = 0, 0, (-1, 0)
         self._go: asyncio.Future[None] | None = None
         self._one_by_one = asyncio.Lock()
 
@@ -96,7 +97,10 @@ class Line:
     ) -> Generation:
         """Sample a response or, with `cuts`, the piece of it that the share holds."""
         begun = self.open.token_ids if self.open else []
-        while self.share < (1 if self.by_turns or self.cuts else sampling.max_new_tokens):
+        goes_on = sampling.begun > 0 and self._paused == (conversation, sampling.begun)  # of the same turn
+        cost = int(not goes_on) if self.by_turns else 1 if self.cuts else sampling.max_new_tokens
+        while self.share < cost:
+            give_back(engine, conversation)
             self._go = go = asyncio.get_running_loop().create_future()
             self._on_change()
             try:
@@ -107,7 +111,8 @@ class Line:
             most = min(sampling.max_new_tokens, len(begun) + self.share)
             sampling = dataclasses.replace(sampling, begun=len(begun), max_new_tokens=most)
         generation = await engine.generate(conversation, [*prompt_ids, *begun], sampling)
-        self.share -= 1 if self.by_turns else len(generation.token_ids)
+        self._paused = conversation, sampling.begun + len(generation.token_ids)
+        self.share -= cost if self.by_turns else len(generation.token_ids)
         return generation
 
 
@@ -179,6 +184,7 @@ class Metered:
         first: Number of its first trajectory.
         size: Number of its trajectories.
         make: Makes the line of a trajectory, by its place in the group.
+        waits: Tells how many trajectories wait for others.
 
     Attributes:
         lines: The responses of each trajectory, by its number.
@@ -186,13 +192,15 @@ class Metered:
         playing: Plays the group.
     """
 
-    def __init__(self, first: int, size: int, make: Callable[[int], Line]):
+    def __init__(self, first: int, size: int, make: Callable[[int], Line], waits: Waits):
         self.lines = {first + place: make(place) for place in range(size)}
-        self.live = 0
+        self.live, self._waits = 0, waits
         self.playing: asyncio.Task[Any] | None = None
 
     @property
     def rests(self) -> bool:
-        """Whether all its trajectories wait for shares, or have ended."""
+        """Whether all its trajectories wait for shares or for each other, or have ended."""
         assert self.playing is not None
-        return self.playing.done() or 0 < self.live == sum(line.waits for line in self.lines.values())
+        if self.playing.done():
+            return True
+        return 0 < self.live == sum(line.waits for line in self.lines.values()) + self._waits.count()

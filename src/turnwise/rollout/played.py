@@ -26,14 +26,13 @@ class PlayedTokens:
     async def take(self, pool: Pool, step: int) -> Experience:
         """Collect the experience of a step; see `Take.take`."""
         settings, fmt = pool.settings, pool.format
-        left = max(1, pool.last_step - step + 1) * settings.groups
-        await pool.start(step, min(settings.in_progress, left) - len(pool.flights))
-        spent = await pool.spend()
+        await self._fill(pool, step)
+        spent = await pool.spent_ahead()
         trajectories: list[Trajectory] = []
-        ended: list[Trajectory] = []
+        whole: list[tuple[int, Trajectory]] = []
         numbers: list[int] = []
         for flight in pool.flights:
-            windows = [self._window(flight, number, fmt, ended) for number in flight.watched]
+            windows = [self._window(flight, number, fmt, whole) for number in flight.watched]
             if new := [window for window in windows if window is not None]:
                 trajectories += [dataclasses.replace(window, group=len(numbers)) for window in new]
                 numbers.append(flight.number)
@@ -41,17 +40,29 @@ class PlayedTokens:
         for number, flight in enumerate(done):
             for trajectory in flight.trajectories:
                 trajectory.group = number
-        whole = [each for flight in done for each in flight.trajectories]
+        of_done = [each for flight in done for each in flight.trajectories]
         pool.learn(done)
         observed = np.array([flight.number for flight in done], dtype=np.int64)
-        pool.selector.observe(observed, *outcomes(whole, len(done)))
-        metrics = self._metrics(pool, trajectories, ended, step) | {"spent": float(spent)}
+        pool.selector.observe(observed, *outcomes(of_done, len(done)))
+        metrics = self._metrics(pool, trajectories, [each for _, each in whole], step) | {"spent": float(spent)}
         for flight in done:
             pool.flights.remove(flight)
         used_N = np.array([each.usable for each in trajectories], dtype=bool)
-        return Experience(trajectories, used_N, metrics, [pool.tasks[each] for each in numbers], numbers)
+        tasks = [pool.tasks[each] for each in numbers]
+        if settings.max_lag and step < pool.last_step:
+            await self._fill(pool, step + 1)
+            pool.spend_ahead()
+        return Experience(trajectories, used_N, metrics, tasks, numbers, whole=whole)
 
-    def _window(self, flight: Flight, number: int, fmt: Format, ended: list[Trajectory]) -> Trajectory | None:
+    @staticmethod
+    async def _fill(pool: Pool, step: int) -> None:
+        """Start groups until as many as the settings say are in progress."""
+        left = max(1, pool.last_step - step + 1) * pool.settings.groups
+        await pool.start(step, min(pool.settings.in_progress, left) - len(pool.flights))
+
+    def _window(
+        self, flight: Flight, number: int, fmt: Format, whole: list[tuple[int, Trajectory]]
+    ) -> Trajectory | None:
         """Return what is new of a trajectory since the last step, whose other turns are marked as learned.
 
         A trajectory that has ended comes whole, since a critic learns its return at all of its turns. Of one that goes
@@ -59,7 +70,7 @@ class PlayedTokens:
         """
         line, into, learned = flight.lines[number], flight.watched[number], flight.learned[number]
         if into.ended and not learned.told:
-            ended.append(into)
+            whole.append((flight.number, into))
         version_T = [each.generation.version for each in line.sampled for _ in each.generation.token_ids]
         if learned.told or not (into.ended or len(version_T) > sum(learned.ends[-1:])):
             return None

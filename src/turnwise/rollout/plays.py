@@ -9,6 +9,7 @@ from turnwise.base.blocking import blocking
 from turnwise.engines.models import Models
 from turnwise.environments.base import Task
 from turnwise.environments.hosts import Environments
+from turnwise.rollout.around import Around
 from turnwise.rollout.collect import play
 from turnwise.rollout.collectors import make_sampling
 from turnwise.rollout.groups import Batch, Collector, OnTurn
@@ -98,9 +99,14 @@ def play_starts(
     seed: int,
     temperature: float | None = None,
     on_turn: OnTurn = None,
+    collector: Collector | None = None,
 ) -> list[Trajectory]:
-    """Play one trajectory per start, concurrently, with the policy; see `Batch` for the other arguments."""
+    """Play one trajectory per start, concurrently, with the policy; see `Batch` for the other arguments.
+
+    What the collector of the run puts around trajectories with given turns is put around these.
+    """
     policy = models.policy.policy
+    starts = [collector.put_given(each) for each in starts] if isinstance(collector, Around) else starts
     played = play(
         models.policy.sampler,
         starts,

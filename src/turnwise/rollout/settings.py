@@ -15,7 +15,6 @@ from turnwise.rollout.selection import build_selector
 Model = TypeVar("Model", bound=pydantic.BaseModel)
 
 EARLIER = "samples from earlier weights"
-BETWEEN = "changes the weights between responses"
 CORRECTS = "relates ratios to the probabilities that the engine reports"
 
 
@@ -59,18 +58,16 @@ class StepBudgetConfig(Section):
         breaks = {
             Facet.OUTCOMES: "carries half-played groups from step to step",
             Facet.WEIGHTS: EARLIER,
-            Facet.FREE: "lets trajectories wait",
         }
         needs = {
             Facet.TURNS: "lets trajectories wait, where an agent would keep its place",
-            Facet.ROOM: BETWEEN,
             Facet.DISTRIBUTION: CORRECTS,
         }
         yield Part(self.setting, breaks, needs)
         if self.learn == "played":
             breaks = {
                 Facet.WHOLE: "learns from half-played trajectories",
-                Facet.COLLECTED: "looks into trajectories while they are played",
+                Facet.CLOSED: "looks into trajectories while they are played",
                 Facet.OUTCOMES: "learns before a group has its outcome",
             }
             needs = {Facet.TURNS: "looks into trajectories while they are played"}
@@ -182,20 +179,14 @@ class RolloutConfig(Section):
         yield from collector_parts(self.collector.name, self.collector.model_extra or {})
         yield from super().parts()
         if self.filter != "none":
-            drops = {Facet.GROUPS: "drops groups by their outcomes"}
             needs = {Facet.WHOLE: "drops groups by their outcomes"}
-            yield Part(f"rollout.filter={self.filter!r}", drops, needs)
+            yield Part(f"rollout.filter={self.filter!r}", needs=needs)
         if self.keep_spread is not None:
-            compares = "compares the rewards of groups"
-            needs = {Facet.WHOLE: compares, Facet.ANSWERS: compares}
-            yield Part(
-                f"rollout.keep_spread={self.keep_spread}", {Facet.GROUPS: "drops groups by their rewards"}, needs
-            )
+            needs = {Facet.WHOLE: "compares the rewards of groups"}
+            yield Part(f"rollout.keep_spread={self.keep_spread}", needs=needs)
         if self.max_lag:
             breaks = {Facet.OUTCOMES: "plays ahead of the update", Facet.WEIGHTS: EARLIER}
             needs = {
-                Facet.WHOLE: "plays whole groups of later steps",
-                Facet.ROOM: BETWEEN,
                 Facet.DISTRIBUTION: CORRECTS,
             }
             yield Part(f"rollout.max_lag={self.max_lag}", breaks, needs)

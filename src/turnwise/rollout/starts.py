@@ -8,7 +8,8 @@ from which it goes on.
 
 import dataclasses
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from typing import Any
 
 from turnwise.base.errors import EnvironmentFault
 from turnwise.environments.base import Step, Task, shown
@@ -20,6 +21,43 @@ from turnwise.rollout.trajectory import Trajectory, Turn
 
 REPLAY = "the replay "
 """What the failure of a trajectory says whose given turns were not answered as before."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Within:
+    """A task, and what is put around its environment; a fork or continuation of its trajectory is played alike.
+
+    Attributes:
+        task: The task, which may be within something else.
+        around: Returns environments in which it is played, given those below.
+    """
+
+    task: Task
+    around: Callable[[Environments], Environments]
+
+
+def ends_of(task: Task) -> Callable[[Sequence[Turn], Hashable], dict[str, Any] | None]:
+    """Return a function from turns and the state after them to the `info` of a trajectory that is put to an end there.
+
+    It is for agents that play by themselves; None: the trajectory goes on.
+    """
+    around = []
+    while isinstance(task, Within):
+        around, task = [*around, task.around], task.task
+
+    def ends(turns: Sequence[Turn], state: Hashable) -> dict[str, Any] | None:
+        told = (each.ends(turns, state) for each in around if hasattr(each, "ends"))
+        return next((info for info in told if info is not None), None)
+
+    return ends
+
+
+def inside(environments: Environments, task: Task) -> tuple[Environments, Task]:
+    """Return where a task is played, and the task itself, without what is put around it."""
+    if not isinstance(task, Within):
+        return environments, task
+    below, plain = inside(environments, task.task)
+    return task.around(below), plain
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,7 +93,9 @@ class Start:
     def trajectory(self) -> Trajectory:
         """Return the trajectory that gets the turns."""
         turns = list(self.turns)
-        return self.into or Trajectory(self.group, self.name, turns, shared=len(turns), tree=self.tree)
+        trajectory = self.into or Trajectory(self.group, self.name, turns, shared=len(turns), tree=self.tree)
+        trajectory.played = self.task
+        return trajectory
 
 
 def make_starts(tasks: Sequence[Task], group_size: int, task_name: Callable[[Task], str] = str) -> list[Start]:
@@ -69,12 +109,13 @@ def fork(trajectory: Trajectory, turn: int, task: Task, token: int = 0) -> Start
     Args:
         trajectory: Trajectory to fork.
         turn: Number of turns to share, from 0 to all but the last.
-        task: Its task.
+        task: Its task, unless it knows how it was played.
         token: Number of tokens to share of the response that follows these turns, from 0 to all but the last.
     """
     if not 0 <= turn < len(trajectory.turns):
         raise ValueError(f"fork at turn {turn}, expected 0 to {len(trajectory.turns) - 1}")
-    shared, following = tuple(trajectory.turns[:turn]), trajectory.turns[turn]
+    shared, following = (*trajectory.given, *trajectory.turns[:turn]), trajectory.turns[turn]
+    task = task if trajectory.played is None else trajectory.played
     start = Start(task, trajectory.group, trajectory.task, shared, following.observation, trajectory.tree)
     if not token:
         return start

@@ -41,9 +41,7 @@ class WholeGroups:
         await self._fill(pool, step)
         if settings.step_budget:
             spent += await pool.spent_ahead()
-        taken: list[Flight] = []
-        kept_G: list[bool] = []
-        usable_G: list[bool] = []
+        taken, kept_G, usable_G = list[Flight](), list[bool](), list[bool]()
         passed = 0
         while passed < wanted and len(taken) < self._most(settings, step):
             if not pool.flights:

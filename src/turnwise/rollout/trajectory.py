@@ -82,6 +82,7 @@ class Trajectory:
         shared: Number of first turns that another trajectory played; a fork replays them and holds the same `Turn`s.
         copied: Whether the fork began in a copy of the environment instead of a replay; not recorded.
         tree: Number of its tree within the group; None: it is a tree by itself.
+        given, played: Turns before `turns`, and the task with what was put around it; neither is recorded.
         learns: Whether steps may learn from it; not if another player than the policy gave the responses.
         last_observation: What the environment answered to the last response; the policy did not read it.
         last_key: Key of the state after the last response; None: the task ended there, or it is not known.
@@ -100,6 +101,8 @@ class Trajectory:
     last_observation: str = ""
     last_key: Hashable = None
     learns: bool = True
+    given: tuple[Turn, ...] = dataclasses.field(default=(), compare=False)
+    played: Any = dataclasses.field(default=None, compare=False)
 
     @property
     def usable(self) -> bool:

@@ -21,7 +21,7 @@ from turnwise.rollout.collectors import make_collector
 from turnwise.rollout.experience import Steps
 from turnwise.rollout.groups import Collector, OnTurn
 from turnwise.train.checkpoint import Part
-from turnwise.train.update import Learner, Measured
+from turnwise.train.update import Learner, Lessons, Measured
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +88,10 @@ class Extension:
 
     def learner(self) -> Callable[..., Learner] | None:
         """Return what makes the learner, in place of `turnwise.train.update.Learner`."""
+        return None
+
+    def lessons(self) -> Lessons | None:
+        """Return what steps learn from besides their trajectories."""
         return None
 
     def models(self, policy: Policy) -> Mapping[str, NamedModel]:

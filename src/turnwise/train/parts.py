@@ -79,6 +79,7 @@ def make_learner(
         steps=config.run.steps,
         max_new_tokens=config.rollout.max_new_tokens,
         value=value,
+        lessons=next((found for each in extensions if (found := each.lessons())), None),
     )
 
 

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from turnwise.credit.trace import Trace
 from turnwise.models.policy import autocast, trainable
 from turnwise.models.settings import ModelConfig
 from turnwise.objective.gradient import Budget, culprits, damp, norm_of_gradient
-from turnwise.objective.objective import Objective
+from turnwise.objective.objective import Objective, StepLoss
 from turnwise.objective.settings import UpdateConfig
 from turnwise.objective.terms import Loss, Pass, StepView
 from turnwise.objective.tokens import Sequences, States, generated_logprobs
@@ -42,6 +42,19 @@ class Measured:
     metrics: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
+class Lessons(Protocol):
+    """What a step learns from besides its trajectories, such as demonstrations."""
+
+    @property
+    def left_N(self) -> np.ndarray:
+        """`[trajectories]` bool, those that the policy does not learn from."""
+        ...
+
+    def prepare(self, objective: Objective, step: StepView, sequences: Sequences) -> tuple[StepLoss, Sequences]:
+        """Prepare a loss, and its sequences with those of the lesson after them."""
+        ...
+
+
 @dataclasses.dataclass
 class Learner:
     """Update a run's policy.
@@ -56,7 +69,7 @@ class Learner:
         steps: Number of steps of the run.
         max_new_tokens: Longest response (tokens).
         value: Loss term of a critic, which learns in the same passes by its own optimiser.
-        view: How loss terms see a step.
+        lessons: What steps learn from besides, if there is anything.
     """
 
     objective: Objective
@@ -68,7 +81,7 @@ class Learner:
     steps: int = 1
     max_new_tokens: int = 1
     value: ValueTerm | None = None
-    view: ClassVar[type[StepView]] = StepView
+    lessons: Lessons | None = None
 
     def update(
         self,
@@ -88,12 +101,10 @@ class Learner:
         Raises:
             Diverged: The loss or its gradient is not finite.
         """
-        settings, sequences = self.settings, measured.sequences
-        critic = self.value.critic if self.value else None
+        settings, critic = self.settings, self.value.critic if self.value else None
         if changed := critic is not None:  # it learns from here on
             before_change()
-        about_run = self.steps, self.seed, settings.mini_batches, self.max_new_tokens
-        objective = self.objective.prepare(self.view(measured.batch, credit, step, *about_run))
+        objective, sequences = self.prepare(measured, credit, step)
         units_N = sequences.whole_trees(objective.unit_N)
         totals: dict[str, float] = dict.fromkeys(METRICS, 0.0)
         generator = np.random.default_rng([self.seed, Stream.MINI_BATCHES, step])
@@ -126,7 +137,7 @@ class Learner:
         spend = functools.partial(self.budget.spend, shortest=sequences.shortest)
         told = dict(objective.metrics)
         if self.value and critic:
-            about = objective.parts["value"], measured.batch, sequences, settings
+            about = objective.parts["value"], measured.batch, measured.sequences, settings
             told |= teach_alone(self.value, *about, self.precision, self.budget, generator, step)
             if step <= critic.settings.warmup_steps:
                 return totals | told
@@ -156,3 +167,11 @@ class Learner:
                     totals[name] = totals.get(name, 0.0) + value / num_steps
         model.eval()
         return totals | told
+
+    def prepare(self, measured: Measured, credit: Trace, step: int) -> tuple[StepLoss, Sequences]:
+        """Prepare the loss of a step, and its sequences with those of its lesson."""
+        about_run = self.steps, self.seed, self.settings.mini_batches, self.max_new_tokens
+        view = StepView(measured.batch, credit, step, *about_run)
+        if self.lessons:
+            return self.lessons.prepare(self.objective, view, measured.sequences)
+        return self.objective.prepare(view), measured.sequences

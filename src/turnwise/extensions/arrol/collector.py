@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 
 from turnwise.base.errors import ConfigError, EngineFault
 from turnwise.base.streams import Stream
-from turnwise.engines.base import Engine, Generation, Sampling
+from turnwise.engines.base import Engine, Generation, Sampling, give_back
 from turnwise.environments.base import Task
 from turnwise.environments.hosts import Environments
 from turnwise.rollout.collectors import Independent
@@ -77,12 +77,7 @@ class Pruning(Independent):
 
     async def plan(self, batch: Batch) -> list[Group]:
         """Divide a batch into its groups, which know the estimate so far; see `Collector.plan`."""
-        if batch.training and getattr(batch.engine or batch.models.policy.sampler, "max_rows", None) is not None:
-            raise ConfigError(
-                "engine.max_rows lets responses wait for whole trajectories, and those of rollout.collector='arrol' "
-                "wait for each other; remove engine.max_rows"
-            )
-        prunes, estimate = batch.models.policy.version >= self._options.warmup, Estimate(self._labelled)
+        prunes, estimate = batch.planned_version >= self._options.warmup, Estimate(self._labelled)
         groups = await super().plan(batch)
         lots = np.random.default_rng([batch.seed, Stream.PRUNING]).random(groups[0].stride if groups else 0)
         return [
@@ -102,7 +97,9 @@ class Pruning(Independent):
                 kept_N = survivors(plan.estimate(seen), waits_N, self._options.keep)
             return kept_N | (plan.lots < self._options.explore)
 
-        engine = Waiting(group.engine, group.size, self._options.tokens, decide, group.first, group.stride)
+        about = self._options.tokens, decide, group.first, group.stride, group.waits.changed
+        engine = Waiting(group.engine, group.size, *about)
+        group.waits.count = engine.count
 
         def watched(live: int, total: int) -> None:
             engine.watch(live)
@@ -155,14 +152,23 @@ class Waiting:
         decide: Says which trajectories go on, given features of all and which of them wait.
         first: Number of the first trajectory among those that are numbered together.
         stride: Their number; conversation c belongs to trajectory `c % stride - first`.
+        on_wait: Called when a trajectory begins to wait.
 
     Attributes:
         pruned: What was generated of the response in which each pruned trajectory ended.
     """
 
     def __init__(
-        self, engine: Engine, number: int, tokens: int, decide: Decide, first: int = 0, stride: int | None = None
+        self,
+        engine: Engine,
+        number: int,
+        tokens: int,
+        decide: Decide,
+        first: int = 0,
+        stride: int | None = None,
+        on_wait: Callable[[], None] = lambda: None,
     ):
+        self._on_wait = on_wait
         self._engine, self._number, self._tokens, self._decide = engine, number, tokens, decide
         self._first, self._stride = first, stride or number
         self.aclose, self.update_weights, self.close = engine.aclose, engine.update_weights, engine.close
@@ -188,7 +194,9 @@ class Waiting:
             if not first.truncated:
                 return first
         self._decided.add(number)
+        give_back(self._engine, conversation)
         self._waits[number] = asyncio.get_running_loop().create_future()
+        self._on_wait()
         self.watch(self._live)
         if not await self._waits[number]:
             self.pruned[number] = first
@@ -197,10 +205,18 @@ class Waiting:
         rest = await self._engine.generate(conversation, [*prompt_ids, *first.token_ids], begun)
         return first.joined(rest)
 
+    @property
+    def _waiting(self) -> list[int]:
+        return [number for number, future in self._waits.items() if not future.done()]
+
+    def count(self) -> int:
+        """Return how many trajectories wait."""
+        return len(self._waiting)
+
     def watch(self, live: int) -> None:
         """Take in how many trajectories have not ended, and decide once all of them wait."""
         self._live = live
-        waiting = [number for number, future in self._waits.items() if not future.done()]
+        waiting = self._waiting
         if waiting and len(waiting) == live:
             kept_N = self._decide(self.features(), np.isin(np.arange(self._number), waiting))
             for number in waiting:

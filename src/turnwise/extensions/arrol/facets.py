@@ -9,9 +9,4 @@ from turnwise.rollout.facets import groups_part
 
 def parts(setting: str, options: Mapping[str, Any]) -> Iterator[Part]:
     """Return the parts that the collector adds to a recipe; see `turnwise.base.facets`."""
-    needs = {
-        Facet.ROOM: "lets trajectories wait for each other",
-        Facet.FREE: "lets trajectories wait for each other",
-        Facet.TURNS: "cuts responses off",
-    }
-    yield groups_part(setting, {Facet.SEPARATE: "prunes trajectories by what others of the group do"}, needs)
+    yield groups_part(setting, {}, {Facet.TURNS: "cuts responses off"})

@@ -155,12 +155,12 @@ class _Growing:
         trees = 1 + max((path.tree or 0 for path in self.paths), default=-1)
         starts = []
         for place, ask in enumerate(wanted):
+            conversation = group.first + len(self.paths) + place
             if ask is None:
-                start = Start(group.task, group.number, group.name, tree=trees)
+                starts.append(group.start(conversation, trees))
                 trees += 1
             else:
                 start = fork(self.paths[ask.parent], ask.turn, group.task, ask.token)
-                start = dataclasses.replace(start, origin=group.first + ask.parent)
-            conversation = group.first + len(self.paths) + place
-            starts.append(dataclasses.replace(start, conversation=conversation))
+                origin = group.first + ask.parent
+                starts.append(dataclasses.replace(start, origin=origin, conversation=conversation))
         return starts

@@ -30,7 +30,7 @@ from turnwise.rollout.groups import OnTurn
 from turnwise.rollout.metrics import env_steps
 from turnwise.rollout.record import write_table
 from turnwise.rollout.settings import RolloutConfig
-from turnwise.rollout.starts import Start, fork, replay, return_of
+from turnwise.rollout.starts import Start, Within, fork, replay, return_of
 from turnwise.rollout.trajectory import Trajectory
 
 SCHEMA = pa.schema(
@@ -211,6 +211,8 @@ class Continuations:
     async def _keep(self, copies: Copies, key: int, start: Start) -> bool:
         """Replay the turns of a start, and return whether there are copies of all its states."""
         fmt, window = self._models.policy.policy.format, self._rollout.remembered
+        if isinstance(start.task, Within):  # what is put around an environment is not copied with it
+            return False
 
         async def answer(text: str) -> Step:
             self._num_replayed += 1

@@ -1,20 +1,17 @@
 """Let demonstrations teach a run."""
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from turnwise.environments.hosts import Environments
 from turnwise.extensions.demonstrations.hints import Hinted
-from turnwise.extensions.demonstrations.imitation import Imitating
 from turnwise.extensions.demonstrations.library import Demonstrations
 from turnwise.extensions.demonstrations.pivots import Pivots
 from turnwise.extensions.demonstrations.taught import Taught
-from turnwise.extensions.demonstrations.term import ImitationTerm
+from turnwise.extensions.demonstrations.term import ImitationTerm, RunLessons
 from turnwise.objective.terms import Term
 from turnwise.rollout.experience import Steps
 from turnwise.train.extension import Context, Extension
-from turnwise.train.update import Learner
 
 
 class Demonstrated(Extension):
@@ -28,9 +25,8 @@ class Demonstrated(Extension):
         """Return a source that uses demonstrations."""
         config, settings = self.context.config, self.settings
         rollout, seed = config.rollout, config.run.seed
-        found = Demonstrations(
-            self.context.suite, self.context.tasks, file=settings.file, seed=seed, window=rollout.remembered
-        )
+        about = {"file": settings.file, "seed": seed, "window": rollout.remembered, "environments": environments}
+        found = Demonstrations(self.context.suite, self.context.tasks, **about)
         if settings.name == "pivot_rl":
             return Pivots(source, settings, found, rollout, seed)
         if settings.name == "adhint":
@@ -42,6 +38,6 @@ class Demonstrated(Extension):
         """Return the loss on demonstrations."""
         return [ImitationTerm(self.settings.weight)] if self.settings.name == "hpt" else []
 
-    def learner(self) -> Callable[..., Learner] | None:
-        """Return what learns from the lessons of `hpt` too."""
-        return functools.partial(Imitating, source=self._taught) if self._taught else None
+    def lessons(self) -> RunLessons | None:
+        """Return the lessons of `hpt`."""
+        return RunLessons(self._taught) if self._taught else None

@@ -11,7 +11,7 @@ from turnwise.environments.hosts import Environments
 from turnwise.extensions.demonstrations.library import Demonstrations, alone
 from turnwise.extensions.demonstrations.settings import DemonstrationsConfig
 from turnwise.extensions.stores.replay import with_more
-from turnwise.rollout.experience import Experience, Steps, learned_from, outcomes
+from turnwise.rollout.experience import Experience, Steps, learned_from
 from turnwise.rollout.groups import Collector, OnTurn
 from turnwise.rollout.plays import play_starts
 from turnwise.rollout.settings import RolloutConfig
@@ -68,7 +68,7 @@ class Hinted:
         """Collect the experience of a step, and play its tasks again from hints."""
         experience = self._source.next(collector, models, step, on_turn)
         first = len(experience.numbers)
-        successes_G, failures_G = outcomes(experience.trajectories, first)
+        successes_G, failures_G = experience.outcomes
         total_G = successes_G + failures_G
         difficulty_G = 1 - successes_G / np.maximum(total_G, 1)
         share_G = hint_shares(difficulty_G, self._settings, np.random.default_rng([self._seed, Stream.HINTS, step]))
@@ -78,7 +78,7 @@ class Hinted:
             if start is not None:
                 groups.append(group)
                 starts.append(start)
-        played = self._play(starts, models, step, on_turn)
+        played = self._play(starts, collector, models, step, on_turn)
         used_N = learned_from(played, self._rollout.filter_at(step), len(starts), first=first)
         metrics = {"hinted": float(len(groups))}
         if (total_G > 0).any():
@@ -104,14 +104,17 @@ class Hinted:
         name, following = self._demonstrations.name(number), turns[length].observation
         return Start(experience.tasks[group], place, name, tuple(hint), following)
 
-    def _play(self, starts: list[Start], models: Models, step: int, on_turn: OnTurn) -> list[Trajectory]:
+    def _play(
+        self, starts: list[Start], collector: Collector, models: Models, step: int, on_turn: OnTurn
+    ) -> list[Trajectory]:
         hinted = self._settings.hinted
         assert hinted is not None
         if not starts:
             return []
         every = [start for start in starts for _ in range(hinted)]
         seed = int(np.random.SeedSequence([self._seed, Stream.HINTS, step]).generate_state(1)[0])
-        played = play_starts(models, every, self._environments, self._rollout, seed=seed, on_turn=on_turn)
+        how: Any = {"seed": seed, "on_turn": on_turn, "collector": collector}
+        played = play_starts(models, every, self._environments, self._rollout, **how)
         return [alone(each) for each in played]
 
 

@@ -9,14 +9,17 @@ from typing import Any
 import numpy as np
 
 from turnwise.base.blocking import blocking
-from turnwise.base.errors import ConfigError, DataError, EnvironmentFault
+from turnwise.base.errors import ConfigError, DataError, EngineFault, EnvironmentFault
 from turnwise.base.jsonl import read_objects
+from turnwise.engines.base import Generation, Sampling
 from turnwise.environments.base import Demonstrated, Step, Task, shown
-from turnwise.environments.hosts import InProcessEnvironments
+from turnwise.environments.hosts import Environments, InProcessEnvironments, agents_of
 from turnwise.environments.suites import Suite
 from turnwise.models.format import Format
 from turnwise.models.policy import Policy
+from turnwise.rollout.collect import play
 from turnwise.rollout.context import make_context
+from turnwise.rollout.starts import Start
 from turnwise.rollout.trajectory import Trajectory, Turn
 
 REMEMBERED = 1024
@@ -45,13 +48,24 @@ class Demonstrations:
         file: JSON Lines with one trajectory per line; None: ask the expert.
         seed: Seed of the expert.
         window: Number of earlier turns that a prompt repeats; None: the whole conversation.
+        environments: Where trajectories are played. An agent of its own is given the responses, and makes the prompts.
 
     Raises:
         ConfigError: There is no file, and the environment has no expert.
         DataError: The file cannot be read, or the environment does not accept one of its trajectories.
     """
 
-    def __init__(self, suite: Suite, tasks: Sequence[Task], *, file: Path | None, seed: int, window: int | None):
+    def __init__(
+        self,
+        suite: Suite,
+        tasks: Sequence[Task],
+        *,
+        file: Path | None,
+        seed: int,
+        window: int | None,
+        environments: Environments | None = None,
+    ):
+        self._agent = environments if environments and agents_of(environments) else None
         self._suite, self._tasks, self._seed, self._window = suite, tasks, seed, window
         self._file = None if file is None else self._read(file)
         if file is None and not hasattr(suite, "demonstrate"):
@@ -59,7 +73,7 @@ class Demonstrations:
                 "demonstrations need an expert, and the environment has no demonstrate(); set demonstrations.file, or "
                 "see TeachingSuite in turnwise.environments.suites"
             )
-        for number, found in (self._file or {}).items():
+        for number, found in (self._file or {}).items() if self._agent is None else ():
             self._play(number, found)
         self.trajectory = functools.lru_cache(REMEMBERED)(self._trajectory)
         self.played = functools.lru_cache(REMEMBERED)(self._played)
@@ -111,9 +125,8 @@ class Demonstrations:
         Raises:
             DataError: The environment does not accept it, or the policy plans and it has no subgoals.
         """
-        found = self._found(number)
-        turns = self._turns(found, self._play(number, found), fmt, max_context) if found else None
-        if found is None or turns is None:
+        found, _, turns = self._read_out(number, fmt, max_context)
+        if found is None or not turns:
             return None
         kept = folded(turns, [told.imitate for told in found.turns])
         return Trajectory(0, self.name(number), kept, success=True, ended="terminated") if kept else None
@@ -137,10 +150,21 @@ class Demonstrations:
 
         All are empty for a task without a demonstration that fits.
         """
-        found = self._found(number)
-        steps = self._play(number, found) if found else []
-        turns = self._turns(found, steps, policy.format, policy.max_context) if found else None
+        found, steps, turns = self._read_out(number, policy.format, policy.max_context)
         return (steps, turns, found) if found and turns else ([], [], Demonstration((), ""))
+
+    def _read_out(
+        self, number: int, fmt: Format, max_context: int
+    ) -> tuple[Demonstration | None, list[Step], list[Turn]]:
+        """Return a demonstration, the steps that its turns answer, and its turns, none if they do not fit."""
+        found = self._found(number)
+        if found is None:
+            return None, [], []
+        if self._agent is not None:
+            told = play_agent(self._agent, self._tasks[number], self.name(number), found, fmt, max_context)
+            return found, [Step(observation=turn.observation) for turn in told], told
+        steps = self._play(number, found)
+        return found, steps, self._turns(found, steps, fmt, max_context) or []
 
     def _turns(self, found: Demonstration, steps: Sequence[Step], fmt: Format, max_context: int) -> list[Turn] | None:
         """Return the turns of a demonstration, or None if they have too many tokens."""
@@ -221,6 +245,54 @@ async def play_demonstration(
     return steps
 
 
+class _Teacher:
+    """An engine that gives the responses of a demonstration one after the other; see `Engine` for the methods."""
+
+    def __init__(self, responses: Sequence[list[int]]):
+        self._left = list(responses)
+
+    async def generate(self, conversation: int, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+        """Give the next response."""
+        if not self._left:
+            raise EngineFault("the demonstration has no further response")
+        response = self._left.pop(0)
+        return Generation(response, [0.0] * len(response), False)
+
+    async def update_weights(self, version: int = 0) -> None:
+        """Do nothing."""
+
+    def close(self, conversations: Sequence[int] | None = None) -> None:
+        """Do nothing."""
+
+    async def aclose(self) -> None:
+        """Do nothing."""
+
+
+def play_agent(
+    environments: Environments, task: Task, name: str, found: Demonstration, fmt: Format, max_context: int
+) -> list[Turn]:
+    """Let an agent play a task with the responses of a demonstration, and return the turns; none if they do not fit.
+
+    Raises:
+        DataError: The agent fails, asks for another number of responses, or does not succeed.
+    """
+    responses = [fmt.response_ids(told.response, subgoal=told.subgoal) for told in found.turns]
+    sampling = Sampling(max_new_tokens=max(map(len, responses)), stop_ids=(fmt.stop_id,), seed=0)
+    start = Start(task, 0, name)
+    played = play(_Teacher(responses), [start], environments, fmt, sampling=sampling, max_context=max_context)
+    (trajectory,) = blocking(played)
+    if trajectory.ended == "context":
+        return []
+    what = trajectory.failure
+    if what is None and len(trajectory.turns) != len(responses):
+        what = f"the agent asked for {len(trajectory.turns)} responses, expected {len(responses)}"
+    if what is None and not trajectory.success:
+        what = "the agent declares no success"
+    if what is not None:
+        raise DataError(f"{found.where}: demonstration of task {name!r}: {what}; correct or remove it")
+    return trajectory.turns
+
+
 def folded(turns: Sequence[Turn], learned: Sequence[bool]) -> list[Turn]:
     """Return the turns that are learned from; the tokens of the others become part of the next one's prompt.
 
@@ -257,4 +329,5 @@ def alone(trajectory: Trajectory, **origin: Any) -> Trajectory:
         info["step_rewards"] = rewards[shared:]
     own = [number >= shared for number in range(len(trajectory.turns))]
     info["prefix"] = {"turns": shared, **origin}
-    return dataclasses.replace(trajectory, turns=folded(trajectory.turns, own), shared=0, tree=None, info=info)
+    turns, given = folded(trajectory.turns, own), tuple(trajectory.turns[:shared])
+    return dataclasses.replace(trajectory, turns=turns, given=given, shared=0, tree=None, info=info)

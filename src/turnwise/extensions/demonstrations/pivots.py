@@ -17,11 +17,11 @@ from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.extensions.demonstrations.library import Demonstrations, alone
 from turnwise.extensions.demonstrations.settings import DemonstrationsConfig
 from turnwise.models.policy import Policy
-from turnwise.rollout.experience import Experience, Steps, outcomes
+from turnwise.rollout.experience import Experience, Steps, outcomes, spreads
 from turnwise.rollout.groups import Collector, OnTurn
 from turnwise.rollout.metrics import costs, rollout_metrics
 from turnwise.rollout.plays import play_starts
-from turnwise.rollout.selection import kept
+from turnwise.rollout.selection import kept, widest
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.starts import Start
 from turnwise.rollout.trajectory import Trajectory
@@ -154,6 +154,9 @@ class Pivots:
         metrics["pivots"] = float(len(self.pivots))
         mean = np.mean([each.reward for each in played if each.usable] or [0.0])
         self._due = self._settings.reprofile is not None and bool(mean >= self._settings.reprofile)
+        if self._rollout.keep_spread is not None:
+            kept_G = kept_G & widest(spreads(played, kept_G), self._rollout.keep_spread)
+            metrics["filled_frac"] = float(kept_G.mean())
         used_N = np.array([each.usable and kept_G[each.group] for each in played], dtype=bool)
         return Experience(played, used_N, metrics, numbers=[task for task, _ in states])
 

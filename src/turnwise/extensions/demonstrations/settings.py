@@ -76,26 +76,10 @@ class DemonstrationsConfig(Section):
 
     def parts(self) -> Iterator[Part]:
         """Return what the demonstrations break and need; see `turnwise.base.facets`."""
-        taught = "has demonstrations of whole tasks, with prompts of turnwise"
-        needs = for_all(taught, Facet.TURNS, Facet.SINGLE, Facet.WHOLE)
+        needs = for_all("has demonstrations of whole tasks", Facet.SINGLE, Facet.WHOLE)
         breaks: dict[Facet, str] = {}
-        if self.name == "hpt":
-            if not self.beside:
-                breaks = {Facet.KEPT: "lets demonstrations take the place of trajectories"}
-            breaks[Facet.SAMPLED] = "adds demonstrations to what a step learns from"
-            needs |= {
-                Facet.GROUPS: "teaches groups that fail",
-                Facet.OWN: "counts the successes of a group",
-                Facet.UPDATE: "imitates demonstrations together with the step",
-            }
-        elif self.name == "adhint":
-            begins = "begins at turns of a demonstration"
-            breaks = {Facet.START: begins, Facet.REPLAY: begins}
-            needs |= {
-                Facet.OWN: "counts the successes of a group",
-            }
-        else:
+        if self.name == "pivot_rl":
             single = "plays single turns of demonstrations without an environment"
-            breaks = for_all(single, Facet.START, Facet.REPLAY, Facet.ANSWERS, Facet.COLLECTED)
-            needs[Facet.OUTCOMES] = single
+            breaks = for_all(single, Facet.REPLAY, Facet.ANSWERS, Facet.COLLECTED)
+            needs |= for_all(single, Facet.OUTCOMES, Facet.TURNS)
         yield Part(f"demonstrations.name={self.name!r}", breaks, needs)

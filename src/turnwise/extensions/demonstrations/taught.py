@@ -8,7 +8,7 @@ import numpy as np
 from turnwise.engines.models import Models
 from turnwise.extensions.demonstrations.library import Demonstrations
 from turnwise.extensions.demonstrations.settings import DemonstrationsConfig
-from turnwise.rollout.experience import Experience, Steps, outcomes
+from turnwise.rollout.experience import Experience, Steps
 from turnwise.rollout.groups import Collector, OnTurn
 from turnwise.rollout.trajectory import Trajectory
 
@@ -30,7 +30,8 @@ class Taught:
     """Hybrid post-training (HPT): find a demonstration for each group with at most `gate` successes.
 
     A taught group's own trajectories are left out of the policy terms, also if its task has no demonstration, unless
-    the settings keep them. They are still measured, credited and recorded.
+    the settings keep them. They are still measured, credited and recorded, and a critic learns their returns. So does
+    it for a group that was dropped and is taught. Replays of a store are no successes of a group.
 
     Args:
         source: Collects the experience.
@@ -53,15 +54,18 @@ class Taught:
         """Collect the experience of a step, and choose its lesson."""
         experience = self._source.next(collector, models, step, on_turn)
         policy = models.policy.policy
-        successes_G, failures_G = outcomes(experience.trajectories, len(experience.numbers))
+        successes_G, failures_G = experience.outcomes
         few_G = (successes_G <= self._settings.gate) & (successes_G + failures_G > 0)
         asked = [experience.numbers[group] for group in np.flatnonzero(few_G).tolist()]
         found = [self._demonstrations.trajectory(task, policy.format, policy.max_context) for task in asked]
         given = [each for each in found if each is not None]
-        left_N = [few_G[trajectory.group] and not self._settings.beside for trajectory in experience.used]
-        self.lesson = Lesson(np.array(left_N, dtype=bool), given)
+        taught_G = np.append(few_G, np.zeros(experience.further, dtype=bool))
+        taught_N = np.array([each.usable and taught_G[each.group] for each in experience.trajectories], dtype=bool)
+        used_N = experience.used_N | taught_N
+        left_N = ~experience.used_N if self._settings.beside else ~experience.used_N | taught_N
+        self.lesson = Lesson(left_N[used_N], given)
         metrics = {
             "taught_frac": len(given) / len(few_G),
             "undemonstrated_frac": (len(asked) - len(given)) / len(few_G),
         }
-        return dataclasses.replace(experience, metrics=experience.metrics | metrics)
+        return dataclasses.replace(experience, used_N=used_N, metrics=experience.metrics | metrics)

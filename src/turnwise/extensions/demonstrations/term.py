@@ -1,32 +1,17 @@
-"""Define the imitation term of the loss: maximise the likelihood of demonstrations among a step's trajectories."""
+"""Define the imitation term of the loss: maximise the likelihood of demonstrations, read with a step's trajectories."""
 
 from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
 
-from turnwise.objective.losses import Aggregate
-from turnwise.objective.terms import Pass, Stateless, StepView, TermLoss, Unit, as_tensor
-
-OWN, TAUGHT = "own", "taught"
-"""Columns of a step with demonstrations, 0 or 1 per response: whether the other terms learn from it, and whether the
-imitation term does. A response of a group that is taught by its demonstration instead has neither."""
-
-
-class TaughtView(StepView):
-    """Inputs of loss terms for a step with demonstrations, which no other term than the imitation term weighs."""
-
-    def weights(self, aggregate: Aggregate, kept_T: Bool[np.ndarray, " T"] | None = None) -> Float[np.ndarray, " T"]:
-        """Compute the weight of every token; all but the policy's own have 0, and no part in a denominator."""
-        batch = self.batch
-        assert batch.tokens is not None
-        own_R = batch.columns[OWN] > 0
-        own_T = batch.tokens.broadcast(own_R)
-        weight_T = super().weights(aggregate, own_T if kept_T is None else own_T & kept_T)
-        num_own = batch.trajectories.first(own_R).sum()
-        return weight_T * (batch.num_trajectories / max(num_own, 1)) if aggregate == "constant" else weight_T
+from turnwise.credit.segments import Segments
+from turnwise.extensions.demonstrations.taught import Lesson, Taught
+from turnwise.objective.objective import Objective, StepLoss
+from turnwise.objective.part import prepare_part
+from turnwise.objective.terms import Pass, Stateless, StepView, TermLoss, Unit
+from turnwise.objective.tokens import Sequences
 
 
 class ImitationTerm(Stateless):
@@ -34,32 +19,97 @@ class ImitationTerm(Stateless):
 
         weight * mean over the demonstrations' tokens of -log pi(token)
 
-    The mean runs over all demonstrated tokens of the step, and over no others; 0 without demonstrations.
+    The mean runs over all demonstrated tokens of the step, and over no others; 0 without demonstrations. Their tokens
+    and trajectories are numbered after those of the step.
 
     Args:
         weight: Coefficient of the term.
+
+    Attributes:
+        taught: Demonstrations of the step; None: it has none.
     """
 
     name: ClassVar[str] = "imitation"
     unit: Unit = "sequence"
+    whole: ClassVar[bool] = True
     needs: Sequence[str] = ()
 
     def __init__(self, weight: float):
         self._weight = weight
+        self.taught: Sequences | None = None
 
     def prepare(self, step: StepView) -> TermLoss:
         """Fix the weight of every demonstrated token."""
-        batch = step.batch
-        assert batch.tokens is not None
-        taught_R = batch.column(TAUGHT, needed_by=self.name)
-        taught_T = batch.tokens.broadcast(taught_R)
-        count = float(taught_T.sum())
-        share_T = as_tensor(taught_T * (step.mini_batches / max(count, 1.0)))
+        assert step.batch.tokens is not None
+        first, count = step.batch.tokens.num_elements, self.taught.tokens.num_elements if self.taught else 0
+        share = step.mini_batches / max(count, 1)
 
         def loss(given: Pass) -> tuple[torch.Tensor, dict[str, float]]:
-            value = -(given.here(share_T) * given.logprob).sum()
+            taught = (given.where >= first).to(given.logprob)
+            value = -(share * taught * given.logprob).sum()
             return self._weight * value, {"imitation_loss": value.item()}
 
-        taught_N = batch.trajectories.first(taught_R) > 0
-        metrics = {"imitated": float(taught_N.sum()), "imitated_tokens": count}
-        return TermLoss(loss, taught_N, metrics)
+        number = int(self.taught.trajectory[-1]) + 1 if self.taught else 0
+        taught_N = np.arange(step.batch.num_trajectories + number) >= step.batch.num_trajectories
+        return TermLoss(loss, taught_N, {"imitated": float(number), "imitated_tokens": float(count)})
+
+
+def prepare_lesson(
+    objective: Objective, step: StepView, sequences: Sequences, lesson: Lesson
+) -> tuple[StepLoss, Sequences]:
+    """Prepare a loss for a step with demonstrations, of which no term but the imitation term knows.
+
+    Args:
+        objective: The loss terms.
+        step: What the policy has played.
+        sequences: Its tokens.
+        lesson: Demonstrations, and the trajectories that no term sees which shapes the policy; a critic learns their
+            returns.
+
+    Returns:
+        The loss, and its sequences with those of the demonstrations after them.
+    """
+    left_N, demonstrations = lesson.left_N, lesson.demonstrations
+    taught = Sequences.from_trajectories(demonstrations) if demonstrations else None
+    rows, parts = np.flatnonzero(~step.batch.trajectories.broadcast(left_N)), dict[str, TermLoss]()
+    for name, term in objective.terms.items():
+        if isinstance(term, ImitationTerm):
+            term.taught = taught
+        sees_all = isinstance(term, ImitationTerm) or not getattr(term, "of_policy", True)
+        parts[name] = term.prepare(step) if sees_all else prepare_part(term.prepare, step, rows)
+    return objective.combine(parts), joined(sequences, taught) if taught else sequences
+
+
+def joined(one: Sequences, other: Sequences) -> Sequences:
+    """Return the sequences of both, the trajectories of the second numbered after those of the first."""
+    tree = None
+    if one.tree is not None or other.tree is not None:
+        first, second = (np.arange(len(each)) if each.tree is None else each.tree for each in (one, other))
+        tree = np.concatenate([first, second + first.max() + 1])
+    return Sequences(
+        [*one.token_ids, *other.token_ids],
+        [*one.generated, *other.generated],
+        Segments.from_lengths(np.concatenate([one.tokens.lengths, other.tokens.lengths])),
+        np.concatenate([one.trajectory, other.trajectory + one.trajectory[-1] + 1]),
+        tree,
+    )
+
+
+class RunLessons:
+    """The lessons of a run; see `turnwise.train.update.Lessons`.
+
+    Args:
+        source: Knows the lesson of each step.
+    """
+
+    def __init__(self, source: Taught):
+        self._source = source
+
+    @property
+    def left_N(self) -> np.ndarray:
+        """Trajectories of the step that the policy does not learn from."""
+        return self._source.lesson.left_N
+
+    def prepare(self, objective: Objective, step: StepView, sequences: Sequences) -> tuple[StepLoss, Sequences]:
+        """Prepare a loss for the step with its demonstrations."""
+        return prepare_lesson(objective, step, sequences, self._source.lesson)

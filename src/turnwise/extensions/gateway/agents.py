@@ -17,7 +17,7 @@ from turnwise.extensions.gateway.server import Gateway
 from turnwise.extensions.gateway.session import Serving, Session, StateKey
 from turnwise.extensions.gateway.settings import HarnessConfig
 from turnwise.models.format import Format
-from turnwise.rollout.starts import Start
+from turnwise.rollout.starts import Start, inside
 from turnwise.rollout.trajectory import Trajectory
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ class Harnesses:
             )
             async with desk.room:
                 session = Session(serving, number, trajectory=trajectory, start=start)
-                await desk.unless_lost(self._play_session(desk, session, start.task))
+                await desk.unless_lost(self._play_session(desk, session, inside(self, start.task)[1]))
 
     @contextlib.asynccontextmanager
     async def _desk(self, fmt: Format) -> AsyncIterator["_Desk"]:

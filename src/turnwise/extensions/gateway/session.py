@@ -18,7 +18,7 @@ from turnwise.extensions.gateway.prompter import Prompter
 from turnwise.extensions.gateway.record import Record
 from turnwise.extensions.gateway.rows import Ledger, SharedRows
 from turnwise.models.format import Format
-from turnwise.rollout.starts import Start
+from turnwise.rollout.starts import Start, ends_of
 from turnwise.rollout.trajectory import Trajectory, Turn
 
 CHARACTERS_PER_TOKEN = 16
@@ -111,6 +111,8 @@ class Session:
         self._record = (
             Record(start, self.trajectory) if start and (start.turns or start.observation is not None) else None
         )
+        self._ends = ends_of(start.task if start else None)
+        self.cut: dict[str, Any] | None = None  # what ended the trajectory before its harness did
         self.outcome: Outcome | None = None
         self.fault = ""  # why the last call failed, if the engine did
         self.full = False  # whether the last call was too long
@@ -197,6 +199,12 @@ class Session:
             )
         if self._record and self._record.left:
             return self._given(self._record, call, keys, ids), len(ids)
+        self.cut = self._ends(self.trajectory.turns, key)
+        if self.cut is not None:
+            raise BadRequest(
+                f"this trajectory ends after {len(self.trajectory.turns)} responses, by the limit of the run",
+                code="turn_limit",
+            )
         begun = self._record.begun(last_message(call.messages)) if self._record else None
         generations, conversations = await self._generate(parent, ids, sampling, call.n, begun)
         self._check_open()  # a reward that came meanwhile belongs to the response before
@@ -352,6 +360,8 @@ class Session:
         elif outcome is not None and trajectory.turns:
             trajectory.turns[-1].reward = outcome.reward
             trajectory.success, trajectory.info, trajectory.ended = outcome.success, outcome.info, "terminated"
+        elif self.cut is not None and trajectory.turns:
+            trajectory.ended, trajectory.info = "truncated", self.cut
         elif self.full and trajectory.turns:
             trajectory.ended = "context"
         else:

@@ -2,11 +2,11 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from turnwise.base.errors import ConfigError
 from turnwise.credit.batch import Batch
@@ -14,33 +14,18 @@ from turnwise.credit.segments import Segments
 from turnwise.credit.trace import Trace
 from turnwise.extensions.passes.settings import PassesConfig
 from turnwise.objective.gradient import Diverged
-from turnwise.objective.losses import Aggregate
+from turnwise.objective.objective import Objective, StepLoss
+from turnwise.objective.part import PartView, part_of
+from turnwise.objective.policy import OLD
 from turnwise.objective.scorer import Scorer
 from turnwise.objective.terms import StepView
 from turnwise.objective.tokens import Sequences
-from turnwise.train.update import Learner, Measured
+from turnwise.train.update import METRICS, Learner, Measured
 
 LEAST_STD = 1e-6
 """Advantages that spread less over the step's trajectories are not divided by their deviation."""
 MAX_LOG_RATIO = 10.0
 """Bound of a turn's mean log-ratio, before it becomes a ratio (nats)."""
-REACHED, PRESENT = "reached", "present"
-"""Columns with the number of trajectories that the turn's rows are of: those of which any response is kept, and all."""
-
-
-class TurnView(StepView):
-    """Inputs of loss terms for one turn of a step: in means over responses, a trajectory without the turn counts 0."""
-
-    def weights(self, aggregate: Aggregate, kept_T: Bool[np.ndarray, " T"] | None = None) -> Float[np.ndarray, " T"]:
-        """Compute each token's weight.
-
-        "token-mean" runs over the turn's tokens, "constant" counts all trajectories of the step, the other means those
-        of which the method leaves a response in.
-        """
-        rows = self.batch.num_responses
-        counted = self.batch.columns[PRESENT if aggregate == "constant" else REACHED][0]
-        share = 1.0 if aggregate == "token-mean" else float(rows / counted)
-        return super().weights(aggregate, kept_T) * share
 
 
 class TurnPasses(Learner):
@@ -59,10 +44,13 @@ class TurnPasses(Learner):
     code. A trajectory without the turn counts in the mean over trajectories with a loss of 0. It keeps its m_i; in the
     authors' code its padding has a ratio too. The deviation is the sample's (n - 1).
 
+    With `update.old_policy = "behavior"`, `old` is what the weights that sampled gave the tokens. Then later turns are
+    corrected for as well as the time that has passed since. Token rules and mismatch weights look at the whole step
+    before the first pass. Terms that compare whole trajectories, such as a preference or the critic's, learn in a last
+    pass over the whole step. These three are ours.
+
     Reference: SeeUPO, arXiv 2602.06554; modelscope/AgentEvolver, branch seeupo, ba_ray_trainer.py.
     """
-
-    view: ClassVar[type[StepView]] = TurnView
 
     def update(
         self,
@@ -79,19 +67,12 @@ class TurnPasses(Learner):
         Raises:
             ConfigError: The method gives tokens of a response different credit.
         """
-        settings, batch = self.settings.section(PassesConfig), measured.batch
-        assert settings is not None
-        if credit.within_T(batch.tokens) is not None:
+        if credit.within_T(measured.batch.tokens) is not None:
             raise ConfigError(
                 "update.passes learns one advantage per response, and the method gives each token its own; remove "
                 "update.passes, or choose another method"
             )
-        advantage_R = normalised(credit.advantage_R, batch, most=settings.max_advantage)
-        ratio_N, changed = np.ones(batch.num_trajectories), False
-        totals: dict[str, float] = {}
-        num_turns = int(batch.turn_R.max()) + 1
-        kept_R = np.ones(batch.num_responses, dtype=bool) if credit.kept_R is None else credit.kept_R
-        num_kept = int(batch.trajectories.max(kept_R.astype(np.float64)).sum())
+        changed = False
 
         def first_change() -> None:
             nonlocal changed
@@ -99,35 +80,95 @@ class TurnPasses(Learner):
                 before_change()
             changed = True
 
+        given = model, optimizer, measured, credit, step
+        of_whole, of_turns = self.objective.split(lambda term: getattr(term, "whole", False))
+        warms_up = self.value is not None and step <= self.value.critic.settings.warmup_steps
+        told: dict[str, float] = dict.fromkeys(METRICS, 0.0)
+        if of_turns.terms and not warms_up:
+            told |= self._turn_by_turn(of_turns, *given, before_change=first_change)
+        if not of_whole.terms:
+            return told
+        about: dict[str, Any] = {**vars(self), "objective": of_whole}
+        whole = Learner(**about).update(*given, before_change=first_change)
+        return told | {name: value for name, value in whole.items() if name not in METRICS}
+
+    def _turn_by_turn(
+        self,
+        objective: Objective,
+        model: Any,
+        optimizer: torch.optim.Optimizer,
+        measured: Measured,
+        credit: Trace,
+        step: int,
+        *,
+        before_change: Callable[[], None],
+    ) -> dict[str, float]:
+        """Take one pass per turn index with the terms that do not compare whole trajectories."""
+        settings, batch = self.settings.section(PassesConfig), measured.batch
+        assert settings is not None
+        assert batch.tokens is not None
+        advantage_R = normalised(credit.advantage_R, batch, most=settings.max_advantage)
+        ratio_N = np.ones(batch.num_trajectories)
+        totals: dict[str, float] = {}
+        num_turns = int(batch.turn_R.max()) + 1
+        kept_R = np.ones(batch.num_responses, dtype=bool) if credit.kept_R is None else credit.kept_R
+        if self.lessons:
+            kept_R = kept_R & ~batch.trajectories.broadcast(self.lessons.left_N)
+        whole, kept_T = None, batch.tokens.broadcast(kept_R)
+        about: dict[str, Any] = {**vars(self), "objective": objective, "value": None, "lessons": None}
+        about_run = step, self.steps, self.seed, self.settings.mini_batches, self.max_new_tokens
+        plain = PartView(batch, Trace(credit.advantage_R), *about_run)
         for turn in reversed(range(num_turns)):
             rows = np.flatnonzero((batch.turn_R == turn) & kept_R)
             if not len(rows):
                 continue
+            whole = whole or part_of(plain, np.flatnonzero(kept_R))
             owner = batch.trajectories.ids[rows]
-            part = part_of(measured, rows)
-            score = Scorer(part.sequences, self.precision, self.temperature, self.budget)
-            old_T, entropy_T = score(model)
-            counts = {REACHED: num_kept, PRESENT: batch.num_trajectories}
-            counted = {name: np.full(len(rows), count) for name, count in counts.items()}
-            part = _with_columns(part, logprob_T=old_T, entropy_T=entropy_T, **counted)
+            sequences = cut(measured.sequences, batch.tokens, rows)
+            score = Scorer(sequences, self.precision, self.temperature, self.budget)
+            start_T, entropy_T = score(model)
+            credit_R = advantage_R.copy()
+            credit_R[rows] *= ratio_N[owner]
+            seen = dataclasses.replace(
+                plain,
+                credit=Trace(credit_R),
+                reached=whole.batch.num_trajectories,
+                present=batch.num_trajectories,
+                whole=whole,
+                chosen_T=np.isin(batch.tokens.ids, rows)[kept_T],
+            )
+            view = part_of(seen, rows, logprob_T=start_T, entropy_T=entropy_T)
+            part = Measured(view.batch, sequences)
             try:
-                told = super().update(
-                    model,
-                    optimizer,
-                    part,
-                    Trace(advantage_R[rows] * ratio_N[owner]),
-                    step,
-                    before_change=first_change,
+                told = _OfTurn(**about, view=view).update(
+                    model, optimizer, part, view.credit, step, before_change=before_change
                 )
             except Diverged as error:
                 raise Diverged(owner[error.trajectories].tolist(), error.finite) from None
             for name, value in told.items():
                 totals[name] = totals.get(name, 0.0) + value / num_turns
             if turn:
-                assert part.batch.tokens is not None
-                log_ratio = part.batch.tokens.mean(score(model)[0] - old_T)
+                old_T = view.batch.columns[OLD[self.settings.old_policy]]
+                assert view.batch.tokens is not None
+                log_ratio = view.batch.tokens.mean(score(model)[0] - old_T)
                 ratio_N[owner] = next_ratio(ratio_N[owner], log_ratio, clip=settings.clip)
         return totals | {"turn_ratio_mean": float(ratio_N.mean()), "turn_ratio_min": float(ratio_N.min())}
+
+
+@dataclasses.dataclass
+class _OfTurn(Learner):
+    """Update a policy on a turn.
+
+    Attributes:
+        view: What loss terms see of it.
+    """
+
+    view: StepView | None = None
+
+    def prepare(self, measured: Measured, credit: Trace, step: int) -> tuple[StepLoss, Sequences]:
+        """Prepare the loss of the turn."""
+        assert self.view is not None
+        return self.objective.prepare(self.view), measured.sequences
 
 
 def normalised(advantage_R: Float[np.ndarray, " R"], batch: Batch, *, most: float) -> Float[np.ndarray, " R"]:
@@ -149,37 +190,17 @@ def next_ratio(ratio: np.ndarray, log_ratio: np.ndarray, *, clip: float) -> np.n
     return np.clip(ratio * np.clip(own, 1 - clip, 1 + clip), 1 - clip, 1 + clip)
 
 
-def part_of(measured: Measured, rows: Int[np.ndarray, " r"]) -> Measured:
-    """Select one response of each of some trajectories, with the tokens that it was generated from.
+def cut(sequences: Sequences, tokens: Segments, rows: Int[np.ndarray, " r"]) -> Sequences:
+    """Return a sequence per response, with the tokens that it was generated from.
 
     Args:
-        measured: The whole step.
+        sequences: Those of the whole step.
+        tokens: Segments of its generated tokens, one per response.
         rows: Responses in order, at most one per trajectory.
     """
-    batch, sequences = measured.batch, measured.sequences
-    assert batch.tokens is not None
-    chosen_T = np.isin(batch.tokens.ids, rows)
-    group = batch.groups.ids[batch.trajectories.ids[rows]]
-    columns = {name: column[chosen_T if name.endswith("_T") else rows] for name, column in batch.columns.items()}
-    part = Batch(
-        Segments.from_sorted_ids(group),
-        Segments.from_lengths(np.ones(len(rows), dtype=np.int64)),
-        batch.reward_R[rows],
-        columns,
-        Segments.from_lengths(batch.tokens.lengths[rows]),
-    )
-    first, size = batch.tokens.offsets[rows], batch.tokens.lengths[rows]
+    first, size = tokens.offsets[rows], tokens.lengths[rows]
     sequence = sequences.tokens.ids[first]
     start = first - sequences.tokens.offsets[sequence]
     generated = [sequences.generated[s][a : a + n] for s, a, n in zip(sequence, start, size, strict=True)]
     token_ids = [sequences.token_ids[s][: places[-1] + 1] for s, places in zip(sequence, generated, strict=True)]
-    cut = Sequences(token_ids, generated, Segments.from_lengths(size), np.arange(len(rows)))
-    return Measured(part, cut)
-
-
-def _with_columns(measured: Measured, **columns: np.ndarray) -> Measured:
-    batch = measured.batch
-    kept = {**batch.columns, **columns}
-    return dataclasses.replace(
-        measured, batch=Batch(batch.groups, batch.trajectories, batch.reward_R, kept, batch.tokens)
-    )
+    return Sequences(token_ids, generated, Segments.from_lengths(size), np.arange(len(rows)))

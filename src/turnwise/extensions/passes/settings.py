@@ -22,5 +22,4 @@ class PassesConfig(Section):
 
     def parts(self) -> Iterator[Part]:
         """Return what the passes break and need; see `turnwise.base.facets`."""
-        needs = {Facet.WEIGHTS: "updates the weights that sampled"}
-        yield Part(f"update.passes.name={self.name!r}", {Facet.UPDATE: "updates turn by turn"}, needs)
+        yield Part(f"update.passes.name={self.name!r}", {Facet.UPDATE: "updates turn by turn"})

@@ -30,6 +30,7 @@ class BestOfGroup(Stateless):
 
     name: ClassVar[str] = "best_of_group"
     unit: Unit = "sequence"
+    whole: ClassVar[bool] = True
     needs: Sequence[str] = ()
 
     def __init__(self, weight: float = 1.0, equal: bool = False):

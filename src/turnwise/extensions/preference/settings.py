@@ -28,11 +28,7 @@ class PreferenceConfig(Section):
 
     def parts(self) -> Iterator[Part]:
         """Return what the pairs need; see `turnwise.base.facets`."""
-        needs = {
-            Facet.WHOLE: "compares the rewards of whole trajectories",
-            Facet.KEPT: "pairs the trajectories of a group",
-            Facet.UPDATE: "needs the whole step",
-        }
+        needs = {Facet.WHOLE: "compares the rewards of whole trajectories"}
         yield Part(f"update.preference.name={self.name!r}", needs=needs)
 
     @property

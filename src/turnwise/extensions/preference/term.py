@@ -95,6 +95,7 @@ class PreferenceTerm(Stateless):
 
     name: ClassVar[str] = "preference"
     unit: Unit = "pair"
+    whole: ClassVar[bool] = True
 
     def __init__(self, settings: PreferenceConfig):
         self._settings = settings

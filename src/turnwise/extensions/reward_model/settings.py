@@ -1,10 +1,7 @@
 """Define the `[reward_model]` section of a recipe."""
 
-from collections.abc import Iterator
-
 import pydantic
 
-from turnwise.base.facets import Facet, Part
 from turnwise.base.section import Section
 
 
@@ -17,11 +14,3 @@ class RewardModelConfig(Section):
     """Factor of log-ratios in the scores that its pairs are compared by."""
     max_grad_norm: float = pydantic.Field(default=10.0, gt=0)
     """Norm to which a larger gradient is scaled down."""
-
-    def parts(self) -> Iterator[Part]:
-        """Return what the reward model needs; see `turnwise.base.facets`."""
-        needs = {
-            Facet.SCORED: "compares two models by the same passes",
-            Facet.SAMPLED: "compares trajectories of the policy",
-        }
-        yield Part("[reward_model]", needs=needs)

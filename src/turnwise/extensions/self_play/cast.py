@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from turnwise.engines.base import Engine, Generation, Sampling
+from turnwise.engines.base import Engine, Generation, Sampling, give_back
 
 
 class Cast:
@@ -21,8 +21,12 @@ class Cast:
         return self._engines[self._player[conversation % self._stride]]
 
     async def generate(self, conversation: int, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
-        """Continue a conversation with its player's weights."""
-        return await self._engine(conversation).generate(conversation, prompt_ids, sampling)
+        """Continue a conversation with its player's weights. The next turn may be another player's."""
+        engine = self._engine(conversation)
+        try:
+            return await engine.generate(conversation, prompt_ids, sampling)
+        finally:
+            give_back(engine, conversation)
 
     async def update_weights(self, version: int = 0) -> None:
         """Do nothing: the owners of the engines load their weights."""

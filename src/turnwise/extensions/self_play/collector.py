@@ -22,7 +22,6 @@ from turnwise.rollout.collectors import Independent
 from turnwise.rollout.gate import Gate, OwnConversations, VisitedEngine
 from turnwise.rollout.groups import Batch, Group
 from turnwise.rollout.settings import RolloutConfig
-from turnwise.rollout.starts import Start
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.worlds.seats.base import POLICY, Deal
 from turnwise.worlds.seats.match import OPPONENTS
@@ -100,7 +99,7 @@ class SelfPlay(Independent):
         if not batch.training:
             return await super().plan(batch)
         rng = np.random.default_rng([batch.seed, Stream.OPPONENTS])
-        self._remember(batch.models)
+        self._remember(batch.models, batch.planned_version)
         version, weights = self._selves[rng.integers(len(self._selves))] if self._selves else (0, b"")
         seated = [self._places(group, task, rng) for group, task in enumerate(batch.tasks)]
         past = None
@@ -115,13 +114,11 @@ class SelfPlay(Independent):
         if not group.training:
             return await super().play(group)
         plan: _Plan = group.plan
-        tables = Tables(group.environments)
+        tables = Tables(group.environments, group.waits.changed)
+        group.waits.count = tables.count
         engines = [group.engine, *([OwnConversations(plan.past)] if plan.past else ())]
         player = {group.first + place: int(each.actor == PAST) for place, each in enumerate(plan.places)}
-        starts = [
-            Start(each.seat, group.number, group.name, conversation=group.first + place)
-            for place, each in enumerate(plan.places)
-        ]
+        starts = [group.start(group.first + place, task=each.seat) for place, each in enumerate(plan.places)]
         played = await self._play_starts(group, starts, environments=tables, engine=Cast(engines, player, group.stride))
         for start, trajectory, place in zip(starts, played, plan.places, strict=True):
             trajectory.learns = place.learns
@@ -153,9 +150,8 @@ class SelfPlay(Independent):
                 places.append(_Place(SeatAt(match, seat, deal), actor, actor == POLICY and task.roles[seat] in train))
         return places
 
-    def _remember(self, models: Models) -> None:
+    def _remember(self, models: Models, version: int) -> None:
         """Keep the policy as a past self when its step is due."""
-        version = models.policy.version
         due = self._share[PAST] > 0 and version % self._every == 0
         if due and version not in [known for known, _ in self._selves]:
             named = dict(models.policy.policy.model.named_parameters())

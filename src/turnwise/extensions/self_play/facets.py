@@ -10,13 +10,10 @@ from turnwise.rollout.facets import groups_part
 def parts(setting: str, options: Mapping[str, Any]) -> Iterator[Part]:
     """Return the parts that the collector adds to a recipe; see `turnwise.base.facets`."""
     breaks = {
-        Facet.SEPARATE: "seats several trajectories at a match",
         Facet.SINGLE: "seats several trajectories at a match",
         Facet.REPLAY: "lets other seats answer",
     }
     needs = {
-        Facet.ROOM: "lets players wait for each other",
-        Facet.FREE: "lets players wait for each other",
         Facet.TURNS: "has environments with seats",
     }
     yield groups_part(setting, breaks, needs)

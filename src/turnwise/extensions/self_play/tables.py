@@ -6,7 +6,7 @@ ends.
 
 import asyncio
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from turnwise.base.errors import ConfigError, EnvironmentFault, did_you_mean
@@ -35,10 +35,14 @@ class _Match:
     Attributes:
         inbox: For each seat, the step or fault that it reads next.
         valid: Whether the last response of each seat was valid.
+        on_wait: Called when a seat begins to wait.
+        reading: Seats that wait for their turn.
     """
 
     inbox: list["asyncio.Queue[Step | EnvironmentFault]"]
     valid: list[bool]
+    on_wait: Callable[[], None]
+    reading: set[int] = dataclasses.field(default_factory=set)
 
     def deliver(self, step: Step, by: int | None = None) -> None:
         """Hand a step to the seat that it is addressed to; the last one to all seats."""
@@ -64,7 +68,12 @@ class _Match:
 
     async def read(self, seat: int) -> Step:
         """Wait for the next step of a seat."""
-        told = await self.inbox[seat].get()
+        self.reading.add(seat)
+        self.on_wait()
+        try:
+            told = await self.inbox[seat].get()
+        finally:
+            self.reading.discard(seat)
         if isinstance(told, EnvironmentFault):
             raise told
         return told
@@ -78,13 +87,14 @@ class Tables:
 
     Args:
         environments: Where the matches are played; their steps are `SeatStep`s.
+        on_wait: Called when a seat begins to wait for others.
 
     Attributes:
         unasked: Last steps of the seats whose match ended before they acted, by key. A conversation cannot begin there.
     """
 
-    def __init__(self, environments: Environments):
-        self._environments = environments
+    def __init__(self, environments: Environments, on_wait: Callable[[], None] = lambda: None):
+        self._environments, self._on_wait = environments, on_wait
         self.unasked: dict[int, Step] = {}
         self._matches: dict[int, _Match] = {}
         self._seat_of: dict[int, SeatAt] = {}
@@ -94,7 +104,7 @@ class Tables:
         self._seat_of[key] = task
         if task.match not in self._matches:
             match = self._matches[task.match] = _Match(
-                [asyncio.Queue() for _ in task.task.roles], [True] * len(task.task.roles)
+                [asyncio.Queue() for _ in task.task.roles], [True] * len(task.task.roles), self._on_wait
             )
             try:
                 match.deliver(await self._environments.start(task.match, task.task))
@@ -115,6 +125,10 @@ class Tables:
         except EnvironmentFault as fault:
             match.fail(fault)
         return await match.read(place.seat)
+
+    def count(self) -> int:
+        """Return how many seats wait for others."""
+        return sum(match.inbox[seat].empty() for match in self._matches.values() for seat in match.reading)
 
     def close(self, key: int) -> None:
         """Leave the match."""

@@ -111,7 +111,7 @@ class PrefixSampling:
         experience = self._source.next(collector, models, step, on_turn)
         rows = list(self._store.rows)
         groups = [(row, turns) for row in rows if (turns := self._turns(row))]
-        played = self._play(groups, len(experience.numbers), models, step, on_turn)
+        played = self._play(groups, len(experience.numbers), collector, models, step, on_turn)
         used_N = learned_from(played, self._rollout.filter_at(step), len(groups), first=len(experience.numbers))
         metrics = self._store.metrics(step) | self._learn(groups, played, len(experience.numbers))
         new = self._chosen(experience, step)
@@ -127,7 +127,13 @@ class PrefixSampling:
         return replayed_turns(len(row.trajectory.turns), kind, self.ratios[kind].value, self._store.settings.cap)
 
     def _play(
-        self, groups: Sequence[tuple[Row, int]], first: int, models: Models, step: int, on_turn: OnTurn
+        self,
+        groups: Sequence[tuple[Row, int]],
+        first: int,
+        collector: Collector,
+        models: Models,
+        step: int,
+        on_turn: OnTurn,
     ) -> list[Trajectory]:
         starts = [
             dataclasses.replace(fork(row.trajectory, turns, self._tasks[row.task]), group=first + number)
@@ -137,7 +143,8 @@ class PrefixSampling:
         if not starts:
             return []
         seed = int(np.random.SeedSequence([self._seed, Stream.PREFIXES, step]).generate_state(1)[0])
-        played = play_starts(models, starts, self._environments, self._rollout, seed=seed, on_turn=on_turn)
+        how: Any = {"seed": seed, "on_turn": on_turn, "collector": collector}
+        played = play_starts(models, starts, self._environments, self._rollout, **how)
         rows = [groups[each.group - first][0] for each in played]
         return [
             alone(each, step=row.step, success=row.trajectory.success) for each, row in zip(played, rows, strict=True)

@@ -93,17 +93,18 @@ class Memory:
 
     Args:
         store: Stored trajectories with their advice.
+        kept: Those of an earlier time; default: the present ones.
     """
 
-    def __init__(self, store: Store):
-        self.store = store
+    def __init__(self, store: Store, kept: Sequence[Row] | None = None):
+        self.store, self.kept = store, kept
         self._rows: Sequence[Row] | None = None
         self._kinds: tuple[Experiences, Experiences] = (Experiences(()), Experiences(()))
         self._known: dict[tuple[str, str], list[Recalled]] = {}
 
     def recall(self, observation: str, first: str) -> list[Recalled]:
         """Return experiences for a state, those of successes first; see `Experiences.recall`."""
-        settings, rows = self.store.settings, self.store.rows
+        settings, rows = self.store.settings, self.store.rows if self.kept is None else self.kept
         if rows is not self._rows:
             kinds = [[row for row in rows if row.trajectory.success == success] for success in (True, False)]
             self._rows, self._kinds, self._known = rows, (Experiences(kinds[0]), Experiences(kinds[1])), {}

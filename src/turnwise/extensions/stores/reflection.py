@@ -1,6 +1,7 @@
 """Replay what a group lacks, and play a task again with an own failure in the prompt."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from turnwise.rollout.experience import Experience, Steps, learned_from, outcome
 from turnwise.rollout.groups import Collector, OnTurn
 from turnwise.rollout.plays import play_starts
 from turnwise.rollout.settings import RolloutConfig
-from turnwise.rollout.starts import Start
+from turnwise.rollout.starts import Start, Within
 from turnwise.rollout.trajectory import Trajectory
 
 FAILED = "An earlier attempt at the task below failed. It began as the task does, and went on:"
@@ -34,6 +35,7 @@ class ReplayAndReflection:
         reflection:  a task of the step whose mean success in earlier steps is below `tau` is played by one more group,
                      whose prompt shows a stored failure of that task and asks to solve it now
 
+    A group that was dropped for its single outcome, and gets replays, is learned from. That is ours.
     All usable trajectories of the step's own groups are stored after it, so no group gets its own. Replays keep the
     log-probabilities that they were sampled with. With the method `r3`, `beside = "replayed"` ranks the failures of a
     group that has nothing but failures and replays.
@@ -63,7 +65,7 @@ class ReplayAndReflection:
         seed: int,
     ):
         self._source, self._store, self._tasks, self._seed = source, store, tasks, seed
-        self._environments, self._rollout = ReflectedEnvironments(environments), rollout
+        self._environments, self._rollout = environments, rollout
         self.history = np.zeros((2, len(tasks)))
         """`[2, tasks]` failures and successes of each task in earlier steps."""
 
@@ -76,8 +78,10 @@ class ReplayAndReflection:
         lacked, seed = self._lacked(experience, outcome_G), [self._seed, Stream.REFLECTION, step, 0]
         replays, told = draw(lacked, store.settings.replays, seed, step)
         metrics |= told
+        completed = [each.usable and each.group in {one.group for one in replays} for each in experience.trajectories]
+        experience = dataclasses.replace(experience, used_N=experience.used_N | np.array(completed, dtype=bool))
         failures = [row for number in dict.fromkeys(experience.numbers) if (row := self._failure(number, step))]
-        played = self._play(failures, first, models, step, on_turn)
+        played = self._play(failures, first, collector, models, step, on_turn)
         used_N = learned_from(played, self._rollout.filter_at(step), len(failures), first=first)
         metrics["reflections"] = float(len(failures))
         if any(each.usable for each in played):
@@ -113,19 +117,20 @@ class ReplayAndReflection:
         return rows[int(draws.integers(len(rows)))] if rows else None
 
     def _play(
-        self, failures: Sequence[Row], first: int, models: Models, step: int, on_turn: OnTurn
+        self, failures: Sequence[Row], first: int, collector: Collector, models: Models, step: int, on_turn: OnTurn
     ) -> list[Trajectory]:
         most = self._store.settings.transcript
         assert most is not None
         starts = [
-            Start(Reflected(self._tasks[row.task], shown(row.trajectory, most)), group, f"{row.trajectory.task}, again")
+            Start(_again(self._tasks[row.task], row, most), group, f"{row.trajectory.task}, again")
             for group, row in enumerate(failures, first)
             for _ in range(self._rollout.group_size)
         ]
         if not starts:
             return []
         seed = int(np.random.SeedSequence([self._seed, Stream.REFLECTION, step, 2]).generate_state(1)[0])
-        played = play_starts(models, starts, self._environments, self._rollout, seed=seed, on_turn=on_turn)
+        how: Any = {"seed": seed, "on_turn": on_turn, "collector": collector}
+        played = play_starts(models, starts, self._environments, self._rollout, **how)
         for each in played:
             each.info = {**each.info, "reflection": failures[each.group - first].step}
         return played
@@ -140,28 +145,27 @@ class ReplayAndReflection:
         self._source.load_state_dict({name: value for name, value in state.items() if name != "history"})
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Reflected:
-    """A task, and the lines that its prompt begins with."""
-
-    task: Task
-    lines: tuple[str, ...]
-
-
 class ReflectedEnvironments:
     """Put lines before the first observation of a task; see `Environments` for the methods.
 
     Args:
         environments: Where it is played.
+        lines: The lines.
     """
 
-    def __init__(self, environments: Environments):
-        self._environments = environments
+    def __init__(self, environments: Environments, lines: Sequence[str]):
+        self._environments, self._lines = environments, lines
         self.step, self.close, self.aclose = environments.step, environments.close, environments.aclose
 
-    async def start(self, key: int, task: Reflected) -> Step:
+    async def start(self, key: int, task: Task) -> Step:
         """Make the environment of a task and return its first step, with the lines."""
-        return with_lines(await self._environments.start(key, task.task), task.lines)
+        return with_lines(await self._environments.start(key, task), self._lines)
+
+
+def _again(task: Task, failure: Row, most: int) -> Within:
+    """Put the lines that show a failure around its task."""
+    lines = shown(failure.trajectory, most)
+    return Within(task, functools.partial(ReflectedEnvironments, lines=lines))
 
 
 def shown(failure: Trajectory, characters: int) -> tuple[str, ...]:

@@ -61,7 +61,7 @@ class Remembering:
         """Collect the experience of a step, and extract what later steps are shown."""
         metrics = self._store.metrics(step)
         experience = self._source.next(collector, models, step, on_turn)
-        metrics |= recall_metrics(experience.trajectories, step)
+        metrics |= recall_metrics([each for _, each in experience.ended], step)
         new = self._extract(experience, models, step)
         self._keep(new, step)
         metrics["extracted"] = float(len(new))
@@ -70,7 +70,7 @@ class Remembering:
     def _extract(self, experience: Experience, models: Models, step: int) -> list[Row]:
         """Return rows of the best successes and the worst failures that are new, each with its advice."""
         settings, fmt = self._store.settings, models.policy.policy.format
-        usable = [each for each in experience.trajectories if each.usable]
+        usable = [each for _, each in experience.ended if each.usable]
         best = sorted((each for each in usable if each.success), key=lambda each: -each.reward)
         worst = sorted((each for each in usable if not each.success), key=lambda each: each.reward)
         chosen = [*self._novel(best, fmt), *(self._novel(worst, fmt) if settings.warnings else ())]
@@ -80,7 +80,8 @@ class Remembering:
             advice = [[text] * len(each.turns) for text, each in zip(told, plain, strict=True)]
         else:
             advice = [actions_of(each, fmt, settings.actions or 1) for each in plain]
-        numbers = [experience.numbers[each.group] for each in chosen]
+        number_of = {id(each): number for number, each in experience.ended}
+        numbers = [number_of[id(each)] for each in chosen]
         return [
             make_row(number, step, dataclasses.replace(each, info={**each.info, ADVICE: texts}))
             for number, each, texts in zip(numbers, plain, advice, strict=True)

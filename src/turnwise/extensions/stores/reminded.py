@@ -1,18 +1,23 @@
 """Show experiences of similar states before each observation."""
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from turnwise.environments.base import Step, Task
 from turnwise.environments.hosts import Environments
-from turnwise.extensions.around import Around
 from turnwise.extensions.stores.recall import Memory, Recalled
-from turnwise.rollout.groups import Batch, Collector, Group
+from turnwise.extensions.stores.rows import Row, from_record, to_record
+from turnwise.rollout.around import Around
+from turnwise.rollout.groups import Batch, Collector
+from turnwise.rollout.starts import Start, Within
 from turnwise.rollout.trajectory import Trajectory
 
 SUCCESS, FAILURE = "Memory of a success: ", "Memory of a failure: "
 """What the lines with an experience begin with."""
+MEMORY = "memory"
+"""Key of the state of a plan with the experiences that it shows."""
 RECALLED = "recalled"
 """Key of `info` with the experiences that a trajectory was shown, each with its turn."""
 
@@ -89,17 +94,29 @@ class Reminded(Around):
     def __init__(self, collector: Collector, memory: Memory):
         super().__init__(collector)
         self._memory = memory
+        self._at: Memory = Memory(memory.store, memory.store.rows)
+        self._rows: Sequence[Row] | None = None  # those with which an earlier process planned
 
-    async def plan(self, batch: Batch) -> list[Group]:
-        """Divide a batch into its groups, whose environments remind; see `Collector.plan`."""
-        groups, settings = await super().plan(batch), self._memory.store.settings
-        warm = batch.models.policy.version >= settings.warm_up
+    def put(self, batch: Batch) -> Callable[[Start], Start] | None:
+        """Remind of what is known now, however long the trajectories take; see `Around.put`."""
+        settings = self._memory.store.settings
+        warm = batch.planned_version >= settings.warm_up
         if not warm or not (batch.training or settings.evaluate):
-            return groups
-        return [
-            dataclasses.replace(group, environments=RemindedEnvironments(group.environments, self._memory))
-            for group in groups
-        ]
+            return None
+        rows = self._memory.store.rows if self._rows is None else self._rows
+        memory = self._at = self._at if rows is self._at.kept else Memory(self._memory.store, rows)
+        reminded = functools.partial(RemindedEnvironments, memory=memory)
+        return lambda start: dataclasses.replace(start, task=Within(start.task, reminded))
+
+    def plan_state(self) -> dict[str, Any]:
+        """Return what a plan depends on: the memory too."""
+        return {**super().plan_state(), MEMORY: [to_record(row) for row in self._memory.store.rows]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state that `state_dict` or `plan_state` returned."""
+        rows = state.get(MEMORY)
+        self._rows = None if rows is None else tuple(map(from_record, rows))
+        super().load_state_dict({name: value for name, value in state.items() if name != MEMORY})
 
 
 def without_lines(trajectory: Trajectory) -> Trajectory:

@@ -46,8 +46,8 @@ class Replaying:
         rows = {group: store.of(experience.numbers[group]) for group in groups}
         replays, told = draw(rows, store.settings.replays, [self._seed, Stream.REPLAY, step], step)
         metrics = store.metrics(step) | told
-        won = [each for each in experience.trajectories if each.usable and each.success]
-        store.add([make_row(experience.numbers[each.group], step, each) for each in won], step=step)
+        won = [(number, each) for number, each in experience.ended if each.usable and each.success]
+        store.add([make_row(number, step, each) for number, each in won], step=step)
         return with_more(experience, replays, metrics)
 
 
@@ -112,4 +112,5 @@ def with_more(
         metrics=experience.metrics | counts | metrics,
         tasks=[*experience.tasks, *tasks],
         numbers=[*experience.numbers, *numbers],
+        further=experience.further + len(numbers),
     )

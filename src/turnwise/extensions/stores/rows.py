@@ -44,13 +44,13 @@ def make_row(task: int, step: int, trajectory: Trajectory) -> Row:
     Raises:
         ConfigError: A state key is of a type that cannot be saved.
     """
-    return _from_record(json.loads(json.dumps(_to_record(Row(task, step, trajectory)))))
+    return from_record(json.loads(json.dumps(to_record(Row(task, step, trajectory)))))
 
 
 def write_store(path: Path, rows: Sequence[Row], **of: str | int) -> None:
     """Save the rows of a store; the header says of which run and step it is."""
     header = {"format": FORMAT, "rows": len(rows), **of}
-    records = [header, *({"row": number, **_to_record(row)} for number, row in enumerate(rows, 1))]
+    records = [header, *({"row": number, **to_record(row)} for number, row in enumerate(rows, 1))]
     write_text(path, "".join(json.dumps(sealed(record)) + "\n" for record in records))
 
 
@@ -81,7 +81,7 @@ def read_store(path: Path) -> list[Row]:
         record = _checked(line, f"{path}, row {number},")
         if record["row"] != number:
             raise DamagedError(f"{path}, row {number}, is row {record['row']}: rows are missing or in another order")
-        rows.append(_from_record(record))
+        rows.append(from_record(record))
     if len(rows) != header["rows"]:
         raise DamagedError(f"{path}, row {len(rows) + 1}, is missing: expected {header['rows']} rows")
     check_manifest(path.parent, only=[FILE])
@@ -97,7 +97,8 @@ def _checked(line: str, where: str) -> dict[str, Any]:
         raise DamagedError(f"{where} is damaged: not valid JSON") from None
 
 
-def _to_record(row: Row) -> dict[str, Any]:
+def to_record(row: Row) -> dict[str, Any]:
+    """Return a row as plain data."""
     trajectory = row.trajectory
     turns = []
     for turn in trajectory.turns:
@@ -112,7 +113,8 @@ def _to_record(row: Row) -> dict[str, Any]:
     return {"task_number": row.task, "step": row.step, "version": version, **of_trajectory, "turns": turns}
 
 
-def _from_record(record: dict[str, Any]) -> Row:
+def from_record(record: dict[str, Any]) -> Row:
+    """Return the row of plain data."""
     turns = [Turn(**turn | {"state_key": _key(turn["state_key"])}) for turn in record["turns"]]
     trajectory = Trajectory(0, turns=turns, **{name: record[name] for name in _OF_TRAJECTORY})
     trajectory.last_key = _key(record.get("last_key"))  # stores of earlier versions have none

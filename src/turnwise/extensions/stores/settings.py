@@ -17,35 +17,17 @@ OF_NAME = {
 }
 """Options that only some stores have, by the name of the store."""
 
-REPLAYS: Mapping[Facet, str] = {
-    Facet.WEIGHTS: "replays trajectories of earlier weights",
-    Facet.OWN: "adds stored trajectories of a chosen outcome to groups",
-}
-SCORED: Mapping[Facet, str] = {Facet.SCORED: "stores entropies of the weights that sampled, which are not the step's"}
-BREAKS: Mapping[str, Mapping[Facet, str]] = {
-    "rlep": REPLAYS,
-    "r3": {**REPLAYS, Facet.REPLAY: "shows failures in prompts, which a replay would not"},
-    "prefix_sampling": {
-        Facet.START: "begins at turns of stored trajectories",
-        Facet.REPLAY: "begins at turns that are part of a prompt",
-    },
-    "slea_rl": {Facet.REPLAY: "shows experiences in prompts, which a replay would not"},
-}
-"""What each store breaks, by its name; see `turnwise.base.facets`."""
+REPLAYS: Mapping[Facet, str] = {Facet.WEIGHTS: "replays trajectories of earlier weights"}
+BREAKS: Mapping[str, Mapping[Facet, str]] = {"rlep": REPLAYS, "r3": REPLAYS}
+"""What stores break, by their names; see `turnwise.base.facets`."""
 NEEDS: Mapping[str, Mapping[Facet, str]] = {
-    "rlep": SCORED,
     "r3": {
-        **SCORED,
+        Facet.SINGLE: "plays failed tasks again",
+        Facet.WHOLE: "compares the outcomes of groups",
         Facet.TURNS: "plays failed tasks again with other prompts",
-        Facet.GROUPS: "mixes replays into groups of a single outcome",
     },
-    "prefix_sampling": {
-        Facet.REPLAY: "replays turns of stored trajectories",
-    },
-    "slea_rl": {
-        Facet.TURNS: "puts experiences into prompts",
-        Facet.OUTCOMES: "shows what the step before has played",
-    },
+    "prefix_sampling": for_all("replays turns of stored trajectories", Facet.SINGLE, Facet.WHOLE, Facet.REPLAY),
+    "slea_rl": {Facet.TURNS: "puts experiences into prompts"},
 }
 """What each store needs, by its name."""
 
@@ -127,8 +109,8 @@ class StoreConfig(Section):
 
     def parts(self) -> Iterator[Part]:
         """Return what the store breaks and needs; see `turnwise.base.facets`."""
-        needs = for_all("stores whole trajectories of tasks", Facet.SINGLE, Facet.WHOLE, Facet.ANSWERS)
-        yield Part(f"store.name={self.name!r}", BREAKS[self.name], {**needs, **NEEDS[self.name]})
+        needs = {Facet.ANSWERS: "stores whole trajectories of tasks"}
+        yield Part(f"store.name={self.name!r}", BREAKS.get(self.name, {}), {**needs, **NEEDS.get(self.name, {})})
 
     def _check(self, option: str, wanted: bool, owner: str) -> None:
         given, usual = getattr(self, option), type(self).model_fields[option].default

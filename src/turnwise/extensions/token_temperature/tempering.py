@@ -18,8 +18,8 @@ import numpy as np
 
 from turnwise.engines.base import Engine, Generation, Sampling, Tempering
 from turnwise.engines.sampling import MIN_ENTROPY
-from turnwise.extensions.around import Around
 from turnwise.extensions.token_temperature.settings import TokenTemperatureConfig
+from turnwise.rollout.around import Around
 from turnwise.rollout.groups import Batch, Collector, Group
 from turnwise.rollout.trajectory import Trajectory, distinct_turns
 

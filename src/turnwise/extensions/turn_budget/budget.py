@@ -5,7 +5,7 @@ limit is the beginning of the one without, up to the extensions.
 """
 
 import dataclasses
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,12 @@ import numpy as np
 from turnwise.base.errors import ConfigError
 from turnwise.environments.base import Step, Task
 from turnwise.environments.hosts import Environments
-from turnwise.extensions.around import Around
 from turnwise.extensions.turn_budget.settings import TurnBudgetConfig
+from turnwise.rollout.around import Around
 from turnwise.rollout.groups import Batch, Collector, Group
 from turnwise.rollout.metrics import CUT
-from turnwise.rollout.trajectory import Trajectory
+from turnwise.rollout.starts import Start, Within
+from turnwise.rollout.trajectory import Trajectory, Turn
 
 LEAST_COUNTS = 16
 """Turn counts that a quantile needs; before, there is no limit."""
@@ -113,43 +114,70 @@ class TurnBudget:
         self.counts = [int(count) for count in state["counts"]]
 
 
-@dataclasses.dataclass
-class _Live:
-    progress: Progress
-    limit: int | None
-
-
 class BudgetedEnvironments:
-    """Truncate trajectories at their limit.
+    """Truncate trajectories at a limit.
 
     Args:
         environments: Where they are played.
-        budget: Knows the limit.
-        exempts: Whether some trajectories have no limit, as in training.
+        limit: Turns from the start of a task; None: no limit.
+        extend: Turns by which a trajectory goes on that progresses.
+        given: Turns that are given; one more is played at least.
     """
 
-    def __init__(self, environments: Environments, budget: TurnBudget, *, exempts: bool = False):
-        self._environments, self._extend = environments, budget.settings.extend
-        self._limit, self._is_free = budget.limit, budget.is_free if exempts else lambda number: False
-        self._live: dict[int, _Live] = {}
+    def __init__(self, environments: Environments, limit: int | None, extend: int, given: int = 0):
+        self._environments, self._extend = environments, extend
+        self._limit = None if limit is None else max(limit, given + 1)
+        self._live: dict[int, Progress] = {}
         self.close, self.aclose = environments.close, environments.aclose
 
     async def start(self, key: int, task: Task) -> Step:
         """Start a trajectory; see `Environments.start`."""
         step = await self._environments.start(key, task)
-        self._live[key] = _Live(Progress(step.key), None if self._is_free(key) else self._limit)
+        self._live[key] = Progress(step.key)
         return step
 
     async def step(self, key: int, response: str) -> Step:
         """Play one response, and truncate the trajectory at its limit; see `Environments.step`."""
         step = await self._environments.step(key, response)
-        live = self._live[key]
-        live.progress.add(step.key, step.reward, step.valid)
-        if step.ended or live.limit is None:
+        progress = self._live[key]
+        progress.add(step.key, step.reward, step.valid)
+        if step.ended or self._limit is None:
             return step
-        if stops_after(live.progress.turns, live.limit, self._extend):
-            return dataclasses.replace(step, truncated=True, info={**step.info, CUT: live.limit})
+        if stops_after(progress.turns, self._limit, self._extend):
+            return dataclasses.replace(step, truncated=True, info={**step.info, CUT: self._limit})
         return step
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Limited:
+    """Put a limit around a trajectory; see `BudgetedEnvironments` for the attributes.
+
+    Attributes:
+        free: Whether the trajectory has no limit, and the turns that it has count.
+    """
+
+    limit: int | None
+    extend: int
+    given: int = 0
+    free: bool = False
+
+    def ends(self, turns: Sequence[Turn], state: Hashable) -> dict[str, Any] | None:
+        """Return the `info` of a trajectory that ends here, of an agent that plays by itself; None: it goes on.
+
+        Args:
+            turns: Its turns so far.
+            state: State after them.
+        """
+        if self.free or self.limit is None or not turns:
+            return None
+        limit, progress = max(self.limit, self.given + 1), Progress(turns[0].state_key)
+        for turn, after in zip(turns, [*(turn.state_key for turn in turns[1:]), state], strict=True):
+            progress.add(after, turn.reward, turn.valid)
+        return {CUT: limit} if stops_after(progress.turns, limit, self.extend) else None
+
+    def __call__(self, environments: Environments) -> Environments:
+        """Return environments with the limit."""
+        return BudgetedEnvironments(environments, None if self.free else self.limit, self.extend, self.given)
 
 
 class Budgeted(Around):
@@ -164,22 +192,27 @@ class Budgeted(Around):
         super().__init__(collector)
         self.budget = budget
 
-    async def plan(self, batch: Batch) -> list[Group]:
-        """Divide a batch into its groups, whose environments end at the limit; see `Collector.plan`."""
-        return [
-            dataclasses.replace(
-                group,
-                environments=BudgetedEnvironments(group.environments, self.budget, exempts=group.training),
-            )
-            for group in await super().plan(batch)
-        ]
+    def put(self, batch: Batch) -> Callable[[Start], Start]:
+        """Put the present limit around trajectories, in training with exceptions; see `Around.put`."""
+        limit = self.budget.limit
+
+        def put(start: Start) -> Start:
+            return self._limited(start, limit, free=batch.training and self.budget.is_free(start.conversation or 0))
+
+        return put
+
+    def put_given(self, start: Start) -> Start:
+        """Put the present limit around a trajectory with given turns; see `Around.put_given`."""
+        return self._limited(super().put_given(start), self.budget.limit)
+
+    def _limited(self, start: Start, limit: int | None, *, free: bool = False) -> Start:
+        limited = Limited(limit, self.budget.settings.extend, len(start.turns), free)
+        return dataclasses.replace(start, task=Within(start.task, limited))
 
     def learn(self, played: Sequence[tuple[Group, list[Trajectory]]]) -> None:
         """Take in the turns of trajectories without a limit; see `Collector.learn`."""
         super().learn(played)
-        free = [
-            each for group, own in played for number, each in enumerate(own, group.first) if self.budget.is_free(number)
-        ]
+        free = [each for _, own in played for each in own if _is_free(each.played)]
         ended = [each for each in free if each.usable and each.ended in ("terminated", "truncated")]
         self.budget.learn([len(trajectory.turns) for trajectory in ended])
 
@@ -191,6 +224,15 @@ class Budgeted(Around):
         """Restore the state that `state_dict` returned."""
         super().load_state_dict(state)
         self.budget.load_state_dict(state)
+
+
+def _is_free(task: Task) -> bool:
+    """Return whether a limit that is put around a task leaves its trajectory free."""
+    while isinstance(task, Within):
+        if isinstance(task.around, Limited):
+            return task.around.free
+        task = task.task
+    return False
 
 
 def restore_budget(budget: Any, states: Mapping[str, Any], run: object) -> None:

@@ -29,13 +29,8 @@ class TurnBudgetConfig(Section):
 
     def parts(self) -> Iterator[Part]:
         """Return what the budget breaks and needs; see `turnwise.base.facets`."""
-        needs = for_all("limits the turns of trajectories", Facet.TURNS, Facet.ANSWERS, Facet.SINGLE)
-        needs[Facet.START] = "counts turns from the start of a task"
-        breaks = {}
-        if self.name == "quantile":
-            needs[Facet.SEPARATE] = "lets some trajectories of a group go on without a limit"
-            breaks = {Facet.REPLAY: "lifts the limit for some trajectories, which a replay would not"}
-        yield Part(f"rollout.turn_budget.name={self.name!r}", breaks, needs)
+        needs = for_all("limits the turns of trajectories", Facet.ANSWERS, Facet.SINGLE)
+        yield Part(f"rollout.turn_budget.name={self.name!r}", needs=needs)
 
     @pydantic.model_validator(mode="after")
     def _fixed_has_turns(self) -> "TurnBudgetConfig":

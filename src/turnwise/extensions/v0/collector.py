@@ -65,8 +65,9 @@ class ValueModel:
         p(q) = (1 + sum_i w_i s_i) / (2 + sum_i w_i)        over the last `context` pairs of prompt and success s_i
         w_i = likeness(q, prompt_i)^sharpness               likeness: share of common words; 1 for the same prompt
 
-    A prompt is a first observation. The published model predicts from such pairs in context too, with a transformer
-    that was trained on outcomes of many policies. This stand-in is ours: a beta posterior weighted by likeness.
+    A prompt is a first observation, or the name of a task that an agent of its own plays. The published model
+    predicts from such pairs in context too, with a transformer that was trained on outcomes of many policies. This
+    stand-in is ours: a beta posterior weighted by likeness.
 
     Args:
         context: Pairs to remember.
@@ -190,6 +191,8 @@ class Allotted(Independent):
     async def _prompts_of(self, batch: Batch, names: Sequence[str]) -> list[str]:
         """Return the first observation of each task; empty where the environment fails."""
         environments = OwnEnvironments(batch.environments or self._environments)
+        if environments.agents:
+            self._prompts |= {name: name for name in names}
         for task, name in zip(batch.tasks, names, strict=True):
             if name not in self._prompts:
                 try:

@@ -4,9 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from turnwise.base.facets import Facet, Part
-from turnwise.rollout.facets import groups_part
 
 
 def parts(setting: str, options: Mapping[str, Any]) -> Iterator[Part]:
     """Return the parts that the collector adds to a recipe; see `turnwise.base.facets`."""
-    yield groups_part(setting, {}, {Facet.TURNS: "reads the first observations of tasks"})
+    yield Part(setting, needs={Facet.COLLECTED: "plays the groups in its own way"})

@@ -110,7 +110,7 @@ class Stage:
             budget = TurnBudget(limit)
             if learned:
                 restore_budget(budget, states, folder.path)
-            environments = BudgetedEnvironments(environments, budget)
+            environments = BudgetedEnvironments(environments, budget.limit, budget.settings.extend)
         models = Models(policy=NamedModel(policy, make_engine(config.engine, config.model.precision, policy)))
         models.publish()
         return cls(config, done, policy, models, suite, environments, folder, on_turn)

@@ -106,6 +106,15 @@ class TokenCredit:
     penalty_T: Values | None = None
     state: Any = None
 
+    def part(self, chosen_T: Bool[np.ndarray, " T"] | None) -> "TokenCredit":
+        """Return what it says about some of the tokens; None: all."""
+        if chosen_T is None:
+            return self
+        of_tokens = {
+            name: value[chosen_T] for name, value in vars(self).items() if name.endswith("_T") and value is not None
+        }
+        return dataclasses.replace(self, **of_tokens)
+
 
 @dataclasses.dataclass(frozen=True)
 class Corridor:

@@ -1,25 +1,17 @@
 """Collect what token rules see of a step."""
 
+from collections.abc import Callable
 from typing import Any
 
-from turnwise.base.errors import ConfigError
 from turnwise.base.streams import Stream
+from turnwise.objective.part import whole_of
 from turnwise.objective.settings import UpdateConfig
 from turnwise.objective.terms import StepView
 from turnwise.objective.token_rules.base import StepTokens
 
 
 def step_tokens(step: StepView, settings: UpdateConfig, state: Any) -> StepTokens:
-    """Collect the inputs of token rules for a step.
-
-    Raises:
-        ConfigError: The method leaves responses out of the loss, whose tokens rules would compare with the others.
-    """
-    if step.credit.kept_R is not None:
-        raise ConfigError(
-            "update.tokens and update.entropy compare all tokens of a step, and the method leaves responses out of the "
-            "loss; remove update.tokens and update.entropy, or choose another method"
-        )
+    """Collect the inputs of token rules for a step."""
     return StepTokens(
         step.advantage_T,
         step.column("logprob_T", "update.tokens"),
@@ -32,3 +24,24 @@ def step_tokens(step: StepView, settings: UpdateConfig, state: Any) -> StepToken
         state=state,
         batch=step.batch,
     )
+
+
+class StepRule:
+    """A rule that is asked once a step, about the whole of it, and its state.
+
+    Args:
+        rule: The rule.
+        settings: Section `[update]` of the recipe.
+    """
+
+    def __init__(self, rule: Callable[[StepTokens], Any], settings: UpdateConfig):
+        self.rule, self.state, self._settings = rule, None, settings
+        self._told: tuple[StepView, Any] | None = None
+
+    def __call__(self, step: StepView) -> Any:
+        """Return what the rule says about the step of a view."""
+        whole, _ = whole_of(step)
+        if self._told is None or self._told[0] is not whole:
+            self._told = whole, self.rule(step_tokens(whole, self._settings, self.state))
+            self.state = self._told[1].state
+        return self._told[1]

@@ -1,9 +1,11 @@
 """Define what is put around a collector."""
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from turnwise.rollout.groups import Batch, Collector, Group
+from turnwise.rollout.starts import Start
 from turnwise.rollout.trajectory import Trajectory
 
 
@@ -18,8 +20,17 @@ class Around:
         self.collector = collector
 
     async def plan(self, batch: Batch) -> list[Group]:
-        """Divide a batch into its groups; see `Collector.plan`."""
-        return await self.collector.plan(batch)
+        """Divide a batch into its groups, and put something around their trajectories; see `Collector.plan`."""
+        groups, put = await self.collector.plan(batch), self.put(batch)
+        return groups if put is None else [dataclasses.replace(each, around=(*each.around, put)) for each in groups]
+
+    def put(self, batch: Batch) -> Callable[[Start], Start] | None:
+        """Return what puts something around the trajectories of a batch; None: nothing does."""
+
+    def put_given(self, start: Start) -> Start:
+        """Put around a trajectory that begins with given turns what holds for it too."""
+        inner = self.collector
+        return inner.put_given(start) if isinstance(inner, Around) else start
 
     async def play(self, group: Group) -> list[Trajectory]:
         """Play a group; see `Collector.play`."""
@@ -33,6 +44,11 @@ class Around:
         """Return the state of the collector; empty if it has none."""
         inner: Any = self.collector
         return inner.state_dict() if hasattr(inner, "state_dict") else {}
+
+    def plan_state(self) -> dict[str, Any]:
+        """Return what a plan depends on, where that is more than the state."""
+        inner = self.collector
+        return {**(inner.plan_state() if isinstance(inner, Around) else {}), **self.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state that `state_dict` returned."""

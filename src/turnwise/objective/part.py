@@ -1,0 +1,128 @@
+"""Let loss terms learn from a part of a step, whose responses alone they see and compare."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+
+from turnwise.credit.batch import Batch
+from turnwise.credit.segments import Segments
+from turnwise.credit.trace import Trace, Traced
+from turnwise.objective.losses import Aggregate
+from turnwise.objective.terms import Loss, Pass, StepView, Term, TermLoss
+
+Rows = Int[np.ndarray, " rows"]
+
+
+@dataclasses.dataclass(frozen=True)
+class PartView(StepView):
+    """Inputs of loss terms for a part of a step.
+
+    Attributes:
+        present: Trajectories that `aggregate = "constant"` counts; None: those of the part.
+        reached: Trajectories that the other means over trajectories count, likewise.
+        whole: View of the whole step, which rules for tokens look at; None: they look at the part.
+        chosen_T: `[tokens of the whole step]` bool, those that this part has.
+    """
+
+    present: int | None = None
+    reached: int | None = None
+    whole: StepView | None = None
+    chosen_T: Bool[np.ndarray, " W"] | None = None
+
+    def weights(self, aggregate: Aggregate, kept_T: Bool[np.ndarray, " T"] | None = None) -> Float[np.ndarray, " T"]:
+        """Compute each token's weight; a trajectory that is counted and not in the part has a loss of 0."""
+        counted = self.present if aggregate == "constant" else self.reached
+        share = 1.0 if aggregate == "token-mean" or counted is None else self.batch.num_trajectories / counted
+        return super().weights(aggregate, kept_T) * share
+
+
+def whole_of(step: StepView) -> tuple[StepView, np.ndarray | None]:
+    """Return what rules for tokens look at, and which of its tokens a view has; None: all."""
+    return (step.whole, step.chosen_T) if isinstance(step, PartView) and step.whole else (step, None)
+
+
+def part_of(step: StepView, rows: Rows, **columns: np.ndarray) -> StepView:
+    """Return the view of some responses of a step; trajectories and groups without any are not in it.
+
+    Args:
+        step: View of the step.
+        rows: The responses, in order.
+        columns: Columns of the part that replace those of the step.
+    """
+    batch, credit = step.batch, step.credit
+    assert batch.tokens is not None
+    chosen_T = np.isin(batch.tokens.ids, rows)
+    owner = batch.trajectories.ids[rows]
+    kept = {name: column[chosen_T if name.endswith("_T") else rows] for name, column in batch.columns.items()}
+    part = Batch(
+        Segments.from_sorted_ids(batch.groups.ids[np.unique(owner)]),
+        Segments.from_sorted_ids(owner),
+        batch.reward_R[rows],
+        {**kept, **columns},
+        Segments.from_lengths(batch.tokens.lengths[rows]),
+    )
+    within_T, kept_R, advantage_R = credit.within_T(batch.tokens), credit.kept_R, credit.advantage_R[rows]
+    if within_T is None and kept_R is None:
+        return dataclasses.replace(step, batch=part, credit=Trace(advantage_R))
+    traced = Traced(
+        "part",
+        advantage_R,
+        np.ones(len(rows)),
+        advantage_R,
+        within_T=None if within_T is None else within_T[chosen_T],
+        kept_R=None if kept_R is None else kept_R[rows],
+    )
+    return dataclasses.replace(step, batch=part, credit=Trace(advantage_R, (traced,)))
+
+
+def prepare_part(prepare: Callable[[StepView], TermLoss], step: StepView, rows: Rows) -> TermLoss:
+    """Prepare a loss term for some responses of a step, and return its loss on any tokens of the step."""
+    batch = step.batch
+    assert batch.tokens is not None
+    owner = np.unique(batch.trajectories.ids[rows])
+    matters_N, pair_N = np.zeros(batch.num_trajectories, dtype=bool), None
+    if not len(rows):
+        return TermLoss(lambda given: (given.logprob.sum() * 0.0, {}), matters_N)
+    part = prepare(part_of(step, rows))
+    chosen_T = np.isin(batch.tokens.ids, rows)
+    place_T = torch.from_numpy(np.where(chosen_T, np.cumsum(chosen_T) - 1, -1))
+    matters_N[owner] = part.matters_N
+    if part.pair_N is not None:
+        pair_N = int(part.pair_N.max()) + 1 + np.arange(batch.num_trajectories)
+        pair_N[owner] = part.pair_N
+
+    def placed(loss: Loss) -> Loss:
+        def of_part(given: Pass) -> tuple[torch.Tensor, dict[str, float]]:
+            place = place_T[given.where.clamp(max=len(place_T) - 1)]
+            here = (place >= 0) & (given.where < len(place_T))  # demonstrations come after the step's tokens
+            if not here.any():
+                return given.logprob.sum() * 0.0, {}
+            at = here.to(given.logprob.device)
+            return loss(Pass(given.logprob[at], given.entropy[at], place[here]))
+
+        return of_part
+
+    missing = placed(part.missing) if part.missing else None
+    return TermLoss(placed(part.loss), matters_N, part.metrics, pair_N, missing)
+
+
+def prepare_kept(term: Term, step: StepView) -> TermLoss:
+    """Prepare a loss term that compares tokens for the responses that the method keeps in the loss."""
+    assert step.credit.kept_R is not None
+    rows, whole = np.flatnonzero(step.credit.kept_R), PartView(**{"present": step.batch.num_trajectories, **vars(step)})
+
+    def prepare(part: StepView) -> TermLoss:
+        return term.prepare(dataclasses.replace(part, credit=_all_kept(part)))
+
+    return prepare_part(prepare, whole, rows)
+
+
+def _all_kept(part: StepView) -> Trace:
+    """Return the credit of a part without saying again which responses the loss has: all of them."""
+    credit: Any = part.credit
+    blocks = tuple(dataclasses.replace(each, kept_R=None) for each in credit.blocks)
+    return Trace(credit.advantage_R, blocks)
