@@ -1,23 +1,30 @@
 """Trajectories of harnesses that begin with given turns: forks, continuations, trees; and replays that diverge."""
 
+import asyncio
+import contextlib
 import itertools
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.gateway.asking import ask, suite, user
+from tests.gateway.asking import ask, call, post, serving, suite, user
 from tests.gateway.test_agents import ROLLOUT, SAME, models_of
+from tests.toys import ScriptedEngine
+from turnwise.base.errors import EngineFault
 from turnwise.environments.hosts import Environments, InProcessEnvironments
 from turnwise.extensions.continuations.play import Continuations
 from turnwise.extensions.continuations.settings import ContinuationsConfig
 from turnwise.extensions.gateway.agents import Harnesses
+from turnwise.extensions.gateway.errors import BadRequest
+from turnwise.extensions.gateway.outcome import Outcome
+from turnwise.extensions.gateway.session import Session
 from turnwise.extensions.gateway.settings import HarnessConfig
 from turnwise.rollout.collectors import make_collector
 from turnwise.rollout.metrics import rollout_metrics
 from turnwise.rollout.plays import play_starts, play_tasks
 from turnwise.rollout.settings import RolloutConfig
-from turnwise.rollout.starts import fork
+from turnwise.rollout.starts import Start, fork
 from turnwise.rollout.trajectory import Trajectory
 
 MODELS = models_of("tiny")
@@ -166,3 +173,135 @@ def lie_after_a_refusal(task: Any, endpoint: Any) -> float:
         except RuntimeError:
             return 1.0
     return 1.0
+
+
+def test_a_replay_that_ends_where_it_had_gone_on_fails_and_leaves_the_shared_turn_alone():
+    global PATIENCE
+    PATIENCE = iter([3, 1])
+    environments = harness("tests.gateway.test_given_turns:give_up_the_second_time")
+    collector = make_collector(RolloutConfig(group_size=1, max_new_tokens=6), environments, str)
+    (first,) = play_tasks(collector, MODELS, [0], seed=0)
+    (again,) = play_starts(MODELS, [fork(first, 1, 0)], environments, ROLLOUT, seed=1)
+    assert again.failure == "harness: the replay diverged before turn 2: it ended, where it had gone on before"
+    assert [turn.reward for turn in first.turns] == [0, 0, 1]
+
+
+def test_the_prompt_of_the_first_response_that_is_generated_must_be_as_before_too():
+    environments = harness("tests.gateway.test_given_turns:keep_a_diary")
+    collector = make_collector(RolloutConfig(group_size=1, max_new_tokens=6), environments, str)
+    (first,) = play_tasks(collector, MODELS, [0], seed=0)
+    (again,) = play_starts(MODELS, [fork(first, 0, 0)], environments, ROLLOUT, seed=1)
+    assert "the replay diverged before turn 1: its prompt differs from token " in (again.failure or "")
+
+
+def ask_for_three_at_once(task: Any, endpoint: Any) -> float:
+    messages = [user("look")]
+    for _ in range(2):
+        answer = post(endpoint, "chat/completions", {"messages": messages, "n": 3})
+        messages += [answer["choices"][2]["message"], user("look")]
+    return 1.0
+
+
+@pytest.mark.parametrize("token", [0, 1])
+def test_an_agent_that_asks_for_several_responses_at_once_is_forked_between_them(token):
+    environments = harness("tests.gateway.test_given_turns:ask_for_three_at_once")
+    collector = make_collector(RolloutConfig(group_size=1, max_new_tokens=6), environments, str)
+    (first,) = play_tasks(collector, MODELS, [0], seed=0)
+    assert len(first.turns) == 6
+    starts = [fork(first, turn, 0, token) for turn in range(6) if len(first.turns[turn].response_ids) > token]
+    assert len(starts) > 2
+    for again in play_starts(MODELS, starts, environments, ROLLOUT, seed=1):
+        assert (again.failure, len(again.turns)) == (None, 6)
+        assert [turn.fresh for turn in again.turns[:3]] == [turn.fresh for turn in first.turns[:3]]
+        assert [turn.begun for turn in again.turns] == [token * (place == again.shared) for place in range(6)]
+        begun = first.turns[again.shared].response_ids[:token]
+        assert again.turns[again.shared].response_ids[:token] == begun
+
+
+def test_calls_at_the_same_time_are_compared_with_the_record_one_by_one():
+    fmt = MODELS.policy.policy.format
+    first = Trajectory(0, "")
+
+    async def both(trajectory: Trajectory, start: Start | None) -> list[Any]:
+        engine = ScriptedEngine(lambda conversation, turn: [fmt.stop_id])
+        session = Session(serving(fmt, engine), 0, trajectory=trajectory, start=start)
+        calls = [session.respond(call([user(text)])) for text in ("go", "look")]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    asyncio.run(both(first, None))
+    start = fork(first, 0, 0)
+    assert not [each for each in asyncio.run(both(start.trajectory(), start)) if isinstance(each, Exception)]
+
+
+def test_a_fault_of_the_engine_where_the_record_ends_is_no_divergence_and_the_agent_may_ask_again():
+    fmt = MODELS.policy.policy.format
+    word = fmt.encode("look")[0]
+    first, faults = Trajectory(0, ""), [True]
+
+    def respond(conversation: int, turn: int) -> list[int]:
+        if faults.pop():
+            raise EngineFault("no memory")
+        return [fmt.stop_id]
+
+    async def asks(start: Start | None, engine: Any, *, again: bool, reward: bool = True) -> Trajectory:
+        session = Session(serving(fmt, engine), 0, trajectory=start.trajectory() if start else first, start=start)
+        with contextlib.suppress(BadRequest):
+            await session.respond(call([user("look")]))
+        if again:
+            await session.respond(call([user("look")]))
+        session.outcome = Outcome(1.0, True, {}) if reward else None
+        return session.end()
+
+    asyncio.run(asks(None, ScriptedEngine(lambda conversation, turn: [word, word, fmt.stop_id]), again=False))
+    start = fork(first, 0, 0, token=2)
+    lost = asyncio.run(asks(start, ScriptedEngine(respond), again=False))
+    assert (lost.failure, first.turns[0].reward) == ("engine: no memory", 1.0)
+    faults[:] = [False, True]
+    found = asyncio.run(asks(start, ScriptedEngine(respond), again=True))
+    assert (found.failure, found.turns[0].begun) == (None, 2)
+    assert found.turns[0].response_ids == [word, word, fmt.stop_id]
+
+
+def conversations(order: str, trajectory: Trajectory, start: Start | None) -> tuple[Trajectory, list[Any]]:
+    """Let two sub-agents ask in an order, such as "abab"; each goes on from its own answers."""
+    fmt = MODELS.policy.policy.format
+    said = {"a": [user("go")], "b": [user("look")]}
+
+    async def ask_all() -> list[Any]:
+        session = Session(
+            serving(fmt, ScriptedEngine(lambda conversation, turn: [fmt.encode("take")[0], fmt.stop_id])),
+            0,
+            trajectory=trajectory,
+            start=start,
+        )
+        outcomes: list[Any] = []
+        for name in order:
+            try:
+                ((reply,), _) = await session.respond(call(said[name]))
+                said[name] += [reply.message, user("look")]
+                outcomes.append(reply.message["content"])
+            except BadRequest as error:
+                outcomes.append(error)
+        session.outcome = Outcome(1.0, True, {})
+        session.end()
+        return outcomes
+
+    return trajectory, asyncio.run(ask_all())
+
+
+@pytest.mark.parametrize(("order", "shared"), [("baba", 2), ("baba", 4), ("aabb", 2), ("aabb", 3), ("bbaa", 3)])
+def test_sub_agents_that_ask_in_another_order_are_answered_by_what_they_ask(order, shared):
+    first, _ = conversations("ababab", Trajectory(0, ""), None)
+    assert len(first.turns) == 6
+    start = fork(first, shared, 0)
+    again, outcomes = conversations(order + "ab", start.trajectory(), start)
+    assert [each for each in outcomes if isinstance(each, BadRequest)] == []
+    assert (again.failure, len(again.turns)) == (None, 6)
+    assert all(mine is given for mine, given in zip(again.turns, first.turns[:shared], strict=False))
+
+
+def test_a_sub_agent_that_never_asks_again_has_diverged():
+    first, _ = conversations("abab", Trajectory(0, ""), None)
+    start = fork(first, 2, 0)
+    again, _ = conversations("aa", start.trajectory(), start)
+    assert again.failure == "harness: the replay diverged before turn 2: it ended, where it had gone on before"

@@ -68,10 +68,6 @@ NOT_POSSIBLE = {
         {"rollout": {"collector": "self_play"}},
         r"rollout.collector='self_play' .*, and \[continuations\] plays on",
     ),
-    "quantile": (
-        {"rollout": {"turn_budget": {"name": "quantile"}}},
-        r"turn_budget.name='quantile' .*, and \[continuations\] plays on",
-    ),
     "none": ({"continuations": {"number": 0}}, r"continuations.number: .*greater than or equal to 1"),
     "two values": ({"measures": ["value"], "critic": {}}, r"'continued' and 'value' both fill the column 'value'"),
     "an idle critic": ({"critic": {}}, r"critic has no effect"),

@@ -26,6 +26,7 @@ RENAMED = {
     "objective.rejection": "extensions.preference.rejection",
     "rollout.blocking": "base.blocking",
     "rollout.engine": "engines.base",
+    "environments.adapters.tool_calls": "environments.tool_calls",
     "rollout.environments": "environments.hosts",
 }
 """What has another name too, or lies deeper."""
@@ -60,7 +61,7 @@ class Moved(importlib.abc.InspectLoader, importlib.abc.MetaPathFinder):
     def _now(self, name: str) -> str | None:
         """Return today's full name of what had a name below the package; None if it did not move."""
         parts = name.split(".")
-        for count in range(min(2, len(parts)), 0, -1):
+        for count in range(min(3, len(parts)), 0, -1):
             old = ".".join(parts[:count])
             if old in self._moved:
                 now = f"{self._package}.{self._moved[old]}"

@@ -19,6 +19,7 @@ turnwise methods                                                list the credit 
 turnwise methods --bias                                         compute each method's effect on the gradient exactly
 turnwise config household-tiny-aem                              print the resolved configuration
 turnwise check-env module:factory                               test an environment
+turnwise check-harness module:function                          test whether an agent repeats, and what that allows
 turnwise gateway runs/b                                         serve its policy to agents, and record what they do
 turnwise import log.jsonl                                       read what an agent did elsewhere, to look at its credit
 turnwise make-swe-tasks                                         make bugs to repair, for the environment 'swe'
@@ -50,6 +51,7 @@ from turnwise.commands import (
     evaluate,
     gateway,
     get_model,
+    harness,
     import_log,
     methods,
     play,
@@ -88,6 +90,7 @@ COMMANDS = (
     analyse,
     methods,
     environments,
+    harness,
     gateway,
     import_log,
     swe_tasks,

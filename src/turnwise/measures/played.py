@@ -5,14 +5,19 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
+from turnwise.environments.tool_calls import without_reasoning
 from turnwise.measures.base import Columns, Played, measure
 from turnwise.rollout.trajectory import Trajectory, Turn
 
 
 def action_of(response: str) -> str:
-    """Return what a response asks of the environment: its last `<action>...</action>`, or all of it; spaces as one."""
-    found = re.findall(r"<action>(.*?)</action>", response, re.DOTALL)
-    return " ".join((found[-1] if found else response).split())
+    """Return what a response asks of the environment, spaces as one.
+
+    That is its last `<action>...</action>` after its reasoning, or all that follows the reasoning.
+    """
+    said = without_reasoning(response)
+    found = re.findall(r"<action>(.*?)</action>", said, re.DOTALL)
+    return " ".join((found[-1] if found else said).split())
 
 
 OF_TURN: Mapping[str, Callable[[Trajectory, Turn], object]] = {

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from turnwise.base.errors import ConfigError
@@ -32,10 +33,7 @@ def chat_format(tokenizer: PreTrainedTokenizerBase, prompt: PromptConfig) -> For
         raise ConfigError("the model's tokenizer has no chat template; choose an instruct model")
     instruction = INSTRUCTION if prompt.think else subgoals.INSTRUCTION if prompt.plan else ""
     system = "\n\n".join(filter(None, (prompt.system, instruction)))
-    begin = [{"role": "system", "content": system}] if system else []
-    begin.append({"role": "user", "content": OBSERVATIONS[0]})
-    answered = [*begin, {"role": "assistant", "content": RESPONSE}, {"role": "user", "content": OBSERVATIONS[1]}]
-    first, whole = (_render(tokenizer, messages, think=prompt.think) for messages in (begin, answered))
+    first, whole = _conversation(tokenizer, system, think=prompt.think)
     _, found, after = whole.partition(RESPONSE)
     if not found or OBSERVATIONS[0] not in first or OBSERVATIONS[1] not in after:
         raise ConfigError(
@@ -52,6 +50,30 @@ def chat_format(tokenizer: PreTrainedTokenizerBase, prompt: PromptConfig) -> For
         think=prompt.think,
         plan=prompt.plan,
     )
+
+
+def _conversation(tokenizer: PreTrainedTokenizerBase, system: str, *, think: bool) -> tuple[str, str]:
+    """Render the begin of a conversation, and a longer one. The first user message has what the system may not say.
+
+    Raises:
+        ConfigError: The template refuses a conversation of user and assistant.
+    """
+    refusal: Exception | None = None
+    apart = [{"role": "system", "content": system}, {"role": "user", "content": OBSERVATIONS[0]}]
+    together = [{"role": "user", "content": "\n\n".join(filter(None, (system, OBSERVATIONS[0])))}]
+    for begin in (apart, together) if system else (together,):
+        answered = [*begin, {"role": "assistant", "content": RESPONSE}, {"role": "user", "content": OBSERVATIONS[1]}]
+        try:
+            first, whole = (_render(tokenizer, messages, think=think) for messages in (begin, answered))
+        except (TemplateError, TypeError, KeyError, ValueError) as error:
+            refusal = error
+            continue
+        if system.strip() in first or begin is together:  # some templates leave a system message out
+            return first, whole
+    cause = " ".join(str(refusal).split())[:200]
+    raise ConfigError(
+        f"the model's chat template refuses a conversation of user and assistant ({cause}); choose another model"
+    ) from refusal
 
 
 def _render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[dict[str, Any]], *, think: bool) -> str:

@@ -10,11 +10,14 @@ from transformers import PreTrainedTokenizerBase
 from turnwise.base.errors import ConfigError
 from turnwise.environments.base import Step
 from turnwise.environments.plain import sound_text
+from turnwise.environments.tool_calls import THINK, without_reasoning
 from turnwise.models import subgoals
 
 ADMISSIBLE = "\nAdmissible actions: "
 ACTION = re.compile(r"<action>(.*?)</action>", re.DOTALL)
 THOUGHT = re.compile(r"<think>(.*?)(?:</think>|\Z)", re.DOTALL)
+OPENED = re.compile(r"\A(.*?)(?:</think>|\Z)", re.DOTALL)
+"""Reasoning that the prompt has begun."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +54,11 @@ class Format:
             raise ConfigError(f"the stop token {self.stop!r} is not a single token of this tokenizer")
         return stop_id
 
+    @functools.cached_property
+    def opens_reasoning(self) -> bool:
+        """Whether a prompt ends with the tag that begins reasoning, so that a response begins inside it."""
+        return self.first.rstrip().endswith(THINK)
+
     def describe(self, step: Step, *, latest: bool = True, subgoal: str = "") -> str:
         """Return what the policy reads of a step, if `latest` with the admissible actions and its current subgoal."""
         text = step.observation
@@ -69,7 +77,8 @@ class Format:
 
     def response_ids(self, action: str, thought: str = "", *, subgoal: str = "", switch: bool = True) -> list[int]:
         """Return the ids of a response with this action, as a model would generate it, including the stop token."""
-        text = f"<think>{thought}</think><action>{action}</action>" if self.think else action
+        begin = "" if self.opens_reasoning else THINK
+        text = f"{begin}{thought}</think><action>{action}</action>" if self.think else action
         if self.plan:
             text = subgoals.write(action, subgoal, switch=switch)
         return [*self._encode(text), self.stop_id]
@@ -83,7 +92,11 @@ class Format:
 
         Reasoning that was cut short ends with the response. Without `think`, it is the whole response.
         """
-        return self._find(THOUGHT, tuple(response_ids)) if self.think else (0, len(response_ids))
+        if not self.think:
+            return 0, len(response_ids)
+        ids = tuple(response_ids)
+        begins_inside = self.opens_reasoning and not self._decode(ids).lstrip().startswith(THINK)
+        return self._find(OPENED if begins_inside else THOUGHT, ids)
 
     def subgoal_after(self, response_ids: Sequence[int], subgoal: str) -> str:
         """Return the subgoal in force after a response: the first one, a new one, or the one before."""
@@ -117,12 +130,13 @@ class Format:
         return str(self.tokenizer.decode(list(response_ids), skip_special_tokens=True)).strip()
 
     def action(self, text: str) -> tuple[str, bool]:
-        """Return the action in a response, and whether the response is well-formed."""
-        action = self._action(text) if self.think or self.plan else text
-        return (text, False) if action is None else (action, True)
+        """Return the action in a response after its reasoning, and whether the response is well-formed."""
+        said = without_reasoning(text, opened=self.opens_reasoning)
+        action = self._action(text) if self.think or self.plan else said
+        return (said, False) if action is None else (action, True)
 
     def _action(self, text: str) -> str | None:
-        found = ACTION.findall(text)
+        found = ACTION.findall(without_reasoning(text, opened=self.opens_reasoning))
         return found[-1].strip() if found else None
 
     def plain(self, text: str) -> str:

@@ -8,6 +8,8 @@ import dataclasses
 import re
 from collections.abc import Callable, Sequence
 
+from turnwise.environments.tool_calls import THINK, THOUGHT
+
 KEEP, SWITCH = "KEEP", "SWITCH"
 TAGS = tuple(f"<{slash}{name}>" for name in ("switch", "subgoal", "action") for slash in ("", "/"))
 CURRENT = "\nCurrent subgoal: "
@@ -56,13 +58,22 @@ def read(ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> Planned:
         decode: Function from tokens to their text. More tokens give a text that is not shorter.
     """
     text = decode(ids)
-    decided = _SWITCH.search(text)
-    stated = _SUBGOAL.search(text, decided.end() if decided else 0)
+    begin = _after_reasoning(text)
+    decided = _SWITCH.search(text, begin)
+    stated = _SUBGOAL.search(text, decided.end() if decided else begin)
     switch = decided is not None and decided[1].strip().upper() not in ("", KEEP)
 
     first = min(tokens_to(decided.end(), ids, decode), len(ids) - 1) if decided else 0
     second = min(tokens_to(stated.end(), ids, decode), len(ids) - 1) if stated else first
-    return Planned(switch, stated[1].strip() if stated else None, (first, second), _ACTION.search(text) is not None)
+    return Planned(
+        switch, stated[1].strip() if stated else None, (first, second), _ACTION.search(text, begin) is not None
+    )
+
+
+def _after_reasoning(text: str) -> int:
+    """Return where reasoning ends, which may draft other parts; the end of the text if it does not end."""
+    place = text.rfind(THOUGHT)
+    return place + len(THOUGHT) if place >= 0 else len(text) * (THINK in text)
 
 
 def tokens_to(end: int, ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> int:

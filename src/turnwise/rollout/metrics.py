@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from turnwise.rollout.starts import REPLAY
+from turnwise.rollout.replays import is_diverged
 from turnwise.rollout.trajectory import Trajectory, distinct_turns
 
 CUT = "turn_budget"
@@ -31,7 +31,7 @@ def rollout_metrics(
     own = [trajectory for trajectory in trajectories if trajectory.learns]
     turns = distinct_turns(usable)
     pruned = sum(trajectory.ended == "pruned" for trajectory in trajectories)
-    diverged = sum(REPLAY in (trajectory.failure or "") for trajectory in trajectories)
+    diverged = sum(map(is_diverged, trajectories))
     limits = [float(trajectory.info[CUT]) for trajectory in own if CUT in trajectory.info]
     mean = lambda values: float(np.mean(values)) if len(values) else 0.0  # noqa: E731
     return {

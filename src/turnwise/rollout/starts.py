@@ -52,6 +52,13 @@ def ends_of(task: Task) -> Callable[[Sequence[Turn], Hashable], dict[str, Any] |
     return ends
 
 
+def plain(task: Task) -> Task:
+    """Return a task without what is put around it."""
+    while isinstance(task, Within):
+        task = task.task
+    return task
+
+
 def inside(environments: Environments, task: Task) -> tuple[Environments, Task]:
     """Return where a task is played, and the task itself, without what is put around it."""
     if not isinstance(task, Within):
@@ -76,6 +83,7 @@ class Start:
         begun: Response whose first tokens begin the next one; None: it is generated from its first token.
         token: Number of these tokens.
         into: Trajectory that gets the turns, for who looks at them meanwhile; None: a new one.
+        following: Turn that followed the given turns, whose whole prompt an agent must send again; None: any.
     """
 
     task: Task
@@ -89,6 +97,7 @@ class Start:
     begun: Turn | None = None
     token: int = 0
     into: Trajectory | None = None
+    following: Turn | None = None
 
     def trajectory(self) -> Trajectory:
         """Return the trajectory that gets the turns."""
@@ -115,8 +124,10 @@ def fork(trajectory: Trajectory, turn: int, task: Task, token: int = 0) -> Start
     if not 0 <= turn < len(trajectory.turns):
         raise ValueError(f"fork at turn {turn}, expected 0 to {len(trajectory.turns) - 1}")
     shared, following = (*trajectory.given, *trajectory.turns[:turn]), trajectory.turns[turn]
-    task = task if trajectory.played is None else trajectory.played
+    if trajectory.played is not None and plain(trajectory.played) == plain(task):
+        task = trajectory.played  # within what it was played in
     start = Start(task, trajectory.group, trajectory.task, shared, following.observation, trajectory.tree)
+    start = dataclasses.replace(start, following=following)
     if not token:
         return start
     if not 0 < token < len(following.response_ids):

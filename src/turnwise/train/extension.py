@@ -57,6 +57,8 @@ class Extension:
 
     part: Part | None = None
     """What keeps state from step to step; checkpoints have it under the key."""
+    plays: bool = False
+    """Whether it brings what plays in place of the suite's environments."""
     evaluates_with_state: bool = False
     """Whether an evaluation needs the states of the checkpoint."""
 

@@ -10,8 +10,8 @@ from turnwise.base.errors import ConfigError
 from turnwise.commands.cli import main
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
+from turnwise.environments.tool_calls import ToolCall, describe_tools, read_tool_calls
 from turnwise.worlds.adapters.openenv_texts import choose_action, choose_observation
-from turnwise.worlds.adapters.tool_calls import ToolCall, describe_tools, read_tool_calls
 
 METADATA = {"type": "object", "additionalProperties": True}
 

@@ -18,6 +18,7 @@ from turnwise.rollout.collectors import Independent, make_sampling
 from turnwise.rollout.copies import forkable
 from turnwise.rollout.groups import Batch, Group
 from turnwise.rollout.metrics import env_steps
+from turnwise.rollout.replays import Replays
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.starts import Start, fork
 from turnwise.rollout.trajectory import Trajectory, distinct_turns
@@ -62,7 +63,7 @@ class Branching(Independent):
                     "for no limit"
                 )
         super().__init__(environments, settings, task_name)
-        self._rule, self._options = RULES[rule], options
+        self._rule, self._options, self._replays = RULES[rule], options, Replays()
         self._max_tokens, self._max_env_steps = max_tokens, max_env_steps
         self._spread_top = options.get("top", TOP) if rule == "rose" else 0
 
@@ -80,7 +81,9 @@ class Branching(Independent):
         sampling = dataclasses.replace(sampling, spread_top=self._spread_top)
         async with forkable(group.environments, group.engine) as environments:
             while starts := growing.starts():
-                growing.paths += await self._play_starts(group, starts, environments=environments, sampling=sampling)
+                played = await self._play_starts(group, starts, environments=environments, sampling=sampling)
+                self._replays.add(one for one in played if one.shared)
+                growing.paths += played
                 growing.spent = self._is_spent(growing.paths)
         return growing.paths
 

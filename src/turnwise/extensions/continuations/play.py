@@ -29,6 +29,7 @@ from turnwise.rollout.failures import placed_failure
 from turnwise.rollout.groups import OnTurn
 from turnwise.rollout.metrics import env_steps
 from turnwise.rollout.record import write_table
+from turnwise.rollout.replays import Replays
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.starts import Start, Within, fork, replay, return_of
 from turnwise.rollout.trajectory import Trajectory
@@ -129,6 +130,7 @@ class Continuations:
         self._tokens: list[int] = []  # first tokens of a response that each continuation was given
         self._answered: tuple[Sequence[Trajectory], Any, np.ndarray] | None = None
         self._num_replayed = 0
+        self._replays = Replays()
         self.num_tokens = 0
 
     def __call__(
@@ -146,7 +148,7 @@ class Continuations:
             a continuation failed, for example since a replay disagreed, and for turns from `continuations.turns` on.
 
         Raises:
-            RunError: All continuations failed, for example because the environment does not repeat.
+            RunError: All continuations failed, or most replays diverged.
         """
         if self._answered and self._answered[0] is trajectories and self._answered[1] == cuts:
             return self._answered[2]
@@ -159,6 +161,7 @@ class Continuations:
             for continuation in range(number)
         ]
         played = blocking(self._play(starts))
+        self._replays.add(played)
         if all(one.failure is not None for one in played):
             raise RunError(f"all {len(played)} continuations failed; the last one: {placed_failure(played[-1])}")
         self._played += played
@@ -232,6 +235,7 @@ class Continuations:
         """Write the continuations of a step to a Parquet file; forget them, and return what they cost."""
         number, played, tokens = self.settings.number, self._played, self._tokens
         replayed, self._num_replayed = self._num_replayed, 0
+        diverged, self._replays = self._replays.diverged, Replays()
         self._played, self._tokens, self._answered = [], [], None
         rows = [
             {
@@ -256,6 +260,7 @@ class Continuations:
             "continued_states": len(played) / number,
             "continued_env_steps": float(replayed + env_steps(played)),
             "continued_failed_frac": num_failed / max(1, len(played)),
+            **({"continued_diverged": float(diverged)} if diverged else {}),
         }
 
 

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import secrets
+import time
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
 
@@ -10,6 +12,7 @@ from turnwise.base.errors import EnvironmentFault
 from turnwise.base.imports import import_named
 from turnwise.engines.base import Engine, Sampling
 from turnwise.environments.base import Step, Task
+from turnwise.extensions.gateway.call import Call
 from turnwise.extensions.gateway.harness import Endpoint, Harness, make_harness
 from turnwise.extensions.gateway.messages import last_message
 from turnwise.extensions.gateway.rows import Ledger
@@ -23,6 +26,17 @@ from turnwise.rollout.trajectory import Trajectory
 T = TypeVar("T")
 
 
+@dataclasses.dataclass
+class Witness:
+    """Keeps what each trajectory's harness asked, and how long it took, by the number of the trajectory.
+
+    Given turns answer its requests whatever they ask, so that all differences between two plays are seen.
+    """
+
+    calls: dict[int, list[Call]] = dataclasses.field(default_factory=dict)
+    seconds: dict[int, float] = dataclasses.field(default_factory=dict)
+
+
 class Harnesses:
     """Environments in which a harness plays, which finds the policy at an address of its own.
 
@@ -30,6 +44,7 @@ class Harnesses:
 
     Args:
         settings: The `[harness]` of a recipe.
+        witness: Keeps what the harnesses ask; default: nothing is kept, and given turns must be asked for as before.
 
     Attributes:
         agents: This object, which tells that trajectories are played here; see `Agents`.
@@ -38,8 +53,8 @@ class Harnesses:
         ConfigError: A function cannot be imported.
     """
 
-    def __init__(self, settings: HarnessConfig):
-        self._settings = settings
+    def __init__(self, settings: HarnessConfig, witness: Witness | None = None):
+        self._settings, self._witness = settings, witness
         self._harness: Harness = make_harness(settings)
         self._state_key: StateKey = import_named(settings.state_key) if settings.state_key else last_message
         self._desks: dict[asyncio.AbstractEventLoop, _Desk] = {}
@@ -72,8 +87,14 @@ class Harnesses:
                 ledger=desk.ledger,
             )
             async with desk.room:
-                session = Session(serving, number, trajectory=trajectory, start=start)
+                witness, began = self._witness, time.monotonic()
+                heard = None if witness is None else witness.calls.setdefault(number, [])
+                session = Session(
+                    serving, number, trajectory=trajectory, start=start, exact=witness is None, heard=heard
+                )
                 await desk.unless_lost(self._play_session(desk, session, inside(self, start.task)[1]))
+                if witness is not None:
+                    witness.seconds[number] = time.monotonic() - began
 
     @contextlib.asynccontextmanager
     async def _desk(self, fmt: Format) -> AsyncIterator["_Desk"]:

@@ -1,15 +1,15 @@
 """Define the one inner request of all dialects, and the response to it."""
 
 import dataclasses
-import secrets
+import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any, TypedDict
 
 from turnwise.base.errors import did_you_mean
 from turnwise.engines.base import Generation
+from turnwise.environments.tool_calls import read_json, read_response
 from turnwise.extensions.gateway.errors import BadRequest
 from turnwise.extensions.gateway.messages import Message, read_call, short
-from turnwise.worlds.adapters.tool_calls import read_json, read_tool_calls
 
 MAX_CHOICES, MAX_STOPS = 64, 16
 MIN_TEMPERATURE, MIN_TOP_P = 1e-5, 1e-6
@@ -64,6 +64,7 @@ class Reply:
         finish: "stop", "length" or "tool_calls".
         valid: Whether its tool calls are well-formed.
         stopped_by: The stop text that ended it, if any.
+        reasoning: What it thinks before it speaks; in no message.
     """
 
     message: Message
@@ -72,29 +73,42 @@ class Reply:
     finish: str
     valid: bool = True
     stopped_by: str | None = None
+    reasoning: str = ""
 
 
-def make_reply(generation: Generation, text: str, call: Call) -> Reply:
-    """Cut the stop text of a response, and read its tool calls.
+def make_reply(generation: Generation, text: str, call: Call, *, opened: bool = False, name: bytes = b"") -> Reply:
+    """Cut the stop text of a response, take its reasoning out, and read its tool calls.
 
     Args:
         generation: What the engine sampled.
         text: Its text.
         call: The request.
+        opened: Whether the prompt began the reasoning.
+        name: Names the response within its trajectory. The ids of its calls depend on it and the text alone, since some
+            agents write ids into their prompts, which a replay must give again.
     """
     ends = {stop: text.find(stop) for stop in call.stop if stop in text}
     stopped_by = min(ends, key=lambda stop: ends[stop]) if ends else None
     text = text[: ends[stopped_by]] if stopped_by is not None else text
-    content, found = read_tool_calls(text) if call.tools else (text, [])
-    valid = not any(one.malformed for one in found)
-    content, found = (content, found) if valid else (text, [])
+    read = read_response(text, opened=opened)
+    valid = not call.tools or not any(one.malformed for one in read.calls)
+    # a text that does not reason is passed on to the letter
+    plain = read.text if read.reasoning else text
+    content, found = (read.content, read.calls) if call.tools and valid else (plain, [])
     message: Message = {"role": "assistant", "content": content}
     functions = [{"name": one.name, "arguments": one.arguments} for one in found]
     if found:
         message["tool_calls"] = [read_call({"function": function}, "") for function in functions]
-    calls = [{"id": f"call_{secrets.token_hex(8)}", "type": "function", "function": each} for each in functions]
+    calls = [
+        {"id": f"call_{_call_id(name, text, place)}", "type": "function", "function": each}
+        for place, each in enumerate(functions)
+    ]
     finish = "tool_calls" if calls else "length" if generation.truncated else "stop"
-    return Reply(message, calls, generation, finish, valid, stopped_by)
+    return Reply(message, calls, generation, finish, valid, stopped_by, read.reasoning)
+
+
+def _call_id(name: bytes, text: str, place: int) -> str:
+    return hashlib.blake2b(name + f" {place} {text}".encode(errors="surrogatepass"), digest_size=8).hexdigest()
 
 
 def read_object(body: bytes) -> dict[str, Any]:
@@ -140,6 +154,23 @@ def number(data: Mapping[str, Any], name: str, low: float, high: float, *, above
         BadRequest: It is something else.
     """
     return _number(data, name, low, high, kinds=(int, float), what="a number", above=above)
+
+
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "frequency_penalty": (0, None),
+    "presence_penalty": (0, None),
+    "repetition_penalty": (1, None),
+    "length_penalty": (1, None),
+    "min_p": (0, None),
+    "top_k": (-1, 0, None),
+    "best_of": (1, None),
+    "use_beam_search": (False, None),
+    "ignore_eos": (False, None),
+    "min_tokens": (0, None),
+    "logit_bias": ({}, None),
+    "top_logprobs": (0, None),
+}
+"""Settings of sampling that no engine here has, with the values that leave the distribution as it is."""
 
 
 class Sampled(TypedDict):

@@ -8,6 +8,8 @@ from turnwise.train.extension import Extension
 class Harness(Extension):
     """Play through the agent of `[harness]`."""
 
+    plays = True
+
     def environments(self) -> Environments:
         """Return what plays the trajectories in place of the suite's environments."""
         return Harnesses(self.settings)

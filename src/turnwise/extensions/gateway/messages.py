@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from turnwise.environments.plain import sound_text
+from turnwise.environments.tool_calls import read_json
 from turnwise.extensions.gateway.errors import BadRequest
-from turnwise.worlds.adapters.tool_calls import read_json
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 Message = dict[str, Any]
@@ -79,7 +79,9 @@ def read_call(call: Any, where: str) -> dict[str, Any]:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise BadRequest(f"{where}.function: expected a name and arguments", param=where)
-    arguments = function.get("arguments", {})
+    arguments = function.get("arguments")
+    if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
+        arguments = {}  # as some clients write that there are none
     with contextlib.suppress(ValueError):  # a harness may pass on what a model wrote wrongly
         arguments = read_json(arguments) if isinstance(arguments, str) else arguments
     return {"function": {"name": function["name"], "arguments": arguments}}
@@ -94,9 +96,18 @@ def history_keys(messages: Sequence[Message], tools: Sequence[Any] = ()) -> list
 def next_key(key: bytes, message: Message) -> bytes:
     """Return the key of a conversation that a message continues: a hash of role, text, and calls with arguments."""
     content, calls = message["content"], [call["function"] for call in message.get("tool_calls", ())]
-    called = json.dumps([[call["name"], call["arguments"]] for call in calls], sort_keys=True) if calls else ""
+    called = json.dumps([[call["name"], _same(call["arguments"])] for call in calls], sort_keys=True) if calls else ""
     # the length keeps texts apart from calls; most messages have none, and to write JSON takes longer than to hash
     return _digest(key, f"{message['role']} {len(content)} {content}{called}")
+
+
+def _same(value: Any) -> Any:
+    """Write equal numbers alike: clients in other languages send 1.0 as 1."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list):
+        return [_same(each) for each in value]
+    return {name: _same(each) for name, each in value.items()} if isinstance(value, dict) else value
 
 
 def _digest(key: bytes, text: str) -> bytes:

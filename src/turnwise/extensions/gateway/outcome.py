@@ -8,7 +8,7 @@ from typing import Any
 from turnwise.base.errors import EnvironmentFault, did_you_mean, text_of
 from turnwise.base.terminal import visible
 from turnwise.environments.base import MAX_REWARD, checked_flag, checked_info, shown
-from turnwise.worlds.adapters.tool_calls import read_json
+from turnwise.environments.tool_calls import read_json
 
 FIELDS = ("reward", "success", "info")
 

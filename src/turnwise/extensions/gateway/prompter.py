@@ -7,10 +7,10 @@ from typing import Any
 
 from jinja2 import TemplateError
 
+from turnwise.environments.tool_calls import describe_tools
 from turnwise.extensions.gateway.errors import BadRequest
 from turnwise.extensions.gateway.messages import Message
 from turnwise.models.format import Format
-from turnwise.worlds.adapters.tool_calls import describe_tools
 
 
 class Prompter:
@@ -75,34 +75,43 @@ class Prompter:
         ]
         if not self._template:
             return self._observations(messages, tools, texts)
-        try:
+        rendered, refusal = "", None
+        for writes in dict.fromkeys((self._writes_tools, False)):  # a template may refuse calls or results of tools
             shown = [
-                self._message(message, text, index in marked)
+                self._message(message, text, index in marked, writes)
                 for index, (message, text) in enumerate(zip(messages, texts, strict=True))
             ]
-            if tools and not self._writes_tools:
-                described = self._fmt.plain(describe_tools(list(tools)))
-                if shown[0]["role"] == "system":
-                    shown[0]["content"] += f"\n\n{described}"
-                else:
-                    shown.insert(0, {"role": "system", "content": described})
-            return str(
-                self._fmt.tokenizer.apply_chat_template(
-                    shown,
-                    tools=self._plain(list(tools)) if tools and self._writes_tools else None,
-                    tokenize=False,
-                    add_generation_prompt=True,
-                    enable_thinking=self._fmt.think,
-                )
-            )
-        except (TemplateError, TypeError, KeyError, ValueError, RecursionError) as error:
-            cause = " ".join(str(error).split())[:200]
-            raise BadRequest(f"the model's chat template refuses the messages: {cause}", param="messages") from error
+            if tools and not writes:
+                shown = _with_system(shown, self._fmt.plain(describe_tools(list(tools))))
+            for arrange in (list, joined, folded):
+                try:
+                    text = self._apply(arrange(shown), tools if writes else ())
+                except (TemplateError, TypeError, KeyError, ValueError, RecursionError) as error:
+                    refusal = refusal or error
+                    continue
+                if all(each["content"].strip() in text for each in shown if each["role"] == "system"):
+                    return text
+                rendered = rendered or text  # the template leaves system messages out, or writes them otherwise
+        if rendered:
+            return rendered
+        cause = " ".join(str(refusal).split())[:200]
+        raise BadRequest(f"the model's chat template refuses the messages: {cause}", param="messages") from refusal
 
-    def _message(self, message: Message, text: str, marked: bool) -> dict[str, Any]:
-        """Return a message as the chat template gets it."""
+    def _apply(self, shown: list[dict[str, Any]], tools: Sequence[Any]) -> str:
+        return str(
+            self._fmt.tokenizer.apply_chat_template(
+                shown,
+                tools=self._plain(list(tools)) or None,
+                tokenize=False,
+                add_generation_prompt=True,
+                enable_thinking=self._fmt.think,
+            )
+        )
+
+    def _message(self, message: Message, text: str, marked: bool, writes_tools: bool) -> dict[str, Any]:
+        """Return a message as the chat template gets it, with calls and results as text unless it writes tools."""
         role, calls = message["role"], [] if marked else message.get("tool_calls", [])
-        if self._writes_tools:
+        if writes_tools:
             shown = {"role": role, "content": text}
             if calls:
                 shown["tool_calls"] = [
@@ -140,3 +149,29 @@ class Prompter:
     def _observation(self, texts: Sequence[str], *, first: bool) -> str:
         template = self._fmt.first if first else self._fmt.following
         return template.replace("{observation}", "\n".join(texts))
+
+
+def _with_system(messages: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:
+    """Add a text to the system message that a conversation begins with, or put one there."""
+    first = messages[0]
+    if first["role"] != "system":
+        return [{"role": "system", "content": text}, *messages]
+    return [{**first, "content": f"{first['content']}\n\n{text}"}, *messages[1:]]
+
+
+def joined(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Join neighbours of one role, for templates in which roles must alternate."""
+    found: list[dict[str, Any]] = []
+    for message in messages:
+        if found and found[-1]["role"] == message["role"] != "tool":
+            both = [each["content"] for each in (found[-1], message) if each["content"]]
+            calls = [*found[-1].get("tool_calls", ()), *message.get("tool_calls", ())]
+            found[-1] = {**found[-1], "content": "\n\n".join(both), **({"tool_calls": calls} if calls else {})}
+        else:
+            found.append(message)
+    return found
+
+
+def folded(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Let the user say what system messages say, for templates that refuse those; neighbours are joined."""
+    return joined([{**each, "role": "user"} if each["role"] == "system" else each for each in messages])

@@ -2,17 +2,18 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from turnwise.base.errors import EngineLost, EnvironmentFault, did_you_mean
+from turnwise.environments.tool_calls import read_json
 from turnwise.extensions.gateway.dialects import DIALECTS, error_body_at
 from turnwise.extensions.gateway.errors import BadRequest
 from turnwise.extensions.gateway.http import Answer, HttpServer, Request
 from turnwise.extensions.gateway.outcome import as_outcome
 from turnwise.extensions.gateway.session import Session
 from turnwise.models.format import Format
-from turnwise.worlds.adapters.tool_calls import read_json
+from turnwise.models.spelling import spell
 
 SESSION_HEADER = b"x-turnwise-session"
 STATE_HEADER = b"x-turnwise-state-key"
@@ -122,13 +123,13 @@ class Gateway:
         call = dialect.read(request.body, session.remembered)
         names = request.headers
         replies, num_prompt = await session.respond(call, names.get(STATE_HEADER), actor=names.get(ACTOR_HEADER, ""))
-        content = dialect.write(call, replies, num_prompt, model=self.model, decode=self._decode)
+        content = dialect.write(call, replies, num_prompt, model=self.model, spell=self._spell)
         if dialect.remembers:
             session.remembered[content["id"]] = [*call.messages[call.num_instructions :], replies[0].message]
         return Answer(events=dialect.events(call, content)) if call.stream else Answer(content)
 
-    def _decode(self, ids: Sequence[int]) -> str:
-        return str(self._fmt.tokenizer.decode(list(ids)))
+    def _spell(self, token: int) -> tuple[str, bytes]:
+        return spell(self._fmt.tokenizer, token)
 
     def _models(self) -> dict[str, Any]:
         model = {"id": self.model, "object": "model", "created": self._created, "owned_by": "turnwise"}

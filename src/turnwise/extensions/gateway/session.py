@@ -1,6 +1,7 @@
 """Record the calls of one harness as a trajectory."""
 
 import asyncio
+import collections
 import dataclasses
 import functools
 import secrets
@@ -94,6 +95,8 @@ class Session:
         task: Name of the task.
         trajectory: Gets the turns; default: a new one.
         start: Turns that are given: as many requests are answered from them, and checked.
+        exact: Whether a request that differs from the recorded ones is refused.
+        heard: Gets every request.
     """
 
     def __init__(
@@ -105,12 +108,14 @@ class Session:
         task: str = "",
         trajectory: Trajectory | None = None,
         start: Start | None = None,
+        exact: bool = True,
+        heard: list[Call] | None = None,
     ):
         self.name = name or secrets.token_urlsafe(12)
         self.trajectory = trajectory or Trajectory(0, task)
-        self._record = (
-            Record(start, self.trajectory) if start and (start.turns or start.observation is not None) else None
-        )
+        given = start is not None and (start.turns or start.observation is not None)
+        self._record = Record(start, exact=exact) if start and given else None
+        self._heard = heard
         self._ends = ends_of(start.task if start else None)
         self.cut: dict[str, Any] | None = None  # what ended the trajectory before its harness did
         self.outcome: Outcome | None = None
@@ -125,6 +130,7 @@ class Session:
         self._known: dict[bytes, _Known] = {}  # by the history up to the response
         self._said: dict[bytes, _Known] = {}  # by the response alone, the latest
         self._held: _Known | None = None  # whose conversation the engine still holds
+        self._replies: collections.Counter[bytes] = collections.Counter()  # how many, by the history before them
         self._running = 0
 
     def claim(self, owner: tuple[str, ...]) -> None:
@@ -170,6 +176,8 @@ class Session:
             EngineLost: The engine is unavailable.
         """
         shared, keys = self._serving, history_keys(call.messages, call.tools)
+        if self._heard is not None:
+            self._heard.append(call)
         if call.schema is not None and not shared.schemas:
             raise BadRequest(
                 "a response that follows a JSON schema needs `turnwise gateway` with engine.name=server; in training "
@@ -197,21 +205,29 @@ class Session:
                 param="messages",
                 code="context_length_exceeded",
             )
-        if self._record and self._record.left:
-            return self._given(self._record, call, keys, ids), len(ids)
+        replies, begun = self._given(call, keys, ids), None
+        if (first := len(replies)) == call.n:
+            return replies, len(ids)
         self.cut = self._ends(self.trajectory.turns, key)
         if self.cut is not None:
             raise BadRequest(
                 f"this trajectory ends after {len(self.trajectory.turns)} responses, by the limit of the run",
                 code="turn_limit",
             )
-        begun = self._record.begun(last_message(call.messages)) if self._record else None
-        generations, conversations = await self._generate(parent, ids, sampling, call.n, begun)
+        parent = None if first else parent  # only the first response to a prompt continues its conversation
+        is_next = self._record is not None and not self._record.goes_on
+        if is_next and self._record:
+            begun = self._record.go_on(ids, last_message(call.messages))
+            is_next = self._record.goes_on
+        try:
+            generations, conversations = await self._generate(parent, ids, sampling, call.n - first, begun)
+        except BadRequest:
+            if is_next and self._record:
+                self._record.goes_on = False  # the agent may ask again
+            raise
         self._check_open()  # a reward that came meanwhile belongs to the response before
-        replies = []
         for index, generation in enumerate(generations):
-            text = shared.fmt.text(generation.token_ids)
-            reply = make_reply(generation, text, call)
+            reply = self._reply(generation, call, keys)
             turns = self.trajectory.turns
             continues = not index and parent is not None and bool(turns) and turns[-1] is parent.turn
             turn = Turn(
@@ -220,16 +236,17 @@ class Session:
                 prompt_ids=ids[len(parent.ids) :] if parent is not None and continues else ids,
                 response_ids=generation.token_ids,
                 behavior_logprobs=generation.logprobs,
-                response=text,
+                response=shared.fmt.text(generation.token_ids),
                 truncated=generation.truncated,
                 valid=reply.valid,
                 fresh=not continues,
                 behavior_entropies=generation.entropies,
+                behavior_spreads=generation.spreads,
                 behavior_state=generation.state,
                 version=generation.version,
                 actor=actor,
             )
-            if begun and self._record:
+            if begun and self._record and not index:
                 turn.origin, turn.begun = self._record.origin, len(begun.token_ids)
             turns.append(turn)
             known = _Known(turn, [*ids, *generation.token_ids], conversations[index])
@@ -241,17 +258,22 @@ class Session:
                 self._held = known
         return replies, len(ids)
 
-    def _given(self, record: Record, call: Call, keys: Sequence[bytes], ids: list[int]) -> list[Reply]:
-        """Answer a request from the record."""
-        replies = []
-        for _ in range(call.n):
-            turn = record.next(ids, last_message(call.messages))
-            reply = make_reply(record.generation(turn), self._serving.fmt.text(turn.response_ids), call)
+    def _given(self, call: Call, keys: Sequence[bytes], ids: list[int]) -> list[Reply]:
+        """Answer a request from the record, as far as it goes."""
+        replies, record = list[Reply](), self._record
+        while record and len(replies) < call.n and (turn := record.next(ids)):
+            reply = self._reply(record.generation(turn), call, keys)
             known = _Known(turn, [*ids, *turn.response_ids], -1)  # the engine has no conversation of it
             self._known.setdefault(next_key(keys[-1], reply.message), known)
             self._said[next_key(b"", reply.message)] = known
             replies.append(reply)
         return replies
+
+    def _reply(self, generation: Generation, call: Call, keys: Sequence[bytes]) -> Reply:
+        fmt, earlier = self._serving.fmt, self._replies[keys[-1]]
+        self._replies[keys[-1]] += 1
+        name = keys[-1] + str(earlier).encode()
+        return make_reply(generation, fmt.text(generation.token_ids), call, opened=fmt.opens_reasoning, name=name)
 
     def _state_key(self, call: Call) -> Hashable:
         try:
@@ -306,10 +328,13 @@ class Session:
         self._running += 1
         keep = 0
         first = begun.token_ids if begun else []
-        sampling = dataclasses.replace(sampling, begun=len(first))
+        prompts = [([*ids, *first], dataclasses.replace(sampling, begun=len(first)))]
+        prompts += [(ids, sampling)] * (count - 1)
         try:
-            work = (engine.generate(conversation, [*ids, *first], sampling) for conversation in conversations)
-            generations = [begun.joined(made) if begun else made for made in await asyncio.gather(*work)]
+            work = (engine.generate(number, *each) for number, each in zip(conversations, prompts, strict=True))
+            generations = list(await asyncio.gather(*work))
+            if begun:
+                generations[0] = begun.joined(generations[0])
             self.fault, keep = "", 1
         except EngineFault as fault:
             self.fault = str(fault)
@@ -354,9 +379,9 @@ class Session:
         self._said.clear()
         self.remembered.clear()
         trajectory, outcome = self.trajectory, self.outcome
-        lost = self._record and self._record.lost(trajectory)
-        if lost:
-            trajectory.failure, trajectory.ended = f"harness: {lost}", "failed"
+        if self._record and (lost := self._record.lost()):
+            cause = f"engine: {self.fault}" if self.fault and not self._record.diverged else f"harness: {lost}"
+            trajectory.failure, trajectory.ended = cause, "failed"
         elif outcome is not None and trajectory.turns:
             trajectory.turns[-1].reward = outcome.reward
             trajectory.success, trajectory.info, trajectory.ended = outcome.success, outcome.info, "terminated"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from turnwise.base.blocking import blocking
 from turnwise.base.errors import EngineFault
 from turnwise.engines.base import Engine, Sampling
+from turnwise.environments.tool_calls import without_reasoning
 from turnwise.extensions.judge.cases import Case, Comparison, Rating, Verdict
 from turnwise.models.format import Format
 
@@ -115,7 +116,8 @@ def question(case: Case, keep: float = 1.0) -> str:
 
 def read_scores(case: Case, answer: str | None) -> Verdict:
     """Read the scores of an answer; None if it holds none, several different ones, or one above 10."""
-    found = {tuple(map(float, match.groups())) for match in SCORES[type(case)].finditer((answer or "").strip())}
+    said = without_reasoning(answer or "").strip()
+    found = {tuple(map(float, match.groups())) for match in SCORES[type(case)].finditer(said)}
     if len(found) != 1 or max(scores := found.pop()) > HIGHEST:
         return None
     return (scores[0], scores[1]) if len(scores) == 2 else scores[0]

@@ -19,6 +19,7 @@ from turnwise.extensions.stores.store import Store
 from turnwise.rollout.experience import Experience, Steps, learned_from, outcomes
 from turnwise.rollout.groups import Collector, OnTurn
 from turnwise.rollout.plays import play_starts
+from turnwise.rollout.replays import Replays
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.starts import fork
 from turnwise.rollout.trajectory import Trajectory
@@ -100,7 +101,7 @@ class PrefixSampling:
         seed: int,
     ):
         self._source, self._store, self._tasks, self._seed = source, store, tasks, seed
-        self._environments, self._rollout = environments, rollout
+        self._environments, self._rollout, self._replays = environments, rollout, Replays()
         settings: StoreConfig = store.settings
         assert settings.remaining is not None
         assert settings.handicap is not None
@@ -145,6 +146,7 @@ class PrefixSampling:
         seed = int(np.random.SeedSequence([self._seed, Stream.PREFIXES, step]).generate_state(1)[0])
         how: Any = {"seed": seed, "on_turn": on_turn, "collector": collector}
         played = play_starts(models, starts, self._environments, self._rollout, **how)
+        self._replays.add(played)
         rows = [groups[each.group - first][0] for each in played]
         return [
             alone(each, step=row.step, success=row.trajectory.success) for each, row in zip(played, rows, strict=True)

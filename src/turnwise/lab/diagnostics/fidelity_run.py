@@ -21,7 +21,6 @@ from turnwise.credit.methods.build import named_method
 from turnwise.credit.methods.names import modifiers, split_at_plus
 from turnwise.credit.transform import Transform
 from turnwise.credit.transforms.modulation import entropy_coefficient
-from turnwise.environments.suites import refuse_unrepeatable
 from turnwise.extensions.continuations.play import Histories
 from turnwise.lab.diagnostics.costs import time_credit
 from turnwise.lab.diagnostics.critics import SEES, check_others, explained, learn_critics, needs_critic, split_sight
@@ -33,6 +32,7 @@ from turnwise.lab.diagnostics.paid import OWN, paid_measures, plays_on, take_pai
 from turnwise.lab.diagnostics.stage import Stage
 from turnwise.lab.diagnostics.values import Truth, continue_histories, estimated_values, true_advantages
 from turnwise.rollout.groups import OnTurn
+from turnwise.rollout.replays import Replays
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.train.folder import RunFolder
 
@@ -57,6 +57,7 @@ class FidelityOfRun:
         fidelities: Fidelity of each method, and differences to the first.
         importance: Mean squared true advantage by kind of response.
         failed: Number of continuations that failed.
+        diverged: Number of those, of this call, whose replay was not answered as before.
         unknown: Number of responses whose true advantage is therefore unknown.
         left_out: Methods that could not be measured, with the cause.
         responses: Every response with its true advantage and credit; see `fidelity_record`.
@@ -77,6 +78,7 @@ class FidelityOfRun:
     fidelities: Fidelities
     importance: list[Importance]
     failed: int
+    diverged: int
     unknown: int
     left_out: dict[str, str]
     responses: pa.Table
@@ -135,9 +137,7 @@ def measure_run(
                 f"the run {folder.path} was played by rollout.collector='self_play', whose trajectories need the other "
                 "seats to go on; choose a run with another collector"
             )
-        environment = stage.config.environment
-        first = stage.suite.tasks(environment.train_split)[:1]
-        refuse_unrepeatable(stage.suite, first, environment.name, "this analysis")
+        stage.refuse_unrepeatable("this analysis")
         chosen, left_out = _methods(stage, methods, groups)
         paid = {name: method for name, method in chosen.items() if paid_measures(method)}
         needs = {f"method {name!r}": method.needs for name, method in chosen.items() if name not in paid}
@@ -159,6 +159,7 @@ def measure_run(
             kept.save(return_HK)
             on_progress(done, len(found.starts))
 
+        replays = Replays()
         return_HK = continue_histories(
             found.starts,
             continuations,
@@ -167,6 +168,7 @@ def measure_run(
             seed=1_000_003 * (seed + 1),
             known=kept.load(),
             on_part=keep,
+            replays=replays,
         )
         of_paid, tokens = take_paid(stage, paid, MEASURED, trajectories, tasks, seed) if paid else (batch, {})
     truth = true_advantages(batch.reward_R, found.before_R, found.after_R, return_HK)
@@ -187,6 +189,7 @@ def measure_run(
         measure_fidelity(credit, truth, batch.group_responses),
         _importance(batch, truth, trajectories),
         int(np.isnan(return_HK).sum()),
+        replays.diverged,
         int((~truth.known_R).sum()),
         left_out,
         responses_table(trajectories, credit, truth, stage.step),

@@ -78,9 +78,10 @@ def lacking_lines(found: FidelityOfRun) -> list[str]:
     """Say what could not be measured: values whose continuations failed, gradients, methods; nothing if all could."""
     lines: list[str] = []
     if found.failed:
+        diverged = f" ({found.diverged} since their replays diverged)" if found.diverged else ""
         lines.append(
-            f"{found.failed} of {found.histories * found.continuations} continuations failed and are left out; the "
-            f"true advantage of {found.unknown} responses is unknown."
+            f"{found.failed} of {found.histories * found.continuations} continuations failed{diverged} and are left "
+            f"out; the true advantage of {found.unknown} responses is unknown."
         )
     if found.gradient and not found.gradient.fidelities:
         lines.append("The true gradients cannot be told from zero; more --groups or --continuations may tell.")
@@ -161,6 +162,7 @@ def as_json(found: FidelityOfRun) -> dict[str, Any]:
         "groups": found.groups,
         "histories": found.histories,
         "failed": found.failed,
+        "diverged": found.diverged,
         "unknown": found.unknown,
         "continuations": found.continuations,
         **both(found.fidelities, "fidelity"),

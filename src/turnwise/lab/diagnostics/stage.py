@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from turnwise.base.blocking import blocking
-from turnwise.base.errors import ConfigError
 from turnwise.base.streams import Stream
 from turnwise.config import Config
 from turnwise.credit.batch import Batch
@@ -17,9 +16,10 @@ from turnwise.engines.build import make_engine
 from turnwise.engines.models import Models, NamedModel
 from turnwise.environments.base import Task
 from turnwise.environments.hosts import Environments
-from turnwise.environments.suites import Suite, make_suite
+from turnwise.environments.suites import Suite, make_suite, refuse_unrepeatable
 from turnwise.environments.workers import make_environments
 from turnwise.extensions.continuations.play import Continuations
+from turnwise.extensions.gateway.agents import Harnesses
 from turnwise.extensions.gateway.settings import HarnessConfig
 from turnwise.extensions.turn_budget.budget import BudgetedEnvironments, TurnBudget, restore_budget
 from turnwise.extensions.turn_budget.settings import TurnBudgetConfig
@@ -89,7 +89,7 @@ class Stage:
 
         Raises:
             RunError: There is no such checkpoint.
-            ConfigError: The run was played by a harness, or the limit of its trajectories is not known.
+            ConfigError: The limit of the trajectories is not known, or the harness cannot be imported.
         """
         _, config = RunFolder.open(folder.path)
         limit = config.rollout.section(TurnBudgetConfig) if limited else None
@@ -99,13 +99,9 @@ class Stage:
         choose_trainable(policy.model, config.model)
         if config.update.only_norms:
             freeze_but_norms(policy.model)
-        if config.section(HarnessConfig) is not None:
-            raise ConfigError(
-                f"the run {folder.path} was played by a harness, whose trajectories cannot be forked; choose a run "
-                "without [harness]"
-            )
         suite = make_suite(config.environment)
-        environments = make_environments(suite, config.environment)
+        harness = config.section(HarnessConfig)
+        environments = Harnesses(harness) if harness else make_environments(suite, config.environment)
         if limit:
             budget = TurnBudget(limit)
             if learned:
@@ -114,6 +110,17 @@ class Stage:
         models = Models(policy=NamedModel(policy, make_engine(config.engine, config.model.precision, policy)))
         models.publish()
         return cls(config, done, policy, models, suite, environments, folder, on_turn)
+
+    def refuse_unrepeatable(self, wanted: str) -> None:
+        """Raise a ConfigError if the environment says that it does not repeat; an agent's own world tells by replays.
+
+        Args:
+            wanted: What needs replays, for the error.
+        """
+        if self.config.section(HarnessConfig) is None:
+            environment = self.config.environment
+            tasks = self.suite.tasks(environment.train_split)[:1]
+            refuse_unrepeatable(self.suite, tasks, environment.name, wanted)
 
     def plan(self, needs: Mapping[str, Sequence[str]], *, models: Collection[str] = ()) -> Plan:
         """Plan the measures that fill the needed columns.

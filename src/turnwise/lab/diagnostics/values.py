@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 
 from turnwise.base.errors import RunError
 from turnwise.rollout.failures import placed_failure
+from turnwise.rollout.replays import Replays
 from turnwise.rollout.starts import Start, return_of
 from turnwise.rollout.trajectory import Trajectory
 
@@ -95,6 +96,7 @@ def continue_histories(
     seed: int,
     known: Float[np.ndarray, "H K"] | None = None,
     on_part: Callable[[Float[np.ndarray, "H K"], int], None] = lambda return_HK, done: None,
+    replays: Replays | None = None,
 ) -> Float[np.ndarray, "H K"]:
     """Play every history to its end several times.
 
@@ -106,20 +108,22 @@ def continue_histories(
         seed: Seed of the draws; another one than that of the trajectories.
         known: Returns of an earlier call that was interrupted, nan where missing.
         on_part: Called after every part, with all returns so far and the number of histories done.
+        replays: Counts those that diverge.
 
     Returns:
         `[histories, continuations]` sums of rewards; nan where a continuation failed.
 
     Raises:
-        RunError: All continuations of the first three parts failed: the environment does not repeat, for example.
+        RunError: All continuations of the first three parts failed, or most replays diverge.
     """
     return_HK = np.full((len(starts), continuations), np.nan) if known is None else known.copy()
-    size = max(1, at_once // continuations)
+    size, replays = max(1, at_once // continuations), replays or Replays()
     for first in range(0, len(starts), size):
         part = range(first, min(first + size, len(starts)))
         if not np.isnan(return_HK[part]).all():
             continue
         played = play([starts[number] for number in part for _ in range(continuations)], seed=seed + first)
+        replays.add(played)
         returns = [return_of(one) for one in played]
         return_HK[part] = np.reshape(returns, (len(part), continuations))
         done = part[-1] + 1

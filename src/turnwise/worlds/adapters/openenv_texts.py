@@ -6,7 +6,7 @@ from typing import Any
 
 from turnwise.base.errors import ConfigError, did_you_mean
 from turnwise.base.imports import import_named
-from turnwise.worlds.adapters.tool_calls import read_json, read_tool_calls
+from turnwise.environments.tool_calls import read_json, read_tool_calls, without_reasoning
 
 Act = Callable[[str], Mapping[str, Any] | None]
 """Converts a response to an action; None if it is not one."""
@@ -40,7 +40,7 @@ def choose_action(choice: str, further: Mapping[str, Any], schema: Mapping[str, 
     fields = {name: field for name, field in schema.get("properties", {}).items() if name != "metadata"}
     if choice in ("json", "tool_call") and choice not in fields:
         read = _read_object if choice == "json" else _read_call
-        return lambda response: None if (action := read(response)) is None else {**further, **action}
+        return lambda response: None if (action := read(without_reasoning(response))) is None else {**further, **action}
     known = (*fields, "json", "tool_call")
     for name in (*further, *([choice] if choice else [])):
         if name not in fields:
@@ -58,7 +58,7 @@ def choose_action(choice: str, further: Mapping[str, Any], schema: Mapping[str, 
     field = fields[choice]
 
     def act(response: str) -> Mapping[str, Any] | None:
-        value = _value(response, field)
+        value = _value(without_reasoning(response), field)
         return None if value is None else {**further, choice: value}
 
     return act

@@ -17,8 +17,8 @@ from turnwise.base.errors import ConfigError, EnvironmentFault, did_you_mean
 from turnwise.environments.base import Environment, Step, Task
 from turnwise.environments.needs import check_counts, needed
 from turnwise.environments.settings import EnvironmentConfig
+from turnwise.environments.tool_calls import read_tool_calls
 from turnwise.worlds.adapters.background import Background
-from turnwise.worlds.adapters.tool_calls import read_tool_calls
 from turnwise.worlds.adapters.verifiers_seat import (
     BY,
     EXTRA,

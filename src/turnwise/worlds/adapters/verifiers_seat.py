@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from turnwise.environments.needs import needed
-from turnwise.worlds.adapters.tool_calls import describe_tools, read_tool_calls
+from turnwise.environments.tool_calls import describe_tools, read_tool_calls, without_reasoning
 
 EXTRA = "verifiers"
 """Extra of turnwise that has what is needed here."""
@@ -66,7 +66,7 @@ class Conversation:
         return self._completion(await self.responses.get(), bool(tools), body.get("model", ""))
 
     def _completion(self, response: str, may_call: bool, model: str) -> dict[str, Any]:
-        said, calls = read_tool_calls(response) if may_call else (response, [])
+        said, calls = read_tool_calls(response) if may_call else (without_reasoning(response), [])
         message: dict[str, Any] = {"role": "assistant", "content": said}
         if calls:
             message["tool_calls"] = [

@@ -12,7 +12,7 @@ import json
 from turnwise.base.errors import EnvironmentFault
 from turnwise.credit.shaping.tool_calls import Rule, ToolCall, turn_rewards
 from turnwise.environments.base import Step
-from turnwise.worlds.adapters.tool_calls import describe_tools
+from turnwise.environments.tool_calls import describe_tools
 from turnwise.worlds.helpdesk.desk import Desk
 from turnwise.worlds.helpdesk.tools import TOOLS, call_tool, read_call
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from turnwise.credit.shaping.tool_calls import ToolCall
-from turnwise.worlds.adapters.tool_calls import read_json, read_tool_calls
+from turnwise.environments.tool_calls import read_json, read_tool_calls, without_reasoning
 from turnwise.worlds.helpdesk.desk import Desk
 
 _BARE = re.compile(r"\s*(\w+)\s*(\{.*\})\s*\Z", re.DOTALL)
@@ -39,7 +39,7 @@ def read_call(response: str) -> ToolCall | str:
     around names and texts are ignored, since tiny policies write every word apart.
     """
     _, calls = read_tool_calls(response)
-    bare = _BARE.match(response)
+    bare = _BARE.match(without_reasoning(response))
     if len(calls) == 1 and not calls[0].malformed:
         name, arguments = calls[0].name, json.loads(calls[0].arguments)
     elif bare and not calls:

@@ -12,7 +12,7 @@ from typing import Any
 
 from turnwise.base.errors import did_you_mean
 from turnwise.environments.plain import sound_text
-from turnwise.worlds.adapters.tool_calls import ToolCall, read_tool_calls
+from turnwise.environments.tool_calls import ToolCall, read_tool_calls
 from turnwise.worlds.swe.workspace import Outcome, Workspace
 
 CUT = "[... {} characters left out ...]"

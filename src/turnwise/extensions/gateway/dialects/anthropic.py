@@ -5,15 +5,31 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnwise.engines.base import Decode
-from turnwise.extensions.gateway.call import Call, Reply, check_names, check_tools, read_object, sampling, stops, whole
+from turnwise.extensions.gateway.call import (
+    NEUTRAL,
+    Call,
+    Reply,
+    check_names,
+    check_tools,
+    read_object,
+    sampling,
+    stops,
+    whole,
+)
 from turnwise.extensions.gateway.errors import BadRequest
 from turnwise.extensions.gateway.messages import Message, read_messages, read_text, short
+from turnwise.models.spelling import Spell
 
 READ = ("messages", "system", "tools", "max_tokens", "temperature", "top_p", "stop_sequences", "stream")
 WITHOUT_EFFECT = ("model", "metadata", "service_tier", "tool_choice", "thinking", "top_k", "cache_control")
 """Known parameters that the engine does not need, or cannot enforce."""
-ONLY = {"mcp_servers": ([], None), "container": (None,), "context_management": (None,), "output_config": (None, {})}
+ONLY = {
+    **{name: values for name, values in NEUTRAL.items() if name not in WITHOUT_EFFECT},
+    "mcp_servers": ([], None),
+    "container": (None,),
+    "context_management": (None,),
+    "output_config": (None, {}),
+}
 """Parameters that are not supported, with the values that ask for nothing."""
 KINDS = {
     400: "invalid_request_error",
@@ -102,14 +118,14 @@ def _tools(tools: Any) -> list[dict[str, Any]]:
     return check_tools(nested)
 
 
-def write(call: Call, replies: Sequence[Reply], prompt_tokens: int, *, model: str, decode: Decode) -> dict[str, Any]:
+def write(call: Call, replies: Sequence[Reply], prompt_tokens: int, *, model: str, spell: Spell) -> dict[str, Any]:
     """Return the answer to a request as a JSON object."""
     (reply,) = replies
     text = reply.message["content"]
     content: list[dict[str, Any]] = [{"type": "text", "text": text}] if text else []
     for each in reply.calls:
         function = each["function"]
-        made = {"id": f"toolu_{secrets.token_hex(12)}", "name": function["name"]}
+        made = {"id": f"toolu_{each['id'].removeprefix('call_')}", "name": function["name"]}
         content.append({"type": "tool_use", **made, "input": json.loads(function["arguments"])})
     stopped = reply.stopped_by is not None and not reply.calls
     return {

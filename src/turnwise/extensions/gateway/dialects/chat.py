@@ -6,9 +6,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnwise.engines.base import Decode, Generation
+from turnwise.engines.base import Generation
 from turnwise.extensions.gateway.call import (
     MAX_CHOICES,
+    NEUTRAL,
     Call,
     Reply,
     check_names,
@@ -20,6 +21,7 @@ from turnwise.extensions.gateway.call import (
     whole,
 )
 from turnwise.extensions.gateway.messages import read_messages
+from turnwise.models.spelling import Spell
 
 READ = (
     *("messages", "tools", "n", "max_tokens", "max_completion_tokens", "temperature", "top_p", "seed", "stop"),
@@ -31,10 +33,7 @@ WITHOUT_EFFECT = (
 )
 """Known parameters that the engine does not need, or cannot enforce."""
 ONLY = {
-    "frequency_penalty": (0, None),
-    "presence_penalty": (0, None),
-    "logit_bias": ({}, None),
-    "top_logprobs": (0, None),
+    **NEUTRAL,
     "functions": ([], None),
     "function_call": (None, "none", "auto"),
     "audio": (None,),
@@ -67,7 +66,7 @@ def read(body: bytes) -> Call:
     )
 
 
-def write(call: Call, replies: Sequence[Reply], prompt_tokens: int, *, model: str, decode: Decode) -> dict[str, Any]:
+def write(call: Call, replies: Sequence[Reply], prompt_tokens: int, *, model: str, spell: Spell) -> dict[str, Any]:
     """Return the answer to a request as a JSON object."""
     num_tokens = sum(len(reply.generation.token_ids) for reply in replies)
     return {
@@ -82,9 +81,10 @@ def write(call: Call, replies: Sequence[Reply], prompt_tokens: int, *, model: st
                     "role": "assistant",
                     "content": reply.message["content"] or (None if reply.calls else ""),
                     "refusal": None,
+                    **({"reasoning_content": reply.reasoning} if reply.reasoning else {}),
                     **({"tool_calls": reply.calls} if reply.calls else {}),
                 },
-                "logprobs": _logprobs(reply.generation, decode) if call.logprobs else None,
+                "logprobs": _logprobs(reply.generation, spell) if call.logprobs else None,
                 "finish_reason": reply.finish,
             }
             for index, reply in enumerate(replies)
@@ -97,12 +97,12 @@ def write(call: Call, replies: Sequence[Reply], prompt_tokens: int, *, model: st
     }
 
 
-def _logprobs(generation: Generation, decode: Decode) -> dict[str, Any]:
-    texts = [decode([token]) for token in generation.token_ids]
+def _logprobs(generation: Generation, spell: Spell) -> dict[str, Any]:
+    spelled = map(spell, generation.token_ids)
     return {
         "content": [
-            {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
-            for text, logprob in zip(texts, generation.logprobs, strict=True)
+            {"token": text, "logprob": logprob, "bytes": list(own), "top_logprobs": []}
+            for (text, own), logprob in zip(spelled, generation.logprobs, strict=True)
         ],
         "refusal": None,
     }
@@ -115,6 +115,8 @@ def events(call: Call, answer: Mapping[str, Any]) -> list[str]:
     for choice in answer["choices"]:
         message = choice["message"]
         delta = {"role": "assistant", "content": message["content"] or ""}
+        if "reasoning_content" in message:
+            delta["reasoning_content"] = message["reasoning_content"]
         if "tool_calls" in message:
             delta["tool_calls"] = [{"index": index, **call} for index, call in enumerate(message["tool_calls"])]
         begin = {"index": choice["index"], "delta": delta, "logprobs": choice["logprobs"], "finish_reason": None}

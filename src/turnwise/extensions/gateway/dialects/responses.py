@@ -6,8 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnwise.engines.base import Decode
 from turnwise.extensions.gateway.call import (
+    NEUTRAL,
     Call,
     Reply,
     check_names,
@@ -19,6 +19,7 @@ from turnwise.extensions.gateway.call import (
 )
 from turnwise.extensions.gateway.errors import BadRequest
 from turnwise.extensions.gateway.messages import Message, read_messages, read_text, short
+from turnwise.models.spelling import Spell
 
 READ = (
     *("input", "instructions", "previous_response_id", "tools", "max_output_tokens", "temperature", "top_p", "stream"),
@@ -30,7 +31,7 @@ WITHOUT_EFFECT = (
     "prompt_cache_retention",
 )
 """Known parameters that the engine does not need, or cannot enforce."""
-ONLY = {"background": (False, None), "conversation": (None,), "prompt": (None,), "top_logprobs": (0, None)}
+ONLY = {**NEUTRAL, "background": (False, None), "conversation": (None,), "prompt": (None,)}
 """Parameters that are not supported, with the values that ask for nothing."""
 TEXTS = ("input_text", "output_text", "text")
 
@@ -117,7 +118,7 @@ def _text(content: Any, where: str) -> str:
     return read_text(content, where)
 
 
-def write(call: Call, replies: Sequence[Reply], prompt_tokens: int, *, model: str, decode: Decode) -> dict[str, Any]:
+def write(call: Call, replies: Sequence[Reply], prompt_tokens: int, *, model: str, spell: Spell) -> dict[str, Any]:
     """Return the answer to a request as a JSON object."""
     (reply,) = replies
     output: list[dict[str, Any]] = []

@@ -1,0 +1,92 @@
+"""Define `turnwise check-harness`."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from turnwise.base.errors import ConfigError
+from turnwise.base.terminal import print_page, say
+from turnwise.commands.common import count, natural, quiet
+from turnwise.config import Config, load_config, override_config
+from turnwise.config.recipes import shipped_recipes
+from turnwise.extensions.gateway.settings import HarnessConfig
+
+
+def add(commands: Any) -> None:
+    """Add the command."""
+    check = commands.add_parser("check-harness", help="play an agent's tasks twice, and say whether it repeats")
+    check.add_argument("name", metavar="HARNESS|RECIPE|RUN", help="module:function, a command, a recipe or a run")
+    check.add_argument(
+        "overrides", nargs="*", default=[], help="overrides such as environment.name=my_agent:Tasks model.name=smollm2"
+    )
+    check.add_argument("--tasks", type=count, default=16, help="first tasks of training to play; default: 16")
+    check.add_argument("--all", action="store_true", help="play all tasks of training")
+    check.add_argument("--step", type=natural, help="step of a run's checkpoint; default: the last")
+    check.add_argument("--json", action="store_true", help="print the result as JSON")
+    check.set_defaults(run=_check)
+
+
+def harness_config(name: str, overrides: Sequence[str]) -> Config:
+    """Load the settings of a harness: by its own name, or those of a recipe or of a run.
+
+    Raises:
+        ConfigError: There is no [harness].
+    """
+    from turnwise.train.folder import RunFolder
+
+    path = Path(name)
+    if (path / "config.json").is_file():
+        config = override_config(RunFolder.open(path)[1], overrides)
+    elif path.suffix == ".toml" or name in shipped_recipes():
+        config = load_config(path, overrides)
+    else:
+        config = load_config(None, [f"harness.run={name}", "warmstart.steps=0", *overrides])
+    harness = config.section(HarnessConfig)
+    if harness is None:
+        raise ConfigError(f"{name} has no [harness], so turnwise plays its environment; use `turnwise check-env`")
+    return config
+
+
+def _check(options: argparse.Namespace) -> int:
+    config = harness_config(options.name, options.overrides)
+    quiet()
+    from turnwise.engines.build import check_engine, make_engine
+    from turnwise.engines.models import Models, NamedModel
+    from turnwise.environments.suites import make_suite, tasks_of
+    from turnwise.lab.diagnostics.harness_check import check_harness
+    from turnwise.lab.diagnostics.harness_show import as_json, page
+    from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
+    from turnwise.train.display import ConsoleDisplay
+    from turnwise.train.folder import RunFolder
+    from turnwise.train.resume import use_device
+    from turnwise.train.warmstart import warm_policy
+
+    harness = config.section(HarnessConfig)
+    assert harness is not None
+    check_engine(config.engine)
+    device, suite = use_device(config.run), make_suite(config.environment)
+    tasks = tasks_of(suite, config.environment.name, config.environment.train_split)
+    chosen = [tasks[number] for number in range(len(tasks) if options.all else min(options.tasks, len(tasks)))]
+    names = [str(suite.task_name(task)) for task in chosen]
+    path = Path(options.name)
+    with ConsoleDisplay() as display:
+        if (path / "config.json").is_file():
+            step, policy, _ = load_checkpoint(checkpoint_at(RunFolder(path), options.step), to_play=True)
+            policy.model.to(device)  # pyright: ignore[reportArgumentType]
+            who = f"the policy of {path} after step {step}"
+        else:
+            warmed = {"on_demonstration": display.demonstration, "on_step": display.warm_start}
+            policy, _ = warm_policy(config, suite, device=device, **warmed)
+            who = f"{config.model.name} as training starts with it"
+        models = Models(policy=NamedModel(policy, make_engine(config.engine, config.model.precision, policy)))
+        models.publish()
+        found = check_harness(
+            harness, chosen, names, models, config.rollout, seed=config.run.seed, on_turn=display.turn
+        )
+    if options.json:
+        say(json.dumps(as_json(options.name, found), indent=2))
+    else:
+        print_page(page(options.name, found, who, len(tasks)))
+    return 0

@@ -1,0 +1,219 @@
+"""Play the tasks of a harness twice with the same answers, and say how far it repeats and what that allows."""
+
+import collections
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from turnwise.base.errors import RunError
+from turnwise.base.imports import import_named
+from turnwise.engines.models import Models
+from turnwise.environments.base import Task, shown
+from turnwise.extensions.gateway.agents import Harnesses, Witness
+from turnwise.extensions.gateway.call import Call
+from turnwise.extensions.gateway.messages import last_message
+from turnwise.extensions.gateway.settings import HarnessConfig
+from turnwise.lab.diagnostics.varying import around, differing, kind_of, new_messages, text_of_message
+from turnwise.rollout.groups import OnTurn
+from turnwise.rollout.plays import play_starts
+from turnwise.rollout.settings import RolloutConfig
+from turnwise.rollout.starts import Start
+from turnwise.rollout.trajectory import Trajectory
+from turnwise.train.evaluation.play import common_failure
+
+ORDER = "the order of calls"
+"""Where two plays differ that make the same calls."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Difference:
+    """Where the second play asked otherwise than the first.
+
+    Attributes:
+        task: Name of the task.
+        call: Number of the call, from 1.
+        where: What differs: a message by its role, the tools, or the number of calls.
+        kind: What varies there; see `turnwise.lab.diagnostics.varying.KINDS`.
+        before: What the first play had there, shortened.
+        after: What the second play had.
+    """
+
+    task: str
+    call: int
+    where: str
+    kind: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        return f"task {self.task}, call {self.call}, {self.where}: {self.before!r}, then {self.after!r}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Checked:
+    """What two plays of a harness say about it.
+
+    Attributes:
+        tasks: Tasks that were played.
+        failed: First plays that failed, and the most common cause.
+        cause: This cause; empty if none failed.
+        repeated: Tasks of which the second play asked the same, in any order, and gave the same reward.
+        prompts: Calls of the first plays, and those of them that came again word for word.
+        prompts_again: These.
+        states: Calls whose state key came again.
+        differences: All differences, in the order of tasks and calls.
+        rewards_agree: Tasks with equal rewards in both plays.
+        rewards: Rewards of the first plays.
+        successes: First plays that succeeded.
+        read: Mean tokens of the prompts of a trajectory; a history counts at every call.
+        written: Mean generated tokens of a trajectory.
+        seconds: Mean seconds of a trajectory.
+        seconds_alone: Mean seconds of the second plays, in which no model answers.
+    """
+
+    tasks: int
+    failed: int
+    cause: str
+    repeated: int
+    prompts: int
+    prompts_again: int
+    states: int
+    differences: list[Difference]
+    rewards_agree: int
+    rewards: list[float]
+    successes: int
+    read: float
+    written: float
+    seconds: float
+    seconds_alone: float
+
+    @property
+    def played(self) -> int:
+        """Tasks whose first play did not fail."""
+        return self.tasks - self.failed
+
+    @property
+    def rate(self) -> float:
+        """Share of the tasks that repeat."""
+        return self.repeated / self.played
+
+    @property
+    def varies(self) -> dict[str, int]:
+        """Number of differences by what varies, the most frequent first."""
+        return dict(collections.Counter(each.kind for each in self.differences).most_common())
+
+
+def check_harness(
+    settings: HarnessConfig,
+    tasks: Sequence[Task],
+    names: Sequence[str],
+    models: Models,
+    rollout: RolloutConfig,
+    *,
+    seed: int = 0,
+    on_turn: OnTurn = None,
+) -> Checked:
+    """Play each task once with the policy, and once more with the answers of the first play.
+
+    Args:
+        settings: The `[harness]` of a recipe.
+        tasks: The tasks.
+        names: Their names.
+        models: The policy with its engine.
+        rollout: How responses are sampled.
+        seed: Seed of the draws.
+        on_turn: Progress callback.
+
+    Raises:
+        RunError: No task could be played.
+    """
+    how: Any = {"seed": seed, "on_turn": on_turn}
+    starts = [Start(task, group, name) for group, (task, name) in enumerate(zip(tasks, names, strict=True))]
+    heard, again = Witness(), Witness()
+    first = play_starts(models, starts, Harnesses(settings, heard), rollout, **how)
+    good = [number for number, each in enumerate(first) if each.usable]
+    if not good:
+        raise RunError(f"no task of {len(tasks)} could be played: {common_failure(first)}")
+    given = [_given(starts[number], first[number]) for number in good]
+    second = play_starts(models, given, Harnesses(settings, again), rollout, **how)
+    key = import_named(settings.state_key) if settings.state_key else last_message
+    prompts = prompts_again = states = repeated = agree = 0
+    differences: list[Difference] = []
+    for place, number in enumerate(good):
+        calls, others = heard.calls[number], again.calls.get(place, [])
+        found = [*_differences(names[number], calls, others)]
+        pairs = [*zip(calls, others, strict=False)]
+        reordered = any(each.where == ORDER for each in found)  # which a replay may be
+        equal = [reordered or (one.messages, one.tools) == (other.messages, other.tools) for one, other in pairs]
+        prompts, prompts_again = prompts + len(calls), prompts_again + sum(equal)
+        states += sum(key(one.messages) == key(other.messages) for one, other in pairs)
+        same = second[place].failure is None and second[place].reward == first[number].reward
+        agree += same
+        repeated += same and all(equal) and len(calls) == len(others)
+        differences += found
+        if failure := second[place].failure:
+            differences.append(Difference(names[number], len(others), "the end", "failure", "a reward", failure))
+    played = [first[number] for number in good]
+    return Checked(
+        tasks=len(tasks),
+        failed=len(tasks) - len(good),
+        cause=common_failure(first) if len(good) < len(tasks) else "",
+        repeated=repeated,
+        prompts=prompts,
+        prompts_again=prompts_again,
+        states=states,
+        differences=differences,
+        rewards_agree=agree,
+        rewards=[each.reward for each in played],
+        successes=sum(each.success for each in played),
+        read=float(np.mean([_read(each) for each in played])),
+        written=float(np.mean([sum(turn.num_generated for turn in each.turns) for each in played])),
+        seconds=float(np.mean([heard.seconds[number] for number in good])),
+        seconds_alone=float(np.mean([*again.seconds.values()])),
+    )
+
+
+def _given(start: Start, first: Trajectory) -> Start:
+    """Start a task with all turns of its first play. The second play's reward must not reach the turns of the first."""
+    return dataclasses.replace(start, turns=tuple(dataclasses.replace(turn, reward=0.0) for turn in first.turns))
+
+
+def _read(trajectory: Trajectory) -> int:
+    """Count the tokens of all prompts."""
+    total = context = 0
+    for turn in trajectory.turns:
+        context = len(turn.prompt_ids) if turn.fresh else context + len(turn.prompt_ids)
+        total += context
+        context += len(turn.response_ids)
+    return total
+
+
+def _differences(task: str, calls: Sequence[Call], others: Sequence[Call]) -> Iterator[Difference]:
+    """Yield what differs in each call for the first time; histories repeat what earlier calls had."""
+    before: tuple[Sequence[Any], Sequence[Any]] = (), ()
+    order = [[repr((each.messages, each.tools)) for each in asked] for asked in (calls, others)]
+    if order[0] != order[1] and sorted(order[0]) == sorted(order[1]):
+        number = (differing(*order) or 0) + 1
+        texts = [shown(last_message(each[number - 1].messages)) for each in (calls, others)]
+        yield Difference(task, number, ORDER, "order", *texts)
+        return
+    for number, (one, other) in enumerate(zip(calls, others, strict=False), 1):
+        begin = min(new_messages(one.messages, before[0]), new_messages(other.messages, before[1]))
+        place = differing(one.messages[begin:], other.messages[begin:])
+        before = one.messages, other.messages
+        if one.tools != other.tools:
+            texts = shown(one.tools), shown(other.tools)
+            yield Difference(task, number, "its tools", "tools", around(*texts), around(*reversed(texts)))
+        elif place is not None:
+            messages = [each.messages[begin + place :][:1] for each in (one, other)]
+            texts = tuple(text_of_message(each[0]) if each else "" for each in messages)
+            role = (messages[0] or messages[1])[0]["role"]
+            kind = kind_of(*texts) if all(messages) and texts[0] != texts[1] else "text"
+            where = f"message {begin + place + 1} ({role})"
+            yield Difference(task, number, where, kind, around(*texts), around(*reversed(texts)))
+    if len(calls) != len(others):
+        number = min(len(calls), len(others)) + 1
+        yield Difference(task, number, "the number of calls", "calls", f"{len(calls)} calls", f"{len(others)} calls")
