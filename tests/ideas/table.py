@@ -226,6 +226,11 @@ IDEAS: dict[str, Idea] = {
         {"turnwise.train.warmstart:corrections": returns([])},
         "alfworld-tiny-dagger",
     ),
+    "recorded conversations": Idea(
+        "train/test_recorded_conversations.py::test_responses_weigh_1_and_all_else_as_observations_do",
+        {"turnwise.train.demonstrate:encode": lambda conversation, fmt, prompter: [(fmt.encode("red"), True)]},
+        "storeroom-agent",
+    ),
     # -- when and how far trajectories are played
     "continuations": Idea(
         "rollout/test_continuations.py::test_with_one_possible_continuation_the_return_is_what_is_left",

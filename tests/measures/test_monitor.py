@@ -13,8 +13,8 @@ from tests.train.test_every_method_trains import told, weights
 
 from turnwise.base.errors import ConfigError
 from turnwise.environments.suites import Seeded
+from turnwise.extensions.monitor import monitor as module
 from turnwise.extensions.monitor.monitor import Monitor, information
-from turnwise.extensions.monitor.monitor import monitor as module
 from turnwise.extensions.monitor.settings import MonitorConfig
 from turnwise.train.loop import train
 

@@ -10,11 +10,13 @@ import turnwise
 from turnwise.base.cache import cache_folder
 from turnwise.commands import demo
 from turnwise.commands.cli import main
+from turnwise.config import load_config
 from turnwise.rollout.record import read_rollouts
 from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
 from turnwise.train.folder import RunFolder, by_step
 
-ARCHIVE = Path(turnwise.__file__).parent / "demo" / demo.ARCHIVE
+ARCHIVES = {name: Path(turnwise.__file__).parent / "demo" / f"{name}-demo.tar.xz" for name in demo.RECIPES}
+ARCHIVE = ARCHIVES["household"]
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +52,20 @@ def test_the_recorded_run_is_whole_small_and_has_learned(run):
     assert {"advantage", "alpha", "entropy"} <= set(credit)
     step, policy, _ = load_checkpoint(checkpoint_at(folder, None), to_play=True)
     assert (step, policy.model.num_parameters() > 100_000) == (config.run.steps, True)
+
+
+def test_the_agents_run_is_whole_small_and_has_learned(capsys):
+    assert ARCHIVES["agent"].stat().st_size < 1_000_000
+    assert main(["demo", "agent", "--no-open"]) == 0
+    out, err = capsys.readouterr()
+    page = Path(out.strip())
+    assert "turnwise train storeroom-agent" in err
+    folder, config = RunFolder.open(page.parents[1])
+    assert config == load_config(Path("storeroom-agent"), ["run.name=agent-demo", "run.device=cpu"])
+    held_out = [record["eval/success"] for record in folder.metrics() if "eval/success" in record]
+    assert held_out[-1] >= held_out[0] + 0.15
+    trajectories, _ = read_rollouts(by_step(folder.rollouts, ".parquet")[config.run.steps])
+    assert any("<tool_call>" in turn.response for trajectory in trajectories for turn in trajectory.turns)
 
 
 def test_the_commands_for_recorded_rollouts_take_it(run, capsys):

@@ -2,13 +2,19 @@
 
 import io
 import re
+import time
 
 import pytest
 from rich.console import Console
 from tests.toys import small_config
 
-from turnwise.train.display import LIVE_ROWS, ConsoleDisplay, glance, warnings
+from turnwise.commands.cli import main
+from turnwise.config import EvaluateConfig
+from turnwise.rollout.settings import RolloutConfig
+from turnwise.train.cost import cost_note
+from turnwise.train.display import LIVE_ROWS, ConsoleDisplay, duration, glance, warnings
 from turnwise.train.folder import RunFolder
+from turnwise.train.loop import train
 
 STEP = {
     "rollout/success": 0.625,
@@ -66,7 +72,8 @@ def test_a_log_has_a_line_per_step_and_no_table():
     assert lines[0] == "warm start 3/3  loss 0.500"
     assert lines[-1].startswith("held-out after step 12: success 0.500 [0.400, 0.600]")
     numbers = "success 0.62  turns 7.2  invalid 0.12  entropy 0.312"
-    assert lines[1:-1] == [f"training {step}/20  {numbers}" for step in range(1, 13)]
+    steps = [line for line in lines[1:-1] if not line.startswith("note: ")]
+    assert steps == [f"training {step}/20  {numbers}" for step in range(1, 13)]
     assert "\x1b" not in shown(terminal=False, steps=20)
 
 
@@ -94,7 +101,9 @@ def test_an_evaluation_names_the_cause_of_failures():
 @pytest.mark.parametrize("width", [40, 60, 80])
 def test_a_narrow_terminal_gets_no_line_that_is_too_long(width):
     lines = [
-        line for line in shown(terminal=True, steps=3, width=width).splitlines() if not line.startswith("held-out")
+        line
+        for line in shown(terminal=True, steps=3, width=width).splitlines()
+        if not line.startswith(("held-out", "note: "))
     ]
     assert max(map(len, lines)) <= width
     assert any(line.split()[:2] == ["step", "success"] for line in lines), "numbers whose name is cut say nothing"
@@ -107,7 +116,6 @@ def test_a_narrow_terminal_gets_no_line_that_is_too_long(width):
         ({"rollout/batches": 3.0, "rollout/kept_frac": 0.25}, "kept 0.25 of 3 batches"),
         ({"rollout/failed_frac": 0.25}, "FAILED 25% of the trajectories"),
         ({"rollout/filled_frac": 0.5}, "ONLY 50% of rollout.groups to learn from"),
-        ({"credit/signal_frac": 0.0}, "NO SIGNAL: returns do not differ in any group"),
         ({"rollout/filled_frac": 0.0}, "SKIPPED: no group to learn from"),
     ],
 )
@@ -115,6 +123,94 @@ def test_what_went_otherwise_is_said_in_both(other, told):
     assert warnings(STEP | other) == told
     assert told in shown(terminal=True, steps=1, width=140, **other)
     assert told in shown(terminal=False, steps=20, **other)
+
+
+def lines_of_a_log(tell, *, silent_s: float = 60.0) -> list[str]:
+    """What a display without a terminal prints while `tell` tells it something."""
+    file = io.StringIO()
+    with ConsoleDisplay(Console(file=file), silent_s=silent_s) as display:
+        tell(display)
+    return file.getvalue().splitlines()
+
+
+def test_rewards_that_do_not_differ_are_explained_once():
+    def tell(display):
+        for step, share in enumerate([0.5, 0.0, 0.0, 0.5, 0.0], start=1):
+            display.step(step, 5, STEP | {"credit/signal_frac": share})
+
+    lines = lines_of_a_log(tell)
+    begins = [line.split()[0] for line in lines]
+    assert begins == ["training", "note:", "training", "note:", "training", "training", "training"]
+    assert "all trajectories of a group earned the same" in lines[3]
+    assert all(
+        word in lines[3] for word in ("easier tasks", "warmstart.demonstrations", "a stronger model", "docs/how-to")
+    )
+
+
+def test_the_first_step_tells_how_long_all_will_take():
+    told = [line for line in lines_of_a_log(lambda display: display.step(1, 61, STEP)) if line.startswith("note: ")]
+    assert told == ["note: this step took 4 s; the other 60 will take about 4 min"]
+    quick = STEP | {"time/rollout_s": 0.1, "time/update_s": 0.1}
+    assert lines_of_a_log(lambda display: display.step(1, 61, quick))[1:] == []
+
+
+def test_a_log_is_never_silent_for_long():
+    def tell(display):
+        display.watch(lambda: "success 1 of the last 2")
+        display.turn(4, 4)
+        time.sleep(0.15)
+        display.turn(2, 4)
+        time.sleep(0.15)
+        display.turn(0, 4)
+        time.sleep(0.15)
+
+    lines = lines_of_a_log(tell, silent_s=0.1)
+    assert [*dict.fromkeys(lines)] == [  # a machine that is slow makes it twice
+        "episodes 0/4  0 s  success 1 of the last 2",
+        "episodes 2/4  0 s, about 0 s to go  success 1 of the last 2",
+        "all 4 episodes are done; the run goes on",
+    ]
+
+
+def test_what_is_printed_anyway_takes_the_place_of_a_sign_of_life():
+    def tell(display):
+        for step in range(1, 9):
+            time.sleep(0.05)
+            display.note(f"{step}")
+
+    assert lines_of_a_log(tell, silent_s=0.3) == [f"note: {step}" for step in range(1, 9)]
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(0.4, "0 s"), (89, "89 s"), (600, "10 min"), (9000, "2.5 h")])
+def test_lengths_of_time_are_told_in_their_unit(seconds, told):
+    assert duration(seconds) == told
+
+
+def test_evaluations_can_be_off(tmp_path):
+    file = io.StringIO()
+    with ConsoleDisplay(Console(file=file)) as display:
+        settings = {"evaluate": {"every": 1, "episodes": 0, "final_episodes": 0}}
+        folder = train(small_config(tmp_path, **settings), display=display)
+    assert [record["step"] for record in folder.metrics()] == [1, 2]
+    assert not any(key.startswith("eval/") for record in folder.metrics() for key in record)
+    assert "held-out" not in file.getvalue()
+    assert "95 % interval" not in file.getvalue()
+    assert main(["report", str(folder.path)]) == 0
+
+
+def test_a_run_says_at_first_what_a_step_costs_at_most():
+    rollout = RolloutConfig(groups=8, group_size=4, max_new_tokens=16)
+    assert cost_note(rollout, EvaluateConfig(every=0, final_episodes=9), 256, 50) == (
+        "each step plays 32 trajectories, each with at most 50 calls of at most 16 tokens: in all at most 1,600 calls "
+        "and 8,192 tokens; evaluations play 9 before the first step and after the last"
+    )
+    assert cost_note(rollout, EvaluateConfig(), 256, None) == (
+        "each step plays 32 trajectories, each with as many calls as the agent makes, of at most 16 tokens: in all at "
+        "most 8,192 tokens if no agent begins a second conversation; evaluations play 256 before the first step and "
+        "after the last and 128 every 20 steps"
+    )
+    off = cost_note(RolloutConfig(context="window"), EvaluateConfig(episodes=0, final_episodes=0), 64, 10)
+    assert off.endswith("in all at most 640 calls and 10,240 tokens; evaluations are off")
 
 
 def test_a_step_that_learned_nothing_has_no_entropy():

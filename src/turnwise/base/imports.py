@@ -21,9 +21,19 @@ def import_named(name: str) -> Any:
     except TurnwiseError:
         raise
     except Exception as error:  # the user's module can raise anything
-        where = "; it must be in the working directory or on PYTHONPATH" * isinstance(error, ModuleNotFoundError)
-        raise ConfigError(f"cannot import {module_name!r}: {type(error).__name__}: {error}{where}") from error
+        raise ConfigError(
+            f"cannot import {module_name!r}: {type(error).__name__}: {error}{_mend(module_name, error)}"
+        ) from error
     if not hasattr(module, attribute):
         public = [known for known in vars(module) if not known.startswith("_")]
         raise ConfigError(f"{module_name!r} has no {attribute!r}.{did_you_mean(attribute, public)}")
     return getattr(module, attribute)
+
+
+def _mend(module: str, error: Exception) -> str:
+    """Say what helps against a module that is missing: that of the user, or one that it imports."""
+    if not isinstance(error, ModuleNotFoundError):
+        return ""
+    if error.name and not f"{module}.".startswith(f"{error.name}."):
+        return f"; install the package that has it, such as by `pip install {error.name.split('.')[0]}`"
+    return "; it must be in the working directory or on PYTHONPATH"

@@ -193,6 +193,11 @@ ENVIRONMENTS: dict[str, tuple[str, str]] = {
     "textworld": ("worlds.adapters.textworld:Textworld", ""),
 }
 """Environments by name: the suite, and the function that takes its further options."""
+CONVERSATIONS = {
+    "read": "extensions.gateway.taught:read_conversations",
+    "encoder": "extensions.gateway.taught:encoder",
+}
+"""Read recorded conversations for `warmstart.demonstrations`, and tokenise them."""
 PANELS = "worlds.panels:PANELS"
 """Named evaluation panels."""
 GIVEN_BY = {"gold": "search_qa", "role": "seats"}

@@ -88,14 +88,19 @@ def _recipe_and_overrides(options: argparse.Namespace) -> tuple[Path | None, lis
     return Path(recipe) if recipe else None, overrides
 
 
-def notes_on_method(config: Config, options: argparse.Namespace) -> list[str]:
-    """Say if the method of `recipe overrides...` is not what earlier versions trained."""
+def first_notes(config: Config, options: argparse.Namespace) -> list[str]:
+    """Say what a step costs, and if the method of `recipe overrides...` is not what earlier versions trained."""
+    from turnwise.train.cost import cost_note
+
+    is_agent = "harness" in config.extensions()
+    turns = None if is_agent else config.environment.max_steps
+    cost = cost_note(config.rollout, config.evaluate, config.model.max_context, turns)
     path, overrides = _recipe_and_overrides(options)
     file = find_recipe(path) if path else None
     told = read_recipe(file)[file] if file else {}
     ours = file is not None and file.parent == FOLDER  # these name every modifier that they train with
     text = note_on_absence(config.method.name, told, overrides, ours)
-    return [text] if text else []
+    return [cost, text] if text else [cost]
 
 
 def open_run(path: Path) -> tuple["RunFolder", Config]:

@@ -14,32 +14,31 @@ from turnwise.base import version
 from turnwise.base.cache import cache_folder, check_writable, made_aside
 from turnwise.base.terminal import say
 
-ARCHIVE = "household-demo.tar.xz"
-RUN = "household-demo"
-"""Folder in the archive."""
+RECIPES = {"household": "household-tiny-aem", "agent": "storeroom-agent"}
+"""Recipes of the recorded runs, by the names of these. A run is in NAME-demo.tar.xz, in the folder NAME-demo."""
 
 
 def add(commands: Any) -> None:
     """Add the command."""
     demo = commands.add_parser("demo", help="open the report of a recorded run; nothing is trained")
+    known = tuple(RECIPES)
+    demo.add_argument("name", nargs="?", choices=known, default=known[0], metavar="NAME", help=" or ".join(known))
     demo.add_argument("--no-open", action="store_true", help="print the page's path and open no browser")
     demo.set_defaults(run=_demo)
 
 
 def _demo(options: argparse.Namespace) -> int:
-    page = demo_run() / "report" / "index.html"
+    page = demo_run(options.name) / "report" / "index.html"
     say(page)
     if not options.no_open and _has_browser():
         webbrowser.open(page.as_uri())
-    say(
-        "watch its policy play: turnwise play demo; train it yourself: turnwise train household-tiny-aem",
-        file=sys.stderr,
-    )
+    watch = "watch its policy play: turnwise play demo; " if options.name == "household" else ""
+    say(f"{watch}train it yourself: turnwise train {RECIPES[options.name]}", file=sys.stderr)
     return 0
 
 
-def demo_run() -> Path:
-    """Return the recorded run with its report, unpacked to the cache folder at first use.
+def demo_run(name: str = "household") -> Path:
+    """Return a recorded run with its report, unpacked to the cache folder at first use.
 
     The archive in the package is never written to. The folder's name depends on everything that its content is made
     of, so that a newer turnwise makes its own.
@@ -47,7 +46,8 @@ def demo_run() -> Path:
     Raises:
         RunError: The cache folder is not writable.
     """
-    archive = resources.files("turnwise") / "demo" / ARCHIVE
+    run = f"{name}-demo"
+    archive = resources.files("turnwise") / "demo" / f"{run}.tar.xz"
     target = cache_folder() / f"demo-{_digest(archive)}"
     if not target.exists():
         from turnwise.credit.methods import COMPARED
@@ -58,8 +58,8 @@ def demo_run() -> Path:
             with tarfile.open(fileobj=file, mode="r:xz") as content:
                 content.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.3 has none
                 content.extractall(temporary)
-            write_report([temporary / RUN], temporary / RUN / "report", COMPARED)
-    return target / RUN
+            write_report([temporary / run], temporary / run / "report", COMPARED)
+    return target / run
 
 
 def _digest(archive: Any) -> str:

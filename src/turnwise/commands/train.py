@@ -9,7 +9,7 @@ from typing import Any
 
 from turnwise.base.errors import ConfigError
 from turnwise.base.terminal import say, say_next
-from turnwise.commands.common import INTERRUPTED, notes_on_method, quiet, recipe
+from turnwise.commands.common import INTERRUPTED, first_notes, quiet, recipe
 from turnwise.config import Config, override_config
 
 FREE = ("run.steps=", "run.threads=", "checkpoint.", "evaluate.", "engine.", "log.", "store.damaged=")
@@ -39,7 +39,7 @@ def _train(options: argparse.Namespace) -> int:
         from turnwise.train.display import ConsoleDisplay
         from turnwise.train.loop import train
 
-        with ConsoleDisplay(notes=[] if options.resume else notes_on_method(config, options)) as display:
+        with ConsoleDisplay(notes=[] if options.resume else first_notes(config, options)) as display:
             folder = train(config, resume=options.resume, display=display, stop=options.stop)
         say_next(f"turnwise report {shlex.quote(str(folder.path))}", "curves, trajectories, credit per turn")
     except KeyboardInterrupt as error:

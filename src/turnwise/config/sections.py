@@ -52,8 +52,12 @@ class RunConfig(Section):
 class WarmStartConfig(Section):
     """Configure supervised learning on expert demonstrations before reinforcement learning. The result is cached."""
 
+    demonstrations: str | None = None
+    """Recorded conversations to imitate, for a harness: a file of JSON Lines, each with the `messages` of chat
+    completions and the `tools` that could be called (docs/how-to/train-your-agent.md), or "module:function", which
+    returns them. Only what the assistant says is imitated. Default: the environment's expert plays."""
     games: int = pydantic.Field(default=400, ge=0)
-    """Number of training tasks to demonstrate."""
+    """Number of training tasks to demonstrate, or of recorded conversations to imitate."""
     rounds: int = pydantic.Field(default=1, ge=1)
     """Demonstrations of each of these tasks; each has noise actions of its own."""
     steps: int = pydantic.Field(default=300, ge=0)
@@ -80,6 +84,11 @@ class WarmStartConfig(Section):
             raise ValueError(
                 f"warmstart.dagger_rounds={self.dagger_rounds} follows imitation, and warmstart.steps=0 leaves that "
                 "out; add warmstart.dagger_rounds=0 to begin without demonstrations, or set warmstart.steps"
+            )
+        if self.dagger_rounds and self.demonstrations:
+            raise ValueError(
+                f"warmstart.dagger_rounds={self.dagger_rounds} needs an expert that corrects the policy, and "
+                "warmstart.demonstrations only shows what one did; remove one of them"
             )
         return self
 
@@ -124,12 +133,18 @@ class EvaluateConfig(Section):
 
     every: int = pydantic.Field(default=20, ge=0)
     """Steps between evaluations; 0 evaluates only before and after training."""
-    episodes: int = pydantic.Field(default=128, ge=1)
-    """Episodes per evaluation during training."""
-    final_episodes: int = pydantic.Field(default=256, ge=1)
-    """Episodes of the evaluations before and after training."""
+    episodes: int = pydantic.Field(default=128, ge=0)
+    """Episodes per evaluation during training; 0: none is made."""
+    final_episodes: int = pydantic.Field(default=256, ge=0)
+    """Episodes of the evaluations before and after training; 0: none is made."""
     temperature: float = pydantic.Field(default=0.4, ge=0)
     """Sampling temperature; 0 is greedy."""
+
+    def episodes_after(self, step: int, last: int) -> int:
+        """Return how many episodes are played after a step of a run of `last` steps."""
+        if step in (0, last):
+            return self.final_episodes
+        return self.episodes if self.every and step % self.every == 0 else 0
 
 
 class CheckpointConfig(Section):

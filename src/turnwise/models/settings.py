@@ -9,6 +9,8 @@ import pydantic
 from turnwise.base.facets import Facet, Part
 from turnwise.base.section import Section
 
+TINY = ("tiny", "tiny-chat")
+"""Models that are made from scratch."""
 ONLY_TINY = ("hidden_size", "num_layers", "num_heads", "tie_embeddings")
 """Settings of the tiny model's architecture."""
 PRETRAINED_RECIPE = "household-qwen2.5-1.5b-aem"
@@ -28,7 +30,8 @@ class ModelConfig(Section):
     """Configure the policy, a causal LM."""
 
     name: str = "tiny"
-    """Model to train. "tiny": a small Llama with random weights, one token per word.
+    """Model to train. "tiny": a small Llama with random weights, one token per word. "tiny-chat": one that can call
+    tools, with the vocabulary of `warmstart.demonstrations`.
     "smollm2": SmolLM2-135M-Instruct; `turnwise get-model smollm2` fetches it, the extra `smollm2` has what reads it.
     Else the folder of a chat model, or its name on Hugging Face's hub."""
     max_context: int = pydantic.Field(default=1024, ge=16)
@@ -59,10 +62,12 @@ class ModelConfig(Section):
     def _tiny_is_possible(self) -> "ModelConfig":
         if self.hidden_size % (2 * self.num_heads):
             raise ValueError(f"hidden_size={self.hidden_size} must be a multiple of 2 * num_heads={2 * self.num_heads}")
-        if self.name == "tiny" and self.train == "lora":
-            raise ValueError("model.train='lora' needs a pretrained model; with model.name='tiny' use 'full' or 'top'")
+        if self.name in TINY and self.train == "lora":
+            raise ValueError(
+                f"model.train='lora' needs a pretrained model; with model.name={self.name!r} use 'full' or 'top'"
+            )
         defaults = {name: type(self).model_fields[name].default for name in ONLY_TINY}
-        if self.name != "tiny" and (set_ := [name for name in ONLY_TINY if getattr(self, name) != defaults[name]]):
+        if self.name not in TINY and (set_ := [name for name in ONLY_TINY if getattr(self, name) != defaults[name]]):
             given = ", ".join(f"model.{name}" for name in set_)
             reset = " ".join(f"model.{name}={str(defaults[name]).lower()}" for name in set_)
             verb = "is" if len(set_) == 1 else "are"

@@ -51,8 +51,17 @@ def tiny_policy(
     return Policy(model, tiny_format(tokenizer, plan=plan), config.max_context)
 
 
-def tiny_model(tokenizer: PreTrainedTokenizerBase, config: ModelConfig, *, seed: int) -> LlamaForCausalLM:
-    """Create a small, untrained Llama over the words of a tokenizer."""
+def tiny_model(
+    tokenizer: PreTrainedTokenizerBase, config: ModelConfig, *, seed: int, spread: float = 0.02
+) -> LlamaForCausalLM:
+    """Create a small, untrained Llama over the words of a tokenizer.
+
+    Args:
+        tokenizer: The tokenizer.
+        config: Sizes.
+        seed: Seed of the weights.
+        spread: Their standard deviation.
+    """
     llama = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=config.hidden_size,
@@ -65,6 +74,7 @@ def tiny_model(tokenizer: PreTrainedTokenizerBase, config: ModelConfig, *, seed:
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=None,
         eos_token_id=tokenizer.convert_tokens_to_ids(END) if END in tokenizer.get_vocab() else tokenizer.eos_token_id,
+        initializer_range=spread,
         attn_implementation="sdpa",  # pyright: ignore[reportCallIssue]
     )
     with torch.random.fork_rng(devices=[]):

@@ -141,14 +141,16 @@ def write_rollouts(
     write_table(path, table)
 
 
-def write_table(path: Path, table: pa.Table) -> None:
-    """Write a Parquet file atomically, with its name and checksum in its metadata."""
+def write_table(path: Path, table: pa.Table, *, compression: str = "zstd", use_dictionary: bool = True) -> None:
+    """Write a Parquet file atomically, with its name and checksum in its metadata; see `pyarrow` for the options."""
     path.parent.mkdir(parents=True, exist_ok=True)
     told = {NAME_KEY: path.name.encode(), TABLE_KEY: b"0" * 8}
     if run := run_of(path.parent.parent):
         told[RUN_KEY.encode()] = run.encode()
     stream = pa.BufferOutputStream()
-    pq.write_table(table.replace_schema_metadata({**(table.schema.metadata or {}), **told}), stream, compression="zstd")
+    told = {**(table.schema.metadata or {}), **told}
+    how: Any = {"compression": compression, "use_dictionary": use_dictionary}
+    pq.write_table(table.replace_schema_metadata(told), stream, **how)
     data = bytearray(stream.getvalue())
     seal_table(data)
     try:

@@ -2,11 +2,13 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from turnwise.base.blocking import blocking
 from turnwise.base.errors import ConfigError
+from turnwise.base.register import CONVERSATIONS, find
 from turnwise.base.streams import Stream
 from turnwise.config import Config, ModelConfig, WarmStartConfig
 from turnwise.engines.settings import EngineConfig
@@ -70,6 +72,36 @@ def demonstrations(
     As in a rollout, there is one sequence per task, or with `rollout.context = "window"` one per response.
     """
     return blocking(_demonstrations(how, policy, suite, on_demonstration or (lambda done, total: None)))
+
+
+def of_conversations(
+    how: Teaching,
+    policy: Policy,
+    recorded: Sequence[Any],
+    *,
+    on_demonstration: Callable[[int, int], None] | None = None,
+) -> list[Demonstration]:
+    """Make token sequences of recorded conversations, in an order that depends on the seed.
+
+    Raises:
+        ConfigError: None fits into the policy's context.
+        DataError: One cannot be what the gateway recorded of this policy.
+    """
+    order = np.random.default_rng([how.seed, Stream.WARM_START_TASKS]).permutation(len(recorded))[: how.settings.games]
+    encode, result = find(CONVERSATIONS["encoder"])(policy.format), list[Demonstration]()
+    for number, conversation in enumerate(recorded[index] for index in order.tolist()):
+        pieces = encode(conversation)
+        ids = [token for piece, _ in pieces for token in piece]
+        weights = [how.settings.observation_weight * (not told) + told for piece, told in pieces for _ in piece]
+        if ids and len(ids) <= policy.max_context:
+            result.append((np.array(ids), np.array(weights, dtype=np.float32)))
+        if on_demonstration:
+            on_demonstration(number + 1, len(order))
+    if not result:
+        raise ConfigError(
+            f"none of {len(order)} recorded conversations fits into model.max_context={policy.max_context} tokens"
+        )
+    return result
 
 
 async def _demonstrations(

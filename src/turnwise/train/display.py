@@ -1,7 +1,8 @@
 """Show the progress of a run: a live table at a terminal, plain lines elsewhere."""
 
+import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -11,6 +12,7 @@ from rich.table import Table
 from turnwise.base.errors import guide
 from turnwise.base.terminal import is_tenth, make_console, print_table
 from turnwise.train.folder import RunFolder
+from turnwise.train.heartbeat import EVERY_S, Heartbeat
 
 LIVE_ROWS = 8
 """Steps shown in the live table."""
@@ -18,6 +20,10 @@ COLUMNS = ("success", "invalid", "turns", "entropy", "tokens/s", "seconds")
 """Columns of the live table. `tokens/s` counts generated tokens; `seconds` is the step's time without evaluation."""
 LOGGED = ("success", "turns", "invalid", "entropy")
 """Numbers in a log line."""
+SLOW_S = 1.0
+"""Length of a first step from which on the time of all is told (seconds)."""
+ALWAYS_ZERO = "how-to/train-your-agent.md#my-reward-is-always-0"
+"""Where to read what to do about rewards that do not differ."""
 STAGES = tuple(f"time/{stage}_s" for stage in ("rollout", "score", "measure", "credit", "update", "weights"))
 
 
@@ -26,6 +32,9 @@ class Display:
 
     def note(self, text: str) -> None:
         """Show a note at the start."""
+
+    def watch(self, tally: Callable[[], str]) -> None:
+        """Take what describes how the trajectories that have ended went."""
 
     def demonstration(self, done: int, total: int) -> None:
         """Report a played demonstration."""
@@ -52,9 +61,10 @@ class ConsoleDisplay(Display):
     Args:
         console: Where to print; default: stderr.
         notes: Notes to print as the run begins, after all that can refuse it.
+        silent_s: Longest time without a line where there is no terminal (seconds).
     """
 
-    def __init__(self, console: Console | None = None, notes: Sequence[str] = ()):
+    def __init__(self, console: Console | None = None, notes: Sequence[str] = (), *, silent_s: float = EVERY_S):
         self.console = console or make_console()
         self._pending = list(notes)
         self._progress = Progress(
@@ -67,15 +77,26 @@ class ConsoleDisplay(Display):
         )
         self._bars: dict[str, int] = {}
         self._rows: deque[tuple[int, dict[str, str], str]] = deque(maxlen=LIVE_ROWS)
+        self._heartbeat = Heartbeat(self._go_on, silent_s)
+        self._doing = ("", 0, 0, time.monotonic())  # what, how many are done, of how many, since when
+        self._tally: Callable[[], str] = str
+        self._explained, self._timed = False, False
         self._live = Live(get_renderable=self._picture, console=self.console, refresh_per_second=4)
 
     def __enter__(self) -> "ConsoleDisplay":
         if self.console.is_terminal:
             self._live.start()
+        else:
+            self._heartbeat.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._live.stop()
+        self._heartbeat.stop()
+
+    def watch(self, tally: Callable[[], str]) -> None:
+        """Say in each line about running episodes how those that have ended went."""
+        self._tally = tally
 
     def count(self, what: str, done: int, total: int) -> None:
         """Show how many of something are done."""
@@ -83,7 +104,7 @@ class ConsoleDisplay(Display):
 
     def note(self, text: str) -> None:
         """Print the note once."""
-        self.console.print(f"note: {text}", highlight=False, soft_wrap=True)
+        self._print(f"note: {text}")
 
     def demonstration(self, done: int, total: int) -> None:
         """Show the count."""
@@ -94,9 +115,10 @@ class ConsoleDisplay(Display):
         self._advance("warm start", step, steps, f"loss {loss:.3f}")
 
     def turn(self, live: int, total: int) -> None:
-        """Show how many episodes are live; at a terminal only, since it changes many times per second."""
+        """Show how many episodes have ended; in a log only now and then, since it changes many times per second."""
+        self._now("episodes", total - live, total)
         if self.console.is_terminal:
-            self._advance("episodes", total - live, total, "")
+            self._advance("episodes", total - live, total, self._tally())
 
     def step(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
         """Show the main numbers: a row of the table, or a line of the log."""
@@ -107,11 +129,12 @@ class ConsoleDisplay(Display):
         else:
             told = [f"{name} {numbers[name]}" for name in LOGGED if name in numbers]
             self._line("training", step, steps, "  ".join([*told, note] if note else told))
+        self._explain(step, steps, metrics)
 
     def evaluation(self, step: int, metrics: Mapping[str, float], failure: str = "") -> None:
         """Print one permanent line."""
         self._begin()
-        self.console.print(f"held-out after step {step}: {describe(metrics, failure)}", highlight=False, soft_wrap=True)
+        self._print(f"held-out after step {step}: {describe(metrics, failure)}")
 
     def finish(self, folder: RunFolder, label: str) -> None:
         """Print the table of evaluations and save the figure."""
@@ -132,18 +155,17 @@ class ConsoleDisplay(Display):
                     f"{record['eval/episodes']:.0f}",
                 )
             )
-        print_table(table, title=f"{folder.path}: {label}", file=self.console.file)
+        if len(table) > 1:  # evaluations can be off
+            print_table(table, title=f"{folder.path}: {label}", file=self.console.file)
         signals = [record["credit/signal_frac"] for record in records if "credit/signal_frac" in record]
         if signals and not any(signals):
-            self.console.print(
+            self._print(
                 f"returns within groups did not differ in any of {len(signals)} steps: methods that compare within "
                 "groups learned only from penalties. Try larger groups, easier tasks, or a longer warm start; see "
-                f"{guide('how-to/choose-credit.md')}",
-                highlight=False,
-                soft_wrap=True,
+                f"{guide('how-to/choose-credit.md')}"
             )
         plot_run(folder, label)
-        self.console.print(f"figure: {folder.figure}", highlight=False, soft_wrap=True)
+        self._print(f"figure: {folder.figure}")
 
     def _picture(self) -> RenderableType:
         fitting = COLUMNS[: (self.console.width - 6) // 9]
@@ -160,6 +182,7 @@ class ConsoleDisplay(Display):
 
     def _advance(self, name: str, done: int, total: int, note: str) -> None:
         self._begin()
+        self._now(name, done, total)
         if self.console.is_terminal:
             if name not in self._bars:
                 self._bars[name] = self._progress.add_task(name, total=total, note=note)
@@ -168,7 +191,48 @@ class ConsoleDisplay(Display):
             self._line(name, done, total, note)
 
     def _line(self, name: str, done: int, total: int, note: str) -> None:
-        self.console.print(f"{name} {done}/{total}  {note}".rstrip(), highlight=False, soft_wrap=True)
+        self._print(f"{name} {done}/{total}  {note}".rstrip())
+
+    def _print(self, text: str) -> None:
+        self._heartbeat.told()
+        self.console.print(text, highlight=False, soft_wrap=True)
+
+    def _now(self, what: str, done: int, total: int) -> None:
+        """Remember what is done, and since when: a smaller count than before is that of another stage."""
+        before, counted, _, since = self._doing
+        self._doing = (what, done, total, since if what == before and done >= counted else time.monotonic())
+
+    def _go_on(self) -> None:
+        """Print how far the present stage is."""
+        what, done, total, since = self._doing
+        seconds = time.monotonic() - since
+        if not what or done >= total:
+            self._print(f"{f'all {total} {what} are done; ' * bool(what)}the run goes on")
+            return
+        left = f", about {duration(seconds / done * (total - done))} to go" if done else ""
+        self._line(what, done, total, "  ".join(filter(None, (f"{duration(seconds)}{left}", self._tally()))))
+
+    def _explain(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
+        """Say once how long steps take, and once what it means that no rewards of a group differ."""
+        seconds = sum(value for name, value in metrics.items() if name in STAGES)
+        if not self._timed and step < steps and seconds >= SLOW_S:
+            rest = duration(seconds * (steps - step))
+            self.note(f"this step took {duration(seconds)}; the other {steps - step} will take about {rest}")
+        self._timed = True
+        if metrics.get("credit/signal_frac") == 0 and not self._explained:
+            self._explained = True
+            self.note(
+                "all trajectories of a group earned the same in this step, in every group, so comparing them teaches "
+                "nothing. If it stays so, which is not said again: take easier tasks, demonstrations "
+                f"(warmstart.demonstrations), a stronger model or larger groups; see {guide(ALWAYS_ZERO)}"
+            )
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time in its largest unit."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def glance(metrics: Mapping[str, float]) -> dict[str, str]:
@@ -197,8 +261,6 @@ def warnings(metrics: Mapping[str, float]) -> str:
         told.append("SKIPPED: no group to learn from")
     elif metrics["rollout/filled_frac"] < 1:
         told.append(f"ONLY {metrics['rollout/filled_frac']:.0%} of rollout.groups to learn from")
-    if metrics.get("credit/signal_frac") == 0:
-        told.append("NO SIGNAL: returns do not differ in any group")
     return "  ".join(told)
 
 

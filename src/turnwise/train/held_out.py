@@ -11,14 +11,14 @@ from turnwise.train.run import Run
 
 def evaluate_held_out(run: Run) -> None:
     """Play and record the held-out panel; the full panel before the first step and after the last."""
-    config, whole = run.config, run.step in (0, run.config.run.steps)
+    config = run.config
     start = time.perf_counter()
     with run.stop.open():
         metrics, trajectories = evaluate(
             run.collector,
             run.models,
             run.suite.tasks(config.environment.eval_split),
-            episodes=config.evaluate.final_episodes if whole else config.evaluate.episodes,
+            episodes=config.evaluate.episodes_after(run.step, config.run.steps),
             temperature=config.evaluate.temperature,
             on_turn=run.display.turn,
         )

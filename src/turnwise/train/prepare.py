@@ -65,6 +65,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     refuse_idle(optional, measures)
     inside = make_players(extensions, context)
     environments = VisitedEnvironments(inside, loop)
+    display.watch(getattr(inside, "tally", str))
     collector = make_collectors(extensions, context, environments)
     source: Steps = Pool(tasks, rollout, seed, last_step=config.run.steps, loop=loop, environments=inside)
     for each in extensions:

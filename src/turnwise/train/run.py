@@ -137,8 +137,7 @@ class Run:
     @property
     def evaluation_is_due(self) -> bool:
         """Whether the last completed step is to be evaluated."""
-        every = self.config.evaluate.every
-        return self.step in (0, self.config.run.steps) or bool(every and self.step % every == 0)
+        return self.config.evaluate.episodes_after(self.step, self.config.run.steps) > 0
 
     def close(self) -> None:
         """Release environments and trackers."""

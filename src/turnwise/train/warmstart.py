@@ -15,16 +15,19 @@ from transformers import PreTrainedModel
 from turnwise.base.cache import cache_folder, check_writable, made_aside
 from turnwise.base.checksums import check_manifest, write_manifest
 from turnwise.base.errors import ConfigError, DataError, RunError
+from turnwise.base.register import CONVERSATIONS, find
 from turnwise.base.streams import Stream
 from turnwise.config import Config, ModelConfig
-from turnwise.environments.suites import CorrectingSuite, Suite
+from turnwise.environments.suites import CorrectingSuite, Suite, TeachingSuite
 from turnwise.models.policy import Policy, autocast, choose_trainable, load_policy, trainable, trainable_norms
 from turnwise.models.pretrained import pretrained_policy
+from turnwise.models.settings import PromptConfig
 from turnwise.models.tiny import tiny_policy
+from turnwise.models.tiny_chat import tiny_chat_policy
 from turnwise.objective.gradient import Budget
 from turnwise.objective.tokens import chunked_logprobs
 from turnwise.train.dagger import corrections
-from turnwise.train.demonstrate import Demonstration, Teaching, demonstrations
+from turnwise.train.demonstrate import Demonstration, Teaching, demonstrations, of_conversations
 
 FORMAT_VERSION = 2
 """Part of the cache key. Increase it when the same demonstrations give other weights."""
@@ -53,19 +56,17 @@ def warm_policy(
     Raises:
         ConfigError: The environment has no words or no expert.
     """
-    teaching = cast(CorrectingSuite, suite)
-    tiny, rounds = config.model.name == "tiny", config.warmstart.dagger_rounds
-    needed = {"words": tiny, "demonstrate": config.warmstart.steps, "correct": config.warmstart.steps and rounds}
+    recorded = config.warmstart.demonstrations and find(CONVERSATIONS["read"])(config.warmstart.demonstrations)
+    rounds, expert = config.warmstart.dagger_rounds, config.warmstart.steps and not recorded
+    needed = {"words": config.model.name == "tiny", "demonstrate": expert, "correct": expert and rounds}
     for name in (name for name, asked in needed.items() if asked and not hasattr(suite, name)):
         other = {"words": "model.name=smollm2", "correct": "warmstart.dagger_rounds=0"}.get(name, "warmstart.steps=0")
         raise ConfigError(
             f"environment {config.environment.name!r} has no {name}(): add it (CorrectingSuite in "
             f"turnwise.environments.suites), or set {other}"
         )
-    if tiny:
-        policy = tiny_policy(teaching.words(), config.model, seed=config.run.seed, plan=config.prompt.plan, texts=texts)
-    else:
-        policy = pretrained_policy(config.model, config.prompt, seed=config.run.seed)
+    teaching = cast(CorrectingSuite, suite)
+    policy = _new_policy(config.model, config.prompt, config.run.seed, teaching, recorded or [], texts)
     choose_trainable(policy.model, config.model)
     if config.update.only_norms:
         trainable_norms(policy.model)  # raises before the warm start, which takes long
@@ -73,7 +74,10 @@ def warm_policy(
     if not config.warmstart.steps:
         return policy, False
     how = Teaching.of(config)
-    demos = demonstrations(how, policy, teaching, on_demonstration=on_demonstration)
+    if recorded:
+        demos = of_conversations(how, policy, recorded, on_demonstration=on_demonstration)
+    else:
+        demos = demonstrations(how, policy, teaching, on_demonstration=on_demonstration)
     folders = [cache_folder() / "warmstart" / key for key in _keys(how, policy, demos)]
     if (kept := _cached(folders[-1], config.model, device)) is not None:
         return kept, True
@@ -89,6 +93,24 @@ def warm_policy(
             policy.save(aside)
             write_manifest(aside)
     return policy, False
+
+
+def _new_policy(
+    model: ModelConfig,
+    prompt: PromptConfig,
+    seed: int,
+    suite: TeachingSuite,
+    recorded: Sequence[Any],
+    texts: Sequence[str],
+) -> Policy:
+    """Make the policy that the warm start begins with; `texts` are what its store shows it."""
+    if model.name == "tiny":
+        return tiny_policy(suite.words(), model, seed=seed, plan=prompt.plan, texts=texts)
+    if model.name == "tiny-chat":
+        if not recorded:
+            raise ConfigError("model.name='tiny-chat' has the vocabulary of warmstart.demonstrations; set it to a file")
+        return tiny_chat_policy([*texts, *(text for each in recorded for text in each.texts)], model, prompt, seed=seed)
+    return pretrained_policy(model, prompt, seed=seed)
 
 
 def _cached(folder: Path, settings: ModelConfig, device: torch.device | None) -> Policy | None:
@@ -109,7 +131,7 @@ def _keys(how: Teaching, policy: Policy, demos: Sequence[Demonstration]) -> list
     """Hash everything that the weights depend on: first those of the imitation, then those of each round of DAgger."""
     parts: dict[str, Any] = {
         "model": how.model.model_dump(mode="json"),
-        "warmstart": how.settings.model_dump(mode="json", exclude={"dagger_rounds", "dagger_steps"}),
+        "warmstart": how.settings.model_dump(mode="json", exclude={"dagger_rounds", "dagger_steps", "demonstrations"}),
     }
     parts["weights"] = [float(weight.detach().double().sum()) for weight in policy.model.parameters()]
     parts |= {"seed": how.seed, "words": policy.tokenizer.get_vocab(), "version": FORMAT_VERSION}

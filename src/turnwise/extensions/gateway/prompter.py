@@ -62,13 +62,30 @@ class Prompter:
                 ids = [*self._appended(ids, piece), *sampled[index]]
         return self._appended(ids, text)
 
+    def response_text(self, messages: Sequence[Message], tools: Sequence[Any]) -> str:
+        """Return the last message, the assistant's, as the model would write it, without the stop token.
+
+        Raises:
+            BadRequest: The model's chat template refuses the conversation.
+        """
+        last = len(messages) - 1
+        if not self._template:
+            self._observations(messages[:last], tools, [""] * last)  # refuses tools
+            return messages[last]["content"]
+        # marked, since templates treat the generation prompt, and messages that are all calls, in ways of their own
+        marked = [*messages[:last], {**messages[last], "content": self._mark(last) + messages[last]["content"]}]
+        _, found, text = self._render(marked, tools, set(), asks=False).rpartition(self._mark(last))
+        if not found:
+            raise BadRequest("the model's chat template leaves out the response", param="messages")
+        return text.partition(self._fmt.stop)[0].strip()
+
     def _appended(self, ids: list[int], text: str) -> list[int]:
         """Append a text that follows a response, or begins the conversation."""
         if ids and text.startswith(self._fmt.stop):  # the response has its own stop token, unless it was cut short
             ids, text = self._fmt.closed(ids), text[len(self._fmt.stop) :]
         return ids + self._fmt.encode(text)
 
-    def _render(self, messages: Sequence[Message], tools: Sequence[Any], marked: set[int]) -> str:
+    def _render(self, messages: Sequence[Message], tools: Sequence[Any], marked: set[int], *, asks: bool = True) -> str:
         texts = [
             self._mark(index) if index in marked else self._fmt.plain(message["content"])
             for index, message in enumerate(messages)
@@ -85,7 +102,7 @@ class Prompter:
                 shown = _with_system(shown, self._fmt.plain(describe_tools(list(tools))))
             for arrange in (list, joined, folded):
                 try:
-                    text = self._apply(arrange(shown), tools if writes else ())
+                    text = self._apply(arrange(shown), tools if writes else (), asks=asks)
                 except (TemplateError, TypeError, KeyError, ValueError, RecursionError) as error:
                     refusal = refusal or error
                     continue
@@ -97,13 +114,13 @@ class Prompter:
         cause = " ".join(str(refusal).split())[:200]
         raise BadRequest(f"the model's chat template refuses the messages: {cause}", param="messages") from refusal
 
-    def _apply(self, shown: list[dict[str, Any]], tools: Sequence[Any]) -> str:
+    def _apply(self, shown: list[dict[str, Any]], tools: Sequence[Any], *, asks: bool) -> str:
         return str(
             self._fmt.tokenizer.apply_chat_template(
                 shown,
                 tools=self._plain(list(tools)) or None,
                 tokenize=False,
-                add_generation_prompt=True,
+                add_generation_prompt=asks,
                 enable_thinking=self._fmt.think,
             )
         )

@@ -1,0 +1,119 @@
+"""Read recorded conversations to imitate, and tokenise them as the gateway would have."""
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from turnwise.base.errors import DataError, did_you_mean
+from turnwise.base.imports import import_named
+from turnwise.base.jsonl import read_objects
+from turnwise.engines.base import Generation
+from turnwise.extensions.gateway.call import Call, make_reply
+from turnwise.extensions.gateway.errors import BadRequest
+from turnwise.extensions.gateway.messages import Message, read_message, short
+from turnwise.extensions.gateway.prompter import Prompter
+from turnwise.models.format import Format
+
+FUNCTION = re.compile(r"[\w.]+:\w+")
+"""Name of a function, as opposed to that of a file."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Conversation:
+    """A recorded conversation.
+
+    Attributes:
+        messages: Its messages, in the form of `read_message`.
+        tools: Tools that the model could call, in the form of chat completions.
+        imitated: Indices of the messages to imitate: the assistant's, but for those with `weight` 0.
+        where: Its place, for errors.
+    """
+
+    messages: list[Message]
+    tools: list[Any]
+    imitated: tuple[int, ...]
+    where: str
+
+    @property
+    def texts(self) -> Iterator[str]:
+        """Texts of the messages, calls included, to learn a vocabulary from."""
+        for message in self.messages:
+            calls = [json.dumps(call["function"], ensure_ascii=False) for call in message.get("tool_calls", ())]
+            yield message["content"] + "".join(f"<tool_call>{call}</tool_call>" for call in calls)
+
+
+def read_conversations(given: str) -> list[Conversation]:
+    """Read conversations with `messages`, and perhaps `tools`, of chat completions. Other keys are ignored.
+
+    Args:
+        given: A file of JSON Lines, or "module:function", which returns what its lines would hold.
+
+    Raises:
+        ConfigError: The function cannot be imported.
+        DataError: The file cannot be read, or a line is not such a conversation.
+    """
+    lines = enumerate(import_named(given)(), start=1) if FUNCTION.fullmatch(given) else read_objects(Path(given))
+    found = [_read(line, f"{given}, line {number}") for number, line in lines]
+    if not any(conversation.imitated for conversation in found):
+        raise DataError(f"{given} holds no message of an assistant; expected lines with 'messages' of chat completions")
+    return found
+
+
+def _read(line: dict[str, Any], where: str) -> Conversation:
+    given, tools = line.get("messages"), line.get("tools")
+    tools = [] if tools is None else tools
+    if not isinstance(given, list):
+        missing = "messages" not in line
+        what = f"no key 'messages'.{did_you_mean('messages', line)}" if missing else f"messages={short(given)}"
+        raise DataError(f"{where}: {what} Expected a list of messages of chat completions")
+    if not isinstance(tools, list):
+        raise DataError(f"{where}: tools={short(tools)}, expected a list")
+    try:
+        messages = [read_message(message, f"messages[{index}]") for index, message in enumerate(given)]
+    except BadRequest as error:
+        raise DataError(f"{where}: {error.message}") from None
+    told = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+    return Conversation(messages, tools, tuple(index for index in told if given[index].get("weight") != 0), where)
+
+
+def encode(conversation: Conversation, fmt: Format, prompter: Prompter) -> list[tuple[list[int], bool]]:
+    """Return the pieces of a conversation as ids, each with whether it is a response to imitate.
+
+    Prompts are those that the gateway would have made, and responses such that it would have read these messages.
+
+    Raises:
+        DataError: The model's chat template refuses it, or no response would be read as one of its messages.
+    """
+    messages, tools = conversation.messages, conversation.tools
+    pieces: list[tuple[list[int], bool]] = []
+    begun: tuple[int, list[int]] | None = None
+    for index in conversation.imitated:
+        try:
+            ids = prompter.prompt_ids(messages[:index], tools, {}, begun)
+            response = _response_ids(messages[: index + 1], tools, fmt, prompter)
+        except BadRequest as error:
+            raise DataError(f"{conversation.where}, messages[{index}]: {error.message}") from None
+        pieces += [(ids[len(begun[1]) if begun else 0 :], False), (response, True)]
+        begun = index, [*ids, *response]
+    return pieces
+
+
+def encoder(fmt: Format) -> Callable[[Conversation], list[tuple[list[int], bool]]]:
+    """Return `encode` for a format of prompts."""
+    prompter = Prompter(fmt)
+    return lambda conversation: encode(conversation, fmt, prompter)
+
+
+def _response_ids(messages: Sequence[Message], tools: list[Any], fmt: Format, prompter: Prompter) -> list[int]:
+    message = messages[-1]
+    if message.get("tool_calls") and not tools:
+        raise BadRequest("it calls a tool, and the line has no 'tools'; add those of the request")
+    ids = [*fmt.encode(prompter.response_text(messages, tools)), fmt.stop_id]
+    text = fmt.text(ids)
+    read = make_reply(Generation(ids, [], False), text, Call([], tools=tools)).message
+    if (read["content"], read.get("tool_calls")) != (message["content"].strip(), message.get("tool_calls")):
+        raise BadRequest(f"the model would write {short(text)}, which the gateway would read as another message")
+    return ids
