@@ -139,7 +139,7 @@ def follow(pages: list[Path], wheel: Path, folder: Path, *, quick: bool, downloa
     for page in pages:
         print(page.relative_to(ROOT), flush=True)
         for command in commands(page, where):
-            if command.startswith("make "):
+            if command.startswith(("make ", ". .venv/")):
                 print(f" skipped  {command}: needs a clone", flush=True)
             elif not command.startswith("#"):
                 run(command, where, variables)
