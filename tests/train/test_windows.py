@@ -14,7 +14,7 @@ import turnwise as tw
 from turnwise.base.errors import ConfigError
 from turnwise.config.methods import values_unfinished
 from turnwise.credit.methods.build import build_method
-from turnwise.rollout import played, take
+from turnwise.extensions.played import take as play_take
 from turnwise.rollout.flight import Learned
 from turnwise.rollout.line import Line
 from turnwise.rollout.trajectory import Trajectory, Turn
@@ -50,7 +50,7 @@ def learned_tokens(steps) -> list[int]:
     return [int(measured.batch.tokens.lengths[credit.kept_R].sum()) for measured, credit in steps]
 
 
-class Twice(played.PlayedTokens):
+class Twice(play_take.PlayedTokens):
     """Known wrong: a trajectory that ends is learned from whole, so that its earlier tokens count twice."""
 
     def _window(self, *arguments: Any):
@@ -60,7 +60,7 @@ class Twice(played.PlayedTokens):
         return window
 
 
-class Tail(played.PlayedTokens):
+class Tail(play_take.PlayedTokens):
     """Known wrong: what was played of a trajectory is learned from only when it ends."""
 
     def _window(self, *arguments: Any):
@@ -89,7 +89,7 @@ def test_each_token_is_in_the_loss_once_in_the_step_that_played_it(tmp_path, mon
 
 @pytest.mark.parametrize("kind", [Twice, Tail])
 def test_tokens_learned_twice_or_late_are_found(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(take, "PlayedTokens", kind)
+    monkeypatch.setattr(play_take, "PlayedTokens", kind)
     given = config_of(tmp_path, evaluate={"every": 0, "final_episodes": 1})
     steps, folder = watched(monkeypatch, given)
     lines = {line["step"]: line for line in folder.metrics() if "rollout/spent" in line}
@@ -135,7 +135,7 @@ def test_turns_are_cut_where_steps_ended():
         return Turn("o", "k", [9], ids, [-float(each) for each in ids], "r", False, **more)
 
     turns = [turn([1, 2, 3, 4, 5], reward=1.0, valid=False, fresh=True), turn([6])]
-    pieces = played.cut(turns, [2, 4], [0, 0, 1, 1, 2, 2], POLICY.format)
+    pieces = play_take.cut(turns, [2, 4], [0, 0, 1, 1, 2, 2], POLICY.format)
     assert [each.response_ids for each in pieces] == [[1, 2], [3, 4], [5], [6]]
     assert [each.prompt_ids for each in pieces] == [[9], [], [], [9]]
     assert [each.behavior_logprobs for each in pieces] == [[-1, -2], [-3, -4], [-5], [-6]]
@@ -228,6 +228,6 @@ def test_a_failed_trajectory_is_told_once():
     line = Line(by_turns=False, cuts=True, on_change=lambda: None)
     flight: Any = SimpleNamespace(number=5, watched={0: failed}, lines={0: line}, learned={0: Learned()})
     told: list[tuple[int, Trajectory]] = []
-    assert played.PlayedTokens()._window(flight, 0, POLICY.format, told) == failed
-    assert played.PlayedTokens()._window(flight, 0, POLICY.format, told) is None
+    assert play_take.PlayedTokens()._window(flight, 0, POLICY.format, told) == failed
+    assert play_take.PlayedTokens()._window(flight, 0, POLICY.format, told) is None
     assert told == [(5, failed)]

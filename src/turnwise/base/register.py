@@ -130,6 +130,9 @@ EXTENSIONS: dict[str, Entry] = {
 SELECTORS = Register({"epochs": "rollout.selection:Epochs", "vade": "extensions.vade.selector:Vade"})
 """Selectors of tasks by the name that `rollout.select` takes."""
 
+TAKES = Register({"complete": "rollout.take:WholeGroups", "played": "extensions.played.take:PlayedTokens"})
+"""What steps learn from, by the name that `rollout.step_budget.learn` takes."""
+
 COLLECTORS = Register(
     {
         "independent": "rollout.collectors:Independent",

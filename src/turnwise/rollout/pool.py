@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from turnwise.base.blocking import Loop, make_loop
+from turnwise.base.register import TAKES
 from turnwise.engines.models import Models
 from turnwise.environments.base import Task
 from turnwise.environments.hosts import Environments
@@ -59,13 +60,11 @@ class Pool:
         loop: Loop | None = None,
         environments: Environments | None = None,
     ):
-        from turnwise.rollout.take import make_take
-
         name, options = settings.select.name, settings.select.model_extra or {}
         self.tasks, self.settings, self.last_step = tasks, settings, last_step
         self.selector = selector or build_selector(name, options, num_tasks=len(tasks), seed=seed)
         self._launch = Launch(tasks, settings, seed, self.selector, environments)
-        self._take = take or make_take(settings)
+        self._take = take or TAKES["played" if settings.learns_played else "complete"]()
         self._loop = loop or make_loop(apart=False, lasting=settings.step_budget is not None)
         self.start, self.state_dict = self._launch.start, self._launch.state_dict
         self.load_state_dict = self._launch.load_state_dict

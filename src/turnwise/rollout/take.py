@@ -1,4 +1,4 @@
-"""Say what a step learns from: whole groups that pass a filter; `played` has the other way."""
+"""Say what a step learns from: whole groups that pass a filter."""
 
 import dataclasses
 import math
@@ -9,16 +9,10 @@ import numpy as np
 from turnwise.rollout.experience import Experience, lag_metrics, outcomes, spreads
 from turnwise.rollout.flight import Flight
 from turnwise.rollout.metrics import rollout_metrics
-from turnwise.rollout.played import PlayedTokens
-from turnwise.rollout.pool import Pool, Take
+from turnwise.rollout.pool import Pool
 from turnwise.rollout.selection import kept, widest
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.trajectory import Trajectory
-
-
-def make_take(settings: RolloutConfig) -> Take:
-    """Make what the settings ask for."""
-    return PlayedTokens() if settings.learns_played else WholeGroups()
 
 
 class WholeGroups:
