@@ -96,7 +96,7 @@ def test_a_continuation_is_played_as_its_trajectory_was(tmp_path, feature):
     of_run = [each for step in range(1, 5) for each in rollouts(run, step)]
     marks = {"r3": "reflection", "slea_rl": "recalled", "adhint": "prefix", "prefix_sampling": "prefix"}
     mark = marks.get(feature, CUT)
-    assert any(each.info.get(mark) for each in of_run), "there was something to go on with"
+    assert any(each.info.get(mark) for each in of_run), "something was left to continue"
 
 
 def starts_of(collector: Around, version: int = 1) -> Any:

@@ -191,7 +191,7 @@ def named_suite(config: EnvironmentConfig) -> Suite:
         meant = did_you_mean(config.name, ENVIRONMENTS)
         raise ConfigError(f"unknown environment {config.name!r}.{meant} Your own is 'module:factory'")
     suite, *further = (find(place) for place in ENVIRONMENTS[config.name] if place)
-    _check_options(config, suite, *(further or [suite]), kinds=KINDS_OF_BUILTIN_OPTIONS)
+    _check_options(config, suite, *further, kinds=KINDS_OF_BUILTIN_OPTIONS)
     return suite(config, **config.options)
 
 

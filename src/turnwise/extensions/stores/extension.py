@@ -5,9 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.environments.hosts import Environments
-from turnwise.extensions.stores.build import make_store, texts_of, with_store
+from turnwise.extensions.stores.build import make_store, texts_of
+from turnwise.extensions.stores.prefixes import PrefixSampling
 from turnwise.extensions.stores.recall import Memory
+from turnwise.extensions.stores.reflection import ReplayAndReflection
+from turnwise.extensions.stores.remember import Remembering
 from turnwise.extensions.stores.reminded import Reminded
+from turnwise.extensions.stores.replay import Replaying
 from turnwise.rollout.experience import Steps
 from turnwise.rollout.groups import Collector
 from turnwise.train.extension import Context, Extension
@@ -31,8 +35,11 @@ class Stored(Extension):
 
     def source(self, source: Steps, environments: Environments) -> Steps:
         """Return a source that uses the store."""
-        tasks, rollout, seed = self.context.tasks, self.context.config.rollout, self.context.config.run.seed
-        return with_store(source, self._store, tasks=tasks, environments=environments, rollout=rollout, seed=seed)
+        seed, name = self.context.config.run.seed, self.settings.name
+        if name in ("prefix_sampling", "r3"):  # these play tasks again
+            kind = PrefixSampling if name == "prefix_sampling" else ReplayAndReflection
+            return kind(source, self._store, self.context.tasks, environments, self.context.config.rollout, seed)
+        return (Remembering if name == "slea_rl" else Replaying)(source, self._store, seed)
 
     def restore(self, checkpoint: Path, states: Mapping[str, Any], run: Path) -> None:
         """Load the store of a checkpoint where evaluations use it.
