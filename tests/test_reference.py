@@ -37,10 +37,12 @@ def test_a_page_says_what_its_reader_asks(name):
         "**Expected gradient**",
         "**Use it when**",
         "```text",
-        "## Code",
+        "**Code**",
         "## Worked numbers",
     ):
         assert asked in text, f"{asked} is not answered"
+    (code,) = re.findall(r"\*\*Code\*\*: \[\w+\.py\]\(([^)]+)\)", text)
+    assert f"def {name}(" in (ROOT / "docs" / "reference" / "methods" / code).read_text()
 
 
 MADE = [page for page in (ROOT / "docs" / "reference").rglob("*.md") if "docs/generate.py" in page.read_text()]
