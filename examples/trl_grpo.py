@@ -1,11 +1,10 @@
-"""Train an agent of three turns with TRL and a method of turnwise, on a tiny random model: no download, seconds on a CPU.
+"""Train an agent of three turns with TRL and a turnwise method, on a tiny random model: no download, seconds on a CPU.
 
     pip install torch, then '.[trl]' in a clone, or 'turnwise-rl[trl]' once released
     python examples/trl_grpo.py
 
-A signpost names a side at every turn, and the agent has to say the same. Only the end of a trajectory is rewarded. AEM's
-alpha leaves 1 as soon as the policy is surer at some turns than at others. A change of `method` compares two methods;
-`tw.grpo(convention="trl")` trains as TRL itself does.
+A signpost names a side at every turn, and the agent has to say the same; only the end is rewarded. AEM's alpha leaves 1
+as soon as the policy is surer at some turns than at others. `method=tw.grpo(convention="trl")` trains as TRL does.
 """
 
 import tempfile
@@ -20,8 +19,7 @@ import turnwise as tw
 from turnwise.integrations.trl import TurnwiseGRPOTrainer
 
 WORDS = ["<pad>", "<end>", "left", "right", "up", "down", "wait", "sign"]
-SIGNS = ("left up up", "right down left", "up left right", "down right down")
-TURNS = 3
+SIGNS, TURNS = ("left up up", "right down left", "up left right", "down right down"), 3
 
 
 def tiny_model() -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
@@ -36,10 +34,7 @@ def tiny_model() -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
 
 
 def play(prompts: list[str], trainer: TurnwiseGRPOTrainer) -> dict[str, list]:
-    """Play all trajectories turn by turn: the environment shows a sign, the policy says one word.
-
-    `env_mask` is 1 where the policy spoke; turnwise finds the turns by it.
-    """
+    """Play turn by turn: the environment shows a sign, the policy says one word. `env_mask` is 1 where it spoke."""
     model, words = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class
     signs = torch.tensor([words.encode(prompt) for prompt in prompts])
     start = ids = torch.full((len(prompts), 1), WORDS.index("sign"))
@@ -48,9 +43,8 @@ def play(prompts: list[str], trainer: TurnwiseGRPOTrainer) -> dict[str, list]:
         with torch.no_grad():
             logits = model(input_ids=ids).logits[:, -1]
         ids = torch.cat([ids, torch.multinomial(logits.softmax(-1), 1)], 1)
-    completions = ids[:, 1:].tolist()
-    masks = [[0, 1] * TURNS for _ in prompts]
-    return {"prompt_ids": start.tolist(), "completion_ids": completions, "logprobs": None, "env_mask": masks}
+    spoke = [[0, 1] * TURNS for _ in prompts]
+    return {"prompt_ids": start.tolist(), "completion_ids": ids[:, 1:].tolist(), "logprobs": None, "env_mask": spoke}
 
 
 def reward(completion_ids: list[list[int]], **_) -> list[float]:
@@ -61,28 +55,16 @@ def reward(completion_ids: list[list[int]], **_) -> list[float]:
 def train(folder: str, *, steps: int = 30, method: tw.Transform | None = None) -> list[dict]:
     """Train, and return what TRL logged: one dictionary per step."""
     model, tokenizer = tiny_model()
+    sizes = {"max_steps": steps, "num_generations": 8, "per_device_train_batch_size": 32, "learning_rate": 1e-2}
+    quiet = {"logging_steps": 1, "save_strategy": "no", "report_to": [], "disable_tqdm": True}
+    cpu = {"use_cpu": True, "bf16": False, "gradient_checkpointing": False, "seed": 0}
     trainer = TurnwiseGRPOTrainer(
         model=model,
         processing_class=tokenizer,
         reward_funcs=reward,
         rollout_func=play,
         train_dataset=Dataset.from_list([{"prompt": signs} for signs in SIGNS]),
-        args=GRPOConfig(
-            output_dir=folder,
-            max_steps=steps,
-            num_generations=8,
-            per_device_train_batch_size=32,
-            max_completion_length=2 * TURNS,
-            learning_rate=1e-2,
-            logging_steps=1,
-            seed=0,
-            use_cpu=True,
-            bf16=False,
-            gradient_checkpointing=False,
-            save_strategy="no",
-            report_to=[],
-            disable_tqdm=True,
-        ),
+        args=GRPOConfig(output_dir=folder, max_completion_length=2 * TURNS, **sizes, **quiet, **cpu),
         method=method or tw.aem(tw.grpo()),
     )
     trainer.train()
@@ -93,8 +75,6 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as temporary:
         logged = train(temporary)
     print(f"reward of {TURNS}: {logged[0]['reward']:.2f} -> {logged[-1]['reward']:.2f}")
-    print("turns", logged[-1]["credit/turns"])
-    for record in logged[::10]:
-        print(f"alpha {record['credit/alpha_min']:.2f} to {record['credit/alpha_max']:.2f}")
-    moves = logged[10]["credit/alpha_min"] < 0.9 and logged[10]["credit/alpha_max"] > 1.1
-    print(moves and logged[-1]["reward"] > logged[0]["reward"] + 1.0)  # True
+    low, high = (logged[10][f"credit/alpha_{end}"] for end in ("min", "max"))
+    print(f"turns {logged[-1]['credit/turns']:.0f}, credit/alpha_min {low:.2f}, credit/alpha_max {high:.2f}")
+    print(low < 0.9 < 1.1 < high and logged[-1]["reward"] > logged[0]["reward"] + 1.0)  # True
