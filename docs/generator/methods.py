@@ -21,7 +21,7 @@ STAGES = {
     "modulation": "Modulation: how much an advantage counts",
     "shaping": "Shaping: what the rewards are",
 }
-MADE = "\n<!-- Made by `python docs/generate.py` from the docstring, the card and the golden numbers. Edit those. -->"
+MADE = "\n<!-- Made by docs/generate.py from the docstring. -->"
 HEADS = ("Args", "Expected gradient", "Use it when", "Reference", "Raises", "Returns")
 INTRODUCTION = """
 Every method is a chain of public blocks. `turnwise methods` prints this table with the papers' titles,

@@ -66,7 +66,7 @@ def page() -> str:
     return "\n".join(
         [
             GUIDE,
-            as_markdown(summary(measured)),
+            f"```text\n{as_text(summary(measured))}\n```",
             "\n## The problems\n",
             as_markdown(problems),
             "\n## Cosine by problem\n",
@@ -74,7 +74,7 @@ def page() -> str:
             "\n## Variance by problem, RLOO = 1\n",
             f"```text\n{as_text(across_problems(measured, 'noise_vs_rloo'))}\n```",
             f"\n{DRIFT_GUIDE}",
-            as_markdown(drifts(measure_drift())),
+            f"```text\n{as_text(drifts(measure_drift()))}\n```",
         ]
     )
 
