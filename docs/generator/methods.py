@@ -95,6 +95,8 @@ def worked(name: str) -> str:
     for (g, n, t, response), value in zip(flat, case["expected"], strict=True):
         shown = [f"{v:.4g}" if isinstance(v, float) else str(v) for v in (response[c] for c in columns)]
         rows.append((str(g), str(n), str(t), *shown, f"{value:.4g}"))
+    same = {place for place in range(3) if len({row[place] for row in rows[1:]}) == 1}
+    rows = [tuple(text for place, text in enumerate(row) if place not in same) for row in rows]
     chosen = ", ".join(f"`{k}={v!r}`" for k, v in case["options"].items())
     note = (
         f"{case['name']}{f' ({chosen})' if chosen else ''}. {cell(case['equation'])}. Source: {cell(case['source'])}."
@@ -134,19 +136,14 @@ def page(name: str) -> str:
 
 def table(stage: str) -> list[str]:
     """The methods of a stage."""
-    lines = ["| method | arXiv | needs | gradient | formula |", "|-|-|-|-|-|"]
-    links = {}  # below the table, so that its lines stay short
+    lines = ["| method | needs | gradient | formula |", "|-|-|-|-|"]
     for name, constructor in tw.METHODS.items():
         card, method = tw.card_of(constructor), tw.trial(constructor)
         if card.stage == stage:
             needs = ", ".join([*method.needs, *(f"{o}=" for o in card.trial)])
             gradient = str(method.gradient).partition(":")[0]
-            paper = f"[{card.arxiv}]" if card.arxiv else ""
-            lines.append(f"| [{name}] | {paper} | {needs} | {cell(gradient)} | {card.confidence} |")
-            links[name] = f"methods/{name}.md"
-            if card.arxiv:
-                links[card.arxiv] = f"https://arxiv.org/abs/{card.arxiv}"
-    return [*lines, "", *(f"[{text}]: {target}" for text, target in links.items())]
+            lines.append(f"| [{name}](methods/{name}.md) | {needs} | {cell(gradient)} | {card.confidence} |")
+    return lines
 
 
 def index() -> str:
