@@ -55,7 +55,7 @@ class Loop(Protocol):
 
 
 class StepLoop:
-    """A loop in the trainer's thread, a new one for each call: nothing rests in it. See `Loop` for the methods."""
+    """A loop in the trainer's thread, a new one for each call: nothing stays in it. See `Loop` for the methods."""
 
     apart = False
 
@@ -76,7 +76,7 @@ class StepLoop:
 
 
 class LastingLoop(StepLoop):
-    """A loop in the trainer's thread: what it does rests between two calls of `run`. See `Loop` for the methods."""
+    """A loop in the trainer's thread, which pauses between two calls of `run`. See `Loop` for the methods."""
 
     def __init__(self) -> None:
         self._runner, self._reports = asyncio.Runner(), _Reports()
@@ -108,7 +108,7 @@ class LastingLoop(StepLoop):
 
 
 class ThreadLoop:
-    """A loop on a thread of its own, which goes on while the trainer learns. See `Loop` for the methods."""
+    """A loop on a thread of its own, which runs on while the trainer learns. See `Loop` for the methods."""
 
     apart = True
 

@@ -130,10 +130,10 @@ class CriticConfig(Section):
     """What the critic learns: the method's own target, such as advantage + value of GAE, or the discounted return.
     Methods without a target of their own use the return. With ArCHer, "method" means temporal differences."""
     discount: float = pydantic.Field(default=1.0, ge=0, le=1)
-    """Discount per turn of target = "return", for which give it the method's discount, and of ArCHer's Q; the paper has
-    0.95."""
+    """Discount per turn, with target = "return" (give it the method's discount) and for ArCHer's Q (0.95 in the
+    paper)."""
     learning_rate: float = pydantic.Field(default=1e-3, gt=0)
-    """Learning rate of the critic's own AdamW. Not for "ridge", as are the fields below but `memory`, `penalty`,
+    """Learning rate of the critic's own AdamW. Ignored by "ridge", like all fields below except `memory`, `penalty`,
     `peers` and `visits`."""
     weight_decay: float = pydantic.Field(default=0.0, ge=0)
     """Weight decay of the critic's own AdamW, per unit of the learning rate."""

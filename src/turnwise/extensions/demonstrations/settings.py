@@ -20,7 +20,8 @@ class DemonstrationsConfig(Section):
     file: Path | None = None
     """JSON Lines of your own trajectories (docs/how-to/demonstrations.md). Default: the environment's expert."""
     hinted: int | None = pydantic.Field(default=None, ge=2)
-    """Only for "adhint", which needs it, as are the fields up to `noise`: trajectories of a group with a hint."""
+    """Required by "adhint", and ignored by others, like all fields down to `noise`: trajectories of a group with a
+    hint."""
     w_min: float | None = pydantic.Field(default=None, ge=0, le=1)
     """Share of the demonstration that is the hint of a task that the group always solves."""
     w_max: float | None = pydantic.Field(default=None, ge=0, le=1)
@@ -28,8 +29,8 @@ class DemonstrationsConfig(Section):
     noise: float | None = pydantic.Field(default=None, ge=0)
     """Standard deviation of the normal noise of this share. That of the paper is not known; 0 is none."""
     tasks: int | None = pydantic.Field(default=None, ge=1)
-    """Only for "pivot_rl", which needs it, as are the fields up to `reprofile`: tasks whose demonstrations a profile
-    looks at."""
+    """Required by "pivot_rl", and ignored by others, like all fields down to `reprofile`: tasks whose demonstrations a
+    profile looks at."""
     profile: int = pydantic.Field(default=8, ge=2)
     """Responses per state of a profile."""
     lambda_diff: float = pydantic.Field(default=1.0, gt=0, le=1)
@@ -40,7 +41,7 @@ class DemonstrationsConfig(Section):
     reprofile: float | None = pydantic.Field(default=None, gt=0, le=1)
     """Mean reward of a step from which on the next one makes a new profile. Default: never."""
     gate: int = pydantic.Field(default=0, ge=0)
-    """Only for "hpt", as are the fields below: most successes of a group that is taught by its demonstration."""
+    """Only for "hpt", like the fields below: most successes of a group that is taught by its demonstration."""
     weight: float = pydantic.Field(default=1.0, gt=0)
     """Coefficient of the loss on demonstrations."""
     beside: bool = False

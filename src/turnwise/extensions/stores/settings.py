@@ -55,8 +55,8 @@ class StoreConfig(Section):
     transcript: int | None = pydantic.Field(default=None, ge=1)
     """Most characters of this failure, its last ones; needed."""
     remaining: float | None = pydantic.Field(default=None, gt=0, lt=1)
-    """Only for "prefix_sampling", which needs it, as are the fields up to `adaptive`: share of a success that is left
-    to the policy. Published: 0.25, 0.45 and 0.75."""
+    """Required by "prefix_sampling", and ignored by others, like all fields down to `adaptive`: share of a success
+    that is left to the policy. Published: 0.25, 0.45 and 0.75."""
     handicap: float | None = pydantic.Field(default=None, gt=0, lt=1)
     """Share of a failure that is replayed; needed. Published: 0.25 and 0.55."""
     cap: int = pydantic.Field(default=30, ge=1)
@@ -64,8 +64,8 @@ class StoreConfig(Section):
     adaptive: bool = True
     """Let both shares follow the success of the tasks that they make, towards 0.5."""
     extract: Literal["rule", "policy"] | None = None
-    """Only for "slea_rl", which needs it, as are the fields up to `characters`: how a trajectory becomes an experience.
-    "rule": by its actions. "policy": by a sentence of the policy about it."""
+    """Required by "slea_rl", and ignored by others, like all fields down to `characters`: how a trajectory
+    becomes an experience. "rule": by its actions. "policy": by a sentence of the policy about it."""
     actions: int | None = pydantic.Field(default=None, ge=1)
     """Actions that an experience shows, from the similar state on; needed by extract = "rule", and only there."""
     lesson_tokens: int | None = pydantic.Field(default=None, ge=1)
