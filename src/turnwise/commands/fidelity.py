@@ -34,7 +34,7 @@ def add(kinds: Any) -> None:
     chosen.add_argument(
         "--all",
         action="store_true",
-        help="measure every method that this run can measure, but for those that play on from every turn themselves",
+        help="measure every method that this run can measure, except those that play on from every turn themselves",
     )
     parser.add_argument("--gradient", action="store_true", help="compare gradients too: a backward pass per response")
     parser.add_argument("--groups", type=count, default=24, help="groups to play; default: 24")

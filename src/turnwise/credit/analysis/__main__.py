@@ -1,4 +1,11 @@
-"""Write the reference page of biases: `python -m turnwise.credit.analysis > docs/reference/bias.md`."""
+"""Write the reference page of biases: `python -m turnwise.credit.analysis > docs/reference/bias.md`.
+
+With `--by-problem`, its data: `python -m turnwise.credit.analysis --by-problem > docs/reference/bias-by-problem.csv`.
+"""
+
+import csv
+import io
+import sys
 
 from turnwise.base.tables import as_markdown, as_text
 from turnwise.base.terminal import say
@@ -7,6 +14,8 @@ from turnwise.credit.analysis.decisions import PROBLEMS
 from turnwise.credit.analysis.drift import measure_drift
 from turnwise.credit.analysis.tables import across_problems, drifts, summary
 
+BY_PROBLEM = {"cosine": "cosine", "variance, RLOO = 1": "noise_vs_rloo"}
+"""What the data has of every problem, to its attribute."""
 GUIDE = f"""<!-- Made by `python -m turnwise.credit.analysis > docs/reference/bias.md`. Edit that package instead. -->
 
 # What each method does to the gradient
@@ -69,15 +78,23 @@ def page() -> str:
             f"```text\n{as_text(summary(measured))}\n```",
             "\n## The problems\n",
             as_markdown(problems),
-            "\n## Cosine by problem\n",
-            f"```text\n{as_text(across_problems(measured, 'cosine'))}\n```",
-            "\n## Variance by problem, RLOO = 1\n",
-            f"```text\n{as_text(across_problems(measured, 'noise_vs_rloo'))}\n```",
+            "\n[Cosine and variance of every method in every problem](bias-by-problem.csv).",
             f"\n{DRIFT_GUIDE}",
             f"```text\n{as_text(drifts(measure_drift()))}\n```",
         ]
     )
 
 
+def by_problem() -> str:
+    """Write cosine and variance of every method in every problem as CSV."""
+    measured, text = list(rows()), io.StringIO()
+    for number, (name, key) in enumerate(BY_PROBLEM.items()):
+        head, *lines = across_problems(measured, key)
+        csv.writer(text, lineterminator="\n").writerows(
+            [*([] if number else [("measure", *head)]), *((name, *line) for line in lines)]
+        )
+    return text.getvalue().rstrip()
+
+
 if __name__ == "__main__":
-    say(page())
+    say(by_problem() if "--by-problem" in sys.argv[1:] else page())
