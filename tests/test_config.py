@@ -38,9 +38,8 @@ def test_overrides_win_in_their_order(recipe):
 
 
 def test_texts_and_paths_need_no_quotes():
-    config = load_config(
-        None, ["run.name=1e3", "run.folder=007", "log.wandb=true", "engine.sync_folder=/x", "run.steps=3"]
-    )
+    server = ["engine.name=server", "engine.sync_folder=/x"]
+    config = load_config(None, ["run.name=1e3", "run.folder=007", "log.wandb=true", *server, "run.steps=3"])
     assert (config.run.name, config.run.folder, config.run.steps) == ("1e3", Path("007"), 3)
     assert (config.log.wandb, config.engine.sync_folder) == ("true", Path("/x"))
     assert load_config(None, ['run.name="0"']).run.name == "0"

@@ -13,7 +13,7 @@ import pydantic
 from pydantic_core import PydanticUndefined
 
 from generator.text import prose, sentence, wrap
-from turnwise.base.section import Named, Section
+from turnwise.base.section import Kinds, Named, Section
 from turnwise.config import Config
 from turnwise.lab.diagnostics.study import StudyConfig
 
@@ -58,13 +58,27 @@ def sections_of(field: Any) -> list[type[Section]]:
     return [part for part in (field.annotation, *typing.get_args(field.annotation)) if is_section(part)]
 
 
-def leaves(model: type[pydantic.BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every field below a section, with the keys that lead to it; a section that may be missing is a field too."""
-    for name, field in model.model_fields.items():
+def leaves(model: type[pydantic.BaseModel], prefix: str = "") -> Iterator[tuple[str, Any, list[str]]]:
+    """Every field below a section, with the keys that lead to it, and the kinds of the section that have it.
+
+    A section that may be missing is a field too. Kinds that explain a field differently have an entry each.
+    """
+    for name, field, of in _fields(model):
         if not is_section(field.annotation):
-            yield f"{prefix}{name}", field
+            yield f"{prefix}{name}", field, of
         for section in sections_of(field):
             yield from leaves(section, f"{prefix}{name}.")
+
+
+def _fields(model: type[pydantic.BaseModel]) -> Iterator[tuple[str, Any, list[str]]]:
+    yield from ((name, field, []) for name, field in model.model_fields.items())
+    found: dict[tuple[str, str | None], tuple[Any, list[str]]] = {}
+    for kind in model.kinds().values() if issubclass(model, Kinds) else ():
+        for name, field in kind.model_fields.items():
+            if name not in model.model_fields:
+                label = f"{model.named_by} = " + ("your own" if kind.named == ":" else json.dumps(kind.named))
+                found.setdefault((name, field.description), (field, []))[1].append(label)
+    yield from ((name, field, of) for (name, _), (field, of) in found.items())
 
 
 def sections() -> Iterator[tuple[str, Any]]:
@@ -119,24 +133,25 @@ def facts(field: Any) -> str:
     return ", ".join([kind(field.annotation), *bounds, default(field)])
 
 
-def entry(name: str, field: Any) -> list[str]:
+def entry(name: str, field: Any, of: list[str]) -> list[str]:
     """A setting with its facts and its meaning."""
-    return [f"### `{name}`", wrap(f"*{facts(field)}*"), prose(field.description or "")]
+    owners = f"with {' or '.join(f'`{each}`' for each in of)}: " if of else ""
+    return [f"### `{name}`", wrap(f"*{owners}{facts(field)}*"), prose(field.description or "")]
 
 
 def page() -> str:
     """The page of all settings."""
-    top = [(name, field) for name, field in leaves(Config) if "." not in name]
+    top = [found for found in leaves(Config) if "." not in found[0]]
     blocks = [HEAD.rstrip()]
-    for name, field in top:
-        blocks += entry(name, field)
+    for found in top:
+        blocks += entry(*found)
     for section, annotation in sections():
         blocks += [f"## {section}", sentence(inspect.getdoc(annotation) or "")]
-        for name, inner in leaves(annotation, f"{section}."):
-            blocks += entry(name, inner)
+        for found in leaves(annotation, f"{section}."):
+            blocks += entry(*found)
     blocks += ["## Keys of a study", "In the file that `turnwise study` runs ([how](../how-to/compare.md))."]
-    for name, field in leaves(StudyConfig):
-        blocks += entry(name, field)
+    for found in leaves(StudyConfig):
+        blocks += entry(*found)
     return "\n\n".join(blocks) + "\n"
 
 

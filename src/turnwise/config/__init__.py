@@ -31,7 +31,7 @@ from turnwise.config.sections import (
 )
 from turnwise.credit.methods.build import build_method
 from turnwise.credit.methods.former import read_former, refuse_contradiction
-from turnwise.engines.settings import EngineConfig
+from turnwise.engines.settings import EngineConfig, LocalEngineConfig
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.measures.lacking import OPTIONAL
 from turnwise.measures.plan import plan_measures
@@ -50,7 +50,7 @@ class Config(Section):
     prompt: PromptConfig = PromptConfig()
     warmstart: WarmStartConfig = WarmStartConfig()
     rollout: RolloutConfig = RolloutConfig()
-    engine: EngineConfig = EngineConfig()
+    engine: EngineConfig = LocalEngineConfig()
     method: MethodConfig = MethodConfig()
     """Credit assignment: a name in `turnwise methods`, or `module:function`, and its options."""
     critic: CriticConfig | None = None

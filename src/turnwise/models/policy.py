@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,10 @@ class Policy:
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """Tokenizer of the format."""
         return self.format.tokenizer
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Decode token ids to text."""
+        return str(self.tokenizer.decode(list(ids)))
 
     def save(self, folder: Path) -> None:
         """Save model and tokenizer in transformers' layout, and the format.

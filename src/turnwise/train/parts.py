@@ -34,9 +34,8 @@ def make_plan(
     Raises:
         ConfigError: No measure provides a required column.
     """
-    reports = () if engine.name == "server" else ("entropies",)
     needs = {f"method {label!r}": transform.needs, **objective.needs}
-    return plan_measures(needs, scoring=update.scoring, further=further, engine_reports=reports, models=models)
+    return plan_measures(needs, scoring=update.scoring, further=further, engine_reports=engine.reports, models=models)
 
 
 def check_model(model: ModelConfig) -> None:

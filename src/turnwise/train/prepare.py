@@ -8,7 +8,7 @@ from turnwise.base.blocking import make_loop
 from turnwise.base.cache import check_writable
 from turnwise.base.stopping import Stop
 from turnwise.config import Config
-from turnwise.engines.build import check_engine, make_engine
+from turnwise.engines.build import make_engine
 from turnwise.engines.models import Models, NamedModel
 from turnwise.environments.suites import make_suite, tasks_of
 from turnwise.measures.verdict import check_environment, refuse_idle
@@ -40,7 +40,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     Raises:
         TurnwiseError: The run cannot start as configured. Nothing that exists was changed.
     """
-    check_engine(config.engine)
+    config.engine.check()
     check_trackers(config.log)
     if resume is None:
         check_model(config.model)
