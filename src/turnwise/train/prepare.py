@@ -18,6 +18,7 @@ from turnwise.objective.values import ValueTerm
 from turnwise.rollout.experience import Steps
 from turnwise.rollout.gate import Gate, VisitedEngine, VisitedEnvironments
 from turnwise.rollout.pool import Pool
+from turnwise.rollout.tally import Tally
 from turnwise.train.checkpoint import checkpoints, load_parts
 from turnwise.train.credit import Credit, make_transform
 from turnwise.train.critic import critic_columns, make_critic
@@ -64,8 +65,9 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     estimated = critic_columns(config.critic, measures)
     refuse_idle(optional, measures)
     inside = make_players(extensions, context)
+    inside.tally = tally = Tally()  # pyright: ignore[reportAttributeAccessIssue]
+    display.watch(tally.__str__)
     environments = VisitedEnvironments(inside, loop)
-    display.watch(getattr(inside, "tally", str))
     collector = make_collectors(extensions, context, environments)
     source: Steps = Pool(tasks, rollout, seed, last_step=config.run.steps, loop=loop, environments=inside)
     for each in extensions:
