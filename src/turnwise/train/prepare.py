@@ -6,6 +6,7 @@ from pathlib import Path
 
 from turnwise.base.blocking import make_loop
 from turnwise.base.cache import check_writable
+from turnwise.base.facets import Facet
 from turnwise.base.stopping import Stop
 from turnwise.config import Config
 from turnwise.engines.build import make_engine
@@ -18,6 +19,9 @@ from turnwise.objective.values import ValueTerm
 from turnwise.rollout.experience import Steps
 from turnwise.rollout.gate import Gate, VisitedEngine, VisitedEnvironments
 from turnwise.rollout.pool import Pool
+from turnwise.rollout.replays import refuse_varying
+from turnwise.rollout.starts import make_starts
+from turnwise.rollout.tally import Tally
 from turnwise.train.checkpoint import checkpoints, load_parts
 from turnwise.train.credit import Credit, make_transform
 from turnwise.train.critic import critic_columns, make_critic
@@ -64,8 +68,9 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     estimated = critic_columns(config.critic, measures)
     refuse_idle(optional, measures)
     inside = make_players(extensions, context)
+    inside.tally = tally = Tally()  # pyright: ignore[reportAttributeAccessIssue]
+    display.watch(tally.__str__)
     environments = VisitedEnvironments(inside, loop)
-    display.watch(getattr(inside, "tally", str))
     collector = make_collectors(extensions, context, environments)
     source: Steps = Pool(tasks, rollout, seed, last_step=config.run.steps, loop=loop, environments=inside)
     for each in extensions:
@@ -124,6 +129,9 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
         load_parts(run.parts, states)
     run.complete(step)
     run.models.publish(step)
+    if needing := next((part for part in config.parts() if Facet.REPLAY in part.needs), None) if not step else None:
+        starts = make_starts(tasks, 1, suite.task_name)
+        refuse_varying(needing.setting, run.models, starts, environments, rollout, seed=seed, on_turn=display.turn)
     if not checkpoints(folder):
         with stop.deferred():
             run.save()

@@ -36,7 +36,8 @@ from turnwise.objective.values import ValueTerm
 from turnwise.rollout.collectors import Independent, make_collector
 from turnwise.rollout.groups import OnTurn
 from turnwise.rollout.plays import play_starts, play_tasks
-from turnwise.rollout.starts import Start
+from turnwise.rollout.replays import CHECKED, refuse_varying
+from turnwise.rollout.starts import Start, make_starts
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
 from turnwise.train.evaluation.play import panel
@@ -112,15 +113,18 @@ class Stage:
         return cls(config, done, policy, models, suite, environments, folder, on_turn)
 
     def refuse_unrepeatable(self, wanted: str) -> None:
-        """Raise a ConfigError if the environment says that it does not repeat; an agent's own world tells by replays.
+        """Raise a ConfigError if the environment says that it does not repeat, or an agent is seen not to.
 
         Args:
             wanted: What needs replays, for the error.
         """
+        environment = self.config.environment
+        tasks = self.suite.tasks(environment.train_split)
         if self.config.section(HarnessConfig) is None:
-            environment = self.config.environment
-            tasks = self.suite.tasks(environment.train_split)[:1]
-            refuse_unrepeatable(self.suite, tasks, environment.name, wanted)
+            refuse_unrepeatable(self.suite, tasks[:1], environment.name, wanted)
+        starts, rollout = make_starts(tasks[:CHECKED], 1, self.suite.task_name), self.config.rollout
+        how: Any = {"seed": self.config.run.seed, "on_turn": self.on_turn}
+        refuse_varying(wanted, self.models, starts, self.environments, rollout, **how)
 
     def plan(self, needs: Mapping[str, Sequence[str]], *, models: Collection[str] = ()) -> Plan:
         """Plan the measures that fill the needed columns.
