@@ -194,7 +194,7 @@ ENVIRONMENTS: dict[str, tuple[str, str]] = {
     "seats": ("worlds.seats.suite:Seats", ""),
     "helpdesk": ("worlds.helpdesk.suite:Helpdesk", ""),
     "frozen_lake": ("worlds.grids.frozen_lake:FrozenLake", ""),
-    "sokoban": ("worlds.grids.sokoban:Sokoban", "worlds.grids.rooms:random_room"),
+    "sokoban": ("worlds.grids.sokoban:Sokoban", "worlds.grids.sokoban:random_room"),
     "scienceworld": ("worlds.scienceworld.suite:Scienceworld", ""),
     "textworld": ("worlds.adapters.textworld:Textworld", ""),
 }

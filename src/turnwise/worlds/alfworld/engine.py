@@ -16,25 +16,11 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import ClassVar
 
-from turnwise.worlds.alfworld.game import PROPERTIES, Game
+from turnwise.worlds.alfworld.game import PROPERTIES, TABLES, Game
 
 BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"
 NOTHING_HAPPENS = "Nothing happens."
-HELP = """Available commands:
-  look:                             look around your current location
-  inventory:                        check your current inventory
-  go to (receptacle):               move to a receptacle
-  open (receptacle):                open a receptacle
-  close (receptacle):               close a receptacle
-  take (object) from (receptacle):  take an object from a receptacle
-  move (object) to (receptacle):  place an object in or on a receptacle
-  examine (something):              examine a receptacle or an object
-  use (object):                     use an object
-  heat (object) with (receptacle):  heat an object using a receptacle
-  clean (object) with (receptacle): clean an object using a receptacle
-  cool (object) with (receptacle):  cool an object using a receptacle
-  slice (object) with (object):     slice an object using a sharp object
-"""
+HELP: str = TABLES["help"]
 
 # The properties of a thing are the bits of one integer: cheap to copy, test and hash.
 _BIT = {name: 1 << position for position, name in enumerate(PROPERTIES)}

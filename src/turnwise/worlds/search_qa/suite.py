@@ -2,7 +2,8 @@
 
 import functools
 import random
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from turnwise.base.errors import ConfigError
@@ -10,8 +11,7 @@ from turnwise.environments.base import Demonstrated, Environment, Task
 from turnwise.environments.needs import check_choices
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.words import split_words
-from turnwise.worlds.search_qa.dense import Dense, find_encoder
-from turnwise.worlds.search_qa.environment import CHOICES, FORMS, SearchQaEnvironment
+from turnwise.worlds.search_qa.environment import CHOICES, FORMS, SearchQaEnvironment, action
 from turnwise.worlds.search_qa.files import (
     Passage,
     Question,
@@ -20,8 +20,53 @@ from turnwise.worlds.search_qa.files import (
     load_questions,
     split_questions,
 )
-from turnwise.worlds.search_qa.retrieval import K1, B, Bm25, Retriever, check_constants
-from turnwise.worlds.search_qa.searcher import Searcher, noise_action
+from turnwise.worlds.search_qa.retrieval import K1, B, Bm25, Dense, Retriever, check_constants, find_encoder
+
+
+class Searcher:
+    """Play one question.
+
+    It searches for the question, then for titles of missing supporting passages that occur in what it has read, then
+    for the titles found, best first. It answers once all supporting passages have been shown, or no search is left.
+
+    Args:
+        environment: The environment that it plays.
+        supporting: Titles of the supporting passages, by id.
+    """
+
+    def __init__(self, environment: SearchQaEnvironment, supporting: Mapping[str, str]):
+        self._environment, self._supporting = environment, supporting
+        self._titles: dict[str, None] = {}
+        self._read = environment.question.text.casefold()
+
+    def act(self) -> str:
+        """Return the next action."""
+        environment = self._environment
+        for passage in environment.found:
+            self._titles[passage.title] = None
+            self._read += f"\n{passage.title} {environment.show(passage)}".casefold()
+        if environment.searches_left and (environment.supporting_left or not self._supporting):
+            asked = {action("search", query) for query in environment.queries}
+            for query in (action("search", text) for text in self._queries() if text):
+                if query not in asked:
+                    return query
+        return action("answer", environment.question.answers[0])
+
+    def _queries(self) -> Iterator[str]:
+        yield self._environment.question.text
+        # "Little Big Man (novel)" is read as "Little Big Man"
+        wanted = [title for id, title in self._supporting.items() if id in self._environment.supporting_left]
+        yield from (title for title in wanted if re.sub(r" \(.*\)$", "", title).casefold() in self._read)
+        yield from self._titles
+
+
+def noise_action(environment: SearchQaEnvironment, rng: random.Random) -> str:
+    """Return a noise action: a malformed response, or a search for two words of the question."""
+    if rng.random() < 0.5 or not environment.searches_left:
+        return environment.question.text
+    words = environment.question.text.split()
+    return action("search", " ".join(rng.sample(words, min(2, len(words)))))
+
 
 MAX_WORDS = 5000
 """Largest vocabulary for a policy with one token per word."""

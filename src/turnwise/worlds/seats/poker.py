@@ -9,8 +9,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 from turnwise.worlds.seats.base import CHANCE, ENDED, ROLES, History, Outcome, contested
-from turnwise.worlds.seats.equilibrium import solve
-from turnwise.worlds.seats.tree import Tree
+from turnwise.worlds.seats.tree import Tree, solve
 
 CARDS = "JQK"
 """Ranks, lowest first."""

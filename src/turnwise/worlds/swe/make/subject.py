@@ -6,9 +6,10 @@ import json
 import math
 import shlex
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
@@ -17,7 +18,6 @@ from turnwise.base.errors import DataError
 from turnwise.worlds.swe.bubblewrap import Bubblewrap
 from turnwise.worlds.swe.commands import apply, begin, put, read, test_paths
 from turnwise.worlds.swe.make import reach
-from turnwise.worlds.swe.make.kept import Kept
 from turnwise.worlds.swe.make.packages import Package, source_files, test_files
 from turnwise.worlds.swe.patches import half_patch, touched
 from turnwise.worlds.swe.repositories import site_names
@@ -25,6 +25,35 @@ from turnwise.worlds.swe.system import SITE, python_system
 from turnwise.worlds.swe.tasks import SweTask
 from turnwise.worlds.swe.testing import run_tests
 from turnwise.worlds.swe.workspace import Files, Limits, Workspace
+
+
+class Kept:
+    """Answers by question, one per line; a partly written line is ignored and computed again.
+
+    Args:
+        path: The file; created if it does not exist.
+    """
+
+    def __init__(self, path: Path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path, self._lock, self._known = path, threading.Lock(), dict[str, Any]()
+        with path.open("a+b") as file:
+            file.seek(0)
+            written = file.read()
+            file.truncate(written.rfind(b"\n") + 1)
+        self._known.update(json.loads(line) for line in written.split(b"\n")[:-1])
+
+    def __contains__(self, question: str) -> bool:
+        return question in self._known
+
+    def __getitem__(self, question: str) -> Any:
+        return self._known[question]
+
+    def __setitem__(self, question: str, answer: Any) -> None:
+        with self._lock, self._path.open("ab") as file:
+            self._known[question] = answer
+            file.write(json.dumps([question, answer]).encode() + b"\n")
+
 
 _REACH = Path(reach.__file__).read_bytes()
 _LONGEST_S = 100.0
