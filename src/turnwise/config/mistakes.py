@@ -57,8 +57,8 @@ def explain(error: Any, whole: type[pydantic.BaseModel]) -> str:
         )
     if error["type"] == "of_section":
         return error["msg"].replace("SECTION", where)
-    if error["type"] == "missing":
-        return f"{where} needs a value, which has no default"
+    if error["type"] == "missing" or error["input"] is None:
+        return f"{where} needs a value"
     got = json.dumps(error["input"], default=str)
     if expected := EXPECTED.get(error["type"]):
         return f"{where}: expected {expected}, got {got}"
