@@ -4,6 +4,7 @@ import numpy as np
 
 from turnwise.credit.batch import Batch
 from turnwise.credit.trace import Trace
+from turnwise.credit.transforms.selection import effective_size
 
 LOGGED_TURNS = 10
 """Number of first turns whose mean advantage is logged."""
@@ -19,7 +20,8 @@ def credit_metrics(batch: Batch, trace: Trace) -> dict[str, float]:
     Returns:
         `entropy`: mean over tokens (nats). `alpha_min`, `alpha_max`: range of the coefficients. `signal_frac`: share of
         groups whose returns differ. `positive_frac`, `advantage_abs`: share of positive advantages and mean absolute
-        advantage, over responses. `kept_frac`: share of responses in the loss, if a method leaves some out.
+        advantage, over responses. `effective_frac`: effective sample size `(sum |A|)^2 / sum A^2` of the advantages as
+        a share of the responses. `kept_frac`: share of responses in the loss, if a method leaves some out.
         `mismatch_mean`, `mismatch_max`: absolute difference between the log-probabilities of
         engine and trainer, over tokens (nats).
     """
@@ -37,6 +39,7 @@ def credit_metrics(batch: Batch, trace: Trace) -> dict[str, float]:
         "signal_frac": float(signal_G.mean()),
         "positive_frac": float((trace.advantage_R > 0).mean()),
         "advantage_abs": float(np.abs(trace.advantage_R).mean()),
+        "effective_frac": effective_size(trace.advantage_R) / batch.num_responses,
     }
     if trace.kept_R is not None:
         metrics["kept_frac"] = float(trace.kept_R.mean())
