@@ -6,7 +6,7 @@ from tests.methods.batches import batch_of, group_of
 
 import turnwise as tw
 from turnwise.base.errors import ConfigError
-from turnwise.credit.transforms.selection import effective_size
+from turnwise.credit.metrics import effective_size
 
 
 def test_mismatch_is_rejected_outside_its_bounds_and_the_bounds_are_kept():

@@ -4,7 +4,6 @@ import numpy as np
 
 from turnwise.credit.batch import Batch
 from turnwise.credit.trace import Trace
-from turnwise.credit.transforms.selection import effective_size
 
 LOGGED_TURNS = 10
 """Number of first turns whose mean advantage is logged."""
@@ -47,6 +46,11 @@ def credit_metrics(batch: Batch, trace: Trace) -> dict[str, float]:
         mismatch_T = np.abs(columns["behavior_logprob_T"] - columns["logprob_T"])
         metrics |= {"mismatch_mean": float(mismatch_T.mean()), "mismatch_max": float(mismatch_T.max())}
     return metrics
+
+
+def effective_size(credit_R: np.ndarray) -> float:
+    """Return the effective sample size of an update, `(sum |A|)^2 / sum A^2`; 0 without credit."""
+    return float(np.abs(credit_R).sum() ** 2 / max(float((credit_R**2).sum()), np.finfo(float).tiny))
 
 
 def returns_differ(batch: Batch) -> np.ndarray:

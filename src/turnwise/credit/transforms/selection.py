@@ -13,6 +13,7 @@ import numpy as np
 
 from turnwise.base.errors import ConfigError
 from turnwise.credit.batch import Batch
+from turnwise.credit.metrics import effective_size
 from turnwise.credit.trace import report_kept
 from turnwise.credit.transform import Credit, block
 from turnwise.credit.transforms.baselines import UnweightedOver
@@ -28,11 +29,6 @@ def _without(name: str, credit_R: Credit, kept_R: np.ndarray, rejected: Rejected
     if rejected == "leave_out":
         report_kept(name, credit_R, kept_R)
     return kept_R.astype(np.float64)
-
-
-def effective_size(credit_R: Credit) -> float:
-    """Return the effective sample size of an update, `(sum |A|)^2 / sum A^2`; 0 without credit."""
-    return float(np.abs(credit_R).sum() ** 2 / max(float((credit_R**2).sum()), np.finfo(float).tiny))
 
 
 @block(across_groups=lambda options: True, scales=True)

@@ -93,7 +93,8 @@ def measure_effects(
             own = reward + own
             spread = own.var(ddof=1) / len(own) + others.var(ddof=1) / len(others)
             result[:, row] = own.mean() - others.mean(), spread, *permutation_test(own, others)
-    return Effects(*result, distinct_R)
+    effect_R, variance_R, p_R, size_R = result
+    return Effects(effect_R, variance_R, p_R, size_R, distinct_R)
 
 
 def permutation_test(own: Float[np.ndarray, " n"], others: Float[np.ndarray, " m"]) -> tuple[float, float]:
