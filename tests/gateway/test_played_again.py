@@ -78,6 +78,9 @@ def test_fidelity_of_a_harness_is_that_of_its_environment(runs):
     for name, one in native.fidelities.by_method.items():
         assert harness.fidelities.by_method[name].value == pytest.approx(one.value, abs=1e-4)
     assert harness.gradient is not None
+    effects = [one.replayed.effects for one in (native, harness)]
+    np.testing.assert_allclose(effects[0].effect_R, effects[1].effect_R)
+    assert effects[0].defined_R.any()
 
 
 def test_noise_of_a_harness_is_that_of_its_environment(runs):

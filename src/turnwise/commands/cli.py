@@ -13,6 +13,7 @@ turnwise compare runs/gigpo -- runs/grpo                        compare two sets
 turnwise study studies/turn-ppo-household.toml                  train a grid of methods and seeds, and compare them
 turnwise recredit runs/b --method gigpo                         assign another method's credit to recorded rollouts
 turnwise analyse fidelity runs/b                                measure how close credit is to the truth
+turnwise audit runs/b                                           measure how well credit finds turns with an effect
 turnwise analyse surprisal runs/b                               analyse entropy and its modulation
 turnwise report runs/b                                          write a page: curves, trajectories, credit per response
 turnwise methods                                                list the credit assignment methods

@@ -19,7 +19,8 @@ def credit_metrics(batch: Batch, trace: Trace) -> dict[str, float]:
     Returns:
         `entropy`: mean over tokens (nats). `alpha_min`, `alpha_max`: range of the coefficients. `signal_frac`: share of
         groups whose returns differ. `positive_frac`, `advantage_abs`: share of positive advantages and mean absolute
-        advantage, over responses. `kept_frac`: share of responses in the loss, if a method leaves some out.
+        advantage, over responses. `effective_frac`: effective sample size `(sum |A|)^2 / sum A^2` of the advantages as
+        a share of the responses. `kept_frac`: share of responses in the loss, if a method leaves some out.
         `mismatch_mean`, `mismatch_max`: absolute difference between the log-probabilities of
         engine and trainer, over tokens (nats).
     """
@@ -37,6 +38,7 @@ def credit_metrics(batch: Batch, trace: Trace) -> dict[str, float]:
         "signal_frac": float(signal_G.mean()),
         "positive_frac": float((trace.advantage_R > 0).mean()),
         "advantage_abs": float(np.abs(trace.advantage_R).mean()),
+        "effective_frac": effective_size(trace.advantage_R) / batch.num_responses,
     }
     if trace.kept_R is not None:
         metrics["kept_frac"] = float(trace.kept_R.mean())
@@ -44,6 +46,11 @@ def credit_metrics(batch: Batch, trace: Trace) -> dict[str, float]:
         mismatch_T = np.abs(columns["behavior_logprob_T"] - columns["logprob_T"])
         metrics |= {"mismatch_mean": float(mismatch_T.mean()), "mismatch_max": float(mismatch_T.max())}
     return metrics
+
+
+def effective_size(credit_R: np.ndarray) -> float:
+    """Return the effective sample size of an update, `(sum |A|)^2 / sum A^2`; 0 without credit."""
+    return float(np.abs(credit_R).sum() ** 2 / max(float((credit_R**2).sum()), np.finfo(float).tiny))
 
 
 def returns_differ(batch: Batch) -> np.ndarray:

@@ -58,7 +58,8 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     extensions = make_extensions(context)
     for each in extensions:
         each.check()
-    transform, terms = make_transform(config.method, rollout.learns_played), [t for e in extensions for t in e.terms()]
+    transform = make_transform(config.method, rollout.learns_played, config.update)
+    terms = [t for e in extensions for t in e.terms()]
     objective, value = make_objective(config.update, *terms), None
     optional = config.optional_models
     measures = make_plan(transform, objective, config.update, config.engine, config.label, config.measures, optional)

@@ -54,7 +54,7 @@ from turnwise.credit.transforms.probes import (
 from turnwise.credit.transforms.returns import add_penalty, discounted_return, outcome_return
 from turnwise.credit.transforms.running import subtract_running_mean
 from turnwise.credit.transforms.scaling import scale_by_group_std, scale_by_largest
-from turnwise.credit.transforms.selection import reject_by_profile, reject_mismatch
+from turnwise.credit.transforms.selection import match_dose, reject_by_profile, reject_mismatch
 from turnwise.credit.transforms.shaping import (
     add_length_reward,
     favor_unlikely,
@@ -107,6 +107,7 @@ __all__ = [
     "keep_sign",
     "keep_tried",
     "mask_by_drift",
+    "match_dose",
     "modulate_by_entropy",
     "outcome_return",
     "penalize_changing",

@@ -21,6 +21,8 @@ from turnwise.environments.workers import make_environments
 from turnwise.extensions.continuations.play import Continuations
 from turnwise.extensions.gateway.agents import Harnesses
 from turnwise.extensions.gateway.settings import HarnessConfig
+from turnwise.extensions.judge.judge import Judge, make_judge
+from turnwise.extensions.judge.settings import JudgeConfig
 from turnwise.extensions.turn_budget.budget import BudgetedEnvironments, TurnBudget, restore_budget
 from turnwise.extensions.turn_budget.settings import TurnBudgetConfig
 from turnwise.measures.base import Played
@@ -131,13 +133,15 @@ class Stage:
 
         Args:
             needs: Columns by who needs them.
-            models: Models that the caller has, such as "critic", beside the policy, the first one, and probes.
+            models: Models that the caller has, such as "critic", beside the policy, the first one, and probes; "judge"
+                counts only if the run has one.
 
         Raises:
             ConfigError: A column cannot be measured without training, or the environment does not tell it.
             RunError: A column needs the first policy, whose checkpoint is gone.
         """
         scoring = self.config.update.scoring
+        models = [name for name in models if name != "judge" or self.config.section(JudgeConfig)]
         plan = plan_measures(needs, scoring=scoring, models=models)
         check_environment(plan, self.suite, self.config.environment.name)
         if "reference" in plan.models:
@@ -229,7 +233,14 @@ class Stage:
         if "reference" in plan.models:
             models["reference"] = self._first.model
         penalty = self.config.environment.invalid_penalty
-        return Played(list(trajectories), invalid_penalty=penalty, models=models, score=score)
+        judge = self._judge if "judge" in plan.models else None
+        return Played(list(trajectories), invalid_penalty=penalty, models=models, score=score, judge=judge)
+
+    @functools.cached_property
+    def _judge(self) -> Judge:
+        settings, own = self.config.section(JudgeConfig), self.models.policy
+        assert settings is not None, "plans without a judge need none"
+        return make_judge(settings, own.policy, own.sampler, self.config.model.precision, self.policy.model.device)
 
     @functools.cached_property
     def _first(self) -> Policy:
