@@ -18,6 +18,7 @@ from typing import Any
 from tests.fuzz import described, report
 from tests.integrations.logs.test_formats import EVAL, chat, sample, traced, verifiers
 from turnwise.commands.cli import main
+from turnwise.integrations.logs.formats import READ
 
 DEEP: Any = []
 for _ in range(600):
@@ -167,7 +168,7 @@ def fuzz_logs(cases: int, seed: int) -> Iterator[str]:
         chance = random.Random(f"{seed}-{number}")
         path = write_case(chance, good)
         kind = chance.choice(
-            ([], [], [], ["--format", chance.choice(("chat", "opentelemetry", "inspect", "verifiers"))])
+            ([], [], [], ["--format", chance.choice(READ)])
         )
         reward = chance.choice(([], [], ["--reward", "other"]))
         out, said = io.StringIO(), io.StringIO()
