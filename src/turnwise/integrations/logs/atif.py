@@ -1,4 +1,4 @@
-"""Read and write ATIF, the Agent Trajectory Interchange Format (1.0 to 1.8): documents, lists, lines, or Harbor's folders.
+"""Read and write ATIF, the Agent Trajectory Interchange Format (1.0 to 1.8), and Harbor's folders.
 
 What our fields do not hold of a document is kept as it is, so that it is written again. What ATIF has no field for is
 in `extra`, with names that begin with `turnwise.`.

@@ -142,7 +142,10 @@ def add_credit(logged: Sequence[Logged], source: Source, method: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = write_run(list(logged), Path(folder) / "run", source)
         opened, config = RunFolder.open(run)
-        credit = _credit(opened, config, method, None)
+        try:
+            credit = _credit(opened, config, method, None)
+        except DataError as error:
+            raise DataError(str(error).replace(str(run), str(source.path))) from None
     advantages = [value for step in sorted(credit) for value in credit[step]]
     place = 0
     for each in logged:

@@ -119,8 +119,8 @@ def format_of(path: Path) -> str:
         raise DataError(f"{source.left_out[0]}; expected one object per line, a list, or one object")
     known = "; ".join(f"{name}: {FORMATS[name].what}" for name in READ)
     raise DataError(
-        f"{path}: its first record belongs to no known format: {_shape(first)}. Known formats: {known}. Choose one with "
-        "--format NAME, or write it as `chat`"
+        f"{path}: its first record belongs to no known format: {_shape(first)}. Known formats: {known}. "
+        "Choose one with --format NAME, or write it as `chat`"
     )
 
 

@@ -1,4 +1,4 @@
-"""Read messages of any API into one form: chat completions, Anthropic's blocks, the Responses API, OpenTelemetry's parts.
+"""Read messages of chat completions, Anthropic, the Responses API and OpenTelemetry into one form.
 
 A message has `role`, `content` (text), and perhaps `tool_calls` with an `id` and a `function`, `reasoning_content`,
 `tool_call_id`, and `told`, what else its log says of it.

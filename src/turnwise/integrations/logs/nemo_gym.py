@@ -1,4 +1,4 @@
-"""Read the rollouts of NeMo Gym: the request of the Responses API, its output with what tools answered, and a reward."""
+"""Read the rollouts of NeMo Gym: a request of the Responses API, what model and tools gave, and a reward."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -63,13 +63,18 @@ class _Node(BaseModel):
     tools: list[Any] = []
 
 
+class _Reward(BaseModel):
+    score: float | None
+    weight: float = 1.0
+
+
 class _Trace(BaseModel):
     nodes: list[Any]
     id: str = ""
     agent: dict[str, Any] = {}
     task: dict[str, Any] = {}
     tools: list[Any] = []
-    rewards: dict[str, dict[str, Any] | None] = {}
+    rewards: dict[str, _Reward | None] = {}
     metrics: dict[str, Any] = {}
     calls: list[dict[str, Any]] = []
     errors: list[dict[str, Any]] = []
@@ -123,16 +128,12 @@ def _trace(trace: _Trace, episode: _Episode, where: str, source: Source) -> Logg
 def _reward(trace: _Trace, name: str | None, where: str) -> Any:
     """Return the sum of the weighted rewards, or the one that `--reward` names."""
     if name is not None:
-        found = {**trace.metrics, **{key: (each or {}).get("score") for key, each in trace.rewards.items()}}
+        found = {**trace.metrics, **{key: each and each.score for key, each in trace.rewards.items()}}
         if name not in found:
             raise DataError(f"{where}: no reward {name!r}, which --reward names.{did_you_mean(name, found)}")
         return found[name]
-    scored = [each for each in trace.rewards.values() if each is not None]
-    if len(scored) < len(trace.rewards) or not scored:
-        return None
-    numbers = [(each.get("score"), each.get("weight", 1.0)) for each in scored]
-    wrong = next((part for pair in numbers for part in pair if not isinstance(part, int | float)), None)
-    return sum(score * weight for score, weight in numbers) if wrong is None else wrong
+    scored = [each for each in trace.rewards.values() if each is not None and each.score is not None]
+    return sum(each.score * each.weight for each in scored) if 0 < len(scored) == len(trace.rewards) else None
 
 
 def _responses(trace: _Trace, actor: str, where: str, source: Source) -> Iterator[Response]:
