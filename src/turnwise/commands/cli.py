@@ -23,6 +23,7 @@ turnwise check-env module:factory                               test an environm
 turnwise check-harness module:function                          test whether an agent repeats, and what that allows
 turnwise gateway runs/b                                         serve its policy to agents, and record what they do
 turnwise import log.jsonl                                       read what an agent did elsewhere, to look at its credit
+turnwise export runs/b --to sft                                 write what its policy did, as data for other tools
 turnwise make-swe-tasks                                         make bugs to repair, for the environment 'swe'
 turnwise serve-env household                                    serve an environment over OpenEnv's protocol
 turnwise verl-check                                             check that verl loads the plug-in, in Ray's workers too

@@ -1,5 +1,7 @@
 """Compute the metrics of credit assignment, with the same names in the trainer and in every adapter."""
 
+from typing import Any
+
 import numpy as np
 
 from turnwise.credit.batch import Batch
@@ -7,6 +9,8 @@ from turnwise.credit.trace import Trace
 
 LOGGED_TURNS = 10
 """Number of first turns whose mean advantage is logged."""
+ROUNDING = 1e-9
+"""Returns whose difference is below this share of them are equal."""
 
 
 def credit_metrics(batch: Batch, trace: Trace) -> dict[str, float]:
@@ -54,9 +58,14 @@ def effective_size(credit_R: np.ndarray) -> float:
 
 
 def returns_differ(batch: Batch) -> np.ndarray:
-    """Return whether the returns of each group's trajectories differ, `[groups]` bool."""
+    """Return whether the returns of each group's trajectories differ by more than rounding, `[groups]` bool."""
     return_N = batch.trajectories.sum(batch.reward_R)
-    return batch.groups.max(return_N) > batch.groups.min(return_N)
+    return is_apart(batch.groups.max(return_N), batch.groups.min(return_N))
+
+
+def is_apart(high: Any, low: Any) -> Any:
+    """Return whether two returns differ by more than rounding; of arrays, where."""
+    return high - low > ROUNDING * np.maximum(np.abs(high), np.abs(low))
 
 
 def turn_metrics(batch: Batch, trace: Trace) -> dict[str, float]:

@@ -202,7 +202,7 @@ def _told(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         among = [found.name for found in path.parent.glob("*.toml") if found.name != "pyproject.toml"]
         named = path.parent / "studies" / f"{path.stem}.toml"
