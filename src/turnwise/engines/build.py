@@ -1,9 +1,13 @@
 """Make the engine that a recipe names."""
 
+from typing import Any
+
 from turnwise.base.errors import ConfigError
 from turnwise.engines.base import Decode, Engine
 from turnwise.engines.local import LocalEngine
+from turnwise.engines.roles import RoleEngines
 from turnwise.engines.settings import EngineConfig
+from turnwise.models.adapters import roles_of
 from turnwise.models.policy import Policy, in_bf16
 
 
@@ -22,14 +26,16 @@ def make_engine(settings: EngineConfig, precision: str, policy: Policy, *, apart
     """
     if settings.name == "local":
         _check_attention(policy)
-        return LocalEngine(
-            policy.model,
-            rounded=in_bf16(precision, policy.model.device),
-            apart=apart,
-            decode=_decoder(policy),
-            max_rows=settings.max_rows,
-            graphs=settings.graphs and policy.model.device.type == "cuda",
-        )
+        how: Any = {
+            "rounded": in_bf16(precision, policy.model.device),
+            "apart": apart,
+            "decode": _decoder(policy),
+            "max_rows": settings.max_rows,
+            "graphs": settings.graphs and policy.model.device.type == "cuda",
+        }
+        if roles := roles_of(policy.model):
+            return RoleEngines({role: LocalEngine(policy.model, role=role, **how) for role in roles})
+        return LocalEngine(policy.model, **how)
     from turnwise.engines.server import ServerEngine  # only this engine needs the HTTP client
 
     return ServerEngine(policy.model, settings, max_context=policy.max_context, decode=_decoder(policy))
