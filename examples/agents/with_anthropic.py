@@ -1,6 +1,6 @@
 """An agent of the package `anthropic`, as a function that `[harness]` runs:
 
-    turnwise train storeroom-agent harness.run=with_anthropic:agent
+turnwise train storeroom-agent harness.run=with_anthropic:agent
 """
 
 import json

@@ -1,6 +1,6 @@
 """An agent of the package `langgraph`, as a function that `[harness]` runs:
 
-    turnwise train storeroom-agent harness.run=with_langgraph:agent
+turnwise train storeroom-agent harness.run=with_langgraph:agent
 """
 
 from langchain_openai import ChatOpenAI

@@ -1,6 +1,6 @@
 """Agents of the package `openai`, by chat completions and by responses, as functions that `[harness]` runs:
 
-    turnwise train storeroom-agent harness.run=with_openai:agent
+turnwise train storeroom-agent harness.run=with_openai:agent
 """
 
 from openai import OpenAI

@@ -1,6 +1,6 @@
 """An agent of the package `openai-agents`, as a function that `[harness]` runs:
 
-    turnwise train storeroom-agent harness.run=with_openai_agents:agent
+turnwise train storeroom-agent harness.run=with_openai_agents:agent
 """
 
 import json

@@ -1,6 +1,6 @@
 """An agent of the package `pydantic-ai`, as a function that `[harness]` runs:
 
-    turnwise train storeroom-agent harness.run=with_pydantic_ai:agent
+turnwise train storeroom-agent harness.run=with_pydantic_ai:agent
 """
 
 from openai import AsyncOpenAI

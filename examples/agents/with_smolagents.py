@@ -1,6 +1,6 @@
 """An agent of the package `smolagents`, as a function that `[harness]` runs:
 
-    turnwise train storeroom-agent harness.run=with_smolagents:agent model.max_context=8192
+turnwise train storeroom-agent harness.run=with_smolagents:agent model.max_context=8192
 """
 
 from smolagents import OpenAIModel, ToolCallingAgent, tool

@@ -78,7 +78,7 @@ def play_with_a_clock(task: Any, endpoint: Endpoint) -> dict[str, Any]:
         step = game.step(messages[-1]["content"])
         if step.ended:
             return {"reward": step.reward, "success": step.info["success"]}
-        messages.append(user(f"{step.observation} {'say ' * (next(COUNT) % 7) if len(messages) < 3 else ''}".strip()))
+        messages.append(user(f"{step.observation} {'say ' * (next(COUNT) % 23) if len(messages) < 3 else ''}".strip()))
 
 
 def play_with_a_late_clock(task: Any, endpoint: Endpoint) -> dict[str, Any]:

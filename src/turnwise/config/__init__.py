@@ -103,6 +103,7 @@ class Config(Section):
         """Refuse conflicts, and relate ratios to the weights that sampled where these may be earlier ones."""
         for section in self.extensions().values():
             section.check_recipe(self)
+        self.model.check_recipe(self)
         parts = [*self.parts()]
         refuse_conflicts(parts)
         earlier, update = broken(Facet.WEIGHTS, parts), self.update

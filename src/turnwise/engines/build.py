@@ -1,9 +1,13 @@
 """Make the engine that a recipe names."""
 
+from typing import Any
+
 from turnwise.base.errors import ConfigError
 from turnwise.engines.base import Engine
 from turnwise.engines.local import LocalEngine
+from turnwise.engines.roles import RoleEngines
 from turnwise.engines.settings import EngineConfig, LocalEngineConfig
+from turnwise.models.adapters import roles_of
 from turnwise.models.policy import Policy, in_bf16
 
 
@@ -19,21 +23,23 @@ def make_engine(settings: EngineConfig, precision: str, policy: Policy, *, apart
     return settings.make(policy, rounded=in_bf16(precision, policy.model.device), apart=apart)
 
 
-def make_local(settings: LocalEngineConfig, policy: Policy, *, rounded: bool, apart: bool) -> LocalEngine:
+def make_local(settings: LocalEngineConfig, policy: Policy, *, rounded: bool, apart: bool) -> Engine:
     """Make the engine in this process.
 
     Raises:
         ConfigError: It does not support the model.
     """
     _check_attention(policy)
-    return LocalEngine(
-        policy.model,
-        rounded=rounded,
-        apart=apart,
-        decode=policy.decode,
-        max_rows=settings.max_rows,
-        graphs=settings.graphs and policy.model.device.type == "cuda",
-    )
+    how: Any = {
+        "rounded": rounded,
+        "apart": apart,
+        "decode": policy.decode,
+        "max_rows": settings.max_rows,
+        "graphs": settings.graphs and policy.model.device.type == "cuda",
+    }
+    if roles := roles_of(policy.model):
+        return RoleEngines({role: LocalEngine(policy.model, role=role, **how) for role in roles})
+    return LocalEngine(policy.model, **how)
 
 
 def _check_attention(policy: Policy) -> None:

@@ -1,18 +1,21 @@
 """Define the sections `[model]`, `[prompt]` and `[critic]` of a recipe."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import pydantic
 
-from turnwise.base.facets import Facet, Part
+from turnwise.base.facets import Facet, Part, broken
 from turnwise.base.section import Kinds, Section
 
 TINY = ("tiny", "tiny-chat")
 """Models that are made from scratch."""
 ONLY_TINY = ("hidden_size", "num_layers", "num_heads", "tie_embeddings")
 """Settings of the tiny model's architecture."""
+ADAPTER = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""Name of an adapter, which is that of a folder too."""
 PRETRAINED_RECIPE = "household-qwen2.5-1.5b-aem"
 """Recipe that loads a model from the hub or a folder, for messages."""
 
@@ -44,6 +47,9 @@ class ModelConfig(Section):
     """Rank of the adapters with train = "lora"."""
     lora_alpha: int = pydantic.Field(default=32, ge=1)
     """Scale of the adapters, as lora_alpha / lora_rank."""
+    adapters: tuple[str, ...] = ()
+    """An adapter per role, such as ["planner", "worker"]: a call's header X-Turnwise-Actor names the role that asks. Each
+    has gradient clip, optimiser state and credit of its own. Only with train = "lora" and [harness]; default: one."""
     precision: Literal["fp32", "bf16", "auto"] = "fp32"
     """"bf16" scores and updates under autocast and generates with bfloat16 weights; the optimiser keeps float32.
     "auto": "bf16" if the device computes it fast, else "fp32"."""
@@ -66,6 +72,14 @@ class ModelConfig(Section):
             raise ValueError(
                 f"model.train='lora' needs a pretrained model; with model.name={self.name!r} use 'full' or 'top'"
             )
+        if self.adapters and self.train != "lora":
+            raise ValueError(f"model.adapters needs model.train='lora', got {self.train!r}; set it")
+        if self.adapters and self.gradient_checkpointing:
+            raise ValueError("model.gradient_checkpointing would compute again with another role's adapter; remove it")
+        if len(set(self.adapters)) < len(self.adapters) or not all(map(ADAPTER.fullmatch, self.adapters)):
+            raise ValueError(
+                f"model.adapters={list(self.adapters)}: expected names of letters, digits, - and _, once each"
+            )
         defaults = {name: type(self).model_fields[name].default for name in ONLY_TINY}
         if self.name not in TINY and (set_ := [name for name in ONLY_TINY if getattr(self, name) != defaults[name]]):
             given = ", ".join(f"model.{name}" for name in set_)
@@ -77,12 +91,23 @@ class ModelConfig(Section):
             )
         return self
 
+    def check_recipe(self, recipe: Any) -> None:
+        """Raise a ValueError if nobody names the roles of adapters, or something reads one pass of one model."""
+        if not self.adapters:
+            return
+        if not broken(Facet.TURNS, recipe.parts()):
+            raise ValueError("model.adapters: only an agent of your own names who asks; add its section, or remove it")
+        if recipe.critic:
+            raise ValueError("model.adapters: a critic would read the states of all roles; remove it or model.adapters")
+
     def parts(self) -> Iterator[Part]:
         """Return what the model breaks and needs; see `turnwise.base.facets`."""
         if self.name == "tiny":
             yield Part("model.name='tiny'", {Facet.CHAT: "is not a chat model"})
         if self.train == "lora":
             yield Part("model.train='lora'", {Facet.UNFROZEN: "trains adapters alone"})
+        if self.adapters:
+            yield Part("model.adapters", {Facet.REPLAY: "learns from the turns of each role apart"})
 
 
 class PromptConfig(Section):

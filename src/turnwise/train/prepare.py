@@ -6,6 +6,7 @@ from pathlib import Path
 
 from turnwise.base.blocking import make_loop
 from turnwise.base.cache import check_writable
+from turnwise.base.errors import ConfigError
 from turnwise.base.facets import Facet
 from turnwise.base.stopping import Stop
 from turnwise.config import Config
@@ -68,6 +69,8 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     held.callback(loop.close)
     estimated = critic_columns(config.critic, measures)
     refuse_idle(optional, measures)
+    if config.model.adapters and "probe" in measures.models:
+        raise ConfigError(f"model.adapters: {config.label} reads further texts with one model; choose another method")
     inside = make_players(extensions, context)
     inside.tally = tally = Tally()  # pyright: ignore[reportAttributeAccessIssue]
     display.watch(tally.__str__)

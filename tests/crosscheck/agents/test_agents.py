@@ -126,7 +126,9 @@ def test_an_agent_that_comes_to_its_limit_earns_nothing_and_is_not_lost(run, set
 def test_an_agent_with_bash_is_rewarded(run, settings):
     commands = ["cat numbers.txt", "awk '{s+=$1} END {print s}' numbers.txt > sum.txt"]
     commands.append("echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT")
-    script = [written({"content": "", "calls": [{"name": "bash", "arguments": {"command": each}}]}) for each in commands]
+    script = [
+        written({"content": "", "calls": [{"name": "bash", "arguments": {"command": each}}]}) for each in commands
+    ]
     (played,) = play_scripts(settings(run), [5], [script])
     assert (played.reward, len(played.turns)) == (1.0, 3)
     assert [turn.fresh for turn in played.turns] == [True, False, False]
