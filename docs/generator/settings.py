@@ -17,7 +17,26 @@ from turnwise.base.section import Kinds, Named, Section
 from turnwise.config import Config
 from turnwise.lab.diagnostics.study import StudyConfig
 
-PAGE = Path(__file__).parents[1] / "reference" / "settings.md"
+DOCS = Path(__file__).parents[1]
+PAGE = DOCS / "reference" / "settings.md"
+LEARN, ASK = "how-to/other-ways-to-learn.md", "how-to/what-methods-ask-for.md"
+ELSEWHERE = {
+    "environment.direction": LEARN,
+    "rollout.turn_budget": LEARN,
+    "update.preference": LEARN,
+    "update.passes": LEARN,
+    "reward_model": LEARN,
+    "judge": ASK,
+    "continuations": ASK,
+    "monitor": ASK,
+    "store": "how-to/stores.md",
+    "demonstrations": "how-to/demonstrations.md",
+    "harness": "reference/harness.md",
+}
+"""Page below docs, by the section of an extension whose settings stand at its end."""
+SAME = {"judge.engine": "engine"}
+"""A section with the keys of another one, which is explained there."""
+MARK = "\n## Settings\n\n<!-- Made by `python docs/generate.py` from the docstrings of the fields. Edit those. -->\n"
 HEAD = """# Settings
 
 <!-- Made by `python docs/generate.py` from the docstrings of the fields. Edit those. -->
@@ -139,22 +158,45 @@ def entry(name: str, field: Any, of: list[str]) -> list[str]:
     return [f"### `{name}`", wrap(f"*{owners}{facts(field)}*"), prose(field.description or "")]
 
 
+def entries(fields: Iterator[tuple[str, Any, list[str]]]) -> list[str]:
+    """The settings that stand on the page of settings itself."""
+    return [block for found in fields if not home(found[0]) for block in entry(*found)]
+
+
+def home(name: str) -> str:
+    """The section whose own page explains a setting; "" where the page of settings does."""
+    return next((section for section in (*ELSEWHERE, *SAME) if name.startswith(f"{section}.")), "")
+
+
 def page() -> str:
-    """The page of all settings."""
+    """The page of all settings but those of extensions."""
     top = [found for found in leaves(Config) if "." not in found[0]]
     blocks = [HEAD.rstrip()]
     for found in top:
         blocks += entry(*found)
     for section, annotation in sections():
         blocks += [f"## {section}", sentence(inspect.getdoc(annotation) or "")]
-        for found in leaves(annotation, f"{section}."):
-            blocks += entry(*found)
+        blocks += entries(leaves(annotation, f"{section}."))
+        inside = [name for name in ELSEWHERE if name.partition(".")[0] == section]
+        blocks += [f"[Settings of `{name}`](../{ELSEWHERE[name]}#settings)." for name in inside]
     blocks += ["## Keys of a study", "In the file that `turnwise study` runs ([how](../how-to/compare.md))."]
     for found in leaves(StudyConfig):
         blocks += entry(*found)
     return "\n\n".join(blocks) + "\n"
 
 
+def extended(path: str) -> str:
+    """A page that is written by hand, with the settings of its extensions at the end."""
+    text, blocks = (DOCS / path).read_text().partition(MARK)[0], []
+    for found in leaves(Config):
+        if ELSEWHERE.get(home(found[0])) == path and not any(found[0].startswith(f"{same}.") for same in SAME):
+            blocks += entry(*found)
+    for section, other in SAME.items():
+        if ELSEWHERE[section.partition(".")[0]] == path:
+            blocks += [f"`{section}` has the keys of [`{other}`](../reference/settings.md#{other})."]
+    return text.rstrip() + "\n" + MARK + "\n" + "\n\n".join(blocks) + "\n"
+
+
 def pages() -> dict[Path, str]:
-    """The page of the settings."""
-    return {PAGE: page()}
+    """The page of the settings, and those that end in the settings of an extension."""
+    return {PAGE: page()} | {DOCS / path: extended(path) for path in dict.fromkeys(ELSEWHERE.values())}
