@@ -104,7 +104,8 @@ EXTENSIONS: dict[str, Entry] = {
     "rollout.turn_budget": Entry(
         "extensions.turn_budget.settings:TurnBudgetConfig",
         "extensions.turn_budget.extension:Limited",
-        'Limit on turns: {name = "fixed", turns = 6} or {name = "quantile", extend = 2} (docs/how-to/other-ways-to-learn.md).',
+        'Limit on turns: {name = "fixed", turns = 6} or {name = "quantile", extend = 2} '
+        "(docs/how-to/other-ways-to-learn.md).",
     ),
     "rollout.token_temperature": Entry(
         "extensions.token_temperature.settings:TokenTemperatureConfig",
