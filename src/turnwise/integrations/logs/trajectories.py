@@ -63,9 +63,10 @@ def _trajectory(logged: Logged, group: int) -> Trajectory:
                 reward=response.reward,
                 valid=response.valid,
                 fresh=not index or not continues(logged.responses[index - 1], response),
-                actor=response.actor,
             )
         )
+        if response.actor:
+            trajectory.turns[-1].put(actor=response.actor)
     failure = failure or None  # an empty text tells of none
     if failure is None and outcome is None and not any(response.reward for response in logged.responses):
         failure = "the log gives no reward"
