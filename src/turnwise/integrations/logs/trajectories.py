@@ -71,9 +71,10 @@ def _trajectory(logged: Logged, group: int) -> Trajectory:
                 fresh=fresh,
                 behavior_entropies=response.entropies,
                 version=response.version,
-                actor=response.actor,
             )
         )
+        if response.actor:
+            trajectory.turns[-1].put(actor=response.actor)
         whole = [*ids, *response.response_ids] if ids else None
     trajectory.last_observation = last_message(logged.after)
     failure = failure or None  # an empty text tells of none
