@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.base.errors import EnvironmentFault
+from turnwise.environments import tamper_attacks
 from turnwise.environments.base import Environment, Task
 from turnwise.environments.check_plays import (
     MAY_DIFFER,
@@ -28,14 +29,6 @@ from turnwise.environments.check_plays import (
     untried,
 )
 from turnwise.environments.suites import Suite
-from turnwise.environments.tamper_attacks import (
-    MARK,
-    Attack,
-    attacks_by_text,
-    attacks_on_files,
-    attacks_on_resources,
-    notes,
-)
 
 TURNS = 40
 MEMORY_MB = 512
@@ -88,7 +81,11 @@ class Tamper:
         self._reward = max(0.0, *(reward_of(played) for played in plays))
         self._success = any(success_of(played) for played in plays)
         self._files = opened.new_files()
-        self.attacks = [*attacks_on_files(self._files), *attacks_by_text(), *attacks_on_resources()]
+        self.attacks = [
+            *tamper_attacks.attacks_on_files(self._files),
+            *tamper_attacks.attacks_by_text(),
+            *tamper_attacks.attacks_on_resources(),
+        ]
         self.checks: list[Callable[[], Finding]] = [
             *(lambda attack=attack: self._attack(attack) for attack in self.attacks),
             self._interleaved,
@@ -102,7 +99,7 @@ class Tamper:
     def _play(self, respond: Any) -> Play:
         return play(self._build, respond, TURNS, self._on_call)
 
-    def _attack(self, attack: Attack) -> Finding:
+    def _attack(self, attack: tamper_attacks.Attack) -> Finding:
         before = _peak_mb()
         try:
             played = self._play(scripted(list(attack.responses)))
@@ -144,10 +141,10 @@ class Tamper:
         """Leave a note in one trajectory and look for it in the next."""
         name = "a note for the next trajectory"
         for place in (".", str(self._folder), "/var/tmp"):
-            leave, read = notes(place)
+            leave, read = tamper_attacks.notes(place)
             try:
                 self._play(scripted(list(leave)))
-                found = any(MARK in step.observation for step in self._play(scripted(list(read))).steps)
+                found = any(tamper_attacks.MARK in step.observation for step in self._play(scripted(list(read))).steps)
             except Broken as broken:
                 return Finding(SHARED, name, broken.problem.what[:200])
             finally:
@@ -239,7 +236,7 @@ def _visible(told: Sequence[dict[str, Any]], repeats: bool) -> list[dict[str, An
 
 def _holds_mark(path: str) -> bool:
     try:
-        return MARK in Path(path).read_text(errors="replace")
+        return tamper_attacks.MARK in Path(path).read_text(errors="replace")
     except OSError:
         return False
 

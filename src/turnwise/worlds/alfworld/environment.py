@@ -57,11 +57,7 @@ class AlfworldEnvironment:
         return self._answer(self._engine, self._engine.observation.removeprefix(BANNER))
 
     def step(self, response: str) -> Step:
-        """Play a command.
-
-        Raises:
-            EnvironmentFault: The trajectory has not begun, or is over.
-        """
+        """Play a command; before `start` and after the end, raise an `EnvironmentFault`."""
         engine = self._engine
         if engine is None or self._ended:
             raise EnvironmentFault(
