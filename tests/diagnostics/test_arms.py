@@ -2,7 +2,7 @@
 
 from tests.diagnostics.made import made_run
 
-from turnwise.lab.diagnostics.show import arm_table
+from turnwise.lab.diagnostics.arms import arm_table
 
 
 def test_runs_count_the_same_and_types_are_columns(tmp_path):

@@ -1,7 +1,6 @@
 """Make the pages and figures of comparisons and studies."""
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,40 +11,11 @@ from turnwise.base.errors import RunError
 from turnwise.base.figures import LIGHT, arm_colors, save, whole_numbers
 from turnwise.base.files import write_text
 from turnwise.base.tables import Page, Table, page_as_markdown
+from turnwise.lab.diagnostics.arms import arm_table
 from turnwise.lab.diagnostics.compare import Comparison
-from turnwise.lab.diagnostics.runs import Run, last_step, outcomes
+from turnwise.lab.diagnostics.runs import Run
 from turnwise.lab.diagnostics.statistics import Interval, contrast, holm
 from turnwise.lab.diagnostics.study import Study, finished, results, slug
-
-
-def arm_table(arms: Mapping[str, Sequence[Run]]) -> Table:
-    """Tabulate each arm: held-out success before and after training, then after by task type.
-
-    All numbers are means over runs with equal weight. The interval is 95 %, over runs.
-
-    Args:
-        arms: Finished runs by name of the arm, at least one each.
-    """
-    by_arm = {name: [_by_type(run) for run in runs] for name, runs in arms.items()}
-    types = sorted({kind for runs in by_arm.values() for run in runs for kind in run})
-    lines = [("arm", "runs", "before", "after", *types)]
-    for name, runs in arms.items():
-        curves = [run.curve()[2] for run in runs]
-        after = contrast([np.array([curve[-1] for curve in curves])], [1.0]).within(0.0, 1.0)
-        kinds = [[run[kind] for run in by_arm[name] if kind in run] for kind in types]
-        shown = [f"{np.mean(values):.3f}" if values else "-" for values in kinds]
-        lines.append((name, str(len(runs)), f"{np.mean([curve[0] for curve in curves]):.3f}", after.text(), *shown))
-    return lines
-
-
-def _by_type(run: Run) -> dict[str, float]:
-    """Return success after the last step by task type; empty if the environment has no types."""
-    wins: dict[str, list[float]] = defaultdict(list)
-    for row in outcomes(run, last_step(run, None), None).values():
-        if row.get("task_type"):
-            wins[row["task_type"]].append(row["success"])
-    return {kind: float(np.mean(values)) for kind, values in wins.items()}
-
 
 SIGNIFICANCE = {"shown": "#111111", "by itself": "#7d7d7d", "not shown": "#c4c4c4"}
 """Greys of differences, since colours belong to arms."""
