@@ -1,7 +1,12 @@
-"""Compose the pages of the leaderboard, or of another plan, from kept data: README.md, and table.html from its form."""
+"""Compose what is read of the leaderboard, or of another plan, from kept data.
 
+README.md sums up, table.html has every number, counts.csv and differences.csv have what the summary is made from.
+"""
+
+import csv
 import dataclasses
 import html
+import io
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -107,7 +112,7 @@ def rounded(value: Any) -> Any:
 
 
 def write_page(plan: Mapping[str, Any], folder: Path) -> None:
-    """Write README.md and table.html of the leaderboard from its data.
+    """Write README.md, table.html and the tables as CSV from the data of a plan.
 
     Raises:
         ConfigError: There is no data.
@@ -122,6 +127,16 @@ def write_page(plan: Mapping[str, Any], folder: Path) -> None:
         raise ConfigError(f"{folder / 'data'} has no data; run without --page to make it")
     write_text(folder / "README.md", page_as_markdown(page(plan, cells)))
     write_text(folder / "table.html", sortable(plan, cells))
+    write_text(folder / "counts.csv", as_csv(told_apart(plan, cells)))
+    if "show" in plan:
+        write_text(folder / "differences.csv", as_csv(differences(plan, cells)))
+
+
+def as_csv(table: Table) -> str:
+    """Write a table as CSV."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(table)
+    return text.getvalue()
 
 
 def sortable(plan: Mapping[str, Any], cells: Sequence[Cell]) -> str:
@@ -178,25 +193,20 @@ def page(plan: Mapping[str, Any], cells: Sequence[Cell]) -> Page:
     first, docs = plan["methods"][0], plan.get("docs", "..")
     missing = [name for name in plan["environments"] if name not in {cell.environment for cell in cells}]
     lacking = f" Not measured yet: {', '.join(missing)}." if missing else ""
+    counted = told_apart(plan, cells)
     parts: list[str | Table] = [
         f"# {plan.get('title', TITLE)}",
         "Fidelity is the cosine between a method's advantages and the true ones, estimated by fresh continuations "
-        f"([how]({docs}/how-to/fidelity.md)). All methods of a table see the same trajectories. "
-        f"{plan.get('about', ABOUT)}{lacking} Estimates are corrected for noise, "
-        "so they can pass 1 where little is known. A history is a trajectory up to a turn; `+peers` and `+visits` are "
-        f"[critics that see the group]({docs}/tutorials/03-a-critic-for-turns.md#3-a-critic-in-a-recipe). Rows are "
-        f"sorted by how much more often they are above {first} than below. [Compare a method of yours]({docs}/how-to/"
-        "fidelity.md#the-leaderboard); read [the limits](#what-it-does-not-say) first.",
-        f"`{plan['command']}` plays what is missing and writes this page; with "
-        "`--page` it writes it from the data beside it alone.",
-        "**[The same in one table that sorts and filters](table.html)**, with time and extra tokens. Open it on the "
-        "site or in a clone; it needs no network.",
-        f"## Told apart from {first}",
-        "In how many of the cells (an environment at the start, the middle or the end of training) the 95 % interval "
-        f"of the difference to {first}, paired by group, lies above or below zero. Not corrected for the number of "
-        "comparisons: of 40 without any difference, two lie apart by chance, and four to six where rewards are rare, "
-        "for there intervals are too short.",
-        told_apart(plan, cells),
+        f"([how]({docs}/how-to/fidelity.md)). All methods see the same trajectories. {plan.get('about', ABOUT)}"
+        f"{lacking} Estimates are corrected for noise, so they can pass 1 where little is known.",
+        "**[Every number, in a table that sorts and filters](table.html)**; open it in a clone, it needs no network. "
+        f"`{plan['command']}` plays what is missing and writes this page; `--page` writes it from `data` alone.",
+        f"## Against {first}",
+        f"In how many of {len(cells)} cells (an environment at one time of training) the 95 % interval of the "
+        f"difference to {first}, paired by group, lies above or below zero ([also of the gradient](counts.csv)). "
+        "`+peers` and `+visits` are [critics that see the group]"
+        f"({docs}/tutorials/03-a-critic-for-turns.md#3-a-critic-in-a-recipe).",
+        joined(counted),
     ]
     if "seeds" in plan:
         parts += [
@@ -207,19 +217,17 @@ def page(plan: Mapping[str, Any], cells: Sequence[Cell]) -> Page:
             over_policies(plan, cells),
         ]
     if "show" in plan:
-        parts += [f"## {plan['show']} minus {first}", differences(plan, cells)]
-    for cell in cells:
-        about = (
-            f"Step {cell.data['step']}, success {cell.data['success']:.2f}, {cell.data['groups']} groups, "
-            f"{cell.data['histories']} histories, {cell.data['continuations']} continuations each. 95 % intervals over "
-            "groups."
-        )
-        parts += [f"## {cell.environment}, {cell.when}", about, cell_table(plan, cell)]
-    parts += [
-        "## What it does not say",
-        " ".join(limits_of(plan)),
-    ]
-    return parts
+        parts += [f"[{plan['show']} minus {first} in every cell](differences.csv)."]
+    return [*parts, "## What it does not say", " ".join(limits_of(plan))]
+
+
+def joined(counted: Table) -> Table:
+    """Join methods that are equally often above and below the first into one row."""
+    (_, above, below, *_), *rows = counted
+    methods: dict[tuple[str, str], list[str]] = {}
+    for method, more, less, *_ in rows:
+        methods.setdefault((more, less), []).append(f"`{method}`")
+    return [("method", above, below), *((", ".join(names), *counts) for counts, names in methods.items())]
 
 
 def told_apart(plan: Mapping[str, Any], cells: Sequence[Cell]) -> Table:
@@ -282,33 +290,3 @@ def differences(plan: Mapping[str, Any], cells: Sequence[Cell]) -> Table:
         texts = [one.text(sign=True) if one else "-" for one in found]
         rows.append((cell.environment, cell.when, f"{cell.data['success']:.2f}", *texts))
     return [("environment", "time", "success", *names.values()), *rows]
-
-
-def cell_table(plan: Mapping[str, Any], cell: Cell) -> Table:
-    """Tabulate the methods in one cell, best first."""
-    first = plan["methods"][0]
-    rows = []
-    for method in plan["methods"]:
-        one = cell.interval(method, "fidelity")
-        if one is None:
-            continue
-        signal = cell.signal(method)
-        texts = [
-            text.text(sign=name in ("minus_first", "drift"))
-            if (text := cell.interval(method, *INTERVALS[name]))
-            else "-"
-            for name in ("minus_first", "gradient", "transfer", "drift")
-        ]
-        fidelity = one.text() if cell.has_credit(method) else "no credit"
-        rows.append((one.value, (method, fidelity, *texts, signal.share_text() if signal else "-")))
-    rows.sort(key=lambda row: -row[0])
-    head = (
-        "method",
-        "fidelity",
-        f"minus {first}",
-        "of the gradient",
-        "transfer",
-        "entropy drift",
-        "signal of one group",
-    )
-    return [head, *(row for _, row in rows)]

@@ -20,7 +20,7 @@ from scipy import stats
 
 from turnwise.base.errors import RunError, TurnwiseError
 from turnwise.base.files import write_json, write_text
-from turnwise.base.tables import Page, Table, page_as_markdown
+from turnwise.base.tables import Page, page_as_markdown
 from turnwise.lab.diagnostics.runs import Run
 from turnwise.lab.diagnostics.show import p_text
 from turnwise.lab.diagnostics.statistics import holm
@@ -233,7 +233,7 @@ def judge(learned: Learned, values: Mapping[str, np.ndarray]) -> dict:
 
 def page(results: Mapping[str, dict]) -> Page:
     """Compose the page."""
-    parts: list[str | Table] = [
+    return [
         "# Does fidelity predict learning?",
         "Methods were trained with equal seeds and trajectories, and ranked by success over training: that of the "
         "trajectories played, averaged over steps. What may predict it was measured at the start, on one policy of "
@@ -243,93 +243,47 @@ def page(results: Mapping[str, dict]) -> Page:
         'again); transfer was added after the first results. "Anew" is a second measurement, from the '
         "leaderboard's [data of a later day](later). Household was looked at after six of its ten seeds. In "
         "`graph_gpo` the last response of a failure led nowhere then; now it leads to the state in which it ended. "
-        f"{_missing(results)}`python studies/prediction.py` writes this page from the runs.",
+        f"{_missing(results)}`python studies/prediction.py` writes this page from the runs, and [data.json](data.json) "
+        "with every number: each method's values, predictors joined by regression (`together`), and the correlations "
+        "without the methods whose credit differs most from GRPO's on crossroads (`few`: AEM, EMPG, GRPO-N and A-GRAE "
+        "left out, chosen after the results).",
         "![Success against fidelity of the gradient](prediction.png)",
-        "Spearman's rank correlation over the methods; 95 % intervals by resampling seeds; p by exchanging methods, "
-        "and after Holm's correction over the four that were planned. The intervals hold the noise of the training "
-        "seeds alone, not the error of what was measured at the start on 12 groups, and nothing here speaks of other "
-        "methods or policies than these. On both settings of crossroads no dead end shows before the end, so all "
-        "trajectories of a mile look alike, and GRPO, GiGPO and HGPO give the same credit but for its scale; so do "
-        "both AEMs: eleven credits, where p counts fourteen. Training also takes 0.1 off for each invalid response, "
-        "43 % of them on household at the start; what is measured leaves that out.",
+        "Spearman's rank correlation over the methods with success over training; 95 % intervals by resampling "
+        "seeds; p by exchanging methods, and after Holm's correction over the four that were planned. `few` is the "
+        "correlation without the methods named above; agreement is the rank correlation of the two measurements. "
+        "Where they do not agree, a small p of one of them says little. The intervals hold the noise of the training"
+        " seeds alone, not the error of what was measured at the start on 12 groups, and nothing here speaks of "
+        "other methods or policies than these. On both settings of crossroads no dead end shows before the end, so "
+        "all trajectories of a mile look alike, and GRPO, GiGPO and HGPO give the same credit but for its scale; so "
+        "do both AEMs: eleven credits, where p counts fourteen. Training also takes 0.1 off for each invalid "
+        "response, 43 % of them on household at the start; what is measured leaves that out.",
         [
-            (
-                "environment",
-                "seeds",
-                "measured at the start",
-                "success over training",
-                "p",
-                "Holm",
-                "final success",
-                "its p",
-            ),
+            ("environment", "measured at the start", "all", "p", "Holm", "few", "agreement"),
             *(
                 (
                     environment,
-                    str(len(found["seeds"])),
                     kind,
                     _text(one),
                     p_text(one["p"]),
                     p_text(one["holm"]) if "holm" in one else "-",
-                    _text(found["final"][kind]),
-                    p_text(found["final"][kind]["p"]),
+                    f"{found['few']['area'][kind]['value']:+.2f}",
+                    f"{found['agreement'][kind]['correlation']:+.2f}" if kind in found.get("agreement", {}) else "-",
                 )
                 for environment, found in results.items()
                 for kind, one in found["area"].items()
             ),
         ],
-        "## How sure is what was measured?",
-        "Rank correlation of what was measured before and anew, and how many of the methods each measurement tells "
-        "from zero. Where two measurements do not agree, a small p of one of them says little.",
-        [
-            ("environment", "measured at the start", "methods", "correlation", "told from zero", "anew"),
-            *(
-                (
-                    environment,
-                    kind,
-                    str(len(found["methods"])),
-                    f"{one['correlation']:+.2f}",
-                    str(one["shown"]),
-                    str(one["shown anew"]),
-                )
-                for environment, found in results.items()
-                for kind, one in found.get("agreement", {}).items()
-            ),
-        ],
-        "## Several together",
-        "Each method's rank is predicted by a regression on the ranks of the other methods; the rank correlation of "
-        "what is predicted and what was reached, 95 % by resampling seeds. A useless predictor gets below zero here, "
-        "since leaving a method out moves the mean of the others away from it.",
-        [
-            ("environment", "predictors", "correlation"),
-            *(
-                (environment, kinds, _text(one))
-                for environment, found in results.items()
-                for kinds, one in found["together"].items()
-            ),
-        ],
+        *(
+            f"{environment}, {len(found['seeds'])} seeds, by success over training: {ranked(found)}."
+            for environment, found in results.items()
+        ),
     ]
-    parts += [
-        "## Without the methods that differ most",
-        "Few methods carry the correlations on crossroads. Here those are left out whose credit differs most from "
-        "GRPO's there, chosen after its results: AEM, EMPG, GRPO-N and A-GRAE.",
-        [
-            ("environment", "methods", "measured at the start", "success over training", "p"),
-            *(
-                (environment, str(found["few"]["methods"]), kind, _text(one), p_text(one["p"]))
-                for environment, found in results.items()
-                for kind, one in found["few"]["area"].items()
-            ),
-        ],
-    ]
-    for environment, found in results.items():
-        kinds = list(found["area"])
-        rows = sorted(found["methods"].items(), key=lambda item: -item[1]["area"])
-        numbers = ("area", "final", *kinds)
-        table = [(name, *(f"{one[number]:.3f}" for number in numbers)) for name, one in rows]
-        head = ("method", "success over training", "final success", *kinds)
-        parts += [f"## {environment}, {len(found['seeds'])} seeds", [head, *table]]
-    return parts
+
+
+def ranked(found: Mapping[str, dict]) -> str:
+    """List methods with their success over training, best first."""
+    rows = sorted(found["methods"].items(), key=lambda item: -item[1]["area"])
+    return ", ".join(f"{name} {one['area']:.3f}" for name, one in rows)
 
 
 def _missing(results: Mapping[str, dict]) -> str:

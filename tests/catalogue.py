@@ -139,6 +139,7 @@ BLOCK_TRIAL: dict[str, dict] = {
     "add_confidence_gap": {"weight": 0.3},
     "amplify_sure_errors": {"weight": 1.0},
     "keep_extremes": {"kept_frac": 0.5},
+    "match_dose": {"share": 0.5},
     "standardize_with_virtual": {"value": 100.0},
     "rank_failures": {"max_reward": 0.5},
     "sum_td_errors_of_states": {"discount": 0.9, "decay": 0.5},

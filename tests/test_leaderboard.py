@@ -70,24 +70,23 @@ def test_one_command_plays_and_writes_the_page(made, leaderboard, page):
     assert set(found) == {"walk-start", "walk-middle", "walk-end"}
     assert [found[f"walk-{when}"]["step"] for when in leaderboard.WHENS] == [0, 1, 2]
     text = (folder / "README.md").read_text()
-    one = found["walk-end"]["fidelity"]["rloo"]
-    assert f"{one['value']:.3f} [{one['low']:.3f}, {one['high']:.3f}]" in text
+    assert (folder / "counts.csv").read_text().startswith("method,above grpo,below grpo,gradient above,")
     drift = found["walk-end"]["drift"]["drift"]["rloo"]
-    assert f"{drift['value']:+.3f} [{drift['low']:+.3f}, {drift['high']:+.3f}]" in text
-    assert "Not measured yet: later." in text
+    assert "Not measured yet: later." in " ".join(text.split())
     shown = numbers(folder)["cells"]
     assert [(cell["environment"], cell["when"]) for cell in shown] == [("walk", when) for when in leaderboard.WHENS]
     of = shown[2]["methods"]["rloo"]
+    fidelity = found["walk-end"]["fidelity"]["rloo"]
+    assert of["fidelity"] == [round(fidelity[key], page.DIGITS) for key in ("value", "low", "high")]
     assert of["drift"] == [round(drift[key], page.DIGITS) for key in ("value", "low", "high")]
     assert 0 < of["time"][1] <= of["time"][0] <= of["time"][2]
     assert of["tokens"] == 0
-    assert "## walk, start" in text
     assert max(path.stat().st_size for path in (folder / "data").iterdir()) < 20_000
 
 
 def test_it_resumes_and_rebuilds_the_page_from_data_alone(made, leaderboard, monkeypatch, capsys):
     folder, options = made
-    pages = [folder / "README.md", folder / "table.html"]
+    pages = [folder / name for name in ("README.md", "table.html", "counts.csv")]
     page = [path.read_text() for path in pages]
     monkeypatch.setattr(leaderboard, "train", lambda *_, **__: pytest.fail("trained again"))
     monkeypatch.setattr(leaderboard, "measure_run", lambda *_, **__: pytest.fail("measured again"))
@@ -132,7 +131,7 @@ def test_a_plan_like_another_changes_what_it_names(leaderboard, made, tmp_path, 
     shutil.copytree(folder / "data", tmp_path / "data")
     assert leaderboard.main([*options, "--plan", str(other), "--page", "--folder", str(tmp_path)]) == 0
     page = (tmp_path / "README.md").read_text()
-    assert "## Told apart from rloo" in page
+    assert "## Against rloo" in page
     assert "Walks are short." not in page
     assert f"`python studies/leaderboard.py --plan {other} --folder {tmp_path}`" in " ".join(page.split())
     assert max(map(len, (tmp_path / "table.html").read_text().splitlines()[:150])) <= 120
@@ -176,9 +175,12 @@ def test_a_method_without_credit_has_no_numbers_that_look_measured(page):
             "gradient": {"fidelity": {"a": some, "b": nothing}, "noise": noise},
         },
     )
-    _, a, b = page.cell_table({"methods": ["a", "b"]}, cell)
-    assert a == ("a", "0.200 [0.100, 0.300]", "-", "0.200 [0.100, 0.300]", "-", "-", "0.0909 +- 0.0455")
-    assert b == ("b", "no credit", "-", "-", "-", "-", "-")
+    shown = {method: {key for key in page.INTERVALS if cell.interval(method, *page.INTERVALS[key])} for method in "ab"}
+    assert shown == {"a": {"fidelity", "gradient"}, "b": {"fidelity"}}
+    assert cell.has_credit("a")
+    assert not cell.has_credit("b"), "table.html then leaves out its fidelity too"
+    assert cell.signal("a").share_text() == "0.0909 +- 0.0455"
+    assert cell.signal("b") is None
 
 
 def test_a_plan_with_seeds_has_a_policy_per_seed(leaderboard, tmp_path):
@@ -216,11 +218,17 @@ def test_a_plan_may_leave_out_times_and_show_one_method(leaderboard, made, tmp_p
     own = ["--plan", str(tmp_path / "plan.toml"), "--folder", str(tmp_path), "--only", "walk"]
     assert leaderboard.main([*options, *own]) == 0
     assert [path.stem for path in (tmp_path / "data").iterdir()] == ["walk-start"]
-    text = (tmp_path / "README.md").read_text()
-    assert "## grpo+aem minus grpo\n" in text
+    assert "[grpo+aem minus grpo in every cell](differences.csv)" in (tmp_path / "README.md").read_text()
+    text = (tmp_path / "differences.csv").read_text()
+    assert text.startswith("environment,time,success,fidelity,of the gradient,transfer\nwalk,start,")
     one = json.loads((folder / "data" / "walk-start.json").read_text())["minus_first"]["grpo+aem"]
     shown = f"{one['value']:+.3f} [{one['low']:+.3f}, {one['high']:+.3f}]"
-    assert shown in text[text.index("## grpo+aem") : text.index("## walk")]
+    assert shown in text
+
+
+def test_methods_that_are_told_apart_equally_often_share_a_row(page):
+    rows = [("method", "above a", "below a", "gradient above"), ("b", "2", "1", "0"), ("c", "1", "1", "0")]
+    assert page.joined([*rows, ("d", "2", "1", "1")])[1:] == [("`b`, `d`", "2", "1"), ("`c`", "1", "1")]
 
 
 @pytest.mark.parametrize(
@@ -232,11 +240,12 @@ def test_the_page_of_the_repository_is_that_of_its_data(leaderboard, tmp_path, n
     for path in (kept / "data").iterdir():
         (tmp_path / "data" / path.name).write_bytes(path.read_bytes())
     assert leaderboard.main(["--page", "--folder", str(tmp_path), "--plan", str(kept / "plan.toml")]) == 0
-    for page in ("README.md", "table.html"):
+    for page in {path.name for path in tmp_path.iterdir() if path.is_file()}:
         assert (tmp_path / page).read_text() == (kept / page).read_text(), (
             f"docs/{name}/{page} is out of date; run python studies/leaderboard.py --page"
         )
     assert "(table.html)" in (kept / "README.md").read_text()
+    assert len((kept / "README.md").read_text().split()) <= 800
     sizes = [path.stat().st_size for path in (kept / "data").iterdir()]
     assert sum(sizes) < 36_000 * len(sizes)  # bytes of a cell: the repository keeps them
 

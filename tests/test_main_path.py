@@ -12,10 +12,10 @@ MAX_FILES, MAX_LINES, MAX_CONFIGS = 20, 2500, 15
 
 
 def main_path() -> list[Path]:
-    """The files of README's map that are to be read in order: those of the first table below its heading."""
-    _, _, below = (ROOT / "README.md").read_text(encoding="utf-8").partition("Map of the code")
+    """The files of CONTRIBUTING's map that are to be read in order: those of the first table below its heading."""
+    _, _, below = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Map of the code")
     table = re.search(r"(?:^\|.*\n)+", below, re.MULTILINE)
-    assert table, "README has no table below 'Map of the code'"
+    assert table, "CONTRIBUTING has no table below 'Map of the code'"
     return [ROOT / path for path in re.findall(r"`(src/turnwise/[\w/]+\.py)`", table[0])]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import turnwise as tw
 from tests.toys import small_config
-from turnwise.base.section import Section
+from turnwise.base.section import Kinds, Section
 from turnwise.commands.cli import _parser
 from turnwise.config import Config
 from turnwise.lab.diagnostics.study import StudyConfig
@@ -37,10 +37,12 @@ def test_a_page_says_what_its_reader_asks(name):
         "**Expected gradient**",
         "**Use it when**",
         "```text",
-        "## Code",
+        "**Code**",
         "## Worked numbers",
     ):
         assert asked in text, f"{asked} is not answered"
+    (code,) = re.findall(r"\*\*Code\*\*: \[\w+\.py\]\(([^)]+)\)", text)
+    assert f"def {name}(" in (ROOT / "docs" / "reference" / "methods" / code).read_text()
 
 
 MADE = [page for page in (ROOT / "docs" / "reference").rglob("*.md") if "docs/generate.py" in page.read_text()]
@@ -54,7 +56,10 @@ def test_made_pages_keep_the_length_of_lines(page):
 
 def settings(model, prefix=""):
     """Every key that a recipe or a study may have, with its field, found apart from the generator."""
-    for name, field in model.model_fields.items():
+    every = [model, *(model.kinds().values() if issubclass(model, Kinds) else ())]
+    for name, field in {
+        (name, id(field)): (name, field) for kind in every for name, field in kind.model_fields.items()
+    }.values():
         kinds = [field.annotation, *get_args(field.annotation)]
         sections = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)]
         for section in sections:
@@ -64,13 +69,21 @@ def settings(model, prefix=""):
 
 
 SETTINGS = [*settings(Config), *settings(StudyConfig)]
+EXPLAINED = REFERENCE["settings"] + "".join(
+    page.read_text().partition("\n## Settings\n")[2] for page in (ROOT / "docs").rglob("*.md")
+)
+"""Settings of extensions stand at the end of their own pages."""
 
 
 @pytest.mark.parametrize(("name", "field"), SETTINGS, ids=lambda value: value if isinstance(value, str) else "")
 def test_every_setting_is_explained(name, field):
     assert field.description, f"{name} has no docstring under its field"
-    entry = re.search(rf"^### `{re.escape(name)}`\n\n\*[^*]+\*\n\n(.+)$", REFERENCE["settings"], re.MULTILINE)
-    assert entry, f"docs/reference/settings.md does not explain {name}"
+    if name.startswith("judge.engine."):
+        assert "`judge.engine` has the keys of [`engine`](../reference/settings.md#engine)." in EXPLAINED
+        name = name.removeprefix("judge.")
+    found = re.findall(rf"^### `{re.escape(name)}`\n\n\*[^*]+\*\n\n(.+)$", EXPLAINED, re.MULTILINE)
+    assert len(found) == 1, f"no page explains {name}, or two do"
+    entry = [name, found[0]]
     assert entry[1].split()[0] == field.description.split()[0]
 
 
@@ -80,7 +93,7 @@ def test_defaults_and_bounds_of_settings_are_what_a_recipe_would_say():
         "### `rollout.top_p`\n\n*number, above 0, at most 1, default `1.0`*",
         "### `update.kl`\n\n*number, at least 0, default `0.0`*",
         '### `method`\n\n*name and options, default `"grpo"`*',
-        "### `engine.sync_folder`\n\n*path, not set by default*",
+        '### `engine.sync_folder`\n\n*with `name = "server"`: path, not set by default*',
         "### `seeds`\n\n*integer, at least 1, required*",
     ):
         assert text in REFERENCE["settings"]

@@ -9,6 +9,7 @@ from pathlib import Path
 import turnwise as tw
 from generator.text import cell, item, prose, sentence, wrap
 from turnwise.base.register import ENTROPY_RULES, TOKEN_RULES
+from turnwise.base.tables import as_text
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "reference" / "methods"
@@ -71,11 +72,10 @@ def options(constructor, text: str) -> str:
     return "\n".join(lines)
 
 
-def body(constructor) -> str:
-    """The code of the constructor without its docstring."""
-    source = inspect.getsource(constructor)
-    tree = source.split('"""')
-    return (tree[0].rstrip() + "\n    ...  # docstring\n" + tree[2].lstrip("\n")).rstrip() if len(tree) > 2 else source
+def source(constructor) -> str:
+    """Link to the file of the constructor."""
+    path = Path(inspect.getsourcefile(inspect.unwrap(constructor)) or "").relative_to(ROOT)
+    return f"[{path.name}](../../../{path})"
 
 
 def worked(name: str) -> str:
@@ -91,31 +91,31 @@ def worked(name: str) -> str:
         for t, response in enumerate(trajectory)
     ]
     columns = list(flat[0][3])
-    lines = [f"| group | trajectory | turn | {' | '.join(columns)} | advantage |", "|" + "-|" * (len(columns) + 4)]
+    rows = [("group", "trajectory", "turn", *columns, "advantage")]
     for (g, n, t, response), value in zip(flat, case["expected"], strict=True):
         shown = [f"{v:.4g}" if isinstance(v, float) else str(v) for v in (response[c] for c in columns)]
-        lines.append(f"| {g} | {n} | {t} | {' | '.join(shown)} | {value:.4g} |")
+        rows.append((str(g), str(n), str(t), *shown, f"{value:.4g}"))
     chosen = ", ".join(f"`{k}={v!r}`" for k, v in case["options"].items())
     note = (
         f"{case['name']}{f' ({chosen})' if chosen else ''}. {cell(case['equation'])}. Source: {cell(case['source'])}."
     )
-    return wrap(note) + "\n\n" + "\n".join(lines)
+    return f"{wrap(note)}\n\n```text\n{as_text(rows)}\n```"
 
 
 def page(name: str) -> str:
     """The page of a method."""
     constructor = tw.METHODS[name]
     card, method, parts = tw.card_of(constructor), tw.trial(constructor), sections(inspect.getdoc(constructor) or "")
-    needs = "; ".join(f"`{c}`, {tw.COLUMNS[c].meaning}" for c in method.needs) or "nothing but rewards and groups"
+    needs = ", ".join(f"`{c}`" for c in method.needs)
+    sees = ["other groups"] * method.across_groups + ["earlier batches"] * bool(method.init)
     facts = [
         ("Paper", f"{card.title}, {arxiv(card.arxiv)}" if card.arxiv else card.title),
-        ("Acts on", STAGES[card.stage].split(":")[0].lower()),
         ("Formula", card.confidence),
-        ("Needs", needs),
-        ("Sees other groups", "yes" if method.across_groups else "no"),
-        ("Keeps state", "yes" if method.init else "no"),
+        ("Needs", f"{needs} ([columns](../methods.md#columns))" if needs else "rewards and groups alone"),
+        ("Also sees", " and ".join(sees)),
         ("Expected gradient", parts.get("Expected gradient", "")),
         ("Use it when", parts.get("Use it when", "")),
+        ("Code", source(constructor)),
     ]
     numbers = worked(name)
     blocks = [
@@ -124,8 +124,6 @@ def page(name: str) -> str:
         prose(parts[""]),
         "## Options" if parts.get("Args") else "",
         options(constructor, parts.get("Args", "")),
-        "## Code",
-        f"```py\n{body(constructor)}\n```",
         "## Worked numbers" if numbers else "",
         numbers,
         "## Reference",

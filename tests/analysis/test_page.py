@@ -30,9 +30,13 @@ def lines(text: str) -> list[list[str]]:
 
 
 def section(title: str) -> list[list[str]]:
-    """The table under a heading of the page; "" for the first."""
+    """The table under a heading of the page, as Markdown or as text; "" for the first."""
     parts = re.split(r"^## (.*)\n", PAGE.read_text(), flags=re.MULTILINE)
-    return lines(dict(zip(["", *parts[1::2]], parts[0::2], strict=True))[title])
+    text = dict(zip(["", *parts[1::2]], parts[0::2], strict=True))[title]
+    if plain := re.search(r"^```text\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        head, *rows = [re.split(r" {2,}", line) for line in plain[1].splitlines()]
+        return [head, ["-"] * len(head), *rows]
+    return lines(text)
 
 
 def agree(printed: str, made: str) -> bool:

@@ -23,7 +23,9 @@ from turnwise.base.errors import ConfigError, RunError
 from turnwise.commands.cli import main
 from turnwise.config import load_config
 from turnwise.lab.diagnostics import runner as runner_module
+from turnwise.lab.diagnostics.arms import arm_table
 from turnwise.lab.diagnostics.runner import Runner, log_of
+from turnwise.lab.diagnostics.runs import Run
 from turnwise.lab.diagnostics.study import Job, load_study, results, state
 from turnwise.train.folder import RunFolder, by_step
 from turnwise.train.loop import train
@@ -141,6 +143,20 @@ def test_a_study_runs_compares_and_does_nothing_twice(finished, done, capsys):
     err = capsys.readouterr().err
     assert "was made with other settings than the study's: update.learning_rate is " in err
     assert " there and 0.5 here. Use the overrides that it was made with" in err
+
+
+@pytest.mark.parametrize(("settings", "left_out"), [("[]", True), ('["update.dose_by=scale"]', False)])
+def test_all_arms_of_a_study_get_the_same_dose(here, settings, left_out):
+    (here / "small.toml").write_text(f"dose = 0.25\nsettings = {settings}\n" + STUDY)
+    study = load_study(Path("small.toml"), ("run.steps=1",))
+    assert {job.config.update.dose for job in study.jobs} == {0.25}
+    job = study.jobs[0]
+    train(job.config)
+    (record,) = [each for each in RunFolder(job.path).metrics() if "credit/effective_frac" in each]
+    assert (0 < record["credit/effective_frac"] <= 0.25) == left_out
+    assert ("credit/kept_frac" in record) == left_out
+    head, row = arm_table({job.arm: [Run(*RunFolder.open(job.path))]})
+    assert row[head.index("effective sample")] == f"{record['credit/effective_frac']:.3f}"
 
 
 @pytest.mark.parametrize(("number", "said"), [(signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "interrupted")])

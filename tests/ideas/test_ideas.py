@@ -24,18 +24,18 @@ from turnwise.rollout.collectors import COLLECTORS
 ROOT = Path(__file__).parents[2]
 
 
-def kinds(section, field: str = "name") -> tuple[str, ...]:
-    return get_args(section.model_fields[field].annotation)
+def kinds(section) -> tuple[str, ...]:
+    return get_args(section.model_fields["name"].annotation)
 
 
 REGISTERED = {
     "collector": {*COLLECTORS} - {"independent"},
     "branching rule": RULES,
-    "store": kinds(StoreConfig),
-    "demonstrations": kinds(DemonstrationsConfig),
+    "store": StoreConfig.kinds(),
+    "demonstrations": DemonstrationsConfig.kinds(),
     "token rule": TOKEN_RULES,
     "entropy rule": ENTROPY_RULES,
-    "critic": kinds(CriticConfig, "kind"),
+    "critic": CriticConfig.kinds(),
     "preference": kinds(PreferenceConfig),
     "select": {*SELECTORS} - {"epochs"},
     "probe": [name for name, each in MEASURES.items() if each.model == "probe"],

@@ -48,7 +48,7 @@ OPEN = {
         ("update.tokens=repo", r"update.tokens 'repo' needs zeta; the paper's value is unknown, choose one"),
         ("update.entropy={name='epo', beta_decay=1.0, high=-1}", r"high=-1 of 'epo': .*greater than or equal to 0"),
         ("update.tokens=3", r"update.tokens: .*, got 3"),
-        ("update.tokens={weight_min=0.5}", r"update.tokens.name: Field required"),
+        ("update.tokens={weight_min=0.5}", r"update.tokens.name needs a value"),
         ("update.importance=turn", r"update.importance: .*'token', 'response' or 'trajectory'.*, got \"turn\""),
         ("update.clip=pop", r"update.clip: .*'ppo', 'cispo' or 'none'.*, got \"pop\""),
         ("update.dual_clip=1", r"update.dual_clip: .*greater than 1, got 1"),

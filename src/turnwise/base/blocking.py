@@ -104,7 +104,7 @@ class LastingLoop(StepLoop):
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         with self._reports.muted_by_a_signal():
-            return self._runner.run(self._reports.watch(work))
+            return self._reports.run(self._runner, work)
 
 
 class ThreadLoop:
@@ -178,7 +178,7 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
     reports = _Reports()
     with reports.muted_by_a_signal(), asyncio.Runner() as runner:
         try:
-            return runner.run(reports.watch(work))
+            return reports.run(runner, work)
         except KeyboardInterrupt:
             _end_tasks(runner)
             raise
@@ -213,10 +213,20 @@ class _Reports:
             self._muted = True
             raise
 
-    async def watch(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await a coroutine in a loop that reports here."""
-        asyncio.get_running_loop().set_exception_handler(self._report)
-        return await work
+    def run(self, runner: asyncio.Runner, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in a loop that reports here.
+
+        Its result is not that of the task, which the handler of SIGINT holds: `signal.signal` writes handlers out, in
+        an error of its own that nobody sees, and with them all that a step has played.
+        """
+        result: list[T] = []
+
+        async def watched() -> None:
+            asyncio.get_running_loop().set_exception_handler(self._report)
+            result.append(await work)
+
+        runner.run(watched())
+        return result[0]
 
     def _report(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if not (self._muted or isinstance(context.get("exception"), KeyboardInterrupt)):

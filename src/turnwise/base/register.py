@@ -104,7 +104,7 @@ EXTENSIONS: dict[str, Entry] = {
     "rollout.turn_budget": Entry(
         "extensions.turn_budget.settings:TurnBudgetConfig",
         "extensions.turn_budget.extension:Limited",
-        'Limit on turns: {name = "fixed", turns = 6} or {name = "quantile", extend = 2} (docs/how-to/turn-budgets.md).',
+        'Limit on turns: {name = "fixed", turns = 6} or {name = "quantile", extend = 2} (docs/how-to/other-ways-to-learn.md).',
     ),
     "rollout.token_temperature": Entry(
         "extensions.token_temperature.settings:TokenTemperatureConfig",
@@ -126,6 +126,9 @@ EXTENSIONS: dict[str, Entry] = {
     ),
 }
 """Extensions by the key of their section, in the order in which they wrap each other."""
+
+ENGINES = Register({"local": "engines.settings:LocalEngineConfig", "server": "engines.settings:ServerEngineConfig"})
+"""Engines by the name that `engine.name` takes: settings, whose `make` makes the engine."""
 
 SELECTORS = Register({"epochs": "rollout.selection:Epochs", "vade": "extensions.vade.selector:Vade"})
 """Selectors of tasks by the name that `rollout.select` takes."""

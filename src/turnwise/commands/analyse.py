@@ -33,6 +33,7 @@ def add(commands: Any) -> None:
     surprisal.add_argument("--seed", type=natural, default=0, help="seed of the fresh responses; default: 0")
     surprisal.set_defaults(run=_surprisal)
     fidelity.add(kinds)
+    fidelity.add_audit(commands)
     pass_at_k.add(kinds)
     turns.add(kinds)
     noise = kinds.add_parser("noise", help="estimate how many groups make a step's gradient more signal than noise")

@@ -13,6 +13,7 @@ turnwise compare runs/gigpo -- runs/grpo                        compare two sets
 turnwise study studies/turn-ppo-household.toml                  train a grid of methods and seeds, and compare them
 turnwise recredit runs/b --method gigpo                         assign another method's credit to recorded rollouts
 turnwise analyse fidelity runs/b                                measure how close credit is to the truth
+turnwise audit runs/b                                           measure how well credit finds turns with an effect
 turnwise analyse surprisal runs/b                               analyse entropy and its modulation
 turnwise report runs/b                                          write a page: curves, trajectories, credit per response
 turnwise methods                                                list the credit assignment methods
@@ -22,6 +23,7 @@ turnwise check-env module:factory                               test an environm
 turnwise check-harness module:function                          test whether an agent repeats, and what that allows
 turnwise gateway runs/b                                         serve its policy to agents, and record what they do
 turnwise import log.jsonl                                       read what an agent did elsewhere, to look at its credit
+turnwise export runs/b --to sft                                 write what its policy did, as data for other tools
 turnwise make-swe-tasks                                         make bugs to repair, for the environment 'swe'
 turnwise serve-env household                                    serve an environment over OpenEnv's protocol
 turnwise verl-check                                             check that verl loads the plug-in, in Ray's workers too

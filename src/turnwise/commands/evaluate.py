@@ -88,7 +88,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     if not folder.verified:
         note(folder.unverified)
     quiet()
-    from turnwise.engines.build import check_engine, make_engine
+    from turnwise.engines.build import make_engine
     from turnwise.engines.models import Models, NamedModel
     from turnwise.environments.suites import make_suite
     from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
@@ -106,7 +106,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     from turnwise.train.extension import Context, make_collectors, make_extensions, make_players
     from turnwise.train.resume import use_device
 
-    check_engine(config.engine)
+    config.engine.check()
     suite = make_suite(config.environment)
     found = suite.tasks(config.environment.eval_split)
     if options.panel:

@@ -34,7 +34,7 @@ def add(commands: Any) -> None:
 
 def _gateway(options: argparse.Namespace) -> int:
     quiet()
-    from turnwise.engines.build import check_engine, make_engine
+    from turnwise.engines.build import make_engine
     from turnwise.engines.models import Models, NamedModel
     from turnwise.rollout.collectors import make_sampling
     from turnwise.train.folder import RunFolder
@@ -43,7 +43,7 @@ def _gateway(options: argparse.Namespace) -> int:
     if options.out is not None:
         RunFolder.refuse_existing(options.out, another="--out FOLDER")
     config, policy = load_policy(options.policy, options.overrides, options.step)
-    check_engine(config.engine)
+    config.engine.check()
     policy.model.to(use_device(config.run))
     models = Models(policy=NamedModel(policy, make_engine(config.engine, config.model.precision, policy)))
     models.publish()

@@ -52,7 +52,7 @@ def harness_config(name: str, overrides: Sequence[str]) -> Config:
 def _check(options: argparse.Namespace) -> int:
     config = harness_config(options.name, options.overrides)
     quiet()
-    from turnwise.engines.build import check_engine, make_engine
+    from turnwise.engines.build import make_engine
     from turnwise.engines.models import Models, NamedModel
     from turnwise.environments.suites import make_suite, tasks_of
     from turnwise.lab.diagnostics.harness_check import check_harness
@@ -65,7 +65,7 @@ def _check(options: argparse.Namespace) -> int:
 
     harness = config.section(HarnessConfig)
     assert harness is not None
-    check_engine(config.engine)
+    config.engine.check()
     device, suite = use_device(config.run), make_suite(config.environment)
     tasks = tasks_of(suite, config.environment.name, config.environment.train_split)
     chosen = [tasks[number] for number in range(len(tasks) if options.all else min(options.tasks, len(tasks)))]

@@ -58,13 +58,13 @@ def _play_run(options: argparse.Namespace) -> int:
     if options.human:
         return _play_yourself(config.environment, options)
     quiet()
-    from turnwise.engines.build import check_engine, make_engine
+    from turnwise.engines.build import make_engine
     from turnwise.environments.workers import make_environments
     from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
     from turnwise.train.evaluation.watch import watch
     from turnwise.train.prepare import use_device
 
-    check_engine(config.engine)
+    config.engine.check()
     suite, task = _task(config.environment, options)
     step, policy, _ = load_checkpoint(checkpoint_at(folder, options.step), to_play=True)
     policy.model.to(use_device(config.run))  # pyright: ignore[reportArgumentType]

@@ -31,7 +31,7 @@ from turnwise.config.sections import (
 )
 from turnwise.credit.methods.build import build_method
 from turnwise.credit.methods.former import read_former, refuse_contradiction
-from turnwise.engines.settings import EngineConfig
+from turnwise.engines.settings import EngineConfig, LocalEngineConfig
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.measures.lacking import OPTIONAL
 from turnwise.measures.plan import plan_measures
@@ -50,7 +50,7 @@ class Config(Section):
     prompt: PromptConfig = PromptConfig()
     warmstart: WarmStartConfig = WarmStartConfig()
     rollout: RolloutConfig = RolloutConfig()
-    engine: EngineConfig = EngineConfig()
+    engine: EngineConfig = LocalEngineConfig()
     method: MethodConfig = MethodConfig()
     """Credit assignment: a name in `turnwise methods`, or `module:function`, and its options."""
     critic: CriticConfig | None = None
@@ -103,6 +103,7 @@ class Config(Section):
         """Refuse conflicts, and relate ratios to the weights that sampled where these may be earlier ones."""
         for section in self.extensions().values():
             section.check_recipe(self)
+        self.model.check_recipe(self)
         parts = [*self.parts()]
         refuse_conflicts(parts)
         earlier, update = broken(Facet.WEIGHTS, parts), self.update

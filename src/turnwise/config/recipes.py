@@ -88,7 +88,7 @@ def read_recipe(path: Path) -> dict[Path, dict[str, Any]]:
 
 def _table(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         if (path / "config.json").is_file():
             raise ConfigError(

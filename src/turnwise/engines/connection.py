@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import httpx2
 
 from turnwise.base.errors import ConfigError, EngineFault, EngineLost, guide
-from turnwise.engines.settings import EngineConfig
+from turnwise.engines.settings import ServerEngineConfig
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ class Connection:
         settings: Address, timeouts and limits of the server.
     """
 
-    def __init__(self, settings: EngineConfig):
+    def __init__(self, settings: ServerEngineConfig):
         self.settings = settings
         self._session: _Session | None = None
         self._away = False

@@ -25,7 +25,7 @@ from transformers import PreTrainedModel
 from turnwise.base.errors import DIVERGED, ConfigError, EngineFault, EngineLost
 from turnwise.engines.base import Decode, Generation, Sampling, ends_with_stop
 from turnwise.engines.connection import RESUME, Connection, Refused, Unanswered
-from turnwise.engines.settings import EngineConfig
+from turnwise.engines.settings import ServerEngineConfig
 from turnwise.models.policy import adapted_layers, merged_copy
 
 GENERATE = "/inference/v1/generate"
@@ -47,7 +47,7 @@ class ServerEngine:
     """
 
     def __init__(
-        self, model: PreTrainedModel, settings: EngineConfig, *, max_context: int, decode: Decode | None = None
+        self, model: PreTrainedModel, settings: ServerEngineConfig, *, max_context: int, decode: Decode | None = None
     ):
         self.model, self.settings, self.max_context, self.decode = model, settings, max_context, decode
         self._server = Connection(settings)

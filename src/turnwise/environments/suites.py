@@ -181,6 +181,11 @@ def named_suite(config: EnvironmentConfig) -> Suite:
         _check_options(config, factory, kinds=KINDS_OF_USER_OPTIONS)
         is_suite = hasattr(factory, "tasks")
         _check_call(config, factory, is_suite=is_suite)
+        if is_suite and not hasattr(factory, "task_name"):
+            raise ConfigError(
+                f"{config.name!r} has tasks(), so it is a suite, and lacks task_name(task), which names a task in "
+                "records; add it"
+            )
         return factory(config, **config.options) if is_suite else Seeded(factory, config.options)
     if config.name == IMPORTED:
         raise ConfigError(

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from turnwise.base.errors import ConfigError, DataError
-from turnwise.models.adapters import save_adapters
+from turnwise.models.adapters import base_of_roles, load_roles, roles_of, save_adapters
 from turnwise.models.format import Format
 from turnwise.models.settings import ModelConfig
 
@@ -32,6 +33,10 @@ class Policy:
         """Tokenizer of the format."""
         return self.format.tokenizer
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """Decode token ids to text."""
+        return str(self.tokenizer.decode(list(ids)))
+
     def save(self, folder: Path) -> None:
         """Save model and tokenizer in transformers' layout, and the format.
 
@@ -44,6 +49,7 @@ class Policy:
         self.tokenizer.save_pretrained(folder)
         fmt = {f.name: getattr(self.format, f.name) for f in dataclasses.fields(Format) if f.name != "tokenizer"}
         settings = {"format": fmt, "max_context": self.max_context}
+        settings |= {"roles": roles} if (roles := roles_of(self.model)) else {}
         (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
@@ -52,9 +58,12 @@ def load_policy(folder: Path) -> Policy:
     if not (folder / SETTINGS).is_file():
         raise DataError(f"{folder} is not a policy: {SETTINGS} is missing")
     try:
-        model = load_model(str(folder))
-        tokenizer = AutoTokenizer.from_pretrained(folder)
         settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+        roles = settings.get("roles", ())
+        model = load_model(base_of_roles(folder, roles) if roles else str(folder))
+        if roles:
+            load_roles(model, folder, roles)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
         return Policy(model, Format(tokenizer, **settings["format"]), settings["max_context"])
     except (OSError, ValueError, RuntimeError, TypeError, KeyError, SafetensorError) as error:
         raise DataError(

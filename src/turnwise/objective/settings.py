@@ -28,6 +28,7 @@ import pydantic
 from turnwise.base.facets import Facet, Part
 from turnwise.base.register import TERMS
 from turnwise.base.section import Named, Section, extensible
+from turnwise.credit.transforms.selection import DoseBy
 from turnwise.objective.token_rules.base import Aggregate, Clip
 from turnwise.objective.token_rules.build import build_entropy_rule, build_token_rule
 
@@ -89,6 +90,11 @@ class UpdateConfig(Section):
     """Published entropy term: {name = "epo"}."""
     policy: bool = True
     """Have the policy-gradient term in the loss. False learns from other terms alone."""
+    dose: float | None = pydantic.Field(default=None, gt=0, le=1)
+    """Largest effective sample size of a step, (sum |A|)^2 / sum A^2, as a share of its responses, to compare methods
+    at equal doses. `turnwise audit` prints that of each method."""
+    dose_by: DoseBy = "sample"
+    """How a step gets a smaller dose: it learns from fewer responses, or by a smaller step ("scale")."""
     terms: tuple[RuleConfig, ...] = ()
     """Your own loss terms: {name = "module:MyTerm", weight = 0.1}; see `turnwise.objective.terms.Term`."""
     old_policy: Literal["start", "behavior"] | None = None

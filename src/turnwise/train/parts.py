@@ -7,6 +7,7 @@ import torch
 from turnwise.credit.transform import Transform
 from turnwise.engines.settings import EngineConfig
 from turnwise.measures.plan import Plan, plan_measures
+from turnwise.models.adapters import adapter_weights, roles_of
 from turnwise.models.policy import Policy, slow_precision_note, trainable
 from turnwise.models.pretrained import check_smollm2
 from turnwise.models.settings import ModelConfig
@@ -34,9 +35,8 @@ def make_plan(
     Raises:
         ConfigError: No measure provides a required column.
     """
-    reports = () if engine.name == "server" else ("entropies",)
     needs = {f"method {label!r}": transform.needs, **objective.needs}
-    return plan_measures(needs, scoring=update.scoring, further=further, engine_reports=reports, models=models)
+    return plan_measures(needs, scoring=update.scoring, further=further, engine_reports=engine.reports, models=models)
 
 
 def check_model(model: ModelConfig) -> None:
@@ -50,11 +50,10 @@ def check_model(model: ModelConfig) -> None:
 
 
 def make_optimizer(policy: Policy, update: UpdateConfig) -> torch.optim.Optimizer:
-    """Create AdamW over the trainable weights."""
-    on_cuda = policy.model.device.type == "cuda"
-    return torch.optim.AdamW(
-        trainable(policy.model), lr=update.learning_rate, weight_decay=update.weight_decay, fused=on_cuda
-    )
+    """Create AdamW over the trainable weights; each role's adapter is a group of its own."""
+    on_cuda, roles = policy.model.device.type == "cuda", roles_of(policy.model)
+    weights = [{"params": adapter_weights(policy.model, role)} for role in roles] or trainable(policy.model)
+    return torch.optim.AdamW(weights, lr=update.learning_rate, weight_decay=update.weight_decay, fused=on_cuda)
 
 
 def make_learner(

@@ -6,9 +6,11 @@ from pathlib import Path
 
 from turnwise.base.blocking import make_loop
 from turnwise.base.cache import check_writable
+from turnwise.base.errors import ConfigError
+from turnwise.base.facets import Facet
 from turnwise.base.stopping import Stop
 from turnwise.config import Config
-from turnwise.engines.build import check_engine, make_engine
+from turnwise.engines.build import make_engine
 from turnwise.engines.models import Models, NamedModel
 from turnwise.environments.suites import make_suite, tasks_of
 from turnwise.measures.verdict import check_environment, refuse_idle
@@ -18,6 +20,9 @@ from turnwise.objective.values import ValueTerm
 from turnwise.rollout.experience import Steps
 from turnwise.rollout.gate import Gate, VisitedEngine, VisitedEnvironments
 from turnwise.rollout.pool import Pool
+from turnwise.rollout.replays import refuse_varying
+from turnwise.rollout.starts import make_starts
+from turnwise.rollout.tally import Tally
 from turnwise.train.checkpoint import checkpoints, load_parts
 from turnwise.train.credit import Credit, make_transform
 from turnwise.train.critic import critic_columns, make_critic
@@ -40,7 +45,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     Raises:
         TurnwiseError: The run cannot start as configured. Nothing that exists was changed.
     """
-    check_engine(config.engine)
+    config.engine.check()
     check_trackers(config.log)
     if resume is None:
         check_model(config.model)
@@ -54,7 +59,8 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     extensions = make_extensions(context)
     for each in extensions:
         each.check()
-    transform, terms = make_transform(config.method, rollout.learns_played), [t for e in extensions for t in e.terms()]
+    transform = make_transform(config.method, rollout.learns_played, config.update)
+    terms = [t for e in extensions for t in e.terms()]
     objective, value = make_objective(config.update, *terms), None
     optional = config.optional_models
     measures = make_plan(transform, objective, config.update, config.engine, config.label, config.measures, optional)
@@ -63,9 +69,12 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     held.callback(loop.close)
     estimated = critic_columns(config.critic, measures)
     refuse_idle(optional, measures)
+    if config.model.adapters and "probe" in measures.models:
+        raise ConfigError(f"model.adapters: {config.label} reads further texts with one model; choose another method")
     inside = make_players(extensions, context)
+    inside.tally = tally = Tally()  # pyright: ignore[reportAttributeAccessIssue]
+    display.watch(tally.__str__)
     environments = VisitedEnvironments(inside, loop)
-    display.watch(getattr(inside, "tally", str))
     collector = make_collectors(extensions, context, environments)
     source: Steps = Pool(tasks, rollout, seed, last_step=config.run.steps, loop=loop, environments=inside)
     for each in extensions:
@@ -124,6 +133,9 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
         load_parts(run.parts, states)
     run.complete(step)
     run.models.publish(step)
+    if needing := next((part for part in config.parts() if Facet.REPLAY in part.needs), None) if not step else None:
+        starts = make_starts(tasks, 1, suite.task_name)
+        refuse_varying(needing.setting, run.models, starts, environments, rollout, seed=seed, on_turn=display.turn)
     if not checkpoints(folder):
         with stop.deferred():
             run.save()

@@ -19,6 +19,7 @@ from turnwise.base.register import CONVERSATIONS, find
 from turnwise.base.streams import Stream
 from turnwise.config import Config, ModelConfig
 from turnwise.environments.suites import CorrectingSuite, Suite, TeachingSuite
+from turnwise.models.adapters import begin_alike, roles_of, use_adapter
 from turnwise.models.policy import Policy, autocast, choose_trainable, load_policy, trainable, trainable_norms
 from turnwise.models.pretrained import pretrained_policy
 from turnwise.models.settings import PromptConfig
@@ -172,6 +173,8 @@ def imitate(
     steps, before, total = lengths[number], sum(lengths[:number]), sum(lengths)
     budget = Budget(how.max_tokens)
     generator = np.random.default_rng([how.seed, Stream.WARM_START_BATCHES, number])
+    if roles := roles_of(model):
+        use_adapter(model, roles[0])
     optimizer = torch.optim.AdamW(trainable(model), lr=settings.learning_rate, weight_decay=0.01)
     model.train()
     for step, batch in enumerate(_by_length_batches(demos, settings.batch_size, steps, generator)):
@@ -202,6 +205,7 @@ def imitate(
             on_step(before + step + 1, total, loss)
     optimizer.zero_grad()
     model.eval()
+    begin_alike(model)
 
 
 def _micro_batches(demos: Sequence[Demonstration], max_tokens: int) -> Iterator[list[Demonstration]]:

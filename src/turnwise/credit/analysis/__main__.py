@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from turnwise.base.tables import as_markdown
+from turnwise.base.tables import as_markdown, as_text
 from turnwise.base.terminal import say
 from turnwise.credit.analysis.bias import HISTORY, rows
 from turnwise.credit.analysis.decisions import PROBLEMS
@@ -27,9 +27,9 @@ def page() -> str:
             "\n## The problems\n",
             as_markdown(problems),
             "\n## Cosine by problem\n",
-            as_markdown(across_problems(measured, "cosine")),
+            f"```text\n{as_text(across_problems(measured, 'cosine'))}\n```",
             "\n## Variance by problem, RLOO = 1\n",
-            as_markdown(across_problems(measured, "noise_vs_rloo")),
+            f"```text\n{as_text(across_problems(measured, 'noise_vs_rloo'))}\n```",
             f"\n{_MARK}{_DRIFT}",
             as_markdown(drifts(measure_drift())),
         ]

@@ -51,6 +51,7 @@ from turnwise.credit.transforms.returns import outcome_return as outcome_return
 from turnwise.credit.transforms.running import subtract_running_mean as subtract_running_mean
 from turnwise.credit.transforms.scaling import scale_by_group_std as scale_by_group_std
 from turnwise.credit.transforms.scaling import scale_by_largest as scale_by_largest
+from turnwise.credit.transforms.selection import match_dose as match_dose
 from turnwise.credit.transforms.selection import reject_by_profile as reject_by_profile
 from turnwise.credit.transforms.selection import reject_mismatch as reject_mismatch
 from turnwise.credit.transforms.shaping import add_length_reward as add_length_reward

@@ -196,7 +196,7 @@ class Session:
             )
         key = self._state_key(call) if state_key is None else state_key
         parent, ids = self._prompt(call, keys)
-        sampling = self._sampling(call, shared.max_context - len(ids))
+        sampling = dataclasses.replace(self._sampling(call, shared.max_context - len(ids)), actor=actor)
         self.full = len(ids) + sampling.max_new_tokens > shared.max_context
         if self.full:
             raise BadRequest(
@@ -230,6 +230,7 @@ class Session:
             reply = self._reply(generation, call, keys)
             turns = self.trajectory.turns
             continues = not index and parent is not None and bool(turns) and turns[-1] is parent.turn
+            continues = continues and parent.turn.actor == actor  # a role may have weights of its own
             turn = Turn(
                 observation=last_message(call.messages),
                 state_key=key,

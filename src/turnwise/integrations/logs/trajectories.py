@@ -1,14 +1,17 @@
 """Turn what a log says into trajectories, with token ids, log-probabilities and entropies if a model is at hand."""
 
-import json
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 from turnwise.base.errors import DataError
+from turnwise.environments.plain import sound_text
 from turnwise.extensions.gateway.errors import BadRequest
-from turnwise.extensions.gateway.messages import Message, history_keys, last_message
+from turnwise.extensions.gateway.messages import history_keys, last_message
+from turnwise.extensions.gateway.outcome import Outcome
 from turnwise.extensions.gateway.prompter import Prompter
-from turnwise.integrations.logs.logged import Logged, Response
+from turnwise.integrations.logs.logged import Logged, Response, continues
+from turnwise.integrations.logs.messages import text_of
 from turnwise.models.policy import Policy
 from turnwise.objective.gradient import Budget
 from turnwise.objective.scorer import Scorer
@@ -49,23 +52,30 @@ def _trajectory(logged: Logged, group: int) -> Trajectory:
     outcome, failure = logged.outcome, logged.failure
     first = last_message(logged.responses[0].history) if logged.responses else ""
     trajectory = Trajectory(group, logged.task or " ".join(first.split())[:NAME_CHARS] or "unknown")
+    whole: list[int] | None = None  # tokens up to the end of the last response, if they are known
     for index, response in enumerate(logged.responses):
-        observation = last_message(response.history)
+        observation, ids = last_message(response.history), response.prompt_ids
+        fresh = not index or not continues(logged.responses[index - 1], response)
+        fresh = fresh or (bool(ids) and (whole is None or ids[: len(whole)] != whole))
         trajectory.turns.append(
             Turn(
                 observation,
                 observation if response.state_key is None else response.state_key,
-                [],
-                [],
-                [],
+                ids if fresh else ids[len(whole or ()) :],
+                list(response.response_ids),
+                list(response.logprobs),
                 text_of(response.message),
                 response.truncated,
                 reward=response.reward,
                 valid=response.valid,
-                fresh=not index or not continues(logged.responses[index - 1], response),
+                fresh=fresh,
+                behavior_entropies=response.entropies,
+                version=response.version,
                 actor=response.actor,
             )
         )
+        whole = [*ids, *response.response_ids] if ids else None
+    trajectory.last_observation = last_message(logged.after)
     failure = failure or None  # an empty text tells of none
     if failure is None and outcome is None and not any(response.reward for response in logged.responses):
         failure = "the log gives no reward"
@@ -81,21 +91,19 @@ def _trajectory(logged: Logged, group: int) -> Trajectory:
     return trajectory
 
 
-def continues(one: Response, other: Response) -> bool:
-    """Return whether a response's history begins with that of an earlier one and its response."""
-    length = len(one.history)
-    return (
-        len(other.history) > length
-        and other.history[length] == one.message
-        and other.history[:length] == one.history
-        and other.tools == one.tools
-    )
-
-
-def text_of(message: Message) -> str:
-    """Return what the model said, with its tool calls in the text form of most chat models."""
-    calls = [f"<tool_call>\n{json.dumps(call['function'])}\n</tool_call>" for call in message.get("tool_calls", ())]
-    return "\n".join(filter(None, (message["content"], *calls)))
+def sound(value: Any) -> Any:
+    """Return a value whose texts can be written as UTF-8; JSON allows half surrogate pairs."""
+    if isinstance(value, str):
+        return sound_text(value)
+    if isinstance(value, dict):
+        return {sound(key): sound(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(sound, value))
+    if isinstance(value, Logged | Response | Outcome):
+        return dataclasses.replace(
+            value, **{field.name: sound(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        )
+    return value
 
 
 def score(logged: Sequence[Logged], trajectories: Sequence[Trajectory], policy: Policy, settings: Any) -> None:

@@ -52,6 +52,8 @@ class StudyConfig(Section):
     """First seed; seeds count up from it."""
     settings: tuple[str, ...] = ()
     """Overrides for all runs."""
+    dose: float | None = pydantic.Field(default=None, gt=0, le=1)
+    """`update.dose` of all arms: the same effective sample size for each, which `turnwise audit` prints."""
     compare: tuple[tuple[str, str], ...] = ()
     """Pairs of arms: A against B."""
     notes: str = ""
@@ -200,7 +202,7 @@ def _told(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         among = [found.name for found in path.parent.glob("*.toml") if found.name != "pyproject.toml"]
         named = path.parent / "studies" / f"{path.stem}.toml"
@@ -226,8 +228,9 @@ def _jobs(path: Path, config: StudyConfig, overrides: tuple[str, ...]) -> Iterat
         for recipe in config.recipes:
             for arm, told in config.methods.items():
                 folder = config.folder / path.stem / recipe.stem / slug(arm)
+                dose = [f"update.dose={config.dose}"] if config.dose else []
                 place = (f"run.seed={seed}", f"run.folder={json.dumps(str(folder))}", f"run.name=seed-{seed:02d}")
-                yield Job(recipe, arm, seed, (*config.settings, *told, *overrides, "run.threads=1", *place))
+                yield Job(recipe, arm, seed, (*dose, *config.settings, *told, *overrides, "run.threads=1", *place))
 
 
 def _recipe(folder: Path, given: Any) -> Any:
