@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from turnwise.base.errors import EnvironmentFault
@@ -176,23 +177,10 @@ class _Stepwise:
     def step(self, response: str | None) -> None:
         if response is None or self._one.steps[-1].ended:
             return
-        shim = _Continued(self._environment, self._one.steps[-1])
-        self._one = play(lambda: shim, scripted([response]), 1, self._on_call)
+        last = self._one.steps[-1]  # `start` of what goes on repeats it
+        begun: Any = SimpleNamespace(start=lambda: last, step=self._environment.step)
+        self._one = play(lambda: begun, scripted([response]), 1, self._on_call)
         self.told += self._one.told()[1:]
-
-
-@dataclasses.dataclass
-class _Continued:
-    """An environment that has begun: `start` repeats its last answer."""
-
-    environment: Environment
-    last: Any
-
-    def start(self) -> Any:
-        return self.last
-
-    def step(self, response: str) -> Any:
-        return self.environment.step(response)
 
 
 class _Opened:

@@ -28,7 +28,7 @@ from turnwise.worlds.swe.testing import run_tests
 from turnwise.worlds.swe.workspace import Files, Limits, Workspace
 
 
-class Kept:
+class Kept(dict[str, Any]):
     """Answers by question, one per line; a partly written line is ignored and computed again.
 
     Args:
@@ -37,22 +37,16 @@ class Kept:
 
     def __init__(self, path: Path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._path, self._lock, self._known = path, threading.Lock(), dict[str, Any]()
+        self._path, self._lock = path, threading.Lock()
         with path.open("a+b") as file:
             file.seek(0)
             written = file.read()
             file.truncate(written.rfind(b"\n") + 1)
-        self._known.update(json.loads(line) for line in written.split(b"\n")[:-1])
-
-    def __contains__(self, question: str) -> bool:
-        return question in self._known
-
-    def __getitem__(self, question: str) -> Any:
-        return self._known[question]
+        super().__init__(json.loads(line) for line in written.split(b"\n")[:-1])
 
     def __setitem__(self, question: str, answer: Any) -> None:
         with self._lock, self._path.open("ab") as file:
-            self._known[question] = answer
+            super().__setitem__(question, answer)
             file.write(json.dumps([question, answer]).encode() + b"\n")
 
 
