@@ -14,8 +14,7 @@ from tests.train.test_every_method_trains import told, weights
 
 from turnwise.engines.local import LocalEngine
 from turnwise.lab.diagnostics.recredit import replay
-from turnwise.models.critic import Critic, join_beside
-from turnwise.models.ridge import Ridge
+from turnwise.models.critic import Critic, Ridge, join_beside
 from turnwise.models.settings import CriticConfig, ModelConfig
 from turnwise.objective.beside import beside_states
 from turnwise.objective.gradient import Budget

@@ -22,7 +22,7 @@ from turnwise.engines.prefixes import Prefixes
 from turnwise.engines.sampling import sample, spread, uniform
 from turnwise.models.adapters import use_adapter
 from turnwise.models.attention import aligned
-from turnwise.models.fused import fuse
+from turnwise.models.joined import fuse
 from turnwise.models.policy import frozen_copy
 from turnwise.models.reordered import reorder
 

@@ -21,13 +21,13 @@ from turnwise.environments.base import (
     checked_rewards,
     shown,
 )
-from turnwise.environments.check_copy import check_copy
 from turnwise.environments.check_plays import (
     Broken,
     OnCall,
     Play,
     Problem,
     alike,
+    check_copy,
     nonsense_first,
     offered,
     play,

@@ -206,14 +206,7 @@ def rose(group: Group, *, epsilon: float = 0.5, top: int = TOP, repeat: bool = T
 
 
 def _parted(number: int, path: Trajectory, turn: int, origins: Sequence[Fork | None]) -> list[int]:
-    """List the tokens of a response before which trajectories parted.
-
-    Args:
-        number: Index of the trajectory among those of the group.
-        path: The trajectory.
-        turn: Index of the response.
-        origins: What was asked for, per trajectory of the group.
-    """
+    """List the tokens of a response before which trajectories parted."""
     places = [fork.token for fork in origins if fork and (fork.parent, fork.turn) == (number, turn)]
     alone = origins[number] is None and origins.count(None) == 1  # no other began at the start
     return places if alone or turn > path.shared else [*places, path.turns[turn].begun]

@@ -24,14 +24,13 @@ from turnwise.credit.transform import Transform
 from turnwise.credit.transforms.modulation import entropy_coefficient
 from turnwise.extensions.continuations.play import Histories
 from turnwise.extensions.judge.settings import JudgeConfig
-from turnwise.lab.diagnostics.costs import time_credit
 from turnwise.lab.diagnostics.critics import SEES, check_others, explained, learn_critics, needs_critic, split_sight
 from turnwise.lab.diagnostics.drift import measure_drift
 from turnwise.lab.diagnostics.effects import Effects, action_number, measure_effects
 from turnwise.lab.diagnostics.fidelity import Fidelities, Importance, importance, measure_fidelity
 from turnwise.lab.diagnostics.fidelity_gradient import Errors, GradientFidelity, compare_gradients, response_gradients
 from turnwise.lab.diagnostics.fidelity_record import responses_table
-from turnwise.lab.diagnostics.paid import OWN, paid_measures, plays_on, take_paid
+from turnwise.lab.diagnostics.paid import OWN, paid_measures, plays_on, take_paid, time_credit
 from turnwise.lab.diagnostics.stage import Stage
 from turnwise.lab.diagnostics.values import Truth, continue_histories, estimated_values, true_advantages
 from turnwise.measures.played import action_of
@@ -263,11 +262,7 @@ def _methods(stage: Stage, names: Sequence[str], groups: int) -> tuple[dict[str,
 
 
 def _measurable(stage: Stage, name: str, groups: int) -> Transform:
-    """Build a method.
-
-    Raises:
-        ConfigError: Its columns cannot be measured, or a critic could not learn them.
-    """
+    """Build a method."""
     method = fidelity_method(name)
     stage.plan({f"method {name!r}": method.needs}, models=OWN if paid_measures(method, name) else ["critic"])
     if needs_critic(method):

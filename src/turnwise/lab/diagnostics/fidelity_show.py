@@ -117,10 +117,7 @@ def fidelity_figure(found: FidelityOfRun) -> Figure:
     fifths = [one for one in found.importance if one.kind.startswith("entropy")]
     places = range(len(fifths))
     right.bar(places, [one.square.value for one in fifths], color=LIGHT.pale, label="mean A*^2")
-    reach = [
-        [one.square.value - one.square.low for one in fifths],
-        [one.square.high - one.square.value for one in fifths],
-    ]
+    reach = _reach([one.square for one in fifths])
     right.errorbar(places, [one.square.value for one in fifths], yerr=reach, fmt="none", ecolor=LIGHT.ink, capsize=2)
     right.set(
         xticks=places,
@@ -157,14 +154,8 @@ def as_json(found: FidelityOfRun) -> dict[str, Any]:
         "noise": {name: dataclasses.asdict(one) for name, one in found.gradient.noise.items()},
     }
     return {
-        "step": found.step,
-        "success": found.success,
-        "groups": found.groups,
-        "histories": found.histories,
-        "failed": found.failed,
-        "diverged": found.diverged,
-        "unknown": found.unknown,
-        "continuations": found.continuations,
+        **{name: getattr(found, name) for name in ("step", "success", "groups", "histories")},
+        **{name: getattr(found, name) for name in ("failed", "diverged", "unknown", "continuations")},
         **both(found.fidelities, "fidelity"),
         "drift": found.drift and both(found.drift, "drift"),
         "explained": {what: share for what, share in found.explained.items() if math.isfinite(share)},

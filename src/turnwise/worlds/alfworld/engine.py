@@ -13,8 +13,7 @@ engines of that game share; an engine holds only what changes.
 import copy
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import ClassVar
+from collections.abc import Hashable, Iterable, Sequence
 
 from turnwise.worlds.alfworld.game import PROPERTIES, TABLES, Game
 
@@ -177,7 +176,8 @@ class Engine:
             self.observation = NOTHING_HAPPENS
         else:
             verb, _, rest = command.partition(" ")
-            self.observation = self._HANDLERS[verb](self, rest)
+            play = functools.partial(self._change, verb=verb) if verb in _APPLIANCES else getattr(self, f"_{verb}")
+            self.observation = play(rest)
             if verb not in ("look", "inventory", "examine", "help"):
                 self._admissible = None
         return self.observation
@@ -356,20 +356,3 @@ class Engine:
         if properties & _SLICEABLE and properties & _SLICED:
             return f"This is a sliced {name}."
         return f"There's nothing special about {name}."
-
-    _HANDLERS: ClassVar[dict[str, Callable[["Engine", str], str]]] = {
-        "go": _go,
-        "open": _open,
-        "close": _close,
-        "take": _take,
-        "move": _move,
-        "use": _use,
-        "clean": functools.partial(_change, verb="clean"),
-        "cool": functools.partial(_change, verb="cool"),
-        "heat": functools.partial(_change, verb="heat"),
-        "slice": _slice,
-        "examine": _examine,
-        "look": _look,
-        "inventory": _inventory,
-        "help": _help,
-    }

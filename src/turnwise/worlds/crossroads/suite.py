@@ -58,11 +58,7 @@ class CrossroadsEnvironment:
         return self._answer(valid=True)
 
     def step(self, response: str) -> Step:
-        """Take a road.
-
-        Raises:
-            EnvironmentFault: The walk has not begun, or is over.
-        """
+        """Take a road; before `start` and after the end, raise an `EnvironmentFault`."""
         if not 0 <= self._turn < self._ends:
             raise EnvironmentFault(f"step() {'before start()' if self._turn < 0 else 'after the end'} of a walk.")
         knobs, turn = self._road.knobs, self._turn

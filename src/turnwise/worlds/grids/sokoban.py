@@ -135,11 +135,7 @@ class SokobanEnvironment:
         return dataclasses.replace(step, observation=f"{step.observation}\nActions: {', '.join(OFFSETS)}")
 
     def step(self, response: str) -> Step:
-        """Play a move.
-
-        Raises:
-            EnvironmentFault: The trajectory has not begun, or is over.
-        """
+        """Play a move; before `start` and after the end, raise an `EnvironmentFault`."""
         if self.state is None or self.room.solved(self.state) or self._steps >= self.max_steps:
             raise EnvironmentFault(f"step() {'before start()' if self.state is None else 'after the end'} of a room.")
         move, self._steps = response.strip(), self._steps + 1

@@ -147,11 +147,7 @@ class HelpdeskEnvironment:
         return Step(observation=tools + self._desk.question, state_key=self._state())
 
     def step(self, response: str) -> Step:
-        """Carry out a tool call.
-
-        Raises:
-            EnvironmentFault: The question has not been asked, or is answered.
-        """
+        """Carry out a tool call; before `start` and after the end, raise an `EnvironmentFault`."""
         if self._calls is None or self._ended:
             raise EnvironmentFault(f"step() {'after the end' if self._ended else 'before start()'} of a question.")
         call = read_call(response)

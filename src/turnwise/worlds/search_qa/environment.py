@@ -151,11 +151,7 @@ class SearchQaEnvironment:
         return self._step(f"Question: {self.question.text}\nActions: {ACTIONS}.\n{self._budget()}")
 
     def step(self, response: str) -> Step:
-        """Play an action.
-
-        Raises:
-            EnvironmentFault: The trajectory has not begun, or is over.
-        """
+        """Play an action; before `start` and after the end, raise an `EnvironmentFault`."""
         if self._ended or not self._begun:
             when = "after the end" if self._ended else "before start()"
             raise EnvironmentFault(f"step() {when} of question {self.question.id}.")

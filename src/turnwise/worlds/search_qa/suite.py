@@ -11,15 +11,8 @@ from turnwise.environments.base import Demonstrated, Environment, Task
 from turnwise.environments.needs import check_choices
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.words import split_words
+from turnwise.worlds.search_qa import files
 from turnwise.worlds.search_qa.environment import CHOICES, FORMS, SearchQaEnvironment, action
-from turnwise.worlds.search_qa.files import (
-    Passage,
-    Question,
-    find_file,
-    load_corpus,
-    load_questions,
-    split_questions,
-)
 from turnwise.worlds.search_qa.retrieval import K1, B, Bm25, Dense, Retriever, check_constants, find_encoder
 
 
@@ -110,7 +103,7 @@ class SearchQa:
         self._options: dict[str, Any] = {"reward": reward, "state_key": state_key, "max_searches": max_searches}
         self._options |= {"num_passages": num_passages, "passage_words": passage_words}
 
-    def retriever(self, passages: Sequence[Passage]) -> Retriever:
+    def retriever(self, passages: Sequence[files.Passage]) -> Retriever:
         """Build the retriever; called once."""
         if self._retrieval == "bm25":
             return Bm25(passages, **self._constants)
@@ -127,7 +120,7 @@ class SearchQa:
         """Return the questions of a split: "train" (eight tenths), "valid", "test", or "all"."""
         if self._retrieval == "dense" and type(self).retriever is SearchQa.retriever:
             find_encoder(self._encoder)  # a missing one should fail before a warm start
-        return split_questions(self._questions, split)
+        return files.split_questions(self._questions, split)
 
     def environment(self, task: Task) -> Environment:
         """Build a fresh environment."""
@@ -167,21 +160,21 @@ class SearchQa:
             step = environment.step(played)
         return turns if step.info["success"] and not environment.supporting_left else None
 
-    def _build(self, task: Question) -> SearchQaEnvironment:
+    def _build(self, task: files.Question) -> SearchQaEnvironment:
         limits = {"max_steps": self._config.max_steps, "success_reward": self._config.success_reward}
         return SearchQaEnvironment(self._retrieve, task, **limits, **self._options)
 
     @functools.cached_property
-    def _passages(self) -> list[Passage]:
-        return load_corpus(find_file("corpus", self._files[0]))
+    def _passages(self) -> list[files.Passage]:
+        return files.load_corpus(files.find_file("corpus", self._files[0]))
 
     @functools.cached_property
     def _titles(self) -> dict[str, str]:
         return {passage.id: passage.title for passage in self._passages}
 
     @functools.cached_property
-    def _questions(self) -> list[Question]:
-        return load_questions(find_file("questions", self._files[1]), self._titles)
+    def _questions(self) -> list[files.Question]:
+        return files.load_questions(files.find_file("questions", self._files[1]), self._titles)
 
     @functools.cached_property
     def _retrieve(self) -> Retriever:

@@ -19,15 +19,8 @@ from turnwise.worlds.swe.testing import REPORT_BYTES, ask_calls, run_tests, said
 from turnwise.worlds.swe.workspace import Files, Workspace
 
 _CONFIGURATION = {
-    "conftest.py",
-    "pytest.ini",
-    ".pytest.ini",
-    "pytest.toml",
-    ".pytest.toml",
-    "tox.ini",
-    "setup.cfg",
-    "pyproject.toml",
-    "noxfile.py",
+    *("conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg"),
+    *("pyproject.toml", "noxfile.py"),
 }
 _LOADED = {"sitecustomize.py", "usercustomize.py", "pyvenv.cfg"}
 _COMPILED = (".pyc", ".pyo", ".pyd", ".so", ".pth", ".pth~")

@@ -128,11 +128,7 @@ class WebshopEnvironment:
         return self._answer(self._visit)
 
     def step(self, response: str) -> Step:
-        """Play an action.
-
-        Raises:
-            EnvironmentFault: The trajectory has not begun, or is over.
-        """
+        """Play an action; before `start` and after the end, raise an `EnvironmentFault`."""
         visit = self._visit
         if visit is None or self._ended:
             raise EnvironmentFault(

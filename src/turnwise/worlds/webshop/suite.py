@@ -10,6 +10,7 @@ from turnwise.environments.base import Demonstrated, Environment, Task
 from turnwise.environments.needs import check_choices
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.words import split_words
+from turnwise.worlds.webshop import pages
 from turnwise.worlds.webshop.catalogue import Product
 from turnwise.worlds.webshop.environment import (
     CHOICES,
@@ -21,17 +22,6 @@ from turnwise.worlds.webshop.environment import (
     understood,
 )
 from turnwise.worlds.webshop.goals import Goal, split_goals
-from turnwise.worlds.webshop.pages import (
-    MAX_HITS,
-    PAGE_SIZE,
-    SUB_PAGES,
-    Page,
-    done_page,
-    item_page,
-    results_page,
-    search_page,
-    sub_page,
-)
 from turnwise.worlds.webshop.reward import counts
 from turnwise.worlds.webshop.shop import Shop, Visit, load_shop
 
@@ -64,7 +54,7 @@ class Buyer:
         found = self._shop.search(visit.keywords)
         if self._product not in found:
             return "back to search"
-        number = found.index(self._product) // PAGE_SIZE + 1
+        number = found.index(self._product) // pages.PAGE_SIZE + 1
         if visit.number == number:
             return self._product.asin.lower()
         return "next >" if visit.number < number else "< prev"
@@ -96,7 +86,7 @@ def words(products: Iterable[Product], goals: Iterable[Goal]) -> list[str]:
     """
     found = {
         *split_words("search[] click[] [SEP] [button_] [clicked button_] You have clicked. : , ;"),
-        *map(str, range(MAX_HITS + 1)),
+        *map(str, range(pages.MAX_HITS + 1)),
     }
     for page in _pages(products, goals):
         for node in page:
@@ -104,14 +94,14 @@ def words(products: Iterable[Product], goals: Iterable[Goal]) -> list[str]:
     return sorted(found)
 
 
-def _pages(products: Iterable[Product], goals: Iterable[Goal]) -> Iterator[Page]:
-    yield done_page("", {}, 1.0)
+def _pages(products: Iterable[Product], goals: Iterable[Goal]) -> Iterator[pages.Page]:
+    yield pages.done_page("", {}, 1.0)
     for goal in goals:
-        yield search_page(goal.instruction)
+        yield pages.search_page(goal.instruction)
     for product in products:
-        yield results_page("", 2, 1, [product])
-        yield item_page("", product, with_attributes=True)
-        yield from (sub_page("", product, name) for name in SUB_PAGES)
+        yield pages.results_page("", 2, 1, [product])
+        yield pages.item_page("", product, with_attributes=True)
+        yield from (pages.sub_page("", product, name) for name in pages.SUB_PAGES)
 
 
 class Webshop:
