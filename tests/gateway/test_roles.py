@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 from tests.gateway.asking import post, user
 from tests.needs import needs
 from tests.rollout.chat_models import chat_model
 from tests.toys import trajectory
-
 from turnwise.base.errors import ConfigError
 from turnwise.config import parse_config
 from turnwise.engines.base import Sampling
