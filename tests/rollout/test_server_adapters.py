@@ -78,7 +78,7 @@ def test_each_role_is_answered_with_its_own_adapter_before_and_after_updates(fak
 
 def test_a_server_that_does_not_use_an_adapter_ends_the_run_with_a_reason(fake):
     fake.used, policy = False, adapted()
-    told = r"with the adapter 'planner': .* differ by \d\.\d+ nats .*; they differ by 0.000 from .* without it.*--enable-lora"
+    told = r"with the adapter 'planner': .* differ by \d\.\d+ nats .*, and by 0.000 from .* without it.*--enable-lora"
     with pytest.raises(EngineLost, match=told):
         asyncio.run(engine_of(fake, policy).update_weights())
     fake.used = True
@@ -126,7 +126,7 @@ def test_an_actor_without_an_adapter_is_named(fake):
         finally:
             await engine.aclose()
 
-    with pytest.raises(EngineFault, match="the actor 'critic', and model.adapters has planner, worker"):
+    with pytest.raises(EngineFault, match=r"the actor 'critic', and model.adapters has planner, worker"):
         asyncio.run(ask())
 
 

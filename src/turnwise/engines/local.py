@@ -271,9 +271,8 @@ class LocalEngine:
             soon[row] = self._start[row] = len(request.prompt)
             self._ids[row, : len(request.prompt)] = request.prompt
             self._begun[row], self._most[row] = request.sampling.begun, request.sampling.max_new_tokens
-            alike = dataclasses.replace(
-                request.sampling, begun=0, max_new_tokens=0, draws=None, actor=""
-            )  # drawn together
+            # those that are drawn together
+            alike = dataclasses.replace(request.sampling, begun=0, max_new_tokens=0, draws=None, actor="")
             if alike not in self._samplings:
                 self._samplings.append(alike)
             self._sampling[row] = self._samplings.index(alike)

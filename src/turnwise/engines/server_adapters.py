@@ -105,8 +105,8 @@ class Adapters:
             if not apart[0] <= bound:
                 raise EngineLost(
                     f"the server at {settings.url} does not compute what the trainer does with the adapter {role!r}: "
-                    f"log-probabilities differ by {apart[0]:.3f} nats per token (engine.max_difference={bound:g}); they "
-                    f"differ by {apart[1]:.3f} from the trainer's without it. Start the server with {self.options}, in "
+                    f"log-probabilities differ by {apart[0]:.3f} nats per token (engine.max_difference={bound:g}), "
+                    f"and by {apart[1]:.3f} from the trainer's without it. Start the server with {self.options}, in "
                     f"the trainer's precision, {RESUME}"
                 )
 
