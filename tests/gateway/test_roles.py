@@ -1,6 +1,7 @@
 """One adapter per role: the planner's and the worker's weights, optimiser states and credit are their own."""
 
 import asyncio
+import urllib.error
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,11 @@ class Tasks:
 
 def say(endpoint, text: str, actor: str) -> str:
     messages = [user(text)]
-    answer = post(endpoint, "chat/completions", {"messages": messages}, **{"X-Turnwise-Actor": actor})
+    try:
+        answer = post(endpoint, "chat/completions", {"messages": messages}, **{"X-Turnwise-Actor": actor})
+    except urllib.error.HTTPError as error:
+        with error:
+            raise RuntimeError(error.read()) from None
     return answer["choices"][0]["message"]["content"]
 
 
