@@ -14,6 +14,7 @@ from tests.needs import needs
 from tests.rollout.chat_models import chat_model
 from tests.toys import trajectory
 from turnwise.base.errors import ConfigError
+from turnwise.commands.cli import main
 from turnwise.config import parse_config
 from turnwise.engines.base import Sampling
 from turnwise.engines.build import make_engine
@@ -105,8 +106,10 @@ def equal(one, other) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def test_each_role_learns_with_credit_of_its_own_and_a_run_resumes(tmp_path):
+def test_each_role_learns_with_credit_of_its_own_and_a_run_resumes(tmp_path, capsys):
     run = train(config(tmp_path / "a", "both"))
+    assert main(["recredit", str(run.path)]) == 2
+    assert "learned from the turns of each role" in capsys.readouterr().err
     for role in ROLES:
         assert not equal(weights(run, 0, role), weights(run, 1, role))
         assert not equal(weights(run, 1, role), weights(run, 2, role))

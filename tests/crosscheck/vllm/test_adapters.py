@@ -33,7 +33,7 @@ pytestmark = [
     pytest.mark.crosscheck,
     pytest.mark.skipif(not PYTHON, reason="VLLM_PYTHON names no python with vllm; see CONTRIBUTING.md"),
 ]
-LORA = ("--enable-lora", "--max-lora-rank", "16", "--max-loras", "2")
+LORA = ("--enable-lora", "--max-lora-rank", "16", "--max-loras", "2", "--max-model-len", "256")
 RUNTIME = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"}
 
 
@@ -116,7 +116,7 @@ def test_a_run_with_roles_trains_on_vllm(server, tmp_path):
         f"engine.url={server.url}",
         "update.scoring=trainer",
         f"model.name={server.folder / 'model'}",
-        "model.max_context=64",
+        "model.max_context=200",
     ]
     run = train(override_config(config(tmp_path, "both"), told))
     steps = [record for record in run.metrics() if "credit/mismatch_max" in record]
