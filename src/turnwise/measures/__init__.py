@@ -22,7 +22,7 @@ from turnwise.measures.roles import roles
 from turnwise.measures.sampled import engine_scores, sampled
 from turnwise.measures.scores import scores
 from turnwise.measures.shared_tokens import shared_tokens
-from turnwise.measures.step_rewards import step_rewards
+from turnwise.measures.step_rewards import checks, step_rewards
 from turnwise.measures.values import action_value, subgoal_values, token_values, value, value_next
 
 _OWN: dict[str, Measure] = {
@@ -54,6 +54,7 @@ _OWN: dict[str, Measure] = {
         prompt,
         ranks,
         step_rewards,
+        checks,
     )
 }
 MEASURES: dict[str, Measure] = {**_OWN, **FURTHER}

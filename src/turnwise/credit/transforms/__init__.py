@@ -1,5 +1,6 @@
 """Provide the building blocks of credit assignment."""
 
+from turnwise.credit.transforms.actions import shrink_to_state, weigh_by_evidence
 from turnwise.credit.transforms.asymmetry import (
     add_confidence_gap,
     add_rank_bonus,
@@ -11,7 +12,7 @@ from turnwise.credit.transforms.asymmetry import (
 )
 from turnwise.credit.transforms.baselines import center_by_group, subtract_leave_one_out
 from turnwise.credit.transforms.effects import predict_effects
-from turnwise.credit.transforms.graphs import reward_nearness
+from turnwise.credit.transforms.graphs import reward_nearness, value_next_state, weigh_by_failures
 from turnwise.credit.transforms.hierarchy import (
     credit_actions,
     credit_parts,
@@ -34,7 +35,7 @@ from turnwise.credit.transforms.modulation import (
     mask_by_drift,
     modulate_by_entropy,
 )
-from turnwise.credit.transforms.nodes import keep_tried, value_tree_nodes
+from turnwise.credit.transforms.nodes import compare_siblings, keep_tried, value_tree_nodes
 from turnwise.credit.transforms.outcomes import (
     center_by_halves,
     share_between_forks,
@@ -66,7 +67,19 @@ from turnwise.credit.transforms.shaping import (
 )
 from turnwise.credit.transforms.similarity import center_by_cluster, center_by_similarity, tf_idf
 from turnwise.credit.transforms.success import weigh_by_success_rate
-from turnwise.credit.transforms.token_values import sum_token_td_errors, sum_two_level_td_errors
+from turnwise.credit.transforms.token_values import (
+    mix_td_errors,
+    spread_token_td_errors,
+    sum_token_td_errors,
+    sum_two_level_td_errors,
+    weigh_tokens_by_entropy,
+)
+from turnwise.credit.transforms.turn_rewards import (
+    add_gold_window,
+    add_progress,
+    add_turn_drop,
+    credit_first_turn,
+)
 from turnwise.credit.transforms.values import (
     add_value_change,
     compare_actions,
@@ -79,11 +92,14 @@ from turnwise.credit.transforms.values import (
 __all__ = [
     "add_clarity_bonus",
     "add_confidence_gap",
+    "add_gold_window",
     "add_information",
     "add_length_reward",
     "add_penalty",
     "add_potential_gain",
+    "add_progress",
     "add_rank_bonus",
+    "add_turn_drop",
     "add_turn_gains",
     "add_value_change",
     "amplify_sure_errors",
@@ -94,8 +110,10 @@ __all__ = [
     "center_by_similarity",
     "compare_actions",
     "compare_by_history",
+    "compare_siblings",
     "compare_with_state",
     "credit_actions",
+    "credit_first_turn",
     "credit_parts",
     "credit_subgoals",
     "credit_switches",
@@ -108,6 +126,7 @@ __all__ = [
     "keep_tried",
     "mask_by_drift",
     "match_dose",
+    "mix_td_errors",
     "modulate_by_entropy",
     "outcome_return",
     "penalize_changing",
@@ -125,8 +144,10 @@ __all__ = [
     "scale_by_group_std",
     "scale_by_largest",
     "share_between_forks",
+    "shrink_to_state",
     "skip_uniform_success",
     "spare_successes",
+    "spread_token_td_errors",
     "standardize_by_tokens",
     "standardize_in_random_groups",
     "standardize_turn_rewards",
@@ -142,10 +163,14 @@ __all__ = [
     "sum_two_level_td_errors",
     "take_column",
     "tf_idf",
+    "value_next_state",
     "value_tree_nodes",
+    "weigh_by_evidence",
+    "weigh_by_failures",
     "weigh_by_hindsight",
     "weigh_by_length_contrast",
     "weigh_by_progress",
     "weigh_by_success_rate",
+    "weigh_tokens_by_entropy",
     "weigh_turn_rewards",
 ]
