@@ -143,6 +143,7 @@ VARIANTS: dict[str, tw.Transform] = {
 ALL: dict[str, tw.Transform] = PUBLISHED | VARIANTS
 
 BLOCK_TRIAL: dict[str, dict] = {
+    "reward_remembered_nearness": {"omega": 0.2},
     "value_next_state": {"return_discount": 0.9},
     "weigh_by_evidence": {"tau": 4.0},
     "add_turn_drop": {"weight": 0.5, "same": "trajectory"},

@@ -341,7 +341,49 @@ def bpo_cases():
     ]  # fmt: skip
 
 
+def tigpo_cases():
+    """The first step of a run, whose graph is that of its own trajectories."""
+    source, equation = "arXiv 2609.03383", "A = z_s(omega^d(next)) + z(R), d by the edges of all steps"
+
+    def distance(state, edges, steps):
+        if state == "SUCCESS":
+            return 0
+        found = [distance(after, edges, steps - 1) for source, after in edges if source == state] if steps else []
+        reached = [d for d in found if d is not None]
+        return 1 + min(reached) if reached else None
+
+    def credit(rewards, states, won, omega):
+        ends = ["SUCCESS" if each else f"end of {n}" for n, each in enumerate(won)]
+        after = {(n, t): (states[n][t + 1] if t + 1 < len(states[n]) else ends[n]) for n, t in places_of(rewards)}
+        edges = [(states[n][t], target) for (n, t), target in after.items()]
+        known = {s: distance(s, edges, len(edges)) for s in {*after.values(), *(source for source, _ in edges)}}
+        largest = max((d for d in known.values() if d is not None), default=None)
+        near = {p: F(0) if largest is None else omega ** (largest + 1 if known[s] is None else known[s])
+                for p, s in after.items()}  # fmt: skip
+        z = z_within(near, lambda place: states[place[0]][place[1]])
+        z = {p: value if near[p] != mean([near[q] for q in near if states[q[0]][q[1]] == states[p[0]][p[1]]]) else 0.0
+             for p, value in z.items()}  # fmt: skip
+        episode = standardised([sum(turns, start=F(0)) for turns in rewards])
+        return shaped({p: z[p] + episode[p[0]] for p in near}, rewards)
+
+    walks = [["a", "b", "c"], ["a", "c", "a", "b", "d"], ["b", "a", "a", "c"], ["d", "d"]]
+    paid = [[F(0), F(0), F(1)], [F(0)] * 5, [F(0)] * 3 + [F(1)], [F(0), F(-1, 10)]]
+
+    def made(name, rewards, states, won):
+        columns = {key: [[[each] * len(turns) for each, turns in zip(of, rewards, strict=True)]]
+                   for key, of in (("success", [F(x) for x in won]), ("task", ["t"] * len(won)))}  # fmt: skip
+        groups = nested(reward=[rewards], state_text=[states], **columns)
+        return case(name, source, equation, 1e-12, "tigpo", groups, credit(rewards, states, won, F(1, 5)), omega=0.2)
+
+    return [
+        made("a fork", [[F(0), F(1)], [F(0), F(0)]], [["A", "B"], ["A", "C"]], [1, 0]),
+        made("circles and a dead end", paid, walks, [1, 0, 1, 0]),
+        made("no success", paid, walks, [0, 0, 0, 0]),
+    ]
+
+
 TABLES = {
+    "tigpo": tigpo_cases,
     "pgpo": pgpo_cases,
     "g2po": g2po_cases,
     "ecpo": ecpo_cases,

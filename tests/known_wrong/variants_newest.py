@@ -59,6 +59,26 @@ def g2po(rows: Rows, *, node: bool = True, own: bool = False, end: bool = True) 
     )
 
 
+# two leave A, one by C to success, one by D to the end; the second prompt has the same names, and another end
+ROADS = known(
+    [[[0, 1], [0, 0]], [[0, 0], [0, 1]]],
+    state_text=list("ACADACAD"),
+    success=[1, 1, 0, 0, 0, 0, 1, 1],
+    task=["x"] * 4 + ["y"] * 4,
+)
+TIGPO = [worked("a_tasks_graph_is_its_own", ROADS, [2 * Z, Z, -2 * Z, -Z, -2 * Z, -Z, 2 * Z, Z], atol=1e-4)]
+
+
+def tigpo(rows: Rows, *, own: bool = True, near: bool = True) -> np.ndarray:
+    """The rows of `ROADS`, where a state leads to success by one way or by none."""
+    won, names = column(rows, "success") > 0, labels(rows, "state_text")
+    ways = {(rows.group[k] if own else "", names[k]) for k in range(len(rows)) if won[k]}
+    good = np.array([(rows.group[k] if own else "", names[k]) in ways for k in range(len(rows))])
+    nearness = np.where(last(rows), won, np.roll(good, -1)) * 1.0
+    graph = within(rows, nearness, keyed(rows, names)) if near else 0.0
+    return graph + standardise(rows, outcomes(rows))
+
+
 # -- actions in a state: u, v and w with 1; 1, 1, 0; 0, 0 --------------------------------------------------------------
 
 THREE = known([[[1], [1], [1], [0], [0], [0]]], state_key=["s"] * 6, action_key=list("uvvvww"))
@@ -240,13 +260,14 @@ def bpo(rows: Rows, *, others: bool = True, forked: bool = True, whole: bool = T
 
 
 SUITES: dict[str, list[Check]] = {
-    "pgpo": PGPO, "g2po": G2PO, "ecpo": ECPO, "procredit": PROCREDIT, "mt grpo": MT_GRPO, "gtpo": GTPO,
+    "pgpo": PGPO, "g2po": G2PO, "tigpo": TIGPO, "ecpo": ECPO, "procredit": PROCREDIT, "mt grpo": MT_GRPO, "gtpo": GTPO,
     "trace": TRACE, "lotapo": LOTAPO, "vetta": VETTA, "hygae": HYGAE, "aepo": AEPO, "bpo": BPO,
 }  # fmt: skip
 
 REAL: dict[str, Credit] = {
     "pgpo": lambda rows: rows.credit(tw.pgpo(discount=1.0)),
     "g2po": lambda rows: rows.credit(tw.g2po(discount=1.0)),
+    "tigpo": lambda rows: rows.credit(tw.tigpo(omega=0.2)),
     "ecpo": lambda rows: rows.credit(tw.ecpo(tau=4.0, weight=1.0, discount=1.0)),
     "procredit": lambda rows: rows.credit(tw.procredit()),
     "mt grpo": lambda rows: rows.credit(tw.mt_grpo()),
@@ -273,6 +294,8 @@ VARIANTS: dict[str, Variant] = {
     "edges within their state": bug("g2po", lambda rows: g2po(rows, own=True), "PGPO's standardisation"),
     "no nodes": bug("g2po", lambda rows: g2po(rows, node=False), "one of G2PO's two terms"),
     "edges that end in nothing": bug("g2po", lambda rows: g2po(rows, end=False), "G2PO card: not described"),
+    "one graph for all tasks": bug("tigpo", lambda rows: tigpo(rows, own=False), "graphs joined by names of states"),
+    "no graph": bug("tigpo", lambda rows: tigpo(rows, near=False), "GRPO"),
     "no shrinking": bug("ecpo", lambda rows: ecpo(rows, count=0.0), "a mean of one counts as a mean of many"),
     "no gate": bug("ecpo", lambda rows: ecpo(rows, gated=False), "ECPO card: an ablation"),
     "a gate that does not count": bug("ecpo", lambda rows: ecpo(rows, evidence=False), "rho without tanh(n / tau)"),

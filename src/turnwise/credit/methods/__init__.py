@@ -18,6 +18,7 @@ from turnwise.credit.methods.grpo import dr_grpo as dr_grpo
 from turnwise.credit.methods.gigpo import gigpo as gigpo
 from turnwise.credit.methods.gagpo import gagpo as gagpo
 from turnwise.credit.methods.graph_gpo import graph_gpo as graph_gpo
+from turnwise.credit.methods.tigpo import tigpo as tigpo
 from turnwise.credit.methods.g2po import g2po as g2po
 from turnwise.credit.methods.pgpo import pgpo as pgpo
 from turnwise.credit.methods.ecpo import ecpo as ecpo

@@ -29,6 +29,7 @@ from turnwise.credit.transforms.information import (
     standardize_turn_rewards,
     weigh_turn_rewards,
 )
+from turnwise.credit.transforms.memory import reward_remembered_nearness, standardize_with_earlier
 from turnwise.credit.transforms.modulation import (
     add_clarity_bonus,
     entropy_coefficient,
@@ -139,6 +140,7 @@ __all__ = [
     "reward_gold_gain",
     "reward_nearness",
     "reward_rank",
+    "reward_remembered_nearness",
     "reward_turning_points",
     "scalarize",
     "scale_by_group_std",
@@ -151,6 +153,7 @@ __all__ = [
     "standardize_by_tokens",
     "standardize_in_random_groups",
     "standardize_turn_rewards",
+    "standardize_with_earlier",
     "standardize_with_virtual",
     "step_potential",
     "subtract_leave_one_out",
