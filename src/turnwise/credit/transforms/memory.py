@@ -31,25 +31,24 @@ def reward_remembered_nearness(*, omega: float) -> Transform:
     name = f"reward_remembered_nearness(omega={omega!r})"
 
     def update(credit_R: Credit, state: State, batch: Batch) -> tuple[Credit, State]:
-        graphs = {task: dict.fromkeys(map(tuple, edges)) for task, edges in (state or {}).items()}
+        earlier = state or {}
+        after = {task: dict.fromkeys(map(tuple, edges)) for task, edges in earlier.items()}
         text_R = batch.column("state_text", needed_by=name).tolist()
-        won_N = success_of_trajectories(batch, needed_by=name) > 0
-        task_N = np.array(task_of_groups(batch, needed_by=name), dtype=object)[batch.groups.ids].tolist()
-        last_R, owner_R = batch.trajectories.at_last(1.0) > 0, batch.trajectories.ids.tolist()
+        won_R = batch.trajectories.broadcast(success_of_trajectories(batch, needed_by=name) > 0)
+        last_R, result_R = batch.trajectories.at_last(1.0) > 0, np.zeros(batch.num_responses)
         to_R = [
-            (GOAL if won_N[owner] else None) if last else text_R[row + 1]
-            for row, (owner, last) in enumerate(zip(owner_R, last_R.tolist(), strict=True))
+            (GOAL if won else None) if last else text_R[row + 1]
+            for row, (won, last) in enumerate(zip(won_R.tolist(), last_R.tolist(), strict=True))
         ]
-        for row, owner in enumerate(owner_R):
-            if to_R[row] is not None:
-                graphs.setdefault(task_N[owner], {})[text_R[row], to_R[row]] = None
-        distances = {task: _distances(graphs.get(task, {})) for task in set(task_N)}
-        result_R = np.zeros(batch.num_responses)
-        for row, owner in enumerate(owner_R):
-            known = distances[task_N[owner]]
+        offsets = batch.group_responses.offsets.tolist()
+        for group, task in enumerate(task_of_groups(batch, needed_by=name)):
+            rows = range(offsets[group], offsets[group + 1])
+            edges = dict.fromkeys((text_R[row], to_R[row]) for row in rows if to_R[row] is not None)
+            known = _distances(dict.fromkeys(map(tuple, earlier.get(task, ()))) | edges)
             if len(known) > 1:  # a success was seen
-                result_R[row] = omega ** known.get(to_R[row], max(known.values()) + 1)
-        return result_R, {task: [list(edge) for edge in edges] for task, edges in graphs.items()}
+                result_R[rows] = [omega ** known.get(to_R[row], max(known.values()) + 1) for row in rows]
+            after[task] = after.get(task, {}) | edges
+        return result_R, {task: [list(edge) for edge in edges] for task, edges in after.items()}
 
     return Transform(name, update, init=dict, needs=("state_text", "success", "task"))
 

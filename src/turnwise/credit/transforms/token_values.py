@@ -176,7 +176,7 @@ def weigh_tokens_by_entropy(credit_R: Credit, batch: Batch, *, weight: float = 0
     entropy_T, tokens = batch.column("entropy_T", needed_by="weigh_tokens_by_entropy"), batch.tokens
     assert tokens is not None, "a batch with a column per token has tokens"
     std = entropy_T.std(ddof=1) if len(entropy_T) > 1 else 0.0
-    z_T = (entropy_T - entropy_T.mean()) / (std if std > 0 else 1.0)
+    z_T = (entropy_T - entropy_T.mean()) / (std if std > 1e-9 * np.abs(entropy_T).max() else 1.0)  # else it is rounding
     return report_tokens("weigh_tokens_by_entropy", tokens.broadcast(credit_R) * (1 + weight * z_T), tokens)
 
 
